@@ -261,9 +261,9 @@ class LabelCells:
     """
 
     def __init__(self, path: Path, values: Mapping[str, float] = CHEXPERT_VALUES) -> None:
-        self.path = path
+        self.step = f"label cell of {path.name} has a value that the archive defines"
+        self.good = self.bad = 0
         self._values = values
-        self._good = self._bad = 0
 
     def read(self, cell: str) -> float | None:
         """Return the value of a cell, ``None`` for a blank one."""
@@ -271,17 +271,14 @@ class LabelCells:
             return None
         value = self._values.get(cell.strip().removesuffix(".0"))
         if value is None:
-            self._bad += 1
+            self.bad += 1
         else:
-            self._good += 1
+            self.good += 1
         return value
 
     def steps(self) -> list[Step]:
         """Return the step that counts the cells, when one was left aside."""
-        if not self._bad:
-            return []
-        name = f"label cell of {self.path.name} has a value that the archive defines"
-        return [(name, "label cells", self._good, self._good + self._bad)]
+        return [(self.step, "label cells", self.good, self.good + self.bad)] if self.bad else []
 
 
 def merged_labels(rows: Sequence[Labels]) -> tuple[Labels, bool]:

@@ -26,7 +26,7 @@ from medclip_debias.data.records import (
 )
 from medclip_debias.data.sources.archive import ArchiveSource, find_table
 from medclip_debias.data.sources.ids import is_blank, read_ids
-from medclip_debias.data.sources.label_groups import PADCHEST, LabelColumns
+from medclip_debias.data.sources.label_groups import LabelColumns, label_groups
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.splits import seeded_split, split_name
@@ -128,7 +128,8 @@ class GroundedPadChestSource(ArchiveSource):
         self._rows: list[tuple[Any, ...]] = []
         self._reports: dict[str, _Report] = {}
         columns = LabelColumns(
-            (n for findings in entries.values() for f in findings for n in f.labels), PADCHEST
+            (n for findings in entries.values() for f in findings for n in f.labels),
+            label_groups("padchest"),
         )
         places = self.locate(list(entries), _FOLDERS)
         for file, findings in entries.items():

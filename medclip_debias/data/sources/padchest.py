@@ -27,7 +27,7 @@ from medclip_debias.data.sources.archive import (
     without_repeats,
 )
 from medclip_debias.data.sources.ids import is_blank, read_ids
-from medclip_debias.data.sources.label_groups import PADCHEST, PADCHEST_SILENT, LabelColumns
+from medclip_debias.data.sources.label_groups import PADCHEST_SILENT, LabelColumns, label_groups
 from medclip_debias.data.sources.list_cells import read_list, read_strings
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import read_table
@@ -110,7 +110,7 @@ class PadChestSource(ArchiveSource):
         self._read_studies(table)
         self._columns = LabelColumns(
             (name for study in self._studies.values() for name in study.labels),
-            PADCHEST,
+            label_groups("padchest"),
             PADCHEST_SILENT,
         )
         self._count_studies()
@@ -279,9 +279,9 @@ class PadChestSource(ArchiveSource):
             " AP_horizontal counts as AP Supine.",
             "Split: PadChest has none; patients are split 80/10/10 by a hash of their id with seed"
             f" {self.seed}.",
-            f"Labels: {len(self._columns.own)} of PadChest's own beside {len(PADCHEST)} of"
-            " CheXpert's. What a study's list does not name is absent, unless the list is blank or"
-            " only says 'unchanged', 'exclude' or 'suboptimal study'.",
+            f"Labels: {len(self._columns.own)} of PadChest's own beside"
+            f" {len(self._columns.groups)} of CheXpert's. What a study's list does not name is"
+            " absent, unless the list is blank or only says 'unchanged', 'exclude' or 'suboptimal study'.",
             "Reports are in Spanish, stemmed, without headings.",
         ]
         if "Pediatric" in table:

@@ -8,10 +8,9 @@ import pytest
 from medclip_debias.data.label_maps import NO_RULE, LabelMap, load_label_map, packaged_maps
 from medclip_debias.data.labels import CHEXPERT_LABELS
 from medclip_debias.data.prompts import load_prompts
-from medclip_debias.data.sources.catalog import entries
-from medclip_debias.data.sources.chestx_det import CLASSES as DET_CLASSES
+from medclip_debias.data.sources.catalog_files import entries
 from medclip_debias.data.sources.findings import finding_name
-from medclip_debias.data.sources.label_groups import PADCHEST, VINDR, LabelColumns
+from medclip_debias.data.sources.label_groups import LabelColumns, label_groups
 from medclip_debias.data.sources.registry import formats
 from medclip_debias.errors import UserError
 
@@ -50,7 +49,7 @@ def test_the_maps_columns_are_those_that_the_sources_write():
     """Both spellings: the archive's own table, and the set that `prepare` makes of it."""
     archives = {
         "chestxray14": [*entries()["chestxray14"]["labels"]["classes"], "No Finding"],
-        "chestx_det": list(DET_CLASSES["ChestX-Det"]),
+        "chestx_det": entries()["chestx_det"]["labels"]["shown"],
     }
     for name, own in archives.items():
         found = load_label_map(name)
@@ -59,14 +58,16 @@ def test_the_maps_columns_are_those_that_the_sources_write():
             assert not bound.not_judged
             assert not bound.lacking
     three = ["Cardiomegaly", "Mass", "Atelectasis"]
-    ten = load_label_map("chestx_det").bind(DET_CLASSES["ChestX-Det10"], three, "a table")
+    shown = entries()["chestx_det"]["labels"]["shown"][:10]
+    ten = load_label_map("chestx_det").bind(shown, three, "a table")
     assert ten.not_judged["Cardiomegaly"] == "no column of its rule is there (Cardiomegaly)"
     assert ten.not_judged["Mass"] == NO_RULE
 
 
-@pytest.mark.parametrize(("name", "groups"), [("padchest", PADCHEST), ("vindr_cxr", VINDR)])
-def test_a_map_and_prepare_agree_on_chexperts_classes(name, groups):
+@pytest.mark.parametrize("name", ["padchest", "vindr_cxr"])
+def test_a_map_and_prepare_agree_on_chexperts_classes(name):
     """With and without the map, the set's images have the same labels of CheXpert's classes."""
+    groups = label_groups(name)
     found = load_label_map(name)
     members = sorted({member for group in groups.values() for member in group})
     named = LabelColumns(members, groups)

@@ -207,7 +207,7 @@ def test_reports_that_it_does_not_have_cannot_be_prepared_alone(tree):
 
 
 def test_a_folder_without_its_table_is_none(tmp_path):
-    with pytest.raises(UserError, match="has no Data_Entry_2017"):
+    with pytest.raises(UserError, match="has no table of ChestX-ray14"):
         detect(tmp_path, "chestxray14")
 
 

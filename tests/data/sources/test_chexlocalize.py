@@ -141,7 +141,7 @@ def test_what_is_odd_is_counted(tmp_path):
     source = detect(write(tmp_path, val))
     name = "gt_segmentations_val.json"
     assert {step: n for step, n in steps(source).items() if name in step} == {
-        f"image of {name} is in CheXpert's tables": (1, 2),
+        f"image of {name} is in the labels' table": (1, 2),
         f"mask of {name} can be read": (2, 4),
     }
     out = prepare(tmp_path, tmp_path / "set", PrepareSettings(size=32), workers=1)
@@ -159,5 +159,5 @@ def test_a_file_of_another_form_is_one_sentence(tmp_path, content):
 
 def test_masks_without_chexpert_beside_them_are_refused(tmp_path):
     (tmp_path / "gt_segmentations_val.json").write_text(json.dumps(VAL))
-    with pytest.raises(UserError, match="has no table of CheXpert"):
+    with pytest.raises(UserError, match="has no table of CheXlocalize"):
         detect(tmp_path)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from medclip_debias.data.records import Mask
 from medclip_debias.data.sources.findings import (
-    FindingBoxes,
+    Marks,
     box_of,
     class_labels,
     finding_name,
@@ -30,18 +29,16 @@ def test_a_class_is_spelt_as_the_project_does_and_said_as_a_sentence(written, na
 
 
 def test_boxes_of_one_name_in_one_image_are_one_phrase():
-    found = FindingBoxes((10, 20))
-    found.add("a", "Mass", [(1.0, 2.0, 3.0, 4.0)])
-    found.add("b", "Mass", [(5.0, 6.0, 7.0, 8.0)])
-    found.add("a", "Nodule", [(0.0, 0.0, 1.0, 1.0)])
-    found.add("a", "Mass", [(2.0, 2.0, 2.0, 2.0)])
-    mask = Mask(30, 40, "x")
-    a, b, c = found.phrases({("b", "Mass"): mask})
+    marks = Marks(lambda *step: None)
+    marks.add("a", "Mass", [(1.0, 2.0, 3.0, 4.0)])
+    marks.add("b", "Mass", [(5.0, 6.0, 7.0, 8.0)])
+    marks.add("a", "Nodule", [(0.0, 0.0, 1.0, 1.0)])
+    marks.add("a", "Mass", [(2.0, 2.0, 2.0, 2.0)])
+    a, b, c = marks.phrases({"a": (10, 20)}, {"b": "test"})
     assert (a.phrase_id, a.category, a.text, a.annotated_size) == ("a/1", "Mass", "Mass.", (10, 20))
     assert a.boxes == ((1.0, 2.0, 3.0, 4.0), (2.0, 2.0, 2.0, 2.0))
-    assert a.mask is None
-    assert (b.phrase_id, b.mask, b.annotated_size) == ("b/1", mask, (40, 30))
-    assert (c.phrase_id, c.category) == ("a/2", "Nodule")
+    assert (b.phrase_id, b.mask, b.annotated_size, b.split) == ("b/1", None, None, "test")
+    assert (c.phrase_id, c.category, c.split) == ("a/2", "Nodule", "")
 
 
 @pytest.mark.parametrize(

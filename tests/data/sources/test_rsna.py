@@ -87,10 +87,14 @@ def test_what_is_odd_in_the_tables_is_counted(tmp_path):
     classes = (*CLASSES, f"{C},Normal", f"{C},Lung Opacity", "x,Normal", f"{B},Norml")
     source = detect(write(tmp_path, rows, classes))
     assert steps(source) == {
-        "row of stage_2_train_labels.csv has an id and a target": (7, 9),
-        "image has one target in all its rows": (6, 7),
-        "row has a box where its target is 1, and none where it is 0": (5, 7),
-        "target 1 has a box that no row above has": (2, 3),
+        "row of stage_2_train_labels.csv is no repeat": (8, 9),
+        "row of stage_2_train_labels.csv is filled in (patientId)": (7, 8),
+        "label cell of stage_2_train_labels.csv has a value that the archive defines": (6, 7),
+        "row has the labels of its image in the rows above (else present counts)": (6, 7),
+        "row of stage_2_train_labels.csv has a box where its label is 1, and none where it is 0": (
+            4,
+            7,
+        ),
         "row of stage_2_detailed_class_info.csv names an image and a class": (5, 7),
         "image has one class": (2, 3),
     }

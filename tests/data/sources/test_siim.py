@@ -10,7 +10,7 @@ from medclip_debias.data.masks import decode
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.prepare.reading import Reading
 from medclip_debias.data.sources.detect import detect
-from medclip_debias.data.sources.siim import relative_runs
+from medclip_debias.data.sources.findings import relative_runs
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
 
@@ -89,10 +89,10 @@ def test_what_is_odd_is_counted(tmp_path, write_dicom):
     source = detect(tmp_path)
     assert steps(source) == {
         "row of train-rle.csv is no repeat": (7, 8),
-        "row of train-rle.csv has an id and a mask or -1": (6, 7),
+        "row of train-rle.csv is filled in (ImageId, EncodedPixels)": (6, 7),
         "-1 stands alone (else the mask counts)": (5, 6),
         "mask of train-rle.csv can be read and fits its image": (1, 5),
-        "file of dicom-images-train has a row in train-rle.csv": (2, 4),
+        "file of dicom-images-train has a row in the table": (2, 4),
     }
     (phrase,) = source.phrases()
     assert np.array_equal(decode(phrase.mask), mask((3, 4, 5, 6)))

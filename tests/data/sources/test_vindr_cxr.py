@@ -163,12 +163,12 @@ def test_repeats_blank_cells_and_boxes_of_unknown_images_are_counted(tmp_path):
     train = [*TRAIN, TRAIN[0], ("", *TRAIN[0][1:]), ("f", "R1", "", "1", "2", "0", "0")]
     boxes = [*BOXES, BOXES[0], ("z", "R1", "Edema", "1", "1", "2", "2")]
     source = detect(write(tmp_path / "v", train=train, boxes=boxes))
-    assert step(source, "row of image_labels_train.csv names an image") == (10, 11)
-    assert step(source, "row of image_labels_train.csv is no repeat") == (9, 10)
+    assert step(source, "row of image_labels_train.csv is filled in") == (9, 10)
+    assert step(source, "row of image_labels_train.csv is no repeat") == (10, 11)
     assert step(source, "image_labels_train.csv has a value") == (43, 44)
-    assert step(source, "image_labels_train.csv is filled in") == (44, 45)
+    assert step(source, "cell of image_labels_train.csv is filled in") == (44, 45)
     assert step(source, "row of annotations_train.csv is no repeat") == (5, 6)
-    assert step(source, "annotations_train.csv is in the labels' table") == (3, 4)
+    assert step(source, "annotations_train.csv has its image in the table") == (3, 4)
 
 
 @pytest.mark.parametrize(

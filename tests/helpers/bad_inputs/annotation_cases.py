@@ -162,7 +162,7 @@ case(VINDR, "one corner blank", "refused")(_vindr(y_max=""))
 case(VINDR, "a label of 2", "counted", shows="value that the archive defines")(
     _vindr({"Edema": "2"})
 )
-case(VINDR, "a box of an image without labels", "counted", shows="in the labels' table")(
+case(VINDR, "a box of an image without labels", "counted", shows="its image in the table")(
     _vindr(image_id="9")
 )
 case(VINDR, "a box whose corners are swapped", "counted", shows="box has an area")(

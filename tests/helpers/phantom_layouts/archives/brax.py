@@ -62,7 +62,7 @@ class Brax(Layout):
             defects.add("label_value", TABLE, f"row {at + 2}", "funnel", step)
         for at in defects.choose(list(owners), owners.__getitem__):
             rows[at][COLUMNS.index("AccessionNumber")] = ""
-            step = f"row of {TABLE} names patient, study and image"
+            step = f"row of {TABLE} is filled in (PngPath, PatientID, AccessionNumber)"
             defects.add("no_study", TABLE, f"row {at + 2}", "funnel", step)
         for at in defects.choose(list(owners), owners.__getitem__):
             rows.append(rows[at])

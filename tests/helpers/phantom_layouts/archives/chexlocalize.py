@@ -80,7 +80,7 @@ class CheXlocalize(CheXpert):
         for name, _, own, key in defects.choose(found, lambda item: item[1]):
             masks[name][f"patient99{key[9:]}"] = own
             file = f"gt_segmentations_{name}.json"
-            step = f"image of {file} is in CheXpert's tables"
+            step = f"image of {file} is in the labels' table"
             defects.add("mask_of_no_image", f"CheXlocalize/{file}", key, "funnel", step)
         (root / "CheXlocalize").mkdir()
         for name, content_of in masks.items():

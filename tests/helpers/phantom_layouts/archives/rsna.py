@@ -90,7 +90,7 @@ class Rsna(Layout):
         def owner(row: Sequence[Any]) -> int:
             return owners[row[0]]
 
-        fits = "row has a box where its target is 1, and none where it is 0"
+        fits = f"row of {LABELS} has a box where its label is 1, and none where it is 0"
         for row in defects.choose([r for r in rows if r[-1] == 0], owner):
             row[1:5] = [1.0, 2.0, 3.0, 4.0]
             defects.add("box_without_target", LABELS, row[0], "funnel", fits)
@@ -99,11 +99,11 @@ class Rsna(Layout):
             defects.add("target_without_box", LABELS, row[0], "funnel", fits)
         for row in defects.choose([r for r in rows if r[-1] == 1], owner):
             rows.append(list(row))
-            step = "target 1 has a box that no row above has"
+            step = f"row of {LABELS} is no repeat"
             defects.add("box_twice", LABELS, f"row {len(rows) + 1}", "funnel", step)
         for row in defects.choose(rows, owner):
             rows.append([row[0], "", "", "", "", "x"])
-            step = f"row of {LABELS} has an id and a target"
+            step = f"label cell of {LABELS} has a value that the archive defines"
             defects.add("no_target", LABELS, f"row {len(rows) + 1}", "funnel", step)
         for pair in defects.choose([c for c in classes if c[1] == "Normal"], owner):
             classes.append([pair[0], "No Lung Opacity / Not Normal"])

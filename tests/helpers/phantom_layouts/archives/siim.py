@@ -91,7 +91,7 @@ class Siim(Layout):
             defects.add("row_twice", TABLE, where, "funnel", f"row of {TABLE} is no repeat")
         for row in defects.choose([row for row in rows if row[1] == " -1"], owner):
             rows.remove(row)
-            step = f"file of {FOLDER} has a row in {TABLE}"
+            step = f"file of {FOLDER} has a row in the table"
             defects.add("image_without_row", TABLE, row[0], "funnel", step)
         write_csv(root / TABLE, ["ImageId", " EncodedPixels"], rows)
 

@@ -143,7 +143,7 @@ class VindrCxr(Layout):
         for part, at in defects.choose(boxed, owner("boxes")):
             name = f"annotations_{part}.csv"
             boxes[part].append(["0" * 32, *boxes[part][at][1:]])
-            step = f"image of {name} is in the labels' table"
+            step = f"box of {name} has its image in the table"
             note("image_unknown", f"annotations/{name}", len(boxes[part]) - 1, step)
         for part in labels:
             _write(root / "annotations", part, labels[part], boxes[part])

@@ -1,0 +1,157 @@
+"""The entries of ``catalog.yaml``, and which files of an archive they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from medclip_debias.data.sources.archive import find_table, header_of
+from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.sources.tree import is_file
+from medclip_debias.errors import UserError
+from medclip_debias.files import open_guarded, read_text
+
+_MOST_OF_A_LIST = 64 << 20
+_HEAD = 1 << 16
+
+
+@cache
+def entries() -> Mapping[str, dict[str, Any]]:
+    """Return the entries of ``catalog.yaml`` by kind."""
+    text = files(__package__).joinpath("catalog.yaml").read_text(encoding="utf-8")
+    content: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    return content
+
+
+class ArchiveFiles:
+    """The files of an archive in a folder, as its entry names them.
+
+    Args:
+        root: the folder.
+        entry: of the catalog.
+    """
+
+    def __init__(self, root: Path, entry: Mapping[str, Any]) -> None:
+        self.root = root
+        self.entry = entry
+        self.folders: Sequence[str] = entry.get("folders", ("",))
+
+    def names(self, form: str = "tables") -> dict[str, list[str]]:
+        """Return the names of the tables (or of another form) by split, ``""`` for none."""
+        names = self.entry.get(form, {})
+        return {"": names} if isinstance(names, list) else names
+
+    def tables(self) -> dict[str, Path]:
+        """Return the tables or lists by split, all in one folder.
+
+        Raises:
+            UserError: there are two releases.
+        """
+        for form in ("coco", "lists", "tables"):
+            for folder in self.folders:
+                found = {s: _first(self.root / folder, n) for s, n in self.names(form).items()}
+                tables = {s: path for s, path in found.items() if path and self._is_its(path)}
+                if tables:
+                    return tables
+        return {}
+
+    def _is_its(self, path: Path) -> bool:
+        """Tell whether a table is the archive's, where its name says little."""
+        how = self.entry.get("recognised", {})
+        if path.name not in how.get("of", (path.name,)):
+            return True
+        if not {*how.get("columns", ())} <= {*header_of(path)}:
+            return False
+        try:
+            with open_guarded(path.with_name(how.get("in", path.name)), "check the path") as file:
+                head = file.read(_HEAD)
+        except (UserError, OSError):
+            return False
+        return all(word.encode() in head for word in how.get("words", ()))
+
+    def find(self, name: str) -> Path | None:
+        """Return a table of this name, perhaps packed."""
+        return next(filter(None, (_first(self.root / f, [name]) for f in self.folders)), None)
+
+    def masks(self) -> list[Path]:
+        """Return the files of masks."""
+        how = self.entry["masks"]
+        places = [[self.root / folder / name for folder in how["folders"]] for name in how["files"]]
+        return [file for paths in places if (file := next(filter(is_file, paths), None))]
+
+    def validates(self) -> bool:
+        """Tell whether the archive says which images validate."""
+        splits = {split for form in ("coco", "lists", "tables") for split in self.names(form)}
+        return "validate" in splits or "column" in self.entry.get("split", {})
+
+    def shown(self, table: Path) -> list[str]:
+        """Return the classes that are labels because images are marked with them."""
+        labels = self.entry["labels"]
+        classes: list[str] = labels.get("shown", [])
+        return classes[: labels.get("fewer", {}).get(table.name)]
+
+    def split_lists(self) -> dict[str, str] | None:
+        """Return the list that names each image; training and validation are one.
+
+        Raises:
+            UserError: one list is missing, or an image is in both.
+        """
+        split = self.entry.get("split", {})
+        if "train" not in split:
+            return None
+        paths = [self.root / split[name] for name in ("train", "test")]
+        there = [is_file(path) for path in paths]
+        if not any(there):
+            return None
+        if not all(there):
+            raise UserError(
+                f"{self.root}: {paths[there.index(False)].name} is missing beside"
+                f" {paths[there.index(True)].name}; put it there, or give --split-seed."
+            )
+        train, test = (
+            read_text(path, "download it again", limit=_MOST_OF_A_LIST, encoding="utf-8-sig")
+            for path in paths
+        )
+        splits = {line.strip(): "train" for line in train.splitlines()}
+        for line, name in enumerate(test.splitlines(), start=1):
+            if name.strip() and splits.setdefault(name.strip(), "test") == "train":
+                raise UserError(
+                    f"{paths[1]}, line {line}: its image is also in {paths[0].name}; download both"
+                    " again."
+                )
+        splits.pop("", None)
+        return splits
+
+    def annotated_sizes(self, images: Iterable[str]) -> Mapping[str, tuple[int, int]]:
+        """Return width and height of the images that were annotated, where it is known.
+
+        Raises:
+            UserError: a size is no number of pixels.
+        """
+        sides = self.entry.get("boxes", {}).get("annotated")
+        if sides:
+            return dict.fromkeys(images, (sides[0], sides[1]))
+        how = self.entry.get("sizes", {})
+        path = self.find(how["file"]) if how else None
+        if path is None:
+            return {}
+        columns = [how[name] for name in ("image", "width", "height")]
+        table = read_table(path, required=columns)
+        sizes = {}
+        for row, image, *sides in zip(table.index, *(table[c] for c in columns), strict=True):
+            if not all(side.isdigit() and int(side) for side in sides):
+                raise UserError(
+                    f"{path}, row {row}: '{columns[2]}' and '{columns[1]}' must be numbers of"
+                    " pixels."
+                )
+            sizes[image] = int(sides[0]), int(sides[1])
+        return sizes
+
+
+def _first(folder: Path, names: Iterable[str]) -> Path | None:
+    return find_table([folder], *(pattern for name in names for pattern in (name, f"{name}.gz")))

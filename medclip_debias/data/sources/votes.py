@@ -1,0 +1,140 @@
+"""Labels of several readers an image: what most of them see, and what each of them said."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medclip_debias.data.labels import Labels, label_name
+from medclip_debias.data.records import Annotations, Box
+from medclip_debias.data.sources.archive import LabelCells
+from medclip_debias.data.sources.findings import Marks
+from medclip_debias.data.sources.ids import is_blank
+from medclip_debias.data.sources.label_groups import NO_FINDING, LabelColumns, label_groups
+from medclip_debias.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+READERS, READER_BOXES = "reader_labels", "reader_boxes"
+CONSENSUS = "consensus"
+
+
+class Votes:
+    """What readers say of images, and the majority's labels and boxes.
+
+    A finding is 1 where most of an image's readers see it, -1 where half of them do, else 0. A
+    phrase is a finding that most see, its boxes those of every reader.
+
+    Args:
+        how: the entry ``labels`` of the catalog.
+        count: notes a step of the funnel, as for `Marks`.
+    """
+
+    def __init__(self, how: Mapping[str, Any], count: Callable[[str, str, int, int], None]) -> None:
+        self._how = how
+        self._count = count
+        self._spelled: Mapping[str, str] = how.get("spelled", {})
+        self._names: set[str] = set()
+        self._seen: dict[str, dict[str, set[str]]] = {}
+        self._majority: dict[str, set[str]] = {}
+        self._boxes: dict[tuple[str, str], dict[str, list[Box]]] = {}
+
+    def read(self, part: str, path: Path, table: pd.DataFrame, image: str) -> None:
+        """Read a table with a row for each image and reader, and a column for each finding.
+
+        Args:
+            part: of the archive; that of the consensus has no column of readers.
+            path: of the table.
+            table: its rows.
+            image: its column of images.
+
+        Raises:
+            UserError: the column of readers is missing.
+        """
+        reader = self._how["votes"]
+        if reader not in table and part != self._how["consensus"]:
+            raise UserError(f"{path}: column '{reader}' is missing; download the table again.")
+        who = [cell or "unnamed" for cell in table[reader]] if reader in table else None
+        cells = LabelCells(path, {"1": 1.0, "0": 0.0})
+        rows = list(zip(table[image], who or [CONSENSUS] * len(table), strict=True))
+        for name, one in rows:
+            self._seen.setdefault(name, {})[one] = set()
+        columns = [name for name in table.columns if name not in (image, reader)]
+        blank = 0
+        for column in columns:
+            finding = self._finding(column)
+            self._names.add(finding)
+            for (name, one), cell in zip(rows, table[column], strict=True):
+                blank += is_blank(cell)
+                if cells.read(cell):
+                    self._seen[name][one].add(finding)
+        self._count(cells.step, "label cells", cells.good, cells.good + cells.bad)
+        total = len(rows) * len(columns)
+        step = f"label cell of {path.name} is filled in (blank counts as 0)"
+        self._count(step, "label cells", total - blank, total)
+
+    def labels(self) -> dict[str, Labels]:
+        """Return the labels of each image."""
+        groups = LabelColumns(self._names, label_groups("vindr_cxr"))
+        labels: dict[str, Labels] = {}
+        marked = agreed = ties = 0
+        for image, readers in self._seen.items():
+            votes = Counter(finding for findings in readers.values() for finding in findings)
+            seen = self._majority[image] = {n for n, c in votes.items() if 2 * c > len(readers)}
+            tied = {name for name, count in votes.items() if 2 * count == len(readers)}
+            marked += len(votes)
+            agreed += sum(count == len(readers) for count in votes.values())
+            ties += len(tied)
+            labels[image] = groups.values(seen or {"No finding"})
+            if not seen:  # each reader sees something else, so neither is a majority's
+                labels[image][NO_FINDING] = 0.0
+            for name, members in groups.groups.items():
+                if labels[image][name] != 1.0 and members & tied:
+                    labels[image][name] = -1.0
+            labels[image] |= dict.fromkeys((n for n in groups.own if n in tied), -1.0)
+        step = "every reader of the image sees a finding that one sees"
+        self._count(step, "label rows", agreed, marked)
+        step = "readers are not equally many for and against (others: uncertain)"
+        self._count(step, "label rows", marked - ties, marked)
+        return labels
+
+    def add_box(self, image: str, finding: str, reader: str, box: Box) -> bool:
+        """Add a reader's box; tell whether most readers see its finding."""
+        name = self._finding(finding)
+        readers = self._boxes.setdefault((image, name), {})
+        readers.setdefault(reader or CONSENSUS, []).append(box)
+        return name in self._majority[image]
+
+    def add_phrases(self, marks: Marks) -> None:
+        """Add the findings that most readers see with the boxes of all of them."""
+        for (image, finding), readers in self._boxes.items():
+            if finding in self._majority[image]:
+                boxes = (box for own in readers.values() for box in own)
+                marks.add(image, label_name(finding) or finding, boxes, f"{finding}.")
+
+    def annotations(self) -> list[Annotations]:
+        """Return what each reader said: findings, and boxes in pixels of the archive's image."""
+        labels = [
+            (image, reader, finding)
+            for image, readers in self._seen.items()
+            for reader, findings in readers.items()
+            for finding in sorted(findings)
+        ]
+        boxes = [
+            (image, reader, finding, [list(box) for box in own])
+            for (image, finding), readers in self._boxes.items()
+            for reader, own in readers.items()
+        ]
+        who = (("image_id", "text"), ("reader", "text"), ("finding", "text"))
+        image = ("image_id",)
+        return [
+            Annotations(READERS, "label rows", who, labels, image),
+            Annotations(READER_BOXES, "boxes", (*who, ("boxes", "boxes")), boxes, image),
+        ]
+
+    def _finding(self, name: str) -> str:
+        plain = " ".join(name.split())
+        return self._spelled.get(plain, plain)
