@@ -281,7 +281,8 @@ class PadChestSource(ArchiveSource):
             f" {self.seed}.",
             f"Labels: {len(self._columns.own)} of PadChest's own beside"
             f" {len(self._columns.groups)} of CheXpert's. What a study's list does not name is"
-            " absent, unless the list is blank or only says 'unchanged', 'exclude' or 'suboptimal study'.",
+            " absent, unless the list is blank or only says 'unchanged', 'exclude' or 'suboptimal"
+            " study'.",
             "Reports are in Spanish, stemmed, without headings.",
         ]
         if "Pediatric" in table:
