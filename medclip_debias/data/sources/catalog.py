@@ -19,7 +19,7 @@ from medclip_debias.data.sources.archive import (
     merged_labels,
     without_repeats,
 )
-from medclip_debias.data.sources.catalog_files import ArchiveFiles, entries
+from medclip_debias.data.sources.entries import ArchiveFiles, entries
 from medclip_debias.data.sources.findings import Marks, box_of, class_labels, finding_name
 from medclip_debias.data.sources.ids import is_blank, plain_id, read_ids
 from medclip_debias.data.sources.registry import Given, Sure, source

@@ -8,7 +8,7 @@ import pytest
 from medclip_debias.data.label_maps import NO_RULE, LabelMap, load_label_map, packaged_maps
 from medclip_debias.data.labels import CHEXPERT_LABELS
 from medclip_debias.data.prompts import load_prompts
-from medclip_debias.data.sources.catalog_files import entries
+from medclip_debias.data.sources.entries import entries
 from medclip_debias.data.sources.findings import finding_name
 from medclip_debias.data.sources.label_groups import LabelColumns, label_groups
 from medclip_debias.data.sources.registry import formats
