@@ -48,6 +48,7 @@ from medclip_debias.evaluation.protocol import Draw, Request
 from medclip_debias.evaluation.provenance import versions
 from medclip_debias.evaluation.zero_shot import ONE_VALUE
 from medclip_debias.files import atomic_folder, read_json_or_none, write_json, write_text
+from medclip_debias.grounding.saliency import with_maps
 from medclip_debias.models.expected_images import expected_images
 from medclip_debias.models.finite import NotFiniteError
 from medclip_debias.training.lock import holder_of, locked
@@ -306,7 +307,7 @@ class _Model:
         rows: set[int] = set()
         mapped: set[int] = set()
         texts: dict[str, None] = {}
-        for run in runs:
+        for run in filter(lambda run: run.reads_vectors, runs):
             rows |= run.planned.rows
             mapped |= run.planned.rows if run.reads_regions else set()
             texts |= dict.fromkeys(run.planned.texts)
@@ -454,7 +455,7 @@ class CardRun:
         request = Request(
             data=self.images.data,
             split=self.images.split,
-            model=self.model,
+            model=with_maps(self.model, self.inputs.options.method),
             prompts=self.inputs.prompts,
             options=self.inputs.options,
             model_folder=self.folder,
@@ -467,6 +468,11 @@ class CardRun:
     def reads_regions(self) -> bool:
         """Whether the regions of its images are looked at."""
         return any(protocol.reads_regions for protocol in self.planned.protocols)
+
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether kept vectors will do; maps that explain a score need the images themselves."""
+        return self.inputs.options.method == "similarity"
 
     def finished(self, out: Path, draw: Draw) -> Record | None:
         """The record in ``OUT/MODEL/CARD@VERSION``, if it is of these very inputs."""
@@ -520,7 +526,7 @@ class CardRun:
                 temporary,
                 draw,
                 images.names,
-                vectors=vectors.read(regions=self.reads_regions),
+                vectors=vectors.read(regions=self.reads_regions) if self.reads_vectors else None,
                 batch_size=_BATCH,
             )
             places = {

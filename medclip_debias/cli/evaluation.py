@@ -16,6 +16,7 @@ from medclip_debias.cli.common import (
     Prompts,
     Seed,
     app,
+    given,
     note,
     progress,
     show,
@@ -46,7 +47,7 @@ def say_if_training(*folders: Path) -> None:
     example="evaluate runs/demo/model data/prepared --out runs/demo",
     panels={
         "Which data": "split allow_train labels label_map class_images phrases triplets",
-        "What is asked": "prompts classes preset options bootstrap seed",
+        "What is asked": "prompts classes method preset options bootstrap seed",
     },
 )
 def evaluate(
@@ -79,6 +80,9 @@ def evaluate(
             help="Metrics as others' code counts too: NAME,NAME or all (docs/protocols.md)."
         ),
     ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Maps by similarity (default), gradcam or occlusion.")
+    ] = None,
     options: Annotated[
         Path | None, typer.Option(help="YAML file of further options (docs/evaluation.md).")
     ] = None,
@@ -92,12 +96,13 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Zero-shot classification, phrase grounding and retrieval, with intervals."""
+    from medclip_debias.config import validate
     from medclip_debias.evaluation.evaluate import evaluate as run
     from medclip_debias.evaluation.options import EvaluationOptions, read_options
 
     chosen = read_options(options) if options else EvaluationOptions()
-    if preset is not None:
-        chosen = chosen.model_copy(update={"preset": preset})
+    content = chosen.model_dump() | given(preset=preset, method=method)
+    chosen = validate(EvaluationOptions, content, "the command line")
     say_if_training(out, model.parent)
     with progress("Images") as advance:
         results = run(
@@ -187,8 +192,8 @@ def suppression(
     from medclip_debias.models.device import best_device
     from medclip_debias.models.load import load_model
 
-    given = {"aim": aim, "share": share, "evidence": evidence}
-    settings = validate(SuppressionSettings, given, "the command line")
+    content = {"aim": aim, "share": share, "evidence": evidence}
+    settings = validate(SuppressionSettings, content, "the command line")
     data = PreparedSet.open(prepared)
     loaded = load_model(model, best_device(device))
     check_preparation(loaded.preprocessing, data)

@@ -28,7 +28,7 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
     rich_help_panel=LOOKING,
     example="ground runs/demo/model image.dcm --text 'Left pleural effusion.' --out maps",
     panels={
-        "Maps and boxes": "smoothing sharpen local threshold share suppress min_area boxes",
+        "Maps and boxes": "method smoothing sharpen local threshold share suppress min_area boxes",
         "Pictures": "colormap alpha contour scale limits max_side legend beside maps",
         "From and to clinical systems": "dicomweb study query dicom_out kinds",
     },
@@ -44,6 +44,9 @@ def ground(
         list[str] | None, typer.Option("--text", help="A sentence; may be repeated.")
     ] = None,
     sentences: Annotated[Path | None, typer.Option(help="File of sentences, one a line.")] = None,
+    method: Annotated[
+        str, typer.Option(help="How maps are computed: similarity, gradcam or occlusion.")
+    ] = "similarity",
     smoothing: Annotated[
         float, typer.Option(help="Sigma of a Gaussian over the regions, in cells; 0 for none.")
     ] = 0.0,
@@ -132,7 +135,7 @@ def ground(
     style = {"colormap": colormap, "alpha": alpha, "contours": contour or []}
     style |= {"legend": legend, "beside": beside, "max_side": max_side}
     content: dict[str, Any] = {"smoothing": smoothing, "threshold": threshold, "scale": scale}
-    content |= {"share": share, "sharpen": sharpen}
+    content |= {"share": share, "sharpen": sharpen, "method": method}
     content |= {"min_area": min_area, "limits": limits, "maps": maps, "style": style}
     options = validate(GroundOptions, content, "the command line")
     texts = checked_sentences([*(text or ()), *(read_sentences(sentences) if sentences else ())])
@@ -150,7 +153,7 @@ def ground(
         note(line)
     with progress("Images") as advance:
         drawn: dict[str, Any] = {"boxes": boxes, "progress": advance}
-        drawn["maps_warning"] = maps_warning(model, encoder.content_hash)
+        drawn["maps_warning"] = maps_warning(model, encoder.content_hash, method)
         result = ground_files(
             encoder, files, texts, out, options, rule=rule, deliver=deliver, **drawn
         )

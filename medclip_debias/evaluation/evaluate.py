@@ -47,6 +47,7 @@ from medclip_debias.evaluation.tidy import FILE as TABLE
 from medclip_debias.evaluation.tidy import tidy
 from medclip_debias.files import atomic_file, code_hash, remove_leftovers, write_json
 from medclip_debias.grounding.preparation import check_preparation
+from medclip_debias.grounding.saliency import with_maps
 from medclip_debias.grounding.validation import describe_maps
 from medclip_debias.models.finite import NotFiniteError
 from medclip_debias.models.interface import need_vectors
@@ -190,6 +191,7 @@ def evaluate(
     model = load_model(Path(model_folder), best_device(device))
     if model.text_form == "none":
         need_vectors(model, "evaluate")
+    model = with_maps(model, options.method)
     if options.preset != OURS:
         need_vectors(model, "evaluate --preset", several=True)
     check_preparation(model.preprocessing, data)

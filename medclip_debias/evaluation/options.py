@@ -14,7 +14,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.decisions.options import DecisionOptions
 from medclip_debias.evaluation.offsets import Offsets
 from medclip_debias.evaluation.presets import OURS
-from medclip_debias.grounding.settings import Sharpen, SuppressionSettings
+from medclip_debias.grounding.settings import MapMethod, Sharpen, SuppressionSettings
 from medclip_debias.settings_files import load_yaml
 
 # How the prompts of one side of a class become one score. hi-ml averages their embeddings instead,
@@ -44,6 +44,7 @@ class EvaluationOptions(Settings):
         merge_phrases: phrases on one image that are taken for one, with the boxes of all: those
             of the same words (``phrase``; letter case, blanks and the full stop aside), or of one
             ``category``, whose first phrase then speaks for all.
+        method: how maps are computed (`medclip_debias.grounding.saliency`).
         sharpen: how maps are sharpened without training (`medclip_debias.grounding.sharpen`).
         suppression: how it is chosen when a sentence gets no box.
         suppression_from: where: on the images of ``validate``, once for the ``model`` (what its
@@ -76,6 +77,7 @@ class EvaluationOptions(Settings):
     smoothing: float = Field(0.0, ge=0)
     boxes: BoxRule = BoxRule()
     merge_phrases: Literal["none", "phrase", "category"] = "none"
+    method: MapMethod = "similarity"
     sharpen: Sharpen = "none"
     suppression: SuppressionSettings = SuppressionSettings()
     suppression_from: Literal["validate", "model", "none"] = "validate"

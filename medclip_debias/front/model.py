@@ -29,8 +29,9 @@ from medclip_debias.front.prompts import PromptsLike, asked_classes
 from medclip_debias.front.saying import warn
 from medclip_debias.grounding.ground import ground_image
 from medclip_debias.grounding.regions import boxes_of_share
+from medclip_debias.grounding.saliency import with_maps
 from medclip_debias.grounding.sentences import checked_sentences, cut_notes
-from medclip_debias.grounding.settings import Sharpen
+from medclip_debias.grounding.settings import MapMethod, Sharpen
 from medclip_debias.grounding.sharpen import checked_sharpen
 from medclip_debias.grounding.suppression import read_rule
 from medclip_debias.models.device import best_device
@@ -87,8 +88,9 @@ class Heatmaps:
             nothing. Of `kind`.
         sentences: the T sentences.
         scores: float32 ``[T]``, the whole image's score of each sentence, in [-1, 1].
-        kind: ``cosine``, of the region at a pixel with the sentence, in [-1, 1]; or
-            ``attention``, shares of it, in [0, 1].
+        kind: ``cosine``, of the region at a pixel with the sentence, in [-1, 1];
+            ``attention``, shares of it, in [0, 1]; or the method, ``gradcam`` (0 or more) or
+            ``occlusion`` (how far the score falls).
         limits: lowest and highest value of all T maps: colours that run between them can be
             compared from sentence to sentence. A map of a finding that is absent has a brightest
             place, too, so read a map beside that of the opposite sentence, and with its score.
@@ -396,6 +398,7 @@ class Model:
         image: ImageLike,
         sentences: str | Sequence[str],
         *,
+        method: MapMethod = "similarity",
         smoothing: float = 0.0,
         sharpen: Sharpen = "none",
     ) -> Heatmaps:
@@ -406,22 +409,26 @@ class Model:
         Args:
             image: one image.
             sentences: T sentences, none of them empty.
+            method: ``similarity`` of the regions with the sentence, ``gradcam`` or ``occlusion``
+                (`medclip_debias.grounding.saliency`).
             smoothing: sigma of a Gaussian over the model's grid of regions, in cells; 0 for none.
             sharpen: ``none``, or a way to sharper maps (docs/grounding.md, Sharper maps).
 
         Raises:
-            UserError: the image or a sentence cannot be used, or the model has no regions.
+            UserError: the image or a sentence cannot be used, the model has no regions, or it does
+                not allow the method.
         """
         texts, radiograph = self._one("heatmaps", image, sentences)
         settings = self.preprocessing.prepare
         how = checked_sharpen(sharpen)
-        found = ground_image(self.network, radiograph, texts, smoothing=smoothing, sharpen=how)
+        network = with_maps(self.network, method)
+        found = ground_image(network, radiograph, texts, smoothing=smoothing, sharpen=how)
         values = np.stack([one.heatmap for one in found])
         return Heatmaps(
             values=values,
             sentences=tuple(texts),
             scores=np.array([one.score for one in found], dtype=np.float32),
-            kind=self.network.map_kind,
+            kind=network.map_kind,
             limits=(float(np.nanmin(values)), float(np.nanmax(values))),
             image=radiograph.stretched(settings),
         )

@@ -27,8 +27,9 @@ from medclip_debias.grounding.regions import (
     boxes_of_share,
     threshold_regions,
 )
+from medclip_debias.grounding.saliency import with_maps
 from medclip_debias.grounding.sentences import checked_sentences, cut_sentences
-from medclip_debias.grounding.settings import Sharpen, SuppressionRule
+from medclip_debias.grounding.settings import MapMethod, Sharpen, SuppressionRule
 from medclip_debias.models.synthetic import synthetic_warning
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class GroundOptions(Settings):
 
     Attributes:
         smoothing: sigma of a Gaussian over the region grid, in cells; 0 for none.
+        method: how maps are computed (`medclip_debias.grounding.saliency`).
         threshold: score from which pixels form found boxes; none for no boxes.
         share: instead, share of each map's range from which they do; 0.5 where sentences are
             suppressed and no threshold is given.
@@ -68,6 +70,7 @@ class GroundOptions(Settings):
     """
 
     smoothing: float = Field(0.0, ge=0)
+    method: MapMethod = "similarity"
     threshold: float | None = None
     share: float | None = Field(None, gt=0, le=1)
     sharpen: Sharpen = "none"
@@ -147,6 +150,7 @@ def ground_files(
     """
     options = options or GroundOptions()
     sentences = checked_sentences(texts)
+    model = with_maps(model, options.method)
     region_grid(model)
     references = ReferenceBoxes.read(boxes, images) if boxes is not None else None
     out = Path(out)

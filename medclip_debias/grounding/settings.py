@@ -13,6 +13,8 @@ from medclip_debias.config import Settings
 Floats = NDArray[np.float64]
 Sharpen = Literal["none", "contrast", "redundant", "prune", "findings"]
 """How maps are sharpened (`medclip_debias.grounding.sharpen`)."""
+MapMethod = Literal["similarity", "gradcam", "occlusion"]
+"""How maps are computed (`medclip_debias.grounding.saliency`)."""
 EvidenceKind = Literal["offset", "negated", "peak", "score"]
 """What speaks for a sentence (`medclip_debias.grounding.suppression`)."""
 KINDS: tuple[EvidenceKind, ...] = ("offset", "negated", "peak", "score")

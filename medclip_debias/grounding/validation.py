@@ -42,11 +42,13 @@ def describe_maps(grounding: Mapping[str, Any] | None, synthetic: bool) -> dict[
     return {"validated": validated, "real": True, **counts, "sentence": sentence}
 
 
-def maps_warning(model_folder: Path, model_hash: str | None = None) -> str | None:
+def maps_warning(
+    model_folder: Path, model_hash: str | None = None, method: str = "similarity"
+) -> str | None:
     """What to say beside every map of a model; None where its maps were validated.
 
     Read from the ``results.json`` that ``evaluate`` left beside the model's folder, if it is of
-    this model.
+    this model, and of maps by this method.
     """
     path = Path(model_folder).absolute().parent / "results.json"
     try:
@@ -55,6 +57,8 @@ def maps_warning(model_folder: Path, model_hash: str | None = None) -> str | Non
         return NOT_MEASURED
     maps = results.get("maps") if isinstance(results, Mapping) else None
     if not isinstance(maps, Mapping) or model_hash not in (None, results.get("model_hash")):
+        return NOT_MEASURED
+    if results.get("options", {}).get("method", "similarity") != method:
         return NOT_MEASURED
     return None if maps.get("validated") is True else str(maps.get("sentence") or NOT_MEASURED)
 

@@ -17,7 +17,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.region_grid import RegionGrid
 
-MapKind = Literal["cosine", "attention"]
+MapKind = Literal["cosine", "attention", "gradcam", "occlusion"]
 SentenceRows: TypeAlias = tuple[int | None, int | None]
 TextForm = Literal["vector", "words", "none"]
 Head: TypeAlias = nn.Module | nn.Parameter

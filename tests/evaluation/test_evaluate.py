@@ -142,6 +142,21 @@ def test_grounding_and_retrieval_figures_are_those_of_single_phrases(results, sl
     assert found["recall_at_10"] == pytest.approx(np.mean(np.array(ranks) <= 10), abs=0.05)
 
 
+def test_maps_that_explain_the_score_change_grounding_alone(
+    results, small_prepared, small_model, tmp_path
+):
+    options = EvaluationOptions(method="occlusion", suppression_from="none")
+    found = evaluate(
+        small_model, small_prepared.folder, tmp_path, bootstrap=0, heatmaps=0, options=options
+    )
+    assert found["options"]["method"] == "occlusion"
+    plain_maps = results[0]
+    assert found["grounding"]["cnr"] != plain_maps["grounding"]["cnr"]
+    assert found["zero_shot"]["mean_auc"] == plain_maps["zero_shot"]["mean_auc"]
+    ranks = [each["retrieval"]["strict"]["box_to_sentence"] for each in (found, plain_maps)]
+    assert ranks[0]["median_rank"] == ranks[1]["median_rank"]
+
+
 def test_the_results_file_says_what_it_was_made_from(results, small_prepared):
     found, out = results
     assert json.loads((out / "results.json").read_text()) == found

@@ -422,3 +422,14 @@ def test_a_sentence_that_is_not_in_the_image_has_no_box_and_says_why(model, imag
     (row,) = found["images"][0]["sentences"]
     assert (row["boxes"], row["in_image"]["why"]) == ([], "image")
     assert found["suppression"]["threshold"] == 1.1
+
+
+@pytest.mark.parametrize("method", ["gradcam", "occlusion"])
+def test_results_say_how_maps_were_computed(model, image_file, tmp_path, method):
+    options = PLAIN.model_copy(update={"method": method})
+    result = ground_files(model, [image_file("a.png", 60, 90)], ["Left lung."], tmp_path, options)
+    assert (result["scores"], result["options"]["method"]) == (method, method)
+    (row,) = result["images"][0]["sentences"]
+    heatmap = np.load(row["map"])
+    assert heatmap.shape == (60, 90)
+    assert row["highest"] == float(np.nanmax(heatmap)) > row["lowest"]

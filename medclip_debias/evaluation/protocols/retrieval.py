@@ -24,6 +24,7 @@ from medclip_debias.evaluation.phrase_selection import Phrases, phrases_of
 from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Request, Skipped
 from medclip_debias.evaluation.protocols.phrase_grounding import phrases_of_images
 from medclip_debias.grounding.boxes import box_features, visible_boxes
+from medclip_debias.grounding.saliency import without_maps
 from medclip_debias.models.finite import finite
 from medclip_debias.models.sentences import one_vector
 
@@ -211,7 +212,7 @@ class BoxRetrieval(Protocol):
 
         self._compares = compares(model, "regions")
         own = one_vector(vectors, model.sentence_rows, "regions")
-        self._grid, self._vectors = model.grid, finite(own, self.name)
+        self._grid, self._vectors = without_maps(model).grid, finite(own, self.name)
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
         """See `Protocol.see`."""

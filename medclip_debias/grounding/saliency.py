@@ -1,0 +1,272 @@
+"""Saliency: maps that explain a model's image-sentence score, beside the map of its regions.
+
+``similarity`` is the map that the model computes itself. The other two are what the field explains
+any network with, here on the score of an image with a sentence:
+
+- ``gradcam``: Grad-CAM (Selvaraju et al. 2017, https://arxiv.org/abs/1610.02391) at the last layer
+  of the image encoder: ``relu(sum over c of a_c A_c)``, ``a_c`` the mean over places of the score's
+  derivative by channel ``A_c``. Of an encoder of tokens, at the last layer but one: behind the last
+  the patches need not reach the score any more.
+- ``occlusion``: how far the score falls while a square is covered with the image's mean (Zeiler and
+  Fergus 2014, https://arxiv.org/abs/1311.2901), the mean over the squares that cover a place.
+
+Both are computed by ``monai.visualize``, on the grid of `MapModel.grid`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.grounding.settings import MapMethod
+from medclip_debias.models.features import ImageFeatures, Rows
+from medclip_debias.models.region_grid import RegionGrid
+
+if TYPE_CHECKING:
+    from medclip_debias.models.interface import ImageTextModel, MapKind
+
+CELLS = 16
+"""Rows and columns of an occlusion map; the covered square has the side of two cells."""
+_BATCH = 16  # covered images scored at a time
+
+_Layout = Literal["channels first", "channels last", "tokens"]
+
+
+def with_maps(model: ImageTextModel, method: str) -> ImageTextModel:
+    """The model with maps of a method; itself for ``similarity``.
+
+    Everything else stays: scores, vectors, prompts, hash.
+
+    Args:
+        model: in evaluation mode.
+        method: ``similarity``, ``gradcam`` or ``occlusion``.
+
+    Raises:
+        UserError: there is no such method, or the model does not allow it.
+    """
+    if method not in get_args(MapMethod):
+        names = get_args(MapMethod)
+        raise UserError(
+            f"There is no method '{method}' for maps{did_you_mean(method, names)}; it is one of "
+            f"{', '.join(names)}."
+        )
+    if method == "similarity":
+        return model
+    return cast("ImageTextModel", MapModel(model, cast(MapMethod, method)))
+
+
+def without_maps(model: ImageTextModel) -> ImageTextModel:
+    """The model that `with_maps` was given, whose `grid` is that of its regions."""
+    return model.model if isinstance(model, MapModel) else model
+
+
+@dataclass(frozen=True, eq=False)
+class SeenFeatures(ImageFeatures):
+    """Features together with the prepared images that they came from.
+
+    Attributes:
+        images: uint8 ``[B, S, S]``, on the CPU.
+    """
+
+    images: Tensor | None = None
+
+    def __getitem__(self, rows: Rows) -> SeenFeatures:
+        assert self.images is not None
+        part = super().__getitem__(rows)
+        places = torch.atleast_1d(torch.arange(len(self))[rows])
+        return SeenFeatures(part.regions, part.whole, part.attended, self.images[places])
+
+    def to(self, device: str | torch.device) -> SeenFeatures:
+        """The same on another device; the images stay on the CPU."""
+        part = super().to(device)
+        return SeenFeatures(part.regions, part.whole, part.attended, self.images)
+
+
+class MapModel:
+    """A model whose `region_scores` explain its score; an `ImageTextModel` in all else.
+
+    Args:
+        model: in evaluation mode.
+        method: ``gradcam`` or ``occlusion``.
+
+    Raises:
+        UserError: Grad-CAM of a model whose last layer does not lie on its grid of regions.
+    """
+
+    def __init__(self, model: ImageTextModel, method: MapMethod) -> None:
+        self.model, self.method = model, method
+        self._layer = _layer(model) if method == "gradcam" else None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    @property
+    def map_kind(self) -> MapKind:
+        """What the maps hold: the method."""
+        return cast("MapKind", self.method)
+
+    @property
+    def grid(self) -> RegionGrid:
+        """Where the values of a map lie in the model's input."""
+        if self.method == "gradcam":
+            return self.model.grid
+        return RegionGrid.patches(CELLS, CELLS, self.model.preprocessing.input_size)
+
+    def encode_images(self, images: Tensor) -> SeenFeatures:
+        """The model's features of prepared images, uint8 ``[B, S, S]``, with the images."""
+        found = self.model.encode_images(images)
+        return SeenFeatures(found.regions, found.whole, found.attended, images.cpu())
+
+    def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        """Maps ``[B, T, N]`` of images and sentences, N = rows x columns of `grid`.
+
+        Args:
+            features: what `encode_images` gave.
+            sentences: what the model's ``encode_sentences`` gave of T sentences.
+        """
+        if not isinstance(features, SeenFeatures) or features.images is None:
+            raise ValueError("expected the features of `MapModel.encode_images`")
+        explain = self._gradcam if self.method == "gradcam" else self._occlusion
+        with torch.inference_mode(False), _frozen(self.model):
+            vectors = sentences.clone()  # inference mode's have no gradient, their copies have
+            maps = [explain(self._input(image[None].clone()), vectors) for image in features.images]
+        return torch.stack(maps)
+
+    def _input(self, image: Tensor) -> Tensor:
+        pixels: Tensor = self.model.normalise(image)  # type: ignore[attr-defined]
+        return pixels
+
+    def _gradcam(self, x: Tensor, vectors: Tensor) -> Tensor:
+        """Maps ``[T, N]`` of one normalised image."""
+        from monai.visualize import GradCAM
+
+        assert self._layer is not None
+        layer, layout = self._layer
+        scorer = _Scorer(self.model, vectors, each_of_its_own=True)
+        handle = layer.register_forward_hook(scorer.exposing(layout, self.model.grid))
+        try:
+            with torch.enable_grad():
+                maps: Tensor = GradCAM(scorer, target_layers="map").compute_map(x, class_idx=0)
+        finally:
+            handle.remove()
+        return maps.detach().float().flatten(1)
+
+    def _occlusion(self, x: Tensor, vectors: Tensor) -> Tensor:
+        """Maps ``[T, N]`` of one normalised image."""
+        from monai.visualize import OcclusionSensitivity
+
+        scorer = _Scorer(self.model, vectors)
+        occlude = OcclusionSensitivity(
+            scorer,
+            mask_size=2 * max(1, round(x.shape[-1] / CELLS)),
+            n_batch=_BATCH,
+            verbose=False,
+            mode="mean_img",
+            overlap=0.5,
+            activate=False,
+        )
+        with torch.no_grad(), warnings.catch_warnings():
+            # MONAI indexes in a way that PyTorch wants to change; the tests would see it.
+            warnings.filterwarnings("ignore", "Using a non-tuple sequence")
+            covered: Tensor = occlude(x)[0].as_tensor()[0]
+            cells = F.adaptive_avg_pool2d(covered, CELLS).flatten(1)
+            return (scorer(x)[0, :, None] - cells).float()
+
+
+class _Scorer(nn.Module):
+    """Scores of normalised images with sentences, as MONAI's explanations ask for them.
+
+    With ``each_of_its_own`` one image's features are copied, a copy a sentence, and each copy is
+    scored with its sentence alone: one pass back gives the gradients of all T scores.
+    """
+
+    def __init__(
+        self, model: ImageTextModel, vectors: Tensor, *, each_of_its_own: bool = False
+    ) -> None:
+        super().__init__()
+        self.map = nn.Identity()
+        self._scored = model, vectors  # in a tuple: its parameters are not this module's
+        self._each = each_of_its_own
+
+    def forward(self, images: Tensor) -> Tensor:
+        model, vectors = self._scored
+        scores = model.score(model.encode_images(images), vectors)
+        return scores.diagonal()[:, None] if self._each else scores
+
+    def exposing(self, layout: _Layout, grid: RegionGrid) -> Callable[..., Any]:
+        """A forward hook that leads a layer's output through ``map``, a copy a sentence."""
+
+        def hook(_: nn.Module, __: Any, output: Any) -> Any:
+            features = output[0] if isinstance(output, tuple) else output
+            copies = features.detach().expand(len(self._scored[1]), *features.shape[1:])
+            if layout == "channels first":
+                seen = self.map(copies.clone().requires_grad_())
+            elif layout == "channels last":
+                seen = self.map(copies.permute(0, 3, 1, 2).clone().requires_grad_())
+                seen = seen.permute(0, 2, 3, 1)
+            else:
+                before, patches = copies.tensor_split([copies.shape[1] - _count(grid)], dim=1)
+                spatial = patches.transpose(1, 2).unflatten(2, grid.shape).clone()
+                mapped = self.map(spatial.requires_grad_())
+                seen = torch.cat([before, mapped.flatten(2).transpose(1, 2)], dim=1)
+            return (seen, *output[1:]) if isinstance(output, tuple) else seen
+
+        return hook
+
+
+def _layer(model: ImageTextModel) -> tuple[nn.Module, _Layout]:
+    """The layer that Grad-CAM is taken at, and how its output is laid out.
+
+    Raises:
+        UserError: no layer lies on the grid of regions.
+    """
+    layers = list(getattr(getattr(model, "image_encoder", None), "layers", ()))
+    outputs: list[Tensor] = []
+
+    def keep(_: nn.Module, __: Any, output: Any) -> None:
+        outputs.append(output[0] if isinstance(output, tuple) else output)
+
+    grid, side = model.grid, model.preprocessing.input_size
+    if layers:
+        handle = layers[-1].register_forward_hook(keep)
+        try:
+            with torch.inference_mode():
+                model.encode_images(torch.zeros(1, side, side, dtype=torch.uint8))
+        finally:
+            handle.remove()
+    for output in outputs:
+        if output.ndim == 4 and tuple(output.shape[2:]) == grid.shape:
+            return layers[-1], "channels first"
+        if output.ndim == 4 and tuple(output.shape[1:3]) == grid.shape:
+            return layers[-1], "channels last"
+        if output.ndim == 3 and output.shape[1] >= _count(grid) and len(layers) > 1:
+            return layers[-2], "tokens"
+    raise UserError(
+        "Grad-CAM needs an image encoder whose last layer lies on the grid of the model's regions,"
+        " and this model's does not; take the method 'occlusion'."
+    )
+
+
+def _count(grid: RegionGrid) -> int:
+    return grid.rows * grid.columns
+
+
+@contextmanager
+def _frozen(model: ImageTextModel) -> Iterator[None]:
+    """No gradients of the weights, which nobody needs; afterwards as before."""
+    learning = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in learning:
+        weight.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weight in learning:
+            weight.requires_grad_(True)
