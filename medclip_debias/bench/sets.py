@@ -19,7 +19,7 @@ from medclip_debias.config import Preprocessing, SelectionSettings, json_hash, v
 from medclip_debias.data.prepare import Reading, prepare
 from medclip_debias.data.prepare.assemble import MISSING_IMAGES
 from medclip_debias.data.prepare.collect import Progress, Say
-from medclip_debias.data.prepare.finished import asked
+from medclip_debias.data.prepare.run import recipe
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.reports import ReportSettings
 from medclip_debias.data.verify import check_sample
@@ -63,7 +63,7 @@ class Recipe:
     @property
     def key(self) -> str:
         """16 hex digits; what a model does after the stored square is not of the set."""
-        how = asked(self.preprocessing.prepare, self.selection, self.reading)
+        how = recipe(self.preprocessing.prepare, self.selection, self.reading)
         return json_hash([str(self.archive.resolve()), self.reading.kind, how])
 
     def make(

@@ -11,15 +11,16 @@ import csv
 import hashlib
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from pydantic import TypeAdapter
 
 from medclip_debias.config import PrepareSettings, SelectionSettings, json_hash
 from medclip_debias.data import layout
@@ -32,10 +33,10 @@ from medclip_debias.data.prepare.annotations import (
     kept_annotations,
     write_annotations,
 )
-from medclip_debias.data.prepare.chunks import EntryReader
-from medclip_debias.data.prepare.outcome import Heads, Part, Results, Row, Study
+from medclip_debias.data.prepare.chunks import Entry
+from medclip_debias.data.prepare.outcome import Part, Results, Row, Study, heads_of
 from medclip_debias.data.prepare.workspace import Workspace
-from medclip_debias.data.records import Annotations, Mask, PhraseRecord
+from medclip_debias.data.records import Annotations, PhraseRecord
 from medclip_debias.errors import UserError, without_patients
 from medclip_debias.files import write_json
 
@@ -84,52 +85,17 @@ class About:
     selected: str
     split: NamedSplit | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values that `from_json` takes."""
-        return {
-            **asdict(self),
-            "settings": self.settings.model_dump(mode="json"),
-            "selection": self.selection.model_dump(mode="json"),
-            "split": None if self.split is None else [self.split.name, dict(self.split.studies)],
-        }
-
-    def source_stamp(self, heads: Heads) -> str:
+    def source_stamp(self, heads: str) -> str:
         """Return a hash of what a set (or part) depends on: another file, another hash.
 
         Args:
-            heads: of all studies.
+            heads: hash of those of all studies.
         """
-        return json_hash([self.kind, self.selected, heads.hexdigest()])
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> About:
-        """Return what `as_json` wrote."""
-        changed = {
-            "settings": PrepareSettings.model_validate(values["settings"]),
-            "selection": SelectionSettings.model_validate(values["selection"]),
-            "phrases": [_phrase(phrase) for phrase in values["phrases"]],
-            "annotations": [_annotations(table) for table in values["annotations"]],
-            "rejected": [(image_id, reason) for image_id, reason in values["rejected"]],
-            "missing": [(image_id, path) for image_id, path in values["missing"]],
-            "split": NamedSplit(*values["split"]) if values.get("split") else None,
-        }
-        return cls(**(values | changed))
+        return json_hash([self.kind, self.selected, heads])
 
 
-def _phrase(values: dict[str, Any]) -> PhraseRecord:
-    """A phrase from JSON, which has lists for tuples."""
-    size, mask = values["annotated_size"], values.get("mask")
-    changed = {
-        "boxes": tuple(tuple(box) for box in values["boxes"]),
-        "annotated_size": size and tuple(size),
-        "mask": mask and Mask(**mask),
-    }
-    return PhraseRecord(**(values | changed))
-
-
-def _annotations(values: dict[str, Any]) -> Annotations:
-    columns = tuple((name, kind) for name, kind in values["columns"])
-    return Annotations(**(values | {"columns": columns, "images": tuple(values["images"])}))
+ABOUT = TypeAdapter(About)
+"""To and from JSON values."""
 
 
 def assemble(
@@ -141,9 +107,9 @@ def assemble(
         folder: exists.
         parts: all of the set.
         about: what they share.
-        work: the run that made the only part: each chunk of pixels is removed when it was copied,
-            so that the disk needs room for one copy. Other parts are compared with their hashes
-            and left as they are.
+        work: the run that made the only part; where the disk has no room for two copies of the
+            rows, each chunk is removed when it was copied. Other parts are compared with their
+            hashes and left as they are.
 
     Raises:
         UserError: nothing is left, or a part is damaged.
@@ -216,7 +182,7 @@ def assemble(
         "files": [*files, *map(file_name, others)],
         **named,
         layout.HASHES: layout.table_hashes(folder, map(file_name, others)),
-        "source_stamp": about.source_stamp(results.heads),
+        "source_stamp": about.source_stamp(heads_of(parts)),
         "manifest_hash": layout.manifest_hash(manifest),
         "content_hash": digest.hexdigest(),
     }
@@ -229,11 +195,8 @@ def assemble(
 def _join_rows(
     target: Path, parts: Sequence[Part], rows: Sequence[Row], size: int, work: Workspace | None
 ) -> None:
-    """Copy the rows of all chunks to their places."""
-    if work is not None:
-        counts = Counter(row.chunk for row in rows)
-        names = enumerate(parts[0].images)
-        work.will_join([(name, counts[chunk] * size) for chunk, name in names])
+    """Copy the rows of all chunks to their places; a disk without room for both loses chunks."""
+    tight = work is not None and work.free() < len(rows) * size
     with target.open("wb") as out:
         for (part, chunk), some in groupby(rows, lambda row: (row.part, row.chunk)):
             path = parts[part].chunks.path(parts[part].images[chunk], ".bin")
@@ -247,7 +210,7 @@ def _join_rows(
                             " damaged, copy or make this part again."
                         )
                     out.write(pixels)
-            if work is not None:
+            if tight:
                 out.flush()
                 os.fsync(out.fileno())
                 path.unlink()
@@ -428,9 +391,12 @@ class _Sentences:
                 flush()
 
     def _rows(self, studies: Sequence[Study]) -> Iterator[tuple[Any, ...]]:
-        readers = [EntryReader(part.chunks, part.reports) for part in self.parts]
+        @lru_cache(len(self.parts))
+        def chunk(part: int, number: int) -> list[Entry]:
+            return self.parts[part].chunks.entries(self.parts[part].reports[number])
+
         for study in studies:
-            found = readers[study.part].entry(study.chunk, study.place)["sentences"]
+            found = chunk(study.part, study.chunk)[study.place]["sentences"]
             text = json.dumps(found, separators=(",", ":"))
             self.hashes[study.study_id] = hashlib.sha256(text.encode()).hexdigest()[:32]
             self.count += len(found)

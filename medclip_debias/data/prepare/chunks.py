@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -122,6 +122,14 @@ class Chunks:
         entries: list[Entry] = json.loads(content)
         return entries
 
+    def digest(self, name: str) -> str:
+        """Return the hash of a chunk's entries.
+
+        Raises:
+            ValueError: as for `entries`.
+        """
+        return hashlib.sha256(json.dumps(self.entries(name)).encode()).hexdigest()
+
     def path(self, name: str, suffix: str = ".json") -> Path:
         """Return a file of a chunk; ``.bin`` holds the rows of its readable images."""
         return self.folder / (name + suffix)
@@ -174,22 +182,3 @@ def _make(chunks: Chunks, work: Work, task: tuple[str, list[Job]]) -> tuple[int,
 def _write(path: Path, content: bytes) -> None:
     with atomic_file(path) as temporary:
         temporary.write_bytes(content)
-
-
-class EntryReader:
-    """Reads single entries by chunk and place; keeps the chunk that was read last."""
-
-    def __init__(self, chunks: Chunks, names: Sequence[str]) -> None:
-        self._chunks, self._names = chunks, names
-        self._last: tuple[int, list[Entry]] = (-1, [])
-
-    def entry(self, chunk: int, place: int) -> Entry:
-        """Return an entry.
-
-        Args:
-            chunk: number of the chunk.
-            place: of the entry in it.
-        """
-        if self._last[0] != chunk:
-            self._last = chunk, self._chunks.entries(self._names[chunk])
-        return self._last[1][place]

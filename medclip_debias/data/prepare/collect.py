@@ -18,9 +18,9 @@ from medclip_debias.data.prepare.outcome import (
     MISSING,
     READ,
     UNREADABLE,
-    Heads,
     Image,
     Part,
+    hash_of_heads,
     told_languages,
     wanted_images,
 )
@@ -110,10 +110,8 @@ class Preparation:
     def stamp(self, shard: tuple[int, int] = (1, 1)) -> str:
         """Return the hash that a set prepared from the source as it is now would have."""
         self._select(None)
-        heads = Heads()
-        for head, _ in self._report_jobs(self._images_by_study(shard), shard, None):
-            heads.add(head)
-        return self.about.source_stamp(heads)
+        jobs = self._report_jobs(self._images_by_study(shard), shard, None)
+        return self.about.source_stamp(hash_of_heads(head for head, _ in jobs))
 
     def _select(self, chunks: Chunks | None) -> None:
         """Decide what is taken, and what the set will say of itself."""
@@ -188,7 +186,7 @@ class Preparation:
             for study in self.source.studies(studies):
                 images = studies[study.study_id]
                 split = self.plan.images[images[0].at].split
-                yield self._report_job(study, images[0].at, split, images, earlier)
+                yield _report_job(study, images[0].at, split, images, earlier)
             return
         owners: list[StudyRecord] = []
         for at, study in enumerate(self._split_studies()):
@@ -196,13 +194,8 @@ class Preparation:
             if at % shard[1] == shard[0] - 1:
                 moves = study.patient_id in self.plan.held_out and study.split in TRAINING
                 split = "held_out" if moves else study.split
-                yield self._report_job(study, at, split, [], earlier)
+                yield _report_job(study, at, split, [], earlier)
         check_leak([_owner(study) for study in owners])
-
-    def _report_job(
-        self, study: StudyRecord, at: int, split: str, images: list[Image], earlier: Previous | None
-    ) -> Job:
-        return _report_job(study, at, split, images, earlier)
 
     def _split_studies(self) -> Iterator[StudyRecord]:
         for study in self.source.studies():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from medclip_debias.config import SelectionSettings
@@ -42,27 +42,6 @@ class Image(NamedTuple):
     boxed: bool
 
 
-class Heads:
-    """Names a set of heads of studies, in whatever order; each holds its own place."""
-
-    def __init__(self) -> None:
-        self._sum = 0
-
-    def add(self, head: Any) -> None:
-        """Add the head of one entry (JSON values)."""
-        text = json.dumps(head, sort_keys=True, separators=(",", ":"))
-        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-        self._sum = (self._sum + int.from_bytes(digest, "big")) % (1 << 128)
-
-    def join(self, others: Heads) -> None:
-        """Add all of others."""
-        self._sum = (self._sum + others._sum) % (1 << 128)
-
-    def hexdigest(self) -> str:
-        """Return the name."""
-        return f"{self._sum:032x}"
-
-
 class Part(NamedTuple):
     """The results of a run: its chunks, and the names of those of reports and images, in order."""
 
@@ -70,13 +49,19 @@ class Part(NamedTuple):
     reports: list[str]
     images: list[str]
 
-    def heads(self) -> Heads:
-        """Return the heads of its studies."""
-        heads = Heads()
-        for name in self.reports:
-            for entry in self.chunks.entries(name):
-                heads.add(entry["head"])
-        return heads
+
+def heads_of(parts: Sequence[Part]) -> str:
+    """Return a hash of the heads of the studies of all parts."""
+    names = ((part.chunks, name) for part in parts for name in part.reports)
+    entries = (entry for chunks, name in names for entry in chunks.entries(name))
+    return hash_of_heads(entry["head"] for entry in entries)
+
+
+def hash_of_heads(heads: Iterable[Any]) -> str:
+    """Return a hash of the heads of studies (JSON values); their order does not matter."""
+    texts = (json.dumps(head, sort_keys=True, separators=(",", ":")).encode() for head in heads)
+    digests = (hashlib.blake2b(text, digest_size=16).digest() for text in texts)
+    return f"{sum(int.from_bytes(digest, 'big') for digest in digests) % (1 << 128):032x}"
 
 
 def told_languages(reports: Mapping[str, int]) -> list[str]:
@@ -156,7 +141,6 @@ class Results:
         studies: in order.
         rows: in order.
         images: by their place, each image that should have a row.
-        heads: of the entries of the studies.
         labels: names of the labels; a study holds a value or ``None`` for each of the first.
         rejected: ``(image_id, reason)``, those whose report is to blame first; a study without
             images is named by its own id.
@@ -172,13 +156,11 @@ class Results:
         self._aside_reports: Counter[str] = Counter()
         blamed: list[tuple[int, str, str]] = []
         self.studies: list[Study] = []
-        self.heads = Heads()
         self.labels: list[str] = []
         for number, part in enumerate(parts):
             for (chunk, place), entry in _all(part.chunks, part.reports):
                 study = self._study((number, chunk, place), entry, selection)
                 self.studies.append(study)
-                self.heads.add(entry["head"])
                 self._images_listed += len(entry["head"]["images"])
                 self._cut.update(entry["dropped"])
                 self._words_used += entry["words"]["used"]

@@ -68,52 +68,41 @@ class Previous:
 
         That is its row, height, width, what was mended, and the hash of the row's pixels.
         """
-        found = self._images.get(image_id)
-        return found[1] if found is not None and found[0] == stamp else None
+        known = self._images.get(image_id)
+        return known[1] if known is not None and known[0] == stamp else None
 
     def sentences(self, study_id: str, stamp: str) -> tuple[Sentences, Counts, Counts] | None:
         """Return the sentences of a report that has not changed, and what was left aside.
 
         The counts are of dropped sentences, and of words used and left aside.
         """
-        found = self._reports.get(study_id)
-        if found is None or found[0] != stamp:
+        known = self._reports.get(study_id)
+        if known is None or known[0] != stamp:
             return None
-        start, stop = self._places.get(study_id, (0, 0))
-        table = self._table.slice(start, stop - start)
-        columns = (table.column(name).to_pylist() for name in ("section", "text"))
-        return [list(pair) for pair in zip(*columns, strict=True)], *found[1:]
+        columns = self._table.slice(*self._places.get(study_id, (0, 0))).to_pydict()
+        return [list(pair) for pair in zip(*columns.values(), strict=True)], *known[1:]
 
     def _read(self, found: PreparedSet) -> None:
         import pyarrow.parquet as pq
 
         inputs = read_parquet(found.folder / INPUTS)
-        images = inputs["what"] == "image"
-        stamps = dict(zip(inputs["id"][images], inputs["stamp"][images], strict=True))
-        mended = (
-            dict(zip(inputs["id"][images], inputs["mended"][images], strict=True))
-            if "mended" in inputs
-            else {}
-        )
+        images = inputs[inputs["what"] == "image"].set_index("id")
+        stamps = images["stamp"].to_dict()
+        mended = images["mended"].to_dict() if "mended" in images else {}
         hashes = read_parquet(found.folder / layout.MANIFEST)["pixel_hash"]
-        sizes = (found.images[name].astype(int) for name in ("height", "width"))
-        for row, (name, height, width, pixels) in enumerate(
-            zip(found.images["image_id"], *sizes, hashes, strict=bool(len(found.images)))
-        ):
-            known = row, int(height), int(width), mended.get(name, ""), pixels
-            self._images[name] = stamps.get(name, ""), known
-        reports = inputs[~images]
+        columns = (found.images[name] for name in ("image_id", "height", "width"))
+        for row, (name, *size, pixels) in enumerate(zip(*columns, hashes, strict=False)):
+            known = row, int(size[0]), int(size[1]), mended.get(name, ""), pixels
+            self._images[name] = stamps[name], known
+        reports = inputs[inputs["what"] == "report"]
         columns = (reports[name] for name in ("id", "stamp", "dropped", "words"))
         for name, stamp, dropped, words in zip(*columns, strict=True):
-            self._reports[name] = (stamp, json.loads(dropped), json.loads(words))
+            self._reports[name] = stamp, json.loads(dropped), json.loads(words)
         # As Arrow: a data frame of two million strings needs ten times the memory.
-        self._table = pq.read_table(found.folder / "sentences.parquet").combine_chunks()
-        if not self._table.num_rows:
-            return
-        codes = self._table.column("study_id").combine_chunks().dictionary_encode()
-        index = codes.indices.to_numpy()
-        starts = np.concatenate([[0], np.flatnonzero(np.diff(index)) + 1])
-        stops = np.concatenate([starts[1:], [len(index)]])
-        names = codes.dictionary.to_pylist()
-        for start, stop in zip(starts, stops, strict=True):
-            self._places[names[index[start]]] = (int(start), int(stop))
+        table = pq.read_table(found.folder / "sentences.parquet").combine_chunks()
+        self._table = table.select(["section", "text"])
+        if table.num_rows:  # those of a study follow one another
+            codes = table.column("study_id").combine_chunks().dictionary_encode()
+            places = np.unique(codes.indices.to_numpy(), return_index=True, return_counts=True)
+            for code, start, count in zip(*places, strict=True):
+                self._places[codes.dictionary[int(code)].as_py()] = int(start), int(count)

@@ -2,7 +2,8 @@
 
 The work is spread over processes; the result does not depend on their number. A run grows in
 ``OUT.partial``, which is renamed when whole: ``OUT`` is never half a set, and a run that was
-killed makes what is missing (`medclip_debias.data.prepare.chunks`).
+killed makes what is missing (`medclip_debias.data.prepare.chunks`). One that was killed behind
+that rename finds its work done when it is called again.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.config import PrepareSettings, SelectionSettings
-from medclip_debias.data import store
 from medclip_debias.data.parallel import cpus
 from medclip_debias.data.prepare import shards
 from medclip_debias.data.prepare.assemble import assemble
+from medclip_debias.data.prepare.chunks import made_by
 from medclip_debias.data.prepare.collect import Preparation, Progress, Say
-from medclip_debias.data.prepare.finished import asked, check_unchanged, has_the_recipe
 from medclip_debias.data.prepare.previous import Previous
 from medclip_debias.data.prepare.reading import Reading
 from medclip_debias.data.prepare.workspace import check_free, clear, making
 from medclip_debias.data.secret import keep_secret, read_secret
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import MissingFiles, UserError
 from medclip_debias.files import atomic_file
 
@@ -40,7 +41,7 @@ def prepare(
     say: Say | None = None,
     overwrite: bool = False,
     update: bool = False,
-) -> store.PreparedSet:
+) -> PreparedSet:
     """Prepare a source; a run that was killed resumes when it is called again.
 
     Called again when it had finished, it finds that nothing is left to do, whether the one who
@@ -61,29 +62,23 @@ def prepare(
     Raises:
         UserError: the source is unusable, nothing is left of it, or ``out`` is in the way.
     """
-    out = Path(out)
-    replaced = overwrite or update
-    recipe = asked(settings, selection, reading)
-    again = not replaced and has_the_recipe(out, recipe)
-    if not again:
-        check_free(out, replaced)
-    with _listing_missing(out):
-        run = _opened(source_path, settings, selection, reading, workers, progress, say)
-    if again:
-        check_unchanged(out, run.stamp())
-        run.tell(f"{out}: was finished by an earlier run of this command; nothing is left to do.")
-        clear(out)
+    out, replaced = Path(out), overwrite or update
+    how = (settings, selection or SelectionSettings(), reading or Reading())
+    run, finished = _open(Path(source_path), out, replaced, how, None, workers, progress, say)
+    if finished:
         read_secret(out)
-        return store.PreparedSet.open(out)
+        return PreparedSet.open(out)
     with making(out) as work:
         check_free(out, replaced)
-        part = run.start(work, earlier=_earlier(out, run) if update else None)
-        about = run.about
-        del run  # the source and the selection: half a gigabyte for a large set
+        earlier = Previous(out, run.settings, run.reading.options()) if update else None
+        if earlier is not None and not earlier.usable:
+            run.tell(f"{out}: was written by another version; everything is read again.")
+        part, about = run.start(work, earlier=earlier), run.about
+        del run, earlier  # the source and the selection: half a gigabyte for a large set
         assemble(work.set, [part], about, work)
         keep_secret(work.set, out)
         work.move_to(out)
-    return store.PreparedSet.open(out)
+    return PreparedSet.open(out)
 
 
 def prepare_part(
@@ -121,22 +116,14 @@ def prepare_part(
     Raises:
         UserError: the source is unusable, or ``out`` is in the way.
     """
-    out = Path(out)
-    number = shards.parse(shard)
+    out, number = Path(out), shards.parse(shard)
     if update:
         raise UserError(
             "--update and --shard do not go together; run --update on the merged set instead."
         )
-    recipe = asked(settings, selection, reading) | {"shard": list(number)}
-    again = not overwrite and has_the_recipe(out, recipe)
-    if not again:
-        check_free(out, overwrite)
-    with _listing_missing(out):
-        run = _opened(source_path, settings, selection, reading, workers, progress, say)
-    if again:
-        check_unchanged(out, run.stamp(number))
-        run.tell(f"{out}: was finished by an earlier run of this command; nothing is left to do.")
-        clear(out)
+    how = (settings, selection or SelectionSettings(), reading or Reading())
+    run, finished = _open(Path(source_path), out, overwrite, how, number, workers, progress, say)
+    if finished:
         return shards.counts_of(out)
     with making(out, part=True) as work:
         check_free(out, overwrite)
@@ -146,33 +133,42 @@ def prepare_part(
     return counts
 
 
-def _opened(
-    path: Path,
-    settings: PrepareSettings,
-    selection: SelectionSettings | None,
-    reading: Reading | None,
+def recipe(
+    settings: PrepareSettings, selection: SelectionSettings, reading: Reading
+) -> dict[str, Any]:
+    """Return what a command asks for, as a finished set repeats it."""
+    return {
+        "settings": settings.model_dump(mode="json"),
+        "selection": selection.model_dump(mode="json"),
+        "options": reading.options(),
+    }
+
+
+def _open(
+    source_path: Path,
+    out: Path,
+    replaced: bool,
+    how: tuple[PrepareSettings, SelectionSettings, Reading],
+    shard: tuple[int, int] | None,
     workers: int | None,
     progress: Progress | None,
     say: Say | None,
-) -> Preparation:
-    how = reading or Reading()
-    return Preparation(
-        source=how.source(Path(path)),
-        source_path=Path(path),
-        settings=settings,
-        selection=selection or SelectionSettings(),
-        reading=how,
-        workers=workers or cpus(),
-        progress=progress,
-        say=say,
-    )
-
-
-def _earlier(out: Path, run: Preparation) -> Previous:
-    earlier = Previous(out, run.settings, run.reading.options())
-    if not earlier.usable:
-        run.tell(f"{out}: was written by another version; everything is read again.")
-    return earlier
+) -> tuple[Preparation, bool]:
+    """Open the source; tell whether ``out`` is what the same command made of it, finished."""
+    found = shards.finished(out)
+    asked = recipe(*how) | {"made_by": made_by()} | ({"shard": list(shard)} if shard else {})
+    again = not replaced and asked.items() <= found.items() and ("shard" in found) == bool(shard)
+    if not again:
+        check_free(out, replaced)
+    with _listing_missing(out):
+        run = Preparation(
+            how[2].source(source_path), source_path, *how, workers or cpus(), progress, say
+        )
+    if again:
+        shards.check_unchanged(out, run.stamp(shard or (1, 1)))
+        run.tell(f"{out}: was finished by an earlier run of this command; nothing is left to do.")
+        clear(out)
+    return run, again
 
 
 @contextmanager

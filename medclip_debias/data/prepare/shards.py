@@ -11,18 +11,16 @@ from typing import Any
 
 from medclip_debias.config import json_hash
 from medclip_debias.data.layout import FORMAT_VERSION
-from medclip_debias.data.prepare.assemble import About, assemble
+from medclip_debias.data.prepare.assemble import ABOUT, About, assemble
 from medclip_debias.data.prepare.chunks import Chunks
-from medclip_debias.data.prepare.finished import check_unchanged
-from medclip_debias.data.prepare.outcome import Heads, Part
+from medclip_debias.data.prepare.outcome import Part, heads_of
 from medclip_debias.data.prepare.workspace import CHUNKS, check_free, clear, making
 from medclip_debias.data.secret import keep_secret, read_secret
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
-from medclip_debias.files import read_json, write_json
+from medclip_debias.files import read_json, read_json_or_none, write_json
 
 PART = "part.json"
-_SUFFIXES = (".json", ".bin")
 
 
 def parse(text: str) -> tuple[int, int]:
@@ -38,9 +36,32 @@ def parse(text: str) -> tuple[int, int]:
     return number, count
 
 
+def finished(out: Path) -> dict[str, Any]:
+    """Return what a finished set (or part of one) says of the command that wrote it."""
+    for name in ("meta.json", PART):
+        content = read_json_or_none(out / name)
+        if isinstance(content, dict) and "source_stamp" in content:
+            about = content.get("about")
+            return content | about if isinstance(about, dict) else content
+    return {}
+
+
+def check_unchanged(out: Path, stamp: str) -> None:
+    """Stop when ``out`` was prepared from another source, or its source is another by now.
+
+    Raises:
+        UserError: it is.
+    """
+    if finished(out).get("source_stamp") != stamp:
+        raise UserError(
+            f"{out}: is not empty, and was prepared from another source or from this one before it"
+            " changed; give another folder or --overwrite (--update adds what is new)."
+        )
+
+
 def write_part(
     folder: Path, part: Part, shard: tuple[int, int], about: About, listing: str
-) -> dict[str, Any]:
+) -> dict[str, int]:
     """Write ``part.json`` beside the chunks of a finished part; return counts of what it holds.
 
     Args:
@@ -50,12 +71,12 @@ def write_part(
         about: what all parts share.
         listing: hash of what was selected; parts of one set have the same.
     """
-    named = {name + suffix for name in (*part.reports, *part.images) for suffix in _SUFFIXES}
+    names = (*part.reports, *part.images)
     for path in part.chunks.folder.iterdir():
-        if path.name not in named:  # of a source that changed while the run was interrupted
+        if path.stem not in names:  # of a source that changed while the run was interrupted
             path.unlink()
-    content = about.as_json()
-    counts = _counts(part)
+    content = ABOUT.dump_python(about, mode="json")
+    images = [entry for name in part.images for entry in part.chunks.entries(name)]
     # Paths in the reasons differ between machines, as do times of change.
     local = ("rejected", "missing", "selected")
     shared = {name: value for name, value in content.items() if name not in local}
@@ -63,14 +84,24 @@ def write_part(
         "format_version": FORMAT_VERSION,
         "shard": list(shard),
         "key": json_hash([shared, listing]),
-        "counts": counts,
-        "source_stamp": about.source_stamp(part.heads()),
+        "counts": {
+            "studies": sum(len(part.chunks.entries(name)) for name in part.reports),
+            "images": sum("hash" in entry for entry in images),
+            "rejected": sum("reason" in entry for entry in images),
+        },
+        "source_stamp": about.source_stamp(heads_of([part])),
         "about": content,
         "reports": part.reports,
         "images": part.images,
-        "chunks": {name: _digest(part, name) for name in (*part.reports, *part.images)},
+        "chunks": {name: part.chunks.digest(name) for name in names},
     }
     write_json(folder / PART, values | {"hash": _hash(values)})
+    return values["counts"]
+
+
+def counts_of(folder: Path) -> dict[str, int]:
+    """Return the counts of what a part holds, as `write_part` did."""
+    counts: dict[str, int] = _read(folder)["counts"]
     return counts
 
 
@@ -92,10 +123,7 @@ def merge(parts: Sequence[Path], out: Path, *, overwrite: bool = False) -> Prepa
     folders = [Path(folder) for folder in parts]
     about, found = _checked(folders)
     if again:
-        heads = Heads()
-        for part in found:
-            heads.join(part.heads())
-        check_unchanged(out, about.source_stamp(heads))
+        check_unchanged(out, about.source_stamp(heads_of(found)))
         clear(out)
         read_secret(out)
         return PreparedSet.open(out)
@@ -139,7 +167,7 @@ def _checked(folders: Sequence[Path]) -> tuple[About, list[Part]]:
             " give its folder too."
         )
     first_part = min(contents, key=lambda content: content["shard"])
-    return About.from_json(first_part["about"]), parts
+    return ABOUT.validate_python(first_part["about"]), parts
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -163,18 +191,12 @@ def _read(folder: Path) -> dict[str, Any]:
     return content
 
 
-def counts_of(folder: Path) -> dict[str, int]:
-    """Return the counts of what a part holds, as `write_part` did."""
-    counts: dict[str, int] = _read(folder)["counts"]
-    return counts
-
-
 def _part(folder: Path, content: dict[str, Any]) -> Part:
     """Return a part whose files are what they were when it was finished."""
     part = Part(Chunks(folder / CHUNKS), content["reports"], content["images"])
     for name, digest in content["chunks"].items():
         try:
-            whole = _digest(part, name) == digest
+            whole = part.chunks.digest(name) == digest
         except ValueError:
             whole = False
         rows = sum("hash" in entry for entry in part.chunks.entries(name)) if whole else 0
@@ -188,19 +210,5 @@ def _part(folder: Path, content: dict[str, Any]) -> Part:
     return part
 
 
-def _digest(part: Part, name: str) -> str:
-    """Return the hash of a chunk's entries."""
-    return hashlib.sha256(json.dumps(part.chunks.entries(name)).encode()).hexdigest()
-
-
 def _hash(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
-def _counts(part: Part) -> dict[str, int]:
-    images = [entry for name in part.images for entry in part.chunks.entries(name)]
-    return {
-        "studies": sum(len(part.chunks.entries(name)) for name in part.reports),
-        "images": sum("hash" in entry for entry in images),
-        "rejected": sum("reason" in entry for entry in images),
-    }

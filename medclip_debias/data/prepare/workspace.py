@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from medclip_debias.data.parallel import WorkerKilled
 from medclip_debias.data.prepare.chunks import Chunks
@@ -21,7 +21,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.files import exchange, read_json_or_none, take_back, write_json
 
 LOCK, CHUNKS = "lock", "chunks"
-_SET, _OLD, _JOINED = "set", "old", "joined.json"
+_SET, _OLD = "set", "old"
 
 
 class Workspace:
@@ -39,19 +39,22 @@ class Workspace:
         self.folder = folder
         self.set = folder / _SET
         self.chunks = Chunks((self.set if part else folder) / CHUNKS)
-        self.rows = self.set / "images.bin"
         self.resumed = self.started
+
+    @property
+    def started(self) -> bool:
+        """Whether any chunk is there."""
+        return any(self.chunks.folder.glob("*.json"))
 
     def follow(self, recipe: dict[str, Any]) -> str:
         """Keep what a run with the same recipe left here, or start anew.
 
         Returns:
-            A sentence on what was found, or ``""``.
+            A sentence on what was there, or ``""``.
         """
         path = self.folder / "recipe.json"
         known = read_json_or_none(path)
         if known == recipe and self.set.is_dir():
-            self._take_apart()
             return f"{self.folder}: resuming an interrupted run." if self.started else ""
         for left in self.folder.iterdir():
             if left.is_dir():
@@ -68,41 +71,16 @@ class Workspace:
             " version; starting over."
         )
 
+    def free(self) -> int:
+        """Return the bytes that are left on the disk."""
+        return shutil.disk_usage(self.folder).free
+
     def check_room(self, size: int) -> None:
         """Stop before the work starts when the disk cannot hold ``size`` bytes of rows."""
-        free = shutil.disk_usage(self.folder).free + self.chunks.size()
+        free = self.free() + self.chunks.size()
         if free < size:
             needed, left = (f"{value / 1e6:,.1f} MB" for value in (size, free))
             raise OSError(errno.ENOSPC, f"its images need {needed}, the disk has {left} left")
-
-    def will_join(self, chunks: list[tuple[str, int]]) -> None:
-        """Note names and sizes of the chunks whose rows are moved to ``images.bin``, in order."""
-        write_json(self.folder / _JOINED, chunks)
-
-    def _take_apart(self) -> None:
-        """Give the rows that a killed run moved to ``images.bin`` back to their chunks.
-
-        From the last to the first, so that the disk needs room for one chunk more and no image.
-        """
-        path = self.folder / _JOINED
-        joined = read_json_or_none(path) or []
-        start = sum(size for _, size in joined)
-        if self.rows.exists():
-            with self.rows.open("r+b") as file:
-                for name, size in reversed(joined):
-                    start -= size
-                    chunk = self.chunks.path(name, ".bin")
-                    file.seek(start)
-                    if size and not chunk.exists():
-                        chunk.write_bytes(file.read(size))
-                    file.truncate(start)
-            self.rows.unlink()
-        path.unlink(missing_ok=True)
-
-    @property
-    def started(self) -> bool:
-        """Whether any chunk is there."""
-        return any(self.chunks.folder.glob("*.json"))
 
     def move_to(self, out: Path) -> None:
         """Put the finished set in the place of ``out``, and remove this folder."""
@@ -131,47 +109,39 @@ def clear(out: Path) -> None:
 def workspace(out: Path, part: bool = False) -> Iterator[Workspace]:
     """Own ``OUT.partial`` for the length of a run.
 
-    Args:
-        out: what the run makes.
-        part: see `Workspace`.
-
     Raises:
         UserError: another run owns it.
     """
     folder = out.with_name(out.name + ".partial")
+    path = folder / LOCK
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / LOCK
-        try:
+        with suppress(FileNotFoundError):  # an owner that has just finished removes the folder
             file = path.open("a+")
-        except FileNotFoundError:
-            continue  # the owner has just finished and removed the folder
-        # A lock of this kind ends with its process, however that ends, and is not handed on to
-        # worker processes that may outlive it for a moment.
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            _lock(file, out)
+            if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                break
             file.close()
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise UserError(
-                    f"{out}: its disk has no file locks ({error.strerror}), without which two runs"
-                    " could write into one folder; prepare on another disk and copy the set."
-                ) from error
+    with file:
+        take_back(out, folder / _OLD)  # a run was killed between the renames of `move_to`
+        yield Workspace(folder, part)
+
+
+def _lock(file: TextIO, out: Path) -> None:
+    # A lock of this kind ends with its process, however that ends, and is not handed on to
+    # worker processes that may outlive it for a moment.
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        if error.errno in (errno.EACCES, errno.EAGAIN):
             raise UserError(
                 f"{out}: another run is preparing it right now; wait for it or give another folder."
             ) from error
-        try:
-            same = path.stat().st_ino == os.fstat(file.fileno()).st_ino
-        except FileNotFoundError:
-            same = False
-        if same:
-            break
-        file.close()
-    try:
-        take_back(out, folder / _OLD)  # a run was killed between the renames of `move_to`
-        yield Workspace(folder, part)
-    finally:
-        file.close()
+        raise UserError(
+            f"{out}: its disk has no file locks ({error.strerror}), without which two runs could"
+            " write into one folder; prepare on another disk and copy the set."
+        ) from error
 
 
 @contextmanager
@@ -180,10 +150,6 @@ def making(out: Path, part: bool = False) -> Iterator[Workspace]:
 
     The folder is removed when the input is at fault, and kept when a run can resume from it or an
     earlier run left work in it.
-
-    Args:
-        out: what the run makes.
-        part: see `Workspace`.
 
     Raises:
         UserError: another run owns the folder, or it cannot be written.

@@ -223,6 +223,18 @@ class TestDisk:
         finally:
             subprocess.run(["umount", str(small)], check=True)
 
+    def test_a_disk_with_room_for_one_copy_of_the_rows_is_enough(self, small_phantom, tmp_path):
+        settings = PrepareSettings(size=256)
+        whole = prepare(small_phantom, tmp_path / "whole", settings)
+        rows = len(whole) * 256**2
+        disk = _tmpfs(tmp_path, f"size={rows * 3 // 2}")
+        try:
+            made = prepare(small_phantom, disk / "o", settings)
+            assert content(made.folder) == content(whole.folder)
+            del made  # the memory map
+        finally:
+            subprocess.run(["umount", "-l", str(disk)], check=True)
+
     @pytest.mark.parametrize("limit", [60_000, 70_000, 80_000])
     def test_a_disk_that_fills_up_later_keeps_what_is_done(
         self, small_phantom, uninterrupted, tmp_path, capsys, limit
