@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -301,6 +302,40 @@ class FeatureSettings(Settings):
     augmentations: int = Field(0, ge=0, le=1000)
     text: bool = False
     folder: Path | None = None
+
+
+# ------------------------------------------------------------------------------- the loss
+
+
+class Schedule(Settings):
+    """How strongly a correction acts, by the share of the run that is done.
+
+    0 before ``start``; from there 1 (``constant``), or from 1 down to 0 at ``end`` along a line
+    (``linear``) or half a cosine; 0 after ``end``.
+
+    Example:
+        >>> fading = Schedule(end=0.4, shape="linear")
+        >>> [fading.strength(k / 10) for k in (0, 2, 4, 9)]
+        [1.0, 0.5, 0.0, 0.0]
+    """
+
+    start: float = Field(0.0, ge=0, le=1)
+    end: float = Field(1.0, ge=0, le=1)
+    shape: Literal["constant", "linear", "cosine"] = "constant"
+
+    @model_validator(mode="after")
+    def _takes_time(self) -> Schedule:
+        if self.end <= self.start:
+            raise ValueError(f"end {self.end} must be larger than start {self.start}")
+        return self
+
+    def strength(self, done: float) -> float:
+        """Strength in [0, 1] when the share ``done`` of the run's steps lies behind."""
+        if done < self.start or (done >= self.end and self.end < 1):
+            return 0.0
+        place = min((done - self.start) / (self.end - self.start), 1.0)
+        cosine = 0.5 * (1 + math.cos(math.pi * place))
+        return {"constant": 1.0, "linear": 1 - place, "cosine": cosine}[self.shape]
 
 
 # ----------------------------------------------------------------------------- validation

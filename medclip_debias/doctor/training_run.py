@@ -26,7 +26,7 @@ from medclip_debias.doctor.findings import (
 )
 from medclip_debias.errors import UserError
 from medclip_debias.language.masked_lm import language_model_hash
-from medclip_debias.losses.eta import LanguageModelEta
+from medclip_debias.losses.debiased import LanguageModelEta
 from medclip_debias.losses.keyword_supervision import KeywordSettings
 from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.models.starting import start_training

@@ -48,7 +48,7 @@ def dose(
         UserError: a setting is wrong, or there are no such scores.
     """
     from medclip_debias.config import validate
-    from medclip_debias.losses.eta import LanguageModelEta
+    from medclip_debias.losses.debiased import LanguageModelEta
 
     given = {name: value for name, value in eta.items() if name != "kind"}
     chosen = validate(LanguageModelEta, given, "the grid", "loss.eta.")
@@ -63,7 +63,7 @@ def write_eta(values: Mapping[str, float], path: Path) -> dict[str, Any]:
     """Write eta of each sentence as a table, and return the settings that read it."""
     import pandas as pd
 
-    from medclip_debias.losses.eta import ETA_MAX
+    from medclip_debias.losses.debiased import ETA_MAX
 
     table = pd.DataFrame({"text": list(values), "eta": np.minimum(list(values.values()), ETA_MAX)})
     with atomic_file(path) as temporary:
@@ -76,7 +76,7 @@ def language_eta(
 ) -> tuple[dict[str, float], dict[str, int]]:
     """The language model's eta of every distinct training sentence, and how often it occurs."""
     from medclip_debias.language.class_probability import log_probabilities
-    from medclip_debias.losses.eta import ETA_MAX
+    from medclip_debias.losses.debiased import ETA_MAX
 
     counts = training_counts(prepared)
     texts = list(counts)

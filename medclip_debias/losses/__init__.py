@@ -5,8 +5,13 @@ from typing import Any
 from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.biovil import BioViL, BioViLSettings, MaskedLMSettings
 from medclip_debias.losses.clip import CLIP, CLIPSettings, InfoNCE, InfoNCESettings
-from medclip_debias.losses.debiased import DebiasedContrastive, DebiasedSettings
-from medclip_debias.losses.eta import ConstantEta, LanguageModelEta, TableEta
+from medclip_debias.losses.debiased import (
+    ConstantEta,
+    DebiasedContrastive,
+    DebiasedSettings,
+    LanguageModelEta,
+    TableEta,
+)
 from medclip_debias.losses.evidence import EVIDENCE
 from medclip_debias.losses.keyword_supervision import KeywordSettings, KeywordSupervision
 from medclip_debias.losses.multi_positive import MultiPositive, MultiPositiveSettings

@@ -10,6 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Direction = Literal["text_to_image", "image_to_text", "symmetric"]
+Side = Literal["text", "image", "view"]
+SIDES: tuple[Side, ...] = ("text", "image", "view")
+"""What anchors are; their places number streams of random numbers."""
 
 
 class Field(NamedTuple):
@@ -30,22 +33,25 @@ class Field(NamedTuple):
 
 
 FIELDS: dict[str, Field] = {
-    "image_of_sentence": Field("text", "integers"),
-    "study_of_image": Field("image", "integers"),
-    "log_prob": Field("text"),
-    "eta": Field("text"),
-    "text_ids": Field("text", "integers"),
-    "sample_ids": Field("image", "integers"),
-    "labels": Field("image", columns="label_names", blanks=True),
-    "text_similarity": Field("pair"),
-    "keywords": Field("text", "integers"),
+    "image_of_sentence": Field("text", "integers"),  # by default sentence j belongs to image j
+    "study_of_image": Field("image", "integers"),  # by default each image is a study of its own
+    "log_prob": Field("text"),  # of each sentence under a language model
+    "eta": Field("text"),  # class probability of each sentence, from a table
+    "text_ids": Field("text", "integers"),  # equal text, equal number
+    "sample_ids": Field("image", "integers"),  # index of the study in the training set
+    "labels": Field("image", columns="label_names", blanks=True),  # 1, 0, -1 uncertain, NaN
     "label_names": Field("batch", "value"),
-    "graph": Field("pair"),
+    "text_similarity": Field("pair"),  # cosines of frozen text embeddings
+    "graph": Field("pair"),  # any other similarity of the samples, for X-CLR
+    "keywords": Field("text", "integers"),  # class of each sentence, 0 for none
+    # Whether an image is known to agree with each of the run's X sentences; column text_ids[j].
     "agreement": Field("image", "truth", columns="X"),
+    # What the image's report states of P propositions: 100 true, -100 false, 0 unknown.
     "stated": Field("image", "integers", columns="P"),
+    # p + 1 where the sentence states proposition p true, -(p + 1) where false, 0 for none.
     "claims": Field("text", "integers", columns="L"),
-    "seed": Field("batch", "value"),
-    "done": Field("batch", "value"),
+    "seed": Field("batch", "value"),  # what random choices of this step derive from
+    "done": Field("batch", "value"),  # share of the run's steps that lie before this one
 }
 """Every optional field of the batch. Its checks, how it is gathered from several processes, how it
 is repeated for two views and how a run looks it up (`medclip_debias.training.fields`) follow."""
@@ -60,28 +66,10 @@ class ContrastiveBatch:
     Args:
         similarity: ``[I, T]`` scores of I images and T sentences on the cosine scale [-1, 1].
         scale: scalar ``g2`` in [1, 100] that multiplies them.
-        image_of_sentence: ``[T]`` index of each sentence's own image; by default sentence j
-            belongs to image j.
-        study_of_image: ``[I]`` number of each image's study, where several images of one study
-            may be in the batch; by default each image is a study of its own. Then what a policy
-            knows an image by is what all sentences of its study say.
-        log_prob: ``[T]`` log probability of each sentence under a language model.
-        eta: ``[T]`` class probability of each sentence, when it is given by a table.
-        text_ids: ``[T]`` integer identity of each sentence: equal text, equal number.
-        sample_ids: ``[I]`` index of each image's study in the training set (per-sample state).
-        labels: ``[I, L]`` 1 present, 0 absent, -1 uncertain, NaN unmentioned.
-        text_similarity: ``[T, T]`` cosine of frozen text embeddings.
-        keywords: ``[T]`` keyword class of each sentence, 0 for none.
-        label_names: names of the L label columns; without them a policy reads every column.
-        graph: ``[T, T]`` any other similarity of the samples, for X-CLR's ``given`` graph.
-        agreement: ``[I, X]`` bool, whether each image is known to agree with each of the run's X
-            distinct sentences; sentence j of the batch has column ``text_ids[j]``.
-        stated: ``[I, P]`` what the report of each image states about the run's P propositions, in
-            hundredths: 100 certainly true, -100 certainly false, 0 unknown.
-        claims: ``[T, L]`` claims of each sentence: ``p + 1`` where it states proposition p true,
-            ``-(p + 1)`` where it states it false, 0 for none.
-        seed: what random choices of this step derive from (`generator`).
-        done: share of the run's steps that lie before this one, for whatever has a schedule.
+        image_of_sentence: ``[T]`` index of each sentence's own image.
+        study_of_image: ``[I]`` number of each image's study.
+        **fields: of `FIELDS`, which says what each holds: ``[T]`` with the axis ``text``, ``[I]``
+            with ``image``, ``[T, T]`` with ``pair``; a last axis for columns.
 
     Raises:
         ValueError: the batch is empty, or a field's shape, type or range is wrong.
@@ -98,9 +86,8 @@ class ContrastiveBatch:
     ) -> None:
         scale = scale if isinstance(scale, Tensor) else similarity.new_tensor(scale)
         half = (torch.bfloat16, torch.float16)
-        self.similarity, self.scale = (
-            x.float() if x.dtype in half else x for x in (similarity, scale)
-        )
+        self.similarity = similarity.float() if similarity.dtype in half else similarity
+        self.scale = scale.float() if scale.dtype in half else scale
         images, sentences = self.counts
         if not (images and sentences):
             raise ValueError(f"the batch is empty: similarity has shape {(images, sentences)}")
@@ -117,25 +104,27 @@ class ContrastiveBatch:
         if scale.ndim:
             raise ValueError(f"scale has shape {tuple(scale.shape)}, expected ()")
         for name, value in self.fields.items():
-            self._check(name, value)
-        self._check_range("image_of_sentence", images, "images")
-        if "agreement" in self.fields:
-            columns = self["agreement"].shape[1]
-            self._check_range("text_ids", columns, "columns of agreement")
+            if FIELDS[name].holds != "value":
+                self._check(name, value)
+        ranges = {"image_of_sentence": (images, "images")}
+        if {"agreement", "text_ids"} <= self.fields.keys():
+            ranges["text_ids"] = self["agreement"].shape[1], "columns of agreement"
+        for name, (count, what) in ranges.items():
+            low, high = (int(end) for end in torch.aminmax(self[name]))
+            if low < 0 or high >= count:
+                wrong = low if low < 0 else high
+                raise ValueError(f"{name} holds {wrong}, but the batch has {count} {what}")
 
-    def _check(self, name: str, value: Any) -> None:
+    def _check(self, name: str, value: Tensor) -> None:
         axis, holds, columns, blanks = FIELDS[name]
-        if holds == "value":
-            return
         images, sentences = self.counts
         expected: list[int | str] = [images if axis == "image" else sentences]
         expected += [sentences] if axis == "pair" else []
         if columns is not None:
             expected.append(len(self.fields[columns]) if columns in self.fields else columns)
         shape = tuple(value.shape)
-        if len(shape) != len(expected) or any(
-            want not in (size, columns) for want, size in zip(expected, shape, strict=True)
-        ):
+        fits = (want in (size, columns) for want, size in zip(expected, shape, strict=False))
+        if len(shape) != len(expected) or not all(fits):
             wanted = ", ".join(map(str, expected))
             raise ValueError(f"{name} has shape {shape}, expected ({wanted})")
         if holds == "truth" and value.dtype != torch.bool:
@@ -145,24 +134,14 @@ class ContrastiveBatch:
         if holds == "numbers":
             _check_numbers(name, value, blanks)
 
-    def _check_range(self, name: str, count: int, what: str) -> None:
-        if name in self.fields:
-            low, high = (int(end) for end in torch.aminmax(self[name]))
-            if low < 0 or high >= count:
-                wrong = low if low < 0 else high
-                raise ValueError(f"{name} holds {wrong}, but the batch has {count} {what}")
-
     @classmethod
     def from_embeddings(
         cls, images: Tensor, sentences: Tensor, scale: Tensor | float, **fields: Any
     ) -> ContrastiveBatch:
         """Batch of plain embeddings: cosine of every image with every sentence.
 
-        Args:
-            images: ``[I, D]``; brought to unit length, in float32 or better.
-            sentences: ``[T, D]``, likewise.
-            scale: ``g2``, for instance ``model.logit_scale.exp()`` of open_clip.
-            **fields: any other argument of the batch.
+        Images ``[I, D]`` and sentences ``[T, D]`` are brought to unit length, in float32 or better;
+        ``scale`` is ``g2``, for instance ``model.logit_scale.exp()`` of open_clip.
 
         Example:
             >>> batch = ContrastiveBatch.from_embeddings(torch.eye(3), torch.eye(3), 14.0)
@@ -191,9 +170,8 @@ class ContrastiveBatch:
         """Mean of what belongs to the anchors, for diagnostics; 0 where there is nothing."""
         with torch.no_grad():
             values = values if values.is_floating_point() else values.to(self.similarity.dtype)
-            total, count = self.total(
-                torch.stack([values.sum(), values.new_tensor(values.numel())])
-            )
+            sums = torch.stack([values.sum(), values.new_tensor(values.numel())])
+            total, count = self.total(sums)
             return total / count.clamp(min=1)
 
     def generator(self, stream: int = 0) -> torch.Generator:
@@ -208,9 +186,9 @@ class ContrastiveBatch:
         """
         sets, texts = [], torch.arange(len(self.owners), device=self.owners.device)
         if direction != "image_to_text":
-            sets.append(text_rows((self.similarity * self.scale).T, texts, self))
+            sets.append(rows_of((self.similarity * self.scale).T, texts, self, "text"))
         if direction != "text_to_image":
-            sets.append(image_rows((self.similarity * self.scale)[self.owners], texts, self))
+            sets.append(rows_of((self.similarity * self.scale)[self.owners], texts, self, "image"))
         return sets
 
 
@@ -226,9 +204,10 @@ class Anchors:
         own: ``[A]`` column of the positive.
         rows: ``[A]`` what each anchor is: index of its sentence in the batch (for ``view``
             anchors, of the view).
-        columns: ``[C]`` what each candidate is: index of an image, a sentence or a view.
         side: what the anchors are: ``text`` (candidates are images), ``image`` (candidates are
             sentences) or ``view`` (candidates are views).
+        images: ``[A]`` image (or view) of each anchor.
+        candidates: ``[C]`` image (or view) of each candidate.
         others: ``[A, C]`` bool, the negatives before any policy.
         weights: ``[A, C]`` weight ``W >= 0`` of each negative; None is 1 everywhere.
         positives: ``[A, C]`` bool, all ``v_m`` of the debiased loss; None is the positive alone.
@@ -240,8 +219,9 @@ class Anchors:
     scale: Tensor
     own: Tensor
     rows: Tensor
-    columns: Tensor
-    side: Literal["text", "image", "view"]
+    side: Side
+    images: Tensor
+    candidates: Tensor
     others: Tensor
     weights: Tensor | None = None
     positives: Tensor | None = None
@@ -276,21 +256,29 @@ class Anchors:
         return logits + torch.where(self.negatives, self.weights, 1.0).log()
 
 
-def text_rows(logits: Tensor, rows: Tensor, batch: ContrastiveBatch) -> Anchors:
-    """Sentences as anchors: ``rows`` ``[A]`` which, with their logits ``[A, I]`` to all images."""
-    images = torch.arange(logits.shape[1], device=logits.device)
-    own = batch.owners[rows]
-    others = images[None, :] != own[:, None]
+def rows_of(
+    logits: Tensor, rows: Tensor, batch: ContrastiveBatch, side: Literal["text", "image"]
+) -> Anchors:
+    """The sentences ``rows`` ``[A]`` as anchors (``text``), or their images (``image``).
+
+    ``logits`` are those to all images ``[A, I]``, or to all sentences ``[A, T]``.
+    """
+    images, own, candidates = batch.owners[rows], rows, batch.owners
+    if side == "text":
+        own, candidates = images, torch.arange(logits.shape[1], device=logits.device)
+    others = candidates[None, :] != images[:, None]
     positive = logits.gather(1, own[:, None]).squeeze(1)
-    return Anchors(logits, positive, others, batch.scale, own, rows, images, "text", others)
+    scale = batch.scale
+    return Anchors(logits, positive, others, scale, own, rows, side, images, candidates, others)
 
 
-def image_rows(logits: Tensor, rows: Tensor, batch: ContrastiveBatch) -> Anchors:
-    """The images of sentences as anchors: which, with their logits ``[A, T]`` to all sentences."""
-    pairs = torch.arange(logits.shape[1], device=logits.device)
-    others = batch.owners[None, :] != batch.owners[rows][:, None]
-    positive = logits.gather(1, rows[:, None]).squeeze(1)
-    return Anchors(logits, positive, others, batch.scale, rows, rows, pairs, "image", others)
+def same_study(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+    """``[A, C]`` bool: the candidate has the ``sample_ids`` of the anchor's image."""
+    studies = batch["sample_ids"]
+    same: Tensor = studies[anchors.images][:, None] == studies[anchors.candidates][None, :]
+    if anchors.side == "view":  # a view is no candidate of its own
+        same = same & (anchors.images[:, None] != anchors.candidates[None, :])
+    return same
 
 
 def masked_logsumexp(values: Tensor, mask: Tensor) -> Tensor:

@@ -1,31 +1,37 @@
 """Debiased contrastive loss with a class probability for each anchor: the main method.
 
 Sample-specific debiasing (Wang et al. 2023), equations 7 and 8, figure 5; with a constant eta
-it is debiased contrastive learning (Chuang et al. 2020), with eta 0 it is InfoNCE.
+it is debiased contrastive learning (Chuang et al. 2020), with eta 0 it is InfoNCE. eta is a
+constant, stands in a table, or is that of a language model (section 2.4):
+``eta_LM(x) = a p_LM(x)^k``, in log space only, because p underflows for any longer sentence.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.losses.annealing import Schedule, strength
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch, masked_logsumexp
-from medclip_debias.losses.eta import EtaSettings, LanguageModelEta, clip_eta, eta_of, fields_of
-from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, Losses, register
-from medclip_debias.losses.pairs import same_study
+from medclip_debias.config import Schedule, Settings
+from medclip_debias.losses.batch import Anchors, ContrastiveBatch, masked_logsumexp, same_study
+from medclip_debias.losses.objective import (
+    ContrastiveLoss,
+    ContrastiveSettings,
+    Losses,
+    register,
+    strength,
+)
+
+ETA_MAX = 0.99
+_STREAM = 21  # of the batch's random numbers
 
 
-def debiased_per_anchor(
-    anchors: Anchors,
-    eta: Tensor,
-    log_mean: Tensor | None = None,
-    *,
-    live_floor: bool = True,
-) -> tuple[Tensor, Tensor]:
+def debiased_per_anchor(anchors: Anchors, eta: Tensor) -> tuple[Tensor, Tensor]:
     """Loss of each anchor, in the form that neither overflows nor cancels to NaN.
 
     With ``pos = exp(s+)``, ``neg = sum_n W_n exp(s_n)`` over negatives of total weight
@@ -45,8 +51,6 @@ def debiased_per_anchor(
     Args:
         anchors: logits, positives, negatives of A anchors.
         eta: ``[A]`` in [0, `ETA_MAX`].
-        log_mean: ``[A]`` another estimate of ``log v``; None computes it as above.
-        live_floor: differentiate the floor through ``g2``.
 
     Returns:
         Losses ``[A]`` (0, with gradient 0, for an anchor without negatives) and a bool ``[A]``
@@ -60,15 +64,12 @@ def debiased_per_anchor(
     if anchors.positives is not None:
         count = anchors.positives.sum(dim=1).to(l.dtype)
         p = masked_logsumexp(relative, anchors.positives) - count.log()
-    if log_mean is not None:
-        p = log_mean - anchors.positive
     m = l.detach().clamp(min=0)
     keep = 1 - eta
     # log of N eta v / pos, relative to m; nothing where eta is 0, however large v is.
     tiny = torch.finfo(eta.dtype).tiny
     expected = torch.where(eta > 0, eta.clamp(min=tiny).log(), -torch.inf) + n.log() + p - m
-    scale = anchors.scale if live_floor else anchors.scale.detach()
-    floor = n.log() - scale - anchors.positive
+    floor = n.log() - anchors.scale - anchors.positive
     with torch.no_grad():
         rest = (l - m).exp() - expected.exp()
         # Without correction there is nothing to stop; equal numbers may differ by rounding.
@@ -83,6 +84,71 @@ def debiased_per_anchor(
     return torch.where(valid, loss, torch.zeros_like(loss)), floored & valid
 
 
+class ConstantEta(Settings):
+    """The same eta for every anchor (Chuang et al. 2020)."""
+
+    kind: Literal["constant"] = "constant"
+    value: float = Field(0.1, ge=0, lt=1)
+
+
+class SentenceEta(Settings):
+    """An eta that differs from sentence to sentence.
+
+    ``control: shuffled`` deals the values out anew over the sentences of each batch: the same dose,
+    in every batch and so over all occurrences, but for no sentence in particular.
+    """
+
+    control: Literal["none", "shuffled"] = "none"
+
+
+class LanguageModelEta(SentenceEta):
+    """``log eta = log a + k log p(sentence)``; the paper's grid search gave a .2, k .35.
+
+    ``language_model`` is the folder whose scores must be used; without it, the folder that the
+    text encoder starts from.
+    """
+
+    kind: Literal["language_model"] = "language_model"
+    a: float = Field(0.2, gt=0)
+    k: float = Field(0.35, ge=0)
+    language_model: Path | None = None
+
+
+class TableEta(SentenceEta):
+    """eta of each distinct sentence from a CSV or Parquet file with columns text, eta.
+
+    ``factor`` multiplies it: training is stable only below a quarter to a half of the true
+    probability (docs/theory.md).
+    """
+
+    kind: Literal["table"] = "table"
+    path: Path | None = None
+    factor: float = Field(1.0, gt=0, le=1)
+
+
+Eta = ConstantEta | LanguageModelEta | TableEta
+
+
+def eta_of(settings: Eta, batch: ContrastiveBatch) -> Tensor:
+    """eta of every sentence of the batch, ``[T]``, before it is cut to `ETA_MAX`.
+
+    Raises:
+        ValueError: the batch lacks the log probabilities or the table's values.
+    """
+    like = batch.similarity
+    match settings:
+        case ConstantEta():
+            return like.new_full((len(batch.owners),), settings.value)
+        case LanguageModelEta():
+            eta = (math.log(settings.a) + settings.k * batch["log_prob"].to(like.dtype)).exp()
+        case TableEta():
+            eta = batch["eta"].to(like.dtype) * settings.factor
+    if settings.control == "none":
+        return eta
+    order = torch.randperm(len(eta), generator=batch.generator(_STREAM))
+    return eta[order.to(eta.device)]
+
+
 class DebiasedSettings(ContrastiveSettings):
     """Settings of `DebiasedContrastive`.
 
@@ -94,7 +160,7 @@ class DebiasedSettings(ContrastiveSettings):
     """
 
     kind: Literal["debiased"] = "debiased"
-    eta: EtaSettings = LanguageModelEta()
+    eta: Annotated[Eta, Field(discriminator="kind")] = LanguageModelEta()
     positives: Literal["pair", "study"] = "pair"
     schedule: Schedule | None = None
     weigh_anchors: bool = False
@@ -115,11 +181,9 @@ class DebiasedContrastive(ContrastiveLoss):
     (``symmetric``).
 
     Diagnostics: ``clamped`` share of anchors on the floor, ``mean_eta``, ``eta_clipped`` number
-    of sentences whose eta was cut to 0 or 0.99, ``positive_similarity`` and
-    ``negative_similarity`` (cosine scale).
+    of sentences whose eta was cut to 0 or 0.99.
 
     Example:
-        >>> from medclip_debias.losses import ConstantEta
         >>> loss = DebiasedContrastive(DebiasedSettings(eta=ConstantEta(value=0.1)))
         >>> batch = ContrastiveBatch(torch.eye(3), torch.tensor(14.0))
         >>> loss(batch).per_anchor.shape
@@ -131,27 +195,33 @@ class DebiasedContrastive(ContrastiveLoss):
     @property
     def requires(self) -> frozenset[str]:
         """What the policies, the kind of eta and the kind of positives read."""
-        s = self.settings
-        fields = {"sample_ids"} if s.positives == "study" else set()
-        fields |= {"done"} if s.schedule is not None else set()
-        return super().requires | fields_of(s.eta) | fields
+        s, fields = self.settings, set()
+        if s.positives == "study":
+            fields.add("sample_ids")
+        if s.schedule is not None:
+            fields.add("done")
+        if not isinstance(s.eta, ConstantEta):
+            fields.add("eta" if isinstance(s.eta, TableEta) else "log_prob")
+            if s.eta.control != "none":
+                fields.add("seed")
+        return super().requires | fields
 
     def candidates(self, batch: ContrastiveBatch) -> list[Anchors]:
         """The anchors before any policy; the policies are not to spend on further positives."""
         sets = super().candidates(batch)
         if self.settings.positives == "pair":
             return sets
-        same = [same_study(anchors, batch) for anchors in sets]
+        studies = [same_study(anchors, batch) for anchors in sets]
         return [
             replace(anchors, positives=study, negatives=anchors.negatives & ~study)
-            for anchors, study in zip(sets, same, strict=True)
+            for anchors, study in zip(sets, studies, strict=True)
         ]
 
     def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
         """See `debiased_per_anchor`."""
-        s = self.settings
-        eta, clipped = clip_eta(eta_of(s.eta, batch))
-        eta = (eta * strength(s.schedule, batch))[anchors.rows]
+        s, raw = self.settings, eta_of(self.settings.eta, batch)
+        clipped = ((raw < 0) | (raw > ETA_MAX)).sum()
+        eta = (raw.clamp(0, ETA_MAX) * strength(s.schedule, batch))[anchors.rows]
         loss, floored = debiased_per_anchor(anchors, eta)
         figures = {"clamped": floored.to(loss.dtype), "mean_eta": eta, "eta_clipped": clipped}
         return loss * (1 - eta) if s.weigh_anchors else loss, figures

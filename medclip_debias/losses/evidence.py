@@ -22,15 +22,14 @@ from pydantic import BeforeValidator, Field, SerializeAsAny
 from torch import Tensor, nn
 
 from medclip_debias.config import Settings
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch
+from medclip_debias.losses.batch import SIDES, Anchors, ContrastiveBatch
 from medclip_debias.losses.labels import CHEX5_NAMES, Match, Uncertain, alike_by_labels
-from medclip_debias.losses.pairs import between_images, between_texts, image_with_text, images_of
+from medclip_debias.losses.pairs import between_images, between_texts, image_with_text
 from medclip_debias.registry import Chosen, Registry, class_of
 
 V = TypeVar("V")
 
-# Streams of the batch's random numbers, apart from those of the policies that sample.
-_STREAMS = {"text": 11, "image": 12, "view": 13}
+_STREAM = 11  # first of the batch's random numbers, apart from those of policies that sample
 
 
 class EvidenceSettings(Settings):
@@ -72,13 +71,13 @@ class PairEvidence(Chosen, nn.Module):
         with torch.no_grad():
             dealt, own = anchors.negatives, torch.zeros_like(anchors.negatives)
             if batch.study_of_image is not None and anchors.side != "view":
-                rows, columns = images_of(anchors, batch)
                 study = batch.study_of_image
-                own = (study[rows][:, None] == study[columns][None, :]) & anchors.negatives
+                images, candidates = study[anchors.images], study[anchors.candidates]
+                own = (images[:, None] == candidates[None, :]) & anchors.negatives
                 dealt = dealt & ~own
             value = self.values(anchors, batch).to(anchors.logits.dtype) * dealt
             if self.settings.control != "none":
-                generator = batch.generator(_STREAMS[anchors.side])
+                generator = batch.generator(_STREAM + SIDES.index(anchors.side))
                 if self.settings.control == "permuted":
                     order = torch.randperm(len(value), generator=generator).to(value.device)
                     value = value[order] * dealt
@@ -176,7 +175,7 @@ def claim_evidence(stated: Tensor, claims: Tensor) -> Tensor:
 )
 def claims(anchors: Anchors, batch: ContrastiveBatch, settings: ClaimsSettings) -> Tensor:  # noqa: ARG001
     """The least that the image's report says for any claim of the sentence (`claim_evidence`)."""
-    return image_with_text(claim_evidence(batch["stated"], batch["claims"]), anchors, batch)
+    return image_with_text(claim_evidence(batch["stated"], batch["claims"]), anchors)
 
 
 class KnownSettings(EvidenceSettings):
@@ -196,7 +195,7 @@ class KnownSettings(EvidenceSettings):
 def known(anchors: Anchors, batch: ContrastiveBatch, settings: Any = None) -> Tensor:  # noqa: ARG001
     """1 where the table says that the image agrees with the sentence, -1 where it does not."""
     agree = batch["agreement"][:, batch["text_ids"]]  # [I, T]
-    return image_with_text(2.0 * agree - 1.0, anchors, batch)
+    return image_with_text(2.0 * agree - 1.0, anchors)
 
 
 class LabelSettings(EvidenceSettings):
@@ -221,7 +220,7 @@ def label(anchors: Anchors, batch: ContrastiveBatch, settings: Any) -> Tensor:
     Labels belong to studies and not to sentences, so nothing is said to contradict.
     """
     alike = alike_by_labels(batch, settings.match, settings.labels, settings.uncertain)
-    return between_images(alike, anchors, batch)
+    return between_images(alike, anchors)
 
 
 class TextSettings(EvidenceSettings):

@@ -43,7 +43,7 @@ def keyword_per_anchor(
     Returns:
         ``[A]``; 0 with gradient 0 without a keyword or without negatives.
     """
-    mine, theirs = keywords[anchors.rows][:, None], keywords[anchors.columns][None, :]
+    mine, theirs = keywords[anchors.rows][:, None], keywords[None, :]
     other = anchors.negatives & (theirs != 0) & (theirs != mine)
     relative = anchors.relative_logits
     ratio = masked_logsumexp(relative, other)

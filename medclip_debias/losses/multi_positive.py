@@ -21,7 +21,7 @@ import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from medclip_debias.losses.annealing import Schedule, strength
+from medclip_debias.config import Schedule
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch
 from medclip_debias.losses.clip import InfoNCESettings
 from medclip_debias.losses.evidence import EVIDENCE, ClaimsSettings, Evidence, PairEvidence
@@ -34,10 +34,10 @@ from medclip_debias.losses.objective import (
     Objective,
     build_objective,
     register,
+    strength,
 )
+from medclip_debias.losses.pairs import soft_cross_entropy, with_candidates
 from medclip_debias.losses.siglip import SigLIP, log_one_plus_exp
-from medclip_debias.losses.supcon import with_candidates
-from medclip_debias.losses.xclr import soft_cross_entropy
 
 
 def softmax_targets(anchors: Anchors, q: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from pydantic import BeforeValidator, SerializeAsAny
 from torch import Tensor, nn
 
-from medclip_debias.config import Settings
+from medclip_debias.config import Schedule, Settings
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction
 from medclip_debias.registry import Chosen, Registry
 
@@ -44,16 +44,19 @@ class LossSettings(Settings):
     kind: str = ""
 
 
-class Objective(Chosen, nn.Module):
-    """Base of every objective.
+def strength(schedule: Schedule | None, batch: ContrastiveBatch) -> float:
+    """Strength at the batch's ``done``; 1 without a schedule."""
+    return 1.0 if schedule is None else schedule.strength(batch["done"])
 
-    Called under autocast it switches it off: everything in here is float32 or better. One that
-    changes another objective has it as its ``core``.
+
+class Objective(Chosen, nn.Module):
+    """Base of every objective; one that changes another objective has it as its ``core``.
+
+    Called under autocast it switches it off: everything in here is float32 or better.
 
     Class attributes, beside those of `Chosen`:
         rowwise: the loss of an anchor depends on its own row alone and is indexed by
-            `Anchors.rows`, so that several processes can share the loss
-            (`medclip_debias.losses.sharded`).
+            `Anchors.rows`, so that processes can share it (`medclip_debias.losses.sharded`).
     """
 
     rowwise: ClassVar[bool] = False
@@ -84,11 +87,8 @@ class Objective(Chosen, nn.Module):
     def begin(self, *, samples: int, steps_per_epoch: int) -> None:
         """Tell policies and tables how large the run is, before its first batch.
 
-        Without it tables grow as samples are seen, and only what counts in epochs cannot be used.
-
-        Args:
-            samples: studies of the training set; ``sample_ids`` are below it.
-            steps_per_epoch: batches in one pass over them.
+        ``samples`` is the number of training studies, which ``sample_ids`` are below. Without this
+        call tables grow as samples are seen, and only what counts in epochs cannot be used.
         """
         for module in self.modules():
             begin: Any = getattr(module, "begin", None)
@@ -100,11 +100,9 @@ OBJECTIVES: Registry[type[Objective]] = Registry("objective", __package__)
 POLICIES: Registry[Any] = Registry("policy", f"{__package__}.policies", known="known policies")
 """Of `medclip_debias.losses.policy.Policy`."""
 register = OBJECTIVES.register
+objectives = OBJECTIVES.all
 NestedLoss = Annotated[SerializeAsAny[LossSettings], BeforeValidator(OBJECTIVES.choice)]
 """Field type of an objective inside another one, validated by the kind it names."""
-
-
-objectives = OBJECTIVES.all
 
 
 def loss_settings(content: Mapping[str, Any], where: str, prefix: str = "loss.") -> LossSettings:
@@ -143,12 +141,9 @@ class ContrastiveLoss(Objective):
         return frozenset().union(*(policy.requires for policy in self.policies))
 
     def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
-        """Losses and diagnostics of one set of anchors.
+        """Losses and diagnostics of the ``anchors`` of one direction, as the policies left them.
 
-        Args:
-            anchors: of one direction, as the policies left them; `Anchors.weighted_logits` applies
-                their weights.
-            batch: that the anchors are of.
+        `Anchors.weighted_logits` applies the policies' weights.
         """
         raise NotImplementedError
 
@@ -171,7 +166,7 @@ class ContrastiveLoss(Objective):
         return batch.anchors(self.settings.direction)
 
     def anchors(self, batch: ContrastiveBatch) -> tuple[list[Anchors], dict[str, Tensor]]:
-        """The batch's anchors in the settings' direction after every policy, and diagnostics.
+        """The anchors after every policy, and diagnostics.
 
         ``positive_similarity`` and ``negative_similarity`` are on the cosine scale and taken
         before any policy; ``removed`` is the share of negatives that the policies took away.
@@ -183,11 +178,13 @@ class ContrastiveLoss(Objective):
             diagnostics |= policy.figures()
         with torch.no_grad():
             first = before[0]
-            diagnostics["positive_similarity"] = batch.mean(first.positive) / batch.scale
-            negative = batch.mean(first.logits[first.negatives])
-            diagnostics["negative_similarity"] = negative / batch.scale
+            sides = {"positive": first.positive, "negative": first.logits[first.negatives]}
+            for side, logits in sides.items():
+                diagnostics[f"{side}_similarity"] = batch.mean(logits) / batch.scale
             if len(self.policies):
-                total = batch.total(torch.stack([a.negatives.sum() for a in before]).sum())
-                kept = batch.total(torch.stack([a.negatives.sum() for a in after]).sum())
+                total, kept = (
+                    batch.total(torch.stack([anchors.negatives.sum() for anchors in sets]).sum())
+                    for sets in (before, after)
+                )
                 diagnostics["removed"] = 1 - kept / total.clamp(min=1)
         return after, diagnostics

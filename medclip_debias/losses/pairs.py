@@ -1,25 +1,18 @@
-"""What is known of the pair of an anchor and a candidate, looked up in what the batch knows."""
+"""What is known of pairs of an anchor and a candidate, and the cross-entropy to targets from it."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch
+from medclip_debias.losses.batch import Anchors, ContrastiveBatch, masked_logsumexp
 
 
-def images_of(anchors: Anchors, batch: ContrastiveBatch) -> tuple[Tensor, Tensor]:
-    """Image (or view) index of each anchor ``[A]`` and of each candidate ``[C]``."""
-    if anchors.side == "view":
-        return anchors.rows, anchors.columns
-    candidates = anchors.columns if anchors.side == "text" else batch.owners[anchors.columns]
-    return batch.owners[anchors.rows], candidates
-
-
-def between_images(matrix: Tensor, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+def between_images(matrix: Tensor, anchors: Anchors) -> Tensor:
     """``[A, C]`` entries of a matrix over images ``[I, I]``."""
-    rows, columns = images_of(anchors, batch)
-    return matrix[rows][:, columns]
+    return matrix[anchors.images][:, anchors.candidates]
 
 
 def between_texts(matrix: Tensor, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
@@ -29,9 +22,9 @@ def between_texts(matrix: Tensor, anchors: Anchors, batch: ContrastiveBatch) -> 
     sentence in common is enough to make it a false negative; 0 where it has none. With
     ``study_of_image`` they are those of all images of its study, which one report describes.
     """
-    if anchors.side != "text":
-        return matrix[anchors.rows][:, anchors.columns]
     entries, owners, first = matrix[anchors.rows], batch.owners, None
+    if anchors.side != "text":
+        return entries
     if batch.study_of_image is not None:  # a study's first image stands for all of them
         study = batch.study_of_image
         first = (study[:, None] == study[None, :]).to(torch.uint8).argmax(dim=1)
@@ -42,16 +35,15 @@ def between_texts(matrix: Tensor, anchors: Anchors, batch: ContrastiveBatch) -> 
     return largest if first is None else largest[:, first]
 
 
-def image_with_text(matrix: Tensor, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+def image_with_text(matrix: Tensor, anchors: Anchors) -> Tensor:
     """``[A, C]`` entries of a matrix of images and sentences ``[I, T]``.
 
     A view stands for its image where it is an anchor or a candidate, and for its study's text
     on the other side.
     """
-    rows, columns = images_of(anchors, batch)
     if anchors.side == "image":
-        return matrix[rows][:, anchors.columns]
-    return matrix.T[anchors.rows][:, columns]
+        return matrix[anchors.images]
+    return matrix.T[anchors.rows][:, anchors.candidates]
 
 
 def same_text(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
@@ -60,11 +52,24 @@ def same_text(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
     return between_texts((ids[:, None] == ids[None, :]).float(), anchors, batch) > 0
 
 
-def same_study(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
-    """``[A, C]`` bool: the candidate has the ``sample_ids`` of the anchor's image."""
-    rows, columns = images_of(anchors, batch)
-    studies = batch["sample_ids"]
-    same: Tensor = studies[rows][:, None] == studies[columns][None, :]
-    if anchors.side == "view":  # a view is no candidate of its own
-        same = same & (anchors.rows[:, None] != anchors.columns[None, :])
-    return same
+def soft_cross_entropy(anchors: Anchors, target: Tensor) -> Tensor:
+    """``sum_k q_k (log Z - s_k)`` with ``Z = exp(s+) + sum_n W_n exp(s_n)``.
+
+    Args:
+        anchors: logits and weighted negatives.
+        target: ``[A, C]`` rows that sum to 1; what lies outside positives counts as well.
+
+    Returns:
+        ``[A]``; 0 with gradient 0 where the positive is the only candidate.
+    """
+    relative = anchors.relative_logits
+    log_z = masked_logsumexp(anchors.weighted_logits(relative), anchors.negatives | anchors.is_own)
+    return log_z - (target * relative).sum(dim=1)
+
+
+def with_candidates(anchors: Anchors, kept: Tensor) -> Anchors:
+    """The anchors with the candidates in ``kept`` back at weight 1, whatever policies did."""
+    weights = anchors.weights
+    if weights is not None:
+        weights = torch.where(kept, torch.ones_like(weights), weights)
+    return replace(anchors, negatives=anchors.negatives | kept, weights=weights)

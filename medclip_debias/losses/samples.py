@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch
-from medclip_debias.losses.pairs import images_of
 
 
 class SampleTable(nn.Module):
@@ -119,7 +118,7 @@ class PerSide(nn.Module):
     def of(self, anchors: Anchors, batch: ContrastiveBatch) -> tuple[SampleTable, Tensor]:
         """The table of these anchors, with room for them, and the row ``[A]`` of each."""
         table: SampleTable = getattr(self, anchors.side)
-        rows = batch["sample_ids"][images_of(anchors, batch)[0]].long()
+        rows = batch["sample_ids"][anchors.images].long()
         table.reserve(rows)
         return table, rows
 

@@ -26,13 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from medclip_debias.losses.batch import (
-    Anchors,
-    ContrastiveBatch,
-    Direction,
-    image_rows,
-    text_rows,
-)
+from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction, rows_of
 from medclip_debias.losses.distributed import Ranks, gather_fields, gather_rows, row_counts
 from medclip_debias.losses.objective import LossOutput
 
@@ -134,10 +128,10 @@ class ShardedBatch(ContrastiveBatch):
         texts = torch.arange(share.texts[share.ranks.rank], device=self.owners.device)
         texts = texts + share.first_text
         if direction != "image_to_text":
-            sets.append(text_rows((self.columns * self.scale).T, texts, self))
+            sets.append(rows_of((self.columns * self.scale).T, texts, self, "text"))
         if direction != "text_to_image":
             place = self.owners[texts] - share.first_image
-            sets.append(image_rows((self.similarity * self.scale)[place], texts, self))
+            sets.append(rows_of((self.similarity * self.scale)[place], texts, self, "image"))
         return sets
 
     def total(self, value: Tensor) -> Tensor:

@@ -7,17 +7,19 @@ With ``P(j)`` the anchor's own positive and all candidates of its class::
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction
 from medclip_debias.losses.labels import CHEX5_NAMES, Uncertain, alike_by_labels
 from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, Losses, register
-from medclip_debias.losses.pairs import between_images, same_text
-from medclip_debias.losses.xclr import soft_cross_entropy
+from medclip_debias.losses.pairs import (
+    between_images,
+    same_text,
+    soft_cross_entropy,
+    with_candidates,
+)
 
 
 def supcon(anchors: Anchors, same_class: Tensor) -> Tensor:
@@ -28,14 +30,6 @@ def supcon(anchors: Anchors, same_class: Tensor) -> Tensor:
     positives = same_class | anchors.is_own
     target = positives.to(anchors.logits.dtype) / positives.sum(dim=1, keepdim=True)
     return soft_cross_entropy(with_candidates(anchors, same_class), target)
-
-
-def with_candidates(anchors: Anchors, kept: Tensor) -> Anchors:
-    """The anchors with the candidates in ``kept`` back at weight 1, whatever policies did."""
-    weights = anchors.weights
-    if weights is not None:
-        weights = torch.where(kept, torch.ones_like(weights), weights)
-    return replace(anchors, negatives=anchors.negatives | kept, weights=weights)
 
 
 class SupConSettings(ContrastiveSettings):
@@ -63,6 +57,7 @@ class SupCon(ContrastiveLoss):
     """Supervised contrastive loss.
 
     Example:
+        >>> import torch
         >>> labels = torch.tensor([[1.0], [1.0], [0.0]])
         >>> similarity = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
         >>> batch = ContrastiveBatch(similarity, torch.tensor(50.0), labels=labels)
@@ -84,6 +79,6 @@ class SupCon(ContrastiveLoss):
             same = same_text(anchors, batch)
         else:
             alike = alike_by_labels(batch, s.match, s.labels, s.uncertain)
-            same = between_images(alike, anchors, batch)
+            same = between_images(alike, anchors)
         same = same & anchors.others
         return supcon(anchors, same), {"positives": 1 + same.sum(dim=1).to(anchors.logits.dtype)}

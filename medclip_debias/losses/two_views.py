@@ -79,4 +79,4 @@ def view_rows(logits: Tensor, rows: Tensor, scale: Tensor) -> Anchors:
     other = (rows + count // 2) % count
     others = (views[None, :] != rows[:, None]) & (views[None, :] != other[:, None])
     positive = logits.gather(1, other[:, None]).squeeze(1)
-    return Anchors(logits, positive, others, scale, other, rows, views, "view", others)
+    return Anchors(logits, positive, others, scale, other, rows, "view", rows, views, others)

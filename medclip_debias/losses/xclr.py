@@ -14,25 +14,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction, masked_logsumexp
+from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction
 from medclip_debias.losses.labels import CHEX5_NAMES, Uncertain, jaccard, label_sets
 from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, Losses, register
-from medclip_debias.losses.pairs import between_images, between_texts
-
-
-def soft_cross_entropy(anchors: Anchors, target: Tensor) -> Tensor:
-    """``sum_k q_k (log Z - s_k)`` with ``Z = exp(s+) + sum_n W_n exp(s_n)``.
-
-    Args:
-        anchors: logits and weighted negatives.
-        target: ``[A, C]`` rows that sum to 1; what lies outside positives counts as well.
-
-    Returns:
-        ``[A]``; 0 with gradient 0 where the positive is the only candidate.
-    """
-    relative = anchors.relative_logits
-    log_z = masked_logsumexp(anchors.weighted_logits(relative), anchors.negatives | anchors.is_own)
-    return log_z - (target * relative).sum(dim=1)
+from medclip_debias.losses.pairs import between_images, between_texts, soft_cross_entropy
 
 
 def soft_targets(graph: Tensor, mask: Tensor, temperature: float) -> Tensor:
@@ -95,7 +80,7 @@ class XCLR(ContrastiveLoss):
         s = self.settings
         if s.graph == "labels":
             similar = jaccard(*label_sets(batch, s.labels, s.uncertain))
-            graph = between_images(similar, anchors, batch)
+            graph = between_images(similar, anchors)
         else:
             field = "text_similarity" if s.graph == "text" else "graph"
             graph = between_texts(batch[field], anchors, batch)

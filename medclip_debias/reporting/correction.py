@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError
 from medclip_debias.losses.batch import ContrastiveBatch
-from medclip_debias.losses.eta import ConstantEta, clip_eta, eta_of
+from medclip_debias.losses.debiased import ETA_MAX, ConstantEta, eta_of
 from medclip_debias.reporting.content import Rows, dig, number
 from medclip_debias.reporting.learned_from import Learned, learned
 from medclip_debias.reporting.pair_classes import SAMPLE, Judged, judged
@@ -150,7 +150,7 @@ def correction(learned: Learned) -> Correction | None:
         **{name: values},
     )
     plain = settings.model_copy(update={"control": "none"})
-    eta, _ = clip_eta(eta_of(plain, batch))
+    eta = eta_of(plain, batch).clamp(0, ETA_MAX)
     log_prob = values.numpy() if name == "log_prob" else None
     return Correction(run.studies.texts, eta.numpy(), log_prob, run.studies.occurrences)
 

@@ -16,10 +16,9 @@ from torch import Tensor
 from medclip_debias.data.loader import TrainingStudies
 from medclip_debias.losses.batch import FIELDS, Anchors, ContrastiveBatch
 from medclip_debias.losses.evidence import PairEvidence
-from medclip_debias.losses.late_start import LateStart
 from medclip_debias.losses.multi_positive import MultiPositive
 from medclip_debias.losses.policies.evidence import WeighByEvidence
-from medclip_debias.losses.policy import Policy
+from medclip_debias.losses.policy import LateStart, Policy
 from medclip_debias.reporting.content import Rows, number
 from medclip_debias.reporting.learned_from import Learned
 from medclip_debias.training.fields import BatchFields

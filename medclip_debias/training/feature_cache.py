@@ -41,7 +41,7 @@ from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.distributed import share_from_first
 from medclip_debias.training.optim import frozen_depth, frozen_part
 from medclip_debias.training.precision import Precision
-from medclip_debias.training.settings import RunSettings
+from medclip_debias.training.settings import RunSettings, TrainSettings
 
 FORMAT = 1
 _LOCK = "lock"
@@ -101,12 +101,14 @@ class _Source:
     rows: int
     chunk: int
     compute: Callable[[range], Tensor]
+    copies: int = 1
 
 
+@dataclass(frozen=True, eq=False)
 class Features:
     """Finds or writes the features of a run.
 
-    Args:
+    Attributes:
         settings: of the run.
         model: with its starting weights, frozen parts in evaluation mode, laid out as in training.
         prepared: the run's data.
@@ -117,32 +119,33 @@ class Features:
         progress: called with rows done and rows to do.
     """
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        model: DualEncoder,
-        prepared: PreparedSet,
-        batches: StepBatches,
-        tokens: Sequence[list[int]],
-        ranks: Ranks,
-        say: Callable[[str], None],
-        progress: Progress | None = None,
-    ) -> None:
-        self.settings = settings
-        self.train = settings.train
-        self.model = model
-        self.prepared = prepared
-        self.batches = batches
-        self.tokens = tokens
-        self.ranks = ranks
-        self.say = say
-        self.progress = progress
-        self.folder = self.train.features.folder or prepared.folder / "features"
-        self.precision = Precision(self.train.precision, model.device)
-        studies = batches.studies
-        rows = studies.rows if batches.views_per_study > 1 else studies.frontal or studies.rows
-        self.rows: NDArray[np.int64] = np.unique(np.concatenate(rows))
-        self.copies = max(self.train.features.augmentations, 1)
+    settings: RunSettings
+    model: DualEncoder
+    prepared: PreparedSet
+    batches: StepBatches
+    tokens: Sequence[list[int]]
+    ranks: Ranks
+    say: Callable[[str], None]
+    progress: Progress | None = None
+
+    @property
+    def _train(self) -> TrainSettings:
+        return self.settings.train
+
+    @cached_property
+    def _folder(self) -> Path:
+        return self._train.features.folder or self.prepared.folder / "features"
+
+    @cached_property
+    def _rows(self) -> NDArray[np.int64]:
+        """Rows of the prepared set that can be drawn."""
+        studies = self.batches.studies
+        rows = studies.frontal if self.batches.views_per_study == 1 else None
+        return np.unique(np.concatenate(rows or studies.rows))
+
+    @cached_property
+    def _precision(self) -> Precision:
+        return Precision(self._train.precision, self.model.device)
 
     def ready(self) -> FeatureCache:
         """The features that the settings ask for, computed first where they are missing.
@@ -153,9 +156,10 @@ class Features:
         stored: dict[str, StoredFeatures] = {}
         types: dict[str, Kind] = {}
         for source in self._sources():
-            folder, layout, types[source.what] = self._found(source)
-            rows = self.rows if source.what == "image" else np.arange(source.rows)
-            stored[source.what] = StoredFeatures(folder, layout, rows, self._copies(source))
+            folder, layout, types[source.what] = self._place(source)
+            self._write(source, folder, layout)
+            rows = self._rows if source.what == "image" else np.arange(source.rows)
+            stored[source.what] = StoredFeatures(folder, layout, rows, source.copies)
         computed = types.get("image", Kind()), types.get("text", Kind())
         return FeatureCache(self._depth, stored.get("image"), stored.get("text"), computed)
 
@@ -174,8 +178,8 @@ class Features:
             UserError: a checkpoint brought others.
         """
         for on, what, parts in (
-            (self.train.features.cache, "image", self._trunk),
-            (self.train.features.text, "text", [self.model.text_encoder]),
+            (self._train.features.cache, "image", self._trunk),
+            (self._train.features.text, "text", [self.model.text_encoder]),
         ):
             if on and state_hash(parts) != self._weights[what]:
                 raise UserError(
@@ -187,9 +191,9 @@ class Features:
     # ------------------------------------------------------------------------ what is wanted
 
     def _sources(self) -> Iterator[_Source]:
-        if self.train.features.cache:
+        if self._train.features.cache:
             yield self._of_images()
-        if self.train.features.text:
+        if self._train.features.text:
             yield self._of_texts()
 
     @property
@@ -199,8 +203,8 @@ class Features:
     @cached_property
     def _depth(self) -> int:
         encoder = self.model.image_encoder
-        depth = frozen_depth(encoder, "image", self.train, "the settings")
-        if self.train.features.cache and not encoder.splits and depth <= len(encoder.layers):
+        depth = frozen_depth(encoder, "image", self._train, "the settings")
+        if self._train.features.cache and not encoder.splits and depth <= len(encoder.layers):
             raise UserError(
                 f"features.cache: of {encoder.arch} only the whole encoder's features can be kept;"
                 " set trainable.image to frozen, and model.image.blocks for blocks of its own that"
@@ -215,12 +219,12 @@ class Features:
         return {"image": state_hash(self._trunk), "text": state_hash(text)}
 
     def _key(self, what: str, **more: Any) -> dict[str, Any]:
-        train = self.train
+        train = self._train
         common = {"format": FORMAT, "what": what, "weights": self._weights[what]}
         return common | more | {"dtype": train.features.dtype, "precision": train.precision}
 
     def _of_images(self) -> _Source:
-        train, settings = self.train, self.settings
+        train, settings = self._train, self.settings
         k = train.features.augmentations
         key = self._key(
             "image",
@@ -228,15 +232,16 @@ class Features:
             depth=self._depth,
             preprocessing=settings.preprocessing.model_dump(mode="json"),
             set=self.prepared.content_hash,
-            rows=hashlib.sha256(self.rows.astype("<i8").tobytes()).hexdigest()[:16],
+            rows=hashlib.sha256(self._rows.astype("<i8").tobytes()).hexdigest()[:16],
             augment=train.augment.model_dump(mode="json", exclude={"where"}) if k else None,
             augmentations=k,
             seed=train.seed if k else None,
             channels_last=train.channels_last,
         )
-        share = train.batch_size // (train.accumulate * self.ranks.world)
-        chunk = max(2, min(64, share))
-        return _Source("image", key, len(self.rows) * self.copies, chunk, self._encode_images)
+        chunk = max(2, min(64, train.batch_size // (train.accumulate * self.ranks.world)))
+        copies = max(k, 1)
+        rows = len(self._rows) * copies
+        return _Source("image", key, rows, chunk, self._encode_images, copies)
 
     def _of_texts(self) -> _Source:
         token_hash = hashlib.sha256(json.dumps(self.tokens).encode()).hexdigest()[:16]
@@ -249,19 +254,20 @@ class Features:
     def _encode_images(self, part: range) -> Tensor:
         # Libraries compute a batch of one image in another way, with other rounding.
         places = np.array(part if len(part) > 1 else [*part, *part])
-        rows, copies = self.rows[places // self.copies], places % self.copies
+        rows, copies = np.divmod(places, max(self._train.features.augmentations, 1))
+        rows = self._rows[rows]
         stored, batches = self.batches.stored, self.batches
         if stored.count:
             draws = stored.draws(rows, copies)
         else:  # nothing is left to chance
             size = self.prepared.settings.size
             rng = np.random.default_rng(0)
-            draws = draw(rng, self.train.augment, len(rows), size, batches.input_size)
+            draws = draw(rng, self._train.augment, len(rows), size, batches.input_size)
         pixels = torch.from_numpy(augment(self.prepared.pixels, rows, draws))
         images = self.model.normalise(pixels.to(self.model.device))
-        if self.train.channels_last:
+        if self._train.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
-        with self.precision.autocast():
+        with self._precision.autocast():
             features: Tensor = self.model.image_encoder.features_upto(images, self._depth)
         return features[: len(part)]
 
@@ -275,7 +281,7 @@ class Features:
         features: Tensor | None = None
         for numbers in by_length.values():
             ids, mask = model.tokenizer.pad([self.tokens[number] for number in numbers])
-            with self.precision.autocast():
+            with self._precision.autocast():
                 values = model.text_encoder(ids.to(model.device), mask.to(model.device))
             if features is None:
                 features = values.new_empty(len(part), *values.shape[1:])
@@ -288,25 +294,24 @@ class Features:
     def _place(self, source: _Source) -> tuple[Path, Layout, Kind]:
         """Folder and layout of the file, and how the encoder gives its features."""
         sample = source.compute(range(min(2, source.rows)))
-        layout = Layout.of(sample, source.rows, self.train.features.dtype)
+        layout = Layout.of(sample, source.rows, self._train.features.dtype)
         kind = Kind(sample.dtype, sample.ndim == 4 and not sample.is_contiguous())
-        return self.folder / f"{source.what}-{json_hash(source.key)}", layout, kind
+        return self._folder / f"{source.what}-{json_hash(source.key)}", layout, kind
 
-    def _found(self, source: _Source) -> tuple[Path, Layout, Kind]:
-        folder, layout, computed = self._place(source)
+    def _write(self, source: _Source, folder: Path, layout: Layout) -> None:
+        """Write the file where it is missing; process 0 does, and the others wait for its word."""
         if self.ranks.rank:
             while not share_from_first(None, self.ranks):
                 pass
-        else:
-            last_beat = time.monotonic()
-            for done in self._written(source, folder, layout):
-                if self.progress:
-                    self.progress(done, layout.rows)
-                if time.monotonic() - last_beat > _HEARTBEAT:
-                    share_from_first(False, self.ranks)
-                    last_beat = time.monotonic()
-            share_from_first(True, self.ranks)
-        return folder, layout, computed
+            return
+        last_beat = time.monotonic()
+        for done in self._written(source, folder, layout):
+            if self.progress:
+                self.progress(done, layout.rows)
+            if time.monotonic() - last_beat > _HEARTBEAT:
+                share_from_first(False, self.ranks)
+                last_beat = time.monotonic()
+        share_from_first(True, self.ranks)
 
     def _written(self, source: _Source, folder: Path, layout: Layout) -> Iterator[int]:
         if is_whole(folder, source.key, layout):
@@ -322,24 +327,17 @@ class Features:
                 continue
             if is_whole(folder, source.key, layout):  # written while this one waited
                 return
-            augmented = f" x {self.copies} augmentations" if self._copies(source) > 1 else ""
+            augmented = f" x {source.copies} augmentations" if source.copies > 1 else ""
             what = "images" if source.what == "image" else "sentences"
-            count, size = source.rows // self._copies(source), readable(layout.size)
+            beside = [path for path in self._folder.iterdir() if path.is_dir() and path != folder]
+            size = sum(f.stat().st_size for path in beside for f in path.iterdir() if f.is_file())
+            folders = f"{len(beside)} other folder{'s' if len(beside) > 1 else ''} of features"
+            others = f" ({folders} beside it: {readable(size)})" if beside else ""
             self.say(
-                f"{folder}: computes features of {count} {what}{augmented}, {size} in "
-                f"{layout.dtype}{self._others(folder)}."
+                f"{folder}: computes features of {source.rows // source.copies} {what}{augmented}, "
+                f"{readable(layout.size)} in {layout.dtype}{others}."
             )
             yield from write_features(folder, source.key, layout, source.compute, source.chunk)
-
-    def _copies(self, source: _Source) -> int:
-        return self.copies if source.what == "image" else 1
-
-    def _others(self, folder: Path) -> str:
-        """What earlier runs left beside it, for nobody else looks there."""
-        beside = [p for p in self.folder.iterdir() if p.is_dir() and p != folder]
-        size = sum(f.stat().st_size for p in beside for f in p.iterdir() if f.is_file())
-        what = f"{len(beside)} other folder{'s' if len(beside) > 1 else ''} of features"
-        return f" ({what} beside it: {readable(size)})" if beside else ""
 
     def _compare(self, source: _Source, folder: Path, layout: Layout) -> None:
         """Compute a few rows again: a damaged file, or another library, is seen at once."""
@@ -347,7 +345,7 @@ class Features:
         for start in {0, max(source.rows - 2, 0)}:
             part = range(start, min(start + 2, source.rows))
             fresh, kept = source.compute(part).float().cpu(), stored.at(np.array(part)).float()
-            limit = _CLOSE["bf16" if self.precision.half else layout.dtype]
+            limit = _CLOSE["bf16" if self._precision.half else layout.dtype]
             if not (fresh - kept).abs().max() <= limit * fresh.abs().max():
                 raise UserError(
                     f"{folder}: row {start} of the stored features is not what the encoder gives "

@@ -26,7 +26,7 @@ from medclip_debias.data.text.evidence import Evidence
 from medclip_debias.errors import UserError
 from medclip_debias.language.class_probability import eta_table, log_probabilities
 from medclip_debias.losses.batch import FIELDS
-from medclip_debias.losses.eta import LanguageModelEta, TableEta
+from medclip_debias.losses.debiased import LanguageModelEta, TableEta
 from medclip_debias.losses.evidence import ClaimsSettings
 from medclip_debias.losses.keywords import load_keywords
 from medclip_debias.losses.objective import LossSettings, Objective

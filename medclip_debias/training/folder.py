@@ -77,8 +77,8 @@ def deciding(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def open_folder(
     trainer: Trainer, *, fresh: bool, allow_changed_data: bool, longer: bool = False
-) -> Path:
-    """Make the run's folder, or check that it holds the same run; return that of checkpoints.
+) -> None:
+    """Make the run's folder, or check that it holds the same run.
 
     Args:
         trainer: of the run.
@@ -90,12 +90,10 @@ def open_folder(
         UserError: it cannot be written, or holds a run with other settings, other data, or
             checkpoints whose settings are missing.
     """
-    out = trainer.settings.out
+    out, settings = trainer.settings.out, identity(trainer)
+    folder, path = out / "checkpoints", out / "settings.yaml"
     if out.is_file():
         raise UserError(f"{out}: is a file; give a folder for the run in 'out'.")
-    folder = out / "checkpoints"
-    settings = identity(trainer)
-    path = out / "settings.yaml"
     with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(out)
@@ -105,198 +103,36 @@ def open_folder(
         if not checkpoints(folder):
             (out / CONTINUED).unlink(missing_ok=True)
     if checkpoints(folder):
-        if not path.is_file():
-            raise UserError(
-                f"{path}: is missing, so nobody can tell whether the checkpoints beside it are of "
-                "this run; bring it back, give another 'out', or --fresh to start over."
-            )
-        sentence = f"{path}: cannot be read; bring it back, or give --fresh"
-        with explained(sentence, yaml.YAMLError, ValueError, TypeError, RecursionError, OSError):
-            before = yaml.safe_load(path.read_text(encoding="utf-8"))
-            if not isinstance(before, dict):
-                raise TypeError
-        old, new = _flat(before), _flat(settings)
-        free = _FREE | (set(EXTENDED) if longer else set())
-        _same_run(old, new, out, free, allow_changed_data)
+        old, new = _flat(_settings_of(path)), _flat(settings)
+        _check_same(old, new, out, longer, allow_changed_data)
         _note_plan(out, old, new)
     with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
         write_text(path, yaml.safe_dump(settings, sort_keys=False))
-    return folder
 
 
-# ------------------------------------------------------------------ a run that is continued
-
-CONTINUED = "continued.json"
-EXTENDED = ("train.steps", "train.patience")
-"""What may be raised when a run is continued."""
-
-
-def plans(out: Path) -> list[dict[str, Any]]:
-    """What `EXTENDED` was before each time that the run in ``out`` was continued."""
-    content = read_json_or_none(out / CONTINUED)
-    listed_plans = content.get("plans") if isinstance(content, dict) else None
-    if not isinstance(listed_plans, list):
-        return []
-    return [
-        plan
-        for plan in listed_plans
-        if isinstance(plan, dict)
-        and plan.keys() == set(EXTENDED)
-        and isinstance(plan["train.steps"], int)
-    ]
-
-
-def continues(trainer: Trainer, start: int) -> list[str]:
-    """What becomes of the learning rate in a run that was to have fewer steps; else nothing.
-
-    Args:
-        trainer: of the run.
-        start: steps done.
-    """
-    train, before = trainer.settings.train, plans(trainer.settings.out)
-    if not (start and before):
-        return []
-    had = before[-1]["train.steps"]
-    sentence = f"a run of {had} steps, continued after step {start} to step {train.steps}: "
-    if train.schedule == "constant":
-        return [sentence + "the learning rate stays, as in a run of so many steps from the start"]
-    return [
-        f"{sentence}the learning rate was on its way to 0 at step {had}, and follows the cosine of "
-        f"{train.steps} steps from here on ({trainer.rate(start):.3g} at the next step)"
-    ]
-
-
-def _note_plan(out: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Keep what the run was planned as, before settings.yaml says otherwise.
-
-    Checkpoints carry the hash of the settings that they were written under, and a schedule of the
-    learning rate that changed on the way cannot be told from the settings alone.
-    """
-    before, now = ({name: those.get(name) for name in EXTENDED} for those in (old, new))
-    if before == now:
-        return
-    had, wanted = before["train.steps"], now["train.steps"]
-    if not (isinstance(had, int) and isinstance(wanted, int) and had <= wanted):
+def _settings_of(path: Path) -> dict[str, Any]:
+    if not path.is_file():
         raise UserError(
-            f"{out}: its run has {had} steps, and {wanted} are asked for; a run is "
-            "continued with more, or give another 'out'."
+            f"{path}: is missing, so nobody can tell whether the checkpoints beside it are of "
+            "this run; bring it back, give another 'out', or --fresh to start over."
         )
-    write_json(out / CONTINUED, {"plans": [*plans(out), before]})
+    sentence = f"{path}: cannot be read; bring it back, or give --fresh"
+    with explained(sentence, yaml.YAMLError, ValueError, TypeError, RecursionError, OSError):
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise TypeError
+        return content
 
 
-# -------------------------------------------------------------- settings and checkpoints
-
-_SETTINGS_HASH, _DATA_HASH = "settings_hash", "data_hash"
-
-
-def bond(trainer: Trainer) -> dict[str, str]:
-    """What a checkpoint says of the run that it is of: hashes of its settings and its data.
-
-    Settings that a resumed run may change do not count.
-    """
-    kept = _bound(trainer)
-    return {_SETTINGS_HASH: json_hash(kept), _DATA_HASH: trainer.prepared.content_hash}
-
-
-def _bound(trainer: Trainer) -> dict[str, Any]:
-    """The settings that a checkpoint is bound to."""
-    # Where data, language model and start lie does not count: their hashes do.
-    places = {"prepared", "model.text.folder", "model.start_from"}
-    free = _FREE | {_DATA, _CLAIMS} | places
-    return {key: value for key, value in _flat(identity(trainer)).items() if key not in free}
-
-
-def check_bond(
-    trainer: Trainer,
-    state: Mapping[str, Any],
-    path: Path,
-    *,
-    allow_changed_data: bool,
-) -> None:
-    """See that a checkpoint was written by this run and not by another in the same folder.
-
-    Args:
-        trainer: of the run.
-        state: content of the checkpoint.
-        path: its file.
-        allow_changed_data: let one pass that was trained on another prepared set.
-
-    Raises:
-        UserError: it is of a run with other settings or other data.
-    """
-    expected = bond(trainer)
-    written_under = state.get(_SETTINGS_HASH)
-    earlier = (_bound(trainer) | plan for plan in plans(trainer.settings.out))
-    if written_under not in (expected[_SETTINGS_HASH], *map(json_hash, earlier)):
-        raise UserError(
-            f"{path}: was written under other settings (hash {written_under}) than "
-            f"settings.yaml now says ({expected[_SETTINGS_HASH]}): another run trained in this "
-            "folder, or the file was edited. Bring the right one back, give another 'out', or "
-            "--fresh to start over."
-        )
-    if state.get(_DATA_HASH) != expected[_DATA_HASH] and not allow_changed_data:
-        raise UserError(
-            f"{path}: was trained on data with the hash {state.get(_DATA_HASH)}, but "
-            f"{trainer.settings.prepared} has {expected[_DATA_HASH]}; bring the old set back, "
-            "start over with --fresh, or resume all the same with --allow-changed-data."
-        )
-
-
-# ------------------------------------------------------------------------- a finished run
-
-_FINISHED = "finished.json"
-
-
-def mark_finished(out: Path, step: int) -> None:
-    """Note that the model folder in ``out`` is that of the run's end, and its files' hashes.
-
-    Args:
-        out: folder of the run.
-        step: steps that the run took.
-    """
-    write_json(out / _FINISHED, {"step": step, "model": _hashes(out / "model")})
-
-
-def unmark_finished(out: Path) -> None:
-    """Take the note back, before steps are taken that will end in another model."""
-    (out / _FINISHED).unlink(missing_ok=True)
-
-
-def is_finished(out: Path, step: int) -> bool:
-    """Whether `mark_finished` was called after ``step`` steps, and the model is as it was then."""
-    noted = read_json_or_none(out / _FINISHED)
-    if noted is None:
-        return False
-    try:
-        return bool(noted == {"step": step, "model": _hashes(out / "model")})
-    except OSError:
-        return False
-
-
-def _hashes(model: Path) -> dict[str, str]:
-    return {path.name: file_hash(path) for path in sorted(model.iterdir())}
-
-
-# ------------------------------------------------------------------------------ comparison
-
-
-def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(content, dict):
-        return {prefix: content}
-    result: dict[str, Any] = {}
-    for key, value in content.items():
-        result |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
-    return result
-
-
-def _same_run(
+def _check_same(
     old: Mapping[str, Any],
     new: Mapping[str, Any],
     out: Path,
-    free: set[str],
+    longer: bool,
     allow_changed_data: bool,
 ) -> None:
     """A checkpoint must not continue under other settings, nor unasked on other data."""
+    free = _FREE | (set(EXTENDED) if longer else set())
     differ = {k for k in {*old, *new} if old.get(k) != new.get(k) and k not in free}
     settings = sorted(differ - {_DATA, "prepared"} - ({_CLAIMS} if allow_changed_data else set()))
     if settings == [_CLAIMS]:
@@ -322,3 +158,141 @@ def _same_run(
             f"now has {new[_DATA]}; bring the old set back, start over with --fresh, or resume "
             "all the same with --allow-changed-data."
         )
+
+
+# ------------------------------------------------------------------ a run that is continued
+
+CONTINUED = "continued.json"
+EXTENDED = ("train.steps", "train.patience")
+"""What may be raised when a run is continued."""
+
+
+def plans(out: Path) -> list[dict[str, Any]]:
+    """What `EXTENDED` was before each time that the run in ``out`` was continued."""
+    content = read_json_or_none(out / CONTINUED)
+    noted = content.get("plans") if isinstance(content, dict) else None
+    return [
+        plan
+        for plan in (noted if isinstance(noted, list) else ())
+        if isinstance(plan, dict)
+        and plan.keys() == set(EXTENDED)
+        and isinstance(plan["train.steps"], int)
+    ]
+
+
+def continues(trainer: Trainer, start: int) -> list[str]:
+    """What becomes of the learning rate, after ``start`` steps, in a run that was to have fewer."""
+    train, before = trainer.settings.train, plans(trainer.settings.out)
+    if not (start and before):
+        return []
+    had = before[-1]["train.steps"]
+    sentence = f"a run of {had} steps, continued after step {start} to step {train.steps}: "
+    if train.schedule == "constant":
+        return [sentence + "the learning rate stays, as in a run of so many steps from the start"]
+    return [
+        f"{sentence}the learning rate was on its way to 0 at step {had}, and follows the cosine of "
+        f"{train.steps} steps from here on ({trainer.rate(start):.3g} at the next step)"
+    ]
+
+
+def _note_plan(out: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Keep what the run was planned as, since checkpoints carry the hash of those settings."""
+    before, now = ({name: those.get(name) for name in EXTENDED} for those in (old, new))
+    if before == now:
+        return
+    had, wanted = before["train.steps"], now["train.steps"]
+    if not (isinstance(had, int) and isinstance(wanted, int) and had <= wanted):
+        raise UserError(
+            f"{out}: its run has {had} steps, and {wanted} are asked for; a run is "
+            "continued with more, or give another 'out'."
+        )
+    write_json(out / CONTINUED, {"plans": [*plans(out), before]})
+
+
+# -------------------------------------------------------------- settings and checkpoints
+
+
+def bond(trainer: Trainer) -> dict[str, str]:
+    """What a checkpoint says of the run that it is of: hashes of its settings and its data.
+
+    Settings that a resumed run may change do not count.
+    """
+    return {
+        "settings_hash": json_hash(_bound(trainer)),
+        "data_hash": trainer.prepared.content_hash,
+    }
+
+
+def _bound(trainer: Trainer) -> dict[str, Any]:
+    """The settings that a checkpoint is bound to."""
+    # Where data, language model and start lie does not count: their hashes do.
+    free = _FREE | {_DATA, _CLAIMS, "prepared", "model.text.folder", "model.start_from"}
+    return {key: value for key, value in _flat(identity(trainer)).items() if key not in free}
+
+
+def check_bond(
+    trainer: Trainer, state: Mapping[str, Any], path: Path, *, allow_changed_data: bool
+) -> None:
+    """See that a checkpoint was written by this run and not by another in the same folder.
+
+    Args:
+        trainer: of the run.
+        state: content of the checkpoint.
+        path: its file.
+        allow_changed_data: let one pass that was trained on another prepared set.
+
+    Raises:
+        UserError: it is of a run with other settings or other data.
+    """
+    expected, written_under = bond(trainer), state.get("settings_hash")
+    earlier = (json_hash(_bound(trainer) | plan) for plan in plans(trainer.settings.out))
+    if written_under not in (expected["settings_hash"], *earlier):
+        raise UserError(
+            f"{path}: was written under other settings (hash {written_under}) than "
+            f"settings.yaml now says ({expected['settings_hash']}): another run trained in this "
+            "folder, or the file was edited. Bring the right one back, give another 'out', or "
+            "--fresh to start over."
+        )
+    if state.get("data_hash") != expected["data_hash"] and not allow_changed_data:
+        raise UserError(
+            f"{path}: was trained on data with the hash {state.get('data_hash')}, but "
+            f"{trainer.settings.prepared} has {expected['data_hash']}; bring the old set back, "
+            "start over with --fresh, or resume all the same with --allow-changed-data."
+        )
+
+
+# ------------------------------------------------------------------------- a finished run
+
+_FINISHED = "finished.json"
+
+
+def mark_finished(out: Path, step: int) -> None:
+    """Note that ``out/model`` is that of the run's end, after ``step`` steps: its files' hashes."""
+    write_json(out / _FINISHED, {"step": step, "model": _hashes(out / "model")})
+
+
+def unmark_finished(out: Path) -> None:
+    """Take the note back, before steps are taken that will end in another model."""
+    (out / _FINISHED).unlink(missing_ok=True)
+
+
+def is_finished(out: Path, step: int) -> bool:
+    """Whether `mark_finished` was called after ``step`` steps, and the model is as it was then."""
+    noted = read_json_or_none(out / _FINISHED)
+    try:
+        return noted is not None and bool(noted == {"step": step, "model": _hashes(out / "model")})
+    except OSError:
+        return False
+
+
+def _hashes(model: Path) -> dict[str, str]:
+    return {path.name: file_hash(path) for path in sorted(model.iterdir())}
+
+
+def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(content, dict):
+        return {prefix: content}
+    result: dict[str, Any] = {}
+    for key, value in content.items():
+        result |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    return result

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,9 +58,8 @@ class RunLog:
         from torch.utils.tensorboard import SummaryWriter
 
         self._out, self._options, self._line = settings.out, settings.train, line
-        mode, project = settings.train.wandb, settings.train.wandb_project
         shown = {name: identity[name] for name in ("train", "loss", "provenance")}
-        self._wandb = _start_wandb(self._out, mode, project, shown) if mode != "off" else None
+        self._wandb = _start_wandb(settings, shown) if settings.train.wandb != "off" else None
         self._training = _CsvLog(self._out / "metrics.csv", start, warn)
         self._validation = _CsvLog(self._out / "validation.csv", start, warn)
         board = self._out / "tensorboard"
@@ -146,9 +145,7 @@ class RunLog:
             self._wandb.finish(exit_code=0 if kind is None else 1)
 
 
-def _start_wandb(
-    folder: Path, mode: Literal["offline", "online"], project: str, settings: Mapping[str, Any]
-) -> Any:
+def _start_wandb(run: RunSettings, shown: dict[str, Any]) -> Any:
     try:
         import wandb
     except ImportError:
@@ -160,14 +157,9 @@ def _start_wandb(
     quiet = wandb.Settings(
         console="off", disable_git=True, save_code=False, silent=True, x_disable_meta=True
     )
-    return wandb.init(
-        project=project,
-        name=folder.name,
-        dir=str(folder),
-        mode=mode,
-        config=dict(settings),
-        settings=quiet,
-    )
+    where: dict[str, Any] = {"project": run.train.wandb_project, "mode": run.train.wandb}
+    where |= {"name": run.out.name, "dir": str(run.out)}
+    return wandb.init(**where, config=shown, settings=quiet)
 
 
 @contextmanager
@@ -210,16 +202,11 @@ class _CsvLog:
             return []
         columns, rows = _read_rows(self.path)
         if "step" not in columns:
-            remains = ""
-            if self.path.stat().st_size:
-                damaged = self.path.with_suffix(".damaged.csv")
-                self.path.replace(damaged)
-                remains = f" What is left of it is in {damaged.name}."
-            else:
-                self.path.unlink()
+            damaged = self.path.with_suffix(".damaged.csv")
+            self.path.replace(damaged)
             warn(
                 f"{self.path}: is damaged, so its rows up to step {step} are lost; the rows of "
-                f"later steps go into a new file.{remains}"
+                f"later steps go into a new file. What is left of it is in {damaged.name}."
             )
             return []
         rows = [row for row in rows if float(row["step"]) <= step]

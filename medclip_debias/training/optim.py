@@ -14,12 +14,7 @@ from medclip_debias.losses.objective import Objective
 from medclip_debias.models.interface import Layered
 from medclip_debias.models.lora import add_adapters
 from medclip_debias.models.starting import TrainableModel
-from medclip_debias.training.settings import (
-    LearningRateFactors,
-    LoraSettings,
-    Schedule,
-    TrainSettings,
-)
+from medclip_debias.training.settings import RateSchedule, TrainSettings
 
 
 def depths(encoder: Layered) -> dict[nn.Parameter, int]:
@@ -66,8 +61,11 @@ def choose_parts(model: TrainableModel, settings: TrainSettings, where: str) -> 
                 parameter.requires_grad_(False)
         frozen += frozen_part(encoder, depth, training)
         lora = getattr(settings.trainable, name).lora
-        if lora:
-            _adapt(encoder, lora, name, where)
+        if lora and not add_adapters(encoder.layers, lora.rank, lora.alpha, lora.targets):
+            raise UserError(
+                f"{where}: setting 'train.trainable.{name}.lora' finds no linear map of "
+                f"'{lora.targets}' in the {name} encoder; choose other targets, or last_blocks."
+            )
     return frozen
 
 
@@ -95,7 +93,9 @@ def frozen_depth(encoder: Layered, name: str, settings: TrainSettings, where: st
         setting, asked = f"train.trainable.{name}.last_blocks", parts.last_blocks
         depth = count - parts.last_blocks
     else:
-        setting, asked, depth = f"train.freeze.{name}", upto, _depth(upto)
+        setting, asked = f"train.freeze.{name}", upto
+        words = {"none": -1, "stem": 0, "embeddings": 0}
+        depth = words[upto] if upto in words else int(str(upto).removeprefix("layer"))
     if depth > count or (parts.last_blocks and depth < 0):
         known = f"the {name} encoder has {count} layers."
         if name == "image" and not parts.last_blocks:
@@ -120,14 +120,6 @@ def frozen_part(
     return [*_stem(encoder, {*layers, *encoder.above, *training}), *layers[:depth]]
 
 
-def _depth(upto: str | int) -> int:
-    """Number of layers that ``freeze`` names, -1 for nothing and 0 for the stem alone."""
-    if isinstance(upto, int):
-        return upto
-    words = {"none": -1, "stem": 0, "embeddings": 0}
-    return words[upto] if upto in words else int(upto.removeprefix("layer"))
-
-
 def _stem(module: nn.Module, upper: set[nn.Module]) -> list[nn.Module]:
     """The largest modules below ``module`` that hold none of ``upper``."""
     largest = []
@@ -139,14 +131,6 @@ def _stem(module: nn.Module, upper: set[nn.Module]) -> list[nn.Module]:
         else:
             largest.append(child)
     return largest
-
-
-def _adapt(encoder: Any, lora: LoraSettings, name: str, where: str) -> None:
-    if not add_adapters(encoder.layers, lora.rank, lora.alpha, lora.targets):
-        raise UserError(
-            f"{where}: setting 'train.trainable.{name}.lora' finds no linear map of "
-            f"'{lora.targets}' in the {name} encoder; choose other targets, or last_blocks."
-        )
 
 
 def parameter_counts(model: TrainableModel) -> dict[str, dict[str, int]]:
@@ -173,8 +157,13 @@ def make_optimizer(
             an objective's parameters times a factor of its own.
         settings: of the run.
     """
-    factors = settings.lr_factors
-    factor_of = _factors(model, factors)
+    factors, heads = settings.lr_factors, head_parameters(model)
+    factor_of = dict.fromkeys(model.parameters(), factors.heads)
+    for name, encoder in encoders(model).items():
+        top, factor = len(encoder.layers), getattr(factors, name)
+        for parameter, depth in depths(encoder).items():
+            if parameter not in heads:
+                factor_of[parameter] = factor * factors.layer_decay ** (top - min(depth, top))
     undecayed: set[nn.Parameter] = set()
     for module in others:
         for parameter in module.parameters():  # the term shares an embedding with the encoder
@@ -203,20 +192,6 @@ def make_optimizer(
     return torch.optim.AdamW(content, lr=settings.lr, eps=settings.adam_eps, fused=fused or None)
 
 
-def _factors(model: TrainableModel, factors: LearningRateFactors) -> dict[nn.Parameter, float]:
-    """What the learning rate of each of the model's parameters is multiplied by."""
-    factor_of = dict.fromkeys(model.parameters(), factors.heads)
-    heads = head_parameters(model)
-    for name, encoder in encoders(model).items():
-        top, factor = len(encoder.layers), getattr(factors, name)
-        factor_of |= {
-            parameter: factor * factors.layer_decay ** (top - min(depth, top))
-            for parameter, depth in depths(encoder).items()
-            if parameter not in heads
-        }
-    return factor_of
-
-
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set every group's learning rate for this step."""
     for group in optimizer.param_groups:
@@ -241,7 +216,7 @@ def moving_average(model: TrainableModel, decay: float) -> torch.optim.swa_utils
 
 
 def learning_rate(
-    step: int, *, peak: float, warmup: int, steps: int, schedule: Schedule = "cosine"
+    step: int, *, peak: float, warmup: int, steps: int, schedule: RateSchedule = "cosine"
 ) -> float:
     """Learning rate of ``step`` (0-based).
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from medclip_debias.config import validate
 from medclip_debias.errors import UserError
 from medclip_debias.losses.objective import LossSettings, loss_settings, objectives
@@ -98,7 +96,8 @@ def changed(
     run, objective = _read(config, overrides, loss)
     usual = objectives()[objective.kind].settings_class().model_dump(mode="json")
     differing = _difference(objective.model_dump(mode="json"), usual)
-    return _differing(run) | {"loss": {"kind": objective.kind} | differing}
+    content = run.model_dump(mode="json", exclude_defaults=True, exclude={"loss"})
+    return content | {"loss": {"kind": objective.kind} | differing}
 
 
 def _read(
@@ -106,21 +105,6 @@ def _read(
 ) -> tuple[RunSettings, LossSettings]:
     run = load_run(config, overrides, loss)
     return run, loss_settings(run.loss, str(config))
-
-
-def _differing(settings: BaseModel) -> dict[str, Any]:
-    """What differs from the defaults of the settings' own classes, required keys included."""
-    result: dict[str, Any] = {}
-    content = settings.model_dump(mode="json")
-    for name, field in type(settings).model_fields.items():
-        value = getattr(settings, name)
-        if isinstance(value, BaseModel):
-            inner = _differing(value)
-            if inner:
-                result[name] = inner
-        elif field.is_required() or value != field.get_default(call_default_factory=True):
-            result[name] = content[name]
-    return result
 
 
 def _difference(content: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from medclip_debias.config import (
 from medclip_debias.evaluation.catalogue import VALIDATION
 from medclip_debias.models.lora import Targets
 
-Schedule = Literal["cosine", "constant"]
+RateSchedule = Literal["cosine", "constant"]
 """Of the learning rate after the warm-up."""
 
 
@@ -149,7 +149,7 @@ class TrainSettings(Settings):
     weight_decay: float = Field(0.01, ge=0)
     adam_eps: float = Field(1e-8, gt=0)
     warmup_steps: int = Field(2000, ge=0)
-    schedule: Schedule = "cosine"
+    schedule: RateSchedule = "cosine"
     clip_norm: float | None = Field(1.0, gt=0)
     ema: float | None = Field(None, gt=0, lt=1)
     freeze: FreezeSettings = FreezeSettings()

@@ -393,9 +393,6 @@ class Trainer:
             load_strictly(self.masked_lm, state.get("masked_lm", {}), where)
         if self.average is not None:
             load_strictly(self.average, state.get("average", {}), where)
-        # Older checkpoints may hold a scale or a temperature beyond its bounds.
-        averages = () if self.average is None else (self.average,)
-        keep_in_bounds((self.model, self.objective, *averages))
         with explained(f"{where}: its optimiser's state does not fit", ValueError, KeyError):
             self.optimizer.load_state_dict(state["optimizer"])
             self.precision.scaler.load_state_dict(state["scaler"])

@@ -7,6 +7,7 @@ larger than what is left of the negatives, and the floor takes over. Here ``v``,
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -14,14 +15,19 @@ from pydantic import Field
 from torch import Tensor
 
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch, masked_logsumexp
-from medclip_debias.losses.debiased import debiased_per_anchor
-from medclip_debias.losses.eta import EtaSettings, LanguageModelEta, clip_eta, eta_of, fields_of
-from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, Losses, register
+from medclip_debias.losses.debiased import (
+    ETA_MAX,
+    DebiasedContrastive,
+    DebiasedSettings,
+    debiased_per_anchor,
+    eta_of,
+)
+from medclip_debias.losses.objective import Losses, register
 from medclip_debias.losses.pairs import between_texts
 from medclip_debias.losses.samples import Groups, SampleTable
 
 
-class PooledSettings(ContrastiveSettings):
+class PooledSettings(DebiasedSettings):
     """Settings of `PooledDebiased`.
 
     Attributes:
@@ -35,9 +41,8 @@ class PooledSettings(ContrastiveSettings):
         floor: ``live`` is differentiated through the scale, as the paper's; ``detached`` not.
     """
 
-    kind: Literal["debiased_pooled"] = "debiased_pooled"
+    kind: Literal["debiased_pooled"] = "debiased_pooled"  # type: ignore[assignment]
     direction: Literal["text_to_image"] = "text_to_image"
-    eta: EtaSettings = LanguageModelEta()
     shrink: float = Field(1.0, gt=0, le=1)
     pool: Literal["pair", "text", "running"] = "text"
     threshold: float = Field(0.95, ge=-1, le=1)
@@ -52,7 +57,7 @@ class PooledSettings(ContrastiveSettings):
     "over pairs of like sentences",
     paper="this project (study 'estimator')",
 )
-class PooledDebiased(ContrastiveLoss):
+class PooledDebiased(DebiasedContrastive):
     """The debiased loss with ``Ng = max((neg - N eta v) / (1 - eta), N exp(-g2))``, v pooled.
 
     Pooled images stay among the negatives: those are a sample of all images, which is what the
@@ -63,7 +68,7 @@ class PooledDebiased(ContrastiveLoss):
     those of the policies.
 
     Example:
-        >>> from medclip_debias.losses.eta import ConstantEta
+        >>> from medclip_debias.losses.debiased import ConstantEta
         >>> batch = ContrastiveBatch(
         ...     torch.eye(3), torch.tensor(14.0), text_similarity=torch.eye(3)
         ... )
@@ -80,21 +85,20 @@ class PooledDebiased(ContrastiveLoss):
     @property
     def requires(self) -> frozenset[str]:
         """What eta, the pool and the policies read."""
-        found = super().requires
-        found |= fields_of(self.settings.eta)
         pools = {"pair": set[str](), "text": {"text_similarity"}, "running": {"text_ids"}}
-        return found | pools[self.settings.pool]
+        return super().requires | pools[self.settings.pool]
 
     def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
         """Losses of the batch's sentences ``[T]``."""
         s = self.settings
-        eta, clipped = clip_eta(s.shrink * eta_of(s.eta, batch))
+        raw = s.shrink * eta_of(s.eta, batch)
+        eta = raw.clamp(0, ETA_MAX)
         log_v, pooled = self._log_mean(anchors, batch)
-        loss, floored = debiased_per_anchor(anchors, eta, log_v, live_floor=s.floor == "live")
+        loss, floored = debiased_per_anchor(_with_mean(anchors, log_v, s.floor), eta)
         return loss, {
             "clamped": floored.to(loss.dtype),
             "mean_eta": eta,
-            "eta_clipped": clipped,
+            "eta_clipped": ((raw < 0) | (raw > ETA_MAX)).sum(),
             "pooled": pooled,
         }
 
@@ -142,3 +146,17 @@ class PooledDebiased(ContrastiveLoss):
         ratio = torch.zeros_like(level)
         ratio[valid] = value.to(level.dtype)[groups.place]
         return ratio + level, table["visits"][rows].float().sum() / max(1, len(rows))
+
+
+def _with_mean(anchors: Anchors, log_v: Tensor, floor: str) -> Anchors:
+    """The anchors and a candidate of the logit ``log v`` as the only positive of equation 8."""
+    last = torch.zeros_like(anchors.negatives[:, :1])
+    weights = anchors.weights
+    return replace(
+        anchors,
+        logits=torch.cat([anchors.logits, log_v[:, None]], dim=1),
+        negatives=torch.cat([anchors.negatives, last], dim=1),
+        positives=torch.cat([torch.zeros_like(anchors.negatives), ~last], dim=1),
+        weights=None if weights is None else torch.cat([weights, last.to(weights.dtype)], dim=1),
+        scale=anchors.scale if floor == "live" else anchors.scale.detach(),
+    )

@@ -96,7 +96,7 @@ def described(
     """Dose, spread over occurrences and rank correlation with the truth, as one line."""
     from scipy.stats import spearmanr
 
-    from medclip_debias.losses.eta import ETA_MAX
+    from medclip_debias.losses.debiased import ETA_MAX
 
     texts, weights = list(counts), np.array(list(counts.values()))
     eta = np.array([values[text] for text in texts])

@@ -87,7 +87,7 @@ def own_study(batch, anchors):
     """``[A, C]`` by a loop."""
     own = torch.zeros(anchors.logits.shape, dtype=torch.bool)
     for a, row in enumerate(anchors.rows.tolist()):
-        for c, column in enumerate(anchors.columns.tolist()):
+        for c, column in enumerate(range(anchors.logits.shape[1])):
             image = column if anchors.side == "text" else int(batch.owners[column])
             own[a, c] = STUDIES[int(batch.owners[row])] == STUDIES[image]
     return own

@@ -57,17 +57,6 @@ def test_with_all_classes_distinct_g1_is_infonce_from_image_to_text():
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
 
 
-def test_the_total_is_the_core_plus_the_weighted_mean_over_all_pairs():
-    batch = pairs([1, 0, 2, 2, 0, 1], seed=1)
-    loss = KeywordSupervision(KeywordSettings(weight=0.7, g="g2"))
-    extra = keyword_per_anchor(batch.anchors("image_to_text")[0], batch["keywords"], "g2")
-    expected = CLIP()(batch).loss + 0.7 * extra.sum() / 6
-    out = loss(batch)
-    assert out.loss.item() == pytest.approx(expected.item(), rel=1e-12)
-    assert out.diagnostics["keyword_share"].item() == pytest.approx(4 / 6)
-    assert (extra[[1, 4]] == 0).all()
-
-
 def test_without_any_other_class_the_term_and_its_gradient_are_zero():
     batch = pairs([2, 2, 0, 2])
     similarity = batch.similarity.clone().requires_grad_()

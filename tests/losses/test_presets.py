@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import PAPER_TABLE_1
 from medclip_debias.losses.objective import build_objective, loss_settings
-from medclip_debias.losses.presets import NAMED, describe_presets, preset, presets, with_preset
+from medclip_debias.losses.presets import NAMED, preset, presets, with_preset
 from medclip_debias.settings_files import apply_overrides, load_yaml, merge
 
 # Wang et al. 2023, Table 1, from the first row to the last, and what sections 2 and 3 say of each.
@@ -58,12 +58,6 @@ def test_each_builds_its_objective_and_says_what_it_is(name):
     assert found.about.endswith(".")
     assert found.paper
     assert "out" not in with_preset({}, name, "test")
-
-
-def test_the_list_has_every_preset_as_plain_values():
-    listing = describe_presets()
-    assert [entry["name"] for entry in listing] == list(presets())
-    assert listing[0]["table_1"] == {"row": 1, "name": "BioViL"}
 
 
 @pytest.mark.parametrize(

@@ -119,16 +119,6 @@ def test_with_gamma_one_the_gradient_is_the_numerical_one(temperature):
     assert torch.autograd.gradcheck(value, inputs, atol=1e-6)
 
 
-def test_with_gamma_one_it_is_the_global_loss_of_the_batch():
-    similarity = matrix(3)
-    loss = SogCLR(SogCLRSettings(gamma=1.0, tau=0.25, direction="image_to_text"))
-    logits = similarity / 0.25
-    others = torch.where(torch.eye(6, dtype=torch.bool), -torch.inf, logits)
-    expected = 0.25 * (others.logsumexp(dim=1) - math.log(5) - logits.diagonal())
-    out = loss(batch_of(similarity, torch.arange(6)))
-    torch.testing.assert_close(out.per_anchor, expected, atol=1e-12, rtol=0)
-
-
 def test_the_margin_pulls_the_temperature_as_the_robust_loss_says():
     # d/dtau of tau (log g + rho), by hand for two pairs: log g = d / tau, so it is rho alone.
     similarity = torch.tensor([[0.8, 0.1], [0.1, 0.8]], dtype=torch.float64)
@@ -183,43 +173,6 @@ def test_glofnd_decides_which_negatives_count():
         np.testing.assert_allclose(out.per_anchor, [0.1 - 0.9, 0.2 - 0.7, 0.0 - 0.6], rtol=1e-6)
         assert out.diagnostics["removed"].item() == pytest.approx(0.5)
         assert out.diagnostics["glofnd_removed"].item() == pytest.approx(0.5)
-
-
-def test_the_cosine_schedule_falls_from_one_to_gamma():
-    loss = SogCLR(SogCLRSettings(gamma=0.2, gamma_schedule="cosine", decay_steps=10))
-    assert loss.gamma(0) == 1
-    assert loss.gamma(5) == pytest.approx(0.6)
-    assert loss.gamma(10) == loss.gamma(99) == pytest.approx(0.2)
-    found = [
-        loss(batch_of(matrix(4), torch.arange(6))).diagnostics["gamma"].item() for _ in range(3)
-    ]
-    assert found == pytest.approx([loss.gamma(step) for step in range(3)])
-
-
-def test_a_run_resumed_from_its_state_continues_bit_for_bit():
-    def fresh():
-        negatives = [{"kind": "glofnd", "alpha": 0.2, "init": "quantile"}]
-        return SogCLR(
-            SogCLRSettings(
-                temperature="individual",
-                gamma_schedule="cosine",
-                decay_steps=20,
-                gamma=0.3,
-                negatives=negatives,
-            )
-        )
-
-    def run(loss, steps):
-        return [loss(batch_of(matrix(s), torch.arange(6).roll(s) * 2)).per_anchor for s in steps]
-
-    straight, first, resumed = fresh(), fresh(), fresh()
-    expected = run(straight, range(12))
-    run(first, range(5))
-    resumed.load_state_dict(first.state_dict())
-    for a, b in zip(expected[5:], run(resumed, range(5, 12)), strict=True):
-        assert torch.equal(a, b)
-    for name, value in straight.state_dict().items():
-        assert torch.equal(value, resumed.state_dict()[name]), name
 
 
 def test_evaluation_uses_the_averages_and_leaves_them():

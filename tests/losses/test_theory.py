@@ -7,6 +7,8 @@ positives are all images with p(x|t) = p pi / E[pi].
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -17,7 +19,7 @@ from medclip_debias.losses import ContrastiveBatch
 from medclip_debias.losses.batch import Anchors
 from medclip_debias.losses.debiased import debiased_per_anchor
 from medclip_debias.losses.objective import build_objective, loss_settings
-from medclip_debias.losses.xclr import soft_cross_entropy
+from medclip_debias.losses.pairs import soft_cross_entropy
 
 MANY = 1e9
 SCALE = 60.0
@@ -37,8 +39,9 @@ def population(scores, p, negatives_p=None):
         scale=torch.tensor(SCALE, dtype=torch.float64),
         own=places,
         rows=places,
-        columns=places,
         side="text",
+        images=places,
+        candidates=places,
         others=torch.ones(n, n, dtype=torch.bool),
         weights=weights.expand(n, n),
     )
@@ -153,8 +156,16 @@ def test_with_many_positives_the_optimum_is_the_odds():
     def closure():
         optimiser.zero_grad()
         v = (positive * scores.exp()).sum().log()
-        anchors = population(scores, P)
-        value, _ = debiased_per_anchor(anchors, torch.full_like(P, eta), v.expand(5))
+        anchors, one = population(scores, P), torch.ones(5, 1, dtype=torch.bool)
+        # v is the logit of one more candidate, the only positive.
+        anchors = replace(
+            anchors,
+            logits=torch.cat([anchors.logits, v.expand(5, 1)], dim=1),
+            negatives=torch.cat([anchors.negatives, ~one], dim=1),
+            positives=torch.cat([~anchors.negatives, one], dim=1),
+            weights=torch.cat([anchors.weights, one], dim=1),
+        )
+        value, _ = debiased_per_anchor(anchors, torch.full_like(P, eta))
         loss = (positive * value).sum()
         loss.backward()
         return loss

@@ -15,8 +15,7 @@ import yaml
 
 from medclip_debias.cli import run as command
 from medclip_debias.errors import UserError
-from medclip_debias.training.distributed import Place, process_group
-from medclip_debias.training.stall import StallTimer
+from medclip_debias.training.distributed import Place
 from medclip_debias.training.train import train
 from tests.training.conftest import in_processes
 
@@ -147,18 +146,6 @@ def test_a_place_that_is_no_number_is_one_sentence(config, capsys, monkeypatch, 
     assert len(reported) == 1
     assert name in reported[0]
     assert "must be" in reported[0]
-
-
-def test_a_job_number_that_is_none_is_one_sentence(monkeypatch):
-    for name in ("MASTER_PORT", "MASTER_ADDR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("SLURM_JOB_ID", "12[3]")
-    with (
-        pytest.raises(UserError, match="SLURM_JOB_ID"),
-        process_group(Place(0, 2, 0), "cpu", StallTimer(0)),
-    ):
-        pass
-    assert "MASTER_PORT" not in os.environ
 
 
 def test_what_is_wrong_before_processes_meet_is_said_by_one_of_a_machine(config, capfd):

@@ -192,25 +192,6 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(run, written
     assert same(expected, weights(result.model))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_saves_and_the_run_goes_on_to_the_same_weights(run, whole, number):
-    broken = run("broken", checkpoint_every=100)
-
-    def at_three(done, total, loss):
-        if done == 3:
-            os.kill(os.getpid(), number)
-
-    before = signal.getsignal(number)
-    with pytest.raises(StoppedBySignalError, match=f"stopped by {number.name} after step 4 of 6"):
-        train(broken, progress=at_three)
-    assert signal.getsignal(number) == before
-    assert [path.name for path in checkpoints(broken.out / "checkpoints")] == ["step_00000004.pt"]
-    assert not (broken.out / "model").exists()
-    result = train(broken)
-    assert result.resumed_at == 4
-    assert same(whole, weights(result.model))
-
-
 def test_a_run_goes_on_with_another_number_of_processes(run):
     settings = run("whole", LOSS, freeze={"text": "all"}, steps=4)
     whole = train(settings)
@@ -418,20 +399,6 @@ def test_a_batch_that_does_not_fit_memory_gets_advice(begun, monkeypatch):
     monkeypatch.setattr(DualEncoder, "encode_images", too_large)
     with pytest.raises(UserError, match=r"train\.accumulate.*checkpoint_text.*batch_size"):
         train(begun)
-
-
-def test_a_missing_device_is_one_sentence(run):
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
-    with pytest.raises(UserError, match="device 'cuda' cannot be used here"):
-        train(run(device="cuda"))
-
-
-def test_an_unwritable_folder_is_one_sentence(run, tmp_path):
-    (tmp_path / "file").write_text("")
-    settings = run()
-    with pytest.raises(UserError, match="cannot be written"):
-        train(settings.model_copy(update={"out": tmp_path / "file" / "run"}))
 
 
 # ----------------------------------------------------------------------------- the best model

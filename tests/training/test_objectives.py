@@ -165,12 +165,6 @@ def test_the_masked_language_model_term_is_added_and_trains_its_head(settings, l
     assert not torch.equal(moved, before["predictions.transform.dense.weight"])
 
 
-def test_the_masked_language_model_term_runs_in_bfloat16(settings):
-    half = settings.train.model_copy(update={"precision": "bf16"})
-    train(settings.model_copy(update={"loss": RUNS["biovil"], "train": half}))
-    assert all(np.isfinite(float(row["masked_lm_loss"])) for row in rows(settings.out))
-
-
 # --------------------------------------------------------------------------------- the fields
 
 
@@ -259,12 +253,6 @@ def test_frozen_embeddings_are_the_mean_of_each_sentences_own_tokens(language_mo
         with torch.no_grad():
             mean = model.bert(input_ids=ids).last_hidden_state[0].mean(dim=0)
         torch.testing.assert_close(vector, mean / mean.norm(), rtol=1e-4, atol=1e-5)
-
-
-def test_an_objective_that_asks_for_nothing_is_fed_nothing(prepared_phantom, language_model):
-    made, _ = fields_of(PreparedSet.open(prepared_phantom), language_model, {"kind": "clip"})
-    one = torch.zeros(1, dtype=torch.long)
-    assert made.of(Batch(torch.zeros(1, 8, 8), one, one, one), seed=0) == {}
 
 
 def test_data_that_lacks_what_is_read_is_refused(prepared_phantom, language_model, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import product
 
 import numpy as np
@@ -262,34 +261,6 @@ def test_the_moving_average_is_the_closed_form(run, cut):
     for name, value in trainer.result.state_dict().items():
         if "running" in name:
             assert torch.equal(value, model[name]), name
-
-
-def test_a_scale_beyond_its_cap_is_brought_back_by_the_next_step_and_learns(run):
-    """As an older checkpoint may hold it; the moving average follows."""
-    trainer = Trainer(run(ema=0.5))
-    state = trainer.state()
-    for part, name in (("model", ""), ("average", "module.")):
-        state[part][f"{name}similarity.log_scale"].fill_(7.0)
-    trainer.restore(state, "old.pt")
-    models = (trainer.model, trainer.result)
-    assert all(m.similarity.log_scale.item() == pytest.approx(math.log(100)) for m in models)
-    scales = [float(trainer.step(step)["scale"]) for step in range(4)]
-    # Pairs of an untrained network say nothing, so that a scale of 100 costs much.
-    assert scales[0] == pytest.approx(100, rel=1e-6)
-    assert scales[0] > scales[1] > scales[2] > scales[3]
-    assert trainer.model.similarity.scale < trainer.result.similarity.scale < 100
-
-
-def test_lower_layers_learn_slower(deeper):
-    trainer = Trainer(deeper(lr_factors={"text": 2.0, "layer_decay": 0.5}))
-    rate = {p: g["lr_factor"] for g in trainer.optimizer.param_groups for p in g["params"]}
-    of = {name: rate[p] for name, p in trainer.model.named_parameters()}
-    assert of["image_encoder.conv1.weight"] == 0.125
-    assert of["image_encoder.layer1.0.conv1.weight"] == 0.25
-    assert of["image_encoder.layer3.0.conv1.weight"] == 1
-    assert of["text_encoder.bert.embeddings.word_embeddings.weight"] == 0.5
-    assert of["text_encoder.bert.encoder.layer.1.output.dense.weight"] == 2
-    assert of["image_projection.weight"] == 1
 
 
 @pytest.mark.parametrize(

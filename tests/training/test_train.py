@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
-import signal
-import time
 
 import numpy as np
 import pytest
 import torch
 
 from medclip_debias.config import (
-    AugmentSettings,
     ImageEncoderSettings,
     ModelSettings,
     Preprocessing,
     TextEncoderSettings,
 )
-from medclip_debias.data.loader import StepBatches, TrainingStudies, iterate, training_corpus
+from medclip_debias.data.loader import TrainingStudies, training_corpus
 from medclip_debias.data.store import PreparedSet, write_scores
 from medclip_debias.errors import UserError
 from medclip_debias.language.masked_lm import (
@@ -89,9 +85,6 @@ def networks():
     return "tiny"
 
 
-TIMED = ("seconds", "images_per_second", "data_wait", "memory_mib")
-
-
 def changed(settings, **train):
     return settings.model_copy(update={"train": settings.train.model_copy(update=train)})
 
@@ -138,51 +131,6 @@ def test_the_same_settings_give_the_same_weights_with_or_without_workers(setting
     assert same(one, weights(train(changed(settings, workers=2)).model))
     other = settings.model_copy(update={"out": tmp_path / "other"})
     assert not same(one, weights(train(changed(other, seed=1)).model))
-
-
-def test_a_stopped_run_resumes_to_bit_identical_weights(settings, whole):
-    class Stop(Exception):
-        pass
-
-    def stop_at_three(done, total, loss):
-        if done == 3:
-            raise Stop
-
-    with pytest.raises(Stop):
-        train(settings, progress=stop_at_three)
-    result = train(settings)
-    assert result.resumed_at == 2
-    assert same(weights(whole[1].model), weights(result.model))
-
-    def columns(path):
-        with path.open() as stream:
-            return [
-                {k: v for k, v in row.items() if k not in TIMED} for row in csv.DictReader(stream)
-            ]
-
-    assert columns(settings.out / "metrics.csv") == columns(whole[0].out / "metrics.csv")
-    # Once more: nothing is left to do, nothing changes.
-    assert train(settings).resumed_at == 4
-    assert same(weights(whole[1].model), weights(result.model))
-
-
-def test_a_killed_run_resumes_to_bit_identical_weights(settings, whole):
-    child = os.fork()
-    if child == 0:  # pragma: no cover
-        torch.set_num_threads(1)
-        train(settings, progress=lambda done, *_: time.sleep(60) if done == 2 else None)
-        os._exit(0)
-    folder = settings.out / "checkpoints"
-    for _ in range(300):
-        if checkpoints(folder):
-            break
-        time.sleep(0.1)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    assert not (settings.out / "model").exists()
-    result = train(settings)
-    assert result.resumed_at == 2
-    assert same(weights(whole[1].model), weights(result.model))
 
 
 def test_a_run_with_other_settings_does_not_continue(settings):
@@ -243,14 +191,6 @@ def test_a_table_of_eta_is_used_sentence_by_sentence(settings, scored, tmp_path)
         train(missing)
 
 
-def test_bfloat16_training_stays_close_to_float32(settings, tmp_path):
-    full = train(changed(settings, steps=2))
-    half = settings.model_copy(update={"out": tmp_path / "half"})
-    assert train(changed(half, steps=2, precision="bf16")).loss == pytest.approx(
-        full.loss, rel=0.02
-    )
-
-
 def test_settings_that_do_not_fit_the_prepared_set_are_refused(settings):
     other = settings.preprocessing.prepare.model_copy(update={"clip": (1.0, 99.0)})
     preprocessing = settings.preprocessing.model_copy(update={"prepare": other})
@@ -260,22 +200,6 @@ def test_settings_that_do_not_fit_the_prepared_set_are_refused(settings):
         train(changed(settings, batch_size=100000))
     with pytest.raises(UserError, match="device"):
         train(changed(settings, device="cuda:99"))
-
-
-def test_a_loss_that_is_no_number_stops_the_run_with_a_sentence(settings):
-    def stop_at_three(done, total, loss):
-        if done == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(settings, progress=stop_at_three)
-    path = checkpoints(settings.out / "checkpoints")[-1]
-    state = load_checkpoint(path)
-    state["model"]["image_projection.bias"].fill_(float("nan"))
-    save_checkpoint(path.parent, 2, state)
-    with pytest.raises(UserError, match="step 2: 'similarity' holds a NaN"):
-        train(settings)
-    assert not (settings.out / "model").exists()
 
 
 # --------------------------------------------------------------------------------- tasks
@@ -321,69 +245,6 @@ def test_several_images_of_a_study_share_its_positives(run):
 
 
 # ------------------------------------------------------------------------------- batches
-
-
-def batches(scored, **changes):
-    data = PreparedSet.open(scored[0])
-    options = {
-        "batch_size": 16,
-        "sentences_per_study": 2,
-        "input_size": data.settings.size - 8,
-        "augment": AugmentSettings(),
-        "seed": 3,
-    } | changes
-    return data, StepBatches(data.pixels, TrainingStudies.of(data), **options)
-
-
-def test_an_epoch_visits_every_study_at_most_once(scored):
-    _, made = batches(scored)
-    for epoch in range(2):
-        steps = range(epoch * made.steps_per_epoch, (epoch + 1) * made.steps_per_epoch)
-        visited = np.concatenate([made.members(step) for step in steps])
-        assert len(set(visited)) == len(visited) == made.steps_per_epoch * 16
-    assert (made.members(0) != made.members(made.steps_per_epoch)).any()
-
-
-def test_only_training_studies_are_seen(scored):
-    data, made = batches(scored)
-    rows = np.concatenate(made.studies.rows)
-    assert set(data.images["split"].iloc[rows]) == {"train"}
-    training = set(data.images["study_id"].iloc[rows])
-    said = set(data.sentences.loc[data.sentences["study_id"].isin(training), "text"])
-    assert set(made.studies.texts) == said
-
-
-def test_a_batch_pairs_images_with_sentences_of_their_own_study(scored):
-    _, made = batches(scored, sentences_per_study=3)
-    batch = made[5]
-    assert batch.images.shape[0] == 16
-    for text, owner in zip(batch.texts.tolist(), batch.owners.tolist(), strict=True):
-        study = batch.studies[owner]
-        assert text in made.studies.sentences[study]
-    for owner in range(16):
-        chosen = batch.texts[batch.owners == owner].tolist()
-        assert len(set(chosen)) == len(chosen) <= 3
-
-
-def test_without_augmentation_the_image_is_the_central_crop(scored):
-    off = AugmentSettings(crop=False, brightness=0, contrast=0)
-    data, made = batches(scored, augment=off, seed=0)
-    batch = made[0]
-    size, crop = data.settings.size, data.settings.size - 8
-    for image, study in zip(batch.images, batch.studies, strict=True):
-        choices = data.pixels[made.studies.rows[study]][:, 4 : size - 4, 4 : size - 4]
-        assert any(np.array_equal(image.numpy(), choice) for choice in choices)
-        assert image.shape == (crop, crop)
-
-
-def test_batches_do_not_depend_on_what_came_before(scored):
-    _, made = batches(scored)
-    _, other = batches(scored)
-    late = list(iterate(other, 3, 5, workers=0))
-    early = list(iterate(made, 0, 5, workers=1))
-    for a, b in zip(early[3:], late, strict=True):
-        assert torch.equal(a.images, b.images)
-        assert torch.equal(a.texts, b.texts)
 
 
 def test_the_learning_rate_warms_up_and_falls_as_a_cosine():

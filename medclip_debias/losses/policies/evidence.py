@@ -1,7 +1,8 @@
-"""Policies by what is known of the pair: remove what agrees, or weigh by the evidence.
+"""Policies by what is known of the pair: leave out what agrees, or weigh by the evidence.
 
 `medclip_debias.losses.evidence` says what agrees. The policies ``remove_by_label``,
-``remove_by_text`` and ``remove_known`` set ``W = 0`` where evidence of one kind is above 0.
+``remove_by_text`` and ``remove_known`` set ``W = 0`` where evidence of one kind is above 0, the
+policies ``mask_...`` where anchor and candidate are of one study or have one sentence.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.losses.annealing import strength
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch
+from medclip_debias.losses.batch import Anchors, ContrastiveBatch, same_study
 from medclip_debias.losses.evidence import (
     EVIDENCE,
     ClaimsSettings,
@@ -26,6 +26,8 @@ from medclip_debias.losses.evidence import (
     text,
 )
 from medclip_debias.losses.labels import CHEX5_NAMES, Match, Uncertain
+from medclip_debias.losses.objective import strength
+from medclip_debias.losses.pairs import same_text
 from medclip_debias.losses.policy import Policy, PolicySettings, register
 
 
@@ -135,6 +137,54 @@ def remove_known(
                 [ True, False]])
     """
     return known(anchors, batch) < 0
+
+
+@register(
+    "mask_same_study",
+    PolicySettings,
+    reads={"sample_ids"},
+    rowwise=True,
+    formula="W = 0 where anchor and candidate are of one study",
+    paper="this project",
+)
+def mask_same_study(anchors: Anchors, batch: ContrastiveBatch, settings: PolicySettings) -> Tensor:  # noqa: ARG001
+    """``W = 0`` where anchor and candidate have the same ``sample_ids`` (two views of a study).
+
+    Example:
+        >>> studies = torch.tensor([7, 7, 9])
+        >>> batch = ContrastiveBatch(torch.zeros(3, 3), torch.tensor(1.0), sample_ids=studies)
+        >>> mask_same_study(batch.anchors("text_to_image")[0], batch, PolicySettings())
+        tensor([[False, False,  True],
+                [False, False,  True],
+                [ True,  True, False]])
+    """
+    return ~same_study(anchors, batch)
+
+
+@register(
+    "mask_identical_text",
+    PolicySettings,
+    reads={"text_ids"},
+    rowwise=True,
+    formula="W = 0 where anchor and candidate have the same sentence",
+    paper="this project",
+)
+def mask_identical_text(
+    anchors: Anchors,
+    batch: ContrastiveBatch,
+    settings: PolicySettings,  # noqa: ARG001
+) -> Tensor:
+    """``W = 0`` where anchor and candidate have the same sentence (equal ``text_ids``).
+
+    Example:
+        >>> texts = torch.tensor([5, 5, 6])
+        >>> batch = ContrastiveBatch(torch.zeros(3, 3), torch.tensor(1.0), text_ids=texts)
+        >>> mask_identical_text(batch.anchors("image_to_text")[0], batch, PolicySettings())
+        tensor([[False, False,  True],
+                [False, False,  True],
+                [ True,  True, False]])
+    """
+    return ~same_text(anchors, batch)
 
 
 class WeighByEvidenceSettings(PolicySettings):

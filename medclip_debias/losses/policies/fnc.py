@@ -8,11 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch
-from medclip_debias.losses.late_start import LateStart, LateStartSettings
-from medclip_debias.losses.policy import register
-
-SIDES = ("text", "image", "view")
+from medclip_debias.losses.batch import SIDES, Anchors, ContrastiveBatch
+from medclip_debias.losses.policy import LateStart, LateStartSettings, register
 
 
 class FNCSettings(LateStartSettings):

@@ -12,11 +12,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch
+from medclip_debias.losses.batch import Anchors, ContrastiveBatch, same_study
 from medclip_debias.losses.labels import shared_present
-from medclip_debias.losses.late_start import LateStart, LateStartSettings
-from medclip_debias.losses.pairs import between_images, same_study
-from medclip_debias.losses.policy import register
+from medclip_debias.losses.pairs import between_images
+from medclip_debias.losses.policy import LateStart, LateStartSettings, register
 from medclip_debias.losses.samples import Groups, PerSide, SampleTable, cosines
 
 
@@ -162,7 +161,7 @@ class GloFND(LateStart):
         if "labels" in batch.fields:
             present = (batch["labels"] == 1).to(batch.similarity.dtype)
             alike = shared_present(present, torch.ones_like(present))
-            true = between_images(alike, anchors, batch) & anchors.negatives
+            true = between_images(alike, anchors) & anchors.negatives
             sums |= {"true": true.sum(), "hits": (true & removed).sum()}
         for name, value in sums.items():
             self._sums[name] = self._sums.get(name, 0) + value

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch
+from medclip_debias.losses.batch import SIDES, Anchors, ContrastiveBatch
 from medclip_debias.losses.pairs import between_texts
 from medclip_debias.losses.policies.fnc import largest
 from medclip_debias.losses.policy import PolicySettings, register
@@ -80,7 +80,7 @@ def resample_by_text(
         >>> resample_by_text(anchors, batch, ResampleByTextSettings()).sum(dim=1)
         tensor([2, 2, 2, 2, 2])
     """
-    generator = batch.generator(("text", "image", "view").index(anchors.side))
+    generator = batch.generator(SIDES.index(anchors.side))
     noise = torch.rand(anchors.logits.shape, generator=generator, dtype=torch.float64)
     gumbel = -(-noise.clamp(min=1e-300).log()).log().to(anchors.logits.device)
     cosines = between_texts(batch["text_similarity"].double(), anchors, batch)

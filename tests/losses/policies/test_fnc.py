@@ -65,16 +65,6 @@ def test_fnc_waits_for_its_start_and_a_resumed_one_does_not_wait_again():
     assert at_once == 8 * 2  # ceil(.3 x 6) of the seven negatives of each
 
 
-def test_fnc_counts_the_steps_of_each_side(make_batch):
-    batch = make_batch(1)
-    text, image = batch.anchors("symmetric")
-    policy = FalseNegativeCancellation(FNCSettings(alpha=0.3, start_step=1, keep_mass=False))
-    for anchors in (text, image):
-        assert policy.apply_to(anchors, batch).negatives.equal(anchors.negatives)
-    for anchors in (text, image):
-        assert not policy.apply_to(anchors, batch).negatives.equal(anchors.negatives)
-
-
 def test_fnc_can_start_at_an_epoch_once_it_knows_how_long_one_is(make_batch):
     batch = make_batch(1)
     anchors = batch.anchors("text_to_image")[0]

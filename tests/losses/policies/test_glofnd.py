@@ -112,25 +112,6 @@ def test_updates_equal_a_loop_over_samples_also_with_a_sample_drawn_twice(optimi
     np.testing.assert_allclose(policy.tables.text["threshold"][:12], expected, atol=2e-6)
 
 
-def test_bias_is_corrected_by_a_samples_own_visits():
-    # However late its first visit, Adam's first step has the length of the learning rate.
-    similarity = cosine_matrix(4, 6)
-    policy = GloFND(GloFNDSettings(alpha=0.2, lr=0.05))
-    for _ in range(50):
-        text_step(policy, similarity, torch.arange(3))
-    text_step(policy, similarity, torch.arange(6))
-    assert policy.tables.text["threshold"][3:] == pytest.approx([0.95] * 3, abs=1e-6)
-    assert policy.tables.text["visits"].tolist() == [51] * 3 + [1] * 3
-
-
-def test_alpha_zero_removes_nothing_even_among_identical_embeddings():
-    for init in ("one", "quantile"):
-        policy = GloFND(GloFNDSettings(alpha=0.0, init=init))
-        for matrix in (cosine_matrix(5, 8), torch.full((8, 8), 1.0000001)):
-            kept, _ = text_step(policy, matrix, torch.arange(8))
-            assert kept.negatives.sum() == 8 * 7
-
-
 def test_the_first_visit_sets_the_threshold_to_the_batch_quantile():
     similarity = cosine_matrix(7, 10)
     policy = GloFND(GloFNDSettings(alpha=0.25, init="quantile"))
@@ -189,30 +170,6 @@ def test_text_and_image_anchors_have_their_own_thresholds():
     assert len(tables.view) == 0
 
 
-def test_a_run_resumed_from_its_state_continues_bit_for_bit():
-    similarity = cosine_matrix(11, 30)
-    order = torch.randperm(30, generator=torch.Generator().manual_seed(0)).split(6)
-    straight, first = (GloFND(GloFNDSettings(alpha=0.2, samples=30)) for _ in range(2))
-    for step in range(40):
-        text_step(straight, similarity, order[step % 5])
-        if step < 17:
-            text_step(first, similarity, order[step % 5])
-    resumed = GloFND(GloFNDSettings(alpha=0.2))
-    resumed.load_state_dict(first.state_dict())
-    for step in range(17, 40):
-        text_step(resumed, similarity, order[step % 5])
-    for name, value in straight.state_dict().items():
-        assert torch.equal(value, resumed.state_dict()[name]), name
-
-
-def test_state_takes_sixteen_bytes_a_sample_and_side():
-    policy = GloFND(GloFNDSettings(samples=1000))
-    text_step(policy, cosine_matrix(12, 4), torch.arange(4))
-    state = policy.tables.text
-    assert len(state) == 1000
-    assert sum(value.nbytes for value in policy.state_dict().values()) == 16 * 1000 + 3 * 8
-
-
 def test_evaluation_filters_but_does_not_move():
     similarity = cosine_matrix(13, 8)
     policy = GloFND(GloFNDSettings(alpha=0.3, init="quantile"))
@@ -248,14 +205,6 @@ def test_figures_count_the_true_false_negatives_when_labels_are_known():
     assert policy.figures() == {}
 
 
-def test_a_batch_of_one_and_a_batch_of_one_sample_leave_the_state_alone():
-    policy = GloFND(GloFNDSettings(alpha=0.2, init="quantile"))
-    for ids in (torch.tensor([4]), torch.tensor([4, 4, 4])):
-        text_step(policy, cosine_matrix(15, 6), ids)
-    assert policy.tables.text["visits"].sum() == 0
-    assert torch.equal(policy.tables.text["threshold"], torch.ones(5))
-
-
 def test_a_table_grows_without_losing_what_it_holds():
     table = SampleTable({"value": 0.5, "visits": 0})
     table.reserve(torch.tensor([3]))
@@ -266,14 +215,3 @@ def test_a_table_grows_without_losing_what_it_holds():
     assert table.double()["visits"].dtype == torch.int32
     with pytest.raises(ValueError, match="-1"):
         table.reserve(torch.tensor([-1]))
-
-
-def test_a_run_tells_its_size_and_the_table_makes_room_for_it_at_once():
-    negatives = [{"kind": "glofnd", "start_epoch": 1, "alpha": 0.3, "init": "quantile"}]
-    loss = InfoNCE(InfoNCESettings(negatives=negatives))
-    loss.begin(samples=50, steps_per_epoch=2)
-    batch = ContrastiveBatch(cosine_matrix(8, 4), torch.tensor(14.0), sample_ids=torch.arange(4))
-    removed = [loss(batch).diagnostics["removed"].item() for _ in range(4)]
-    assert removed[:2] == [0.0] * 2
-    assert min(removed[2:]) > 0
-    assert (len(loss.policies[0].tables.text), len(loss.policies[0].tables.image)) == (50, 0)
