@@ -166,7 +166,7 @@ class CachedVectors:
         self.folder = own / data.content_hash
         self._count = model.grid.rows * model.grid.columns
         shapes = {"regions.f32": self._count * model.dim}
-        shapes |= {"whole.f32": model.dim} if model.has_whole else {}
+        shapes |= {"whole.f32": model.dim} if model.outputs.has_whole else {}
         sizes = {name: 4 * len(data) * width for name, width in shapes.items()}
         sizes |= {name.replace(".f32", ".sums"): 4 * len(data) for name in shapes}
         if any(_size(self.folder / name) != size for name, size in sizes.items()):
@@ -202,7 +202,7 @@ class CachedVectors:
         """
         self._network = Network(self._model, self._data)
         wanted = np.array(sorted(set(rows)), dtype=np.int64)
-        mapped = np.isin(wanted, sorted(set(regions))) | (not self._model.whole_alone)
+        mapped = np.isin(wanted, sorted(set(regions))) | (not self._model.outputs.whole_alone)
         there = self._regions.written(wanted) | ~mapped
         if self._whole is not None:
             there &= self._whole.written(wanted)
@@ -239,7 +239,7 @@ class CachedVectors:
         whole = None
         if self._whole is not None:
             whole = torch.from_numpy(self._sound(self._whole, rows))
-            if not regions and self._model.whole_alone:
+            if not regions and self._model.outputs.whole_alone:
                 return ImageFeatures(whole[:, None], whole).to(self._model.device)
         found = torch.from_numpy(self._sound(self._regions, rows))
         shaped = found.reshape(len(rows), self._count, -1)

@@ -146,9 +146,9 @@ def ground(
     encoder = load_model(model, best_device(device))
     rule = read_rule(model, encoder) if suppress else None
     if local:
-        from medclip_debias.models.peers.gloria_local import GloriaLocal
+        from medclip_debias.models.peers.peer import score_by_words
 
-        encoder = GloriaLocal(encoder)
+        score_by_words(encoder)
     for line in cut_notes(encoder, texts):
         note(line)
     with progress("Images") as advance:

@@ -189,7 +189,7 @@ def evaluate(
     check_sample(data)
     secret = read_secret(data.folder)
     model = load_model(Path(model_folder), best_device(device))
-    if model.text_form == "none":
+    if model.outputs.text_form == "none":
         need_vectors(model, "evaluate")
     model = with_maps(model, options.method)
     if options.preset != OURS:

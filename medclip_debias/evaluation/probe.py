@@ -177,7 +177,7 @@ def probe(
         "options": options.model_dump(mode="json"),
         "seed": seed,
         "bootstrap": {"resamples": bootstrap, "unit": "patient", "level": 0.95},
-        "features": FEATURES[model.has_whole],
+        "features": FEATURES[model.outputs.has_whole],
         "data_hash": data.content_hash,
         "model_hash": model.content_hash,
         "medclip_debias": __version__,
@@ -239,7 +239,7 @@ def _features(
             if progress:
                 progress(min(start + 64, len(rows)), len(rows))
         vectors = np.concatenate(parts)
-        if model.text_form == "none" or not compares(model, "images"):
+        if model.outputs.text_form == "none" or not compares(model, "images"):
             return vectors, {}
         sentences = data.sentences[["study_id", "text"]].drop_duplicates()
         place = {row: number for number, row in enumerate(rows)}
@@ -248,7 +248,7 @@ def _features(
         if written.empty:
             raise UserError(f"{data.folder}: no study of the split has a sentence.")
         texts = list(dict.fromkeys(written["text"]))
-        found = one_vector(model.encode_sentences(texts), model.sentence_rows)
+        found = one_vector(model.encode_sentences(texts), model.outputs.sentence_rows)
         encoded = finite(found, "probe").astype(np.float64)
     number = {text: n for n, text in enumerate(texts)}
     return vectors, {

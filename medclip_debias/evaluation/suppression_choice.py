@@ -124,7 +124,7 @@ class Choice:
             )
             return SuppressionRule(chosen=about, **common)
         there = np.array([query.there for query in self._asked])
-        own = one_vector(self._vectors, self._model.sentence_rows)
+        own = one_vector(self._vectors, self._model.outputs.sentence_rows)
         vectors = own.cpu().numpy().astype(np.float64)
         place = [self._place[text] for text in self._level_texts]
         scores = np.stack([self._scores[row] for row in sorted(self._scores)])

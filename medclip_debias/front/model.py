@@ -389,7 +389,7 @@ class Model:
             UserError: there is no text, an empty one, or what is no text.
         """
         vectors = self._sentence_vectors(checked_sentences(texts))
-        return finite(one_vector(vectors, self.network.sentence_rows), "encode_texts")
+        return finite(one_vector(vectors, self.network.outputs.sentence_rows), "encode_texts")
 
     # -------------------------------------------------------------------------- grounding
 
@@ -428,7 +428,7 @@ class Model:
             values=values,
             sentences=tuple(texts),
             scores=np.array([one.score for one in found], dtype=np.float32),
-            kind=network.map_kind,
+            kind=network.outputs.map_kind,
             limits=(float(np.nanmin(values)), float(np.nanmax(values))),
             image=radiograph.stretched(settings),
         )

@@ -202,7 +202,7 @@ def ground_files(
         "warning": warning,
         "maps": maps_warning,
         "model_hash": model.content_hash,
-        "scores": model.map_kind,
+        "scores": model.outputs.map_kind,
         "options": options.model_dump(mode="json"),
         "suppression": rule.model_dump(mode="json", exclude={"level"}) if rule else None,
         "cut_sentences": [place + 1 for place in cut_sentences(model, sentences)],

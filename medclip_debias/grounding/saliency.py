@@ -18,7 +18,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import torch
@@ -31,7 +31,7 @@ from medclip_debias.models.features import ImageFeatures, Rows
 from medclip_debias.models.region_grid import RegionGrid
 
 if TYPE_CHECKING:
-    from medclip_debias.models.interface import ImageTextModel, MapKind
+    from medclip_debias.models.interface import ImageTextModel, MapKind, Outputs
 
 CELLS = 16
 """Rows and columns of an occlusion map; the covered square has the side of two cells."""
@@ -109,9 +109,9 @@ class MapModel:
         return getattr(self.model, name)
 
     @property
-    def map_kind(self) -> MapKind:
-        """What the maps hold: the method."""
-        return cast("MapKind", self.method)
+    def outputs(self) -> Outputs:
+        """As the model's, with maps of the method."""
+        return replace(self.model.outputs, map_kind=cast("MapKind", self.method))
 
     @property
     def grid(self) -> RegionGrid:
@@ -141,7 +141,7 @@ class MapModel:
         return torch.stack(maps)
 
     def _input(self, image: Tensor) -> Tensor:
-        pixels: Tensor = self.model.normalise(image)  # type: ignore[attr-defined]
+        pixels: Tensor = self.model.normalise(image)
         return pixels
 
     def _gradcam(self, x: Tensor, vectors: Tensor) -> Tensor:

@@ -132,7 +132,7 @@ class Suppressor:
             )
         self._levels = np.zeros(len(sentences))
         if self._kind == "offset":
-            vectors = one_vector(self._vectors, model.sentence_rows)
+            vectors = one_vector(self._vectors, model.outputs.sentence_rows)
             self._levels = rule.levels(vectors.cpu().numpy())
 
     def of(self, features: ImageFeatures) -> list[list[Verdict]]:

@@ -32,12 +32,13 @@ from medclip_debias.models.image_encoder import (
     rebuilt_image_encoder,
 )
 from medclip_debias.models.image_projection import image_projection
-from medclip_debias.models.interface import Head, MapKind, SentenceRows, TextForm
+from medclip_debias.models.interface import ImageTextModel, Outputs
 from medclip_debias.models.lora import merged_state
 from medclip_debias.models.region_grid import RegionGrid
-from medclip_debias.models.sentences import encode_distinct, sentence_list
+from medclip_debias.models.sentences import sentence_list
 from medclip_debias.models.similarity import Similarity
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, read_model_json
+from medclip_debias.models.tower import Head
 from medclip_debias.models.unfilled import unfilled
 
 FORMAT = 1
@@ -49,22 +50,13 @@ FIELDS = (
 )
 
 
-class DualEncoder(nn.Module, ModelHubMixin):
+class DualEncoder(ImageTextModel, ModelHubMixin):
     """Regions of an image and a sentence, embedded as unit vectors of one space.
 
-    Attributes:
-        settings: architecture.
-        preprocessing: everything between an image file and `encode_images`.
-        prompts: prompt sets for zero-shot classification, by name.
-        provenance: what the model was trained on (data hash, run settings, step).
-        content_hash: 16 hex digits naming the folder it was loaded from, or None.
-        self_test: what `medclip_debias.models.golden.self_test` found at loading, or None.
+    See `ImageTextModel` for its attributes; ``provenance`` is what it was trained on (data hash,
+    run settings, step).
     """
 
-    has_whole: ClassVar[bool] = False
-    whole_alone: ClassVar[bool] = False
-    text_form: ClassVar[TextForm] = "vector"
-    sentence_rows: ClassVar[SentenceRows | None] = None
     _unhashed: ClassVar[tuple[str, ...]] = ("provenance", "model_type")
 
     def __init__(
@@ -77,14 +69,7 @@ class DualEncoder(nn.Module, ModelHubMixin):
         prompts: Mapping[str, Any] | None = None,
         provenance: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__()
-        self.settings = settings
-        self.preprocessing = preprocessing
-        self.tokenizer = tokenizer
-        self.prompts = dict(prompts or {})
-        self.provenance = dict(provenance or {})
-        self.content_hash: str | None = None
-        self.self_test: dict[str, Any] | None = None
+        super().__init__(settings, preprocessing, tokenizer, prompts, provenance)
         self.image_encoder = image_encoder
         self.text_encoder = text_encoder
         self.image_projection = image_projection(
@@ -137,24 +122,14 @@ class DualEncoder(nn.Module, ModelHubMixin):
     # ------------------------------------------------------------------------ encoding
 
     @property
-    def device(self) -> torch.device:
-        """Where the parameters live."""
-        return self.similarity.log_scale.device
-
-    @property
     def max_tokens(self) -> int:
         """Longest sentence that is read; the rest of a longer one is not seen."""
-        return self.settings.text.max_tokens
+        return int(self.settings.text.max_tokens)
 
     @property
-    def dim(self) -> int:
-        """D, the width of the shared space."""
-        return self.settings.dim
-
-    @property
-    def map_kind(self) -> MapKind:
-        """What `region_scores` gives: cosines, or shares of a sentence's attention."""
-        return self.similarity.map_kind
+    def outputs(self) -> Outputs:
+        """What vectors, scores and maps are."""
+        return Outputs(map_kind=self.similarity.map_kind)
 
     @property
     def learned_scale(self) -> float:
@@ -180,16 +155,7 @@ class DualEncoder(nn.Module, ModelHubMixin):
         Returns:
             float32 ``[B, 1, C, C]``, C the input size.
         """
-        side = self.preprocessing.input_size
-        sizes = (side, self.preprocessing.prepare.size)
-        if pixels.dtype != torch.uint8 or pixels.ndim != 3 or pixels.shape[1] not in sizes:
-            raise ValueError(
-                f"expected uint8 images [B, S, S] with S in {sizes}, "
-                f"got {pixels.dtype} {tuple(pixels.shape)}"
-            )
-        start = (pixels.shape[1] - side) // 2
-        window = pixels[:, None, start : start + side, start : start + side].to(self.device)
-        return (window.float() / 255 - self.preprocessing.mean) / self.preprocessing.std
+        return (self.cropped(pixels) - self.preprocessing.mean) / self.preprocessing.std
 
     def encode_images(self, images: Tensor) -> ImageFeatures:
         """Unit vectors of the images' regions; there is no ``whole``.
@@ -237,42 +203,23 @@ class DualEncoder(nn.Module, ModelHubMixin):
         return F.normalize(self.text_projection(features).float(), dim=-1)
 
     def encode_sentences(self, sentences: str | Sequence[str], batch_size: int = 256) -> Tensor:
-        """Unit vectors ``[T, D]`` of sentences; each distinct sentence is encoded once.
+        """As of `ImageTextModel`: unit vectors ``[T, D]``.
 
-        A string is one sentence. With the aggregator ``local_words``, those of words ``[T, L, D]``
-        (`encode_tokens`), L those of the longest sentence.
-
-        Raises:
-            UserError: something among them is no text.
+        With the aggregator ``local_words``, those of words ``[T, L, D]`` (`encode_tokens`), L those
+        of the longest sentence.
         """
-        sentences = sentence_list(sentences)
-        distinct = list(dict.fromkeys(sentences))
-        if not distinct:
-            none = (0, 1) if self._of_words else (0,)
-            return torch.zeros(*none, self.settings.dim, device=self.device)
-        ids = self.token_ids(distinct)
-        vectors = self.encode_ids(ids, batch_size)
-        if self._of_words:
-            vectors = vectors[:, : max(max(len(row) for row in ids) - 2, 1)]
-        place = {sentence: row for row, sentence in enumerate(distinct)}
-        return vectors[[place[sentence] for sentence in sentences]]
+        texts = sentence_list(sentences)
+        if not self._of_words:
+            return super().encode_sentences(texts, batch_size)
+        if not texts:
+            return torch.zeros(0, 1, self.dim, device=self.device)
+        ids = self.token_ids(texts)
+        return self.encode_ids(ids, batch_size)[:, : max(max(len(row) for row in ids) - 2, 1)]
 
-    def encode_ids(self, ids: Sequence[Sequence[int]], group: int = 64) -> Tensor:
-        """Unit vectors ``[T, D]`` of tokenised sentences of any length.
-
-        Equal sentences are encoded once, and sentences of like length together, so that little
-        of the work is padding.
-        """
-
-        def encode(some: Sequence[Sequence[int]]) -> Tensor:
-            padded, mask = self.tokenizer.pad(some)
-            return self.encode_tokens(padded.to(self.device), mask.to(self.device))
-
-        return encode_distinct(ids, encode, group)
-
-    def token_ids(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Each sentence as `encode_ids` takes it."""
-        return self.tokenizer.encode(list(sentences), self.max_tokens)
+    def encode_padded(self, ids: list[list[int]]) -> Tensor:
+        """`encode_tokens` of some tokenised sentences, which are padded."""
+        padded, mask = self.tokenizer.pad(ids)
+        return self.encode_tokens(padded.to(self.device), mask.to(self.device))
 
     def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         """Similarities ``[B, T]`` of images and sentences ``[T, D]``, on the cosine scale."""
@@ -280,7 +227,7 @@ class DualEncoder(nn.Module, ModelHubMixin):
         return scores
 
     def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        """The similarity's map of images and sentences ``[B, T, N]``, of `map_kind`."""
+        """The similarity's map of images and sentences ``[B, T, N]``."""
         return self.similarity.maps(features.regions, sentences)
 
     def forward(self, images: Tensor, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,15 @@
-"""What evaluation, grounding and search ask of a model, as a protocol.
+"""What evaluation, grounding and search ask of a model.
 
-`medclip_debias.models.dual_encoder.DualEncoder` satisfies it, and so does every peer
-(`medclip_debias.models.peers`): `medclip_debias.models.load.load_model` gives either as one.
+`medclip_debias.models.dual_encoder.DualEncoder` is one, and so is every peer
+(`medclip_debias.models.peers`): `medclip_debias.models.load.load_model` gives either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,19 +18,14 @@ from medclip_debias.config import Preprocessing, Settings
 from medclip_debias.errors import UserError
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.region_grid import RegionGrid
+from medclip_debias.models.sentences import encode_distinct, sentence_list
 
 MapKind = Literal["cosine", "attention", "gradcam", "occlusion"]
 SentenceRows: TypeAlias = tuple[int | None, int | None]
-TextForm = Literal["vector", "words", "none"]
-Head: TypeAlias = nn.Module | nn.Parameter
 
 
 class Layered(Protocol):
-    """An encoder as a stem, layers upon it, and what comes after the last.
-
-    So are this project's encoders. A peer's tower, which maps into the shared space itself, says
-    with what, too (`Tower`): that is all that training asks of a peer.
-    """
+    """An encoder as a stem, layers upon it, and what comes after the last, as training sees it."""
 
     @property
     def layers(self) -> list[nn.Module]:
@@ -39,118 +36,161 @@ class Layered(Protocol):
         """After the last, as a last norm; it learns as the last layer does."""
 
 
-class Tower(Layered, Protocol):
-    """An encoder that ends in the space of images and sentences."""
-
-    @property
-    def heads(self) -> list[Head]:
-        """The maps into the shared space, which train even where the encoder does not."""
-
-
 class Tokenizer(Protocol):
     """What a model reads sentences with."""
 
     def encode(self, texts: Sequence[str], max_tokens: int) -> list[list[int]]:
         """Token ids of each sentence, with special tokens, cut at ``max_tokens``."""
 
+    def pad(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Token ids and attention mask, both ``[T, L]``."""
 
-class ImageTextModel(Protocol):
-    """An image-text model in evaluation mode.
+
+@dataclass(frozen=True)
+class Outputs:
+    """What the vectors, scores and maps of a model are.
 
     Attributes:
-        prompts: prompt sets for zero-shot classification, by name.
-        provenance: where the weights come from.
-        content_hash: 16 hex digits naming the folder it was loaded from, or None.
-        self_test: what `medclip_debias.models.golden.self_test` found at loading, or None.
+        has_whole: whether `encode_images` gives ``whole``, from which `score` is then computed.
+        whole_alone: whether `score` reads nothing but ``whole``, so that regions need not be kept.
+        sentence_rows: of a sentence's ``[K, D]``, the row that lies with whole images, and with
+            regions; a row is None where sentences and those vectors are not to be compared. None
+            altogether where a sentence has one vector, or words of which none stands for it.
+        text_form: what `encode_sentences` gives of each: one ``vector``, those of its ``words``,
+            nothing. Only with vectors can sentences be kept, compared, or indexed.
+        map_kind: what the maps of `region_scores` hold: cosines, or shares of a sentence's
+            attention.
     """
 
-    prompts: dict[str, Any]
-    provenance: dict[str, Any]
-    content_hash: str | None
-    self_test: dict[str, Any] | None
+    has_whole: bool = False
+    whole_alone: bool = False
+    sentence_rows: SentenceRows | None = None
+    text_form: Literal["vector", "words", "none"] = "vector"
+    map_kind: MapKind = "cosine"
+
+
+class ImageTextModel(nn.Module):
+    """An image-text model, in evaluation mode when it was loaded.
+
+    Args:
+        settings: architecture.
+        preprocessing: everything between an image file and `encode_images`.
+        tokenizer: what sentences are read with.
+        prompts: prompt sets for zero-shot classification, by name.
+        provenance: where the weights come from.
+
+    Attributes:
+        content_hash: 16 hex digits naming the folder it was loaded from, or None.
+        self_test: what `medclip_debias.models.golden.self_test` found at loading, or None.
+        dim: D, the width of the shared space.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        preprocessing: Preprocessing,
+        tokenizer: Tokenizer,
+        prompts: Mapping[str, Any] | None,
+        provenance: Mapping[str, Any] | None,
+    ) -> None:
+        super().__init__()
+        self.settings = cast("Any", settings)
+        self.preprocessing: Any = preprocessing
+        self.tokenizer: Any = tokenizer
+        self.prompts = dict(prompts or {})
+        self.provenance = dict(provenance or {})
+        self.content_hash: str | None = None
+        self.self_test: dict[str, Any] | None = None
+        self.dim = int(self.settings.dim)
 
     @property
-    def settings(self) -> Settings:
-        """Architecture."""
+    @abstractmethod
+    def outputs(self) -> Outputs:
+        """What vectors, scores and maps are."""
 
     @property
-    def preprocessing(self) -> Preprocessing:
-        """Everything between an image file and `encode_images`."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """What sentences are read with."""
-
-    @property
-    def max_tokens(self) -> int:
-        """Longest sentence that is read; the rest of a longer one is not seen."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters live."""
-
-    @property
-    def dim(self) -> int:
-        """D, the width of the shared space."""
-
-    @property
+    @abstractmethod
     def grid(self) -> RegionGrid:
         """Where the regions of one input lie."""
 
     @property
-    def has_whole(self) -> bool:
-        """Whether `encode_images` gives ``whole``, from which `score` is then computed."""
+    @abstractmethod
+    def max_tokens(self) -> int:
+        """Longest sentence that is read; the rest of a longer one is not seen."""
 
     @property
-    def whole_alone(self) -> bool:
-        """Whether `score` reads nothing but ``whole``, so that regions need not be kept for it."""
-
-    @property
-    def sentence_rows(self) -> SentenceRows | None:
-        """Of a sentence's ``[K, D]``, the row that lies with whole images, and with regions.
-
-        A row is None where sentences and those vectors are not to be compared. None altogether
-        where a sentence has one vector, or words of which none stands for it.
-        """
-
-    @property
+    @abstractmethod
     def learned_scale(self) -> float | None:
         """What scores were multiplied by in training, in [1, 100]; None where it is not known."""
 
-    @property
-    def text_form(self) -> TextForm:
-        """What `encode_sentences` gives of each: one ``vector``, those of its ``words``, nothing.
+    @abstractmethod
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Prepared images, uint8 ``[B, S, S]``, to what the image encoder reads."""
 
-        Only with vectors can sentences be kept, compared with each other, or indexed.
-        """
-
-    @property
-    def map_kind(self) -> MapKind:
-        """What the maps of `region_scores` hold: cosines, or shares of a sentence's attention."""
-
+    @abstractmethod
     def encode_images(self, images: Tensor) -> ImageFeatures:
-        """Features of prepared images, uint8 ``[B, S, S]``."""
+        """Features of prepared images, uint8 ``[B, S, S]``, or of normalised ones."""
 
-    def encode_sentences(self, sentences: str | Sequence[str]) -> Tensor:
+    @abstractmethod
+    def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        """Image-sentence scores ``[B, T]`` in [-1, 1], from what the two encoders gave."""
+
+    @abstractmethod
+    def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        """A map over the regions for every image and sentence ``[B, T, N]``."""
+
+    @abstractmethod
+    def encode_padded(self, ids: list[list[int]]) -> Tensor:
+        """Vectors ``[T, D]`` or ``[T, K, D]`` of some tokenised sentences, which are padded."""
+
+    def encode_sentences(self, sentences: str | Sequence[str], batch_size: int = 64) -> Tensor:
         """Sentences to unit vectors ``[T, D]``; a string is one sentence.
 
         A model that scores a sentence by several vectors gives ``[T, K, D]``, with rows of zeros
         behind those of a sentence that has fewer than K.
+
+        Raises:
+            UserError: something among them is no text, or the model reads images alone.
         """
+        ids = self.token_ids(sentence_list(sentences))
+        if not ids:
+            return torch.zeros(0, self.dim, device=self.device)
+        return self.encode_ids(ids, batch_size)
 
-    def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        """Image-sentence scores ``[B, T]`` in [-1, 1], from what the two encoders gave."""
+    def token_ids(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Each sentence as `encode_ids` takes it."""
+        return self.tokenizer.encode(list(sentences), self.max_tokens)
 
-    def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        """A map over the regions for every image and sentence ``[B, T, N]``, of `map_kind`."""
+    def encode_ids(self, ids: Sequence[Sequence[int]], group: int = 64) -> Tensor:
+        """`encode_sentences` of tokenised sentences, of which equal ones are encoded once."""
+        return encode_distinct(ids, self.encode_padded, group)
 
-    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """The weights."""
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters live."""
+        return next(self.parameters()).device
+
+    def cropped(self, pixels: Tensor) -> Tensor:
+        """Grey levels in [0, 1], ``[B, 1, C, C]``, of prepared images cut to the input size.
+
+        Args:
+            pixels: uint8 ``[B, S, S]``, S the prepared size or the input size.
+        """
+        side = self.preprocessing.input_size
+        sizes = (side, self.preprocessing.prepare.size)
+        if pixels.dtype != torch.uint8 or pixels.ndim != 3 or pixels.shape[1] not in sizes:
+            raise ValueError(
+                f"expected uint8 images [B, S, S] with S in {sizes}, "
+                f"got {pixels.dtype} {tuple(pixels.shape)}"
+            )
+        start = (pixels.shape[1] - side) // 2
+        inside = slice(start, start + side)
+        return pixels[:, None, inside, inside].to(self.device).float() / 255
 
 
 def compares(model: ImageTextModel, beside: Literal["images", "regions"]) -> bool:
     """Whether a cosine of a sentence with whole images, or with regions, says something."""
-    rows = model.sentence_rows
+    rows = model.outputs.sentence_rows
     return rows is None or rows[beside == "regions"] is not None
 
 
@@ -165,16 +205,17 @@ def need_vectors(model: ImageTextModel, verb: str, *, several: bool = False) -> 
     Raises:
         UserError: saying what ``verb`` would need.
     """
-    if model.text_form == "none":
+    outputs = model.outputs
+    if outputs.text_form == "none":
         raise UserError(
             f"'{verb}' needs sentences, and this model reads images alone; see 'probe'."
         )
-    if model.text_form == "words" and not several:
+    if outputs.text_form == "words" and not several:
         raise UserError(
             f"'{verb}' needs one vector a sentence, and this model scores by words and regions; "
             "import it with --score whole."
         )
-    if model.sentence_rows is not None and not several:
+    if outputs.sentence_rows is not None and not several:
         raise UserError(
             f"'{verb}' needs one vector a sentence, and this model scores a sentence by several, "
             "or by more than a cosine; leave that out for it."

@@ -25,14 +25,12 @@ def load_model(
         UserError: no such folder, or one that holds no whole model of this format.
     """
     if (Path(folder) / "peer.yaml").is_file():
-        from medclip_debias.models.peers.peer import Peer
+        from medclip_debias.models.peers.peer import Peer, score_by_words
 
         peer = Peer.load(Path(folder), device, check=check)
-        if peer.settings.score == "whole":
-            return peer
-        from medclip_debias.models.peers.gloria_local import GloriaLocal
-
-        return GloriaLocal(peer, peer.settings.score)
+        if peer.settings.score != "whole":
+            score_by_words(peer, peer.settings.score)
+        return peer
     from medclip_debias.models.dual_encoder import DualEncoder
 
     return DualEncoder.load(Path(folder), device, check=check)

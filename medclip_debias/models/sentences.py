@@ -66,9 +66,9 @@ def one_vector(
 
 
 def encode_distinct(
-    ids: Sequence[Sequence[int]], encode: Callable[[Sequence[Sequence[int]]], Tensor], group: int
+    ids: Sequence[Sequence[int]], encode: Callable[[list[list[int]]], Tensor], group: int
 ) -> Tensor:
-    """Vectors ``[T, D]`` of tokenised sentences of any length.
+    """Vectors ``[T, D]`` or ``[T, K, D]`` of tokenised sentences of any length.
 
     Equal sentences are encoded once, and sentences of like length together, so that little of the
     work is padding.
@@ -78,11 +78,9 @@ def encode_distinct(
         encode: of some of them.
         group: sentences at a time.
     """
-    import torch
-
     distinct = sorted({tuple(row) for row in ids}, key=lambda row: (len(row), row))
-    starts = range(0, len(distinct), group)
-    vectors = torch.cat([encode(distinct[start : start + group]) for start in starts])
+    rows = [list(row) for row in distinct]
+    vectors = stacked([encode(rows[start : start + group]) for start in range(0, len(rows), group)])
     place = {row: number for number, row in enumerate(distinct)}
     return vectors[[place[tuple(row)] for row in ids]]
 

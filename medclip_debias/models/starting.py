@@ -102,7 +102,7 @@ def start_training(settings: StartSettings, where: str) -> tuple[TrainableModel,
     score = "the cosine of its whole-image vector, as published"
     if isinstance(model, Peer) and model.fusion is not None:
         score = "attention by cosine over its class token and regions, as published"
-    if not model.has_whole:
+    if not model.outputs.has_whole:
         score = f"'{model.similarity.settings.aggregator}' of its regions"
         score += ", as the start" if changed is None else ", unlike the start"
     provenance = model.provenance
@@ -135,9 +135,10 @@ def _bias(model: TrainableModel) -> float | None:
 
 def _trainable(model: ImageTextModel, folder: Path, where: str) -> TrainableModel:
     """``model``, if it is one whose towers say what trains, and by one vector a sentence."""
-    if not isinstance(model, DualEncoder | Peer):
+    assert isinstance(model, DualEncoder | Peer)
+    if model.outputs.text_form == "words":
         reason = "scores by words and regions as published; import it with --score whole"
-    elif model.text_form == "none":
+    elif model.outputs.text_form == "none":
         reason = "reads images alone; give its folder to model.image.weights of a new model"
     else:
         return model

@@ -28,8 +28,8 @@ from medclip_debias.models.hf_config import (
     text_config,
 )
 from medclip_debias.models.image_encoder import WEIGHT_FILES, weight_file
-from medclip_debias.models.interface import Head
 from medclip_debias.models.tokenizer_file import MAX_BYTES, padded, read_tokenizer
+from medclip_debias.models.tower import Tower
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -170,7 +170,7 @@ class ProjectionHead(nn.Module):
         return result
 
 
-class TextEncoder(nn.Module):
+class TextEncoder(Tower):
     """A sentence's vector: [CLS] or the mean of its tokens, through CXR-BERT's head if it has one.
 
     Args:
@@ -199,6 +199,7 @@ class TextEncoder(nn.Module):
         self.family = family_of(config, where)
         self.pooling = pooling
         self.bert: Any = make_text_model(config, where)
+        self.layer_lists = (f"bert.{self.family.layers}",)
         made = self.bert.config
         self.vocabulary, self.pad_id = made.vocab_size, made.pad_token_id
         self.longest = made.max_position_embeddings
@@ -215,22 +216,9 @@ class TextEncoder(nn.Module):
                 )
             self.head = ProjectionHead(self.width, projected, made.layer_norm_eps)
             self.width = projected
-
-    @property
-    def layers(self) -> list[nn.Module]:
-        """The transformer's layers, the lowest first."""
-        return list(self.bert.get_submodule(self.family.layers))
-
-    @property
-    def above(self) -> list[nn.Module]:
-        """What comes after the last layer."""
-        norm = getattr(self.bert, "final_norm", None)
-        return [module for module in (norm, self.head) if module is not None]
-
-    @property
-    def heads(self) -> list[Head]:
-        """The map into the shared space, where this is a peer's tower."""
-        return [] if self.head is None else [self.head]
+            self.into_space = ("head",)
+        norm = ("bert.final_norm",) if hasattr(self.bert, "final_norm") else ()
+        self.after_layers = (*norm, "head")
 
     @classmethod
     def from_folder(

@@ -239,7 +239,7 @@ class Page:
                     "lines": one.described(),
                     "warning": one.warning,
                     "maps": one.maps_warning,
-                    "kind": one.model.map_kind,
+                    "kind": one.model.outputs.map_kind,
                 }
                 for one in answers.models
             ],

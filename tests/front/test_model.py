@@ -25,12 +25,12 @@ from medclip_debias.front.model import Model, SyntheticModelWarning
 from medclip_debias.grounding.files import GroundOptions, ground_files
 from medclip_debias.grounding.settings import SuppressionRule
 from medclip_debias.grounding.suppression import save_rule
+from medclip_debias.models.peers.families import published_preprocessing
 from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.settings import (
     BertSettings,
     OpenClipSettings,
     PeerSettings,
-    published_preprocessing,
 )
 from medclip_debias.models.text_encoder import SentenceTokenizer
 from medclip_debias.phantom import PhantomSettings, generate

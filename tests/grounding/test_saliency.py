@@ -95,7 +95,7 @@ def test_scores_weights_and_gradients_stay(model, pixels, vectors, method):
     explained.region_scores(features, vectors)
     assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
     assert explained.content_hash == model.content_hash
-    assert explained.map_kind == method
+    assert explained.outputs.map_kind == method
     assert without_maps(explained) is model
 
 

@@ -92,7 +92,7 @@ def test_a_run_resumes_validates_and_leaves_a_model_that_loads(run, prepared_pha
     model = DualEncoder.load(result.model)
     assert model.self_test is not None
     assert model.self_test["status"] == "passed"
-    assert model.map_kind == ("cosine" if kind == "attention" else "attention")
+    assert model.outputs.map_kind == ("cosine" if kind == "attention" else "attention")
     images = torch.from_numpy(PreparedSet.open(prepared_phantom).pixels[:3].copy())
     with torch.no_grad():
         sentences = model.encode_sentences(["There is a nodule.", "Clear.", ""])

@@ -32,7 +32,7 @@ from medclip_debias.models.backbones import resnet
 from medclip_debias.models.backbones.resnet import Arch
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.load import load_model
-from medclip_debias.models.peers import text as peer_text
+from medclip_debias.models.peers import tokenizers as peer_tokenizers
 from medclip_debias.models.peers.clip_towers import HfClipImages
 from medclip_debias.models.peers.open_clip import installed_merges
 from medclip_debias.models.peers.peer import Peer
@@ -47,7 +47,7 @@ from medclip_debias.models.peers.settings import (
     PeerSettings,
     ResNetSettings,
 )
-from medclip_debias.models.peers.text import ClipTokenizer
+from medclip_debias.models.peers.tokenizers import ClipTokenizer
 from medclip_debias.models.text_encoder import SentenceTokenizer
 from medclip_debias.training.optim import frozen_part
 from medclip_debias.training.settings import RunSettings, TrainSettings
@@ -140,7 +140,7 @@ def start(prepared_phantom, small_language_model, tmp_path_factory):
     stages = ((1, 16, 1), (1, 16, 2), (1, 32, 2), (1, 32, 2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(resnet.ARCHITECTURES, "resnet50", Arch("bottleneck", 16, 7, True, stages))
-        patch.setattr(peer_text, "MERGES", MERGES)
+        patch.setattr(peer_tokenizers, "MERGES", MERGES)
         yield make
 
 
@@ -208,7 +208,7 @@ def test_towers_of_timm_and_attending_scores_train_from_their_own_score(name, st
         torch.testing.assert_close(scores(again, images), scores(after, images), atol=1e-5, rtol=0)
         other = Trainer(run_of(folder, "regions", similarity=SimilaritySettings())).model
         assert other.fusion is None
-        assert not other.has_whole
+        assert not other.outputs.has_whole
 
 
 def test_a_sharper_attention_than_is_trained_here_is_refused(start, run_of, tmp_path):
@@ -293,7 +293,7 @@ def test_training_lowers_the_loss_and_the_folder_loads_scores_and_says_its_start
     assert not torch.allclose(scores(model, images), scores(first(folder), images), atol=1e-4)
     assert 1 <= model.learned_scale <= 100
     assert model.learned_scale != pytest.approx(20.0, abs=1e-6)
-    assert model.has_whole == (kind != "ours")
+    assert model.outputs.has_whole == (kind != "ours")
     where = region_grid(model)
     maps = model.region_scores(model.encode_images(images), model.encode_sentences(SENTENCES))
     assert maps.shape == (4, 2, where.rows * where.columns)
@@ -378,7 +378,7 @@ def test_a_peer_may_train_by_its_regions_instead(start, run_of):
     model = load_model(train(settings, say=said.append).model)
     images = images_of(settings)
     features, vectors = model.encode_images(images), model.encode_sentences(SENTENCES)
-    assert not model.has_whole
+    assert not model.outputs.has_whole
     assert features.whole is None
     assert torch.equal(model.score(features, vectors), model.similarity(features.regions, vectors))
     assert "'lse_nl' of its regions, unlike the start" in said[1]

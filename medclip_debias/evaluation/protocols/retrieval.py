@@ -211,7 +211,7 @@ class BoxRetrieval(Protocol):
         from medclip_debias.models.interface import compares
 
         self._compares = compares(model, "regions")
-        own = one_vector(vectors, model.sentence_rows, "regions")
+        own = one_vector(vectors, model.outputs.sentence_rows, "regions")
         self._grid, self._vectors = without_maps(model).grid, finite(own, self.name)
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:

@@ -218,7 +218,7 @@ class SentenceBoxes(Protocol):
 
     def _items(self, rule: SuppressionRule) -> tuple[pd.DataFrame, dict[float, Detections]]:
         asked = self._queries.queries
-        vectors = one_vector(self._vectors, self._model.sentence_rows).cpu().numpy()
+        vectors = one_vector(self._vectors, self._model.outputs.sentence_rows).cpu().numpy()
         levels = rule.levels(vectors) if rule.evidence == "offset" else np.zeros(len(vectors))
         names = self._data.images["image_id"]
         patients = patients_of(self._data, [query.row for query in asked])

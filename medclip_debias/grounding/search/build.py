@@ -94,12 +94,12 @@ def build_index(
     check_sample(data)
     model = load_model(Path(model_folder), best_device(device))
     # Of other models with several vectors a sentence `_queries` says more.
-    need_vectors(model, "index", several=model.text_form != "words")
+    need_vectors(model, "index", several=model.outputs.text_form != "words")
     check_preparation(model.preprocessing, data)
     texts = _texts(data, sentences)
     work = _workplace(out, [FORMAT, model.content_hash, data.content_hash, settings.batch_size])
     rows, columns = model.grid.shape
-    kept = 1 if model.whole_alone else rows * columns + model.has_whole
+    kept = 1 if model.outputs.whole_alone else rows * columns + model.outputs.has_whole
     shape = (len(data), kept, model.dim)
     steps = 2 * len(data)
     _check_room(work, 2 * shape[0] * shape[1] * shape[2])

@@ -50,6 +50,7 @@ class ResNetRegions(ImageEncoder):
 
     Args:
         arch: a name in `ARCHITECTURES`.
+        channels: of the input, 1 or for some peers 3.
 
     Attributes:
         width: channels C of a region.
@@ -60,7 +61,7 @@ class ResNetRegions(ImageEncoder):
     Shape: grey images ``[B, 1, H, W]`` to ``[B, C, ceil(H / stride), ceil(W / stride)]``.
     """
 
-    def __init__(self, arch: str = "resnet18") -> None:
+    def __init__(self, arch: str = "resnet18", channels: int = 1) -> None:
         from torchvision.models.resnet import BasicBlock, Bottleneck
 
         super().__init__()
@@ -70,7 +71,7 @@ class ResNetRegions(ImageEncoder):
         self.config = {}
         self.first_centre = 0.5
         self.conv1 = nn.Conv2d(
-            1,
+            channels,
             spec.stem_width,
             spec.stem_kernel,
             stride=2,

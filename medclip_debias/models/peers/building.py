@@ -1,4 +1,4 @@
-"""The parts of a peer as its settings name them: towers, similarity, and where regions lie."""
+"""The parts of a peer as its settings name them: towers, similarity, tokenizer, and the grid."""
 
 from __future__ import annotations
 
@@ -11,22 +11,8 @@ from medclip_debias.config import SimilaritySettings
 from medclip_debias.errors import UserError
 from medclip_debias.models.aggregators import SHARP_MAX, SHARP_MIN
 from medclip_debias.models.hf_config import check_room
-from medclip_debias.models.peers.clip_towers import (
-    HfClipImages,
-    HfClipText,
-    OpenClipImages,
-    OpenClipText,
-)
+from medclip_debias.models.peers import clip_towers, images, sentence_towers
 from medclip_debias.models.peers.fusion import SimilarityAttention, build_fusion
-from medclip_debias.models.peers.images import (
-    BioViLImages,
-    DinoImages,
-    GloriaImages,
-    MedClipResNet,
-    MedClipSwin,
-)
-from medclip_debias.models.peers.piece_tokenizer import PieceTokenizer
-from medclip_debias.models.peers.sentence_towers import CarzeroText, EncoderText, MgcaText
 from medclip_debias.models.peers.settings import (
     Dinov2Settings,
     EncoderTextSettings,
@@ -43,21 +29,16 @@ from medclip_debias.models.peers.settings import (
     ViTSettings,
     WordsTextSettings,
 )
-from medclip_debias.models.peers.text import BertTower, ClipTokenizer, NoTokenizer
-from medclip_debias.models.peers.trunks import (
-    CarzeroImages,
-    CxrClipResNet,
-    CxrClipSwin,
-    Dinov2Images,
-    MgcaResNet,
-    MgcaViT,
-    QueriedResNet,
+from medclip_debias.models.peers.tokenizers import (
+    ClipTokenizer,
+    NoTokenizer,
+    PeerTokenizer,
+    PieceTokenizer,
 )
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.similarity import SCALE_MAX, SCALE_MIN, Similarity
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
-
-PeerTokenizer = SentenceTokenizer | ClipTokenizer | PieceTokenizer | NoTokenizer
+from medclip_debias.models.tower import Tower
 
 
 def read_tokenizer(settings: PeerSettings, folder: Path) -> PeerTokenizer:
@@ -66,7 +47,7 @@ def read_tokenizer(settings: PeerSettings, folder: Path) -> PeerTokenizer:
     if isinstance(text, NoTextSettings):
         return NoTokenizer()
     if isinstance(text, OpenClipTextSettings | HfClipTextSettings):
-        return PieceTokenizer.load(folder) if text.pieces else ClipTokenizer.load(folder)
+        return (PieceTokenizer if text.pieces else ClipTokenizer).load(folder)
     return SentenceTokenizer.load(folder)
 
 
@@ -74,12 +55,12 @@ def check_buildable(settings: PeerSettings, weights: Path, where: str) -> None:
     """Refuse an architecture that does not fit itself, or that the weights cannot fill."""
     try:
         with torch.device("meta"):
-            towers = nn.ModuleList(build_towers(settings))
+            parts = nn.ModuleList(build_towers(settings))
             fusion = build_fusion(settings.fusion, settings.dim)
         if fusion is not None:
-            towers.append(fusion)
+            parts.append(fusion)
             if settings.similarity is not None:
-                towers.append(build_similarity(settings))
+                parts.append(build_similarity(settings))
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
     # Each library's modules have their own words for widths that no head divides, and the like.
@@ -87,7 +68,7 @@ def check_buildable(settings: PeerSettings, weights: Path, where: str) -> None:
         raise UserError(
             f"{where}: no model can be built of its 'architecture' ({type(error).__name__})."
         ) from error
-    check_room(towers, weights, where)
+    check_room(parts, weights, where)
 
 
 def build_similarity(settings: PeerSettings, fusion: nn.Module | None = None) -> Similarity:
@@ -98,7 +79,7 @@ def build_similarity(settings: PeerSettings, fusion: nn.Module | None = None) ->
     Raises:
         UserError: that temperature is outside of the bounds of what is trained here.
     """
-    given = settings.similarity
+    similarity = settings.similarity
     if settings.fusion is not None:
         # `SimilarityAttention`, over the class token and the regions.
         sharpness = fusion.sharpness if isinstance(fusion, SimilarityAttention) else SHARP_MIN
@@ -108,103 +89,100 @@ def build_similarity(settings: PeerSettings, fusion: nn.Module | None = None) ->
                 f"is trained here lies from 1 / {SHARP_MAX:g} to 1 / {SHARP_MIN:g}; choose a "
                 "similarity of its regions in model.similarity."
             )
-        given = SimilaritySettings(
+        similarity = SimilaritySettings(
             aggregator="attention", attention_value="region", temperature=sharpness
         )
-    elif not isinstance(given, SimilaritySettings):
-        given = SimilaritySettings(aggregator="mean")
+    elif not isinstance(similarity, SimilaritySettings):
+        similarity = SimilaritySettings(aggregator="mean")
     if settings.scale is not None:
         scale = min(max(settings.scale, SCALE_MIN), SCALE_MAX)
-        given = given.model_copy(update={"initial_scale": scale})
-    return Similarity(given, settings.dim)
+        similarity = similarity.model_copy(update={"initial_scale": scale})
+    return Similarity(similarity, settings.dim)
 
 
-def build_towers(settings: PeerSettings) -> tuple[nn.Module, nn.Module]:
+def build_towers(settings: PeerSettings) -> tuple[Tower, Tower]:
     """The image tower and the text tower, with weights at random."""
-    image, dim = settings.image, settings.dim
-    text = settings.text
+    return _image_tower(settings), _text_tower(settings)
+
+
+def _image_tower(settings: PeerSettings) -> Tower:
+    kind, image, dim = settings.kind, settings.image, settings.dim
     match image:
-        case Dinov2Settings():
-            vision: nn.Module = Dinov2Images(image, dim)
-        case ViTSettings() if settings.kind == "carzero":
-            vision = CarzeroImages(image)
-        case ViTSettings():
-            hidden = text.hidden if isinstance(text, WordsTextSettings) else 0
-            vision = MgcaViT(image, dim, hidden)
-        case ResNetSettings() if settings.kind in ("kad", "medklip"):
-            vision = QueriedResNet(image, dim)
-        case ResNetSettings() if settings.kind == "mgca":
-            vision = MgcaResNet(image, dim)
-        case ResNetSettings() if settings.kind == "cxr_clip":
-            vision = CxrClipResNet(dim)
-        case SwinSettings() if settings.kind == "cxr_clip":
-            vision = CxrClipSwin(image, dim)
         case OpenClipSettings():
-            vision = OpenClipImages(image, dim)
+            return clip_towers.OpenClipImages(image, dim)
         case HfClipSettings():
-            vision = HfClipImages(image, dim)
-        case SwinSettings():
-            vision = MedClipSwin(image, dim)
+            return clip_towers.HfClipImages(image, dim)
         case RadDinoSettings():
-            vision = DinoImages(image)
-        case ResNetSettings() if settings.kind in ("gloria", "afloc"):
-            vision = GloriaImages(dim)
-        case ResNetSettings() if settings.kind == "medclip":
-            vision = MedClipResNet(dim)
-        case ResNetSettings():
-            vision = BioViLImages(image, dim)
-    if isinstance(text, OpenClipTextSettings):
-        return vision, OpenClipText(text, dim)
-    if isinstance(text, HfClipTextSettings):
-        return vision, HfClipText(text, dim)
-    if isinstance(text, NoTextSettings):
-        return vision, nn.Identity()
-    if isinstance(text, EncoderTextSettings):
-        return vision, EncoderText(text, dim)
-    if isinstance(text, WordsTextSettings):
-        return vision, CarzeroText(text) if text.positions else MgcaText(text, dim)
+            return images.DinoImages(image)
+        case Dinov2Settings():
+            return images.Dinov2Images(image, dim)
+        case SwinSettings():
+            return images.SwinImages(image, kind, dim)
+        case ViTSettings() if kind == "carzero":
+            return images.CarzeroImages(image)
+        case ViTSettings():
+            hidden = getattr(settings.text, "hidden", 0)
+            return images.MgcaViT(image, dim, hidden)
+    match kind:  # on a ResNet-50
+        case "gloria" | "afloc":
+            return images.GloriaImages(dim)
+        case "medclip" | "cxr_clip":
+            return images.MeanOfResNet(kind, dim)
+        case "mgca":
+            return images.MgcaResNet(image, dim)
+        case "kad" | "medklip":
+            return images.QueriedResNet(image, dim)
+    return images.BioViLImages(image, dim)
+
+
+def _text_tower(settings: PeerSettings) -> Tower:
+    text, dim = settings.text, settings.dim
+    match text:
+        case OpenClipTextSettings():
+            return clip_towers.OpenClipText(text, dim)
+        case HfClipTextSettings():
+            return clip_towers.HfClipText(text, dim)
+        case NoTextSettings():
+            return Tower()
+        case EncoderTextSettings():
+            return sentence_towers.EncoderText(text, dim)
+        case WordsTextSettings() if text.positions:
+            return sentence_towers.CarzeroText(text)
+        case WordsTextSettings():
+            return sentence_towers.MgcaText(text, dim)
     if text.pooling == "projection":
-        return vision, TextEncoder(text.config, use_projection_head=True)
-    return vision, BertTower(text, dim)
-
-
-def _patch(image: object) -> int:
-    """Side of the patches that an encoder cuts its input into; 0 for another."""
-    if isinstance(image, ViTSettings):
-        return image.patch
-    if isinstance(image, HfClipSettings):
-        return image.stride
-    if isinstance(image, RadDinoSettings):
-        return int(image.config.get("patch_size", 14))
-    return image.stride if isinstance(image, OpenClipSettings) and not image.resnet else 0
+        return TextEncoder(text.config, use_projection_head=True)
+    return sentence_towers.BertTower(text, dim)
 
 
 def region_grid(settings: PeerSettings, preprocessing: PeerPreprocessing) -> RegionGrid:
     """Where the regions lie in the central crop that `Peer.normalise` takes."""
     side = preprocessing.input_size
     network = preprocessing.network_size or side
-    image = settings.image
-    patch = _patch(image)
-    if patch:
-        count, pixel = network // patch, side / network
-        return RegionGrid(count, count, patch * pixel, patch * pixel / 2)
-    if isinstance(image, SwinSettings):
-        count = network // 32
-        return RegionGrid.patches(count, count, float(side))
-    if isinstance(image, OpenClipSettings):  # CLIP's ResNet
-        count = network // 32
-        # The strided stem centres its first place on the first pixel; each of the four average
-        # pools of two puts the centre half a step further: .5 + 1 + 2 + 4 + 8.
-        return RegionGrid(count, count, 32, 15.5)
-    if isinstance(image, Dinov2Settings):
-        count = network // int(image.config.get("patch_size", 14))
-        return RegionGrid.patches(count, count, float(side))
-    third = settings.kind in ("gloria", "mgca", "afloc")
-    third |= isinstance(image, ResNetSettings) and image.stage == 3
-    stride = 16 if third else 32
-    count = -(-network // stride)
-    if network == side:
-        return RegionGrid(count, count, stride, 0.5)
-    # Corners stay on corners: the centre of pixel i of the network's input is that of pixel
-    # i (side - 1) / (network - 1) of the crop.
-    return RegionGrid(count, count, stride * (side - 1) / (network - 1), 0.5)
+    match settings.image:
+        case ResNetSettings() as image:
+            third = image.stage == 3 or settings.kind in ("gloria", "mgca", "afloc")
+            stride = 16 if third else 32
+            count = -(-network // stride)
+            if network == side:
+                return RegionGrid(count, count, stride, 0.5)
+            # Corners stay on corners: the centre of pixel i of the network's input is that of
+            # pixel i (side - 1) / (network - 1) of the crop.
+            return RegionGrid(count, count, stride * (side - 1) / (network - 1), 0.5)
+        case OpenClipSettings() as image if image.resnet:
+            # The strided stem centres its first place on the first pixel; each of the four average
+            # pools of two puts the centre half a step further: .5 + 1 + 2 + 4 + 8.
+            return RegionGrid(network // 32, network // 32, 32, 15.5)
+        case SwinSettings():
+            return RegionGrid.patches(network // 32, network // 32, float(side))
+        case Dinov2Settings() as image:
+            count = network // int(image.config.get("patch_size", 14))
+            return RegionGrid.patches(count, count, float(side))
+        case RadDinoSettings() as image:
+            patch = int(image.config.get("patch_size", 14))
+        case ViTSettings() as image:
+            patch = image.patch
+        case image:
+            patch = image.stride
+    count, width = network // patch, patch * (side / network)
+    return RegionGrid(count, count, width, width / 2)

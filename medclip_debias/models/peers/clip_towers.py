@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from medclip_debias.errors import UserError
 from medclip_debias.models.backbones.timm_trunk import trunk_kind, trunk_layers
-from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.settings import (
     HfClipSettings,
     HfClipTextSettings,
     OpenClipSettings,
     OpenClipTextSettings,
 )
+from medclip_debias.models.tower import Head, Tower
 
 
 def open_clip_networks() -> Any:
@@ -53,7 +53,7 @@ def own_value(attention: nn.MultiheadAttention, keys: Tensor) -> Tensor:
     return result
 
 
-class OpenClipImages(nn.Module):
+class OpenClipImages(Tower):
     """An image tower of open_clip: its vision transformer, CLIP's ResNet, or a network of timm."""
 
     def __init__(self, settings: OpenClipSettings, dim: int) -> None:
@@ -140,8 +140,12 @@ class OpenClipImages(nn.Module):
         return [p for p in parts if isinstance(p, nn.Module) and list(p.parameters())]
 
 
-class OpenClipText(nn.Module):
+class OpenClipText(Tower):
     """A text tower of open_clip: CLIP's, SigLIP's, or CoCa's."""
+
+    layer_lists = ("text.transformer.resblocks",)
+    after_layers = ("text.ln_final",)
+    into_space = ("text.text_projection",)
 
     def __init__(self, settings: OpenClipTextSettings, dim: int) -> None:
         super().__init__()
@@ -156,24 +160,15 @@ class OpenClipText(nn.Module):
         vectors: Tensor = self.text(F.pad(ids, (0, self.context - ids.shape[1]), value=self.pad))
         return vectors
 
-    @property
-    def layers(self) -> list[nn.Module]:
-        """The blocks, the lowest first."""
-        return list(self.text.transformer.resblocks)
 
-    @property
-    def above(self) -> list[nn.Module]:
-        """The last norm."""
-        return [self.text.ln_final]
+class HfClipImages(Tower):
+    """The image tower of transformers' CLIP or SigLIP.
 
-    @property
-    def heads(self) -> list[Head]:
-        """The map into the shared space."""
-        return [self.text.text_projection]
+    SigLIP has no map into the space; its pooling is taken for it.
+    """
 
-
-class HfClipImages(nn.Module):
-    """The image tower of transformers' CLIP or SigLIP."""
+    layer_lists = ("tower.encoder.layers",)
+    after_layers = ("tower.post_layernorm",)
 
     def __init__(self, settings: HfClipSettings, dim: int) -> None:
         from transformers import (
@@ -185,6 +180,7 @@ class HfClipImages(nn.Module):
 
         super().__init__()
         self.siglip = settings.family == "siglip"
+        self.into_space = ("tower.head" if self.siglip else "projection",)
         if self.siglip:
             self.tower: Any = SiglipVisionModel(SiglipVisionConfig(**settings.config))
             width = self.tower.config.hidden_size
@@ -196,38 +192,27 @@ class HfClipImages(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised ``[B, 3, S, S]`` to regions ``[B, N, dim]`` and whole ``[B, dim]``."""
-        found = self.tower(pixel_values=images)
+        out = self.tower(pixel_values=images)
         if not self.siglip:
-            patches = self.tower.post_layernorm(found.last_hidden_state[:, 1:])
-            return self.projection(patches), self.projection(found.pooler_output)
-        patches = found.last_hidden_state
+            patches = self.tower.post_layernorm(out.last_hidden_state[:, 1:])
+            return self.projection(patches), self.projection(out.pooler_output)
+        patches = out.last_hidden_state
         alone = self.tower.head(patches.flatten(0, 1)[:, None])
-        return alone.unflatten(0, patches.shape[:2]), found.pooler_output
-
-    @property
-    def layers(self) -> list[nn.Module]:
-        """The blocks, the lowest first."""
-        return list(self.tower.encoder.layers)
-
-    @property
-    def above(self) -> list[nn.Module]:
-        """The last norm."""
-        return [self.tower.post_layernorm]
-
-    @property
-    def heads(self) -> list[Head]:
-        """The map into the shared space; of SigLIP, which has none, the pooling."""
-        return [self.tower.head if self.siglip else self.projection]
+        return alone.unflatten(0, patches.shape[:2]), out.pooler_output
 
 
-class HfClipText(nn.Module):
+class HfClipText(Tower):
     """The text tower of transformers' CLIP or SigLIP."""
+
+    layer_lists = ("tower.encoder.layers",)
+    after_layers = ("tower.final_layer_norm",)
 
     def __init__(self, settings: HfClipTextSettings, dim: int) -> None:
         from transformers import CLIPTextConfig, CLIPTextModel, SiglipTextConfig, SiglipTextModel
 
         super().__init__()
         self.siglip, self.pad = settings.family == "siglip", settings.pad
+        self.into_space = ("tower.head" if self.siglip else "projection",)
         if self.siglip:
             config = SiglipTextConfig(**settings.config)
             self.tower: Any = SiglipTextModel(config)
@@ -256,18 +241,3 @@ class HfClipText(nn.Module):
         ids = F.pad(ids, (0, self.context - ids.shape[1]), value=self.pad)
         pooled: Tensor = self.tower(input_ids=ids).pooler_output
         return pooled
-
-    @property
-    def layers(self) -> list[nn.Module]:
-        """The blocks, the lowest first."""
-        return list(self.tower.encoder.layers)
-
-    @property
-    def above(self) -> list[nn.Module]:
-        """The last norm."""
-        return [self.tower.final_layer_norm]
-
-    @property
-    def heads(self) -> list[Head]:
-        """The map into the shared space."""
-        return [self.tower.head if self.siglip else self.projection]

@@ -18,7 +18,6 @@ from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
 from medclip_debias.models.backbones.dinov2 import Dinov2Regions
 from medclip_debias.models.checkpoint import Names, renamed, shape_of
-from medclip_debias.models.peers.piece_tokenizer import PieceTokenizer, read_pieces
 from medclip_debias.models.peers.settings import (
     HfClipSettings,
     HfClipTextSettings,
@@ -27,11 +26,16 @@ from medclip_debias.models.peers.settings import (
     PeerSettings,
     RadDinoSettings,
 )
-from medclip_debias.models.peers.text import ClipTokenizer, NoTokenizer, checked
+from medclip_debias.models.peers.tokenizers import (
+    ClipTokenizer,
+    NoTokenizer,
+    PeerTokenizer,
+    checked,
+    read_pieces,
+)
 
-Tokenizer = ClipTokenizer | PieceTokenizer | NoTokenizer
 State = Mapping[str, Tensor]
-FolderRead = tuple[PeerSettings, dict[str, Tensor], Tokenizer]
+FolderRead = tuple[PeerSettings, dict[str, Tensor], PeerTokenizer]
 _LARGEST = 16 << 20
 
 NAMES: Names = (

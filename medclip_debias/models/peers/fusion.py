@@ -9,13 +9,14 @@ import math
 import re
 from abc import abstractmethod
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from medclip_debias.models.interface import MapKind, SentenceRows
+from medclip_debias.errors import UserError
+from medclip_debias.models.interface import Outputs
 from medclip_debias.models.peers.settings import FusionSettings
 from medclip_debias.models.similarity import region_scores
 
@@ -32,18 +33,13 @@ class Fusion(nn.Module):
     """Base: scores and maps from an image's tokens and what the text tower gave.
 
     Attributes:
-        map_kind: what `maps` holds.
-        takes_whole: whether the first token is the whole image; else all tokens are regions.
-        whole_alone: whether `scores` reads the first token alone.
+        outputs: of the model that has it; with ``has_whole`` the first token is the whole image,
+            else all tokens are regions.
         raw: whether it takes vectors as they leave the towers, of any length.
-        sentence_rows: as in `medclip_debias.models.interface.ImageTextModel`.
     """
 
-    map_kind: ClassVar[MapKind] = "cosine"
-    takes_whole: ClassVar[bool] = True
-    whole_alone: ClassVar[bool] = False
+    outputs: ClassVar[Outputs]
     raw: ClassVar[bool] = False
-    sentence_rows: ClassVar[SentenceRows | None] = None
 
     @property
     def scale(self) -> float | None:
@@ -66,6 +62,8 @@ class SimilarityAttention(Fusion):
     mean of the unit tokens under these weights. The map is the cosines themselves. ``t`` is the
     learned temperature of the loss, unless the attention has its own.
     """
+
+    outputs: ClassVar[Outputs] = Outputs(has_whole=True)
 
     def __init__(self, own_attention: bool) -> None:
         super().__init__()
@@ -119,8 +117,7 @@ class QueryAttention(Fusion):
         dim: D.
     """
 
-    map_kind: ClassVar[MapKind] = "attention"
-    sentence_rows: ClassVar[SentenceRows | None] = (0, 0)
+    outputs: ClassVar[Outputs] = Outputs(has_whole=True, sentence_rows=(0, 0), map_kind="attention")
 
     def __init__(self, settings: FusionSettings, dim: int) -> None:
         super().__init__()
@@ -206,8 +203,7 @@ class TwoSpaces(Fusion):
     vectors in the space of the regions. So the map is the mean over the words of their cosines.
     """
 
-    whole_alone: ClassVar[bool] = True
-    sentence_rows: ClassVar[SentenceRows | None] = (0, 1)
+    outputs: ClassVar[Outputs] = Outputs(has_whole=True, whole_alone=True, sentence_rows=(0, 1))
 
     def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
         """See `Fusion.scores`."""
@@ -227,9 +223,8 @@ class Products(Fusion):
     ``[T, 1, D]``.
     """
 
-    whole_alone: ClassVar[bool] = True
+    outputs: ClassVar[Outputs] = Outputs(has_whole=True, whole_alone=True, sentence_rows=(0, 0))
     raw: ClassVar[bool] = True
-    sentence_rows: ClassVar[SentenceRows | None] = (0, 0)
 
     def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
         """See `Fusion.scores`."""
@@ -238,6 +233,68 @@ class Products(Fusion):
     def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
         """See `Fusion.maps`."""
         return region_scores(tokens[:, 1:], sentences[:, 0]) / UNBOUNDED_SCALE
+
+
+class WordAttention(Fusion):
+    """GLoRIA's local score (Huang et al. 2021, section 3.2): words attend to regions.
+
+    With words ``w`` and regions ``v`` as they leave the two towers (not of unit length): each
+    region shares its weight among the words, ``softmax over w of <v, w>``; each word takes its mean
+    region by ``a = softmax over v of 4 times that weight`` (equations 4 and 5), ``c = sum of a v``;
+    and an image and a sentence are as alike as their best word, ``max over w of cos(w, c)``. That
+    is the score of the authors' ``get_local_similarities``, which returns 5 times it. The map is
+    the mean of the words' attention.
+
+    With ``both`` it is that of the authors' zero-shot classification, the mean of their local and
+    global similarities, ``(5 local + cosine) / 2``, of which a third is taken, so that it lies in
+    [-1, 1]; no order changes. A sentence is its own unit vector and those of its words
+    ``[T, 1 + W, D]``, padded with zeros.
+
+    Two slips of the published code are not followed. It counts the letters of a sentence where
+    words are meant, so that [SEP] and padding take part. And it drops sentences of one word.
+    """
+
+    outputs: ClassVar[Outputs] = Outputs(
+        has_whole=True, sentence_rows=(0, 0), text_form="words", map_kind="attention"
+    )
+    raw: ClassVar[bool] = True
+
+    def __init__(self, score: Literal["local", "both"]) -> None:
+        super().__init__()
+        self.score = score
+
+    def check_words(self, sentences: Tensor) -> None:
+        """Refuse a sentence without words."""
+        empty = (~sentences[:, 1:].flatten(1).any(dim=1)).nonzero()
+        if len(empty):
+            number = int(empty[0]) + 1
+            raise UserError(f"Sentence {number} holds no word of letters or digits; write one.")
+
+    def attention(self, regions: Tensor, words: Tensor) -> Tensor:
+        """How each word ``[W, D]`` spreads over the regions: ``[B, W, N]``; rows sum to one."""
+        shares = (regions @ words.T).softmax(dim=-1)
+        return (4 * shares).softmax(dim=1).transpose(1, 2)
+
+    def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
+        """See `Fusion.scores`."""
+        regions, best = tokens[:, 1:], []
+        for words in _words(sentences):
+            seen = self.attention(regions, words) @ regions
+            best.append(F.cosine_similarity(seen, words, dim=-1).amax(dim=1))
+        local = torch.stack(best, dim=1) if best else regions.new_zeros(len(regions), 0)
+        if self.score == "local":
+            return local
+        return (5 * local + F.normalize(tokens[:, 0], dim=-1) @ sentences[:, 0].T) / 6
+
+    def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
+        """See `Fusion.maps`; each map sums to one."""
+        maps = [self.attention(tokens[:, 1:], words).mean(dim=1) for words in _words(sentences)]
+        return torch.stack(maps, dim=1)
+
+
+def _words(sentences: Tensor) -> list[Tensor]:
+    """The words of each sentence ``[W, D]``, without the padding, which is exactly zero."""
+    return [words[words.abs().sum(dim=-1) > 0] for words in sentences[:, 1:]]
 
 
 class QueryNetwork(Fusion):
@@ -257,10 +314,8 @@ class QueryNetwork(Fusion):
         book: the book's queries ``[Q, D]``; `..peer.Peer` encodes them.
     """
 
-    map_kind: ClassVar[MapKind] = "attention"
-    takes_whole: ClassVar[bool] = False
+    outputs: ClassVar[Outputs] = Outputs(sentence_rows=(None, None), map_kind="attention")
     raw: ClassVar[bool] = True
-    sentence_rows: ClassVar[SentenceRows | None] = (None, None)
 
     def __init__(self, settings: FusionSettings, dim: int) -> None:
         super().__init__()

@@ -1,34 +1,44 @@
-"""Image towers on trunks of others: BioViL, BioViL-T, GLoRIA, MedCLIP, RAD-DINO.
+"""Image towers on ResNet, Swin, DINOv2 and timm's ViT; those of CLIP's kin are in `..clip_towers`.
 
-Grey images enter one channel wide: the published first layers see the same channel three times,
-which is one channel with the three summed filters (`checkpoint.summed_channels`).
+Where a network was trained on grey images in three equal channels, it reads one channel, whose
+first filters are the sum of the three (`..checkpoint.summed_channels`).
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from medclip_debias.models.backbones.dinov2 import Dinov2Regions
 from medclip_debias.models.backbones.resnet import ResNetRegions
+from medclip_debias.models.backbones.timm_trunk import timm_package
 from medclip_debias.models.hf_config import hf_config
-from medclip_debias.models.interface import Head
 from medclip_debias.models.peers.settings import (
+    Dinov2Settings,
+    Kind,
     RadDinoSettings,
     ResNetSettings,
     SwinSettings,
+    ViTSettings,
 )
+from medclip_debias.models.tower import Tower
 
 
-class BioViLImages(nn.Module):
+class BioViLImages(Tower):
     """BioViL (Boecking et al. 2022): ResNet-50, then 1x1 conv, batch norm, ReLU, 1x1 conv.
 
     With ``settings.temporal`` it is BioViL-T (Bannur et al. 2023): the regions are mapped to 256
     channels, joined with 256 that hold what changed since a previous image, or a learned vector
     when there is none.
     """
+
+    layer_lists = ("encoder.layers",)
+    after_layers = ("backbone_to_vit", "vit_pooler")
+    into_space = ("projector",)
 
     def __init__(self, settings: ResNetSettings, dim: int) -> None:
         super().__init__()
@@ -60,21 +70,6 @@ class BioViLImages(nn.Module):
             x = torch.cat([x, change], dim=1)
         regions = self.projector(x).flatten(2).transpose(1, 2)
         return regions, regions.mean(dim=1)
-
-    @property
-    def layers(self) -> list[nn.Module]:
-        """The stages, the lowest first."""
-        return self.encoder.layers
-
-    @property
-    def above(self) -> list[nn.Module]:
-        """What compares two images, in BioViL-T."""
-        return [x for x in (self.backbone_to_vit, self.vit_pooler) if x is not None]
-
-    @property
-    def heads(self) -> list[Head]:
-        """The map into the shared space."""
-        return [self.projector]
 
 
 class TemporalPooler(nn.Module):
@@ -152,28 +147,23 @@ def sine_places(side: int, width: int) -> Tensor:
     return torch.cat([rows, columns], dim=-1).reshape(side * side, width)
 
 
-class _OnResNet(nn.Module):
-    """A tower whose layers are those of its ResNet."""
+class _OnResNet(Tower):
+    """A tower whose layers are those of its ResNet-50."""
 
-    model: ResNetRegions
+    layer_lists = ("model.layers",)
 
-    @property
-    def layers(self) -> list[nn.Module]:
-        """The stages, the lowest first."""
-        return self.model.layers
-
-    @property
-    def above(self) -> list[nn.Module]:
-        """Nothing."""
-        return []
+    def __init__(self, channels: int = 1) -> None:
+        super().__init__()
+        self.model = ResNetRegions("resnet50", channels)
 
 
 class GloriaImages(_OnResNet):
     """GLoRIA (Huang et al. 2021): regions from layer 3, the whole from the pooled layer 4."""
 
+    into_space = ("local_embedder", "global_embedder")
+
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.model = ResNetRegions("resnet50")
         self.local_embedder = nn.Conv2d(self.model.width // 2, dim, 1, bias=False)
         self.global_embedder = nn.Linear(self.model.width, dim)
 
@@ -183,72 +173,121 @@ class GloriaImages(_OnResNet):
         whole = self.global_embedder(self.model.features_after(local, 3).mean(dim=(2, 3)))
         return self.local_embedder(local).flatten(2).transpose(1, 2), whole
 
-    @property
-    def heads(self) -> list[Head]:
-        """The maps into the shared space, of regions and of the whole."""
-        return [self.local_embedder, self.global_embedder]
 
+class MgcaResNet(_OnResNet):
+    """MGCA (Wang et al. 2022): as GLoRIA, with `Embedding` for both maps."""
 
-class MedClipResNet(_OnResNet):
-    """MedCLIP (Wang et al. 2022) on a ResNet-50 whose ``fc`` maps to the shared space.
+    into_space = ("local_embed", "global_embed")
 
-    Pooling and ``fc`` are linear, so the published vector is the mean of the regions that ``fc``
-    maps one by one: class activation mapping, exactly.
-    """
-
-    def __init__(self, dim: int) -> None:
+    def __init__(self, settings: ResNetSettings, dim: int) -> None:
         super().__init__()
-        self.model = ResNetRegions("resnet50")
-        self.fc = nn.Linear(self.model.width, dim, bias=False)
+        self.global_embed = Embedding(self.model.width, settings.hidden, dim)
+        self.local_embed = Embedding(self.model.width // 2, settings.hidden, dim)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B, 1, S, S]`` to regions ``[B, N, dim]`` and their mean."""
-        regions = self.fc(self.model(images).flatten(2).transpose(1, 2))
+        """``[B, 1, 299, 299]`` to regions ``[B, 361, dim]`` and whole ``[B, dim]``."""
+        local = self.model.features_upto(images, 3)
+        whole = self.global_embed(self.model.features_after(local, 3).mean(dim=(2, 3)))
+        return self.local_embed(local.flatten(2).transpose(1, 2)), whole
+
+
+class Embedding(nn.Module):
+    """MGCA's map: two layers with batch norm after each, the second norm without learned part."""
+
+    def __init__(self, width: int, hidden: int, dim: int) -> None:
+        super().__init__()
+        self.head = nn.Sequential(
+            nn.Linear(width, hidden),
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, dim),
+            nn.BatchNorm1d(dim, affine=False),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., width]`` to ``[..., dim]``."""
+        result: Tensor = self.head(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+        return result
+
+
+class MeanOfResNet(_OnResNet):
+    """MedCLIP (Wang et al. 2022) and CXR-CLIP (You et al. 2023) on a ResNet-50.
+
+    Pooling and map are linear, so the published vector is the mean of the regions that are mapped
+    one by one: class activation mapping, exactly. CXR-CLIP normalises three channels by three
+    means, so that it reads three.
+    """
+
+    def __init__(self, kind: Kind, dim: int) -> None:
+        medclip = kind == "medclip"
+        super().__init__(1 if medclip else 3)
+        self.into_space = ("fc" if medclip else "projection",)
+        self.add_module(self.into_space[0], nn.Linear(self.model.width, dim, bias=not medclip))
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B, 1 or 3, S, S]`` to regions ``[B, N, dim]`` and their mean."""
+        features = self.model(images).flatten(2).transpose(1, 2)
+        regions = self.get_submodule(self.into_space[0])(features)
         return regions, regions.mean(dim=1)
 
-    @property
-    def heads(self) -> list[Head]:
-        """The map into the shared space."""
-        return [self.fc]
 
+class SwinImages(Tower):
+    """MedCLIP and CXR-CLIP on a Swin transformer, which has no class token.
 
-class MedClipSwin(nn.Module):
-    """MedCLIP on a Swin transformer; its pooling is a mean too, so the regions are exact."""
+    MedCLIP's pooling is a mean, so its regions are exact. CXR-CLIP's code takes the first token,
+    that of the upper left corner, after four stages of attention; so that is the whole image, and
+    the other regions go through the same map, which no loss trained them for.
+    """
 
-    def __init__(self, settings: SwinSettings, dim: int) -> None:
+    layer_lists = ("model.encoder.layers",)
+    after_layers = ("model.layernorm",)
+
+    def __init__(self, settings: SwinSettings, kind: Kind, dim: int) -> None:
         from transformers import SwinModel
 
         super().__init__()
-        self.model = SwinModel(
-            hf_config({**settings.config, "model_type": "swin"}, "peer.yaml", "image.config."),
-            add_pooling_layer=False,
-        )
-        self.projection_head = nn.Linear(self.model.num_features, dim, bias=False)
+        made = hf_config({**settings.config, "model_type": "swin"}, "peer.yaml", "image.config.")
+        self.model = SwinModel(made, add_pooling_layer=False)
+        self.medclip = kind == "medclip"
+        self.into_space = ("projection_head" if self.medclip else "projection",)
+        linear = nn.Linear(self.model.num_features, dim, bias=not self.medclip)
+        self.add_module(self.into_space[0], linear)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B, 1, S, S]`` to regions ``[B, N, dim]`` and their mean."""
+        """``[B, 1, S, S]`` to regions ``[B, N, dim]`` and whole ``[B, dim]``."""
         tokens = self.model(images.expand(-1, 3, -1, -1)).last_hidden_state
-        regions = self.projection_head(tokens)
+        regions = self.get_submodule(self.into_space[0])(tokens)
+        return regions, regions.mean(dim=1) if self.medclip else regions[:, 0]
+
+
+class QueriedResNet(_OnResNet):
+    """KAD and MedKLIP: a ResNet-50 up to a stage, and two layers for each region.
+
+    Three channels, since they are normalised by three means.
+    """
+
+    into_space = ("res_l1", "res_l2")
+
+    def __init__(self, settings: ResNetSettings, dim: int) -> None:
+        super().__init__(channels=3)
+        self.stage = settings.stage
+        width = self.model.width
+        if self.stage == 3:
+            width //= 2
+            self.model.layer4 = nn.Identity()
+        self.res_l1, self.res_l2 = nn.Linear(width, width), nn.Linear(width, dim)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B, 3, S, S]`` to regions ``[B, N, dim]`` and their mean."""
+        x = self.model.features_upto(images, self.stage).flatten(2).transpose(1, 2)
+        regions = self.res_l2(F.relu(self.res_l1(x)))
         return regions, regions.mean(dim=1)
 
-    @property
-    def layers(self) -> list[nn.Module]:
-        """The stages, the lowest first."""
-        return list(self.model.encoder.layers)
 
-    @property
-    def above(self) -> list[nn.Module]:
-        """The last norm."""
-        return [self.model.layernorm]
-
-    @property
-    def heads(self) -> list[Head]:
-        """The map into the shared space."""
-        return [self.projection_head]
-
-
-class DinoImages(nn.Module):
+class DinoImages(Tower):
     """RAD-DINO and its kin: the class token and the patches, both after the last norm."""
+
+    layer_lists = ("encoder.layers",)
 
     def __init__(self, settings: RadDinoSettings) -> None:
         super().__init__()
@@ -258,3 +297,84 @@ class DinoImages(nn.Module):
         """``[B, 3, S, S]`` to regions ``[B, N, width]`` and the class token ``[B, width]``."""
         tokens = self.encoder.trunk(images).last_hidden_state
         return tokens[:, self.encoder.prefix :], tokens[:, 0]
+
+
+class Dinov2Images(Tower):
+    """A DINOv2 whose tokens pass through trained blocks, and a norm or a linear map.
+
+    RadZero (Park et al. 2025) ends with a layer norm, which its sentences share; CoNNS with a map
+    without bias. The whole image is the class token. The trunk's norm, below other blocks, is
+    trained with its stem.
+    """
+
+    layer_lists = ("encoder.layers", "blocks.layer")
+    into_space = ("head",)
+
+    def __init__(self, settings: Dinov2Settings, dim: int) -> None:
+        from transformers import Dinov2Config
+        from transformers.models.dinov2.modeling_dinov2 import Dinov2Encoder
+
+        super().__init__()
+        self.encoder = Dinov2Regions("dinov2", settings.config, "peer.yaml")
+        width = self.encoder.width
+        made = Dinov2Config(
+            hidden_size=width,
+            num_hidden_layers=settings.blocks,
+            num_attention_heads=settings.block_heads,
+            mlp_ratio=settings.block_ratio,
+        )
+        made._attn_implementation = "sdpa"
+        self.blocks: Any = Dinov2Encoder(made)
+        self.head: nn.Module = (
+            nn.LayerNorm(width) if settings.head == "norm" else nn.Linear(width, dim, bias=False)
+        )
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B, 1 or 3, S, S]`` to regions ``[B, N, dim]`` and whole ``[B, dim]``."""
+        x = self.encoder.trunk(images.expand(-1, 3, -1, -1)).last_hidden_state
+        x = self.head(self.blocks(x).last_hidden_state)
+        return x[:, 1:], x[:, 0]
+
+
+class CarzeroImages(Tower):
+    """CARZero (Lai et al. 2024): a ViT's tokens after the last norm, standardised."""
+
+    layer_lists = ("model.blocks",)
+    after_layers = ("model.norm",)
+
+    def __init__(self, settings: ViTSettings) -> None:
+        timm_package()
+        from timm.models.vision_transformer import VisionTransformer
+
+        super().__init__()
+        self.model: Any = VisionTransformer(
+            img_size=settings.image_size,
+            patch_size=settings.patch,
+            embed_dim=settings.width,
+            depth=settings.layers,
+            num_heads=settings.heads,
+            mlp_ratio=settings.hidden / settings.width,
+            num_classes=0,
+        )
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B, 3, S, S]`` to regions ``[B, N, D]`` and whole ``[B, D]``, each of zero mean."""
+        x = self.model.forward_features(images)
+        x = F.layer_norm(x, x.shape[-1:])
+        return x[:, 1:], x[:, 0]
+
+
+class MgcaViT(CarzeroImages):
+    """MGCA on the same: the class token and the patches, each with a map."""
+
+    into_space = ("global_embed", "local_embed")
+
+    def __init__(self, settings: ViTSettings, dim: int, hidden: int) -> None:
+        super().__init__(settings)
+        self.global_embed = Embedding(settings.width, hidden, dim)
+        self.local_embed = Embedding(settings.width, hidden, dim)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B, 3, S, S]`` to regions ``[B, N, dim]`` and whole ``[B, dim]``."""
+        x = self.model.forward_features(images)
+        return self.local_embed(x[:, 1:]), self.global_embed(x[:, 0])

@@ -19,22 +19,19 @@ from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
 from medclip_debias.models.backbones.timm_trunk import timm_package, trunk_kind, trunk_stride
 from medclip_debias.models.checkpoint import Names, layers_in, renamed, shape_of
-from medclip_debias.models.peers.piece_tokenizer import PieceTokenizer, read_pieces
+from medclip_debias.models.peers.families import published_preprocessing
 from medclip_debias.models.peers.settings import (
     BertSettings,
-    HfClipSettings,
     Kind,
     OpenClipSettings,
     OpenClipTextSettings,
     PeerPreprocessing,
     PeerSettings,
-    ResNetSettings,
-    published_preprocessing,
 )
-from medclip_debias.models.peers.text import ClipTokenizer, checked
+from medclip_debias.models.peers.tokenizers import ClipTokenizer, checked, read_pieces
 from medclip_debias.models.text_encoder import SentenceTokenizer, read_bert_config
 
-AnyTokenizer = SentenceTokenizer | ClipTokenizer | PieceTokenizer
+AnyTokenizer = SentenceTokenizer | ClipTokenizer
 Read = tuple[PeerSettings, dict[str, Tensor], AnyTokenizer]
 State = Mapping[str, Tensor]
 
@@ -135,9 +132,8 @@ def clip_preprocessing(settings: PeerSettings, config: Path | None) -> PeerPrepr
     Raises:
         UserError: the configuration asks for a way of resizing that is not offered here.
     """
-    image = settings.image
-    size = image.image_size if isinstance(image, OpenClipSettings | HfClipSettings) else 224
-    found = published_preprocessing(settings.kind, size, resnet=isinstance(image, ResNetSettings))
+    assert isinstance(settings.image, OpenClipSettings)
+    found = published_preprocessing(settings.kind, settings.image.image_size)
     if config is None:
         return found
     given = read_config(config).get("preprocess_cfg") or {}
@@ -268,39 +264,33 @@ def _refuse_unknown(part: Mapping[str, Any], known: str, where: str) -> None:
 
 def _clip_text(
     text: Path | None, words: dict[str, Any], quick: bool, where: str
-) -> tuple[OpenClipTextSettings, ClipTokenizer | PieceTokenizer]:
+) -> tuple[OpenClipTextSettings, ClipTokenizer]:
     """The text tower of CLIP, SigLIP or CoCa, and its tokenizer."""
-    tokenizer: ClipTokenizer | PieceTokenizer
     if words.get("hf_tokenizer_name"):
-        tokenizer = _pieces(text, words)
-        pad = tokenizer.pad_id
+        # SigLIP's, which open_clip takes from Hugging Face, cleaning as it says itself.
+        if text is None or not text.is_dir():
+            raise UserError(
+                "this open_clip model needs the folder of its tokenizer "
+                f"{words['hf_tokenizer_name']} (tokenizer.json); name it with --text."
+            )
+        clean = (words.get("tokenizer_kwargs") or {}).get("clean")
+        if clean != "canonicalize":
+            raise UserError(
+                f"the tokenizer's way of cleaning a text, {clean!r}, is not read here; known: "
+                "'canonicalize', SigLIP's."
+            )
+        tokenizer: ClipTokenizer = read_pieces(text, "canonical_spaced")
     else:
-        tokenizer, pad = ClipTokenizer.from_merges(text or installed_merges()), 0
+        tokenizer = ClipTokenizer.from_merges(text or installed_merges())
     checked(tokenizer, int(words.get("vocab_size", 49408)), where)
     unread = ("tokenizer_kwargs", "hf_tokenizer_name")
     content = {
         "config": {name: value for name, value in words.items() if name not in unread},
         "quick_gelu": quick,
-        "pad": pad,
-        "pieces": isinstance(tokenizer, PieceTokenizer),
+        "pad": tokenizer.pad_id,
+        "pieces": tokenizer.pieces,
     }
     return validate(OpenClipTextSettings, content, where, "text_cfg."), tokenizer
-
-
-def _pieces(text: Path | None, words: Mapping[str, Any]) -> PieceTokenizer:
-    """SigLIP's tokenizer, which open_clip takes from Hugging Face, cleaning as it says itself."""
-    if text is None or not text.is_dir():
-        raise UserError(
-            f"this open_clip model needs the folder of its tokenizer {words['hf_tokenizer_name']} "
-            "(tokenizer.json); name it with --text."
-        )
-    clean = (words.get("tokenizer_kwargs") or {}).get("clean")
-    if clean != "canonicalize":
-        raise UserError(
-            f"the tokenizer's way of cleaning a text, {clean!r}, is not read here; known: "
-            "'canonicalize', SigLIP's."
-        )
-    return read_pieces(text, "canonical_spaced")
 
 
 def _bert(

@@ -9,11 +9,8 @@ from typing import Any
 from medclip_debias.config import Resample, validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
-from medclip_debias.models.peers.settings import (
-    Kind,
-    PeerPreprocessing,
-    published_preprocessing,
-)
+from medclip_debias.models.peers.families import published_preprocessing
+from medclip_debias.models.peers.settings import Kind, PeerPreprocessing
 
 _FILTERS: Mapping[int, Resample] = {1: "lanczos", 2: "bilinear", 3: "bicubic"}
 """Pillow's numbers, which ``resample`` holds."""

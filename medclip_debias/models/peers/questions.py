@@ -7,19 +7,29 @@ come from the user's file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
-from medclip_debias.models.peers.settings import PeerSettings
+from medclip_debias.models.peers.settings import Kind, PeerSettings
 
-_KAD = (
-    *("atelectasis", "cardiomegaly", "pleural effusion", "infiltration", "lung mass"),
-    *("lung nodule", "pneumonia", "pneumothorax", "consolidation", "edema", "emphysema"),
-    *("fibrosis", "pleural thicken", "hernia"),
-)
+_KAD = [
+    "atelectasis",
+    "cardiomegaly",
+    "pleural effusion",
+    "infiltration",
+    "lung mass",
+    "lung nodule",
+    "pneumonia",
+    "pneumothorax",
+    "consolidation",
+    "edema",
+    "emphysema",
+    "fibrosis",
+    "pleural thicken",
+    "hernia",
+]
 _KAD_NAMES = {
     "effusion": "pleural effusion",
     "pleural effusions": "pleural effusion",
@@ -45,51 +55,37 @@ _MEDKLIP_NAMES = {
 _FINDINGS = ("Cardiomegaly", "Edema", "Pleural Effusion", "Pneumonia", "Pneumothorax")
 
 
-def kad_book(path: Path | None) -> dict[str, str]:
-    """KAD's questions by name: those of its ChestX-ray14 evaluation, or those of a JSON file.
+def read_book(kind: Kind, path: Path | None) -> dict[str, str]:
+    """The questions of a kind by name; empty for a kind that asks none.
 
     Args:
+        kind: of KAD those of its ChestX-ray14 evaluation where there is no file; of MedKLIP the
+            entities and their descriptions, in the file's order, and other names of them.
         path: a JSON object of names to texts.
 
     Raises:
-        UserError: the file holds something else.
+        UserError: MedKLIP has no file, or the file holds something else.
     """
-    if path is None:
+    if kind not in ("kad", "medklip"):
+        return {}
+    if path is None and kind == "kad":
         return {name: name for name in _KAD} | _KAD_NAMES
-    return _read(path)
-
-
-def medklip_book(path: Path | None) -> dict[str, str]:
-    """MedKLIP's entities to their descriptions, in the file's order, and other names of them.
-
-    Raises:
-        UserError: no file, or one that holds something else.
-    """
     if path is None:
         raise UserError(
             "medklip needs its book of descriptions ('observation explanation.json' in its "
             "authors' repository); name it with --config."
         )
-    book = _read(path)
-    more = {
-        name: book[entity]
-        for name, entity in _MEDKLIP_NAMES.items()
-        if entity in book and name not in book
-    }
-    return book | more
-
-
-def _read(path: Path) -> dict[str, str]:
-    content = read_json(path, "give a JSON object of names to questions")
-    texts = [text for text in content.values() if isinstance(text, str) and text.strip()]
-    if not content or len(texts) < len(content):
+    book = read_json(path, "give a JSON object of names to questions")
+    if not book or not all(isinstance(text, str) and text.strip() for text in book.values()):
         raise UserError(f"{path}: is no JSON object of names to texts, the questions to be asked.")
-    return {str(name): text for name, text in content.items()}
+    names = _MEDKLIP_NAMES if kind == "medklip" else {}
+    more = {name: book[entity] for name, entity in names.items() if entity in book}
+    return book | {name: text for name, text in more.items() if name not in book}
 
 
 def book_prompts(settings: PeerSettings) -> dict[str, Any]:
     """A chex5 prompt set that asks by the book's names; none without a book, or such names."""
-    book: Mapping[str, str] = {} if settings.fusion is None else settings.fusion.book
+    book = {} if settings.fusion is None else settings.fusion.book
     names = {name.lower() for name in book}
     classes = {
         name: {"positive": [name.lower()], "negative": [f"no {name.lower()}"]}

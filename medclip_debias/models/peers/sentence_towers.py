@@ -1,27 +1,101 @@
-"""Text towers of RadZero, CoNNS, CARZero and MGCA."""
+"""Text towers on BERT and its kin; those of CLIP's kin are in `..clip_towers`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from medclip_debias.models.hf_config import text_config
-from medclip_debias.models.interface import Head
-from medclip_debias.models.peers.settings import EncoderTextSettings, WordsTextSettings
-from medclip_debias.models.peers.trunks import Embedding
-from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
+from medclip_debias.models.peers.images import Embedding
+from medclip_debias.models.peers.settings import (
+    BertSettings,
+    EncoderTextSettings,
+    WordsTextSettings,
+)
+from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, token_mean
+from medclip_debias.models.tower import Tower
 
 
-class EncoderText(nn.Module):
+class BertTower(Tower):
+    """BERT and one vector of a sentence, computed as ``settings.pooling`` says."""
+
+    layer_lists = ("bert.encoder.layer",)
+    after_layers = ("bert.pooler",)
+    into_space = ("head",)
+
+    def __init__(self, settings: BertSettings, dim: int) -> None:
+        from transformers import BertModel
+
+        super().__init__()
+        self.pooling, self.token = settings.pooling, settings.token
+        self.positions = settings.positions
+        config = text_config(settings.config)
+        self.bert = BertModel(config, add_pooling_layer=settings.token == "pooler")
+        width, hidden, bias = config.hidden_size, settings.hidden, "affine" in settings.pooling
+        self.head: nn.Module = nn.Identity()
+        if settings.pooling in ("mlp", "affine_mlp"):
+            first, last = nn.Linear(width, hidden, bias=bias), nn.Linear(hidden, dim, bias=bias)
+            self.head = nn.Sequential(first, nn.GELU(), last)
+        elif settings.pooling in ("linear", "affine", "three_layers"):
+            self.head = nn.Linear(width, dim, bias=bias)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Token ids and mask ``[T, L]`` to ``[T, dim]``."""
+        several = self.pooling in ("last4", "three_layers")
+        out = self.bert(input_ids=ids, attention_mask=mask, output_hidden_states=several)
+        if self.pooling == "last4":
+            # GLoRIA adds the pieces of a word, then takes the mean over words: but for the
+            # length, which a cosine does not see, that is the sum over all tokens.
+            states = torch.stack(out.hidden_states[-4:]).sum(dim=0)
+            # AFLoc's vectors have their length: the mean is over all positions, most of them zero.
+            count = self.positions or mask.sum(dim=1, keepdim=True)
+            return (states * mask[..., None]).sum(dim=1) / count
+        if self.pooling == "three_layers":
+            states = torch.stack([out.hidden_states[layer] for layer in (1, 2, -1)])
+            vectors: Tensor = self.head(token_mean(states.mean(dim=0), mask))
+            return vectors
+        match self.token:
+            case "pooler":
+                pooled = out.pooler_output
+            case "last":
+                rows = torch.arange(len(ids), device=ids.device)
+                pooled = out.last_hidden_state[rows, mask.sum(dim=1) - 1]
+            case "mean":
+                pooled = token_mean(out.last_hidden_state, mask)
+            case _:
+                pooled = out.last_hidden_state[:, 0]
+        result: Tensor = self.head(pooled)
+        return result
+
+    def words(self, ids: Tensor, mask: Tensor, places: Tensor) -> Tensor:
+        """GLoRIA's sentence, of unit length, and its words ``[T, 1 + W, D]``, padded with zeros.
+
+        The pieces of a word are added up, and the last four layers, as published; [CLS] and [SEP]
+        are left out.
+        """
+        out = self.bert(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+        states = torch.stack(out.hidden_states[-4:]).sum(dim=0).float()
+        whole = F.normalize((states * mask[..., None]).sum(dim=1), dim=-1)
+        words = word_sums(states, places)[:, 1:-1]
+        number = torch.arange(1, 1 + words.shape[1], device=ids.device)
+        inside = number < places.amax(dim=1, keepdim=True)
+        return torch.cat([whole[:, None], words * inside[..., None]], dim=1)
+
+
+class EncoderText(Tower):
     """A sentence's [CLS] or mean token, then a layer norm (RadZero) or a linear map (CoNNS)."""
+
+    into_space = ("head",)
 
     def __init__(self, settings: EncoderTextSettings, dim: int) -> None:
         super().__init__()
         self.encoder = TextEncoder(settings.config, pooling=settings.pooling)
+        self.layer_lists = ("encoder.layers",)
         width = self.encoder.width
         self.head: nn.Module = (
             nn.LayerNorm(width) if settings.head == "norm" else nn.Linear(width, dim, bias=False)
@@ -33,27 +107,19 @@ class EncoderText(nn.Module):
         return result
 
     @property
-    def layers(self) -> list[nn.Module]:
-        """The transformer's layers, the lowest first."""
-        return self.encoder.layers
-
-    @property
     def above(self) -> list[nn.Module]:
-        """What comes after the last layer, before the head."""
+        """What comes after the encoder's last layer."""
         return self.encoder.above
 
-    @property
-    def heads(self) -> list[Head]:
-        """The norm or the map into the shared space."""
-        return [self.head]
 
-
-class CarzeroText(nn.Module):
+class CarzeroText(Tower):
     """CARZero: the sentence and its words, standardised, ``[T, 1 + W, D]``.
 
     A word is the sum of its pieces and of BERT's last four layers; [CLS] and [SEP] are words too.
     The sentence is their mean over all ``positions``.
     """
+
+    by_words: ClassVar[bool] = True
 
     def __init__(self, settings: WordsTextSettings) -> None:
         from transformers import BertModel
@@ -67,13 +133,15 @@ class CarzeroText(nn.Module):
         out = self.bert(input_ids=ids, attention_mask=mask, output_hidden_states=True)
         words = word_sums(torch.stack(out.hidden_states[-4:]).sum(dim=0), places)
         whole = words.sum(dim=1, keepdim=True) / self.positions
-        found = torch.cat([whole, words], dim=1)
-        width = found.shape[-1]
-        return F.layer_norm(found, (width,)) / math.sqrt(width)
+        vectors = torch.cat([whole, words], dim=1)
+        width = vectors.shape[-1]
+        return F.layer_norm(vectors, (width,)) / math.sqrt(width)
 
 
-class MgcaText(nn.Module):
+class MgcaText(Tower):
     """MGCA: [CLS] in the space of whole images, the mean word in that of regions, ``[T, 2, D]``."""
+
+    by_words: ClassVar[bool] = True
 
     def __init__(self, settings: WordsTextSettings, dim: int) -> None:
         from transformers import BertModel
@@ -103,19 +171,19 @@ class MgcaText(nn.Module):
 
 def word_places(tokenizer: SentenceTokenizer, ids: Sequence[Sequence[int]]) -> Tensor:
     """The word that each token belongs to, from 0 ([CLS]); -1 for padding: ``[T, L]``."""
-    found = torch.full((len(ids), max(len(row) for row in ids)), -1)
-    for row, own in enumerate(ids):
+    places = torch.full((len(ids), max(len(row) for row in ids)), -1)
+    for row, tokens in enumerate(ids):
         number = -1
-        for column, token in enumerate(tokenizer.tokens(own)):
+        for column, token in enumerate(tokenizer.tokens(tokens)):
             number += number < 0 or not token.startswith("##")
-            found[row, column] = number
-    return found
+            places[row, column] = number
+    return places
 
 
 def word_sums(states: Tensor, places: Tensor) -> Tensor:
     """Tokens ``[T, L, D]`` added up word by word: ``[T, W, D]``, W of the longest sentence."""
     count = int(places.max()) + 1
-    there = (places >= 0).to(states)[..., None]
+    kept = (places >= 0).to(states)[..., None]
     words = states.new_zeros(len(states), count, states.shape[-1])
     index = places.clamp_min(0)[..., None].expand_as(states)
-    return words.scatter_add(1, index, states * there)
+    return words.scatter_add(1, index, states * kept)

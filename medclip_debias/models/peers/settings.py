@@ -7,10 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from medclip_debias.config import (
-    Levels,
-    PrepareSettings,
     Preprocessing,
-    Resample,
     Settings,
     SimilaritySettings,
 )
@@ -35,11 +32,6 @@ Kind = Literal[
 # fmt: on
 
 Score = Literal["whole", "local", "both"]
-
-OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
-OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class PeerPreprocessing(Preprocessing):
@@ -260,7 +252,7 @@ class PeerSettings(Settings):
 
     ``score``: by what an image and a sentence are as alike: ``whole``, their two vectors; of
     GLoRIA also ``local``, words and regions, and ``both``, as its authors combine them
-    (`medclip_debias.models.peers.gloria_local`).
+    (`medclip_debias.models.peers.fusion`).
     ``fusion``: what the score is computed by where it is no plain cosine.
 
     ``scale`` is what cosines were multiplied by in the authors' training, where the published file
@@ -307,113 +299,3 @@ class PeerSettings(Settings):
             if reason := self.similarity.misfit(self.dim):
                 raise ValueError(reason)
         return self
-
-
-def _published(size: int, levels: Levels = "as_stored", **values: Any) -> PrepareSettings:
-    """No published code applies a DICOM window; most take the levels of 8-bit files as such."""
-    return PrepareSettings(size=size, clip=(0, 100), window="none", levels=levels, **values)
-
-
-def published_preprocessing(
-    kind: Kind, image_size: int = 224, *, resnet: bool = False
-) -> PeerPreprocessing:
-    """The preprocessing in the authors' inference code (docs/peers.md names each source).
-
-    Args:
-        kind: which model.
-        image_size: what the model's own configuration says, where it says it.
-        resnet: whether the image tower is a ResNet, which CXR-CLIP and MGCA prepare otherwise.
-    """
-    match kind:
-        case "biovil" | "biovil_t":
-            return PeerPreprocessing(
-                prepare=_published(512, "stretched", fit="crop", resample="bilinear"),
-                input_size=480 if kind == "biovil" else 448,
-            )
-        case "gloria":
-            return PeerPreprocessing(
-                prepare=_published(256),
-                input_size=224,
-                channel_mean=(0.5,),
-                channel_std=(0.5,),
-                network_size=299,
-                network_resize="bilinear_corners",
-            )
-        case "medclip":
-            return PeerPreprocessing(
-                prepare=_published(224, resample="bicubic"),
-                input_size=224,
-                channel_mean=(0.5862785803043838,),
-                channel_std=(0.27950088968644304,),
-            )
-        case "chexzero":
-            return PeerPreprocessing(
-                prepare=_published(320, resample="lanczos"),
-                input_size=320,
-                channel_mean=(101.48761 / 255,) * 3,
-                channel_std=(83.43944 / 255,) * 3,
-                network_size=None if image_size == 320 else image_size,
-                network_resize="bicubic",
-            )
-        case "siglip":
-            return PeerPreprocessing(
-                prepare=_published(image_size, fit="squash", resample="bicubic"),
-                input_size=image_size,
-                channel_mean=(0.5,) * 3,
-                channel_std=(0.5,) * 3,
-            )
-        case "rad_dino":
-            return PeerPreprocessing(
-                prepare=_published(image_size, fit="crop", resample="bicubic"),
-                input_size=image_size,
-                channel_mean=(0.5307,) * 3,
-                channel_std=(0.2583,) * 3,
-            )
-        case "mgca" if resnet:
-            return published_preprocessing("gloria")
-        case "mgca" | "carzero":
-            mean, std = (0.5, 0.5) if kind == "mgca" else (0.4978, 0.2449)
-            return PeerPreprocessing(
-                prepare=_published(256),
-                input_size=224,
-                channel_mean=(mean,) * 3,
-                channel_std=(std,) * 3,
-            )
-        case "afloc":
-            return PeerPreprocessing(
-                prepare=_published(224),
-                input_size=224,
-                channel_mean=(0.5,),
-                channel_std=(0.5,),
-                network_size=299,
-                network_resize="bilinear_corners",
-            )
-        case "kad" | "medklip":
-            filter_: Resample = "bicubic" if kind == "kad" else "bilinear"
-            return PeerPreprocessing(
-                prepare=_published(image_size, fit="squash", resample=filter_),
-                input_size=image_size,
-                channel_mean=IMAGENET_MEAN,
-                channel_std=IMAGENET_STD,
-            )
-        case "cxr_clip":
-            return PeerPreprocessing(
-                prepare=_published(224, fit="crop", resample="bilinear"),
-                input_size=224,
-                channel_mean=IMAGENET_MEAN if resnet else (0.5,),
-                channel_std=IMAGENET_STD if resnet else (0.5,),
-            )
-        case "radzero" | "conns":
-            # An import reads filter, mean and deviation from the preprocessor_config.json.
-            levels: Levels = "stretched" if kind == "radzero" else "as_stored"
-            return PeerPreprocessing(
-                prepare=_published(image_size, levels, fit="crop", resample="bicubic"),
-                input_size=image_size,
-            )
-        case "open_clip" | "clip":
-            return PeerPreprocessing(
-                prepare=_published(image_size, fit="crop", resample="bicubic"),
-                input_size=image_size,
-                channel_mean=OPENAI_MEAN,
-                channel_std=OPENAI_STD,
-            )

@@ -25,7 +25,7 @@ from torch import nn
 
 from medclip_debias.models.backbones import resnet
 from medclip_debias.models.backbones.resnet import Arch
-from medclip_debias.models.peers import text
+from medclip_debias.models.peers import tokenizers
 from medclip_debias.models.peers.peer import Peer
 
 DIM = 6
@@ -138,7 +138,7 @@ def first_merges(merges_file, tmp_path_factory):
 @pytest.fixture
 def few_merges(first_merges, monkeypatch):
     """The first of CLIP's merges as if they were all: reading the 48,894 anew takes long."""
-    monkeypatch.setattr(text, "MERGES", MERGES)
+    monkeypatch.setattr(tokenizers, "MERGES", MERGES)
     return first_merges
 
 
@@ -217,7 +217,7 @@ def outputs(peer):
         found = [features.regions.flatten()[:: max(features.regions.numel() // 12, 1)]]
         if features.whole is not None:
             found.append(features.whole.flatten()[:12])
-        if peer.text_form != "none":
+        if peer.outputs.text_form != "none":
             sentences = peer.encode_sentences(["no pleural effusion", "left", "1. No effusions."])
             maps = peer.region_scores(features, sentences)
             found += [sentences.flatten()[:: max(sentences.numel() // 12, 1)]]

@@ -23,7 +23,7 @@ from medclip_debias.models.golden import SENTENCES as SENTENCES_STORED
 from medclip_debias.models.golden import SelfTestWarning, golden_images
 from medclip_debias.models.peers.importing import import_model
 from medclip_debias.models.peers.peer import Peer
-from medclip_debias.models.peers.text import ClipTokenizer
+from medclip_debias.models.peers.tokenizers import ClipTokenizer
 from medclip_debias.viewer.answers import Answers
 
 from .conftest import CLIP_WORDS, lively, prefixed

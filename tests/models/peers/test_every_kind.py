@@ -23,8 +23,8 @@ from medclip_debias.grounding.suppression import Suppressor
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.interface import need_vectors
+from medclip_debias.models.peers.families import published_preprocessing
 from medclip_debias.models.peers.peer import Peer
-from medclip_debias.models.peers.piece_tokenizer import read_pieces
 from medclip_debias.models.peers.settings import (
     BertSettings,
     Dinov2Settings,
@@ -41,9 +41,8 @@ from medclip_debias.models.peers.settings import (
     SwinSettings,
     ViTSettings,
     WordsTextSettings,
-    published_preprocessing,
 )
-from medclip_debias.models.peers.text import ClipTokenizer, NoTokenizer
+from medclip_debias.models.peers.tokenizers import ClipTokenizer, NoTokenizer, read_pieces
 from medclip_debias.models.text_encoder import SentenceTokenizer
 
 from .conftest import CLIP_WORDS, DIM, UNIGRAMS, lively, spiece
@@ -231,11 +230,11 @@ def test_a_model_gives_unit_vectors_of_regions_and_of_whole_images(name, build):
     assert (len(none), none.ndim, none.shape[-1]) == (0, sentences.ndim, model.dim)
     assert torch.equal(model.encode_sentences("left"), model.encode_sentences(["left"]))
     given = [features.regions, *([] if kind in SEVERAL else [sentences])]
-    assert model.has_whole == (features.whole is not None) == (kind not in (OURS, *QUERIED))
-    if model.has_whole:
+    assert model.outputs.has_whole == (features.whole is not None) == (kind not in (OURS, *QUERIED))
+    if model.outputs.has_whole:
         assert features.whole.shape == (2, model.dim)
         kept = 1 + regions * (kind in ATTENDED)
-        assert model.whole_alone == (kept == 1)
+        assert model.outputs.whole_alone == (kept == 1)
         assert features.stored.shape == (2, kept, model.dim)
         given.append(features.whole)
     else:
@@ -251,7 +250,7 @@ def test_a_model_gives_unit_vectors_of_regions_and_of_whole_images(name, build):
     if kind not in SEVERAL:
         expected = cosines(features.regions, sentences).swapaxes(1, 2)
         np.testing.assert_allclose(found, expected, atol=5e-7)
-    assert model.map_kind == ("attention" if kind in ("carzero", *QUERIED) else "cosine")
+    assert model.outputs.map_kind == ("attention" if kind in ("carzero", *QUERIED) else "cosine")
     scores = model.score(features, sentences)
     assert scores.shape == (2, 3)
     # What an index keeps, in half precision, gives the same scores.

@@ -11,8 +11,8 @@ import medclip_debias as md
 from medclip_debias.cli import run
 from medclip_debias.errors import UserError
 from medclip_debias.models.load import load_model
+from medclip_debias.models.peers.families import family
 from medclip_debias.models.peers.importing import import_model
-from medclip_debias.models.peers.licence import KNOWN
 
 from .conftest import UNIGRAMS, lively, spiece
 
@@ -95,7 +95,7 @@ def test_siglip_gives_the_librarys_vectors(siglip, tmp_path):
     )
     p = peer.preprocessing.prepare
     assert (p.size, p.fit, p.resample, p.clip) == (70, "squash", "bilinear", (0, 100))
-    assert peer.provenance["licence"] == KNOWN["siglip"]
+    assert peer.provenance["licence"] == family("siglip").licence
     assert set(peer.provenance["imported"]) >= {"model.safetensors", "spiece.model"}
     # What its loss learned, from which training goes on.
     assert peer.settings.scale == pytest.approx(float(reference.logit_scale.exp()), rel=1e-6)
@@ -138,7 +138,7 @@ def test_clip_gives_the_librarys_vectors(activation, few_merges, tmp_path):
     """PubMedCLIP's activation, and that of models trained by open_clip (XrayCLIP)."""
     from transformers import CLIPConfig, CLIPModel
 
-    from medclip_debias.models.peers.text import ClipTokenizer
+    from medclip_debias.models.peers.tokenizers import ClipTokenizer
 
     torch.manual_seed(2)
     tokenizer = ClipTokenizer.from_merges(few_merges)
@@ -206,7 +206,7 @@ def test_rad_dino_is_probed_and_refused_where_text_is_asked(small_tree, tmp_path
     peer, fitting = str(tmp_path / "peer"), str(tmp_path / "set")
     assert run(["import-model", "rad_dino", str(folder), "--out", peer, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["licence"] == KNOWN["rad_dino"]
+    assert said["licence"] == family("rad_dino").licence
     assert said["grid"] == "2 x 2"
     options = said["prepare with"].split()
     assert run(["prepare", str(small_tree), fitting, "--workers", "1", *options]) == 0

@@ -11,8 +11,8 @@ from medclip_debias.cli import run
 from medclip_debias.data.prepare import prepare
 from medclip_debias.errors import UserError
 from medclip_debias.models.load import load_model
-from medclip_debias.models.peers.gloria_local import GloriaLocal
 from medclip_debias.models.peers.importing import import_model
+from medclip_debias.models.peers.peer import Peer, score_by_words
 
 from .conftest import LAST, THIRD, prefixed
 
@@ -69,11 +69,11 @@ def test_local_scores_and_maps_are_those_of_the_definition(
     gloria_file, bert, bert_folder, tmp_path
 ):
     peer = import_model("gloria", gloria_file, tmp_path / "peer", text=bert_folder)
-    local = GloriaLocal(peer)
+    local, both = (Peer.load(tmp_path / "peer") for _ in range(2))
+    score_by_words(local)
+    score_by_words(both, "both")
     g = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (2, 256, 256), generator=g, dtype=torch.uint8)
-    assert {id(p) for p in local.parameters()} == {id(p) for p in peer.parameters()}
-    assert (local.grid, local.dim, local.content_hash) == (peer.grid, peer.dim, peer.content_hash)
     features, sentences = local.encode_images(images), local.encode_sentences(SENTENCES)
     assert local.encode_sentences(SENTENCES[0]).shape[0] == 1
     regions = features.regions
@@ -92,7 +92,6 @@ def test_local_scores_and_maps_are_those_of_the_definition(
         torch.testing.assert_close(found, words, atol=2e-5, rtol=0)
         assert not sentences[number][1 + len(words) :].any()
     torch.testing.assert_close(sentences[:, 0], peer.encode_sentences(SENTENCES))
-    both = GloriaLocal(peer, "both")
     scores = local.score(features, sentences)
     # The authors' mean of 5 times the local score and the global cosine, as a share of its most, 3.
     whole = peer.score(peer.encode_images(images), peer.encode_sentences(SENTENCES))
@@ -104,7 +103,7 @@ def test_local_scores_and_maps_are_those_of_the_definition(
     for image in range(2):
         for number, words in enumerate(own):
             attention, best = by_definition(words, regions[image])
-            found = local.attention(regions[image : image + 1], sentences[number, 1:])[0]
+            found = local.fusion.attention(regions[image : image + 1], words)[0]
             torch.testing.assert_close(found, attention.float(), atol=1e-6, rtol=1e-3)
             assert scores[image, number].item() == pytest.approx(best, abs=1e-4)
             mean = attention.mean(dim=0).float()
@@ -144,8 +143,8 @@ def test_a_gloria_that_scores_by_words_is_evaluated_and_keeps_no_vector(
     said = json.loads(capsys.readouterr().out)
     assert "authors' page" in said["licence"]
     model = load_model(tmp_path / "peer")
-    assert isinstance(model, GloriaLocal)
-    assert model.by == "both"
+    assert model.outputs.text_form == "words"
+    assert model.fusion.score == "both"
     prepare(small_tree, tmp_path / "set", model.preprocessing.prepare, workers=1)
     few = ["--bootstrap", "0", "--heatmaps", "0"]
     assert run(["evaluate", peer, fitting, "--out", str(tmp_path / "out"), *few]) == 0
@@ -162,4 +161,4 @@ def test_a_gloria_that_scores_by_words_is_evaluated_and_keeps_no_vector(
 def test_other_models_have_no_local_score(biovil_file, cxr_bert_folder, tmp_path):
     peer = import_model("biovil", biovil_file, tmp_path / "peer", text=cxr_bert_folder)
     with pytest.raises(UserError, match="only GLoRIA has a local score"):
-        GloriaLocal(peer)
+        score_by_words(peer)

@@ -108,7 +108,7 @@ def check_questions(peer, network, regions, query, prepared, last):
         close(peer.score(found, peer.encode_sentences(sentence))[:, 0], score[:, number], 1e-6)
     half = peer.encode_sentences(ASKED).half().float()
     close(peer.score(found, half), score, 2e-3)
-    assert peer.map_kind == "attention"
+    assert peer.outputs.map_kind == "attention"
     close(maps.sum(dim=-1), torch.ones(maps.shape[:2]))
 
 
@@ -192,7 +192,10 @@ def test_kad_asks_chestx_ray14_where_no_book_is_given(kad, bert, bert_folder, tm
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": {"decoder.norm.bias": torch.ones(WIDTH)}}, "stores it as a second time"),
+        (
+            {"model": {"decoder.norm.bias": torch.ones(WIDTH)}},
+            "decoder's norm a second time",
+        ),
         ({"image_encoder": {"res_l3.weight": torch.ones(2)}}, r"unknown \(image.res_l3"),
         ({"model": {"decoder.layers.1.norm3.bias": torch.ones(3)}}, "misshapen"),
         ({"text_encoder": {"mlp_embed.2.bias": None}}, r"missing \(text.head.2.bias"),
@@ -273,7 +276,7 @@ def test_afloc_scores_by_products_of_any_length(trunk, bert, bert_folder, tmp_pa
     maps = torch.einsum("bdn,td->btn", regions, torch.stack(rows)) / 100
     close(peer.region_scores(found, sentences), maps)
     assert maps.shape[2] == 19 * 19 == peer.grid.rows * peer.grid.columns
-    assert peer.whole_alone
+    assert peer.outputs.whole_alone
     # A product, not a cosine: twice the length is twice the score.
     close(peer.score(found, 2 * sentences), 2 * peer.score(found, sentences))
     close(found.pooled, F.normalize(vector, dim=-1))

@@ -7,7 +7,7 @@ import string
 import pytest
 
 from medclip_debias.errors import UserError
-from medclip_debias.models.peers.piece_tokenizer import PieceTokenizer, read_pieces
+from medclip_debias.models.peers.tokenizers import PieceTokenizer, read_pieces
 
 from .conftest import UNIGRAMS, spiece
 
@@ -97,7 +97,7 @@ def test_what_is_no_tokenizer_of_siglip_is_refused(tmp_path):
     with pytest.raises(UserError, match="cannot be read as a SentencePiece model"):
         read_pieces(tmp_path)
     spiece(path, [row for row in UNIGRAMS if row[0] != "</s>"])
-    with pytest.raises(UserError, match="end tokens"):
+    with pytest.raises(UserError, match="lacks </s> or <eos>"):
         read_pieces(tmp_path)
     table = "BAAAAAAAAAA" + "a" * 4001  # one replacement of thousands of letters
     content = {

@@ -11,6 +11,7 @@ from medclip_debias.cli import run
 from medclip_debias.data.images import prepare_image, read_radiograph
 from medclip_debias.errors import UserError
 from medclip_debias.models.load import load_model
+from medclip_debias.models.peers.families import published_preprocessing
 from medclip_debias.models.peers.importing import import_model
 from medclip_debias.models.peers.peer import Peer, build_towers
 from medclip_debias.models.peers.settings import (
@@ -20,7 +21,6 @@ from medclip_debias.models.peers.settings import (
     PeerSettings,
     ResNetSettings,
     SwinSettings,
-    published_preprocessing,
 )
 from medclip_debias.settings_files import load_yaml
 
@@ -124,7 +124,7 @@ def test_normalisation_is_the_published_one(kind):
         expected = T.Resize(224, interpolation=Mode.BICUBIC, antialias=False)(expected)
 
     class Bare:
-        preprocessing, device = how, torch.device("cpu")
+        preprocessing, device, cropped = how, torch.device("cpu"), Peer.cropped
 
     found = Peer.normalise(Bare(), pixels[None])
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
@@ -229,7 +229,7 @@ def test_wrong_words_are_one_sentence_and_exit_code_2(biovil_file, bert_folder, 
         (["biovil", str(biovil_file)], "--text"),
         (["biovil", str(tmp_path / "none.pt"), "--text", str(bert_folder)], "no such weight file"),
         (["biovil", str(biovil_file), "--text", str(bert_folder)], "no projection_size"),
-        (["gloria", str(biovil_file), "--text", str(bert_folder)], "global_embedder"),
+        (["gloria", str(biovil_file), "--text", str(bert_folder)], "image.model.conv1.weight"),
         (["chexzero", str(biovil_file)], "visual.conv1.weight"),
     ):
         assert run(["import-model", *words, *out]) == 2

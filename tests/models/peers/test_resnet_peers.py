@@ -252,12 +252,12 @@ def test_gloria_gives_its_published_regions_global_score_and_sentences(
 
 
 def test_glorias_regions_are_moved_back_through_its_own_resize(shallow):
+    from medclip_debias.models.peers.families import published_preprocessing
     from medclip_debias.models.peers.peer import region_grid
     from medclip_debias.models.peers.settings import (
         BertSettings,
         PeerSettings,
         ResNetSettings,
-        published_preprocessing,
     )
 
     text = BertSettings(config={}, pooling="last4")

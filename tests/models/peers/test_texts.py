@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from medclip_debias.models.peers.families import repaired, words_only
 from medclip_debias.models.peers.importing import import_model
-from medclip_debias.models.peers.text import repaired, words_only
 
 REPORT_LETTERS = st.sampled_from("abXY 0123456789.,;:!?-\n()/'é\u2019\ufffd")
 

@@ -1,0 +1,137 @@
+"""The families of peers: one table each in ``families/``, named by the kind.
+
+A table says how published tensors are called here, which of them score nothing, what the towers and
+the score are, how the authors prepare an image and clean a sentence, and under which terms they
+published the weights.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from medclip_debias.config import Settings, validate
+from medclip_debias.models.peers.settings import Kind, PeerPreprocessing
+from medclip_debias.settings_files import load_yaml
+
+
+class Family(Settings):
+    """One kind of model as its authors publish it.
+
+    Attributes:
+        licence: what is known of the weights' terms.
+        clean: what the authors' code does to a sentence first, a function below.
+        preprocessing: what differs from the defaults of `PeerPreprocessing`; a size of
+            ``network`` is that which the network reads.
+        preprocessing_of_resnet: what differs from that where the image tower is a ResNet.
+        towers: image towers that a checkpoint may hold (`..checkpoints`).
+        other_towers: said where it holds none of them.
+        dim: tensor whose first axis is the width of the shared space, by its name here.
+        strip: pattern of a prefix that every tensor may have.
+        twice: pattern, replacement and name of tensors that are stored a second time.
+        left_out: pattern and reason of tensors from which no score is computed.
+        names: pattern and replacement; a tensor that none matches keeps its name.
+        copies: beginnings of names whose tensors stand under another beginning, too.
+        text: `BertSettings`, `EncoderTextSettings` or `WordsTextSettings` without sizes.
+        text_names, text_left_out: of the text folder's own weights, where they are read.
+        fusion: `FusionSettings` without sizes.
+        max_tokens: longest sentence, if the text encoder reads that many.
+    """
+
+    licence: str = "not said in the files; the authors' page says it"
+    clean: Literal["words_only", "repaired", "without_end_marks"] | None = None
+    preprocessing: dict[str, Any]
+    preprocessing_of_resnet: dict[str, Any] = Field({})
+    towers: tuple[Literal["resnet", "vit", "swin", "dinov2"], ...] = ()
+    other_towers: str = ""
+    dim: str = ""
+    strip: str = "^$"
+    twice: tuple[tuple[str, str, str], ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
+    names: tuple[tuple[str, str], ...] = ()
+    copies: dict[str, str] = Field({})
+    text: dict[str, Any] = Field({})
+    text_names: tuple[tuple[str, str], ...] = ()
+    text_left_out: tuple[tuple[str, str], ...] = ()
+    fusion: dict[str, Any] | None = None
+    max_tokens: int = 512
+
+
+@cache
+def family(kind: Kind) -> Family:
+    """The table of a kind."""
+    path = Path(__file__).with_name("families") / f"{kind}.yaml"
+    return validate(Family, load_yaml(path), str(path))
+
+
+def published_preprocessing(
+    kind: Kind, image_size: int = 224, *, resnet: bool = False
+) -> PeerPreprocessing:
+    """The preprocessing in the authors' inference code (docs/peers.md names each source).
+
+    Args:
+        kind: which model.
+        image_size: what the model's own configuration says, where it says it.
+        resnet: whether the image tower is a ResNet, which CXR-CLIP and MGCA prepare otherwise.
+    """
+    table = family(kind)
+    values = dict(table.preprocessing) | (table.preprocessing_of_resnet if resnet else {})
+    # No published code applies a DICOM window; most take the levels of 8-bit files as such.
+    common = {"clip": (0, 100), "window": "none", "levels": "as_stored"}
+    values["prepare"] = {**common, **values["prepare"]}
+    if values["prepare"]["size"] == "network":
+        values["prepare"]["size"] = values["input_size"] = image_size
+    if values.get("network_size") == "network":
+        values["network_size"] = None if image_size == values["input_size"] else image_size
+    return validate(PeerPreprocessing, values, kind)
+
+
+# --------------------------------------------------------------------------- cleaning sentences
+
+
+def words_only(sentence: str) -> str:
+    """Lower-case words without enumeration, punctuation or other alphabets, as GLoRIA's code does.
+
+    >>> words_only("1. Mild, left-sided effusion.")
+    'mild left sided effusion'
+    """
+    words = re.findall(r"\w+", re.sub(r"[0-9]+\.", " ", sentence).lower())
+    plain = [word.encode("ascii", "ignore").decode("ascii") for word in words]
+    return " ".join(word for word in plain if word)
+
+
+def repaired(sentence: str) -> str:
+    """Broken Unicode, curly quotes and HTML's entities mended, as CLIP's and open_clip's code does.
+
+    >>> repaired("No \u201clarge\u201d effusion &amp; no oedema")
+    'No "large" effusion & no oedema'
+    """
+    import ftfy
+
+    return html.unescape(html.unescape(ftfy.fix_text(sentence))).strip()
+
+
+def without_end_marks(sentence: str) -> str:
+    """Without the full stops, exclamation and question marks at its end, as hi-ml's code does.
+
+    >>> without_end_marks("No pleural effusion.")
+    'No pleural effusion'
+    """
+    return sentence.rstrip("!?.")
+
+
+def cleaned(kind: Kind, sentences: list[str]) -> list[str]:
+    """Sentences as the authors' code makes them before it cuts them into tokens."""
+    clean: dict[str, Callable[[str], str]] = {
+        "words_only": words_only,
+        "repaired": repaired,
+        "without_end_marks": without_end_marks,
+    }
+    name = family(kind).clean
+    return sentences if name is None else [clean[name](sentence) for sentence in sentences]

@@ -1,0 +1,312 @@
+"""Tokenizers of CLIP (byte pairs), SigLIP (SentencePiece's unigrams) and SigLIP 2 (Gemma's).
+
+From ``tokenizer.json``, CLIP's merges, or ``spiece.model``. What the published processors do to a
+text before (lower case, and for SigLIP no punctuation) is kept in the tokenizer's own file, as its
+normaliser.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from torch import Tensor
+
+from medclip_debias.errors import UserError, explained
+from medclip_debias.files import read_bytes, read_json
+from medclip_debias.models.text_encoder import SentenceTokenizer
+from medclip_debias.models.tokenizer_file import (
+    CLIP_WORDS,
+    MAX_BYTES,
+    PUNCTUATION,
+    check_parts,
+    padded,
+    read_tokenizer,
+)
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+START, END = "<|startoftext|>", "<|endoftext|>"
+MERGES = 49152 - 256 - 2
+Clean = Literal["canonical", "canonical_spaced", "lower"]
+"""SigLIP's in transformers; in open_clip, where ``_`` becomes a blank first; SigLIP 2's."""
+NO_TEXT = (
+    "This model reads images alone and no sentences; 'probe' is what it can do (a linear probe and "
+    "nearest neighbours of its image vectors)."
+)
+
+
+class ClipTokenizer:
+    """Sentence to token ids between start and end; SigLIP's (`PieceTokenizer`) have no start.
+
+    Args:
+        tokenizer: the library's own.
+        where: its file, for messages.
+
+    Attributes:
+        end_id: number of the end token.
+        pad_id: what sentences are filled up with.
+
+    Raises:
+        UserError: its vocabulary lacks start or end.
+    """
+
+    starts: ClassVar[tuple[str, ...]] = (START,)
+    ends: ClassVar[tuple[str, ...]] = (END,)
+    pieces: ClassVar[bool] = False
+
+    def __init__(self, tokenizer: Tokenizer, where: str = "tokenizer") -> None:
+        self._tokenizer = tokenizer
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        vocabulary = tokenizer.get_vocab()
+        end = next((token for token in self.ends if token in vocabulary), None)
+        if end is None or not vocabulary.keys() >= set(self.starts):
+            wanted = ", ".join([*self.starts, " or ".join(self.ends)])
+            raise UserError(f"{where}: its vocabulary lacks {wanted}; it is another tokenizer.")
+        self._start = [vocabulary[token] for token in self.starts]
+        self.end_id = vocabulary[end]
+        self.pad_id = 0
+        if self.pieces:
+            # SigLIP fills up with its end token though its vocabulary has <pad>; SigLIP 2 does not.
+            self.pad_id = vocabulary.get("<pad>", self.end_id) if end == "<eos>" else self.end_id
+
+    @classmethod
+    def load(cls, folder: Path) -> ClipTokenizer:
+        """Read ``tokenizer.json``."""
+        path = folder / "tokenizer.json"
+        return cls(read_tokenizer(path, pieces=cls.pieces), str(path))
+
+    @property
+    def start_id(self) -> int:
+        """Number of the start token."""
+        return self._start[0]
+
+    @property
+    def size(self) -> int:
+        """Number of tokens in the vocabulary."""
+        return int(self._tokenizer.get_vocab_size())
+
+    def encode(self, sentences: Sequence[str], max_tokens: int) -> list[list[int]]:
+        """Token ids of each sentence, start and end included, cut to ``max_tokens``."""
+        rows = self._tokenizer.encode_batch(list(sentences), add_special_tokens=False)
+        most = max_tokens - len(self._start) - 1
+        return [[*self._start, *row.ids[:most], self.end_id] for row in rows]
+
+    def pad(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Token ids and mask, both ``[T, L]``, padded as published."""
+        return padded(ids, self.pad_id)
+
+    def save(self, folder: Path) -> None:
+        """Write ``tokenizer.json``."""
+        self._tokenizer.save(str(folder / "tokenizer.json"))
+
+    @classmethod
+    def from_merges(cls, path: Path) -> ClipTokenizer:
+        """Build CLIP's from ``bpe_simple_vocab_16e6.txt.gz`` (or the unpacked text)."""
+        from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+        from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+        damaged = (OSError, ValueError, EOFError, zlib.error)
+        with explained(f"{path}: cannot be read as CLIP's merges file", *damaged):
+            content = read_bytes(path, "give bpe_simple_vocab_16e6.txt.gz", limit=MAX_BYTES)
+            if content[:2] == b"\x1f\x8b":
+                content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MAX_BYTES)
+            text = content.decode()
+        lines = [line.split() for line in text.split("\n")[1 : MERGES + 1]]
+        merges = [(pair[0], pair[1]) for pair in lines if len(pair) == 2]
+        if len(merges) < MERGES:
+            raise UserError(
+                f"{path}: is not CLIP's merges file; give bpe_simple_vocab_16e6.txt.gz."
+            )
+        letters = list(bytes_to_unicode().values())
+        words = [*letters, *(letter + "</w>" for letter in letters)]
+        words += ["".join(pair) for pair in merges]
+        vocabulary = {word: number for number, word in enumerate([*words, START, END])}
+        made = Tokenizer(
+            models.BPE(vocab=vocabulary, merges=merges, end_of_word_suffix="</w>", unk_token=END)
+        )
+        steps = [
+            normalizers.NFC(),
+            normalizers.Replace(Regex(r"\s+"), " "),
+            normalizers.Lowercase(),
+        ]
+        made.normalizer = normalizers.Sequence(steps)
+        made.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(CLIP_WORDS), behavior="removed", invert=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        return cls(made)
+
+
+class PieceTokenizer(ClipTokenizer):
+    """SigLIP's and SigLIP 2's: no token at the start, the end token behind."""
+
+    starts: ClassVar[tuple[str, ...]] = ()
+    ends: ClassVar[tuple[str, ...]] = ("</s>", "<eos>")
+    pieces: ClassVar[bool] = True
+
+
+class NoTokenizer:
+    """In the place of a tokenizer, where a model reads images alone."""
+
+    size: ClassVar[int] = 0
+
+    def encode(self, sentences: Sequence[str], _: int) -> list[list[int]]:
+        """Nothing of nothing.
+
+        Raises:
+            UserError: there is a sentence.
+        """
+        if sentences:
+            raise UserError(NO_TEXT)
+        return []
+
+    def pad(self, _: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Never asked, as there are no ids."""
+        raise UserError(NO_TEXT)
+
+    def save(self, folder: Path) -> None:
+        """Nothing is written."""
+
+
+PeerTokenizer = SentenceTokenizer | ClipTokenizer | NoTokenizer
+
+
+def checked(tokenizer: SentenceTokenizer | ClipTokenizer, size: int, where: object) -> None:
+    """Refuse a tokenizer of more tokens than the model of ``where`` has embeddings for."""
+    if tokenizer.size > size:
+        raise UserError(
+            f"{where}: the tokenizer has {tokenizer.size} tokens but the model only {size}; "
+            "they do not belong together."
+        )
+
+
+def read_pieces(folder: Path, clean: Clean | None = None) -> PieceTokenizer:
+    """The tokenizer of a SigLIP folder.
+
+    Args:
+        folder: with ``tokenizer.json``, or ``spiece.model``.
+        clean: what is done to a text first; None is what transformers does: ``canonical`` for
+            unigrams (SigLIP) and ``lower`` for byte pairs (SigLIP 2).
+
+    Raises:
+        UserError: there is neither file, or it is damaged or of another kind.
+    """
+    from tokenizers import Tokenizer
+
+    fast, pieces = folder / "tokenizer.json", folder / "spiece.model"
+    where = str(fast if fast.is_file() else pieces)
+    if fast.is_file():
+        content = json.loads(read_tokenizer(fast, pieces=True).to_str())
+    elif pieces.is_file():
+        content = json.loads(_unigrams(pieces).to_str())
+    else:
+        raise UserError(f"{folder}: holds no tokenizer: neither tokenizer.json nor spiece.model.")
+    if content["model"]["type"] not in ("Unigram", "BPE"):
+        raise UserError(f"{where}: is no tokenizer of SigLIP (unigrams) or SigLIP 2 (byte pairs).")
+    chosen = clean or ("canonical" if content["model"]["type"] == "Unigram" else "lower")
+    steps: list[dict[str, Any]] = [{"type": "Lowercase"}]
+    if chosen != "lower":
+        steps += [_replace({"Regex": PUNCTUATION}, ""), _replace({"Regex": r"\s+"}, " ")]
+        steps += [{"type": "Strip", "strip_left": True, "strip_right": True}]
+    if chosen == "canonical_spaced":
+        steps = [_replace({"String": "_"}, " "), *steps]
+    steps += _steps(content.get("normalizer"))
+    content["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    check_parts(content, where, pieces=True)
+    with explained(f"{where}: this is not a tokenizer file", Exception):
+        made = Tokenizer.from_str(json.dumps(content))
+    tokenizer = PieceTokenizer(made, where)
+    config = folder / "tokenizer_config.json"
+    if config.is_file():
+        pad: Any = read_json(config, "copy the model folder again", limit=MAX_BYTES)
+        pad = pad.get("pad_token")
+        pad = pad.get("content") if isinstance(pad, dict) else pad
+        number = made.token_to_id(pad) if isinstance(pad, str) else None
+        tokenizer.pad_id = tokenizer.pad_id if number is None else number
+    return tokenizer
+
+
+def _steps(normalizer: Any) -> list[Any]:
+    if normalizer is None:
+        return []
+    if normalizer["type"] == "Sequence":
+        return [step for part in normalizer["normalizers"] for step in _steps(part)]
+    return [normalizer]
+
+
+def _replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def _unigrams(path: Path) -> Tokenizer:
+    """SentencePiece's ``ModelProto`` (sentencepiece_model.proto), as its fast form."""
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+    content = read_bytes(path, "copy the model folder again", limit=MAX_BYTES)
+    vocabulary: list[tuple[str, float]] = []
+    unknown, kind, charsmap, prefix = 0, 1, b"", True
+    with explained(f"{path}: cannot be read as a SentencePiece model", Exception):
+        for number, value in _fields(content):
+            if number == 1:
+                piece = dict(_fields(value))
+                score = struct.unpack("<f", piece.get(2, b"\0\0\0\0"))[0]
+                if piece.get(3) == 2:
+                    unknown = len(vocabulary)
+                vocabulary.append((piece[1].decode("utf-8"), score))
+            elif number == 2:
+                kind = dict(_fields(value)).get(3, 1)
+            elif number == 3:
+                rules = dict(_fields(value))
+                charsmap, prefix = rules.get(2, b""), bool(rules.get(3, 1))
+    if kind != 1:
+        raise UserError(
+            f"{path}: holds no unigrams (its model type is {kind}); give the folder's "
+            "tokenizer.json."
+        )
+    with explained(f"{path}: cannot be read as a SentencePiece model", Exception):
+        made = Tokenizer(models.Unigram(vocabulary, unk_id=unknown, byte_fallback=False))
+        steps: list[Any] = [normalizers.Precompiled(charsmap)] if charsmap else []
+        steps.append(normalizers.Replace(Regex(r" {2,}"), " "))
+        made.normalizer = normalizers.Sequence(steps)
+        scheme: Literal["always", "never"] = "always" if prefix else "never"
+        made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=True)
+    return made
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Number and value of each field of a protocol buffer: ints, or bytes of other kinds."""
+    place = 0
+
+    def varint() -> int:
+        nonlocal place
+        value = shift = 0
+        while True:
+            byte = data[place]
+            place += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+
+    while place < len(data):
+        key = varint()
+        number, wire = key >> 3, key & 7
+        if wire == 0:
+            yield number, varint()
+            continue
+        length = {1: 8, 5: 4}[wire] if wire in (1, 5) else varint()
+        if wire not in (1, 2, 5) or place + length > len(data):
+            raise ValueError("damaged")
+        yield number, data[place : place + length]
+        place += length

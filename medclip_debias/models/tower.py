@@ -1,0 +1,46 @@
+"""An encoder that ends in the space of images and sentences, and what training asks of it."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import ClassVar, TypeAlias
+
+from torch import nn
+
+Head: TypeAlias = nn.Module | nn.Parameter
+
+
+class Tower(nn.Module):
+    """An encoder that ends in the space of images and sentences.
+
+    An image tower gives regions ``[B, N, dim]`` and the whole ``[B, dim]`` of normalised images
+    ``[B, C, S, S]``; a text tower ``[T, dim]``, or several vectors a sentence, of token ids and
+    mask ``[T, L]``.
+
+    Attributes:
+        layer_lists: dotted places of the lists of layers, the lowest first.
+        after_layers: of what comes after the last layer, as a last norm.
+        into_space: of the maps into the shared space, which train even where the encoder does not.
+    """
+
+    layer_lists: tuple[str, ...] = ()
+    after_layers: tuple[str, ...] = ()
+    into_space: tuple[str, ...] = ()
+    by_words: ClassVar[bool] = False
+    """Whether a text tower takes the words' places beside ids and mask (`word_places`)."""
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The lowest first."""
+        return [layer for place in self.layer_lists for layer in attrgetter(place)(self)]
+
+    @property
+    def above(self) -> list[nn.Module]:
+        """After the last layer, but for the map into the space."""
+        modules = [attrgetter(place)(self) for place in self.after_layers]
+        return [module for module in modules if module is not None]
+
+    @property
+    def heads(self) -> list[Head]:
+        """The maps into the shared space."""
+        return [attrgetter(place)(self) for place in self.into_space]
