@@ -185,10 +185,10 @@ def suppression(
     """Choose below what evidence a sentence is not in an image, and keep it with the model."""
     from medclip_debias.config import validate
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.evaluation.suppression_choice import save_choice
+    from medclip_debias.evaluation.suppression_choice import choose_rule
     from medclip_debias.grounding.preparation import check_preparation
     from medclip_debias.grounding.settings import SuppressionSettings
-    from medclip_debias.grounding.suppression import FILE
+    from medclip_debias.grounding.suppression import FILE, save_rule
     from medclip_debias.models.device import best_device
     from medclip_debias.models.load import load_model
 
@@ -197,7 +197,8 @@ def suppression(
     data = PreparedSet.open(prepared)
     loaded = load_model(model, best_device(device))
     check_preparation(loaded.preprocessing, data)
-    rule = save_choice(model, loaded, data, settings)
+    rule = choose_rule(loaded, data, settings)
+    save_rule(model, rule)
     tried = rule.chosen["tried"][rule.evidence]
     shown = {"kept": tried["kept"], "specificity": tried["specificity"], "auc": tried["auc"]}
     head = {"suppression": str(model / FILE), "evidence": rule.evidence}

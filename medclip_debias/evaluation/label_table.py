@@ -1,4 +1,4 @@
-"""Labels from a table of their own, and lists of images for the multi-class protocol."""
+"""Labels of images: the set's own, those of a table, and lists of images of one class each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pandas as pd
@@ -32,7 +32,6 @@ KEYS = ("image_id", "dicom_id", "study_id", "path", "image")
 ``path`` (as in CheXpert's tables) and ``image`` (as in a manifest) hold files, see
 `PathFinder`.
 """
-_FILES = ("path", "image")
 OTHER_VIEWS = "images_of_other_views"
 """Key of the count of images that are left aside because they are not frontal."""
 THE_SET = "the prepared set"
@@ -70,83 +69,194 @@ class ClassList:
     classes: dict[int, str]
     source: dict[str, str | int]
 
+    def labels(self, names: Sequence[str]) -> Labels:
+        """The list as labels: each image has its class and no other, as on CheXpert 5x200."""
+        rows = sorted(self.classes)
+        values = {n: np.array([self.classes[r] == n for r in rows], dtype=float) for n in names}
+        made_of = "the list of classes: an image has its class and no other"
+        source = {"labels": self.source["list"], "hash": self.source["hash"], "made_of": made_of}
+        return Labels(rows, values, source)
 
-def set_labels(
+
+# ------------------------------------------------------------------------- the set's labels
+
+
+def labels_of(
     data: PreparedSet,
     split: str,
     classes: Sequence[str],
+    *,
+    table: Path | None = None,
     label_map: LabelMap | None = None,
     views: Views = "frontal",
 ) -> Labels:
-    """The set's own study labels for the images of ``split``, those of other views aside.
+    """Labels of a table, or without one the set's own, for the judged images of ``split``.
 
     Args:
         data: the prepared set.
         split: whose images count.
         classes: classes wanted.
-        label_map: what the set's columns say of the classes; by default a class is the column of
-            its name.
+        table: see `table_labels`.
+        label_map: what the columns say of the classes; by default a class is the column of its
+            name.
+        views: which images are judged; the others are counted.
 
     Raises:
-        UserError: the map does not fit the set.
-        Skipped: the split has no image, or the set no label of any class.
+        UserError: a table or a map does not fit the set.
+        Skipped: the split has no image, or there is no label of any class.
     """
+    if table is not None:
+        return table_labels(table, data, split, classes, label_map, views)
     listed = rows_of_split(data, split)
     rows = judged(data, listed, views)
-    aside = len(listed) - len(rows)
-    if label_map is not None and rows:
-        return _mapped_set(data, rows, classes, label_map, aside)
-    known = [name for name in classes if name in data.studies.columns]
     if not rows:
-        what = "frontal image (the option views: all judges others)" if listed else "image"
-        raise Skipped(f"The set has no {what} in the split '{split}'.")
-    if not known or not data.studies[known].notna().to_numpy().any():
+        raise Skipped(f"The set has no {_missing(listed)} in the split '{split}'.")
+    studies = [str(name) for name in data.images["study_id"].iloc[rows]]
+    bound, values = study_labels(data, studies, classes, label_map)
+    if bound is None and not data.studies[list(values)].notna().to_numpy().any():
         raise Skipped(f"The set has no labels for {', '.join(classes)}.")
-    studies = data.studies.drop_duplicates("study_id").set_index("study_id")
-    of_image = studies.reindex(data.images["study_id"].iloc[rows])
-    values = {name: of_image[name].to_numpy(dtype=np.float64) for name in known}
-    return Labels(rows, values, {"labels": THE_SET, OTHER_VIEWS: aside})
+    return Labels(rows, values, {"labels": THE_SET, OTHER_VIEWS: len(listed) - len(rows)}, bound)
 
 
-def study_values(data: PreparedSet, studies: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-    """Labels of the set, a row for each of ``studies``."""
-    table = data.studies.drop_duplicates("study_id").set_index("study_id")
-    return table.reindex(list(studies))[list(columns)]
-
-
-def map_studies(
-    data: PreparedSet, studies: Sequence[str], classes: Sequence[str], label_map: LabelMap
-) -> tuple[Bound, dict[str, Floats]]:
-    """The set's own labels of ``studies`` through a label map, per class.
+def study_labels(
+    data: PreparedSet,
+    studies: Sequence[str],
+    classes: Sequence[str],
+    label_map: LabelMap | None = None,
+) -> tuple[Bound | None, dict[str, Floats]]:
+    """The set's own labels of ``studies``, per class that has a column or a rule of the map.
 
     Raises:
-        UserError: a column is not there, or columns contradict each other.
-        Skipped: none of the columns has a label.
+        UserError: a column of the map is not there, or columns contradict each other.
+        Skipped: none of the map's columns has a label.
     """
+    of_study = data.studies.drop_duplicates("study_id").set_index("study_id").reindex(list(studies))
+
+    def values(column: str) -> Floats:
+        return of_study[column].to_numpy(dtype=np.float64)
+
+    if label_map is None:
+        return None, {name: values(name) for name in classes if name in of_study.columns}
     file = data.folder / "studies.parquet"
     columns = [str(name) for name in data.studies.columns if name not in STUDY_COLUMNS]
     bound = label_map.bind(columns, classes, str(file))
-    table = study_values(data, studies, list(dict.fromkeys(bound.columns.values())))
-    if not table.notna().to_numpy().any():
-        raise Skipped(f"The set has no labels in the columns {', '.join(table.columns)}.")
+    wanted = list(dict.fromkeys(bound.columns.values()))
+    if not of_study[wanted].notna().to_numpy().any():
+        raise Skipped(f"The set has no labels in the columns {', '.join(wanted)}.")
     place = {name: row for row, name in enumerate(data.studies["study_id"])}
-    values = bound.values(
-        lambda column: table[column].to_numpy(dtype=np.float64),
-        lambda number: f"{file}, row {place.get(studies[number], 0)}",
+    return bound, bound.values(
+        values, lambda number: f"{file}, row {place.get(studies[number], 0)}"
     )
-    return bound, values
 
 
-def _mapped_set(
-    data: PreparedSet,
-    rows: list[int],
-    classes: Sequence[str],
-    label_map: LabelMap,
-    aside: int,
-) -> Labels:
-    studies = [str(name) for name in data.images["study_id"].iloc[rows]]
-    bound, values = map_studies(data, studies, classes, label_map)
-    return Labels(rows, values, {"labels": THE_SET, OTHER_VIEWS: aside}, bound)
+def _missing(listed: Sequence[int]) -> str:
+    return "frontal image (the option views: all judges others)" if listed else "image"
+
+
+# --------------------------------------------------------------------------------- tables
+
+
+@dataclass(frozen=True)
+class KeyedTable:
+    """A table whose rows belong to images or studies of a set.
+
+    Attributes:
+        path: its file.
+        table: its content.
+        key: the column of `KEYS` that it has.
+        place: of each key its row, by position; one that is the set's is under the set's own id.
+        ids: the set's id of each of its images.
+    """
+
+    path: Path
+    table: pd.DataFrame
+    key: str
+    place: dict[str, int]
+    ids: list[str]
+
+    @classmethod
+    def of(cls, path: Path, table: pd.DataFrame, data: PreparedSet) -> Self:
+        """Find the key column, and the row of each key.
+
+        Raises:
+            UserError: no key column, a key that is blank or comes twice, or hardly any key of the
+                set.
+        """
+        columns = {str(name).lower(): name for name in reversed(table.columns)}
+        key = next((name for name in KEYS if name in columns), None)
+        if key is None:
+            raise UserError(
+                f"{path}: has neither 'image_id' nor 'study_id' nor 'path', so its rows belong to"
+                f" no image; {columns_there(list(table.columns))}."
+            )
+        ids = data.images["study_id" if key == "study_id" else "image_id"].astype(str).tolist()
+        column = columns[key]
+        find: Callable[[str], str]
+        if key in ("path", "image"):
+            named, find = table[column].tolist(), PathFinder(ids).image
+            blank = next((place for place, name in enumerate(named) if is_blank(name)), None)
+            if blank is not None:
+                raise UserError(
+                    f"{path}, row {table.index[blank]}: column '{column}' is blank; fill it in."
+                )
+        else:
+            known = Ids(ids, STUDY if key == "study_id" else "")
+            named, find = read_ids(path, table, column, known.letter).ids, known.find
+        place_of: dict[str, int] = {}
+        matched = 0
+        for place, name in enumerate(named):
+            ours = find(name)
+            matched += bool(ours)
+            other = place_of.setdefault(ours or name, place)
+            if other != place:
+                raise UserError(
+                    f"{path}, row {table.index[place]}: its {key} is already in row"
+                    f" {table.index[other]}; keep one row."
+                )
+        what = "studies of the set" if key == "study_id" else "images of the set"
+        check_match(path, column, place_of, matched, Ids(ids), what)
+        return cls(path, table, key, place_of, ids)
+
+    def listed(self, rows: Sequence[int]) -> list[int]:
+        """Those of the set's ``rows`` that the table names."""
+        return [row for row in rows if self.ids[row] in self.place]
+
+    def source(self, what: str) -> dict[str, str | int]:
+        """The file under the name ``what``, its hash, and how its rows fit the set."""
+        known = set(self.ids)
+        return {
+            what: self.path.name,
+            "hash": file_hash(self.path),
+            "key": self.key,
+            "rows": len(self.place),
+            "rows_not_in_set": sum(name not in known for name in self.place),
+        }
+
+    def labels(self, column: str) -> Floats:
+        """A column's labels as numbers; NaN where it is blank."""
+        cells = [
+            label_value(text, f"{self.path}, row {row}, column '{column}'")
+            for row, text in zip(self.table.index, self.table[column], strict=True)
+        ]
+        return np.array([np.nan if v is None else v for v in cells], dtype=np.float64)
+
+    def columns(self, classes: Sequence[str]) -> dict[str, str]:
+        """The column of each class that has one."""
+        columns: dict[str, str] = {}
+        for column in map(str, self.table.columns):
+            name = column if column in classes else label_name(column)
+            if name in classes and name not in columns:
+                columns[str(name)] = column
+            elif name is None and (hint := did_you_mean(column, classes)):
+                sentence = f"{self.path}: no label and not read: column '{column}'{hint}."
+                warnings.warn(ReportedWarning(sentence), stacklevel=2)
+        if not columns:
+            hint = did_you_mean(classes[0], map(str, self.table.columns))
+            raise UserError(
+                f"{self.path}: has no column for {', '.join(classes)}{hint}; name its label columns"
+                " as the classes of the prompt set."
+            )
+        return columns
 
 
 def table_labels(
@@ -173,175 +283,34 @@ def table_labels(
             twice, holds a value that is no label, or the map does not fit it.
         Skipped: none of the split's images is listed.
     """
-    table = read_table(path)
-    key, row_of = keyed(path, table, data)
+    keyed = KeyedTable.of(path, read_table(path), data)
     bound = None
     if label_map is None:
-        columns = _columns(path, table, classes)
-        values = {name: _values(path, table, column) for name, column in columns.items()}
+        every = {name: keyed.labels(column) for name, column in keyed.columns(classes).items()}
     else:
-        aside = {name for name in map(str, table.columns) if name.lower() in KEYS}
-        there = [name for name in map(str, table.columns) if name not in aside]
-        bound = label_map.bind(there, classes, str(path))
-    ids = keys_of(data, key)
-    listed = [row for row in rows_of_split(data, split) if ids[row] in row_of]
+        names = [name for name in map(str, keyed.table.columns) if name.lower() not in KEYS]
+        bound = label_map.bind(names, classes, str(path))
+    of_split = rows_of_split(data, split)
+    listed = keyed.listed(of_split)
     rows = judged(data, listed, views)
     if not rows:
-        what = "frontal image (the option views: all judges others)" if listed else "image"
         raise Skipped(
-            f"{path.name} lists no {what} of the split '{split}' (its {len(row_of)} rows are keyed "
-            f"by {key})."
+            f"{path.name} lists no {_missing(listed)} of the split '{split}' (its"
+            f" {len(keyed.place)} rows are keyed by {keyed.key})."
         )
-    places = [row_of[ids[row]] for row in rows]
-    if bound is not None:
+    places = [keyed.place[keyed.ids[row]] for row in rows]
+    if bound is None:
+        values = {name: labels[places] for name, labels in every.items()}
+    else:
         values = bound.values(
-            lambda column: _values(path, table, column)[places],
-            lambda number: f"{path}, row {table.index[places[number]]}",
+            lambda column: keyed.labels(column)[places],
+            lambda number: f"{path}, row {keyed.table.index[places[number]]}",
         )
-    else:
-        values = {name: array[places] for name, array in values.items()}
-    known = set(ids)
-    return Labels(
-        rows,
-        values,
-        {
-            "labels": path.name,
-            "hash": file_hash(path),
-            "key": key,
-            "rows": len(row_of),
-            "rows_not_in_set": sum(name not in known for name in row_of),
-            "images_not_listed": len(rows_of_split(data, split)) - len(listed),
-            OTHER_VIEWS: len(listed) - len(rows),
-        },
-        bound,
-    )
-
-
-def _values(path: Path, table: pd.DataFrame, column: str) -> Floats:
-    """A column's labels as numbers; NaN where it is blank."""
-    cells = (
-        label_value(text, f"{path}, row {row}, column '{column}'")
-        for row, text in zip(table.index, table[column], strict=True)
-    )
-    return np.array([np.nan if value is None else value for value in cells], dtype=np.float64)
-
-
-def labels_or_list(
-    table: Path | None,
-    data: PreparedSet,
-    split: str,
-    classes: Sequence[str],
-    listed: ClassList | None,
-    label_map: LabelMap | None = None,
-    views: Views = "frontal",
-) -> Labels:
-    """The labels of a table or of the set; without any, those that a class list makes."""
-    try:
-        return _labels(table, data, split, classes, label_map, views)
-    except Skipped:
-        if listed is None:
-            raise
-        return list_labels(listed, list(classes))
-
-
-def threshold_labels(
-    table: Path | None,
-    data: PreparedSet,
-    split: str,
-    classes: Sequence[str],
-    label_map: LabelMap | None = None,
-    views: Views = "frontal",
-) -> Labels | str:
-    """Labels of the images on which thresholds are chosen, or why there are none."""
-    if split == "validate":
-        return "the validate split itself is evaluated, so no threshold can be chosen on it"
-    try:
-        return _labels(table, data, "validate", classes, label_map, views)
-    except Skipped as reason:
-        return f"no threshold can be chosen: {reason}"
-
-
-def _labels(
-    table: Path | None,
-    data: PreparedSet,
-    split: str,
-    classes: Sequence[str],
-    label_map: LabelMap | None,
-    views: Views,
-) -> Labels:
-    if table is None:
-        return set_labels(data, split, classes, label_map, views)
-    return table_labels(table, data, split, classes, label_map, views)
-
-
-def keyed(path: Path, table: pd.DataFrame, data: PreparedSet) -> tuple[str, dict[str, int]]:
-    """The key column of a table, and the position of each key.
-
-    A file or id that is one of the set's stands under the set's own id, however it is written.
-
-    Raises:
-        UserError: no key column, a key that is blank or comes twice, or hardly any key of the set.
-    """
-    columns = {str(name).lower(): name for name in reversed(table.columns)}
-    key = next((name for name in KEYS if name in columns), None)
-    if key is None:
-        raise UserError(
-            f"{path}: has neither 'image_id' nor 'study_id' nor 'path', so its rows belong to no "
-            f"image; {columns_there(list(table.columns))}."
-        )
-    ids = keys_of(data, key)
-    column = columns[key]
-    row_of: dict[str, int] = {}
-    find: Callable[[str], str]
-    if key in _FILES:
-        named, find = table[column].tolist(), PathFinder(ids).image
-        blank = next((place for place, name in enumerate(named) if is_blank(name)), None)
-        if blank is not None:
-            raise UserError(
-                f"{path}, row {table.index[blank]}: column '{column}' is blank; fill it in."
-            )
-    else:
-        known = Ids(ids, STUDY if key == "study_id" else "")
-        named, find = read_ids(path, table, column, known.letter).ids, known.find
-    matched = 0
-    for place, name in enumerate(named):
-        ours = find(name)
-        matched += bool(ours)
-        other = row_of.setdefault(ours or name, place)
-        if other != place:
-            raise UserError(
-                f"{path}, row {table.index[place]}: its {key} is already in row"
-                f" {table.index[other]}; keep one row."
-            )
-    what = "studies of the set" if key == "study_id" else "images of the set"
-    check_match(path, column, row_of, matched, Ids(ids), what)
-    return key, row_of
-
-
-def keys_of(data: PreparedSet, key: str) -> list[str]:
-    """What ``key`` holds, for each image of the set."""
-    return data.images["study_id" if key == "study_id" else "image_id"].astype(str).tolist()
-
-
-def _columns(path: Path, table: pd.DataFrame, classes: Sequence[str]) -> dict[str, str]:
-    """The column of each class that has one."""
-    columns: dict[str, str] = {}
-    for column in map(str, table.columns):
-        name = column if column in classes else label_name(column)
-        if name in classes and name not in columns:
-            columns[str(name)] = column
-        elif name is None and (hint := did_you_mean(column, classes)):
-            warnings.warn(
-                ReportedWarning(f"{path}: no label and not read: column '{column}'{hint}."),
-                stacklevel=2,
-            )
-    if not columns:
-        hint = did_you_mean(classes[0], map(str, table.columns))
-        raise UserError(
-            f"{path}: has no column for {', '.join(classes)}{hint}; name its label columns as the "
-            "classes of the prompt set."
-        )
-    return columns
+    counts: dict[str, str | int] = {
+        "images_not_listed": len(of_split) - len(listed),
+        OTHER_VIEWS: len(listed) - len(rows),
+    }
+    return Labels(rows, values, keyed.source("labels") | counts, bound)
 
 
 def class_list(
@@ -361,68 +330,37 @@ def class_list(
         Skipped: none of its images is in the set outside training.
     """
     table = read_table(path)
-    key, row_of = keyed(path, table, data)
+    keyed = KeyedTable.of(path, table, data)
     named_in = next((name for name in table.columns if str(name).lower() == "class"), None)
     if named_in is not None:
         named = [text if text in classes else label_name(text) or text for text in table[named_in]]
     else:
-        columns = _columns(path, table, classes)
-        named = []
-        for row, cells in zip(table.index, table[list(columns.values())].to_numpy(), strict=True):
-            ones = [
-                name
-                for (name, column), text in zip(columns.items(), cells, strict=True)
-                if label_value(text, f"{path}, row {row}, column '{column}'") == 1
-            ]
-            if len(ones) != 1:
-                raise UserError(
-                    f"{path}, row {row}: must have one class that is 1, has {len(ones)}."
-                )
-            named.append(ones[0])
+        columns = keyed.columns(classes)
+        present = np.stack([keyed.labels(column) == 1 for column in columns.values()], axis=1)
+        for row, count in zip(table.index, present.sum(axis=1), strict=True):
+            if count != 1:
+                raise UserError(f"{path}, row {row}: must have one class that is 1, has {count}.")
+        named = [list(columns)[place] for place in present.argmax(axis=1)]
     for row, name in zip(table.index, named, strict=True):
         if name not in classes:
             raise UserError(
                 f"{path}, row {row}: the prompt set has no prompts for its class"
                 f"{did_you_mean(name, classes)}; it has: {', '.join(classes)}."
             )
-    ids = keys_of(data, key)
+    inside = keyed.listed(range(len(keyed.ids)))
     splits = data.images["split"].tolist()
-    inside = [row for row, name in enumerate(ids) if name in row_of]
     outside = [row for row in inside if splits[row] != "train"]
-    found = {row: named[row_of[ids[row]]] for row in judged(data, outside, views)}
+    found = {row: named[keyed.place[keyed.ids[row]]] for row in judged(data, outside, views)}
     if not found:
-        what = "frontal image (the option views: all judges others)" if outside else "image"
-        raise Skipped(f"{path.name} lists no {what} of the set outside training.")
-    known = set(ids)
-    return ClassList(
-        found,
-        {
-            "list": path.name,
-            "hash": file_hash(path),
-            "key": key,
-            "rows": len(row_of),
-            "rows_not_in_set": sum(name not in known for name in row_of),
-            "images_in_training": len(inside) - len(outside),
-            OTHER_VIEWS: len(outside) - len(found),
-        },
-    )
+        raise Skipped(f"{path.name} lists no {_missing(outside)} of the set outside training.")
+    counts: dict[str, str | int] = {
+        "images_in_training": len(inside) - len(outside),
+        OTHER_VIEWS: len(outside) - len(found),
+    }
+    return ClassList(found, keyed.source("list") | counts)
 
 
-def list_labels(listed: ClassList, classes: Sequence[str]) -> Labels:
-    """A class list as labels: each image has its class and no other, as on CheXpert 5x200."""
-    rows = sorted(listed.classes)
-    return Labels(
-        rows,
-        {
-            name: np.array([listed.classes[row] == name for row in rows], dtype=np.float64)
-            for name in classes
-        },
-        {
-            "labels": listed.source["list"],
-            "hash": listed.source["hash"],
-            "made_of": "the list of classes: an image has its class and no other",
-        },
-    )
+# --------------------------------------------------------------------------------- studies
 
 
 def of_studies(labels: Labels, data: PreparedSet) -> tuple[Labels, dict[int, list[int]]]:
@@ -438,20 +376,17 @@ def of_studies(labels: Labels, data: PreparedSet) -> tuple[Labels, dict[int, lis
     Raises:
         UserError: the images of a study have different labels.
     """
-    names = data.images["study_id"].iloc[labels.rows]
     places: dict[str, list[int]] = {}
-    for place, study in enumerate(names):
+    for place, study in enumerate(data.images["study_id"].iloc[labels.rows]):
         places.setdefault(str(study), []).append(place)
-    first = [found[0] for found in places.values()]
+    first = [of_study[0] for of_study in places.values()]
     for values in labels.values.values():
-        for found in places.values():
-            told = values[found]
-            if not ((told == told[0]) | (np.isnan(told) & np.isnan(told[0]))).all():
-                raise UserError(
-                    f"{labels.source.get('labels', 'the labels')}: images of one study have"
-                    " different labels, so the study as a whole has none; leave the option"
-                    " several_views at 'each'."
-                )
-    views = {labels.rows[found[0]]: [labels.rows[p] for p in found] for found in places.values()}
+        if any(len(np.unique(values[of_study])) > 1 for of_study in places.values()):
+            raise UserError(
+                f"{labels.source.get('labels', 'the labels')}: images of one study have different"
+                " labels, so the study as a whole has none; leave the option several_views at"
+                " 'each'."
+            )
+    rows = {labels.rows[own[0]]: [labels.rows[place] for place in own] for own in places.values()}
     chosen = {name: values[first] for name, values in labels.values.items()}
-    return Labels([labels.rows[place] for place in first], chosen, labels.source), views
+    return Labels([labels.rows[place] for place in first], chosen, labels.source), rows

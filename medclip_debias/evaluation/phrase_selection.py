@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ Merge = Literal["none", "phrase", "category"]
 
 @dataclass(frozen=True)
 class Phrase:
-    """One phrase of the set: ``row`` is its image's row, ``sentence`` its distinct sentence's.
+    """One phrase of the set, on the image in ``row``.
 
     ``boxes`` are ``[x, y, width, height]`` in original pixels, inside the image; ``groundable``
     and ``sentence_count`` are those of `medclip_debias.grounding.denials`.
@@ -40,7 +41,6 @@ class Phrase:
     row: int
     category: str
     text: str
-    sentence: int
     boxes: list[list[float]]
     geometry: SquareGeometry
     patient: str
@@ -54,7 +54,6 @@ class Phrases:
 
     Attributes:
         phrases: in the order of the source.
-        sentences: their distinct sentences.
         counts: ``other_splits``, ``other_annotation_splits``, ``other_views`` (on images that are
             not frontal), ``without_image``, ``without_box`` and ``other_shape`` (annotated at
             another ratio of the sides) count phrases that are left out; ``zero_area_boxes`` and
@@ -65,7 +64,6 @@ class Phrases:
     """
 
     phrases: list[Phrase] = field(default_factory=list)
-    sentences: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
 
@@ -100,61 +98,60 @@ def select_phrases(
         UserError: the file cannot be read.
         Skipped: no phrase is left.
     """
-    found = Phrases(counts=dict.fromkeys(COUNTS, 0), source=_source(file))
-    images = data.images
+    source: dict[str, Any] = {"phrases": "the prepared set"}
+    if file is not None:
+        source = {"phrases": file.name, "hash": file_hash(file) if file.is_file() else ""}
+    found = Phrases(counts=dict.fromkeys(COUNTS, 0), source=source)
+    images, splits = data.images, data.images["split"].tolist()
     row_of = {str(name): row for row, name in enumerate(images["image_id"])}
     said = training_counts(data)
-    sentence_of: dict[str, int] = {}
-    own_splits: dict[str, int] = {}
+    own_splits: Counter[str] = Counter()
     by_annotation = annotation_split == "as_split" and split != HELD_OUT
+
+    def left_out(record: PhraseRecord, fitted: Fitted, row: int) -> str:
+        """Which of `COUNTS` a phrase falls under; none for one that is evaluated."""
+        if splits[row] not in (split, HELD_OUT):
+            return "other_splits"
+        if by_annotation and record.split not in ("", split):
+            return "other_annotation_splits"
+        if views == "frontal" and not data.frontal[row]:
+            return "other_views"
+        if fitted.other_shape:
+            return "other_shape"
+        return "" if fitted.boxes else "without_box"
+
     for record, fitted in _own(data) if file is None else _of_file(file, data):
         row = row_of.get(record.image_id)
         if row is None:
             found.counts["without_image"] += 1
             continue
-        if record.split:
-            own_splits[record.split] = own_splits.get(record.split, 0) + 1
-        if images["split"].iloc[row] not in (split, HELD_OUT):
-            found.counts["other_splits"] += 1
-            continue
-        if by_annotation and record.split not in ("", split):
-            found.counts["other_annotation_splits"] += 1
-            continue
-        if views == "frontal" and not data.frontal[row]:
-            found.counts["other_views"] += 1
-            continue
-        if fitted.other_shape:
-            found.counts["other_shape"] += 1
-            continue
-        found.counts["zero_area_boxes"] += fitted.flat
-        found.counts["outside_boxes"] += fitted.outside
-        found.counts["clipped_boxes"] += fitted.clipped
-        found.counts["scaled"] += fitted.scaled
-        if not fitted.boxes:
-            found.counts["without_box"] += 1
-            continue
-        found.phrases.append(
-            Phrase(
-                phrase_id=record.phrase_id,
-                row=row,
-                category=record.category,
-                text=record.text,
-                sentence=sentence_of.setdefault(record.text, len(sentence_of)),
-                boxes=fitted.boxes,
-                geometry=geometry_of(data, row, input_size),
-                patient=str(images["patient_id"].iloc[row]),
-                groundable=is_groundable(record.text, record.category),
-                sentence_count=said.get(normalised(record.text), 0),
+        own_splits[record.split] += bool(record.split)
+        reason = left_out(record, fitted, row)
+        if reason:
+            found.counts[reason] += 1
+        if reason in ("", "without_box"):
+            found.counts["zero_area_boxes"] += fitted.flat
+            found.counts["outside_boxes"] += fitted.outside
+            found.counts["clipped_boxes"] += fitted.clipped
+            found.counts["scaled"] += fitted.scaled
+        if not reason:
+            found.phrases.append(
+                Phrase(
+                    phrase_id=record.phrase_id,
+                    row=row,
+                    category=record.category,
+                    text=record.text,
+                    boxes=fitted.boxes,
+                    geometry=geometry_of(data, row, input_size),
+                    patient=str(images["patient_id"].iloc[row]),
+                    groundable=is_groundable(record.text, record.category),
+                    sentence_count=said.get(normalised(record.text), 0),
+                )
             )
-        )
     if merge != "none":
         found.phrases, found.counts["merged"] = merge_phrases(found.phrases, merge)
-    numbers = {phrase.text: phrase.sentence for phrase in found.phrases}
-    found.sentences = [text for text in sentence_of if text in numbers]
-    place = {text: number for number, text in enumerate(found.sentences)}
-    found.phrases = [replace(phrase, sentence=place[phrase.text]) for phrase in found.phrases]
-    if own_splits:
-        found.source["annotation_splits"] = dict(sorted(own_splits.items()))
+    if +own_splits:
+        source["annotation_splits"] = dict(sorted((+own_splits).items()))
     if not found.phrases:
         raise Skipped(_why_none(found.counts, split, file))
     return found
@@ -229,25 +226,19 @@ def training_counts(data: PreparedSet) -> dict[str, int]:
     return study_counts(table["text"], table["study_id"])
 
 
-def _source(file: Path | None) -> dict[str, Any]:
-    if file is None:
-        return {"phrases": "the prepared set"}
-    return {"phrases": file.name, "hash": file_hash(file) if file.is_file() else ""}
-
-
 def _own(data: PreparedSet) -> Iterator[tuple[PhraseRecord, Fitted]]:
     """The phrases of the source and what became of their boxes, as it was counted once.
 
     A set that an earlier version prepared knows of those alone that have a box left.
     """
-    columns = ["phrase_id", "image_id", "category", "text", "boxes", "split"]
     kept: dict[str, PhraseRecord] = {}
-    for phrase, image, category, text, boxes, split in zip(
-        *(data.phrases[column] for column in columns), strict=True
+    names = ("phrase_id", "image_id", "category", "text", "split")
+    words = (data.phrases[name].astype(str) for name in names)
+    for phrase, image, category, text, split, found in zip(
+        *words, data.phrases["boxes"], strict=True
     ):
-        sides = tuple((float(x), float(y), float(w), float(h)) for x, y, w, h in boxes)
-        ids, words = (str(phrase), str(image)), (str(category), str(text))
-        kept[str(phrase)] = PhraseRecord(*ids, *words, sides, None, str(split))
+        boxes = tuple((float(x), float(y), float(w), float(h)) for x, y, w, h in found)
+        kept[phrase] = PhraseRecord(phrase, image, category, text, boxes, None, split)
     counted = data.phrase_boxes
     if counted is None:
         yield from _fitted(kept.values(), data)
@@ -255,19 +246,19 @@ def _own(data: PreparedSet) -> Iterator[tuple[PhraseRecord, Fitted]]:
     named = ["phrase_id", "image_id", "split"]
     counts = ["flat", "outside", "clipped", "scaled", "other_shape"]
     table = zip(*(counted[column].tolist() for column in named + counts), strict=True)
-    for phrase, image, split, *found in table:
+    for phrase, image, split, *figures in table:
         # Without a box it is not in the table of phrases, nor needed beyond its counts.
         record = kept.get(phrase) or PhraseRecord(phrase, image, "", "", (), None, split)
-        yield record, Fitted([list(box) for box in record.boxes], *found)
+        yield record, Fitted([list(box) for box in record.boxes], *figures)
 
 
 def _of_file(file: Path, data: PreparedSet) -> Iterator[tuple[PhraseRecord, Fitted]]:
     """The phrases of another file of boxes, on the images of the set."""
-    columns = ["image_id", "study_id", "patient_id", "view", "split"]
+    columns = ["image_id", "study_id", "patient_id", "image_id", "view", "split"]
     images = [
-        ImageRecord(str(image), str(study), str(patient), Path(str(image)), str(view), str(split))
-        for image, study, patient, view, split in zip(
-            *(data.images[column] for column in columns), strict=True
+        ImageRecord(image, study, patient, Path(name), view, split)
+        for image, study, patient, name, view, split in zip(
+            *(data.images[column].astype(str) for column in columns), strict=True
         )
     ]
     return _fitted(read_phrases(file, images, Path()), data)

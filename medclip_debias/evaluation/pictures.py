@@ -18,7 +18,7 @@ from medclip_debias.files import atomic_folder, write_json
 from medclip_debias.grounding.absent import PERCENTILE, AbsentScores
 from medclip_debias.grounding.boxes import as_boxes
 from medclip_debias.grounding.heatmaps import upsample_to_original
-from medclip_debias.grounding.overlay import slug, write_overlay
+from medclip_debias.grounding.overlay import OverlayStyle, slug, write_overlay
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
@@ -39,6 +39,7 @@ CASES = (
 )
 CASE_METRICS = ("cnr_signed", "miou")
 
+STYLE = OverlayStyle(max_side=440)
 _QUANTILES = 1000
 
 
@@ -123,7 +124,7 @@ def write_heatmaps(
                 boxes=phrase.boxes,
                 limits=scale.limits if scale else None,
                 reference=scale.reference if scale else None,
-                beside=True,
+                style=STYLE,
                 # The prepared square reaches beyond the original by its padding.
                 image_extent=(
                     -geometry.pad_x,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,12 @@ from pydantic import Field
 from medclip_debias import __version__
 from medclip_debias.config import Settings
 from medclip_debias.data.labels import LabelPolicy
+from medclip_debias.data.layout import STUDY_COLUMNS
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.encoding import Progress
+from medclip_debias.evaluation.encoding import Network, Progress
 from medclip_debias.evaluation.evaluate import plain
 from medclip_debias.evaluation.false_negatives import detectors
+from medclip_debias.evaluation.label_table import study_labels
 from medclip_debias.evaluation.representations import (
     alignment,
     auc_with_interval,
@@ -26,6 +27,7 @@ from medclip_debias.evaluation.representations import (
     nearest_neighbours,
     uniformity,
 )
+from medclip_debias.evaluation.row_scores import row_scores
 from medclip_debias.files import write_json
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.finite import finite
@@ -162,8 +164,8 @@ def probe(
             "sentences": uniformity(said["distinct"]) if said else None,
         },
         "counts": {part: len(where) for part, where in rows.items()}
-        | {"images_of_other_views": _other_views(data, rows)}
         | {
+            "images_of_other_views": int(data.images["split"].isin(list(rows)).sum()) - len(every),
             "pairs": len(said.get("images", ())),
             "distinct_sentences": len(said.get("distinct", ())),
         },
@@ -200,21 +202,12 @@ def _rows(data: PreparedSet, split: str) -> NDArray[np.int64]:
     return rows
 
 
-def _other_views(data: PreparedSet, rows: Mapping[str, NDArray[np.int64]]) -> int:
-    """Images of the splits that are left aside because they are not frontal."""
-    return int(data.images["split"].isin(list(rows)).sum()) - sum(map(len, rows.values()))
-
-
 def _labels(data: PreparedSet) -> dict[str, Floats]:
     """Label values of each image, for every label column."""
-    from medclip_debias.data.store import STUDY_COLUMNS
-
     names = [name for name in data.studies.columns if name not in STUDY_COLUMNS]
     if not names:
         raise UserError(f"{data.folder}: its studies have no labels; there is nothing to probe.")
-    table = data.studies.drop_duplicates("study_id").set_index("study_id")[names]
-    of_image = table.reindex(data.images["study_id"])
-    return {name: of_image[name].to_numpy(dtype=np.float64) for name in names}
+    return study_labels(data, data.images["study_id"].tolist(), names)[1]
 
 
 def _features(
@@ -230,11 +223,10 @@ def _features(
     """
     import torch
 
-    parts = []
+    parts, network = [], Network(model, data)
     with torch.inference_mode():
         for start in range(0, len(rows), 64):
-            pixels = torch.from_numpy(np.asarray(data.pixels[rows[start : start + 64]]))
-            pooled = model.encode_images(pixels).pooled
+            pooled = network.images(rows[start : start + 64].tolist()).pooled
             parts.append(finite(pooled, "probe").astype(np.float64))
             if progress:
                 progress(min(start + 64, len(rows)), len(rows))
@@ -294,14 +286,13 @@ def _one_class(
 
 
 def _means(classes: dict[str, Any]) -> dict[str, float]:
-    names = list(next(iter(classes.values())))
-    return {
-        name: float(np.mean([found[name]["auc"] for found in classes.values()]))
-        for name in names
-        if all(
-            isinstance(found.get(name), dict) and "auc" in found[name] for found in classes.values()
-        )
+    """Mean AUC of each way to probe that all classes have."""
+    found = {
+        name: [of_class[name]["auc"] for of_class in classes.values() if name in of_class]
+        for name in next(iter(classes.values()))
+        if name != "positive_negative"
     }
+    return {n: float(np.mean(aucs)) for n, aucs in found.items() if len(aucs) == len(classes)}
 
 
 def _false_negatives(
@@ -312,8 +303,6 @@ def _false_negatives(
     options: ProbeOptions,
     seed: int,
 ) -> dict[str, Any]:
-    import torch
-
     studies = data.images["study_id"].iloc[rows].astype(str).to_numpy()
     written = data.sentences[data.sentences["study_id"].isin(set(studies))]
     written = written[[known.knows(text) for text in written["text"]]]
@@ -330,24 +319,15 @@ def _false_negatives(
     for study, text in zip(data.sentences["study_id"], data.sentences["text"], strict=True):
         says.setdefault(text, set()).add(str(study))
     same_text = np.array([[study in says[text] for study in studies] for text in texts])
-    scores = np.empty(agree.shape, dtype=np.float64)
-    with torch.inference_mode():
-        sentences = model.encode_sentences(texts)
-        for start in range(0, len(rows), 64):
-            pixels = torch.from_numpy(np.asarray(data.pixels[rows[start : start + 64]]))
-            part = model.score(model.encode_images(pixels), sentences)
-            scores[:, start : start + 64] = finite(part, "probe").T
-    same_label = _shared_labels(data, owners, studies)
+    scores = row_scores(model, data, rows, texts, what="probe").T
+    positive = np.stack(list(_labels(data).values()), axis=1) == 1
+    first = dict(zip(data.images["study_id"].astype(str), positive, strict=True))
+    of_owners, of_studies = (
+        np.array([first[name] for name in names], dtype=int) for names in (owners, studies)
+    )
+    same_label = of_owners @ of_studies.T > 0
     found = detectors(scores, agree, negatives, same_label, same_text, options.removed)
-    found |= {"sentences": len(texts), "images": len(rows)} | _eta(data, known)
-    return found
-
-
-def _shared_labels(data: PreparedSet, owners: Names, studies: Names) -> NDArray[np.bool_]:
-    values = np.stack(list(_labels(data).values()), axis=1) == 1
-    first = dict(zip(data.images["study_id"].astype(str), range(len(values)), strict=True))
-    rows, columns = ([first[name] for name in names] for names in (owners, studies))
-    return np.asarray((values[rows].astype(int) @ values[columns].T.astype(int)) > 0)
+    return found | {"sentences": len(texts), "images": len(rows)} | _eta(data, known)
 
 
 def _eta(data: PreparedSet, known: Truth) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.decisions.probability import logistic
+from medclip_debias.evaluation.encoding import Network
 from medclip_debias.evaluation.metrics import auc
 from medclip_debias.evaluation.offsets import MOST_IMAGES, prompt_offsets
 from medclip_debias.evaluation.phrase_selection import VALIDATE
@@ -21,7 +22,7 @@ from medclip_debias.grounding.settings import (
     SuppressionRule,
     SuppressionSettings,
 )
-from medclip_debias.grounding.suppression import Evidence, save_rule
+from medclip_debias.grounding.suppression import Evidence
 from medclip_debias.models.sentences import one_vector
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ FEWEST = 20
 """Sentences that are there, and that are not, below which no threshold is chosen."""
 MOST_SENTENCES = 2000
 """Sentences that the levels are fitted to."""
-_PENALTIES = np.logspace(-4, 2, 13)
 
 
 class Choice:
@@ -71,7 +71,9 @@ class Choice:
             for query in self.queries.queries
             if query.row in chosen and query.kind != "denial"
         ]
-        self.rows = frozenset(chosen) if self._enough() else frozenset()
+        there = sum(query.there for query in self._asked)
+        enough = min(there, len(self._asked) - there) >= FEWEST
+        self.rows = frozenset(chosen) if enough else frozenset()
         said = list(dict.fromkeys(query.text for query in self._asked))
         others = dict.fromkeys(str(text) for text in data.sentences["text"])
         step = max(1, -(-len(others) // MOST_SENTENCES))
@@ -85,10 +87,6 @@ class Choice:
             self._of_row.setdefault(query.row, []).append(number)
         self._scores: dict[int, Floats] = {}
         self._found: dict[int, dict[EvidenceKind, float]] = {}
-
-    def _enough(self) -> bool:
-        there = sum(query.there for query in self._asked)
-        return min(there, len(self._asked) - there) >= FEWEST
 
     def begin(self, model: ImageTextModel, vectors: torch.Tensor) -> None:
         """Take the vectors of `texts`."""
@@ -137,7 +135,18 @@ class Choice:
             for kind in KINDS
         }
         values["offset"] = values["offset"] - (asked @ weights + constant)
-        tried = {kind: _tried(values[kind], there, self.settings) for kind in KINDS}
+        tried = {}
+        for kind, of_kind in values.items():
+            threshold = choose_threshold(of_kind, there, self.settings)
+            kept, dropped = of_kind[there] >= threshold, of_kind[~there] < threshold
+            reached = dropped if self.settings.aim == "kept" else kept
+            tried[kind] = {
+                "threshold": threshold,
+                "kept": float(kept.mean()),
+                "specificity": float(dropped.mean()),
+                "auc": auc(there, of_kind),
+                "reached": float(reached.mean()),
+            }
         wanted = self.settings.evidence
         kind = max(KINDS, key=lambda k: tried[k]["reached"]) if wanted == "best" else wanted
         slope, intercept = fit_probability(values[kind], there)
@@ -158,21 +167,6 @@ class Choice:
             chosen=about,
             **common,
         )
-
-
-def _tried(
-    values: Floats, there: NDArray[np.bool_], settings: SuppressionSettings
-) -> dict[str, float]:
-    threshold = choose_threshold(values, there, settings)
-    kept, dropped = values[there] >= threshold, values[~there] < threshold
-    reached = dropped if settings.aim == "kept" else kept
-    return {
-        "threshold": threshold,
-        "kept": float(kept.mean()),
-        "specificity": float(dropped.mean()),
-        "auc": auc(there, values),
-        "reached": float(reached.mean()),
-    }
 
 
 def choose_threshold(
@@ -203,43 +197,27 @@ def fit_level(vectors: Floats, levels: Floats) -> tuple[Floats, float, float]:
         Weights ``[D]``, constant, and the share of the levels' variance that is explained for a
         sentence left out (at most 1; not above 0 where the vectors say nothing).
     """
-    middle, mean = vectors.mean(axis=0), float(levels.mean())
-    u, s, vt = np.linalg.svd(vectors - middle, full_matrices=False)
-    y = levels - mean
-    best: tuple[float, Floats] | None = None
-    for penalty in _PENALTIES:
-        shrink = s**2 / (s**2 + penalty)
-        leverage = (u**2 * shrink).sum(axis=1) + 1 / len(y)
-        error = (y - u @ (shrink * (u.T @ y))) / np.maximum(1 - leverage, 1e-9)
-        loss = float((error**2).mean())
-        if best is None or loss < best[0]:
-            best = (loss, vt.T @ (s / (s**2 + penalty) * (u.T @ y)))
-    assert best is not None
-    spread = float((y**2).mean())
-    explained = 1 - best[0] / spread if spread > 1e-20 else 0.0
-    return best[1], mean - float(middle @ best[1]), explained
+    from sklearn.linear_model import RidgeCV
+
+    machine = RidgeCV(alphas=np.logspace(-4, 2, 13)).fit(vectors, levels)
+    spread = float(levels.var())
+    explained = 1 + machine.best_score_ / spread if spread > 1e-20 else 0.0
+    return machine.coef_, float(machine.intercept_), float(explained)
 
 
 def fit_probability(values: Floats, there: NDArray[np.bool_]) -> tuple[float, float]:
     """Slope and intercept of the logistic probability that a sentence is there (Platt).
 
     Both kinds of sentences weigh the same, so it is a probability at as many of one as of the
-    other; a prior of one sentence on each side keeps the slope finite where they do not overlap.
+    other; a prior of one sentence on each side keeps the slope finite where they do not overlap
+    (Platt 1999, section 2.2).
     """
-    spread = float(values.std()) or 1.0
-    x = np.stack([(values - values.mean()) / spread, np.ones(len(values))], axis=1)
-    weight = np.where(there, 0.5 / there.sum(), 0.5 / (~there).sum()) * len(values)
+    middle, spread = float(values.mean()), float(values.std()) or 1.0
+    design = np.stack([(values - middle) / spread, np.ones(len(values))], axis=1)
     count = np.where(there, there.sum(), (~there).sum())
-    target = np.where(there, 1 - 1 / (count + 2), 1 / (count + 2))  # Platt 1999, section 2.2
-    w = np.zeros(2)
-    for _ in range(100):
-        p = 1 / (1 + np.exp(-np.clip(x @ w, -700, 700)))
-        hessian = (x * (weight * p * (1 - p))[:, None]).T @ x + 1e-9 * np.eye(2)
-        step = np.linalg.solve(hessian, x.T @ (weight * (p - target)))
-        w = w - step
-        if np.abs(step).max() < 1e-10:
-            break
-    return float(w[0] / spread), float(w[1] - w[0] * values.mean() / spread)
+    target = np.where(there, 1 - 1 / (count + 2), 1 / (count + 2))
+    w = logistic(design, target, (0.5 * len(values) / count)[None])[0]
+    return float(w[0] / spread), float(w[1] - w[0] * middle / spread)
 
 
 def choose_rule(
@@ -263,21 +241,11 @@ def choose_rule(
             f" {choice.queries.counts['elsewhere']} that are not; {FEWEST} of each are needed);"
             " prepare more studies with reports."
         )
-    rows = sorted(choice.rows)
+    rows, network = sorted(choice.rows), Network(model, data)
     with torch.inference_mode():
-        choice.begin(model, model.encode_sentences(choice.texts))
+        choice.begin(model, network.sentences(choice.texts))
         for start in range(0, len(rows), batch_size):
             part = rows[start : start + batch_size]
-            features = model.encode_images(torch.from_numpy(np.asarray(data.pixels[part])))
-            for row, own in zip(part, features, strict=True):
+            for row, own in zip(part, network.images(part), strict=True):
                 choice.see(row, own)
     return choice.rule(data.content_hash)
-
-
-def save_choice(
-    folder: Path, model: ImageTextModel, data: PreparedSet, settings: SuppressionSettings
-) -> SuppressionRule:
-    """Choose a rule and keep it in the model's folder."""
-    rule = choose_rule(model, data, settings)
-    save_rule(folder, rule)
-    return rule

@@ -21,9 +21,9 @@ from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.text.reports import report_sentences
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.label_table import OTHER_VIEWS, keyed, keys_of
+from medclip_debias.evaluation.label_table import OTHER_VIEWS, KeyedTable
 from medclip_debias.evaluation.protocol import HELD_OUT, Skipped, judged
-from medclip_debias.files import file_hash, read_json
+from medclip_debias.files import read_json
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
@@ -75,20 +75,18 @@ def read_triplets(
         Skipped: none of its triplets can be judged.
     """
     table = _published(path) if path.suffix.lower() == ".json" else read_table(path, KINDS)
-    key, place_of = keyed(path, table, data)
-    ids = keys_of(data, key)
-    inside = [row for row, name in enumerate(ids) if name in place_of]
+    keyed = KeyedTable.of(path, table, data)
+    inside = keyed.listed(range(len(keyed.ids)))
     splits = data.images["split"].tolist()
     ours = [row for row in inside if splits[row] in (split, HELD_OUT)]
     frontal = judged(data, ours, views)
-    known = set(ids)
     first: dict[str, int] = {}
     for row in frontal:
-        first.setdefault(ids[row], row)
+        first.setdefault(keyed.ids[row], row)
     triplets = []
     without = unchanged = 0
     for name, row in first.items():
-        cells = table.iloc[place_of[name]]
+        cells = table.iloc[keyed.place[name]]
         texts = (str(cells[KINDS[0]]), str(cells[KINDS[1]]), str(cells[KINDS[2]]))
         cut = tuple(tuple(dict.fromkeys(s for _, s in report_sentences(text))) for text in texts)
         if not all(cut):
@@ -97,12 +95,7 @@ def read_triplets(
             unchanged += 1
         else:
             triplets.append(Triplet(row, texts, cut))
-    source: dict[str, str | int] = {
-        "triplets": path.name,
-        "hash": file_hash(path),
-        "key": key,
-        "rows": len(place_of),
-        "rows_not_in_set": sum(name not in known for name in place_of),
+    source = keyed.source("triplets") | {
         "images_of_other_splits": len(inside) - len(ours),
         OTHER_VIEWS: len(ours) - len(frontal),
         "further_images_of_a_study": len(frontal) - len(first),
@@ -111,7 +104,7 @@ def read_triplets(
     }
     if not triplets:
         raise Skipped(
-            f"{path.name} gives no triplet of the split '{split}': of its {len(place_of)} rows "
+            f"{path.name} gives no triplet of the split '{split}': of its {source['rows']} rows "
             f"{source['rows_not_in_set']} name nothing in the set; of the images "
             f"{source['images_of_other_splits']} are of other splits, {source[OTHER_VIEWS]} of "
             f"other views, {without} have a report without a sentence, {unchanged} one that "

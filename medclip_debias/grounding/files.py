@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from medclip_debias.grounding.absent import AbsentFindings
 from medclip_debias.grounding.dicom_out.deliver import DeliverTo, Delivery
 from medclip_debias.grounding.ground import Grounding, ground_images, highest_pixel, region_grid
 from medclip_debias.grounding.overlay import OverlayStyle, slug, value_range, write_overlay
-from medclip_debias.grounding.reference import ReferenceBoxes
+from medclip_debias.grounding.reference import Match, ReferenceBoxes
 from medclip_debias.grounding.regions import (
     Connectivity,
     ScoredRegion,
@@ -159,9 +159,7 @@ def ground_files(
     entries: list[dict[str, Any]] = []
     warning = synthetic_warning(model.provenance, all_of_phantoms(images))
     warnings = " ".join(filter(None, (warning, maps_warning)))
-    delivery = None
-    if deliver is not None:
-        delivery = Delivery(deliver, model, warnings)
+    delivery = Delivery(deliver, model, warnings) if deliver is not None else None
     for groundings in ground_images(
         model,
         reader,
@@ -174,7 +172,7 @@ def ground_files(
     ):
         path, image = reader.held.popleft()
         grey = image.stretched(model.preprocessing.prepare)
-        rows = write_groundings(
+        rows = _write_groundings(
             folders[path], grey, groundings, options, path, references, warnings
         )
         height, width = image.shape
@@ -190,7 +188,7 @@ def ground_files(
         )
         if delivery is not None:
             place = delivery.folder / folders[path].relative_to(out)
-            entries[-1]["delivered"] = delivery.write(path, place, groundings, rows)
+            entries[-1]["delivered"] = delivery.write(path, place, image.shape, rows)
         if progress:
             progress(len(entries) + len(reader.rejected), len(images))
     if not entries:
@@ -266,61 +264,47 @@ def _folders(out: Path, images: Sequence[Path]) -> list[Path]:
     return [out / name for name in taken]
 
 
-def write_groundings(
+def _write_groundings(
     folder: Path,
     grey: Any,
     groundings: Sequence[Grounding],
     options: GroundOptions,
-    path: Path | None = None,
-    references: ReferenceBoxes | None = None,
-    warning: str = "",
+    path: Path,
+    references: ReferenceBoxes | None,
+    warning: str,
 ) -> list[dict[str, Any]]:
-    """Write one image's pictures and maps; return what the JSON says about them.
-
-    Args:
-        folder: where to; created when missing.
-        grey: the image, ``[height, width]``, high = bright.
-        groundings: its sentences.
-        options: what is drawn and written.
-        path: the image's file, by which its reference boxes are found.
-        references: reference boxes to draw.
-        warning: words in red under each picture with a legend.
-
-    Returns:
-        For each sentence an entry as in `ground_files`.
-    """
+    """Write one image's pictures and maps; return what the JSON says about them."""
     limits, reference_score = _colours(groundings, options)
+    cut_at = f"score >= {options.threshold}"
+    if options.threshold is None:
+        cut_at = f"{100 * (options.share or 0.5):.0f}% of the range"
     rows = []
     for number, grounding in enumerate(groundings, start=1):
         name = f"{number:02d}_{slug(grounding.text)}"
         heatmap = grounding.heatmap
-        regions = found_regions(heatmap, grounding.verdict, options)
-        reference, match = (
-            references.of(path, grounding.text, heatmap.shape)
-            if references and path
-            else ([], "none")
-        )
+        regions = _found_regions(heatmap, grounding.verdict, options)
+        reference: list[list[float]] = []
+        match: Match = "none"
+        if references:
+            reference, match = references.of(path, grounding.text, heatmap.shape)
         row = grounding_row(grounding, heatmap, regions)
         row |= {
             "reference": {"match": match, "boxes": reference},
             "picture": str(folder / f"{name}.png"),
             "map": str(folder / f"{name}.npy") if options.maps else None,
         }
-        named = "reference" if match == "phrase" else "reference (all of the image)"
         write_overlay(
             folder / f"{name}.png",
             grey,
             heatmap,
             boxes=reference,
             found=[r.box for r in regions],
-            caption=_caption(grounding, row["lowest"], row["highest"], reference_score)
-            if options.style.legend
-            else "",
+            caption=_caption(grounding, row["lowest"], row["highest"], reference_score),
             limits=limits,
             reference=reference_score,
-            warning=warning if options.style.legend else "",
-            names=(named, _cut_at(options)) if options.style.legend else None,
-            **options.style.keywords(*heatmap.shape),
+            warning=warning,
+            names=("reference" if match == "phrase" else "reference (all of the image)", cut_at),
+            style=options.style,
         )
         if options.maps:
             map_file = folder / f"{name}.npy"
@@ -346,42 +330,21 @@ def grounding_row(
         "lowest": float(np.nanmin(heatmap)),
         "highest": float(np.nanmax(heatmap)),
         "peak": list(highest_pixel(heatmap)),
-        "boxes": [
-            {
-                "box": list(r.box),
-                "confidence": r.confidence,
-                "mean": r.mean,
-                "peak": r.peak,
-                "area": r.area,
-            }
-            for r in regions
-        ],
+        "boxes": [asdict(region) | {"box": list(region.box)} for region in regions],
         "in_image": asdict(grounding.verdict) if grounding.verdict else None,
     }
 
 
-def found_regions(
+def _found_regions(
     heatmap: NDArray[np.floating[Any]], verdict: Verdict | None, options: GroundOptions
 ) -> list[ScoredRegion]:
     """The boxes of one sentence: none where it is not in the image."""
-    how: _How = {"min_area": options.min_area, "connectivity": options.connectivity}
+    how: dict[str, Any] = {"min_area": options.min_area, "connectivity": options.connectivity}
     if options.threshold is None:
         share = options.share or (0.5 if verdict is not None else None)
         return [] if share is None else boxes_of_share(heatmap, share, verdict, **how)
-    if verdict is not None and not verdict.there:
-        return []
-    return threshold_regions(heatmap, options.threshold, **how)
-
-
-class _How(TypedDict):
-    min_area: float
-    connectivity: Connectivity
-
-
-def _cut_at(options: GroundOptions) -> str:
-    if options.threshold is not None:
-        return f"score >= {options.threshold}"
-    return f"{100 * (options.share or 0.5):.0f}% of the range"
+    there = verdict is None or verdict.there
+    return threshold_regions(heatmap, options.threshold, **how) if there else []
 
 
 def _colours(

@@ -71,17 +71,10 @@ class OverlayStyle(Settings):
     def _finite(cls, levels: tuple[float, ...]) -> tuple[float, ...]:
         return tuple(sorted(set(levels)))
 
-    def keywords(self, height: int, width: int) -> dict[str, Any]:
-        """The arguments of `write_overlay` for an image of this size."""
+    def dots(self, height: int, width: int) -> float:
+        """Pixels per inch of the picture of an image of this size."""
         side = min(self.max_side or max(height, width), max(height, width))
-        return {
-            "colormap": self.colormap,
-            "alpha": self.alpha,
-            "contours": self.contours,
-            "colour_bar": self.legend,
-            "beside": self.legend and self.beside,
-            "dpi": max(side, SMALLEST_SIDE) / LONGEST_SIDE if self.legend else side / LONGEST_SIDE,
-        }
+        return (max(side, SMALLEST_SIDE) if self.legend else side) / LONGEST_SIDE
 
 
 def write_overlay(
@@ -95,14 +88,10 @@ def write_overlay(
     image_extent: Extent | None = None,
     limits: tuple[float, float] | None = None,
     reference: float | None = None,
-    colormap: str = "inferno",
-    alpha: float = 0.55,
-    contours: Sequence[float] = (),
-    colour_bar: bool = True,
-    beside: bool = False,
     names: tuple[str, str] | None = None,
     warning: str = "",
-    dpi: float = 110,
+    style: OverlayStyle | None = None,
+    dpi: float | None = None,
 ) -> Path:
     """Write one PNG: ``heatmap`` over ``image``, with the same scale on both axes.
 
@@ -118,33 +107,36 @@ def write_overlay(
         heatmap: ``[height, width]`` in original pixels.
         boxes: true boxes, ``[K, 4]`` of x, y, width, height in original pixels.
         found: boxes that were found, in the same form.
-        caption: words under the picture; none when empty.
+        caption: words under a picture with a legend; none when empty.
         image_extent: left, top, right, bottom of ``image`` in original pixels, where it is
             not the original itself (a padded square, say).
         limits: scores at the ends of the colours, for several pictures on one scale.
         reference: score below which nothing is coloured.
-        colormap: matplotlib's name of the colours.
-        alpha: opacity of the highest score.
-        contours: scores along which lines are drawn.
-        colour_bar: draw the scale of the scores beside the picture.
-        beside: draw the image without map and boxes on the left, too.
-        names: what a key under the picture calls ``boxes`` and ``found``; no key when None.
-        warning: words in red under the picture; none when empty.
-        dpi: pixels per inch; the longer side of the picture is 4 inches.
+        names: what a key under a picture with a legend calls ``boxes`` and ``found``; no key when
+            None.
+        warning: words in red under a picture with a legend; none when empty.
+        style: how it is drawn.
+        dpi: pixels per inch; the longer side of the picture is 4 inches. By default `style`'s.
     """
     # Figure and Agg directly: pyplot would keep every figure in a global table.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
+    from PIL import Image
 
+    style = style or OverlayStyle()
     height, width = heatmap.shape
+    dpi = style.dots(height, width) if dpi is None else dpi
+    beside = style.legend and style.beside
+    if not style.legend:
+        caption, warning, names = "", "", None
     kinds = [  # boxes, colour, line, name
         (as_boxes(boxes), BOX_COLOUR, "-", (names or ("", ""))[0]),  # type: ignore[arg-type]
         (as_boxes(found), FOUND_COLOUR, (0, (3, 2)), (names or ("", ""))[1]),  # type: ignore[arg-type]
     ]
     with_key = names is not None and any(len(kind[0]) for kind in kinds)
-    paper = _Paper.of(height, width, (caption, warning), colour_bar, with_key, beside)
+    paper = _Paper.of(height, width, (caption, warning), style.legend, with_key, beside)
     figure = Figure(figsize=(paper.width, paper.height), dpi=dpi, facecolor="white")
     canvas = FigureCanvasAgg(figure)
 
@@ -160,30 +152,30 @@ def write_overlay(
     low, high = limits or value_range(small)
     norm = Normalize(low, high, clip=True)
     hidden = np.isnan(small) if reference is None else ~(small >= reference)
-    opacity = np.where(hidden, 0, alpha * (0.1 + 0.9 * norm(np.nan_to_num(small))))
+    opacity = np.where(hidden, 0, style.alpha * (0.1 + 0.9 * norm(np.nan_to_num(small))))
     axes.imshow(
         np.nan_to_num(small, nan=low),
-        cmap=colormap,
+        cmap=style.colormap,
         norm=norm,
         alpha=np.clip(opacity, 0, 1),
         extent=place,
         interpolation="nearest",
     )
-    _draw_contours(axes, small, place, contours)
+    _draw_contours(axes, small, place, style.contours)
     keys = [_draw_boxes(axes, *kind) for kind in kinds if len(kind[0])]
     axes.set_xlim(0, width)
     axes.set_ylim(height, 0)
     axes.set_aspect("equal")
-    if colour_bar:
+    if style.legend:
         long = min(paper.image_height, 2.4) * 0.94
         top = (min(paper.image_height, 2.4) - long) / 2
         cax = figure.add_axes(paper.place(paper.left + paper.image_width + 0.1, top, 0.12, long))
-        bar = figure.colorbar(ScalarMappable(norm, colormap), cax=cax)
+        bar = figure.colorbar(ScalarMappable(norm, style.colormap), cax=cax)
         bar.ax.tick_params(labelsize=7, length=2)
         bar.set_label("cosine", fontsize=7)
         if reference is not None:
             bar.ax.axhspan(low, min(max(reference, low), high), color=NO_COLOUR)
-        for level in contours:
+        for level in style.contours:
             if low <= level <= high:
                 bar.ax.axhline(level, color="white", linewidth=1.0)
     if with_key:
@@ -204,17 +196,11 @@ def write_overlay(
             figure.text(*at, "\n".join(lines), color=colour, **CAPTION)
             low_edge += 0.19 * len(lines)
     canvas.draw()
+    # What was drawn hides nothing behind it: without its opacity the file is half as long.
+    picture = Image.fromarray(np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3]))
     with atomic_file(path) as temporary:
-        _write_png(temporary, np.asarray(canvas.buffer_rgba()), dpi)
+        picture.save(temporary, format="png", compress_level=4, dpi=(dpi, dpi))
     return path
-
-
-def _write_png(path: Path, drawn: NDArray[np.uint8], dpi: float) -> None:
-    """Write what was drawn, which hides nothing behind it: without its opacity, half as long."""
-    from PIL import Image
-
-    picture = Image.fromarray(np.ascontiguousarray(drawn[..., :3]))
-    picture.save(path, format="png", compress_level=4, dpi=(dpi, dpi))
 
 
 @dataclass(frozen=True)

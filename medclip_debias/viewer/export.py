@@ -53,7 +53,7 @@ def export(
         # There is no file at this path: what is known of the image is its `source`.
         none = folder / "image"
         files = delivery.write(
-            none, folder, groundings, model.rows(groundings, threshold), image.source
+            none, folder, image.shape, model.rows(groundings, threshold), image.source
         )
         if not files:
             raise UserError(f"{'; '.join(delivery.left_out) or 'nothing was written'}.")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from medclip_debias.data.prompts import PromptSet, sets_of
+from medclip_debias.data.prompts import sets_of
 from medclip_debias.evaluation.classification import sigmoid
 from medclip_debias.evaluation.decisions.calibration import Calibration, FittedClass
 from medclip_debias.evaluation.decisions.options import DecisionOptions
@@ -62,105 +60,72 @@ class Finder:
         model: its own prompt sets are asked, and the packaged one where it has none.
         calibration: of this model, as `Calibration.check` makes sure; its own prompts take the
             place of the model's for the classes that it has.
+
+    Attributes:
+        prompt_sets: those that are asked; the calibration's first.
+        calibrated: whether any probability is calibrated.
     """
 
     def __init__(self, model: ImageTextModel, calibration: Calibration | None = None) -> None:
-        self._model = model
-        self._calibration = calibration
-        self.prompt_sets = _asked_sets(model, calibration)
+        self._model, self.calibrated = model, calibration is not None
+        self.prompt_sets = sets_of(model.prompts)
+        self._fitted: dict[str, FittedClass] = {}
+        if calibration is not None:
+            first, self._fitted = calibration.prompts, calibration.classes
+            others = [[n for n in p.classes if n not in first.classes] for p in self.prompt_sets]
+            pairs = zip(self.prompt_sets, others, strict=True)
+            self.prompt_sets = [first, *(p.only(names) for p, names in pairs if names)]
         with torch.inference_mode():
-            self._vectors: dict[int, Tensor] = {
-                number: model.encode_sentences(prompts.texts)
-                for number, prompts in enumerate(self.prompt_sets)
-            }
-        self._cuts = {} if calibration is None else _cuts(calibration.classes)
-
-    @property
-    def calibrated(self) -> bool:
-        """Whether any probability is calibrated."""
-        return self._calibration is not None
+            self._vectors = [model.encode_sentences(one.texts) for one in self.prompt_sets]
+        self._cuts = {name: _cut(fitted) for name, fitted in self._fitted.items()}
 
     def of(self, features: ImageFeatures) -> list[Finding]:
         """The findings of one image: those seen first, and each part by falling probability."""
-        findings = []
-        for number, prompts in enumerate(self.prompt_sets):
+        findings, scale = [], self._model.learned_scale
+        for prompts, vectors in zip(self.prompt_sets, self._vectors, strict=True):
             with torch.inference_mode():
-                scored = self._model.score(features, self._vectors[number])
+                scored = self._model.score(features, vectors)
             scores = finite(scored, "zero-shot classification").astype(np.float64)
-            present = class_scores(scores, prompts, "positive")
-            absent = class_scores(scores, prompts, "negative")
-            fitted = self._fitted(number)
-            findings += [
-                self._finding(prompts, name, present[name], absent[name], fitted.get(name))
-                for name in prompts.classes
-            ]
-        return sorted(findings, key=_order)
+            present, absent = (class_scores(scores, prompts, s) for s in ("positive", "negative"))
+            for name, sides in prompts.classes.items():
+                difference = present[name] - absent[name]
+                logit, threshold = None if scale is None else scale * difference, 0.5
+                seen = bool(difference[0] >= 0)
+                fitted = self._fitted.get(name) if prompts is self.prompt_sets[0] else None
+                if fitted is not None:
+                    score, threshold = self._cuts[name]
+                    target, _ = fitted.chosen_prevalence(name, "validation", difference)
+                    logit, seen = fitted.logits(difference, target), bool(difference[0] >= score)
+                findings.append(
+                    Finding(
+                        name,
+                        prompts.name,
+                        sides.positive[0],
+                        float(present[name][0]),
+                        float(absent[name][0]),
+                        None if logit is None else float(sigmoid(logit)[0]),
+                        threshold,
+                        fitted is not None,
+                        seen,
+                    )
+                )
 
-    def _fitted(self, number: int) -> Mapping[str, FittedClass]:
-        # The calibration's own prompts are the first set.
-        return self._calibration.classes if self._calibration and number == 0 else {}
+        def order(finding: Finding) -> tuple[bool, float, float]:
+            probability = -1.0 if finding.probability is None else finding.probability
+            return not finding.seen, -probability, finding.absent - finding.present
 
-    def _finding(
-        self,
-        prompts: PromptSet,
-        name: str,
-        present: np.ndarray,
-        absent: np.ndarray,
-        fitted: FittedClass | None,
-    ) -> Finding:
-        difference = present - absent
-        probability: float | None
-        if fitted is not None:
-            score, threshold = self._cuts[name]
-            target, _ = fitted.chosen_prevalence(name, "validation", difference)
-            probability = float(sigmoid(fitted.logits(difference, target))[0])
-            seen = bool(difference[0] >= score)
-        else:
-            scale, threshold = self._model.learned_scale, 0.5
-            probability = None if scale is None else float(sigmoid(scale * difference)[0])
-            seen = bool(difference[0] >= 0)
-        return Finding(
-            name,
-            prompts.name,
-            prompts.classes[name].positive[0],
-            float(present[0]),
-            float(absent[0]),
-            probability,
-            threshold,
-            fitted is not None,
-            seen,
-        )
+        return sorted(findings, key=order)
 
 
-def _order(finding: Finding) -> tuple[bool, float, float]:
-    probability = -1.0 if finding.probability is None else finding.probability
-    return not finding.seen, -probability, finding.absent - finding.present
-
-
-def _asked_sets(model: ImageTextModel, calibration: Calibration | None) -> list[PromptSet]:
-    prompt_sets = sets_of(model.prompts)
-    if calibration is None:
-        return prompt_sets
-    asked = [calibration.prompts]
-    for prompts in prompt_sets:
-        others = [name for name in prompts.classes if name not in calibration.prompts.classes]
-        asked += [prompts.only(others)] if others else []
-    return asked
-
-
-def _cuts(classes: Mapping[str, FittedClass]) -> dict[str, tuple[float, float]]:
-    """Score and probability from which on each class counts as seen."""
-    cuts = {}
-    for name, fitted in classes.items():
-        target = fitted.prevalence if fitted.target is None else fitted.target
-        score = thresholds(
-            np.array(fitted.positive),
-            np.array(fitted.negative),
-            sensitivity=_RULES.sensitivity,
-            specificity=_RULES.specificity,
-            threshold_probability=_RULES.threshold_probability,
-            prevalence=target,
-        )["youden"]
-        probability = sigmoid(fitted.logits(np.array([score]), target))
-        cuts[name] = score, float(probability[0])
-    return cuts
+def _cut(fitted: FittedClass) -> tuple[float, float]:
+    """Score and probability from which on a class counts as seen."""
+    target = fitted.prevalence if fitted.target is None else fitted.target
+    score = thresholds(
+        np.array(fitted.positive),
+        np.array(fitted.negative),
+        sensitivity=_RULES.sensitivity,
+        specificity=_RULES.specificity,
+        threshold_probability=_RULES.threshold_probability,
+        prevalence=target,
+    )["youden"]
+    return score, float(sigmoid(fitted.logits(np.array([score]), target))[0])

@@ -233,7 +233,7 @@ def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, Any]:
     from medclip_debias.data.prompts import load_prompts
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.evaluation.encoding import Network, encode
-    from medclip_debias.evaluation.label_table import set_labels
+    from medclip_debias.evaluation.label_table import labels_of
     from medclip_debias.evaluation.options import EvaluationOptions
     from medclip_debias.evaluation.phrase_selection import select_phrases
     from medclip_debias.evaluation.protocol import Draw
@@ -248,7 +248,7 @@ def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, Any]:
     phrases = select_phrases(data, "test", model.preprocessing.input_size)
     five = ZeroShot(
         data,
-        set_labels(data, "test", names),
+        labels_of(data, "test", names),
         prompts,
         options.labels,
         validation="not chosen here",

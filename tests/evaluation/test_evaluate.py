@@ -305,7 +305,7 @@ def test_a_damaged_set_leaves_no_results(small_prepared, small_model, tmp_path):
 
 def test_pictures_fall_back_to_shown_images_only_when_they_must():
     def phrase(name, row, kind):
-        return Phrase(name, row, kind, "x", 0, [[0, 0, 1, 1]], SquareGeometry(4, 4, 4, 4), "p")
+        return Phrase(name, row, kind, "x", [[0, 0, 1, 1]], SquareGeometry(4, 4, 4, 4), "p")
 
     phrases = [phrase("1", 0, "a"), phrase("2", 0, "b"), phrase("3", 1, "a"), phrase("4", 1, "b")]
     assert choose_phrases(phrases, 2) == [0, 3]

@@ -11,8 +11,7 @@ from medclip_debias.data.sources.paths import PathFinder
 from medclip_debias.errors import ReportedWarning, UserError
 from medclip_debias.evaluation.label_table import (
     class_list,
-    list_labels,
-    set_labels,
+    labels_of,
     table_labels,
 )
 from medclip_debias.evaluation.protocol import Skipped
@@ -73,9 +72,9 @@ def test_what_the_set_or_table_lacks_is_skipped(small_prepared, tmp_path):
     with pytest.raises(Skipped, match=r"a\.csv lists no image of the split 'test'"):
         table_labels(path, small_prepared, "test", CLASSES)
     with pytest.raises(Skipped, match="no image in the split 'validate'"):
-        set_labels(small_prepared, "validate", CLASSES)
+        labels_of(small_prepared, "validate", CLASSES)
     with pytest.raises(Skipped, match="no labels for My Finding"):
-        set_labels(small_prepared, "test", ["My Finding"])
+        labels_of(small_prepared, "test", ["My Finding"])
 
 
 def test_image_lists_name_the_class_or_have_one_column_each(small_prepared, tmp_path):
@@ -84,7 +83,7 @@ def test_image_lists_name_the_class_or_have_one_column_each(small_prepared, tmp_
     assert found.classes == {0: "Edema", 2: "Pleural Effusion"}
     reported = {"list": "a.csv", "key": "dicom_id", "rows": 3, "rows_not_in_set": 0}
     assert found.source.items() >= (reported | {"images_in_training": 1}).items()
-    made = list_labels(found, CLASSES)
+    made = found.labels(CLASSES)
     assert made.rows == [0, 2]
     assert made.values["Edema"].tolist() == [1, 0]
     assert made.values["My Finding"].tolist() == [0, 0]

@@ -29,7 +29,7 @@ def phrase(number, category="Edema", shape=(60, 90), boxes=((10, 10, 20, 20),), 
     own = geometry(*shape)
     name = patient or f"p{number}"
     return Phrase(
-        f"f{number}", number, category, "Edema.", 0, [list(b) for b in boxes], own, name, True, 0
+        f"f{number}", number, category, "Edema.", [list(b) for b in boxes], own, name, True, 0
     )
 
 

@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate
-from medclip_debias.evaluation.label_table import class_list, of_studies, set_labels, table_labels
+from medclip_debias.evaluation.label_table import class_list, labels_of, of_studies, table_labels
 from medclip_debias.evaluation.offsets import offset_rows
 from medclip_debias.evaluation.phrase_selection import select_phrases
 from medclip_debias.evaluation.protocol import Skipped
@@ -214,7 +214,7 @@ def test_a_split_of_laterals_alone_says_which_option_judges_them(mixed, tmp_path
     images.to_parquet(folder / "images.parquet", index=False)
     data = PreparedSet.open(folder)
     with pytest.raises(Skipped, match=r"no frontal image \(the option views: all judges others\)"):
-        set_labels(data, "test", CLASSES)
+        labels_of(data, "test", CLASSES)
     with pytest.raises(Skipped, match=r"48 lie on images that are not frontal \(views: all"):
         select_phrases(data, "test", 40)
 

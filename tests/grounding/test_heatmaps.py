@@ -57,57 +57,6 @@ def test_equals_a_loop_over_pixels(shape, cells, sizes, first):
     np.testing.assert_allclose(result, by_loop(scores, geometry, 8.0, first), atol=2e-6)
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    height=st.integers(2, 3000),
-    width=st.integers(2, 3000),
-    cells=st.integers(3, 16),
-    size=st.integers(64, 512),
-    crop=st.floats(0.6, 1.0),
-    place=st.tuples(st.floats(0, 1), st.floats(0, 1)),
-)
-def test_a_hot_cell_lands_on_its_centre(height, width, cells, size, crop, place):
-    geometry = SquareGeometry(height, width, size, max(16, int(size * crop)))
-    # An inner cell: the outermost ones are held constant to the edge, so not symmetric.
-    row, column = (1 + int(p * (cells - 3)) for p in place)
-    # The grid of a ResNet: the first region's centre is the first pixel's.
-    grid = RegionGrid(cells, cells, geometry.input_size / cells, 0.5)
-    x, y = geometry.to_original(grid.centres())[row, column]
-    cell = grid.stride / geometry.scales[0]
-    if not (cell <= x <= width - cell and cell <= y <= height - cell):
-        return  # the tent of this cell reaches beyond the image
-    scores = np.zeros((cells, cells))
-    scores[row, column] = 1
-    heat = np.nan_to_num(upsample_to_original(scores, geometry, grid)).astype(np.float64)
-    if heat.sum() == 0:
-        assert cell < 1  # finer than pixels: the tent may fall between their centres
-        return
-    found_x = (heat.sum(axis=0) * (np.arange(width) + 0.5)).sum() / heat.sum()
-    found_y = (heat.sum(axis=1) * (np.arange(height) + 0.5)).sum() / heat.sum()
-    assert abs(found_x - x) <= 0.5
-    assert abs(found_y - y) <= 0.5
-
-
-def test_a_linear_field_comes_back_exactly_between_the_outer_centres():
-    geometry = SquareGeometry(90, 120, 64, 56)
-    grid = RegionGrid.patches(7, 7, 56)
-    centres = geometry.to_original(grid.centres())
-    heat = upsample_to_original(2 * centres[..., 0] - 3 * centres[..., 1], geometry, grid)
-    rows, columns = np.mgrid[:90, :120] + 0.5
-    inside = (columns > centres[0, 0, 0]) & (columns < centres[0, -1, 0])
-    inside &= (rows > centres[0, 0, 1]) & (rows < centres[-1, 0, 1])
-    assert inside.sum() > 1000
-    np.testing.assert_allclose(heat[inside], (2 * columns - 3 * rows)[inside], atol=1e-3)
-
-
-def test_pixels_that_the_model_did_not_see_are_nan():
-    geometry = SquareGeometry(100, 100, 100, 80)
-    heat = upsample_to_original(np.ones((4, 4)), geometry, RegionGrid.patches(4, 4, 80))
-    seen = np.zeros((100, 100), dtype=bool)
-    seen[10:90, 10:90] = True
-    np.testing.assert_array_equal(np.isnan(heat), ~seen)
-
-
 def test_smoothing_keeps_a_flat_map_and_spreads_a_peak_like_a_gaussian():
     np.testing.assert_allclose(smooth(np.full((6, 6), 0.3), 1.0), 0.3)
     peak = np.zeros((21, 21))

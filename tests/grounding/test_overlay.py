@@ -8,11 +8,10 @@ from PIL import Image
 
 from medclip_debias.grounding.overlay import (
     OverlayStyle,
-    slug,
-    thinned,
-    value_range,
     write_overlay,
 )
+
+BARE, ALONE = OverlayStyle(legend=False), OverlayStyle(beside=False)
 
 
 def read(path):
@@ -22,7 +21,7 @@ def read(path):
 @pytest.mark.parametrize("shape", [(60, 100), (100, 60), (1500, 1250), (400, 40), (7, 5)])
 def test_one_scale_for_both_axes(shape, tmp_path):
     path = write_overlay(
-        tmp_path / "a.png", np.zeros(shape), np.zeros(shape, np.float32), colour_bar=False, dpi=100
+        tmp_path / "a.png", np.zeros(shape), np.zeros(shape, np.float32), style=BARE, dpi=100
     )
     height, width = read(path).shape[:2]
     assert max(height, width) == pytest.approx(400, abs=1)
@@ -38,7 +37,7 @@ def test_colours_and_boxes_lie_where_they_belong(tmp_path):
         np.full((100, 200), 128.0),
         heat,
         boxes=[[20, 40, 60, 30]],
-        colour_bar=False,
+        style=BARE,
         dpi=100,
     )
     picture = read(path)  # 400 x 200: two pixels for each of the image's
@@ -57,7 +56,7 @@ def test_a_padded_picture_is_shown_in_the_originals_coordinates(tmp_path):
     square[25:75] = 1  # a 100 x 50 image, padded above and below
     heat = np.full((50, 100), np.nan, np.float32)
     path = write_overlay(
-        tmp_path / "a.png", square, heat, image_extent=(0, -25, 100, 75), colour_bar=False
+        tmp_path / "a.png", square, heat, image_extent=(0, -25, 100, 75), style=BARE, dpi=110
     )
     picture = read(path)
     assert (picture[8:-8] > 250).all()
@@ -66,11 +65,15 @@ def test_a_padded_picture_is_shown_in_the_originals_coordinates(tmp_path):
 def test_caption_and_colour_bar_add_room_but_do_not_stretch(tmp_path):
     shape = (80, 120)
     plain = read(
-        write_overlay(tmp_path / "a.png", np.zeros(shape), np.zeros(shape), colour_bar=False)
+        write_overlay(tmp_path / "a.png", np.zeros(shape), np.zeros(shape), style=BARE, dpi=110)
     )
     full = read(
         write_overlay(
-            tmp_path / "b.png", np.zeros(shape), np.zeros(shape), caption="Small effusion. " * 8
+            tmp_path / "b.png",
+            np.zeros(shape),
+            np.zeros(shape),
+            caption="Small effusion. " * 8,
+            style=ALONE,
         )
     )
     assert full.shape[0] > plain.shape[0] + 20
@@ -82,27 +85,14 @@ def test_caption_and_colour_bar_add_room_but_do_not_stretch(tmp_path):
 
 def test_dollar_signs_in_a_caption_are_words_and_no_formula(tmp_path):
     drawn = [
-        read(write_overlay(tmp_path / "a.png", np.zeros((40, 60)), np.zeros((40, 60)), caption=c))
+        read(
+            write_overlay(
+                tmp_path / "a.png", np.zeros((40, 60)), np.zeros((40, 60)), caption=c, style=ALONE
+            )
+        )
         for c in ("Image $\\frac$.", "Image $5$.", "Image 5.")
     ]
     assert (drawn[1].shape != drawn[2].shape) or (drawn[1] != drawn[2]).any()
-
-
-def test_flat_and_unseen_maps_have_a_range():
-    assert value_range(np.full((2, 2), np.nan)) == (0, 1)
-    low, high = value_range(np.full((2, 2), 0.25))
-    assert low == 0.25 < high
-
-
-def test_thinning_keeps_places():
-    rows, columns = np.mgrid[:2500, :1300] + 0.5
-    small, (left, right, bottom, top) = thinned(columns, 0.0, 0.0, 1300.0, 2500.0)
-    assert max(small.shape) <= 1200
-    width = (right - left) / small.shape[1]
-    assert left + 0.5 * width == pytest.approx(small[0, 0], abs=0.51)
-    assert right - 0.5 * width == pytest.approx(small[0, -1], abs=0.51)
-    small, _ = thinned(rows, 0.0, 0.0, 1300.0, 2500.0)
-    assert bottom - 0.5 * (bottom - top) / small.shape[0] == pytest.approx(small[-1, 0], abs=0.51)
 
 
 def test_a_failed_picture_leaves_nothing_behind(tmp_path):
@@ -111,28 +101,22 @@ def test_a_failed_picture_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_file_names_come_from_words():
-    assert slug("Left lower lobe: 3 cm nodule!") == "left-lower-lobe-3-cm-nodule"
-    assert slug("???") == "sentence"
-    assert len(slug("word " * 30)) <= 40
-
-
 def test_contours_lie_where_the_score_is_crossed(tmp_path):
     across = np.tile(np.linspace(0, 1, 200, dtype=np.float32), (100, 1))
-    options = {"colour_bar": False, "dpi": 100, "alpha": 0.0}
-    path = write_overlay(
-        tmp_path / "a.png", np.zeros((100, 200)), across, contours=[0.25], **options
-    )
+    options = {"legend": False, "alpha": 0.0}
+    style = OverlayStyle(contours=(0.25,), **options)
+    path = write_overlay(tmp_path / "a.png", np.zeros((100, 200)), across, style=style, dpi=100)
     picture = read(path)  # 400 x 200, black but for the line
     rows, columns = np.nonzero(picture.min(axis=2) > 128)
     assert len(rows) >= 190
     assert columns.mean() == pytest.approx(2 * 0.25 * 199 + 1, abs=1.0)
-    flat = write_overlay(tmp_path / "b.png", np.zeros((100, 200)), across, contours=[7], **options)
+    style = OverlayStyle(contours=(7,), **options)
+    flat = write_overlay(tmp_path / "b.png", np.zeros((100, 200)), across, style=style, dpi=100)
     assert read(flat).max() == 0
 
 
 def test_found_boxes_are_dashed_and_reference_boxes_are_not(tmp_path):
-    options = {"colour_bar": False, "dpi": 100, "alpha": 0.0}
+    options = {"style": OverlayStyle(legend=False, alpha=0), "dpi": 100}
     heat = np.zeros((100, 100), np.float32)
     shares = {}
     for kind in ("boxes", "found"):
@@ -150,7 +134,7 @@ def test_found_boxes_are_dashed_and_reference_boxes_are_not(tmp_path):
 
 
 def test_pictures_on_one_scale_give_one_score_one_colour(tmp_path):
-    options = {"colour_bar": False, "dpi": 100, "alpha": 1.0, "limits": (0.0, 2.0)}
+    options = {"style": OverlayStyle(legend=False, alpha=1), "dpi": 100, "limits": (0.0, 2.0)}
     colours = []
     for highest in (1.0, 2.0):
         heat = np.zeros((50, 50), np.float32)
@@ -163,14 +147,10 @@ def test_pictures_on_one_scale_give_one_score_one_colour(tmp_path):
 @pytest.mark.parametrize("shape", [(64, 64), (331, 200), (340, 1300)])
 def test_without_a_legend_the_original_size_is_kept(shape, tmp_path):
     style = OverlayStyle(legend=False, max_side=0)
-    path = write_overlay(
-        tmp_path / "a.png", np.eye(*shape), np.eye(*shape), **style.keywords(*shape)
-    )
+    path = write_overlay(tmp_path / "a.png", np.eye(*shape), np.eye(*shape), style=style)
     assert read(path).shape[:2] == shape
     style = OverlayStyle(legend=False, max_side=100)
-    path = write_overlay(
-        tmp_path / "a.png", np.eye(*shape), np.eye(*shape), **style.keywords(*shape)
-    )
+    path = write_overlay(tmp_path / "a.png", np.eye(*shape), np.eye(*shape), style=style)
     assert max(read(path).shape[:2]) == min(100, max(shape))
 
 
@@ -188,7 +168,7 @@ def test_the_default_colours_rise_evenly_in_lightness():
 
 def test_nothing_below_the_reference_is_coloured(tmp_path):
     across = np.tile(np.linspace(0, 1, 200, dtype=np.float32), (100, 1))
-    options = {"colour_bar": False, "dpi": 100, "alpha": 1.0, "limits": (0.0, 1.0)}
+    options = {"style": OverlayStyle(legend=False, alpha=1), "dpi": 100, "limits": (0.0, 1.0)}
     path = write_overlay(tmp_path / "a.png", np.eye(100, 200), across, reference=0.75, **options)
     picture = read(path).astype(int)  # 400 x 200
     coloured = np.ptp(picture[:, :, :3], axis=2) > 8
@@ -198,18 +178,19 @@ def test_nothing_below_the_reference_is_coloured(tmp_path):
 
 def test_the_radiograph_alone_stands_on_the_left(tmp_path):
     grey = np.tile(np.arange(100.0), (100, 1))
-    options = {"colour_bar": False, "dpi": 100, "alpha": 1.0, "boxes": [[10, 10, 50, 50]]}
+    options = {"style": OverlayStyle(alpha=1), "dpi": 100, "boxes": [[10, 10, 50, 50]]}
     heat = np.tile(np.linspace(0, 1, 100), (100, 1))
-    path = write_overlay(tmp_path / "a.png", grey, heat, beside=True, **options)
+    path = write_overlay(tmp_path / "a.png", grey, heat, **options)
     picture = read(path).astype(int)
-    assert picture.shape[:2] == (400, 808)
+    assert picture.shape[:2] == (400, 888)
     assert (np.ptp(picture[:, :399, :3], axis=2) == 0).all()  # no map and no box
     assert (np.ptp(picture[5:395, 600:800, :3], axis=2) > 8).mean() > 0.9
 
 
 def test_a_warning_is_written_in_red(tmp_path):
+    style = OverlayStyle(alpha=0, beside=False)
     for words in ("", "Means nothing."):
-        path = write_overlay(tmp_path / "a.png", np.eye(50), np.eye(50), alpha=0.0, warning=words)
+        path = write_overlay(tmp_path / "a.png", np.eye(50), np.eye(50), warning=words, style=style)
         foot = read(path)[445:].reshape(-1, 4).astype(int)
         red = (foot[:, 0] > foot[:, 1] + 80) & (foot[:, 0] > 150)
         assert red.any() == bool(words)

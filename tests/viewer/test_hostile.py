@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import pytest
 
-from medclip_debias.viewer.app import SESSION
 from tests.data.images.test_limits import dicom, item, sequence
 from tests.viewer.conftest import TOKEN, Client, picture
 
@@ -229,9 +228,3 @@ def test_everything_of_a_session_is_freed_when_its_page_is_closed(site, tmp_path
     answer = client.ask("look", image=image, sentence="Left lung.")
     assert "open the radiograph again" in answer.json()["error"]
     assert json.loads(answer.text).keys() == {"error"}
-
-
-def test_the_session_that_the_page_makes_is_one_that_the_server_takes():
-    import re
-
-    assert re.fullmatch(SESSION, "0123456789abcdef" * 2)

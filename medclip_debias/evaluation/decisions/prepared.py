@@ -25,7 +25,7 @@ from medclip_debias.evaluation.decisions.options import (
     Method,
     checked_prevalence,
 )
-from medclip_debias.evaluation.label_table import labels_or_list
+from medclip_debias.evaluation.label_table import labels_of
 from medclip_debias.evaluation.prompt_checks import unsaid_prompts
 from medclip_debias.evaluation.row_scores import row_scores
 from medclip_debias.evaluation.zero_shot import prompt_differences
@@ -133,7 +133,7 @@ def calibrate(
     prevalence = prevalence or {}
     known_classes(prevalence, asked)
     mapped = load_label_map(label_map) if label_map is not None else None
-    found = labels_or_list(labels, data, split, list(asked.classes), None, mapped)
+    found = labels_of(data, split, list(asked.classes), table=labels, label_map=mapped)
     options = options or CalibrateOptions()
     try:
         scores = row_scores(model, data, found.rows, asked.texts, what="calibrate")

@@ -6,7 +6,7 @@ without any the metrics are theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -86,13 +86,6 @@ def positive_scores(
     return np.stack(_side_scores(rule, scores, prompts, sides)[::2], axis=1)
 
 
-def ensemble(probabilities: Sequence[Scores]) -> dict[str, Floats]:
-    """Mean score of each class over several models, as CheXzero's ten checkpoints."""
-    return {
-        name: np.mean([one[name] for one in probabilities], axis=0) for name in probabilities[0]
-    }
-
-
 def _sides(prompts: PromptSet) -> list[list[int]]:
     column = {text: number for number, text in enumerate(prompts.texts)}
     return [
@@ -139,17 +132,14 @@ def best_mcc_threshold(positive: Bools, scores: Floats) -> tuple[float, float]:
 
     Candidates are the corners of the ROC curve; of several equally good ones, the lowest.
     """
-    order = np.argsort(-scores, kind="stable")
-    values, labels = scores[order], positive[order]
-    last = np.flatnonzero(np.r_[values[1:] != values[:-1], True])
-    true = np.cumsum(labels)[last]
-    false = last + 1 - true
-    if len(last) > 2:  # scikit-learn's roc_curve leaves out points between two on one line
-        corner = np.r_[True, (np.diff(false, 2) != 0) | (np.diff(true, 2) != 0), True]
-        last, true, false = last[corner], true[corner], false[corner]
-    found = _mcc(true, false, labels.sum() - true, (~labels).sum() - false)
+    from sklearn.metrics import roc_curve
+
+    # From high to low; points between two on one line are left out, the first is no score.
+    false_rate, true_rate, values = (part[1:] for part in roc_curve(positive, scores))
+    true, false = np.rint(true_rate * positive.sum()), np.rint(false_rate * (~positive).sum())
+    found = _mcc(true, false, positive.sum() - true, (~positive).sum() - false)
     best = len(found) - 1 - int(np.argmax(found[::-1]))
-    return float(values[last][best]), float(found[best])
+    return float(values[best]), float(found[best])
 
 
 def decisions(
@@ -175,19 +165,16 @@ def decisions(
 
 def _precision_recall_area(positive: Bools, scores: Floats) -> float:
     """Area under precision over recall by trapezoids, from recall 0 at precision 1."""
-    order = np.argsort(-scores, kind="stable")
-    values = scores[order]
-    last = np.flatnonzero(np.r_[values[1:] != values[:-1], True])
-    found = np.cumsum(positive[order])[last]
-    recall = np.r_[0.0, found / positive.sum()]
-    precision = np.r_[1.0, found / (last + 1)]
-    return float((np.diff(recall) * (precision[1:] + precision[:-1]) / 2).sum())
+    from sklearn.metrics import auc as area
+    from sklearn.metrics import precision_recall_curve
+
+    precision, recall, _ = precision_recall_curve(positive, scores)
+    return float(area(recall, precision))
 
 
 def _mcc(tp: Any, fp: Any, fn: Any, tn: Any) -> Floats:
     """Matthews correlation; 0 where it is 0 / 0."""
-    parts = [np.asarray(part, dtype=np.float64) for part in (tp, fp, fn, tn)]
-    tp, fp, fn, tn = parts
+    tp, fp, fn, tn = (np.asarray(part, dtype=np.float64) for part in (tp, fp, fn, tn))
     square = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
     return np.asarray((tp * tn - fp * fn) / np.sqrt(np.where(square > 0, square, np.inf)))
 

@@ -195,7 +195,7 @@ class BoxRetrieval(Protocol):
 
     def __init__(self, phrases: Phrases) -> None:
         self.phrases = [phrase for phrase in phrases.phrases if phrase.groundable]
-        self.texts = phrases.sentences
+        self.texts = list(dict.fromkeys(phrase.text for phrase in phrases.phrases))
         self.rows = frozenset(phrase.row for phrase in self.phrases)
         self.features: dict[int, NDArray[np.float32]] = {}
         self._left_out = len(phrases.phrases) - len(self.phrases)
@@ -243,7 +243,7 @@ class BoxRetrieval(Protocol):
         scores = pair_scores(
             np.stack([self.features[number] for number in usable]),
             self._vectors,
-            np.array([phrase.sentence for phrase in phrases]),
+            np.array([self.texts.index(phrase.text) for phrase in phrases]),
         )
         texts = [phrase.text for phrase in phrases]
         patients = [phrase.patient for phrase in phrases]

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.data.labels import CHEX5
 from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_mean
-from medclip_debias.evaluation.label_table import map_studies, study_values
+from medclip_debias.evaluation.label_table import study_labels
 from medclip_debias.evaluation.metrics import first_relevant_rank
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.presets import Preset, chosen_presets
@@ -375,19 +375,14 @@ def _positive_labels(
     label_map: LabelMap | None,
 ) -> tuple[list[str], Bools | None]:
     """Which CheX5 labels each study has; no class and None where the set has none of them."""
-    if label_map is not None:
-        if not set(CHEX5) & set(label_map.classes):
-            return [], None
-        try:
-            found = map_studies(data, studies, CHEX5, label_map)[1]
-        except Skipped:
-            return [], None
-    else:
-        known = [name for name in CHEX5 if name in data.studies.columns]
-        table = study_values(data, studies, known)
-        if not known or not table.notna().to_numpy().any():
-            return [], None
-        found = {name: table[name].to_numpy(dtype=np.float64) for name in known}
+    if label_map is not None and not set(CHEX5) & set(label_map.classes):
+        return [], None
+    try:
+        found = study_labels(data, studies, CHEX5, label_map)[1]
+    except Skipped:
+        return [], None
+    if label_map is None and all(np.isnan(values).all() for values in found.values()):
+        return [], None
     judged = [options.labels.apply(values) == 1 for values in found.values()]
     return list(found), np.stack(judged, axis=1)
 

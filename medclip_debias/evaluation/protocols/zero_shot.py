@@ -23,9 +23,8 @@ from medclip_debias.evaluation.label_table import (
     ClassList,
     Labels,
     class_list,
-    labels_or_list,
+    labels_of,
     of_studies,
-    threshold_labels,
 )
 from medclip_debias.evaluation.offsets import (
     Offsets,
@@ -143,25 +142,42 @@ class ZeroShot(Protocol):
     @classmethod
     def plan(cls, request: Request) -> Self:
         """See `Protocol.plan`."""
-        data, prompts = request.data, request.prompts
-        classes, views = list(prompts.classes), request.options.views
-        path, label_map = request.class_images, request.label_map
+        data, prompts, options = request.data, request.prompts, request.options
+        classes, split = list(prompts.classes), request.split
+        views = options.views
+        given: dict[str, Any] = {"table": request.labels, "label_map": request.label_map}
+        path = request.class_images
         listed = class_list(path, data, classes, views) if path else None
-        given = (request.labels, data)
-        about = (request.model.content_hash, prompts, request.options.offsets)
+        try:
+            labels = labels_of(data, split, classes, **given, views=views)
+        except Skipped:
+            if listed is None:
+                raise
+            labels = listed.labels(classes)
+        validation: Labels | str
+        if split == "validate":
+            validation = (
+                "the validate split itself is evaluated, so no threshold can be chosen on it"
+            )
+        else:
+            try:
+                validation = labels_of(data, "validate", classes, **given, views=views)
+            except Skipped as reason:
+                validation = f"no threshold can be chosen: {reason}"
+        content_hash = request.model.content_hash
         return cls(
             data,
-            labels_or_list(*given, request.split, classes, listed, label_map, views),
+            labels,
             prompts,
-            request.options.labels,
-            validation=threshold_labels(*given, request.split, classes, label_map, views),
+            options.labels,
+            validation=validation,
             listed=listed,
-            offsets=request.options.offsets,
+            offsets=options.offsets,
             kept=_kept_offsets(request),
             views=views,
-            several_views=request.options.several_views,
-            ensembles=request.options.preset != OURS,
-            decider=Decider.of(request.options.decisions, *about),
+            several_views=options.several_views,
+            ensembles=options.preset != OURS,
+            decider=Decider.of(options.decisions, content_hash, prompts, options.offsets),
         )
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:

@@ -6,7 +6,6 @@ import importlib.metadata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from medclip_debias.grounding.dicom_out.objects import (
 )
 from medclip_debias.grounding.dicom_out.results import RESEARCH, Algorithm, SentenceResult
 from medclip_debias.grounding.dicom_out.source import Source, read_source
-from medclip_debias.grounding.ground import Grounding
 from medclip_debias.models.interface import ImageTextModel
 
 KINDS = ("sr", "seg", "json")
@@ -63,7 +61,24 @@ def deliver_to(
         if kinds is not None:
             raise UserError("--as says what is written into a folder; give it with --dicom-out.")
         return None
-    return DeliverTo(folder, _checked(DEFAULT if kinds is None else kinds, finds_boxes))
+    words = DEFAULT if kinds is None else kinds
+    asked = tuple(dict.fromkeys(kind.strip().lower() for kind in words if kind.strip()))
+    for kind in asked:
+        if kind not in KINDS:
+            raise UserError(
+                f"there is no result of kind '{kind}'{did_you_mean(kind, KINDS)}; choose from"
+                f" {', '.join(KINDS)}."
+            )
+    if not asked:
+        raise UserError(f"no kind of results is named; choose from {', '.join(KINDS)}.")
+    if "seg" in asked and not finds_boxes:
+        raise UserError(
+            "there are no boxes to write (seg), for none are looked for; give --threshold, --share"
+            " or --suppress too."
+        )
+    if any(kind in _OBJECTS for kind in asked):
+        check_installed()
+    return DeliverTo(folder, asked)
 
 
 class Delivery:
@@ -89,7 +104,7 @@ class Delivery:
         self,
         path: Path,
         folder: Path,
-        groundings: Sequence[Grounding],
+        shape: tuple[int, int],
         rows: Sequence[Mapping[str, Any]],
         source: Source | None = None,
     ) -> list[str]:
@@ -98,15 +113,11 @@ class Delivery:
         Args:
             path: the image's file.
             folder: of the results, below `folder`.
-            groundings: its sentences.
-            rows: their entries in ``groundings.json``.
+            shape: rows and columns of the image.
+            rows: the entries of its sentences in ``groundings.json``.
             source: what `read_source` gave of a file that is not there any more.
         """
-        sentences = [
-            SentenceResult.of(grounding, row, number)
-            for number, (grounding, row) in enumerate(zip(groundings, rows, strict=True), start=1)
-        ]
-        shape = groundings[0].heatmap.shape
+        sentences = [SentenceResult.of(row, number) for number, row in enumerate(rows, start=1)]
         source = self._source(path, shape, source)
         files: list[Path] = []
         for kind in self.kinds:
@@ -121,7 +132,14 @@ class Delivery:
             else:
                 name, make = _OBJECTS[kind]
                 file = folder / name
-                if not self._save(file, kind, partial(make, source, sentences, self.algorithm)):
+                try:
+                    with quiet(), atomic_file(file) as temporary:
+                        made = make(source, sentences, self.algorithm)
+                        made.save_as(temporary, enforce_file_format=True)
+                # What a damaged header makes highdicom raise may quote it: its kind is said.
+                except Exception as error:
+                    reason = f"the image's header does not allow it ({type(error).__name__})"
+                    self.left_out[f"{kind} left out: {reason}"] += 1
                     continue
             self.written[kind] += 1
             files.append(file)
@@ -149,22 +167,6 @@ class Delivery:
             names = ", ".join(source.left_blank)
             self.left_out[f"no valid DICOM value, left blank in the results: {names}"] += 1
         return source
-
-    def _save(self, path: Path, kind: str, make: Callable[[], Any]) -> bool:
-        """Make one object and write it whole; False, and counted, where highdicom refuses."""
-        with quiet():
-            try:
-                made = make()
-            # What a damaged header makes highdicom raise may quote it: the kind of error is said.
-            except Exception as error:
-                name = type(error).__name__
-                self.left_out[
-                    f"{kind} left out: the image's header does not allow it ({name})"
-                ] += 1
-                return False
-            with atomic_file(path) as temporary:
-                made.save_as(temporary, enforce_file_format=True)
-        return True
 
 
 def plain(
@@ -199,23 +201,3 @@ def plain(
             for one in sentences
         ],
     }
-
-
-def _checked(kinds: Sequence[str], finds_boxes: bool) -> tuple[str, ...]:
-    asked = list(dict.fromkeys(kind.strip().lower() for kind in kinds if kind.strip()))
-    for kind in asked:
-        if kind not in KINDS:
-            raise UserError(
-                f"there is no result of kind '{kind}'{did_you_mean(kind, KINDS)}; choose from"
-                f" {', '.join(KINDS)}."
-            )
-    if not asked:
-        raise UserError(f"no kind of results is named; choose from {', '.join(KINDS)}.")
-    if "seg" in asked and not finds_boxes:
-        raise UserError(
-            "there are no boxes to write (seg), for none are looked for; give --threshold, --share"
-            " or --suppress too."
-        )
-    if any(kind in _OBJECTS for kind in asked):
-        check_installed()
-    return tuple(asked)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.dicom_out.results import (
@@ -20,6 +21,7 @@ from medclip_debias.grounding.dicom_out.results import (
     RESEARCH,
     Algorithm,
     SentenceResult,
+    printable,
     shortened,
 )
 from medclip_debias.grounding.dicom_out.source import Source
@@ -27,6 +29,7 @@ from medclip_debias.grounding.dicom_out.source import Source
 if TYPE_CHECKING:
     from highdicom.sr import CodedConcept
 
+Box = tuple[float, float, float, float]
 SCHEME = "99MEDCLIP"
 """Coding scheme of what no public one has a code for; 99 says that it is private (PS3.16, 8)."""
 
@@ -107,11 +110,11 @@ def structured_report(
     )
     groups = []
     for one in sentences:
-        finding = _own_code(one.code, one.short)
+        finding = _own_code(one.code, shortened(one.text))
         groups.append(
             sr.MeasurementsAndQualitativeEvaluations(
                 tracking_identifier=sr.TrackingIdentifier(
-                    highdicom.UID(), f"{one.number}: {one.printed}"
+                    highdicom.UID(), f"{one.number}: {printable(one.text)}"
                 ),
                 finding_type=finding,
                 algorithm_id=made_by,
@@ -127,11 +130,11 @@ def structured_report(
         groups += [
             sr.PlanarROIMeasurementsAndQualitativeEvaluations(
                 tracking_identifier=sr.TrackingIdentifier(
-                    highdicom.UID(), f"{one.number}.{place}: {one.printed}"
+                    highdicom.UID(), f"{one.number}.{place}: {printable(one.text)}"
                 ),
                 referenced_region=sr.ImageRegion(
                     "POLYLINE",
-                    box.outline,
+                    outline(box.box),
                     sr.SourceImageForRegion.from_source_image(source.header),
                 ),
                 finding_type=finding,
@@ -180,6 +183,21 @@ def _measurements(wanted: dict[tuple[str, str], float | None]) -> list[Any]:
     ]
 
 
+def outline(box: Box) -> NDArray[np.float64]:
+    """The corners of a box as a closed line ``[5, 2]`` of (x, y), clockwise from the upper left."""
+    x, y, width, height = box
+    right, below = x + width, y + height
+    return np.array([(x, y), (right, y), (right, below), (x, below), (x, y)])
+
+
+def mask(box: Box, shape: tuple[int, int]) -> NDArray[np.bool_]:
+    """The pixels ``[rows, columns]`` whose centres lie in a box."""
+    x, y, width, height = box
+    rows, columns = (np.arange(side) + 0.5 for side in shape)
+    down = (rows >= y) & (rows < y + height)
+    return down[:, None] & ((columns >= x) & (columns < x + width))[None, :]
+
+
 def segmentation(source: Source, sentences: Sequence[SentenceResult], algorithm: Algorithm) -> Any:
     """A binary Segmentation with the rows and columns of the source: each box is a segment.
 
@@ -216,7 +234,7 @@ def segmentation(source: Source, sentences: Sequence[SentenceResult], algorithm:
                     tracking_id=f"sentence {one.number} box {place}",
                 )
             )
-            masks.append(box.mask(source.shape))
+            masks.append(mask(box.box, source.shape))
     made = highdicom.seg.Segmentation(
         [source.header],
         np.stack(masks, axis=-1)[None].astype(np.uint8),

@@ -8,45 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from medclip_debias.grounding.ground import Grounding
+from medclip_debias.grounding.regions import ScoredRegion
 
 RESEARCH = "For research, not for diagnosis"
 MANUFACTURER = "medclip-debias"
-
-
-@dataclass(frozen=True)
-class BoxResult:
-    """One box on an image.
-
-    Attributes:
-        box: x, y, width, height, in pixels of the original; pixel (row i, column j) covers
-            ``[j, j + 1] x [i, i + 1]``.
-        mean: mean score of the pixels it was cut from.
-        peak: their highest score.
-        confidence: that it shows the sentence, in [0, 1]; None where no rule was asked.
-    """
-
-    box: tuple[float, float, float, float]
-    mean: float
-    peak: float
-    confidence: float | None = None
-
-    @property
-    def outline(self) -> NDArray[np.float64]:
-        """Its corners as a closed line ``[5, 2]`` of (x, y), clockwise from the upper left."""
-        x, y, width, height = self.box
-        right, below = x + width, y + height
-        return np.array([(x, y), (right, y), (right, below), (x, below), (x, y)])
-
-    def mask(self, shape: tuple[int, int]) -> NDArray[np.bool_]:
-        """The pixels ``[rows, columns]`` whose centres lie in it."""
-        x, y, width, height = self.box
-        rows, columns = (np.arange(side) + 0.5 for side in shape)
-        down = (rows >= y) & (rows < y + height)
-        return down[:, None] & ((columns >= x) & (columns < x + width))[None, :]
 
 
 @dataclass(frozen=True)
@@ -64,33 +29,20 @@ class SentenceResult:
     number: int
     text: str
     score: float
-    boxes: tuple[BoxResult, ...]
+    boxes: tuple[ScoredRegion, ...]
     probability: float | None
 
     @classmethod
-    def of(cls, grounding: Grounding, row: Mapping[str, Any], number: int) -> SentenceResult:
-        """From a grounding and its entry in ``groundings.json``."""
-        boxes = tuple(
-            BoxResult(tuple(one["box"]), one["mean"], one["peak"], one.get("confidence"))
-            for one in row["boxes"]
-        )
+    def of(cls, row: Mapping[str, Any], number: int) -> SentenceResult:
+        """From an entry of ``groundings.json``."""
+        boxes = tuple(ScoredRegion(**one | {"box": tuple(one["box"])}) for one in row["boxes"])
         probability = (row.get("in_image") or {}).get("probability")
-        return cls(number, grounding.text, grounding.score, boxes, probability)
+        return cls(number, row["text"], row["score"], boxes, probability)
 
     @property
     def code(self) -> str:
         """A private code of the sentence, 16 characters at most, the same wherever it is scored."""
         return f"S{hashlib.sha256(self.text.encode()).hexdigest()[:12]}"
-
-    @property
-    def printed(self) -> str:
-        """The sentence as a DICOM value of any length."""
-        return printable(self.text)
-
-    @property
-    def short(self) -> str:
-        """The sentence, cut where DICOM allows 64 characters alone."""
-        return shortened(self.text)
 
 
 @dataclass(frozen=True)

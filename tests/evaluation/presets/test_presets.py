@@ -40,7 +40,6 @@ from medclip_debias.evaluation.presets.retrieval import own_ranks, retrieval_met
 from medclip_debias.evaluation.presets.zero_shot import (
     METRICS,
     best_mcc_threshold,
-    ensemble,
     one_of_several,
     positive_scores,
     side_vectors,
@@ -180,11 +179,6 @@ def test_a_mean_of_embeddings_is_not_made_of_scores():
     rule = load_preset("chexzero").zero_shot
     with pytest.raises(ValueError, match="side_vectors"):
         zero_shot_scores(rule, vectors @ vectors.T, prompts)
-
-
-def test_several_models_are_averaged_by_their_probabilities():
-    parts = [{"a": np.array([0.2, 0.6])}, {"a": np.array([0.4, 0.2])}]
-    assert ensemble(parts)["a"] == pytest.approx([0.3, 0.4])
 
 
 # --------------------------------------------------------------------------------- grounding

@@ -1,6 +1,5 @@
 """Results for a PACS: what goes in comes back to the pixel, with the patient's ids and no more."""
 
-import dataclasses
 import json
 import re
 import shutil
@@ -12,11 +11,8 @@ import pytest
 from pydicom.uid import generate_uid
 
 from medclip_debias.cli import run
-from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.dicom_out.deliver import KINDS, Delivery, deliver_to
-from medclip_debias.grounding.ground import Grounding
-from medclip_debias.models.region_grid import RegionGrid
 
 hd = pytest.importorskip("highdicom")
 
@@ -66,18 +62,6 @@ def source(tmp_path_factory, write_dicom):
     return make
 
 
-def groundings(shape=(HEIGHT, WIDTH)):
-    rng = np.random.default_rng(1)
-    places = RegionGrid.patches(4, 4, 48.0)
-    return [
-        # cut at both sides, so that some pixels were not seen
-        Grounding(text, 0.25 * n, grid, SquareGeometry(*shape, 64, 48), places)
-        for n, (text, grid) in enumerate(
-            zip(TEXTS, rng.normal(0, 0.3, (2, 4, 4)).astype(np.float32), strict=True), start=1
-        )
-    ]
-
-
 def boxes_of(rng, count, shape=(HEIGHT, WIDTH)):
     """Random boxes, among them one pixel, a border, and the whole image."""
     height, width = shape
@@ -90,12 +74,15 @@ def boxes_of(rng, count, shape=(HEIGHT, WIDTH)):
 
 def rows_of(*boxes, confidence=0.5):
     entry = {"mean": 0.1, "peak": 0.2, "area": 4, "confidence": confidence}
-    return [{"boxes": [{"box": list(box)} | entry for box in some]} for some in boxes]
+    return [
+        {"text": text, "score": 0.25 * n, "boxes": [{"box": list(box)} | entry for box in some]}
+        for n, (text, some) in enumerate(zip(TEXTS, boxes, strict=False), start=1)
+    ]
 
 
-def deliver(path, out, rows, kinds=KINDS, warning="", found=None):
+def deliver(path, out, rows, kinds=KINDS, warning="", shape=(HEIGHT, WIDTH)):
     delivery = Delivery(deliver_to(out, kinds, True), Model(), warning)
-    files = delivery.write(path, out, found or groundings(), rows)
+    files = delivery.write(path, out, shape, rows)
     return delivery, {name.rsplit("/", 1)[-1]: name for name in files}
 
 
@@ -256,9 +243,8 @@ def strings(element):
     ],
 )
 def test_control_characters_of_a_sentence_reach_no_dicom_value(source, tmp_path, text):
-    grounding = dataclasses.replace(groundings()[0], text=text)
-    rows = rows_of([(1, 2, 3, 4)])
-    delivery, files = deliver(source(), tmp_path, rows, ["seg", "sr"], found=[grounding])
+    rows = [rows_of([(1, 2, 3, 4)])[0] | {"text": text}]
+    delivery, files = deliver(source(), tmp_path, rows, ["seg", "sr"])
     assert delivery.counts()["left_out"] == {}
     for path in files.values():
         words = strings(pydicom.dcmread(path))
@@ -322,9 +308,7 @@ def test_real_radiographs_get_every_kind(shared_data, tmp_path):
         pytest.skip("no DICOM file among the real inputs")
     shape = (1024, 1024)
     boxes = boxes_of(np.random.default_rng(0), 4, shape)
-    _, written = deliver(
-        files[0], tmp_path, rows_of(boxes, []), ["seg", "sr"], found=groundings(shape)
-    )
+    _, written = deliver(files[0], tmp_path, rows_of(boxes, []), ["seg", "sr"], shape=shape)
     header = pydicom.dcmread(files[0], stop_before_pixels=True)
     masks = hd.seg.segread(written["boxes_seg.dcm"]).get_pixels_by_source_instance(
         [header.SOPInstanceUID]

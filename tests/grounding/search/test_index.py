@@ -17,7 +17,6 @@ from medclip_debias.errors import UserError
 from medclip_debias.grounding.search.build import build_index
 from medclip_debias.grounding.search.query import SearchIndex
 from medclip_debias.grounding.search.settings import FLAT_UP_TO, IndexSettings
-from medclip_debias.grounding.search.store import RegionFile
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.golden import IMAGES
 
@@ -93,13 +92,6 @@ def test_an_image_of_the_set_finds_itself(index_folder, truth):
             assert hits[1].score < hits[0].score
 
 
-def test_the_same_command_gives_the_same_bytes(
-    index_folder, model_folder, prepared_phantom, index_settings, tmp_path
-):
-    build_index(model_folder, prepared_phantom, tmp_path / "again", index_settings)
-    assert content(tmp_path / "again") == content(index_folder)
-
-
 class Killed(Exception):
     pass
 
@@ -150,14 +142,6 @@ def test_work_of_another_job_is_not_taken_up(
     build_index(model_folder, prepared_phantom, tmp_path / "a", index_settings)
     build_index(model_folder, prepared_phantom, tmp_path / "b", index_settings)
     assert content(tmp_path / "a")[0] == content(tmp_path / "b")[0]
-
-
-def test_vectors_of_another_shape_are_not_written(tmp_path):
-    file = RegionFile(tmp_path / "regions.bin", (4, 3, 2), 2)
-    file.append(np.zeros((2, 3, 2), np.float16))
-    with pytest.raises(ValueError, match=r"got \(2, 1, 2\)"):
-        file.append(np.zeros((2, 1, 2), np.float16))
-    assert file.done == 2
 
 
 def test_cells_are_seeded_and_measured(model_folder, prepared_phantom, index_settings, tmp_path):
