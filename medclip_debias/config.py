@@ -42,8 +42,14 @@ Levels = Literal["stretched", "as_stored"]
 Resample = Literal["area", "bilinear", "bicubic", "lanczos"]
 
 FRONTAL_VIEWS = (
-    *("AP", "AP Supine", "AP Erect", "AP Semi Erect", "AP Upright"),
-    *("PA", "PA Erect", "Frontal"),
+    "AP",
+    "AP Supine",
+    "AP Erect",
+    "AP Semi Erect",
+    "AP Upright",
+    "PA",
+    "PA Erect",
+    "Frontal",
 )
 """View positions that count as frontal by default."""
 LATERAL_VIEW, ALL_VIEWS = "LATERAL", "ALL"
@@ -370,8 +376,8 @@ def _sentence(model: type[BaseModel], error: ValidationError, where: str, prefix
         return f"{where}: setting '{key}' is missing; add it."
     message = first["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
-    given = "" if isinstance(first["input"], Mapping) else f" (got {first['input']!r})"
-    return f"{where}: setting '{key}' is wrong: {message}{given}."
+    value = "" if isinstance(first["input"], Mapping) else f" (got {first['input']!r})"
+    return f"{where}: setting '{key}' is wrong: {message}{value}."
 
 
 def _resolve(model: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str], list[str]]:

@@ -84,8 +84,8 @@ class _Loader(yaml.SafeLoader):
                         f"line {line}: the key '{key.value}' is already there above; keep one."
                     )
                 seen.add((key.tag, key.value))
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
     def construct_scalar(self, node: Any) -> Any:
         """As the base, but no number of thousands of digits, which would take hours to read."""

@@ -49,7 +49,7 @@ def language_model(
     check_sample(data)
     provenance = {"data_hash": data.content_hash, "split": "train"}
     with progress("Steps") as advance:
-        found = train_masked_lm(
+        figures = train_masked_lm(
             training_corpus(data),
             out,
             chosen,
@@ -57,7 +57,7 @@ def language_model(
             provenance=provenance,
             progress=advance,
         )
-    show({"language_model": str(out), **found}, as_json)
+    show({"language_model": str(out), **figures}, as_json)
 
 
 @app.command(rich_help_panel=TRAINING, example="score data/prepared --language-model models/lm")
@@ -74,8 +74,8 @@ def score(
 
     data = PreparedSet.open(prepared)
     with progress("Masked tokens") as advance:
-        found = score_prepared(data, language_model, progress=advance)
-    show({"scores": str(prepared / "scores.parquet"), **found}, as_json)
+        figures = score_prepared(data, language_model, progress=advance)
+    show({"scores": str(prepared / "scores.parquet"), **figures}, as_json)
 
 
 @app.command(
@@ -139,7 +139,7 @@ def train(
         needs = "a larger train.patience" if gave_up else f"train.steps above {result.steps}"
         more = f"; to continue it, give {needs}" if longer else ""
         note(f"{chosen.out}: this run is finished, and its model is left as it is{more}.")
-    found = {
+    figures = {
         "steps": result.steps,
         "resumed_at": result.resumed_at,
         "loss": result.loss,
@@ -148,8 +148,8 @@ def train(
         "kept_step": result.kept_step,
     }
     if result.best is not None:
-        found |= {f"best_{chosen.train.best_metric}": result.best, "best_step": result.best_step}
-    show({"model": str(result.model), **found}, as_json)
+        figures |= {f"best_{chosen.train.best_metric}": result.best, "best_step": result.best_step}
+    show({"model": str(result.model), **figures}, as_json)
 
 
 @app.command(
@@ -170,8 +170,8 @@ def features(
 
     chosen = load_run(config, settings or [], loss)
     with progress("Rows") as advance:
-        found = store_features(chosen, str(config), note, advance)
-    show(found, as_json)
+        figures = store_features(chosen, str(config), note, advance)
+    show(figures, as_json)
 
 
 @app.command(rich_help_panel=TRAINING, example="losses --json")

@@ -201,7 +201,7 @@ class Anchors:
         positive: ``[A]`` logit of the positive, ``s+``.
         negatives: ``[A, C]`` bool, True where the candidate is a negative.
         scale: scalar ``g2``.
-        own: ``[A]`` column of the positive.
+        positive_column: ``[A]`` of the positive among the candidates.
         rows: ``[A]`` what each anchor is: index of its sentence in the batch (for ``view``
             anchors, of the view).
         side: what the anchors are: ``text`` (candidates are images), ``image`` (candidates are
@@ -217,7 +217,7 @@ class Anchors:
     positive: Tensor
     negatives: Tensor
     scale: Tensor
-    own: Tensor
+    positive_column: Tensor
     rows: Tensor
     side: Side
     images: Tensor
@@ -227,10 +227,10 @@ class Anchors:
     positives: Tensor | None = None
 
     @property
-    def is_own(self) -> Tensor:
+    def is_positive(self) -> Tensor:
         """``[A, C]`` bool, True at each anchor's positive."""
         columns = torch.arange(self.logits.shape[1], device=self.logits.device)
-        return columns[None, :] == self.own[:, None]
+        return columns[None, :] == self.positive_column[:, None]
 
     @property
     def mass(self) -> Tensor:
@@ -263,13 +263,13 @@ def rows_of(
 
     ``logits`` are those to all images ``[A, I]``, or to all sentences ``[A, T]``.
     """
-    images, own, candidates = batch.owners[rows], rows, batch.owners
+    images, column, candidates = batch.owners[rows], rows, batch.owners
     if side == "text":
-        own, candidates = images, torch.arange(logits.shape[1], device=logits.device)
+        column, candidates = images, torch.arange(logits.shape[1], device=logits.device)
     others = candidates[None, :] != images[:, None]
-    positive = logits.gather(1, own[:, None]).squeeze(1)
+    positive = logits.gather(1, column[:, None]).squeeze(1)
     scale = batch.scale
-    return Anchors(logits, positive, others, scale, own, rows, side, images, candidates, others)
+    return Anchors(logits, positive, others, scale, column, rows, side, images, candidates, others)
 
 
 def same_study(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:

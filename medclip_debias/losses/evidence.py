@@ -69,12 +69,12 @@ class PairEvidence(Chosen, nn.Module):
         definition: its report is about all of them. No control deals that away.
         """
         with torch.no_grad():
-            dealt, own = anchors.negatives, torch.zeros_like(anchors.negatives)
+            dealt, same_study = anchors.negatives, torch.zeros_like(anchors.negatives)
             if batch.study_of_image is not None and anchors.side != "view":
                 study = batch.study_of_image
                 images, candidates = study[anchors.images], study[anchors.candidates]
-                own = (images[:, None] == candidates[None, :]) & anchors.negatives
-                dealt = dealt & ~own
+                same_study = (images[:, None] == candidates[None, :]) & anchors.negatives
+                dealt = dealt & ~same_study
             value = self.values(anchors, batch).to(anchors.logits.dtype) * dealt
             if self.settings.control != "none":
                 generator = batch.generator(_STREAM + SIDES.index(anchors.side))
@@ -83,7 +83,7 @@ class PairEvidence(Chosen, nn.Module):
                     value = value[order] * dealt
                 else:
                     value = _dealt_out(value, dealt, generator)
-            return torch.where(own, 1.0, value)
+            return torch.where(same_study, 1.0, value)
 
     def values(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
         """``[A, C]`` evidence of each pair; what lies outside the negatives does not matter."""

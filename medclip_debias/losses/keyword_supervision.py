@@ -48,7 +48,7 @@ def keyword_per_anchor(
     relative = anchors.relative_logits
     ratio = masked_logsumexp(relative, other)
     if denominator == "same_class":
-        same = (anchors.negatives & (theirs == mine)) | anchors.is_own
+        same = (anchors.negatives & (theirs == mine)) | anchors.is_positive
         ratio = ratio - masked_logsumexp(relative, same)
     value = torch.sigmoid(ratio) if g == "g2" else torch.logaddexp(ratio, torch.zeros_like(ratio))
     counts = (mine.squeeze(1) != 0) & other.any(dim=1)

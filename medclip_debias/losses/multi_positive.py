@@ -45,7 +45,7 @@ def softmax_targets(anchors: Anchors, q: Tensor) -> Tensor:
 
     A positive has weight 1 in the softmax whatever the policies made of it.
     """
-    positives = q + anchors.is_own
+    positives = q + anchors.is_positive
     target = positives / positives.sum(dim=1, keepdim=True)
     return soft_cross_entropy(with_candidates(anchors, q > 0), target)
 
@@ -54,7 +54,7 @@ def sigmoid_targets(anchors: Anchors, q: Tensor, bias: Tensor) -> Tensor:
     """The same of pairwise sigmoids with a ``bias``."""
     logits = anchors.logits + bias
     weights = anchors.negatives if anchors.weights is None else anchors.weights
-    yes, no = q + anchors.is_own, (1 - q) * weights
+    yes, no = q + anchors.is_positive, (1 - q) * weights
     return (yes * log_one_plus_exp(-logits) + no * log_one_plus_exp(logits)).sum(dim=1)
 
 

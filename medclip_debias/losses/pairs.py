@@ -63,7 +63,9 @@ def soft_cross_entropy(anchors: Anchors, target: Tensor) -> Tensor:
         ``[A]``; 0 with gradient 0 where the positive is the only candidate.
     """
     relative = anchors.relative_logits
-    log_z = masked_logsumexp(anchors.weighted_logits(relative), anchors.negatives | anchors.is_own)
+    log_z = masked_logsumexp(
+        anchors.weighted_logits(relative), anchors.negatives | anchors.is_positive
+    )
     return log_z - (target * relative).sum(dim=1)
 
 

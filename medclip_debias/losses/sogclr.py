@@ -150,7 +150,7 @@ class SogCLR(ContrastiveLoss, Bounded):
         table, ids = self.tables.of(anchors, batch)
         tau = self._temperature(table, anchors, ids, batch)
         similarity = cosines(anchors, batch)
-        positive = similarity.gather(1, anchors.own[:, None])
+        positive = similarity.gather(1, anchors.positive_column[:, None])
         relative = (similarity - positive) / tau[:, None]
         valid = anchors.negatives.any(dim=1)
         mass = torch.where(valid, anchors.mass, 1.0)

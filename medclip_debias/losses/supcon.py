@@ -27,7 +27,7 @@ def supcon(anchors: Anchors, same_class: Tensor) -> Tensor:
 
     Policies act on the candidates of other classes alone.
     """
-    positives = same_class | anchors.is_own
+    positives = same_class | anchors.is_positive
     target = positives.to(anchors.logits.dtype) / positives.sum(dim=1, keepdim=True)
     return soft_cross_entropy(with_candidates(anchors, same_class), target)
 

@@ -85,6 +85,8 @@ class XCLR(ContrastiveLoss):
             field = "text_similarity" if s.graph == "text" else "graph"
             graph = between_texts(batch[field], anchors, batch)
         graph = graph.to(anchors.logits.dtype)
-        target = soft_targets(graph, anchors.negatives | anchors.is_own, s.target_temperature)
-        figures = {"target_on_positive": target.gather(1, anchors.own[:, None]).detach()}
+        target = soft_targets(graph, anchors.negatives | anchors.is_positive, s.target_temperature)
+        figures = {
+            "target_on_positive": target.gather(1, anchors.positive_column[:, None]).detach()
+        }
         return soft_cross_entropy(anchors, target), figures

@@ -103,17 +103,6 @@ class RunData:
         return names
 
 
-Ints = NDArray[np.integer[Any]]
-
-
-def _text_ids(run: RunData) -> Tensor:
-    return torch.arange(len(run.studies.texts))
-
-
-def _studies(run: RunData) -> Tensor:
-    return torch.arange(len(run.studies.rows))
-
-
 def _log_prob(run: RunData) -> Tensor:
     eta, place, _ = run.core
     folder = eta.language_model if isinstance(eta, LanguageModelEta) else None
@@ -203,23 +192,23 @@ def _agreement(run: RunData) -> Tensor:
     return torch.from_numpy(known)
 
 
+@dataclass(frozen=True, eq=False)
 class StatedRows:
     """What the reports of the training studies state about every claim, looked up by batch.
 
     A matrix of all studies and claims would take gigabytes for a large archive.
 
-    Args:
+    Attributes:
         evidence: of the prepared set.
         numbers: number of each training study in the prepared set.
         uncertain: confidence of an uncertain claim.
         device: where the rows shall be.
     """
 
-    def __init__(
-        self, evidence: Evidence, numbers: Ints, uncertain: float, device: torch.device
-    ) -> None:
-        self.evidence, self.numbers = evidence, numbers
-        self.uncertain, self.device = uncertain, device
+    evidence: Evidence
+    numbers: NDArray[np.integer[Any]]
+    uncertain: float
+    device: torch.device
 
     def __getitem__(self, studies: Tensor) -> Tensor:
         """``[B, P]`` hundredths; see `ContrastiveBatch.stated`."""
@@ -267,9 +256,9 @@ def _graph(run: RunData) -> None:
 
 Reader = Callable[[RunData], Any]
 READERS: dict[str, Reader] = {
-    "text_ids": _text_ids,
-    "sample_ids": _studies,
-    "study_of_image": _studies,
+    "text_ids": lambda run: torch.arange(len(run.studies.texts)),
+    "sample_ids": lambda run: torch.arange(len(run.studies)),
+    "study_of_image": lambda run: torch.arange(len(run.studies)),
     "log_prob": _log_prob,
     "eta": _eta,
     "keywords": _keywords,
@@ -284,13 +273,8 @@ READERS: dict[str, Reader] = {
 """The reader of each field; None from one leaves the field out."""
 OF_STEP = frozenset({"seed", "done"})
 """Fields that the step gives, not the run's data."""
-OF_SENTENCES = frozenset(READERS) - {
-    "sample_ids",
-    "study_of_image",
-    "labels",
-    "label_names",
-    "graph",
-}
+_OF_IMAGES = {"sample_ids", "study_of_image", "labels", "label_names", "graph"}
+OF_SENTENCES = frozenset(READERS) - _OF_IMAGES
 """What a two-view batch, which has no sentences, cannot give to an objective."""
 
 

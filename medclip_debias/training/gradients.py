@@ -107,8 +107,8 @@ class CachedGradients:
             with remembering(self.norms):
                 embeddings, masked = self._encode(parts[0], masked_tokens)
             loss, metrics = self._loss(embeddings, batch, words)
-            whole = loss if masked is None else loss + self._masked_share(masked)
-            scaler.scale(whole).backward()
+            sum_loss = loss if masked is None else loss + self._masked_share(masked)
+            scaler.scale(sum_loss).backward()
             return self._metrics(loss, masked, metrics)
 
         with torch.no_grad(), remembering(self.norms):

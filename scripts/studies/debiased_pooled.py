@@ -108,7 +108,7 @@ class PooledDebiased(DebiasedContrastive):
         match self.settings.pool:
             case "text":
                 like = between_texts(batch["text_similarity"], anchors, batch)
-                members = (like >= self.settings.threshold) | anchors.is_own
+                members = (like >= self.settings.threshold) | anchors.is_positive
                 count = members.sum(dim=1).to(anchors.logits.dtype)
                 return masked_logsumexp(anchors.logits, members) - count.log(), count.mean()
             case "running":

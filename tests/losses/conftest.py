@@ -28,7 +28,7 @@ def fields(seed: int, images: int, sentences: int, dtype: torch.dtype) -> dict[s
         "log_prob": (-torch.rand(sentences, generator=g, dtype=torch.float64) * 20).to(dtype),
         "eta": (torch.rand(sentences, generator=g, dtype=torch.float64) * 0.9).to(dtype),
         "text_ids": torch.randint(0, sentences // 2 + 1, (sentences,), generator=g),
-        "sample_ids": torch.tensor([7, 8, 9, 10, 11, 9])[:images],
+        "sample_ids": torch.tensor([7, 8, 9, 10, 11, 9, 12, 13])[:images],
         "labels": labels,
         "label_names": NAMES,
         "text_similarity": (vectors @ vectors.T).clamp(-1, 1).to(dtype),

@@ -37,7 +37,7 @@ def population(scores, p, negatives_p=None):
         positive=scores,
         negatives=torch.ones(n, n, dtype=torch.bool),
         scale=torch.tensor(SCALE, dtype=torch.float64),
-        own=places,
+        positive_column=places,
         rows=places,
         side="text",
         images=places,

@@ -9,42 +9,28 @@ import numpy as np
 import pytest
 import torch
 
-from medclip_debias.config import (
-    ImageEncoderSettings,
-    ModelSettings,
-    Preprocessing,
-    TextEncoderSettings,
-)
-from medclip_debias.data.loader import Batch, TrainingStudies, training_corpus
+from medclip_debias.data.loader import Batch, TrainingStudies
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.claims.table import claim_set
 from medclip_debias.data.text.evidence import Evidence
 from medclip_debias.errors import UserError
-from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.losses.evidence import claim_evidence
 from medclip_debias.losses.keywords import load_keywords
 from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm
 from medclip_debias.training.checkpoint import checkpoints, load_checkpoint
 from medclip_debias.training.fields import BatchFields, RunData, frozen_embeddings
-from medclip_debias.training.settings import RunSettings, TrainSettings
 from medclip_debias.training.train import train
 from tests.training.conftest import same, weights
 
 
-@pytest.fixture(scope="module")
-def language_model(prepared_phantom, tmp_path_factory):
-    """A tiny language model of the phantom's sentences."""
-    out = tmp_path_factory.mktemp("objectives") / "lm"
-    small = LanguageModelSettings(
-        vocabulary=500, hidden=16, layers=1, heads=2, steps=2, batch_size=16, max_tokens=32
-    )
-    train_masked_lm(training_corpus(PreparedSet.open(prepared_phantom)), out, small)
-    return out
+@pytest.fixture
+def networks():
+    return "tiny"
 
 
 @pytest.fixture(scope="module")
-def prepared_phantom(prepared_phantom, tmp_path_factory):
+def claimed(prepared_phantom, tmp_path_factory):
     """The phantom's set with its claims, apart from the one that other tests share."""
     folder = tmp_path_factory.mktemp("claimed") / "set"
     shutil.copytree(prepared_phantom, folder)
@@ -53,28 +39,9 @@ def prepared_phantom(prepared_phantom, tmp_path_factory):
 
 
 @pytest.fixture
-def settings(prepared_phantom, language_model, tmp_path):
-    size = PreparedSet.open(prepared_phantom).settings
-    return RunSettings(
-        prepared=prepared_phantom,
-        out=tmp_path / "run",
-        preprocessing=Preprocessing(prepare=size, input_size=32),
-        model=ModelSettings(
-            image=ImageEncoderSettings(arch="resnet_tiny"),
-            text=TextEncoderSettings(folder=language_model, max_tokens=32),
-            dim=16,
-        ),
-        train=TrainSettings(
-            steps=3,
-            batch_size=8,
-            sentences_per_study=2,
-            lr=1e-2,
-            warmup_steps=1,
-            log_every=1,
-            checkpoint_every=2,
-            workers=0,
-        ),
-    )
+def settings(run, claimed):
+    made = run(steps=3, lr=1e-2, warmup_steps=1, log_every=1, adam_eps=1e-8)
+    return made.model_copy(update={"prepared": claimed})
 
 
 def rows(out):
@@ -150,17 +117,17 @@ def test_an_objectives_own_parameters_are_trained(settings):
     assert float(rows(settings.out)[0]["bias"]) == -10
 
 
-def test_the_masked_language_model_term_is_added_and_trains_its_head(settings, language_model):
+def test_the_masked_language_model_term_is_added_and_trains_its_head(settings, one_layer_model):
     loss = {"kind": "biovil", "masked_lm": {"weight": 0.5, "mask_share": 0.3}}
     train(settings.model_copy(update={"loss": loss}))
     for row in rows(settings.out):
         total = float(row["contrastive_loss"]) + 0.5 * float(row["masked_lm_loss"])
         assert float(row["loss"]) == pytest.approx(total, rel=1e-4)
     # A head that knows next to nothing is off by about the logarithm of the vocabulary.
-    size = SentenceTokenizer.load(language_model).size
+    size = SentenceTokenizer.load(one_layer_model).size
     assert float(rows(settings.out)[0]["masked_lm_loss"]) < 2 * np.log(size)
     state = load_checkpoint(checkpoints(settings.out / "checkpoints")[-1])
-    before = load_masked_lm(language_model).cls.state_dict()
+    before = load_masked_lm(one_layer_model).cls.state_dict()
     moved = state["masked_lm"]["head.predictions.transform.dense.weight"]
     assert not torch.equal(moved, before["predictions.transform.dense.weight"])
 
@@ -168,7 +135,7 @@ def test_the_masked_language_model_term_is_added_and_trains_its_head(settings, l
 # --------------------------------------------------------------------------------- the fields
 
 
-def fields_of(prepared, language_model, loss):
+def fields_of(prepared, one_layer_model, loss):
     chosen = loss_settings(loss, "run.yaml")
     studies = TrainingStudies.of(prepared)
     run = RunData(
@@ -176,7 +143,7 @@ def fields_of(prepared, language_model, loss):
         chosen,
         prepared=prepared,
         studies=studies,
-        text_folder=language_model,
+        text_folder=one_layer_model,
         max_tokens=32,
         device=torch.device("cpu"),
         where="run.yaml",
@@ -184,15 +151,15 @@ def fields_of(prepared, language_model, loss):
     return BatchFields(run), studies
 
 
-def test_every_field_is_of_the_batchs_own_sentences_and_studies(prepared_phantom, language_model):
-    prepared = PreparedSet.open(prepared_phantom)
+def test_every_field_is_of_the_batchs_own_sentences_and_studies(claimed, one_layer_model):
+    prepared = PreparedSet.open(claimed)
     policies = RUNS["all text policies"]["negatives"] + RUNS["labels"]["negatives"]
     loss = {
         "kind": "keyword",
         "core": {"kind": "clip", "negatives": policies},
         "words": "laterality",
     }
-    made, studies = fields_of(prepared, language_model, loss)
+    made, studies = fields_of(prepared, one_layer_model, loss)
     chosen = torch.tensor([3, 0, 7])
     texts = torch.tensor([int(studies.sentences[s][0]) for s in chosen])
     batch = Batch(torch.zeros(3, 8, 8, dtype=torch.uint8), texts, torch.arange(3), chosen)
@@ -215,9 +182,9 @@ def test_every_field_is_of_the_batchs_own_sentences_and_studies(prepared_phantom
     torch.testing.assert_close(fields["text_vectors"].norm(dim=1), torch.ones(3))
 
 
-def test_claims_of_a_batch_are_those_of_its_studies_and_sentences(prepared_phantom, language_model):
-    prepared = PreparedSet.open(prepared_phantom)
-    made, studies = fields_of(prepared, language_model, {"kind": "multi_positive"})
+def test_claims_of_a_batch_are_those_of_its_studies_and_sentences(claimed, one_layer_model):
+    prepared = PreparedSet.open(claimed)
+    made, studies = fields_of(prepared, one_layer_model, {"kind": "multi_positive"})
     chosen = torch.tensor([5, 1, 2, 9])
     texts = torch.tensor([int(studies.sentences[s][0]) for s in chosen])
     batch = Batch(torch.zeros(4, 8, 8, dtype=torch.uint8), texts, torch.arange(4), chosen)
@@ -236,18 +203,18 @@ def test_claims_of_a_batch_are_those_of_its_studies_and_sentences(prepared_phant
     assert found.abs().max() == 1
 
 
-def test_claims_that_are_read_by_two_rules_are_refused(prepared_phantom, language_model):
+def test_claims_that_are_read_by_two_rules_are_refused(claimed, one_layer_model):
     policy = {"kind": "weigh_by_evidence", "evidence": {"kind": "claims", "always": 0.9}}
     loss = {"kind": "multi_positive", "core": {"kind": "infonce", "negatives": [policy]}}
     with pytest.raises(UserError, match="other values of 'always'"):
-        fields_of(PreparedSet.open(prepared_phantom), language_model, loss)
+        fields_of(PreparedSet.open(claimed), one_layer_model, loss)
 
 
-def test_frozen_embeddings_are_the_mean_of_each_sentences_own_tokens(language_model):
+def test_frozen_embeddings_are_the_mean_of_each_sentences_own_tokens(one_layer_model):
     texts = ["No pneumothorax.", "Small left effusion is seen.", "Heart size is normal."]
-    vectors = frozen_embeddings(language_model, texts, 32, torch.device("cpu"), group=2)
-    model = load_masked_lm(language_model)
-    tokenizer = SentenceTokenizer.load(language_model)
+    vectors = frozen_embeddings(one_layer_model, texts, 32, torch.device("cpu"), group=2)
+    model = load_masked_lm(one_layer_model)
+    tokenizer = SentenceTokenizer.load(one_layer_model)
     for text, vector in zip(texts, vectors, strict=True):
         ids = torch.tensor(tokenizer.encode([text], 32))
         with torch.no_grad():
@@ -255,23 +222,23 @@ def test_frozen_embeddings_are_the_mean_of_each_sentences_own_tokens(language_mo
         torch.testing.assert_close(vector, mean / mean.norm(), rtol=1e-4, atol=1e-5)
 
 
-def test_data_that_lacks_what_is_read_is_refused(prepared_phantom, language_model, tmp_path):
-    prepared = PreparedSet.open(prepared_phantom)
+def test_data_that_lacks_what_is_read_is_refused(claimed, one_layer_model, tmp_path):
+    prepared = PreparedSet.open(claimed)
     with pytest.raises(UserError, match=r"loss\.graph"):
-        fields_of(prepared, language_model, {"kind": "xclr", "graph": "given"})
+        fields_of(prepared, one_layer_model, {"kind": "xclr", "graph": "given"})
     path = tmp_path / "words.yaml"
     path.write_text("name: none\nclasses: {a: [xylophone]}\n")
     with pytest.raises(UserError, match=r"no sentence .* keyword list"):
-        fields_of(prepared, language_model, {"kind": "keyword", "words": str(path)})
+        fields_of(prepared, one_layer_model, {"kind": "keyword", "words": str(path)})
     nested = {"kind": "keyword", "core": {"kind": "debiased", "eta": {"kind": "table"}}}
     with pytest.raises(UserError, match=r"'loss\.core\.eta\.path' is missing"):
-        fields_of(prepared, language_model, nested)
+        fields_of(prepared, one_layer_model, nested)
     folder = tmp_path / "unlabelled"
-    shutil.copytree(prepared_phantom, folder)
+    shutil.copytree(claimed, folder)
     bare = PreparedSet.open(folder)
     bare.studies[["study_id", "patient_id", "split"]].to_parquet(folder / "studies.parquet")
     with pytest.raises(UserError, match="have no labels"):
-        fields_of(PreparedSet.open(folder), language_model, {"kind": "supcon"})
+        fields_of(PreparedSet.open(folder), one_layer_model, {"kind": "supcon"})
 
 
 def test_a_run_does_not_go_on_with_other_claims(settings):
