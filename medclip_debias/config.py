@@ -11,12 +11,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
+    Tag,
     ValidationError,
     field_validator,
     model_validator,
@@ -165,6 +167,41 @@ class Preprocessing(Settings):
                 f"input_size {self.input_size} is larger than the prepared size {self.prepare.size}"
             )
         return self
+
+
+# ------------------------------------------------------------------------- prepared sets
+
+
+class SetSettings(Settings):
+    """One of several prepared sets that a run learns from together (docs/training.md).
+
+    ``weight``: its share of every batch is its weight over the sum of all. ``patients``: sets of
+    one name here share patient ids; by default those of the same archive do.
+    """
+
+    path: Path
+    weight: float = Field(1.0, gt=0)
+    patients: str | None = Field(None, min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_path(cls, value: Any) -> Any:
+        return {"path": value} if isinstance(value, str | Path) else value
+
+
+_SEVERAL = ("one set", "several sets")
+
+
+def _is_several(value: Any) -> str:
+    return _SEVERAL[isinstance(value, list | tuple)]
+
+
+Prepared = Annotated[
+    Annotated[Path, Tag(_SEVERAL[0])]
+    | Annotated[tuple[SetSettings, ...], Tag(_SEVERAL[1]), Field(min_length=1)],
+    Discriminator(_is_several),
+]
+"""A prepared set, or several that are learned from together."""
 
 
 # ------------------------------------------------------------------------------- the model
@@ -390,6 +427,11 @@ def _resolve(model: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str
     for part in loc:
         if len(current) > 1:  # a union: this part is its tag
             current = [m for m in current if part in _tags(m)]
+            continue
+        if part in _SEVERAL:  # nobody wrote the tag either
+            continue
+        if isinstance(part, int) and part != loc[-1]:  # of a list
+            place.append(str(part))
             continue
         place.append(str(part))
         if part == loc[-1]:

@@ -8,7 +8,7 @@ import importlib.util
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -261,3 +261,31 @@ def tiny_tree(tmp_path: Path, write_dicom: WriteDicom) -> TinyTree:
 def _gzip(path: Path, text: str) -> None:
     with gzip.open(path, "wt", encoding="utf-8") as file:
         file.write(text)
+
+
+@pytest.fixture
+def nih_folder(tmp_path: Path) -> Callable[..., Path]:
+    """A function: a folder as ChestX-ray14's: name, and by image its labels and split.
+
+    A name begins with eight digits of the patient; the list of a split that is neither test nor
+    train leaves the image out.
+    """
+
+    from PIL import Image
+
+    def make(name: str, images: Mapping[str, tuple[str, str]], side: int = 24) -> Path:
+        folder = tmp_path / name
+        (folder / "images").mkdir(parents=True)
+        rows = ["Image Index,Finding Labels,Patient ID,View Position"]
+        for number, (image, (labels, _)) in enumerate(images.items()):
+            rows.append(f"{image}.png,{labels},{int(image[:8])},PA")
+            seed = [number, len(name), *name.encode()]
+            grey = np.random.default_rng(seed).integers(0, 256, (side, side), dtype=np.uint8)
+            Image.fromarray(grey).save(folder / "images" / f"{image}.png")
+        (folder / "Data_Entry_2017.csv").write_text("\n".join([*rows, ""]))
+        for file, wanted in (("train_val_list.txt", "train"), ("test_list.txt", "test")):
+            listed = [f"{image}.png" for image, (_, split) in images.items() if split == wanted]
+            (folder / file).write_text("\n".join(listed))
+        return folder
+
+    return make

@@ -78,7 +78,7 @@ def _list_sources(asked: bool) -> None:
     panels={
         "Pixels": "for_model size clip equalize window fit resample levels",
         "Which images": "views blank_view multi_view without_sentence seed",
-        "Reports and labels": "reports report_settings language labels phrases",
+        "Reports and labels": "reports report_settings language labels label_sentences phrases",
         "Splits": "split_seed split_file all_test",
         "The source, and how to work": "_sources kind tables text_only shard workers update"
         " overwrite",
@@ -149,6 +149,12 @@ def prepare(
     all_test: Annotated[
         bool, typer.Option("--all-test", help="Every image into test: nothing is trained on it.")
     ] = False,
+    label_sentences: Annotated[
+        bool,
+        typer.Option(
+            "--label-sentences", help="Let labels say the sentences of studies without a report."
+        ),
+    ] = False,
     phrases: Annotated[
         Path | None, typer.Option(help="File of boxes; found by itself in most sets.")
     ] = None,
@@ -210,6 +216,7 @@ def prepare(
         "reading": Reading(
             *(kind, phrases, reports, labels, split_seed, text, tables, text_only, split_file),
             all_test=all_test,
+            label_sentences=label_sentences,
         ),
         "workers": workers,
         "say": None if as_json else note,

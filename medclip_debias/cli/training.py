@@ -33,19 +33,24 @@ def language_model(
     settings: Annotated[
         list[str] | None, typer.Argument(help="Settings, as steps=500 hidden=64.")
     ] = None,
+    others: Annotated[
+        list[Path] | None,
+        typer.Option("--with", help="Another set to read together with it; may be repeated."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a small BERT masked language model and its tokenizer on the training sentences."""
-    from medclip_debias.config import validate
+    from medclip_debias.config import SetSettings, validate
+    from medclip_debias.data.joint import open_prepared
     from medclip_debias.data.loader import training_corpus, training_patients
-    from medclip_debias.data.store import PreparedSet
     from medclip_debias.data.verify import check_sample
     from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
     from medclip_debias.settings_files import apply_overrides
 
     content = apply_overrides({}, settings or [])
     chosen = validate(LanguageModelSettings, content, "the command line")
-    data = PreparedSet.open(prepared)
+    sets = [SetSettings(path=path) for path in (prepared, *(others or ()))]
+    data = open_prepared(sets if others else prepared)
     check_sample(data)
     provenance = {"data_hash": data.content_hash, "split": "train"}
     with progress("Steps") as advance:

@@ -20,6 +20,9 @@ FORMAT_VERSION = 1
 IMAGE_COLUMNS = ("image_id", "study_id", "patient_id", "view", "split", "height", "width")
 STUDY_COLUMNS = ("study_id", "patient_id", "split")
 SENTENCE_COLUMNS = ("study_id", "section", "position", "text")
+TEMPLATE, STATED = "template", "stated"
+"""Sections of sentences that labels say, not a report (``prepare --label-sentences``): those to
+learn from, and those that only state what else is absent."""
 PHRASE_COLUMNS = ("phrase_id", "image_id", "category", "text", "split", "boxes")
 MASK_COLUMN = "mask"
 """Last column of ``phrases.parquet`` where the source has masks: COCO's RLE as JSON, or ``""``."""

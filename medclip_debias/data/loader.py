@@ -19,6 +19,9 @@ from torch.utils.data import Dataset
 from medclip_debias.config import AugmentSettings
 from medclip_debias.data.augment import Draws, augment, augment_on_device, draw
 from medclip_debias.data.frozen_features import StoredAugmentations, StoredFeatures
+from medclip_debias.data.joint import JointSet
+from medclip_debias.data.layout import STATED
+from medclip_debias.data.mixture import Mixture
 from medclip_debias.data.ragged import Ragged
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.workers import ahead
@@ -39,6 +42,8 @@ class TrainingStudies:
         occurrences: ``[len(texts)]`` how many studies say each sentence.
         frontal: per study, those of its rows that are frontal; all of them where none is. None
             for studies whose images are all frontal.
+        sets: number of each study's set, where there are several.
+        weights: name of each set and its weight; none for a single one.
     """
 
     texts: list[str]
@@ -46,6 +51,8 @@ class TrainingStudies:
     sentences: list[NDArray[np.int64]]
     occurrences: NDArray[np.int64]
     frontal: list[NDArray[np.int64]] | None = None
+    sets: NDArray[np.int64] | None = None
+    weights: tuple[tuple[str, float], ...] = ()
 
     @classmethod
     def of(
@@ -67,6 +74,7 @@ class TrainingStudies:
                 " but a language model; prepare the reports together with their images."
             )
         images, sentences = prepared.images, prepared.sentences
+        sentences = sentences[sentences["section"] != STATED]
         places = np.flatnonzero((images["split"] == split).to_numpy())
         rows: dict[str, list[int]] = {}
         for row, study in zip(places, images["study_id"].iloc[places], strict=True):
@@ -88,7 +96,12 @@ class TrainingStudies:
         counts = np.bincount(np.concatenate(chosen), minlength=len(texts))
         found = [np.array(rows[s]) for s in studies]
         frontal = [_frontal_or_all(of_study, prepared.frontal) for of_study in found]
-        return cls(texts, found, chosen, counts, frontal)
+        if not isinstance(prepared, JointSet):
+            return cls(texts, found, chosen, counts, frontal)
+        firsts = np.array([int(of_study[0]) for of_study in found])
+        sets = np.searchsorted(prepared.starts, firsts, side="right") - 1
+        weights = tuple(zip(prepared.names, prepared.weights, strict=True))
+        return cls(texts, found, chosen, counts, frontal, sets, weights)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -176,9 +189,10 @@ class StepBatches(Dataset[Batch]):
     """Item k is this process's share of the batch of step k.
 
     Studies are sampled without replacement within an epoch, the last incomplete batch is left
-    out; of each study up to ``views_per_study`` images and up to ``sentences_per_study``
-    sentences, without repeats. One of the images is frontal where the study has such an image.
-    Among several images of a study each sentence belongs to one chosen at random.
+    out, and several sets share a batch by their weights (`medclip_debias.data.mixture`). Of each
+    study there are up to ``views_per_study`` images and up to ``sentences_per_study`` sentences,
+    without repeats. One of the images is frontal where the study has such an image. Among several
+    images of a study each sentence belongs to one chosen at random.
 
     Every random number is that of the whole batch, whatever the number of processes: the shares
     of all ranks, put together in order, are the batch of a single process, bit for bit (with
@@ -253,6 +267,11 @@ class StepBatches(Dataset[Batch]):
             augmentations, augment, seed, len(pixels), pixels.shape[1], input_size
         )
         self.features: StoredFeatures | None = None
+        self._mixture: Mixture | None = None
+        if studies.sets is not None:
+            members = [np.flatnonzero(studies.sets == n) for n in range(len(studies.weights))]
+            names, weights = zip(*studies.weights, strict=True)
+            self._mixture = Mixture(members, weights, batch_size, seed, names)
         share = batch_size // world
         self._share = range(rank * share, (rank + 1) * share)
         self._rows = Ragged(studies.rows)
@@ -275,6 +294,8 @@ class StepBatches(Dataset[Batch]):
 
     def members(self, step: int) -> NDArray[np.int64]:
         """Studies of the batch of ``step``, of all processes: ``[B]``."""
+        if self._mixture is not None:
+            return self._mixture.members(step)
         epoch, place = divmod(step, self.steps_per_epoch)
         if self._order is None or self._order[0] != epoch:  # kept: it costs more than a batch
             rng = np.random.default_rng([_ORDER, self.seed, epoch])

@@ -105,6 +105,11 @@ class PreparedSet:
                 " the file is damaged, run 'prepare' again."
             )
 
+    @property
+    def parts(self) -> Sequence[PreparedSet]:
+        """The sets on disk that it is made of: itself (`medclip_debias.data.joint`)."""
+        return (self,)
+
     def __len__(self) -> int:
         return int(self.meta["counts"]["images"])
 
@@ -231,6 +236,12 @@ class PreparedSet:
             UserError: there are none, they come from another model, or a sentence lacks one.
         """
         return read_scores(self.folder, self.texts, expected_hash)
+
+    @property
+    def scored_by(self) -> str:
+        """Hash of the language model that scored the sentences."""
+        remedy = f"run 'score {self.folder} --language-model DIR' again"
+        return str(read_json(self.folder / "scores.json", remedy).get("model_hash"))
 
     def _table(self, name: str) -> pd.DataFrame:
         path = self.folder / f"{name}.parquet"

@@ -41,6 +41,11 @@ def check_sample(prepared: PreparedSet) -> None:
     Raises:
         UserError: something was changed; the sentence names the file.
     """
+    for part in prepared.parts:
+        _check_sample(part)
+
+
+def _check_sample(prepared: PreparedSet) -> None:
     hashes = _row_hashes(prepared)
     for problem in _changed_tables(prepared, hashes):
         raise UserError(f"{problem}; {REMEDY}.")
@@ -71,6 +76,8 @@ def changes(prepared: PreparedSet, progress: Progress | None = None) -> list[str
     Raises:
         UserError: a table cannot be read.
     """
+    if len(prepared.parts) > 1:
+        return [problem for part in prepared.parts for problem in changes(part, progress)]
     hashes = _row_hashes(prepared)
     problems = list(_changed_tables(prepared, hashes))
     if hashes is None:

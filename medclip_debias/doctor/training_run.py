@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from medclip_debias.config import StartSettings
+from medclip_debias.data.joint import open_prepared
 from medclip_debias.data.store import TABLES, PreparedSet
 from medclip_debias.data.verify import REMEDY, changes
 from medclip_debias.doctor.disks import existing, read_speed, write_speed
@@ -57,7 +58,9 @@ def examine_run(run: RunSettings, where: str, found: Examination) -> None:
         "disk, prepared set",
         "Reading some rows of the prepared set ...",
         lambda: read_speed(
-            run.prepared / "images.bin", opened[0].settings.size ** 2, len(opened[0])
+            opened[0].folder / "images.bin",
+            opened[0].settings.size ** 2,
+            len(opened[0].parts[0]),
         ),
         after=unread,
     )
@@ -102,7 +105,7 @@ def data(run: RunSettings, opened: list[PreparedSet], say: Say) -> Finding:
         opened: takes the set, if it can be read.
         say: called with how far this is, every few seconds.
     """
-    prepared = PreparedSet.open(run.prepared)
+    prepared = open_prepared(run.prepared)
     for name in TABLES:
         getattr(prepared, name)
     last = time.monotonic()
@@ -152,7 +155,7 @@ def scores(run: RunSettings, where: str, prepared: PreparedSet) -> Finding:
     except UserError as error:
         if not needed:
             return Finding("scores", OK, f"none of language model {name}; the objective reads none")
-        remedy = f"score {run.prepared} --language-model {folder}"
+        remedy = f"score {prepared.folder} --language-model {folder}"
         return Finding("scores", STOPS, str(error), remedy)
     return Finding("scores", OK, f"the set's scores come from language model {name}")
 
@@ -270,7 +273,8 @@ def _free_for_features(run: RunSettings, step: Measured, text: str) -> Finding:
     """Whether there is room for stored features, which may lie on another disk."""
     if not step.features:
         return Finding("free disk", OK, text)
-    free = shutil.disk_usage(existing(run.train.features.folder or run.prepared)).free
+    place = run.train.features.folder or open_prepared(run.prepared).folder
+    free = shutil.disk_usage(existing(place)).free
     text += f"; {free / GIB:.1f} GiB free where features need {step.features / GIB:.2f}"
     if free >= step.features:
         return Finding("free disk", OK, text)

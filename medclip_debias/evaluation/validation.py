@@ -6,18 +6,21 @@ sentences of as many studies. No intervals: for those evaluate the finished mode
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from medclip_debias.config import SetSettings
+from medclip_debias.data.joint import JointSet, open_prepared
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.loader import TrainingStudies
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.catalogue import VALIDATION
 from medclip_debias.evaluation.metrics import auc, first_relevant_rank, median_rank, recall_at
 from medclip_debias.evaluation.row_scores import row_scores
 from medclip_debias.evaluation.zero_shot import prompt_differences
@@ -30,12 +33,17 @@ _CHOICE = 17  # seed of what is validated, the same for every run
 
 
 def validator_of(
-    prepared: Path, limit: int, *, prompts: str = "chex5", batch_size: int = 64
+    prepared: Path | Sequence[SetSettings],
+    limit: int,
+    *,
+    prompts: str = "chex5",
+    batch_size: int = 64,
 ) -> Callable[[ImageTextModel], dict[str, float]]:
     """A function that validates a model; it reads nothing until it is called.
 
     Args:
-        prepared: prepared set.
+        prepared: prepared set, or several: then every metric is the mean over those that have it,
+            and ``SET.metric`` is that of each.
         limit: most images for zero-shot classification, and most studies for retrieval; which
             ones is the same for every run on the same data.
         prompts: name of a packaged prompt set, or a YAML file.
@@ -48,15 +56,25 @@ def validator_of(
     """
 
     def validate(model: ImageTextModel) -> dict[str, float]:
-        data = PreparedSet.open(prepared)
-        metrics = _zero_shot(model, data, load_prompts(prompts), limit, batch_size)
-        metrics |= _retrieval(model, data, limit, batch_size)
-        if not metrics:
+        chosen = load_prompts(prompts)
+        data = open_prepared(prepared)
+        sets = data.by_name() if isinstance(data, JointSet) else {"": data}
+        of_set: dict[str, dict[str, float]] = {}
+        for name, part in sets.items():
+            metrics = _zero_shot(model, part, chosen, limit, batch_size)
+            of_set[name] = metrics | _retrieval(model, part, limit, batch_size)
+        names = [metric.name for metric in VALIDATION]
+        values = {n: [m[n] for m in of_set.values() if n in m] for n in names}
+        means = {name: float(np.mean(found)) for name, found in values.items() if found}
+        if not means:
             raise UserError(
-                f"{prepared}: its split '{SPLIT}' has neither labels nor sentences to validate on; "
-                "set train.validate_every=0."
+                f"{data.folder}: its split '{SPLIT}' has neither labels nor sentences to validate "
+                "on; set train.validate_every=0."
             )
-        return metrics
+        if len(of_set) == 1:
+            return means
+        each = {f"{s}.{name}": v for s, metrics in of_set.items() for name, v in metrics.items()}
+        return means | each
 
     return validate
 

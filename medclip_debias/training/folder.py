@@ -62,7 +62,7 @@ def identity(trainer: Trainer) -> dict[str, Any]:
         assert isinstance(model, ModelSettings)  # there is no start
         content["provenance"]["language_model_hash"] = language_model_hash(model.text.folder)
     if "claims" in trainer.objective.requires:
-        content["provenance"]["claims_hash"] = claims_hash(trainer.prepared.folder)
+        content["provenance"]["claims_hash"] = claims_hash(trainer.prepared)
     return content
 
 

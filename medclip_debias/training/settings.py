@@ -12,6 +12,7 @@ from medclip_debias.config import (
     AugmentSettings,
     FeatureSettings,
     ModelSettings,
+    Prepared,
     Preprocessing,
     Settings,
     SimilaritySettings,
@@ -260,11 +261,11 @@ def check_text_features(similarity: SimilaritySettings) -> None:
 class RunSettings(Settings):
     """One training run. ``loss`` is validated by the objective named in ``loss.kind``.
 
-    ``model`` describes a new model, or names with ``start_from`` one to train on; then
-    ``preprocessing`` is that model's.
+    ``prepared`` names a prepared set, or lists several with their weights. ``model`` describes a
+    new model, or names with ``start_from`` one to train on; then ``preprocessing`` is that model's.
     """
 
-    prepared: Path
+    prepared: Prepared
     out: Path
     model: Annotated[
         Annotated[ModelSettings, Tag("ModelSettings")]

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from medclip_debias.bounds import keep_in_bounds
 from medclip_debias.config import ModelSettings, StartSettings
+from medclip_debias.data.joint import open_prepared
 from medclip_debias.data.loader import Batch, StepBatches, TrainingStudies
-from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import ReportedWarning, UserError, explained
 from medclip_debias.grounding.preparation import differences
 from medclip_debias.losses.distributed import Ranks
@@ -95,7 +95,7 @@ class Trainer:
         if train.deterministic:
             be_deterministic()
         self.loss_settings = loss_settings(settings.loss, where)
-        self.prepared = PreparedSet.open(settings.prepared)
+        self.prepared = open_prepared(settings.prepared)
         self.start: Start | None = None
         if isinstance(settings.model, StartSettings):
             self._begin(settings.model)
@@ -125,7 +125,7 @@ class Trainer:
         self.model, self.start = start_training(model, self.where)
         if differ := differences(self.model.preprocessing, self.prepared):
             raise UserError(
-                f"{self.where}: {self.settings.prepared} was prepared otherwise than "
+                f"{self.where}: {self.prepared.folder} was prepared otherwise than "
                 f"{model.start_from} expects ({', '.join(differ)}); prepare it again with "
                 f"medclip-debias prepare SOURCE OUT --for {model.start_from}."
             )
@@ -153,7 +153,7 @@ class Trainer:
         if settings.preprocessing.prepare != self.prepared.settings:
             raise UserError(
                 f"{self.where}: setting 'preprocessing.prepare' is "
-                f"{settings.preprocessing.prepare.model_dump()}, but {settings.prepared} was "
+                f"{settings.preprocessing.prepare.model_dump()}, but {self.prepared.folder} was "
                 f"prepared with {self.prepared.settings.model_dump()}; make them equal."
             )
         parts = self.ranks.world * train.accumulate

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from medclip_debias.data.joint import JointSet
 from medclip_debias.data.loader import Batch, iterate
 from medclip_debias.data.prompts import default_prompts
 from medclip_debias.data.verify import check_sample
@@ -295,6 +296,9 @@ def _restore(
 def _introduce(trainer: Trainer, start: int, say: Say) -> None:
     """Say what the run starts from, and what trains."""
     write_json(trainer.settings.out / "parameters.json", trainer.counts)
+    if isinstance(trainer.prepared, JointSet):
+        for sentence in trainer.prepared.describe():
+            say(sentence)
     for sentence in trainer.start.sentences() if trainer.start else ():
         say(sentence)
     say(what_trains(trainer.counts))

@@ -427,6 +427,7 @@ class TestStudies:
         """Of two tables as a prepared set has them; study c says nothing, d is not for training."""
         images = pd.DataFrame({"study_id": list("abbcd"), "split": ["train"] * 4 + ["test"]})
         sentences = pd.DataFrame({"study_id": list("aabd"), "text": ["x", "y", "y", "z"]})
+        sentences["section"] = "findings"
         prepared = SimpleNamespace(
             images=images,
             sentences=sentences,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medclip_debias.config import PrepareSettings, SelectionSettings
+from medclip_debias.data.layout import TEMPLATE
 from medclip_debias.data.named_split import NamedSplit
 from medclip_debias.data.prepare.assemble import About
 from medclip_debias.data.prepare.chunks import Chunks, Entry, Job, made_by
@@ -36,6 +37,7 @@ from medclip_debias.data.prepare.workspace import Workspace
 from medclip_debias.data.records import ImageRecord, Source, StudyRecord, stated_language
 from medclip_debias.data.splits import check_leak
 from medclip_debias.data.synthetic import is_phantom
+from medclip_debias.data.templates import STATES, label_sentences, sentences_of
 from medclip_debias.data.text.reports import ReportSettings, report_sentences_counted
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ class Preparation:
 
     def __post_init__(self) -> None:
         self.done = self.total = 0
+        self._unsaid: Counter[str] = Counter()
         self.split: NamedSplit | None = self.reading.split(self.source)
         self.tell(*self.source.describe(), self.split.describe() if self.split else "")
 
@@ -151,7 +154,7 @@ class Preparation:
         language = stated_language(self.source)
         names, _ = chunks.make(
             "reports",
-            [self.reading.text.model_dump(mode="json"), language],
+            [self.reading.text.model_dump(mode="json"), language, *self.reading.wording().values()],
             self._report_jobs(studies, shard, earlier),
             _CHUNK_STUDIES,
             _cut_reports,
@@ -160,6 +163,9 @@ class Preparation:
             start=_start_worker,
             start_args=(self.reading.text, language),
         )
+        if self._unsaid:
+            labels = ", ".join(f"{label} ({n:,})" for label, n in sorted(self._unsaid.items()))
+            self.tell(f"Labels without a sentence, and their studies: {labels}.")
         return names
 
     def _images_by_study(self, shard: tuple[int, int]) -> dict[str, list[Image]]:
@@ -186,7 +192,7 @@ class Preparation:
             for study in self.source.studies(studies):
                 images = studies[study.study_id]
                 split = self.plan.images[images[0].at].split
-                yield _report_job(study, images[0].at, split, images, earlier)
+                yield self._report_job(study, images[0].at, split, images, earlier)
             return
         owners: list[StudyRecord] = []
         for at, study in enumerate(self._split_studies()):
@@ -194,8 +200,23 @@ class Preparation:
             if at % shard[1] == shard[0] - 1:
                 moves = study.patient_id in self.plan.held_out and study.split in TRAINING
                 split = "held_out" if moves else study.split
-                yield _report_job(study, at, split, [], earlier)
+                yield self._report_job(study, at, split, [], earlier)
         check_leak([_owner(study) for study in owners])
+
+    def _report_job(
+        self, study: StudyRecord, at: int, split: str, images: list[Image], earlier: Previous | None
+    ) -> Job:
+        blank = not (study.report or "").strip() and not study.problem
+        if self.reading.label_sentences and blank:
+            said = label_sentences(study.labels, study.study_id)
+            self._unsaid.update(
+                label
+                for label, value in study.labels.items()
+                if value is not None and not any(sentences_of(label, s) for s in STATES.values())
+            )
+            head = _head(study, at, split, images, TEMPLATE if said else MISSING)
+            return head, (said, {}, {"used": 0, "aside": {}})
+        return _report_job(study, at, split, images, earlier)
 
     def _split_studies(self) -> Iterator[StudyRecord]:
         for study in self.source.studies():
@@ -276,8 +297,17 @@ def _report_job(
         status, problem = EMPTY, f"{study.origin}: the report is empty."
     else:
         status, problem = READ, ""
-    stamp = hashlib.sha256(text.encode()).hexdigest()[:32] if text else ""
-    head: dict[str, Any] = {
+    head = _head(study, at, split, images, status, problem)
+    known = earlier.sentences(study.study_id, head["stamp"]) if earlier is not None else None
+    return head, known or text
+
+
+def _head(
+    study: StudyRecord, at: int, split: str, images: list[Image], status: str, problem: str = ""
+) -> dict[str, Any]:
+    """What names the work of a study."""
+    text = study.report or ""
+    return {
         "at": at,
         "study": study.study_id,
         "patient": study.patient_id,
@@ -285,11 +315,9 @@ def _report_job(
         "labels": study.labels,
         "report": status,
         "problem": problem,
-        "stamp": stamp,
+        "stamp": hashlib.sha256(text.encode()).hexdigest()[:32] if text else "",
         "images": [list(image) for image in images],
     }
-    known = earlier.sentences(study.study_id, stamp) if earlier is not None else None
-    return head, known or text
 
 
 _text_settings = ReportSettings()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from medclip_debias.config import SelectionSettings
 from medclip_debias.data.funnel import Funnel
+from medclip_debias.data.layout import TEMPLATE
 from medclip_debias.data.prepare.chunks import Chunks, Entry
 from medclip_debias.data.prepare.select import TRAINING
 from medclip_debias.data.text.languages import language
@@ -195,7 +196,11 @@ class Results:
         left = self._listed(funnel, step) if text_only else self.studies
         if not text_only:
             funnel.step("studies with such an image", "studies", len(self.studies))
-        left = step(left, "study has a report", lambda s: s.report != MISSING)
+        said = any(study.report == TEMPLATE for study in self.studies)
+        name = (
+            "study has a report, or labels that say its sentences" if said else "study has a report"
+        )
+        left = step(left, name, lambda s: s.report != MISSING)
         left = step(left, "report can be read", lambda s: s.report != UNREADABLE)
         left = step(left, "report is not empty", lambda s: s.report != EMPTY)
         left = step(left, "report has a usable section with a sentence", lambda s: s.sentences)

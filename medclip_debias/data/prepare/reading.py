@@ -17,6 +17,7 @@ from medclip_debias.data.named_split import (
 )
 from medclip_debias.data.records import Source
 from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.templates import wordings_hash
 from medclip_debias.data.text.reports import ReportSettings
 from medclip_debias.errors import UserError
 
@@ -36,6 +37,7 @@ class Reading:
         split_file: a named split that takes the place of the source's own.
         text: sections and sentences that are used.
         all_test: every image is test, whatever the source's split: the set is for evaluation.
+        label_sentences: the labels of studies without a report say their sentences.
     """
 
     kind: str = "auto"
@@ -48,6 +50,7 @@ class Reading:
     text_only: bool = False
     split_file: Path | None = None
     all_test: bool = False
+    label_sentences: bool = False
 
     def __post_init__(self) -> None:
         for option, value in (("file", self.split_file), ("seed", self.split_seed)):
@@ -112,4 +115,8 @@ class Reading:
             "split_seed": self.split_seed,
             "text_only": self.text_only,
             "reports": text,
-        } | (named | ({"all_test": True} if self.all_test else {}))
+        } | (named | ({"all_test": True} if self.all_test else {}) | self.wording())
+
+    def wording(self) -> dict[str, str]:
+        """Return what names the wording of sentences that labels say; nothing without them."""
+        return {"label_sentences": wordings_hash()} if self.label_sentences else {}

@@ -124,6 +124,8 @@ def read_claims(prepared: PreparedSet) -> ClaimTable:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if len(prepared.parts) > 1:
+        return _of_parts(prepared)
     path = prepared.folder / FILE
     if not path.is_file():
         raise UserError(f"{path}: the set has no claims yet; run 'claims {prepared.folder}' first.")
@@ -150,14 +152,36 @@ def read_claims(prepared: PreparedSet) -> ClaimTable:
     return ClaimTable([tuple(sorted(claims)) for claims in claim_sets], meta, lexicon)
 
 
-def claims_hash(folder: Path) -> str:
-    """What the claims of the set in ``folder`` say, as 16 hex digits: rows and lexicon.
+def _of_parts(prepared: PreparedSet) -> ClaimTable:
+    """The claims of several sets; a sentence that two of them have says the same in both."""
+    tables = [read_claims(part) for part in prepared.parts]
+    claims: dict[str, tuple[Claim, ...]] = {}
+    for part, table in zip(prepared.parts, tables, strict=True):
+        if table.lexicon != tables[0].lexicon:
+            raise UserError(
+                f"{part.folder / FILE}: was read with another lexicon than"
+                f" {prepared.parts[0].folder / FILE}; run 'claims' again with the same one."
+            )
+        for text, said in zip(part.texts, table.claims, strict=True):
+            if claims.setdefault(text, said) != said:
+                raise UserError(
+                    f"{part.folder / FILE}: a sentence claims something else than in the sets"
+                    " before it; run 'claims' again, by the same rules."
+                )
+    return ClaimTable([claims[text] for text in prepared.texts], tables[0].meta, tables[0].lexicon)
+
+
+def claims_hash(prepared: PreparedSet | Path) -> str:
+    """What the claims of a set (or of the one in a folder) say, as 16 hex digits: rows and lexicon.
 
     Raises:
         UserError: as `read_claims`.
     """
     import pyarrow.parquet as pq
 
+    if isinstance(prepared, PreparedSet) and len(prepared.parts) > 1:
+        return json_hash([claims_hash(part) for part in prepared.parts])
+    folder = prepared.folder if isinstance(prepared, PreparedSet) else prepared
     with suppress(OSError, ValueError, KeyError, TypeError):
         meta = json.loads(pq.read_schema(folder / FILE).metadata[_META])
         return str(meta["claims_hash"])

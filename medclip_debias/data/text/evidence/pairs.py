@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from medclip_debias.data.layout import STATED, TEMPLATE
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.claims.claim import Claim
 from medclip_debias.data.text.claims.lexicon import Lexicon
@@ -46,6 +47,8 @@ class Evidence:
             absent, or the names of such findings.
         counted: the studies over which that share is taken, bool ``[S]``; those with a sentence
             among them. All by default.
+        listed: studies whose sentences say labels, not a report, bool ``[S]``: what they do not
+            mention is unknown, whatever readers always mention. None by default.
 
     Raises:
         UserError: ``always`` is no share and names no finding.
@@ -60,15 +63,19 @@ class Evidence:
         lexicon: Lexicon,
         always: float | Sequence[str] = ALWAYS,
         counted: NDArray[np.bool_] | None = None,
+        listed: NDArray[np.bool_] | None = None,
     ) -> None:
         order = np.argsort(study, kind="stable")
         study, sentence = np.asarray(study)[order], np.asarray(sentence)[order]
         self.lexicon = lexicon
         self._atoms = number_atoms(claims, lexicon)
-        self._states = study_states(self._atoms, study, sentence, studies, lexicon)
+        listed = np.zeros(studies, dtype=bool) if listed is None else listed
+        states = study_states(self._atoms, study, sentence, studies, lexicon)
+        self._states = states.with_open(listed)
         told = np.zeros(studies, dtype=bool)
         told[study] = True
-        shares = self._states.mentioned(told if counted is None else told & counted)
+        told &= ~listed
+        shares = states.mentioned(told if counted is None else told & counted)
         self.mentioned = dict(zip(lexicon.names, shares.tolist(), strict=True))
         self.always = _always(always, self.mentioned)
         self._rule = always
@@ -100,7 +107,10 @@ class Evidence:
         study = ids.get_indexer(pd.Index(prepared.sentences["study_id"]))
         sentence = pd.Index(prepared.texts).get_indexer(pd.Index(prepared.sentences["text"]))
         train = (prepared.studies["split"] == "train").to_numpy()
-        return cls(table.claims, study, sentence, len(ids), table.lexicon, always, train)
+        labels_say = prepared.sentences["section"].isin((TEMPLATE, STATED)).to_numpy()
+        listed = np.zeros(len(ids), dtype=bool)
+        listed[study[labels_say]] = True
+        return cls(table.claims, study, sentence, len(ids), table.lexicon, always, train, listed)
 
     def pairs(self, studies: Ints, sentences: Ints) -> NDArray[np.int8]:
         """Evidence of each pair: 1 the report agrees, -1 it contradicts, 0 unknown.

@@ -88,11 +88,20 @@ class States:
 
     Attributes:
         of: number of each study's state, ``[studies, findings]``; 0 is "not mentioned".
-        known: what each state says, by finding and number.
+        known: what each state says, by finding and number; None says nothing, not even by silence.
     """
 
     of: Ints
-    known: list[list[frozenset[Said]]]
+    known: list[list[frozenset[Said] | None]]
+
+    def with_open(self, studies: NDArray[np.bool_]) -> States:
+        """The same, but that nothing follows from what some studies (bool) do not mention."""
+        if not studies.any():
+            return self
+        of = self.of.astype(np.uint32)
+        numbers = np.array([len(known) for known in self.known], dtype=np.uint32)
+        of[studies] = np.where(of[studies] == 0, numbers, of[studies])
+        return States(of, [[*known, None] for known in self.known])
 
     def mentioned(self, studies: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Share of some studies that mention each finding, present or absent, sure or not."""
@@ -124,7 +133,7 @@ def study_states(
     # A state is named by the sum of random numbers of what it says: equal sums, equal sets.
     names = np.random.default_rng(20).integers(0, 1 << 63, len(items), dtype=np.uint64)
     numbers: list[dict[int, int]] = [{} for _ in lexicon.names]
-    known: list[list[frozenset[Said]]] = [[frozenset()] for _ in lexicon.names]
+    known: list[list[frozenset[Said] | None]] = [[frozenset()] for _ in lexicon.names]
     of = np.zeros((studies, len(lexicon.names)), dtype=np.uint32)
     bounds = np.searchsorted(study, np.arange(0, studies + _CHUNK, _CHUNK))
     for first, last in pairwise(bounds):
@@ -195,12 +204,14 @@ def all_verdicts(
     for finding, (known, own) in enumerate(zip(states.known, members, strict=True)):
         column[own] = np.arange(len(own))
         for state in known:
-            heard = state if sure else frozenset(s._replace(certain=True) for s in state)
+            closed = bool(always[finding]) and state is not None
+            heard = state or frozenset()
+            heard = heard if sure else frozenset(s._replace(certain=True) for s in heard)
             for atom in own:
                 asked = atoms.asked[atom]
                 if asked is not None:
                     asked = asked if sure else asked._replace(certain=True)
-                    flat[at], conflict[at] = judge(heard, asked, bool(always[finding]))
+                    flat[at], conflict[at] = judge(heard, asked, closed)
                 at += 1
     return Verdicts(flat, conflict, base, width, column)
 

@@ -1,0 +1,241 @@
+"""Several prepared sets as one, for training: one behind the other, nothing is copied.
+
+Ids get the name of their set, so that two archives may use the same. Patients stay on one side of
+every split: who is judged in one set is not learned from in another. Sets whose patient ids mean
+the same people are those of one archive (`ARCHIVES`), or of one ``patients`` in the settings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from medclip_debias.config import SetSettings
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
+
+ARCHIVES: Mapping[str, str] = {
+    "rsna": "chestxray14",
+    "chexpert_plus": "chexpert",
+    "chexlocalize": "chexpert",
+    "padchest_gr": "padchest",
+}
+"""Kinds of source whose patients are those of another kind; each of the others is its own."""
+SPLITS = ("test", "held_out", "validate", "train")
+"""A patient who is in several splits stays in the first of these alone."""
+ASIDE = "aside"
+"""Split of images and studies that are left aside for their patient."""
+
+
+def open_prepared(sets: Path | Sequence[SetSettings]) -> PreparedSet:
+    """Open a prepared set, or several as one.
+
+    Raises:
+        UserError: one of them cannot be opened, or they do not go together.
+    """
+    return PreparedSet.open(sets) if isinstance(sets, Path) else JointSet(sets)
+
+
+class JointSet(PreparedSet):
+    """Prepared sets one behind the other.
+
+    Args:
+        sets: at least one, each once.
+
+    Attributes:
+        folder: that of the first set.
+        weights: of each set.
+        aside: by the name of a set, how many ``patients``, ``studies`` and ``images`` are left
+            aside because another set has the patient in another split.
+
+    Raises:
+        UserError: a set cannot be opened, is listed twice, or was prepared otherwise.
+    """
+
+    def __init__(self, sets: Sequence[SetSettings]) -> None:
+        self._parts = [PreparedSet.open(each.path) for each in sets]
+        self.weights = [each.weight for each in sets]
+        first = self._parts[0]
+        for number, part in enumerate(self._parts):
+            if part.settings != first.settings:
+                raise UserError(
+                    f"{part.folder}: was prepared with '{part.settings.command_line()}', but"
+                    f" {first.folder} with '{first.settings.command_line()}'; prepare them alike to"
+                    " train on both."
+                )
+            if part.content_hash in {other.content_hash for other in self._parts[:number]}:
+                raise UserError(
+                    f"{part.folder}: is listed twice (or copied); list it once, with its weight."
+                )
+        names = [part.folder.name for part in self._parts]
+        self.names = [
+            name if names.count(name) == 1 else str(part.folder)
+            for name, part in zip(names, self._parts, strict=True)
+        ]
+        kinds = [str(part.meta["kind"]) for part in self._parts]
+        self._people = [
+            each.patients or ARCHIVES.get(kind, kind)
+            for each, kind in zip(sets, kinds, strict=True)
+        ]
+        self._splits, self.aside = self._splits_of_patients()
+        content = [
+            [part.content_hash, weight, people]
+            for part, weight, people in zip(self._parts, self.weights, self._people, strict=True)
+        ]
+        counts = {"images": sum(map(len, self._parts))}
+        meta = {
+            "content_hash": hashlib.sha256(json.dumps(content).encode()).hexdigest(),
+            "kind": "+".join(dict.fromkeys(kinds)),
+            "synthetic": any(part.meta.get("synthetic") for part in self._parts),
+            "counts": counts,
+        }
+        super().__init__(first.folder, meta, first.settings)
+
+    @property
+    def parts(self) -> Sequence[PreparedSet]:
+        """The sets."""
+        return self._parts
+
+    def by_name(self) -> dict[str, JointSet]:
+        """Each set alone, without what is left aside in all of them together."""
+        alone = {}
+        for number, (name, part) in enumerate(zip(self.names, self._parts, strict=True)):
+            view = JointSet.__new__(JointSet)
+            PreparedSet.__init__(view, part.folder, part.meta, part.settings)
+            view._parts, view.weights, view.names = [part], [self.weights[number]], [name]
+            view._people, view._splits = [self._people[number]], self._splits
+            view.aside = {k: v for k, v in self.aside.items() if k == name}
+            alone[name] = view
+        return alone
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """``[sets + 1]``, the row at which each set begins, and where the last one ends."""
+        return np.cumsum([0, *map(len, self._parts)])
+
+    def describe(self) -> list[str]:
+        """Return a sentence on each set of which something is left aside."""
+        return [
+            f"{name}: {counts['patients']} patients are in another split of another set; their"
+            f" {counts['studies']} studies ({counts['images']} images) are left aside"
+            for name, counts in self.aside.items()
+        ]
+
+    @cached_property
+    def images(self) -> pd.DataFrame:
+        """All images; those of patients whom another set judges are in the split `ASIDE`."""
+        return self._joined("images", ("image_id", "study_id"))
+
+    @cached_property
+    def studies(self) -> pd.DataFrame:
+        """All studies; a label that a set does not have is blank there."""
+        return self._joined("studies", ("study_id",))
+
+    @cached_property
+    def sentences(self) -> pd.DataFrame:
+        """All sentences."""
+        return self._joined("sentences", ("study_id",))
+
+    @cached_property
+    def phrases(self) -> pd.DataFrame:
+        """All phrases."""
+        return self._joined("phrases", ("phrase_id", "image_id"))
+
+    @cached_property
+    def frontal(self) -> NDArray[np.bool_]:
+        """``[n]``, which images count as frontal in their set."""
+        return np.concatenate([part.frontal for part in self._parts])
+
+    @cached_property
+    def pixels(self) -> NDArray[np.uint8]:
+        """Images ``[n, size, size]`` of all sets, read where they lie."""
+        pixels: Any = JointPixels([part.pixels for part in self._parts])
+        return pixels
+
+    def scores(self, expected_hash: str | None = None) -> dict[str, float]:
+        """Return the log-probability of every sentence; all by one language model.
+
+        Raises:
+            UserError: as `PreparedSet.scores`.
+        """
+        scores: dict[str, float] = {}
+        for part in self._parts:
+            scores |= part.scores(expected_hash)
+            expected_hash = expected_hash or part.scored_by
+        return scores
+
+    def _joined(self, name: str, ids: Sequence[str]) -> pd.DataFrame:
+        tables = []
+        for number, part in enumerate(self._parts):
+            table = getattr(part, name).copy()
+            for column in ids:
+                table[column] = f"{self.names[number]}/" + table[column].astype(str)
+            if "patient_id" in table:
+                patients = table["patient_id"].astype(str)
+                table["patient_id"] = f"{self._people[number]}/" + patients
+                allowed = table["patient_id"].map(self._splits)
+                table["split"] = table["split"].where(table["split"] == allowed, ASIDE)
+            tables.append(table)
+        return pd.concat(tables, ignore_index=True)
+
+    def _splits_of_patients(self) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
+        """The split that each patient stays in, and what that leaves aside in which set."""
+        tables = []
+        for number, part in enumerate(self._parts):
+            table = part.studies[["study_id", "patient_id", "split"]].astype(str)
+            table["patient_id"] = f"{self._people[number]}/" + table["patient_id"]
+            tables.append(table)
+        ranks = {split: rank for rank, split in enumerate(SPLITS)}
+        everyone = pd.concat(tables)
+        best = everyone.assign(rank=everyone["split"].map(ranks)).groupby("patient_id")["rank"]
+        ranked = best.min()
+        splits = {str(patient): SPLITS[int(rank)] for patient, rank in ranked.items()}
+        aside = {}
+        for number, (part, table) in enumerate(zip(self._parts, tables, strict=True)):
+            moved = table[table["split"] != table["patient_id"].map(splits)]
+            if len(moved):
+                images = part.images["study_id"].astype(str).isin(set(moved["study_id"])).sum()
+                aside[self.names[number]] = {
+                    "patients": int(moved["patient_id"].nunique()),
+                    "studies": len(moved),
+                    "images": int(images),
+                }
+        return splits, aside
+
+
+class JointPixels:
+    """Images of several sets by one number, as `medclip_debias.data.store.PreparedSet.pixels`.
+
+    Args:
+        parts: uint8 ``[n, S, S]`` each.
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, parts: Sequence[NDArray[np.uint8]]) -> None:
+        self._parts = parts
+        self._ends = np.cumsum([len(part) for part in parts])
+        self.shape = (int(self._ends[-1]), *parts[0].shape[1:])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> NDArray[np.uint8]:
+        rows, inner = (index[0], index[1:]) if isinstance(index, tuple) else (index, ())
+        if isinstance(rows, int | np.integer):
+            if not 0 <= rows < len(self):
+                raise IndexError(f"row {rows} of {len(self)}")
+            part = int(np.searchsorted(self._ends, rows, side="right"))
+            before = int(self._ends[part - 1]) if part else 0
+            return np.asarray(self._parts[part][(int(rows) - before, *inner)])
+        rows = range(*rows.indices(len(self))) if isinstance(rows, slice) else rows
+        chosen = [self[(int(row), *inner)] for row in rows]
+        return np.stack(chosen) if chosen else np.zeros((0, *self.shape[1:]), dtype=np.uint8)

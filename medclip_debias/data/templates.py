@@ -1,0 +1,126 @@
+"""Sentences that say the labels of a study, for archives that have labels and no reports.
+
+CXR-CLIP (You et al. 2023) and UniChest (Dai et al. 2023) train so on such archives. The words are
+those of the claims lexicon, so that the claims of a sentence are its label again; they stand in
+``templates.yaml``. What is drawn for a study follows from the seed and its id alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import as_file, files
+from typing import Literal
+
+from medclip_debias.config import Settings, json_hash, validate
+from medclip_debias.data.layout import STATED, TEMPLATE
+from medclip_debias.settings_files import load_yaml
+
+State = Literal["present", "absent", "uncertain"]
+STATES: dict[float, State] = {1.0: "present", 0.0: "absent", -1.0: "uncertain"}
+"""What the values of a label mean."""
+WORDINGS = 2
+"""Most sentences of a label that is present or uncertain."""
+ABSENT = 2
+"""Most sentences of a study that say that something is absent, to be learned from."""
+
+
+class Wording(Settings):
+    """How a label is said; see ``templates.yaml``."""
+
+    finding: str | None = None
+    nouns: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()
+    states: tuple[State, ...] = ("present", "absent", "uncertain")
+
+
+class Wordings(Settings):
+    """The content of ``templates.yaml``."""
+
+    states: dict[State, tuple[str, ...]]
+    labels: dict[str, Wording]
+
+
+@cache
+def wordings() -> Wordings:
+    """Return how labels are said."""
+    with as_file(files(__package__) / "templates.yaml") as path:
+        return validate(Wordings, load_yaml(path), path.name)
+
+
+def wordings_hash() -> str:
+    """Return 16 hex digits that name the wording: another one gives other sentences."""
+    return json_hash([wordings().model_dump(mode="json"), WORDINGS, ABSENT])
+
+
+@cache
+def sentences_of(label: str, state: State) -> tuple[str, ...]:
+    """Return every sentence that says a label in a state; none where there are no words for it.
+
+    >>> sentences_of("Pneumothorax", "absent")
+    ('No pneumothorax.', 'There is no pneumothorax.', 'No evidence of pneumothorax.')
+    """
+    wording = wordings().labels.get(label) or _by_name(label)
+    if state not in wording.states:
+        return ()
+    said = tuple(
+        _sentence(form.format(noun)) for noun in wording.nouns for form in wordings().states[state]
+    )
+    return said + (wording.sentences if state == "present" else ())
+
+
+def label_sentences(
+    labels: Mapping[str, float | None], study: str, seed: int = 0
+) -> list[tuple[str, str]]:
+    """Return sentences that say the labels of a study, each with its section.
+
+    A label that is present or uncertain has up to `WORDINGS` sentences. Of those that are absent
+    each has one: `ABSENT` of them are to be learned from, the others (section `STATED`) are there
+    for the claims of the study alone, for else most of what is learned would be that something is
+    absent.
+
+    Args:
+        labels: label to 1 present, 0 absent, -1 uncertain, ``None`` unknown.
+        study: its id.
+        seed: of what is drawn.
+    """
+
+    def rank(text: str) -> str:
+        return hashlib.sha256(f"{seed}:{study}:{text}".encode()).hexdigest()
+
+    learned: list[str] = []
+    absent: list[str] = []
+    for label in sorted(labels):
+        value = labels[label]
+        if value is None:
+            continue
+        state = STATES[value]
+        drawn = sorted(sentences_of(label, state), key=rank)
+        if state == "absent":
+            absent += drawn[:1]
+        else:
+            learned += drawn[:WORDINGS]
+    absent.sort(key=rank)
+    learned += absent[:ABSENT]
+    return [
+        *((TEMPLATE, text) for text in learned),
+        *((STATED, text) for text in sorted(absent[ABSENT:])),
+    ]
+
+
+@cache
+def _by_name(label: str) -> Wording:
+    """A label that is said by its name, if the lexicon reads one finding in it."""
+    from medclip_debias.data.text.claims.claim import Claim
+    from medclip_debias.data.text.claims.rules import RuleParser
+
+    noun = label.lower()
+    claims = RuleParser().parse(f"There is {noun}.").claims
+    if len(claims) != 1 or claims[0] != Claim(claims[0].finding):
+        return Wording(states=())
+    return Wording(finding=claims[0].finding, nouns=(noun,))
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]

@@ -1,0 +1,76 @@
+"""Batches of several sets: shares by weight, without repeats, by seed and step alone."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import log2
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from medclip_debias.data.mixture import Mixture
+from medclip_debias.errors import UserError
+
+WEIGHTS = st.lists(st.integers(1, 40).map(lambda n: n / 8), min_size=1, max_size=5)
+
+
+def mixture(weights, batch, sizes=None, seed=0):
+    sizes = sizes or [4 * batch] * len(weights)
+    ends = np.cumsum(sizes)
+    sets = [np.arange(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    return Mixture(sets, weights, batch, seed, [f"set {n}" for n in range(len(sets))])
+
+
+@given(WEIGHTS, st.integers(1, 40), st.integers(1, 400))
+@settings(max_examples=60, deadline=None)
+def test_every_batch_and_every_run_of_batches_has_the_shares_of_the_weights(weights, batch, steps):
+    counts = mixture(weights, batch).counts(np.arange(steps))
+    assert (counts.sum(axis=1) == batch).all()
+    taken = np.cumsum(counts, axis=0)
+    for number, weight in enumerate(weights):
+        share = batch * Fraction(str(weight)) / sum(Fraction(str(w)) for w in weights)
+        assert set(counts[:, number]) <= {int(share), -int(-share // 1)}
+        for k in range(1, steps + 1):
+            assert abs(taken[k - 1, number] - k * share) <= 1 + log2(k + 1)
+
+
+def test_whole_shares_are_exact_in_every_batch():
+    counts = mixture([1, 2, 5], 16).counts(np.arange(1000))
+    assert (counts == [2, 4, 10]).all()
+
+
+@given(WEIGHTS, st.integers(2, 12), st.integers(0, 3))
+@settings(max_examples=40, deadline=None)
+def test_a_pass_has_no_study_twice_and_no_batch_either(weights, batch, seed):
+    sizes = [batch + 7 * n for n in range(len(weights))]
+    drawn = mixture(weights, batch, sizes, seed)
+    counts = drawn.counts(np.arange(60))
+    ends = np.cumsum(sizes)
+    seen = [set() for _ in weights]
+    for step in range(60):
+        members = drawn.members(step)
+        assert len(set(members.tolist())) == batch
+        which = np.searchsorted(ends, members, side="right")
+        assert np.bincount(which, minlength=len(weights)).tolist() == counts[step].tolist()
+        for number, size in enumerate(sizes):
+            mine = set(members[which == number].tolist())
+            if len(seen[number]) + len(mine) > size:  # the pass has no whole batch left
+                seen[number] = set()
+            assert not seen[number] & mine
+            seen[number] |= mine
+
+
+def test_a_batch_follows_from_seed_and_step_whatever_came_before():
+    in_order, backwards = mixture([2, 1], 7), mixture([2, 1], 7)
+    forward = [in_order.members(step) for step in range(50)]
+    for step in reversed(range(50)):
+        assert backwards.members(step).tolist() == forward[step].tolist()
+    other = mixture([2, 1], 7, seed=1)
+    assert any(other.members(n).tolist() != forward[n].tolist() for n in range(5))
+
+
+def test_a_set_that_is_too_small_is_named():
+    with pytest.raises(UserError, match="up to 3 studies of set 1, which has 2"):
+        mixture([2, 1], 7, [20, 2])
