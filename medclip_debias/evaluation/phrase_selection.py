@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from medclip_debias.data.boxes import Fitted, fit_boxes
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.records import ImageRecord, PhraseRecord
-from medclip_debias.data.sources.ms_cxr import read_phrases
+from medclip_debias.data.sources.ms_cxr import BoxFile
 from medclip_debias.data.views import Views
 from medclip_debias.evaluation.protocol import HELD_OUT, Request, Skipped, geometry_of
 from medclip_debias.files import file_hash
@@ -261,7 +261,7 @@ def _of_file(file: Path, data: PreparedSet) -> Iterator[tuple[PhraseRecord, Fitt
             *(data.images[column].astype(str) for column in columns), strict=True
         )
     ]
-    return _fitted(read_phrases(file, images, Path()), data)
+    return _fitted(BoxFile(file, images, Path()).phrases(), data)
 
 
 def _fitted(

@@ -11,7 +11,7 @@ from typing import Literal
 
 from medclip_debias.data.boxes import Fitted, fit_boxes
 from medclip_debias.data.records import ImageRecord, PhraseRecord, file_stem
-from medclip_debias.data.sources.ms_cxr import read_phrases
+from medclip_debias.data.sources.ms_cxr import BoxFile
 from medclip_debias.errors import UserError
 
 Match = Literal["phrase", "image", "none"]
@@ -53,7 +53,7 @@ class ReferenceBoxes:
         wanted = {record.image_id for record in records}
         phrases: dict[str, list[PhraseRecord]] = {}
         others: set[str] = set()
-        for phrase in read_phrases(path, records, Path()):
+        for phrase in BoxFile(path, records, Path()).phrases():
             if phrase.image_id in wanted:
                 phrases.setdefault(phrase.image_id, []).append(phrase)
             else:

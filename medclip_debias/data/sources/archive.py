@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from medclip_debias.data.labels import Labels
 from medclip_debias.data.records import ImageRecord, PhraseRecord, Source, Step, StudyRecord
 from medclip_debias.data.sources.ids import is_blank
-from medclip_debias.data.sources.image_files import (
-    ImagePlaces,
-    ImageTree,
-    renamed_said,
-    renamed_steps,
-)
+from medclip_debias.data.sources.image_files import ImagePlaces, ImageTree
+from medclip_debias.data.sources.registry import Given
 from medclip_debias.data.sources.tables import open_text
 from medclip_debias.data.sources.texts import read_report
-from medclip_debias.data.sources.tree import is_file, walk_files
+from medclip_debias.data.sources.tree import is_file
+from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,28 +41,39 @@ class ArchiveSource(Source):
 
     Args:
         root: folder that was given.
-        text_only: yield the reports alone.
+        given: with a ``split_seed``, patients are split by a hash and not as the archive does;
+            ``text_only`` yields the reports alone.
 
     Attributes:
         root: folder that was given.
         text_only: there are no images for `prepare`, whatever is in ``image_records``.
+        seed: of the split, None for the archive's own.
         image_records: every image that the archive lists.
         study_records: every study, in the order of its first image.
         phrase_records: grounded phrases.
         counted: steps of the funnel.
         said: sentences on what was found and what is missing.
         searches: for image files; `locate` and `tree` add to them.
+
+    Raises:
+        UserError: a table is missing or broken.
     """
 
-    def __init__(self, root: Path, text_only: bool = False) -> None:
+    def __init__(self, root: Path, given: Given) -> None:
         self.root = root
-        self.text_only = text_only
+        self.text_only = given.text_only
+        self.seed = given.split_seed
         self.image_records: list[ImageRecord] = []
         self.study_records: list[StudyRecord] = []
         self.phrase_records: list[PhraseRecord] = []
         self.counted: list[Step] = []
         self.said: list[str] = []
         self.searches: list[ImagePlaces | ImageTree] = []
+
+    @classmethod
+    def open(cls, path: Path, given: Given) -> Self:
+        """Open the folder of the archive."""
+        return cls(path, given)
 
     def locate(
         self, names: Sequence[str], folders: Sequence[str] = (), root: Path | None = None
@@ -94,11 +103,40 @@ class ArchiveSource(Source):
 
     def steps(self) -> list[Step]:
         """Return what was kept and left aside while the tables were read."""
-        return self.counted + renamed_steps(self.searches)
+        step: Step = (
+            "image file has another suffix than the table says",
+            "images",
+            self._renamed,
+            None,
+        )
+        return [*self.counted, step] if self._renamed else self.counted
 
     def describe(self) -> list[str]:
         """Return what was found and what is missing."""
-        return self.said + renamed_said(self.root, self.searches)
+        said = (
+            f"{self.root}: {self._renamed} images have another suffix than the table says (.jpg for"
+            " .png, say); they are found by their stems."
+        )
+        return [*self.said, said] if self._renamed else self.said
+
+    @property
+    def _renamed(self) -> int:
+        return sum(len(images.renamed) for images in self.searches)
+
+    def split(self, patient: str, archives_own: str) -> str:
+        """Return the split of a patient: the archive's own, or by the seed that was given."""
+        return archives_own if self.seed is None else seeded_split(patient, self.seed)
+
+    def describe_images(self, what: str) -> None:
+        """Say which images there are, and of which views; a split by a seed is said, too."""
+        views = Counter(image.view or "unknown" for image in self.image_records)
+        self.said += [
+            f"{what}: {len(self.image_records)} images of {len(self.study_records)} studies.",
+            f"Views: {', '.join(f'{n} {view}' for view, n in sorted(views.items()))}.",
+        ]
+        if self.seed is not None:
+            seeded = f"patients 80/10/10 by a hash of their id with seed {self.seed}"
+            self.said.append(f"Split: {seeded}.")
 
     def count(self, step: str, unit: str, kept: int, before: int) -> None:
         """Note a step that left something aside; one that left nothing is not worth a line."""
@@ -242,13 +280,6 @@ def report_of(sections: Mapping[str, str]) -> str:
     return "\n \n".join(f"{name.upper()}: {text}" for name, text in read.items() if text)
 
 
-def split_said(seed: int | None) -> list[str]:
-    """Return the sentence on a split of patients by a seed, if one was asked for."""
-    if seed is None:
-        return []
-    return [f"Split: patients 80/10/10 by a hash of their id with seed {seed}."]
-
-
 # ---------------------------------------------------------------------------------- labels
 
 
@@ -295,15 +326,3 @@ def merged_labels(rows: Sequence[Labels]) -> tuple[Labels, bool]:
             if _RANK.get(value, 0) > _RANK.get(known, 0):
                 merged[name] = value
     return merged, differ
-
-
-# ---------------------------------------------------------------------------------- images
-
-
-LEFTOVER = ".azDownload-"
-"""Names of files that an interrupted download with Microsoft's azcopy leaves begin so."""
-
-
-def leftovers(folder: Path) -> int:
-    """Return how many files below a folder are leftovers of interrupted downloads."""
-    return sum(path.name.startswith(LEFTOVER) for path in walk_files(folder))

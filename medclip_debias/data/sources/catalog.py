@@ -51,29 +51,20 @@ class _Row(NamedTuple):
 
 
 class CatalogSource(ArchiveSource):
-    """An archive of the catalog.
-
-    Args:
-        root: folder of the archive.
-        seed: split patients by a hash with this seed, not as the archive does.
-
-    Raises:
-        UserError: a table is missing or broken.
-    """
+    """An archive of the catalog."""
 
     kind: ClassVar[str]
 
-    def __init__(self, root: Path, seed: int | None = None) -> None:
-        super().__init__(root)
+    def __init__(self, root: Path, given: Given) -> None:
+        super().__init__(root, given)
         self.entry = entries()[self.kind]
         self.files = ArchiveFiles(root, self.entry)
-        self.seed = seed
         self._marks = Marks(self.count)
         self._labels: dict[str, Labels] = {}
         self._sizes: dict[str, tuple[int, int]] = {}
         self._cells: dict[str, list[str]] = {}
         self._votes = Votes(self.entry["labels"], self.count)
-        self._lists = self.files.split_lists() if seed is None else None
+        self._lists = self.files.split_lists() if self.seed is None else None
         tables = self.files.tables()
         if not tables:
             listed = ", ".join(names[0] for names in self.files.names().values())
@@ -123,11 +114,6 @@ class CatalogSource(ArchiveSource):
             return Sure.NO
         doubtful = entry.get("recognised", {}).get("of", ())
         return Sure.LAYOUT if {p.name for p in tables.values()} & {*doubtful} else Sure.RELEASE
-
-    @classmethod
-    def open(cls, path: Path, given: Given) -> CatalogSource:
-        """Open the folder of the archive."""
-        return cls(path, given.split_seed)
 
     def annotations(self) -> list[Annotations]:
         """Return what each of several readers said."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from medclip_debias.data.labels import Labeller
 from medclip_debias.data.records import Source
@@ -15,53 +16,38 @@ from medclip_debias.errors import UserError, did_you_mean
 _LOOKED_AT = 2_000  # files and folders; a hint is not worth a walk over a whole disk
 
 
-def detect(
-    path: Path,
-    kind: str = "auto",
-    *,
-    phrases: Path | None = None,
-    reports: Path | None = None,
-    labeller: Labeller = "chexpert",
-    split_seed: int | None = None,
-    tables: Path | None = None,
-    text_only: bool = False,
-    language: str | None = None,
-) -> Source:
+def detect(path: Path, kind: str = "auto", **options: Any) -> Source:
     """Return the source that ``path`` holds, read and checked.
 
     Args:
         path: what a format of `medclip_debias.data.sources.registry.formats` takes.
         kind: one of their kinds, or ``auto``.
-        phrases: boxes: a COCO file, MS-CXR's CSV, or a folder that holds one of them; by default
-            what lies beside the data, if anything.
-        reports: folder, zip or archive of the reports, for images that came without any.
-        labeller: whose automatic labels to read from MIMIC-CXR-JPG.
-        split_seed: split patients by a hash with this seed; ``None`` for the source's own split.
-        tables: folder of MIMIC-CXR's tables, when they do not lie beside the images.
-        text_only: the reports alone; a source whose images are missing is refused without it.
-        language: which of its languages to read, where an archive has its sentences in several.
+        **options: those of `Given`; ``phrases`` may be a folder that holds the file.
 
     Raises:
         UserError: nothing is there, or nothing that is known.
     """
+    given = Given(**options)
     path, known = Path(path), formats()
     kinds = ("auto", *known)
     if kind not in kinds:
         hint = did_you_mean(kind, kinds)
         raise UserError(f"'{kind}' is not a kind of source{hint}; known: {', '.join(kinds)}.")
-    if labeller not in get_args(Labeller):
-        raise UserError(f"'{labeller}' is not a labeller; known: {', '.join(get_args(Labeller))}.")
+    if given.labeller not in get_args(Labeller):
+        raise UserError(
+            f"'{given.labeller}' is not a labeller; known: {', '.join(get_args(Labeller))}."
+        )
     if not path.exists():
         raise UserError(f"{path}: there is no such folder or file; check the path.")
-    if reports is not None and not reports.exists():
-        raise UserError(f"{reports}: there is no such folder or file of reports; check the path.")
-    if tables is not None and not tables.is_dir():
-        raise UserError(f"{tables}: there is no such folder of tables; check the path.")
-    if phrases is not None:
-        phrases = named_boxes(phrases)
-    found = _surest(path) if kind == "auto" else known[kind]
-    given = Given(phrases, reports, tables, labeller, split_seed, text_only, language)
-    return found.open(path, given)
+    if given.reports is not None and not given.reports.exists():
+        raise UserError(
+            f"{given.reports}: there is no such folder or file of reports; check the path."
+        )
+    if given.tables is not None and not given.tables.is_dir():
+        raise UserError(f"{given.tables}: there is no such folder of tables; check the path.")
+    if given.phrases is not None:
+        given = replace(given, phrases=named_boxes(given.phrases))
+    return (_surest(path) if kind == "auto" else known[kind]).open(path, given)
 
 
 def _surest(path: Path) -> Format:

@@ -29,7 +29,7 @@ from medclip_debias.data.sources.ids import is_blank, read_ids
 from medclip_debias.data.sources.label_groups import LabelColumns, label_groups
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import read_table
-from medclip_debias.data.splits import seeded_split, split_name
+from medclip_debias.data.splits import split_name
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json_value
 
@@ -86,33 +86,16 @@ class _Owner(NamedTuple):
     takes=("split_seed", "text_only", "language"),
 )
 class GroundedPadChestSource(ArchiveSource):
-    """A PadChest-GR folder, in one of its two languages.
-
-    Args:
-        root: folder of the two tables, and of the images.
-        language: of the sentences, ``en`` or ``es``.
-        seed: split patients by a hash with this seed instead of by the master table.
-        text_only: the reports alone; images are not looked for.
-
-    Raises:
-        UserError: a file is missing, or an entry of it is broken.
-    """
+    """A PadChest-GR folder, in one of its two languages."""
 
     kind: ClassVar[str] = "padchest_gr"
 
-    def __init__(
-        self,
-        root: Path,
-        *,
-        language: str | None = None,
-        seed: int | None = None,
-        text_only: bool = False,
-    ) -> None:
-        super().__init__(root)
-        self.language = language or LANGUAGES[0]
+    def __init__(self, root: Path, given: Given) -> None:
+        super().__init__(root, given)
+        self.language = given.language or LANGUAGES[0]
         if self.language not in LANGUAGES:
             raise UserError(
-                f"{root}: PadChest-GR has no sentences in '{language}'; its languages are"
+                f"{root}: PadChest-GR has no sentences in '{self.language}'; its languages are"
                 f" {' and '.join(LANGUAGES)}."
             )
         path = find_table([root], REPORTS)
@@ -122,7 +105,7 @@ class GroundedPadChestSource(ArchiveSource):
             raise UserError(
                 f"{root}: has no {lacking}, which comes with PadChest-GR; put it there (unpacked)."
             )
-        self.path, self.master, self.seed = path, master, seed
+        self.path, self.master = path, master
         owners = self._read_master()
         entries = self._read_entries(owners)
         self._rows: list[tuple[Any, ...]] = []
@@ -135,7 +118,7 @@ class GroundedPadChestSource(ArchiveSource):
         for file, findings in entries.items():
             owner = owners[file]
             self._add(file, owner, findings)
-            if not text_only:
+            if not self.text_only:
                 ids = (file_stem(file), owner.study, owner.patient)
                 origin = f"{master}, row {owner.row}"
                 image = ImageRecord(*ids, places.path(file), "FRONTAL", owner.split, origin)
@@ -150,19 +133,13 @@ class GroundedPadChestSource(ArchiveSource):
             study = StudyRecord(name, owner.patient, owner.split, text, labels, origin)
             self.study_records.append(study)
         self._count(entries)
-        self._describe(entries, text_only)
+        self._describe(entries)
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
         """Take a folder with the file of sentences."""
         there = path.is_dir() and any(path.glob(REPORTS))
         return Sure.RELEASE if there else Sure.NO
-
-    @classmethod
-    def open(cls, path: Path, given: Given) -> GroundedPadChestSource:
-        """Open a folder."""
-        seed, text_only = given.split_seed, given.text_only
-        return cls(path, language=given.language, seed=seed, text_only=text_only)
 
     def annotations(self) -> list[Annotations]:
         """Return every sentence, positive and negative, with both readers' boxes as they stand."""
@@ -186,10 +163,7 @@ class GroundedPadChestSource(ArchiveSource):
             where = f"{self.master}, row {row}"
             if is_blank(file):
                 raise UserError(f"{where}: column 'ImageID' is blank; download the table again.")
-            if self.seed is None:
-                split = split_name(word, where)
-            else:
-                split = seeded_split(patient, self.seed)
+            split = self.split(patient, split_name(word, where) if self.seed is None else "")
             known = owners.setdefault(file, _Owner(study, patient, split, row))
             if known[:3] != (study, patient, split):
                 raise UserError(
@@ -301,9 +275,9 @@ class GroundedPadChestSource(ArchiveSource):
             bare = len(findings) - sum(f.abnormal for f in findings)
             self.counted.append((name, "label rows", bare - negative, bare))
 
-    def _describe(self, entries: Mapping[str, list[_Finding]], text_only: bool) -> None:
+    def _describe(self, entries: Mapping[str, list[_Finding]]) -> None:
         splits = Counter(study.split for study in self.study_records)
-        what = "reports alone" if text_only else "images"
+        what = "reports alone" if self.text_only else "images"
         self.said.insert(
             0, f"PadChest-GR {self.path}: {what} of {len(entries)} studies, in '{self.language}'."
         )
@@ -314,7 +288,7 @@ class GroundedPadChestSource(ArchiveSource):
             "Boxes: those of 'boxes' are the phrases'; the second reader's ('extra_boxes') are in"
             f" {SENTENCES}.parquet, as are the negative sentences.",
         ]
-        if not text_only and any(self.root.glob("**/PadChest_GR.zip.0*")):
+        if not self.text_only and any(self.root.glob("**/PadChest_GR.zip.0*")):
             self.said.append(
                 "There are parts PadChest_GR.zip.001 ...: join them in their order and unpack the"
                 " zip that they make."

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from medclip_debias.data.records import Step, file_stem
+from medclip_debias.data.records import file_stem
 from medclip_debias.data.sources.tree import walk_files
 from medclip_debias.errors import UserError
 
@@ -153,24 +153,6 @@ class ImageTree(_ImageFiles):
             return self.by_name[name]
         file = self._only(name, self._by_stem.get(file_stem(name), []))
         return self.root / folder / name if file is None else Path(file)
-
-
-def renamed_said(root: Path, searches: Sequence[_ImageFiles]) -> list[str]:
-    """Return the sentence on files of another suffix than their table's, if there are any."""
-    count = sum(len(images.renamed) for images in searches)
-    if not count:
-        return []
-    return [
-        f"{root}: {count} images have another suffix than the table says (.jpg for .png, say); they"
-        " are found by their stems."
-    ]
-
-
-def renamed_steps(searches: Sequence[_ImageFiles]) -> list[Step]:
-    """Return the same for the funnel."""
-    count = sum(len(images.renamed) for images in searches)
-    step: Step = ("image file has another suffix than the table says", "images", count, None)
-    return [step] if count else []
 
 
 def _by_stem(folder: str) -> dict[str, list[str]]:

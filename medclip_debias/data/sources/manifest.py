@@ -16,8 +16,6 @@ from typing import ClassVar
 from medclip_debias.data.labels import Labels, label_columns, label_value, unread_columns
 from medclip_debias.data.records import (
     ImageRecord,
-    PhraseRecord,
-    Source,
     Step,
     StudyRecord,
     file_stem,
@@ -46,7 +44,7 @@ _SHOWN = 10
     takes=("phrases", "split_seed", "text_only"),
     instead={"reports": "a manifest holds its own reports; put them in its column 'report'"},
 )
-class ManifestSource(Source):
+class ManifestSource(ms_cxr.BoxedSource):
     """A manifest in CSV (also gzipped) or Parquet.
 
     Args:
@@ -73,7 +71,6 @@ class ManifestSource(Source):
         self.path = path
         self.text_only = text_only
         self.seed = seed
-        self.phrases_path = phrases
         table = read_table(path)
         columns = {name.lower(): name for name in table.columns}
         if len(columns) < len(table.columns):
@@ -100,6 +97,7 @@ class ManifestSource(Source):
         self._said += unread_columns(path, table.columns, {*_COLUMNS, text.lower()})
         self._reports = Reports(table[text])
         self._images = self._read_reports() if text_only else self._read_images()
+        self.boxes = None if phrases is None else ms_cxr.BoxFile(phrases, self._images, path.parent)
         self._label_columns = label_columns(path, self._columns)
         self._studies = self._read_studies()
 
@@ -134,23 +132,16 @@ class ManifestSource(Source):
         """Yield the studies in the order of their first row."""
         return (s for s in self._studies if only is None or s.study_id in only)
 
-    def phrases(self) -> list[PhraseRecord]:
-        """Return the phrases of the COCO file."""
-        if self.phrases_path is None:
-            return []
-        return ms_cxr.read_phrases(self.phrases_path, self._images, self.path.parent)
-
     def held_out_patients(self) -> frozenset[str]:
         """Return the patients of MS-CXR, found by image, patient or study id.
 
         With boxes of one's own it is nobody: the manifest's own split is the user's word.
         """
-        if self.phrases_path is None or not ms_cxr.is_ms_cxr(self.phrases_path):
+        if self.boxes is None or not self.boxes.is_ms_cxr():
             return frozenset()
         studies = {(image.patient_id, image.study_id) for image in self._images}
-        named = ms_cxr.patients(self.phrases_path, self._images, self.path.parent)
-        found = named & {patient for patient, _ in studies}
-        return found | ms_cxr.mimic_patients(self.phrases_path, studies)
+        patients = {patient for patient, _ in studies}
+        return (self.boxes.patients() & patients) | self.boxes.mimic_patients(studies)
 
     def steps(self) -> list[Step]:
         """Return how many rows have labels, and what had to be mended in the reports."""
@@ -175,12 +166,9 @@ class ManifestSource(Source):
             said.append(f"Split: patients 80/10/10 by a hash of their id with seed {self.seed}.")
         elif "split" not in self._columns:
             said.append("No column 'split': patients are split 80/10/10 by a hash of their id.")
-        if self.phrases_path is None:
-            return said
-        said += ms_cxr.describe_match(self.phrases_path, self._images, self.path.parent)
-        if ms_cxr.is_ms_cxr(self.phrases_path):
-            return said + ms_cxr.describe(self.phrases_path, self.held_out_patients())
-        said.append(f"Boxes: {self.phrases_path}; patients with boxes stay in their splits.")
+        if self.boxes is not None:
+            held_out = self.held_out_patients() if self.boxes.is_ms_cxr() else None
+            said += self.boxes.describe(held_out)
         return said
 
     def _check_there(self, images: list[ImageRecord]) -> None:

@@ -21,8 +21,6 @@ from medclip_debias.data.labels import Labeller, Labels, LabelTable, read_label_
 from medclip_debias.data.records import (
     Annotations,
     ImageRecord,
-    PhraseRecord,
-    Source,
     Step,
     StudyRecord,
 )
@@ -71,7 +69,7 @@ _FEW = 100
     " `--tables FOLDER`, or `--split-seed`",
     takes=("phrases", "reports", "tables", "split_seed", "text_only"),
 )
-class MimicCxrSource(Source):
+class MimicCxrSource(ms_cxr.BoxedSource):
     """A MIMIC-CXR or MIMIC-CXR-JPG folder.
 
     Args:
@@ -107,13 +105,14 @@ class MimicCxrSource(Source):
         places = [root] if tables is None else [tables, root]
         self.tables = {name: _find(places, pattern) for name, pattern in PATTERNS.items()}
         known = (path for place in (root, *places) if (path := ms_cxr.find(place)))
-        self.phrases_path = phrases if phrases is not None else next(known, None)
+        boxes = phrases if phrases is not None else next(known, None)
         over_time = (path for place in (*places, root) if (path := progression.find(place)))
         self.progression_path = next(over_time, None)
         self._said: list[str] = []
         self._files = ImageFiles(image_tree(root))
         self._reports = ReportFiles(root, reports)
         self._images = [] if text_only else self._read_images()
+        self.boxes = None if boxes is None else ms_cxr.BoxFile(boxes, self._images, root)
         self._listed = self._list_studies() if text_only else _studies_of(self._images)
         if not self._reports.has_any([(patient, study) for study, patient, _ in self._listed]):
             raise UserError(
@@ -165,21 +164,10 @@ class MimicCxrSource(Source):
                 known = self._labels.get(study, {})
                 yield StudyRecord(study, patient, split, report, known, origin, problem)
 
-    def phrases(self) -> list[PhraseRecord]:
-        """Return the phrases of MS-CXR."""
-        if self.phrases_path is None:
-            return []
-        return ms_cxr.read_phrases(self.phrases_path, self._images, self.root)
-
     def held_out_patients(self) -> frozenset[str]:
         """Return the patients of MS-CXR and MS-CXR-T: they are kept for evaluation."""
         later = frozenset() if self._progression is None else self._progression.patients
-        return later | self._boxed_patients()
-
-    def _boxed_patients(self) -> frozenset[str]:
-        if self.phrases_path is None:
-            return frozenset()
-        return ms_cxr.patients(self.phrases_path, self._images, self.root)
+        return later if self.boxes is None else later | self.boxes.patients()
 
     def annotations(self) -> list[Annotations]:
         """Return the progressions of MS-CXR-T."""
@@ -211,13 +199,10 @@ class MimicCxrSource(Source):
         said += self._said
         if self.seed is not None:
             said.append(f"Split: patients 80/10/10 by a hash of their id with seed {self.seed}.")
-        if self.phrases_path is None:
-            said.append(f"No {ms_cxr.PATTERN}: no boxes, nobody is held out for grounding.")
-        else:
-            patients = {patient for _, patient, _ in self._listed}
-            said += ms_cxr.describe(self.phrases_path, patients & self._boxed_patients())
-            said += ms_cxr.describe_match(self.phrases_path, self._images, self.root)
-        return said
+        if self.boxes is None:
+            return [*said, f"No {ms_cxr.PATTERN}: no boxes, nobody is held out for grounding."]
+        patients = {patient for _, patient, _ in self._listed}
+        return said + self.boxes.describe(patients & self.boxes.patients())
 
     def _describe_images(self) -> str:
         if self.text_only:

@@ -25,8 +25,6 @@ from medclip_debias.data.named_split import NamedSplit
 from medclip_debias.data.records import (
     Annotations,
     ImageRecord,
-    PhraseRecord,
-    Source,
     Step,
     StudyRecord,
 )
@@ -70,7 +68,7 @@ _PACKED = ("NLMCXR_png.tgz", "NLMCXR_dcm.tgz")
     " holds sentences alone",
     takes=("phrases", "reports", "split_seed", "text_only"),
 )
-class OpeniSource(Source):
+class OpeniSource(ms_cxr.BoxedSource):
     """Open-i reports with the images that are beside them, and labels from their MeSH index.
 
     There are no patient ids, so every report is its own patient, and no official split, so they
@@ -101,7 +99,6 @@ class OpeniSource(Source):
         self.path = path
         self.text_only = text_only
         self.root = path if path.is_dir() else path.parent
-        self.phrases_path = phrases
         self.seed = SPLIT_SEED if seed is None else seed
         found = _reports_path(path if reports is None else reports)
         if found is None:
@@ -121,6 +118,7 @@ class OpeniSource(Source):
         else:
             self._reports = read_xml(found)
         self._images = [] if text_only else self._read_images()
+        self.boxes = None if phrases is None else ms_cxr.BoxFile(phrases, self._images, self.root)
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
@@ -153,12 +151,6 @@ class OpeniSource(Source):
                     *(mapping.labels(index), report.origin, report.problem),
                 )
 
-    def phrases(self) -> list[PhraseRecord]:
-        """Return the phrases of the COCO file."""
-        if self.phrases_path is None:
-            return []
-        return ms_cxr.read_phrases(self.phrases_path, self._images, self.root)
-
     def annotations(self) -> list[Annotations]:
         """Return where the index of each report says that something is."""
         mapping = openi_mapping()
@@ -173,10 +165,9 @@ class OpeniSource(Source):
 
     def held_out_patients(self) -> frozenset[str]:
         """Return the patients with boxes: Open-i has no split of its own that keeps them out."""
-        if self.phrases_path is None:
+        if self.boxes is None:
             return frozenset()
-        found = ms_cxr.patients(self.phrases_path, self._images, self.root)
-        return found & {report.report_id for report in self._reports}
+        return self.boxes.patients() & {report.report_id for report in self._reports}
 
     def named_split(self) -> NamedSplit:
         """Return the split of every report, under its name."""
@@ -245,9 +236,8 @@ class OpeniSource(Source):
             packed = [name for name in _PACKED if is_file(self.root / name)]
             how = f"unpack {packed[0]}" if packed else f"unpack {_PACKED[0]} beside the reports"
             said.append(f"No image files: text alone ({how} to have images).")
-        if self.phrases_path is not None:
-            said += ms_cxr.describe(self.phrases_path, self.held_out_patients())
-            said += ms_cxr.describe_match(self.phrases_path, self._images, self.root)
+        if self.boxes is not None:
+            said += self.boxes.describe(self.held_out_patients())
         return said
 
     def _say_texts(self) -> str:

@@ -80,31 +80,19 @@ class _Study:
     takes=("split_seed", "text_only"),
 )
 class PadChestSource(ArchiveSource):
-    """A PadChest folder.
-
-    There is no official split: patients are split by `seeded_split`.
-
-    Args:
-        root: folder of the table, and of the images.
-        seed: of the split.
-        text_only: the reports alone; images are not looked for.
-
-    Raises:
-        UserError: the table is missing, has no rows, or its ids cannot be read.
-    """
+    """A PadChest folder; there is no official split, so a hash splits the patients."""
 
     kind: ClassVar[str] = "padchest"
     language: ClassVar[str] = "es"
     """Of the reports."""
 
-    def __init__(self, root: Path, *, seed: int | None = None, text_only: bool = False) -> None:
-        super().__init__(root)
+    def __init__(self, root: Path, given: Given) -> None:
+        super().__init__(root, given)
         path = find_table([root], *TABLES)
         if path is None:
             raise UserError(f"{root}: has no {TABLE}; give the folder with it.")
         self.path = path
-        self.seed = SPLIT_SEED if seed is None else seed
-        self.text_only = text_only
+        self._seed = SPLIT_SEED if self.seed is None else self.seed
         table = self._read_table()
         self._studies: dict[str, _Study] = {}
         self._read_studies(table)
@@ -115,7 +103,7 @@ class PadChestSource(ArchiveSource):
         )
         self._count_studies()
         self._localizations = list(self._read_localizations())
-        if not text_only:
+        if not self.text_only:
             self.image_records = self._read_images(table)
         self._describe(table)
 
@@ -125,11 +113,6 @@ class PadChestSource(ArchiveSource):
         if path.is_file() or not any(any(path.glob(name)) for name in TABLES):
             return Sure.NO
         return Sure.LAYOUT if any(path.glob(GROUNDED)) else Sure.RELEASE
-
-    @classmethod
-    def open(cls, path: Path, given: Given) -> PadChestSource:
-        """Open a folder."""
-        return cls(path, seed=given.split_seed, text_only=given.text_only)
 
     def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
         """Yield the studies in the order of their first row; labels are made as they go."""
@@ -177,7 +160,7 @@ class PadChestSource(ArchiveSource):
             *owners, *columns, strict=True
         ):
             origin = f"{self.path}, row {row}"
-            new = _Study(patient, seeded_split(patient, self.seed), origin)
+            new = _Study(patient, seeded_split(patient, self._seed), origin)
             study = self._studies.setdefault(name, new)
             if labels not in seen:
                 seen[labels] = _read_labels(labels, origin)
@@ -278,7 +261,7 @@ class PadChestSource(ArchiveSource):
             "Projections: " + ", ".join(f"{n} {view}" for view, n in views.most_common()) + "."
             " AP_horizontal counts as AP Supine.",
             "Split: PadChest has none; patients are split 80/10/10 by a hash of their id with seed"
-            f" {self.seed}.",
+            f" {self._seed}.",
             f"Labels: {len(self._columns.own)} of PadChest's own beside"
             f" {len(self._columns.groups)} of CheXpert's. What a study's list does not name is"
             " absent, unless the list is blank or only says 'unchanged', 'exclude' or 'suboptimal"

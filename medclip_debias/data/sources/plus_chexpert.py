@@ -10,7 +10,6 @@ Finding": such rows are left aside.
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,10 +19,8 @@ from medclip_debias.data.sources.archive import (
     ArchiveSource,
     LabelCells,
     find_table,
-    leftovers,
     read_json_lines,
     report_of,
-    split_said,
     without_repeats,
 )
 from medclip_debias.data.sources.ids import is_blank
@@ -31,7 +28,8 @@ from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.stanford import named_rows, study_of, view_of
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.sources.texts import read_report
-from medclip_debias.data.splits import seeded_split, split_name
+from medclip_debias.data.sources.tree import walk_files
+from medclip_debias.data.splits import split_name
 from medclip_debias.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,7 +46,7 @@ LABELS = {
 CheXpert's own labels are those of the impression.
 """
 
-_ORDER = "patient_report_date_order"
+_LEFTOVER = ".azDownload-"  # begins what an interrupted download with azcopy leaves
 _NEEDED = ("path_to_image", "deid_patient_id", "split", "section_findings", "section_impression")
 _READ = (*_NEEDED, "path_to_dcm", "frontal_lateral", "ap_pa", "report")
 _FOLDERS = ("", "files", "label", "labels", "chexbert_labels")
@@ -65,21 +63,12 @@ _IMAGES = ("DICOM", "PNG", "PNG/PNG", "images", "CheXpert-v1.0", "CheXpert-v1.0-
     instead={"reports": "the table of CheXpert Plus has its reports; leave out --reports"},
 )
 class CheXpertPlusSource(ArchiveSource):
-    """A folder of CheXpert Plus.
-
-    Args:
-        root: folder of the table.
-        seed: split patients by a hash with this seed instead of by the column ``split``.
-        text_only: the reports alone.
-
-    Raises:
-        UserError: there is no table, or it is broken.
-    """
+    """A folder of CheXpert Plus."""
 
     kind: ClassVar[str] = "chexpert_plus"
 
-    def __init__(self, root: Path, seed: int | None = None, text_only: bool = False) -> None:
-        super().__init__(root, text_only)
+    def __init__(self, root: Path, given: Given) -> None:
+        super().__init__(root, given)
         path = _table(root)
         if path is None:
             raise UserError(
@@ -89,28 +78,17 @@ class CheXpertPlusSource(ArchiveSource):
         table = read_table(path, required=_NEEDED, columns=_READ)
         table = without_repeats(path, table, "path_to_image", self.counted, self.said)
         table = named_rows(path, table, "path_to_image", self.counted)
-        self._add_images(path, table, seed)
+        self._add_images(path, table)
         reports = self._reports(path, table)
         self.add_studies(self._labels(path, table), reports)
-        views = Counter(image.view or "unknown" for image in self.image_records)
-        self.said += [
-            f"CheXpert Plus {path}: {len(self.image_records)} images of"
-            f" {len(self.study_records)} studies.",
-            f"Views: {', '.join(f'{n} {view}' for view, n in sorted(views.items()))}.",
-            *split_said(seed),
-        ]
+        self.describe_images(f"CheXpert Plus {path}")
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
         """Take a folder of the archive's table."""
         return Sure.RELEASE if path.is_dir() and _table(path) is not None else Sure.NO
 
-    @classmethod
-    def open(cls, path: Path, given: Given) -> CheXpertPlusSource:
-        """Open a folder."""
-        return cls(path, given.split_seed, given.text_only)
-
-    def _add_images(self, path: Path, table: pd.DataFrame, seed: int | None) -> None:
+    def _add_images(self, path: Path, table: pd.DataFrame) -> None:
         names = table["path_to_image"].tolist()
         others = table["path_to_dcm"].tolist() if "path_to_dcm" in table else names
         files = [Path()] * len(names) if self.text_only else self._files(names, others)
@@ -124,7 +102,7 @@ class CheXpertPlusSource(ArchiveSource):
             origin = f"{path}, row {row}"
             study = _study(name)
             owner = patient if not is_blank(patient) else study.partition("/")[0]
-            split = split_name(word, origin) if seed is None else seeded_split(owner, seed)
+            split = self.split(owner, split_name(word, origin) if self.seed is None else "")
             image_id = f"{study}/{file_stem(name)}"
             view = view_of(side, way, name)
             self.image_records.append(
@@ -139,7 +117,7 @@ class CheXpertPlusSource(ArchiveSource):
         for name, other in zip(names, others, strict=True):
             there = (None if is_blank(other) else dicoms.exact(other)) or rasters.find(name)
             found.append(there or (rasters.path(name) if is_blank(other) else dicoms.path(other)))
-        left = leftovers(self.root)
+        left = sum(path.name.startswith(_LEFTOVER) for path in walk_files(self.root))
         if left:
             self.said.append(
                 f"{self.root}: {left} files are leftovers of interrupted downloads"

@@ -43,10 +43,10 @@ class Given:
     """What a user gives besides the path of a source.
 
     Attributes:
-        phrases: file of boxes; a format without one looks beside its data.
+        phrases: boxes: a COCO file or MS-CXR's CSV; a format without one looks beside its data.
         reports: folder, zip or archive of the reports, for images that came without any.
-        tables: folder of tables that are not beside the images.
-        labeller: whose automatic labels to read.
+        tables: folder of MIMIC-CXR's tables, when they do not lie beside the images.
+        labeller: whose automatic labels to read from MIMIC-CXR-JPG.
         split_seed: split patients by a hash with this seed; ``None`` for the source's own split.
         text_only: the reports alone.
         language: which of its languages to read, as ``es``; ``None`` for the format's own choice.

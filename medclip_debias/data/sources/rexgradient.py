@@ -8,7 +8,6 @@ There are no labels.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,11 +17,9 @@ from medclip_debias.data.sources.archive import (
     ArchiveSource,
     find_table,
     report_of,
-    split_said,
 )
 from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.registry import Given, Sure, source
-from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json_value
 
@@ -53,21 +50,12 @@ _SECTIONS = ("Indication", "Comparison", "Findings", "Impression")
     instead={"reports": "the JSON files of ReXGradient have its reports; leave out --reports"},
 )
 class ReXGradientSource(ArchiveSource):
-    """A folder of ReXGradient-160K.
-
-    Args:
-        root: folder of ``metadata``, or that folder itself.
-        seed: split patients by a hash with this seed instead of by the files.
-        text_only: the reports alone.
-
-    Raises:
-        UserError: there is no such file, or one is no object of studies.
-    """
+    """A folder of ReXGradient-160K: that of ``metadata``, or that folder itself."""
 
     kind: ClassVar[str] = "rexgradient"
 
-    def __init__(self, root: Path, seed: int | None = None, text_only: bool = False) -> None:
-        super().__init__(root, text_only)
+    def __init__(self, root: Path, given: Given) -> None:
+        super().__init__(root, given)
         self._seen: set[str] = set()
         found = _tables(root)
         if not found:
@@ -77,31 +65,18 @@ class ReXGradientSource(ArchiveSource):
             )
         reports: dict[str, str | None] = {}
         for split, path in found.items():
-            self._read(path, split, seed, reports)
+            self._read(path, split, reports)
         self.add_studies(reports=reports)
-        views = Counter(image.view or "unknown" for image in self.image_records)
-        self.said += [
-            f"ReXGradient-160K {root}: {len(self.image_records)} images of"
-            f" {len(self.study_records)} studies"
-            f" ({', '.join(path.name for path in found.values())}).",
-            f"Views: {', '.join(f'{n} {view}' for view, n in sorted(views.items()))}.",
-            "No labels.",
-            *split_said(seed),
-        ]
+        names = ", ".join(path.name for path in found.values())
+        self.describe_images(f"ReXGradient-160K {root} ({names})")
+        self.said.append("No labels.")
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
         """Take a folder of the archive's JSON files."""
         return Sure.RELEASE if path.is_dir() and _tables(path) else Sure.NO
 
-    @classmethod
-    def open(cls, path: Path, given: Given) -> ReXGradientSource:
-        """Open a folder."""
-        return cls(path, given.split_seed, given.text_only)
-
-    def _read(
-        self, path: Path, split: str, seed: int | None, reports: dict[str, str | None]
-    ) -> None:
+    def _read(self, path: Path, split: str, reports: dict[str, str | None]) -> None:
         """Read one file: add its images and the reports of its studies."""
         content = read_json_value(path, "download it again")
         if not isinstance(content, dict):
@@ -116,7 +91,7 @@ class ReXGradientSource(ArchiveSource):
         kept = short = 0
         for number, entry in entries:
             study, patient = str(entry["StudyInstanceUid"]), str(entry["PatientID"])
-            its_split = split if seed is None else seeded_split(patient, seed)
+            its_split = self.split(patient, split)
             paths = [str(name) for name in entry["ImagePath"]]
             views = _views(entry, len(paths))
             short += views is None

@@ -6,10 +6,16 @@ from pathlib import Path
 import pytest
 
 from medclip_debias.data.records import ImageRecord
-from medclip_debias.data.sources.ms_cxr import describe_match, find, patients, read_phrases
+from medclip_debias.data.sources.ms_cxr import BoxFile, find
 from medclip_debias.errors import UserError
 
 ROOT = Path("/data")
+
+
+def read_phrases(path, images, root):
+    return BoxFile(path, images, root).phrases()
+
+
 IMAGES = [
     ImageRecord("one", "s", "p", ROOT / "x" / "one.dcm", "AP", "train"),
     ImageRecord("x/1.2.840", "s", "p", ROOT / "x" / "1.2.840.dcm.gz", "AP", "train"),
@@ -75,7 +81,7 @@ def test_the_boxes_of_another_patient_are_not_this_ones(tmp_path):
     path = named(tmp_path, {"file_name": "patient3/study1/view1_frontal.jpg"})
     (phrase,) = read_phrases(path, CHEXPERT[:1], ROOT)
     assert phrase.image_id != CHEXPERT[0].image_id
-    (said,) = describe_match(path, CHEXPERT[:1], ROOT)
+    said = BoxFile(path, CHEXPERT[:1], ROOT).describe(None)[1]
     assert "1 images of a.coco.json have the name of an image here but lie in other" in said
 
 
@@ -184,7 +190,7 @@ def test_the_csv_reads_as_the_json_does(tmp_path):
     json_phrases = read_phrases(coco(tmp_path), IMAGES, ROOT)
     path = table(tmp_path / "MS_CXR_Local_Alignment_v1.0.0.csv", {})
     assert read_phrases(path, IMAGES, ROOT) == json_phrases
-    assert patients(path, IMAGES, ROOT) == {"p", "10000005"}
+    assert BoxFile(path, IMAGES, ROOT).patients() == {"p", "10000005"}
 
 
 def test_the_csv_gives_one_phrase_per_image_category_and_text(tmp_path):
