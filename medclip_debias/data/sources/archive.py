@@ -28,6 +28,8 @@ from medclip_debias.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from medclip_debias.data.sources.ms_cxr import BoxFile
+
 CHEXPERT_VALUES: Mapping[str, float] = {"1": 1.0, "0": 0.0, "-1": -1.0}
 """Values of label cells as CheXpert's labeller writes them."""
 
@@ -54,6 +56,7 @@ class ArchiveSource(Source):
         counted: steps of the funnel.
         said: sentences on what was found and what is missing.
         searches: for image files; `locate` and `tree` add to them.
+        boxes: the file of boxes, where they come in one of their own; the phrases are then its.
 
     Raises:
         UserError: a table is missing or broken.
@@ -69,6 +72,7 @@ class ArchiveSource(Source):
         self.counted: list[Step] = []
         self.said: list[str] = []
         self.searches: list[ImagePlaces | ImageTree] = []
+        self.boxes: BoxFile | None = None
 
     @classmethod
     def open(cls, path: Path, given: Given) -> Self:
@@ -99,7 +103,7 @@ class ArchiveSource(Source):
 
     def phrases(self) -> list[PhraseRecord]:
         """Return the grounded phrases."""
-        return self.phrase_records
+        return self.phrase_records if self.boxes is None else self.boxes.phrases()
 
     def steps(self) -> list[Step]:
         """Return what was kept and left aside while the tables were read."""

@@ -9,18 +9,13 @@ counts as frontal, and without ``split`` patients are split by `seeded_split`.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import ClassVar
 
 from medclip_debias.data.labels import Labels, label_columns, label_value, unread_columns
-from medclip_debias.data.records import (
-    ImageRecord,
-    Step,
-    StudyRecord,
-    file_stem,
-)
+from medclip_debias.data.records import ImageRecord, Step, StudyRecord, file_stem
 from medclip_debias.data.sources import ms_cxr
+from medclip_debias.data.sources.archive import ArchiveSource
 from medclip_debias.data.sources.ids import is_blank, read_ids
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import columns_there, read_table
@@ -44,14 +39,10 @@ _SHOWN = 10
     takes=("phrases", "split_seed", "text_only"),
     instead={"reports": "a manifest holds its own reports; put them in its column 'report'"},
 )
-class ManifestSource(ms_cxr.BoxedSource):
-    """A manifest in CSV (also gzipped) or Parquet.
+class ManifestSource(ArchiveSource):
+    """A manifest in CSV (also gzipped) or Parquet; image paths are relative to its folder.
 
-    Args:
-        path: the table; image paths are relative to its folder.
-        phrases: COCO boxes of those images, if any.
-        seed: split patients by a hash with this seed, also where there is a column ``split``.
-        text_only: the reports alone; the column ``image`` is not needed, and left aside.
+    With ``text_only`` the column ``image`` is not needed, and left aside.
 
     Raises:
         MissingFiles: images are not there.
@@ -60,17 +51,17 @@ class ManifestSource(ms_cxr.BoxedSource):
 
     kind: ClassVar[str] = "manifest"
 
-    def __init__(
-        self,
-        path: Path,
-        phrases: Path | None = None,
-        *,
-        seed: int | None = None,
-        text_only: bool = False,
-    ) -> None:
+    def __init__(self, place: Path, given: Given) -> None:
+        path = place if place.is_file() else _manifest_in(place)
+        if path is None:
+            raise UserError(f"{place}: has no {MANIFESTS[0]} or {MANIFESTS[2]}; add one.")
+        if not path.name.lower().endswith(_TABLES):
+            raise UserError(
+                f"{path}: is not a manifest; give a {', '.join(_TABLES)} table or a folder."
+            )
+        super().__init__(path.parent, given)
         self.path = path
-        self.text_only = text_only
-        self.seed = seed
+        boxes = given.phrases or ms_cxr.boxes_beside(path.parent)
         table = read_table(path)
         columns = {name.lower(): name for name in table.columns}
         if len(columns) < len(table.columns):
@@ -79,7 +70,7 @@ class ManifestSource(ms_cxr.BoxedSource):
         there = columns_there(list(table.columns))
         if text is None:
             raise UserError(f"{path}: column 'report' or 'text' is missing; {there}.")
-        if "image" not in columns and not text_only:
+        if "image" not in columns and not self.text_only:
             raise UserError(
                 f"{path}: column 'image' is missing; {there} (to prepare the reports alone, give"
                 " --text-only)."
@@ -93,13 +84,17 @@ class ManifestSource(ms_cxr.BoxedSource):
             for name in ("patient_id", "study_id")
             if name in columns
         }
-        self._said = [line for n, found in self._ids.items() for line in found.said(path, n)]
-        self._said += unread_columns(path, table.columns, {*_COLUMNS, text.lower()})
+        self.said += [line for n, ids in self._ids.items() for line in ids.said(path, n)]
+        self.said += unread_columns(path, table.columns, {*_COLUMNS, text.lower()})
         self._reports = Reports(table[text])
-        self._images = self._read_reports() if text_only else self._read_images()
-        self.boxes = None if phrases is None else ms_cxr.BoxFile(phrases, self._images, path.parent)
+        self.image_records = self._read_reports() if self.text_only else self._read_images()
+        if boxes is not None:
+            self.boxes = ms_cxr.BoxFile(boxes, self.image_records, path.parent)
         self._label_columns = label_columns(path, self._columns)
-        self._studies = self._read_studies()
+        members: dict[str, list[int]] = {}
+        for index, image in enumerate(self.image_records):
+            members.setdefault(image.study_id, []).append(index)
+        self.study_records = [self._study(*study) for study in members.items()]
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
@@ -111,27 +106,6 @@ class ManifestSource(ms_cxr.BoxedSource):
             return Sure.FILES
         return Sure.DECLARED if _manifest_in(path) is not None else Sure.NO
 
-    @classmethod
-    def open(cls, path: Path, given: Given) -> ManifestSource:
-        """Open a manifest, or the one in a folder."""
-        manifest = path if path.is_file() else _manifest_in(path)
-        if manifest is None:
-            raise UserError(f"{path}: has no {MANIFESTS[0]} or {MANIFESTS[2]}; add one.")
-        if not manifest.name.lower().endswith(_TABLES):
-            raise UserError(
-                f"{path}: is not a manifest; give a {', '.join(_TABLES)} table or a folder."
-            )
-        boxes = given.phrases or ms_cxr.boxes_beside(manifest.parent)
-        return cls(manifest, boxes, seed=given.split_seed, text_only=given.text_only)
-
-    def images(self) -> list[ImageRecord]:
-        """Return one record per row, in the manifest's order; none of text alone."""
-        return [] if self.text_only else self._images
-
-    def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
-        """Yield the studies in the order of their first row."""
-        return (s for s in self._studies if only is None or s.study_id in only)
-
     def held_out_patients(self) -> frozenset[str]:
         """Return the patients of MS-CXR, found by image, patient or study id.
 
@@ -139,7 +113,7 @@ class ManifestSource(ms_cxr.BoxedSource):
         """
         if self.boxes is None or not self.boxes.is_ms_cxr():
             return frozenset()
-        studies = {(image.patient_id, image.study_id) for image in self._images}
+        studies = {(image.patient_id, image.study_id) for image in self.image_records}
         patients = {patient for patient, _ in studies}
         return (self.boxes.patients() & patients) | self.boxes.mimic_patients(studies)
 
@@ -155,9 +129,9 @@ class ManifestSource(ms_cxr.BoxedSource):
 
     def describe(self) -> list[str]:
         """Return what was found and what was assumed."""
-        what = "reports alone" if self.text_only else f"{len(self._images)} images"
-        said = [f"Manifest {self.path}: {what} of {len(self._studies)} studies."]
-        said += self._said + self._reports.said(self.path)
+        what = "reports alone" if self.text_only else f"{len(self.image_records)} images"
+        said = [f"Manifest {self.path}: {what} of {len(self.study_records)} studies."]
+        said += self.said + self._reports.said(self.path)
         if "patient_id" not in self._columns:
             said.append("No column 'patient_id': every study counts as its own patient.")
         if "view" not in self._columns and not self.text_only:
@@ -230,19 +204,13 @@ class ManifestSource(ms_cxr.BoxedSource):
             records.append(ImageRecord(str(row), study, patient, place, "", split, origin))
         return records
 
-    def _read_studies(self) -> list[StudyRecord]:
-        rows: dict[str, list[int]] = {}
-        for index, image in enumerate(self._images):
-            rows.setdefault(image.study_id, []).append(index)
-        return [self._study(study, indices) for study, indices in rows.items()]
-
     def _study(self, study_id: str, indices: list[int]) -> StudyRecord:
-        first = self._images[indices[0]]
+        first = self.image_records[indices[0]]
         reports = self._reports.texts
         with_text = [index for index in indices if reports[index].strip()]
         report_index = with_text[0] if with_text else indices[0]
         for index in indices:
-            image = self._images[index]
+            image = self.image_records[index]
             if image.patient_id != first.patient_id:
                 raise UserError(
                     f"{image.origin}: its study belongs to another patient in row"

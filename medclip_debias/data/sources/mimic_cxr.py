@@ -17,14 +17,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
-from medclip_debias.data.labels import Labeller, Labels, LabelTable, read_label_table
+from medclip_debias.data.labels import Labels, LabelTable, read_label_table
 from medclip_debias.data.records import (
     Annotations,
     ImageRecord,
-    Step,
     StudyRecord,
 )
 from medclip_debias.data.sources import ms_cxr, progression
+from medclip_debias.data.sources.archive import ArchiveSource
 from medclip_debias.data.sources.ids import (
     PATIENT,
     STUDY,
@@ -38,7 +38,7 @@ from medclip_debias.data.sources.mimic_files import ImageFiles, Listed, image_tr
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.report_files import REPORTS_ZIP, ReportFiles
 from medclip_debias.data.sources.tables import read_table
-from medclip_debias.data.splits import seeded_split, split_name
+from medclip_debias.data.splits import split_name
 from medclip_debias.errors import UserError
 
 if TYPE_CHECKING:
@@ -69,51 +69,29 @@ _FEW = 100
     " `--tables FOLDER`, or `--split-seed`",
     takes=("phrases", "reports", "tables", "split_seed", "text_only"),
 )
-class MimicCxrSource(ms_cxr.BoxedSource):
-    """A MIMIC-CXR or MIMIC-CXR-JPG folder.
+class MimicCxrSource(ArchiveSource):
+    """A MIMIC-CXR or MIMIC-CXR-JPG folder, or the zip of its reports alone.
 
-    Args:
-        root: folder that holds ``files/`` (or ``p10 ... p19`` themselves) and the tables.
-        phrases: COCO boxes; the ``MS_CXR_*`` file beside the images or tables when ``None``.
-        reports: folder or zip of the reports, for images that came without any.
-        tables: folder of tables that are not in ``root``; where both have one, this one's counts.
-        labeller: whose automatic labels to read.
-        seed: split patients by a hash with this seed instead of by the official table.
-        text_only: yield the reports alone; images are not looked for.
-
-    Raises:
-        UserError: a needed table or all reports are missing, or a table is broken.
+    Where the given folder of tables and the archive's own both have one, the former counts.
     """
 
     kind: ClassVar[str] = "mimic_cxr"
 
-    def __init__(
-        self,
-        root: Path,
-        phrases: Path | None = None,
-        *,
-        reports: Path | None = None,
-        tables: Path | None = None,
-        labeller: Labeller = "chexpert",
-        seed: int | None = None,
-        text_only: bool = False,
-    ) -> None:
-        self.root = root
-        self.seed = seed
-        self.labeller = labeller
-        self.text_only = text_only
-        places = [root] if tables is None else [tables, root]
+    def __init__(self, root: Path, given: Given) -> None:
+        reports = given.reports
+        if root.is_file():
+            root, reports = _reports_alone(root, given.text_only)
+        super().__init__(root, given)
+        self.labeller = given.labeller
+        places = [root] if given.tables is None else [given.tables, root]
         self.tables = {name: _find(places, pattern) for name, pattern in PATTERNS.items()}
-        known = (path for place in (root, *places) if (path := ms_cxr.find(place)))
-        boxes = phrases if phrases is not None else next(known, None)
-        over_time = (path for place in (*places, root) if (path := progression.find(place)))
-        self.progression_path = next(over_time, None)
-        self._said: list[str] = []
+        boxes = given.phrases or next(filter(None, map(ms_cxr.find, (root, *places))), None)
         self._files = ImageFiles(image_tree(root))
         self._reports = ReportFiles(root, reports)
-        self._images = [] if text_only else self._read_images()
-        self.boxes = None if boxes is None else ms_cxr.BoxFile(boxes, self._images, root)
-        self._listed = self._list_studies() if text_only else _studies_of(self._images)
+        if not self.text_only:
+            self._read_images()
+        self.boxes = None if boxes is None else ms_cxr.BoxFile(boxes, self.image_records, root)
+        self._listed = self._list_studies() if self.text_only else _studies_of(self.image_records)
         if not self._reports.has_any([(patient, study) for study, patient, _ in self._listed]):
             raise UserError(
                 f"{root}: has no report, neither files/p1*/p*/s*.txt nor {REPORTS_ZIP}; the JPG"
@@ -121,9 +99,13 @@ class MimicCxrSource(ms_cxr.BoxedSource):
                 " (physionet.org/content/mimic-cxr) beside the folder 'files' or name it with"
                 " --reports."
             )
-        self._steps: list[Step] = []
         self._labels = self._read_labels()
-        self._progression = self._read_progression()
+        self._progression: progression.Progression | None = None
+        over_time = next(filter(None, map(progression.find, (*places, root))), None)
+        if over_time is not None and not self.text_only:
+            self._progression = progression.Progression(over_time, self.image_records)
+            self.counted += self._progression.steps
+            self.said += self._progression.said
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
@@ -135,26 +117,6 @@ class MimicCxrSource(ms_cxr.BoxedSource):
         if tables or trees or (path / REPORTS_ZIP).is_file():
             return Sure.RELEASE
         return Sure.LAYOUT if is_bare_tree(path) else Sure.NO
-
-    @classmethod
-    def open(cls, path: Path, given: Given) -> MimicCxrSource:
-        """Open a folder, or the zip of the reports alone."""
-        reports = given.reports
-        if path.is_file():
-            path, reports = _reports_alone(path, given.text_only)
-        return cls(
-            path,
-            given.phrases,
-            reports=reports,
-            tables=given.tables,
-            labeller=given.labeller,
-            seed=given.split_seed,
-            text_only=given.text_only,
-        )
-
-    def images(self) -> list[ImageRecord]:
-        """Return the images in the order of their table, or of the tree where there is none."""
-        return self._images
 
     def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
         """Yield the studies in the order of their first image; reports are read as they go."""
@@ -173,18 +135,6 @@ class MimicCxrSource(ms_cxr.BoxedSource):
         """Return the progressions of MS-CXR-T."""
         return [] if self._progression is None else [self._progression.annotations()]
 
-    def _read_progression(self) -> progression.Progression | None:
-        if self.progression_path is None or self.text_only:
-            return None
-        found = progression.Progression(self.progression_path, self._images)
-        self._steps += found.steps
-        self._said += found.said
-        return found
-
-    def steps(self) -> list[Step]:
-        """Return how the label tables fit the studies."""
-        return self._steps
-
     def describe(self) -> list[str]:
         """Return what was found and what is missing."""
         said = [self._describe_images()]
@@ -196,7 +146,7 @@ class MimicCxrSource(ms_cxr.BoxedSource):
             said.append(f"Labels: {self.labeller}.")
         if self.tables["test_labels"] is None:
             said.append(f"No {PATTERNS['test_labels']}: test studies have no radiologists' labels.")
-        said += self._said
+        said += self.said
         if self.seed is not None:
             said.append(f"Split: patients 80/10/10 by a hash of their id with seed {self.seed}.")
         if self.boxes is None:
@@ -215,7 +165,7 @@ class MimicCxrSource(ms_cxr.BoxedSource):
         kind = next((names[k] for k in names if kinds == {k}), "MIMIC-CXR")
         table = self.tables["metadata"] or self.tables["records"]
         place = f"in {table.name}" if table is not None else f"below {self._files.tree}"
-        said = f"{kind} folder {self.root}: {len(self._images)} images {place}."
+        said = f"{kind} folder {self.root}: {len(self.image_records)} images {place}."
         if not kinds:
             said += f" None of their files is there below {self._files.tree}."
         if self.tables["metadata"] is None:
@@ -227,23 +177,23 @@ class MimicCxrSource(ms_cxr.BoxedSource):
 
     # -------------------------------------------------------------------------- images
 
-    def _read_images(self) -> list[ImageRecord]:
+    def _read_images(self) -> None:
         listed = list(self._list_images())
         splits = self._read_splits("dicom_id", [image.image for image in listed])
         from_header = self.tables["metadata"] is None
-        records = []
         for image, patient, study, view, origin in listed:
             file = self._files.path(patient, study, image)
-            split = splits.get(image, "") if self.seed is None else seeded_split(patient, self.seed)
+            split = self.split(patient, splits.get(image, ""))
             in_header = from_header and file.name.endswith((".dcm", ".dcm.gz"))
-            records.append(ImageRecord(image, study, patient, file, view, split, origin, in_header))
+            self.image_records.append(
+                ImageRecord(image, study, patient, file, view, split, origin, in_header)
+            )
         if from_header and self._files.kinds and "dcm" not in self._files.kinds:
             raise UserError(
                 f"{self.root}: the table {PATTERNS['metadata']} is missing (it holds the view"
                 " positions, which JPG files do not); it comes with MIMIC-CXR-JPG: put it beside"
                 " the folder 'files', or name its folder with --tables."
             )
-        return records
 
     def _list_images(self) -> Iterator[Listed]:
         """Yield the rows of the metadata table, else of the record list, else the files."""
@@ -284,7 +234,7 @@ class MimicCxrSource(ms_cxr.BoxedSource):
     def _ids(self, path: Path, table: pd.DataFrame, column: str) -> list[str]:
         """Read a column of ids, and keep what there is to say of it."""
         found = read_ids(path, table, column, _LETTERS.get(column, ""))
-        self._said += found.said(path, column)
+        self.said += found.said(path, column)
         return found.ids
 
     def _read_splits(self, key: str, names: Collection[str]) -> dict[str, str]:
@@ -325,9 +275,7 @@ class MimicCxrSource(ms_cxr.BoxedSource):
         else:
             owners = self._read_owners(path)
         splits = self._read_splits("study_id", owners)
-        if self.seed is None:
-            return [(study, owner, splits.get(study, "")) for study, owner in owners.items()]
-        return [(study, owner, seeded_split(owner, self.seed)) for study, owner in owners.items()]
+        return [(s, owner, self.split(owner, splits.get(s, ""))) for s, owner in owners.items()]
 
     def _read_owners(self, path: Path) -> dict[str, str]:
         """Read the patient of each study."""
@@ -363,7 +311,7 @@ class MimicCxrSource(ms_cxr.BoxedSource):
             machine = read_label_table(path)
             labels |= self._matched(machine, studies)
             check_match(path, "study_id", machine.labels, len(labels), studies, "studies")
-            self._said.append(
+            self.said.append(
                 f"Labels: {len(labels)} of the {len(self._listed)} studies have the labeller's."
             )
         if test_path is not None:
@@ -375,7 +323,7 @@ class MimicCxrSource(ms_cxr.BoxedSource):
             human = {study: row for study, row in known.items() if study in tests}
             labels |= human
             kept = sum(study in labels for study in tests - human.keys())
-            self._steps += [
+            self.counted += [
                 (
                     f"study of {test_path.name} is a test study",
                     "label rows",
@@ -384,7 +332,7 @@ class MimicCxrSource(ms_cxr.BoxedSource):
                 ),
                 ("test study has radiologists' labels", "test studies", len(human), len(tests)),
             ]
-            self._said.append(
+            self.said.append(
                 f"Labels: {len(human)} of the {len(tests)} test studies have radiologists',"
                 f" {kept} have the labeller's alone."
             )
@@ -393,9 +341,9 @@ class MimicCxrSource(ms_cxr.BoxedSource):
     def _matched(self, table: LabelTable, studies: Ids) -> dict[str, Labels]:
         """Return the labels of the studies that are listed, and count them."""
         found = {study: row for name, row in table.labels.items() if (study := studies.find(name))}
-        self._said += table.said
+        self.said += table.said
         name = table.path.name
-        self._steps += [
+        self.counted += [
             (f"labels read from {name}", "label rows", len(table.labels), None),
             (f"study of {name} is in the source", "label rows", len(found), len(table.labels)),
         ]

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from medclip_debias.data.records import Box, ImageRecord, PhraseRecord, Source, file_stem
+from medclip_debias.data.records import Box, ImageRecord, PhraseRecord, file_stem
 from medclip_debias.data.sources import progression
 from medclip_debias.data.sources.ids import PATIENT, STUDY, is_blank, plain_id
 from medclip_debias.data.sources.paths import ImagePaths, Match
@@ -270,16 +270,6 @@ class BoxFile:
                 f"{self.path}, image {place}: 'width' and 'height' must be the image's pixels."
             )
         return (int(width), int(height)) if width and height else None
-
-
-class BoxedSource(Source):
-    """A source whose boxes come in a file of their own, if at all: its attribute ``boxes``."""
-
-    boxes: BoxFile | None
-
-    def phrases(self) -> list[PhraseRecord]:
-        """Return the phrases of the file of boxes."""
-        return [] if self.boxes is None else self.boxes.phrases()
 
 
 def _names(entry: dict[str, Any]) -> tuple[str, ...]:

@@ -29,23 +29,21 @@ from medclip_debias.data.records import (
     StudyRecord,
 )
 from medclip_debias.data.sources import ms_cxr
+from medclip_debias.data.sources.archive import ArchiveSource
 from medclip_debias.data.sources.ids import Ids, check_match
-from medclip_debias.data.sources.indiana_csv import (
+from medclip_debias.data.sources.indiana import (
+    ARCHIVES,
     PROJECTIONS,
     REPORTS_CSV,
-    Projections,
-    ReportTable,
-    read_projections,
-    read_reports,
-    stem,
-    with_images,
-)
-from medclip_debias.data.sources.indiana_xml import (
-    ARCHIVES,
     REPORTS_TGZ,
     XML_FOLDER,
     IndianaReport,
+    Projections,
+    read_projections,
+    read_reports,
     read_xml,
+    stem,
+    with_images,
 )
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.texts import WITHOUT_MARKUP
@@ -68,18 +66,16 @@ _PACKED = ("NLMCXR_png.tgz", "NLMCXR_dcm.tgz")
     " holds sentences alone",
     takes=("phrases", "reports", "split_seed", "text_only"),
 )
-class OpeniSource(ms_cxr.BoxedSource):
+class OpeniSource(ArchiveSource):
     """Open-i reports with the images that are beside them, and labels from their MeSH index.
 
     There are no patient ids, so every report is its own patient, and no official split, so they
-    are split by `seeded_split`.
+    are split by `seeded_split`. A set without image files is text alone.
 
     Args:
         path: a folder, the archive of the reports, or their table.
-        phrases: COCO boxes of the images, if any.
-        reports: archive or folder of the XML files, or the table, when ``path`` holds images alone.
-        seed: of the split.
-        text_only: leave images aside; also without, a set without image files is text alone.
+        given: its ``reports`` are the archive or folder of the XML files, or the table, when
+            ``path`` holds images alone.
 
     Raises:
         UserError: there are no reports, an archive or table is damaged, or a report is there twice.
@@ -87,38 +83,28 @@ class OpeniSource(ms_cxr.BoxedSource):
 
     kind: ClassVar[str] = "openi"
 
-    def __init__(
-        self,
-        path: Path,
-        phrases: Path | None = None,
-        *,
-        reports: Path | None = None,
-        seed: int | None = None,
-        text_only: bool = False,
-    ) -> None:
-        self.path = path
-        self.text_only = text_only
-        self.root = path if path.is_dir() else path.parent
-        self.seed = SPLIT_SEED if seed is None else seed
-        found = _reports_path(path if reports is None else reports)
-        if found is None:
+    def __init__(self, path: Path, given: Given) -> None:
+        super().__init__(path if path.is_dir() else path.parent, given)
+        self._seed = SPLIT_SEED if self.seed is None else self.seed
+        reports = _reports_path(given.reports or path)
+        if reports is None:
             raise UserError(
-                f"{reports or path}: has no reports, neither {REPORTS_TGZ} nor a folder"
+                f"{given.reports or path}: has no reports, neither {REPORTS_TGZ} nor a folder"
                 f" {XML_FOLDER} of XML files nor {REPORTS_CSV}; put one there or name it with"
                 " --reports."
             )
-        self.reports_path = found
-        self._table: ReportTable | None = None
+        self.reports_path = reports
         self._projections: Projections | None = None
         self._named = 0  # projections that name an image of a report
         self._files = self._used = 0  # image files there, and those of a report
-        if found.suffix.lower() == ".csv":
-            self._table = read_reports(found)
-            self._reports = self._table.reports
-        else:
-            self._reports = read_xml(found)
-        self._images = [] if text_only else self._read_images()
-        self.boxes = None if phrases is None else ms_cxr.BoxFile(phrases, self._images, self.root)
+        is_table = reports.suffix.lower() == ".csv"
+        self._table = read_reports(reports) if is_table else None
+        self._reports = self._table.reports if self._table else read_xml(reports)
+        if not self.text_only:
+            self._read_images()
+        boxes = given.phrases or ms_cxr.boxes_beside(self.root)
+        if boxes is not None:
+            self.boxes = ms_cxr.BoxFile(boxes, self.image_records, self.root)
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
@@ -128,17 +114,6 @@ class OpeniSource(ms_cxr.BoxedSource):
             return Sure.LAYOUT if name == REPORTS_CSV or name.endswith(ARCHIVES) else Sure.NO
         return Sure.FILES if _reports_path(path) is not None else Sure.NO
 
-    @classmethod
-    def open(cls, path: Path, given: Given) -> OpeniSource:
-        """Open a folder, the archive of the reports, or their table."""
-        boxes = given.phrases or ms_cxr.boxes_beside(path if path.is_dir() else path.parent)
-        seed, text_only = given.split_seed, given.text_only
-        return cls(path, boxes, reports=given.reports, seed=seed, text_only=text_only)
-
-    def images(self) -> list[ImageRecord]:
-        """Return the images in the order of their reports; none when there is no image file."""
-        return self._images
-
     def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
         """Yield one study per report, in the order of the reports' numbers."""
         mapping = openi_mapping()
@@ -147,7 +122,7 @@ class OpeniSource(ms_cxr.BoxedSource):
             if only is None or name in only:
                 index = entries(report.index)
                 yield StudyRecord(
-                    *(name, name, seeded_split(name, self.seed), report.text),
+                    *(name, name, seeded_split(name, self._seed), report.text),
                     *(mapping.labels(index), report.origin, report.problem),
                 )
 
@@ -171,10 +146,10 @@ class OpeniSource(ms_cxr.BoxedSource):
 
     def named_split(self) -> NamedSplit:
         """Return the split of every report, under its name."""
-        other = f"openi-report-80-10-10-seed-{self.seed}"
-        name = SPLIT_NAME if self.seed == SPLIT_SEED else other
+        other = f"openi-report-80-10-10-seed-{self._seed}"
+        name = SPLIT_NAME if self._seed == SPLIT_SEED else other
         ids = (report.report_id for report in self._reports)
-        return NamedSplit(name, {i: seeded_split(i, self.seed) for i in ids})
+        return NamedSplit(name, {i: seeded_split(i, self._seed) for i in ids})
 
     def steps(self) -> list[Step]:
         """Return what the tables and the human indexing held, and what was left aside."""
@@ -209,21 +184,31 @@ class OpeniSource(ms_cxr.BoxedSource):
         said = [f"Open-i {self.reports_path}: {len(self._reports)} reports naming {listed} images."]
         said += self._other_reports()
         said += [] if self._table is None else self._table.said()
-        said.append(self._say_texts())
+        parts = [set(report.sections) for report in self._reports]
+        removed = sum("XXXX" in (report.text or "") for report in self._reports)
+        said.append(
+            f"{sum('FINDINGS' not in part for part in parts)} reports have no findings,"
+            f" {sum(not {'FINDINGS', 'IMPRESSION'} & part for part in parts)} of them no impression"
+            f" either; in {removed} words were replaced by XXXX before publication."
+        )
         said.append(
             "No patient ids: every report counts as its own patient; patients are split 80/10/10"
-            f" by a hash of their id with seed {self.seed}."
+            f" by a hash of their id with seed {self._seed}."
         )
-        said.append(self._say_index())
+        indexed = sum(map(openi_mapping().is_indexed, self._indices))
+        said.append(
+            f"Labels: from the human indexing of {indexed} reports ({openi_mapping().name});"
+            f" {len(self._reports) - indexed} reports are not indexed and have blank labels."
+        )
         if self._used < self._files:
             said.append(
                 f"{self._files - self._used} of {self._files} image files have no report's name"
                 " and are left aside."
             )
-        there = sum(is_file(image.path) for image in self._images)
-        if self._images:
+        there = sum(is_file(image.path) for image in self.image_records)
+        if self.image_records:
             said.append(f"Images: {there} of {listed} are there.")
-            views = Counter(image.view or "unknown" for image in self._images)
+            views = Counter(image.view or "unknown" for image in self.image_records)
             said.append(f"Views: {', '.join(f'{n} {view}' for view, n in views.items())}.")
             if views["unknown"] and self._projections is None:
                 said.append(
@@ -239,23 +224,6 @@ class OpeniSource(ms_cxr.BoxedSource):
         if self.boxes is not None:
             said += self.boxes.describe(self.held_out_patients())
         return said
-
-    def _say_texts(self) -> str:
-        reports = self._reports
-        blank = sum("FINDINGS" not in report.sections for report in reports)
-        both = sum(not {"FINDINGS", "IMPRESSION"} & set(report.sections) for report in reports)
-        removed = sum("XXXX" in (report.text or "") for report in reports)
-        return (
-            f"{blank} reports have no findings, {both} of them no impression either; in {removed}"
-            " words were replaced by XXXX before publication."
-        )
-
-    def _say_index(self) -> str:
-        indexed = sum(map(openi_mapping().is_indexed, self._indices))
-        return (
-            f"Labels: from the human indexing of {indexed} reports ({openi_mapping().name});"
-            f" {len(self._reports) - indexed} reports are not indexed and have blank labels."
-        )
 
     def _other_reports(self) -> list[str]:
         """Say which of two sets of reports was read, and where they differ."""
@@ -276,7 +244,7 @@ class OpeniSource(ms_cxr.BoxedSource):
             f" {len(own) - len(both)} are in the XML alone."
         ]
 
-    def _read_images(self) -> list[ImageRecord]:
+    def _read_images(self) -> None:
         files = [p for p in walk_files(self.root) if p.name.lower().endswith(_IMAGES)]
         path = self.root / PROJECTIONS
         if not is_file(path):
@@ -299,9 +267,8 @@ class OpeniSource(ms_cxr.BoxedSource):
                 found[owner[1]] = _better(found.get(owner[1]), file)
         if not found:
             self._projections = None
-            return []
+            return
         views = self._views(owners)
-        records = []
         for report in self._reports:
             for image_id in report.images:
                 # One that is not here keeps a path, so that `prepare` counts and names it.
@@ -310,14 +277,8 @@ class OpeniSource(ms_cxr.BoxedSource):
                 if view is None:
                     view = view_position(file)
                 name = report.report_id
-                records.append(
-                    ImageRecord(
-                        *(image_id, name, name, file, view),
-                        seeded_split(name, self.seed),
-                        report.origin,
-                    )
-                )
-        return records
+                about = file, view, seeded_split(name, self._seed), report.origin
+                self.image_records.append(ImageRecord(image_id, name, name, *about))
 
     def _views(self, owners: dict[str, tuple[IndianaReport, str]]) -> dict[str, str]:
         """Return the views by image id, and count the files that are none of a report's."""
