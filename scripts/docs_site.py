@@ -2,9 +2,9 @@
 
 MkDocs calls the functions named ``on_...`` (mkdocs.yml, ``hooks``). CONTRIBUTING.md and
 CHANGELOG.md become pages with their links turned; each notebook of docs/notebooks becomes a page
-with its code; metrics, label maps, task cards and the schema of results.json are written from the
-code (`generated`); a page that the navigation does not name is listed under "More". Anchors are
-those that a repository's own view of Markdown gives a heading, so that one link serves both.
+with its code; metrics, label maps and task cards are written from the code (`generated`); a page
+that the navigation does not name is listed under "More". Anchors are those that a repository's own
+view of Markdown gives a heading, so that one link serves both.
 """
 
 from __future__ import annotations
@@ -62,13 +62,11 @@ def generated() -> dict[str, str]:
     from cards_page import page as cards
     from medclip_debias.data.label_maps import page as label_maps
     from medclip_debias.evaluation.catalogue import page as metrics
-    from medclip_debias.evaluation.schema import json_schema
 
     return {
         "cards.md": cards(),
         "label_maps.md": label_maps(),
         "metrics.md": metrics(),
-        "results.schema.json": json_schema(),
     }
 
 

@@ -15,7 +15,7 @@ from medclip_debias.cli.stages import Stage, run_stages
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.schema import read_results
+from medclip_debias.evaluation.table import read_results
 from medclip_debias.markdown import markdown_table
 from medclip_debias.reporting.supervised import HEAD, supervised_rows
 from medclip_debias.training.resolve import load_run

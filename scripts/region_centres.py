@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.errors import EXIT_CODE, UserError
-from medclip_debias.evaluation.catalogue import METRICS, value_at
+from medclip_debias.evaluation.catalogue import METRICS
 from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.region_grid import RegionGrid
@@ -56,9 +56,9 @@ def metrics(model: Path, prepared: Path, split: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as out:
         results = evaluate(model, prepared, Path(out), split=split, bootstrap=0, heatmaps=0)
     shown = {
-        f"{metric.protocol}.{metric.name}": value_at(results, metric.key)
+        f"{metric.protocol}.{metric.name}": results.value(metric.protocol, metric.name)
         for metric in METRICS
-        if metric.terminal and metric.protocol in results
+        if metric.terminal and metric.protocol in results.protocols
     }
     return shown | {f"skipped.{part}": reason for part, reason in results["skipped"].items()}
 

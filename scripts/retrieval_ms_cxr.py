@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from medclip_debias.errors import EXIT_CODE, UserError
 from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.protocols.retrieval import SHOWN_RECALLS
+from medclip_debias.evaluation.protocols.study_retrieval import PRECISIONS
+from medclip_debias.evaluation.table import Results
+
+TASKS = (
+    ("boxes", "retrieval", ("box to sentence", "sentence to box")),
+    ("studies, report", "study_retrieval", ("report to image", "image to report")),
+    ("studies, sentence", "study_retrieval", ("sentence to image", "image to sentence")),
+)
+"""What is printed: its name, its protocol, and its directions."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -48,32 +56,30 @@ def main(words: Sequence[str] | None = None) -> int:
     recalls = " | ".join(f"R@{k}" for k in SHOWN_RECALLS)
     print(f"| task | duplicates | direction | queries | {recalls} | MedR |")
     print("| --- | --- | --- | ---: |" + " ---: |" * (len(SHOWN_RECALLS) + 1))
-    if "retrieval" in results:
-        show("boxes", results["retrieval"])
-    studies = results.get("study_retrieval", {})
-    for part in ("report", "sentence"):
-        if part in studies:
-            show(f"studies, {part}", studies[part])
-    for way, found in studies.get("class_precision", {}).items():
-        shares = {k: v for k, v in found.items() if k.startswith("precision_at") and v is not None}
-        print(f"\n{way}: " + ", ".join(f"{k} {v:.3f}" for k, v in shares.items()))
+    for task, protocol, ways in TASKS:
+        for mode in ("strict", "lenient"):
+            for way in ways:
+                show(results, task, protocol, mode, way)
+    for group in ("report to image", None):
+        names = [f"precision_at_{k}" for k in PRECISIONS]
+        found = {name: results.value("study_retrieval", name, None, group) for name in names}
+        shares = ", ".join(f"{name} {v:.3f}" for name, v in found.items() if v is not None)
+        if shares:
+            print(f"\n{group or 'image to report'}: {shares}")
     for name in ("retrieval", "study_retrieval"):
         if name in results["skipped"]:
             print(f"\nNot measured: {results['skipped'][name]}")
     return 0
 
 
-def show(task: str, found: Mapping[str, Any]) -> None:
-    """Print one row for each way of counting duplicates and each direction."""
-    for mode in ("strict", "lenient"):
-        for way, row in found[mode].items():
-            if isinstance(row, Mapping) and "median_rank" in row and "queries" in row:
-                shares = " | ".join(f"{row[f'recall_at_{k}']:.3f}" for k in SHOWN_RECALLS)
-                title = way.replace("_", " ")
-                print(
-                    f"| {task} | {mode} | {title} | {row['queries']} | {shares} "
-                    f"| {row['median_rank']:g} |"
-                )
+def show(results: Results, task: str, protocol: str, mode: str, way: str) -> None:
+    """Print the row of one way of counting duplicates and one direction, if it was measured."""
+    group = f"{mode}, {way}"
+    rank = results.row(protocol, "median_rank", None, group)
+    if rank is not None:
+        recalls = (results.value(protocol, f"recall_at_{k}", None, group) for k in SHOWN_RECALLS)
+        shares = " | ".join(f"{value:.3f}" for value in recalls)
+        print(f"| {task} | {mode} | {way} | {rank['n']} | {shares} | {rank['value']:g} |")
 
 
 if __name__ == "__main__":

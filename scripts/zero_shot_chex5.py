@@ -11,10 +11,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from medclip_debias.errors import EXIT_CODE, UserError
 from medclip_debias.evaluation.evaluate import evaluate
+from medclip_debias.evaluation.table import Results
 
 COLUMNS = ("auc", "accuracy", "balanced_accuracy", "average_precision", "f1", "ece")
 
@@ -45,41 +45,43 @@ def main(words: Sequence[str] | None = None) -> int:
             device=given.device,
             heatmaps=0,
         )
-        if "zero_shot" not in results:
+        if "zero_shot" not in results.protocols:
             raise UserError(results["skipped"]["zero_shot"])
     except UserError as error:
         print(error, file=sys.stderr)
         return EXIT_CODE
-    show(results["zero_shot"])
+    show(results)
     return 0
 
 
-def show(found: dict[str, Any]) -> None:
+def show(results: Results) -> None:
     """Print the classes, their mean, those refused, and the multi-class metric."""
+    details = results.details("zero_shot")
     print(f"| class | present | absent | {' | '.join(COLUMNS)} |")
     print("| --- | ---: | ---: |" + " ---: |" * len(COLUMNS))
-    for name, row in found["classes"].items():
-        cells = [cell(row, key) for key in COLUMNS]
+    for name, row in details["classes"].items():
+        cells = [cell(results, key, name) for key in COLUMNS]
         print(f"| {name} | {row['positive']} | {row['negative']} | {' | '.join(cells)} |")
-    mean = found | {"auc": found["mean_auc"]}
-    mean["interval"] = found["interval"] | {"auc": found["interval"]["mean_auc"]}
-    print(f"| mean | | | {' | '.join(cell(mean, key) for key in COLUMNS)} |")
-    for name, row in found["refused"].items():
+    means = (cell(results, "mean_auc" if key == "auc" else key) for key in COLUMNS)
+    print(f"| mean | | | {' | '.join(means)} |")
+    for name, row in details["refused"].items():
         print(
             f"\nNot measured: {name}, {row['reason']} ({row['positive']} present, "
             f"{row['negative']} absent)."
         )
-    several = found["multiclass"]
-    if "accuracy" in several:
-        print(f"\nMulti-class accuracy: {cell(several, 'accuracy')} on {several['images']} images")
+    several = results.row("zero_shot", "multiclass_accuracy")
+    if several is not None:
+        accuracy = cell(results, "multiclass_accuracy")
+        print(f"\nMulti-class accuracy: {accuracy} on {several['n']} images")
 
 
-def cell(row: dict[str, Any], key: str) -> str:
+def cell(results: Results, metric: str, of_class: str | None = None) -> str:
     """A metric and its interval."""
-    if row.get(key) is None:
+    value = results.value("zero_shot", metric, of_class)
+    if value is None:
         return "-"
-    interval = row["interval"].get(key)
-    return f"{row[key]:.3f}" + (f" ({interval[0]:.3f}-{interval[1]:.3f})" if interval else "")
+    interval = results.interval("zero_shot", metric, of_class)
+    return f"{value:.3f}" + (f" ({interval[0]:.3f}-{interval[1]:.3f})" if interval else "")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from medclip_debias.bench.record import (
 from medclip_debias.bench.results import RESAMPLES, Result, can_be_recomputed, metric_of
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.bootstrap import expanded_interval
-from medclip_debias.evaluation.catalogue import METRICS, of_protocol, value_at
+from medclip_debias.evaluation.catalogue import METRICS, of_protocol
 from medclip_debias.evaluation.item_metrics import ITEMS
 from medclip_debias.evaluation.item_tables import FOLDER
 from medclip_debias.evaluation.statistics import Replicated
@@ -55,11 +55,11 @@ _WORDS = ("category", "finding", "kind", "state")
 _LONGEST_NAME = 100
 _COUNTED = {
     "zero_shot": ("images",),
-    "grounding": ("phrases", "not_groundable.phrases"),
+    "grounding": ("phrases", "not_groundable"),
     "study_retrieval": ("studies",),
     "retrieval": ("phrases",),
 }
-"""Numbers in a protocol's part of ``results.json`` that are those of its items together."""
+"""Counts among a protocol's details that are those of its items together."""
 _OF_THE_IMAGES = ("zero_shot", "study_retrieval", "triplets", "progression")
 """Protocols whose items are the same for every model that judged the same images."""
 _DIGEST = re.compile(r"[0-9a-f]{16}")
@@ -322,7 +322,7 @@ def _record_faults(result: Result) -> Iterator[str]:
     if record.status != judged.status:
         why = judged.lacks or "no more than 1% missing"
         yield f"{path}: is called {record.status}, and {why}; more than 1% is incomplete."
-    boxes = value_at(result.content, "grounding.boxes")
+    boxes = result.content.details("grounding").get("boxes")
     if boxes is not None and judged.boxes is not None and boxes != judged.boxes:
         yield f"{path}: says that {judged.boxes} boxes were judged, and {RESULTS} {boxes}."
     for name, ours in (("model_hash", record.model_hash), ("data_hash", judged.set_hash)):
@@ -330,8 +330,9 @@ def _record_faults(result: Result) -> Iterator[str]:
             yield f"{result.folder / RESULTS}: its '{name}' is another than {RECORD} has."
     for key, figure in record.metrics.items():
         yield from _bounds_faults(path, key, figure)
-        value = value_at(result.content, key)
-        if not isinstance(value, int | float) or not abs(value - figure.value) <= TOLERANCE:
+        row = result.content.of(key)
+        value = None if row is None else row["value"]
+        if value is None or not abs(value - figure.value) <= TOLERANCE:
             yield (
                 f"{result.folder / RESULTS}: has {value} for '{key}', and {RECORD} {figure.value}."
             )
@@ -374,8 +375,8 @@ def _item_faults(result: Result, report: Report) -> Iterator[str]:
 
 
 def _count_faults(result: Result, protocol: str, path: Path, table: pd.DataFrame) -> Iterator[str]:
-    part = result.content.get(protocol) or {}
-    counts = [value_at(part, key) for key in _COUNTED.get(protocol, ())]
+    part = result.content.details(protocol)
+    counts = [part.get(key) for key in _COUNTED.get(protocol, ())]
     number = sum(count for count in counts if isinstance(count, int))
     if any(isinstance(count, int) for count in counts) and number != len(table):
         yield f"{path}: has {len(table)} items, and {RESULTS} says {number}."
@@ -384,7 +385,7 @@ def _count_faults(result: Result, protocol: str, path: Path, table: pd.DataFrame
     if of_images and isinstance(counted, int) and counted != patients:
         yield f"{path}: has {patients} patients, and {RESULTS} {counted}."
     judged = result.record.judged
-    by_image = value_at(result.content, "options.several_views") in (None, "each")
+    by_image = result.content.get("options", {}).get("several_views") in (None, "each")
     if protocol == "zero_shot" and by_image:
         unlabelled = judged.found - len(table)
         noted = f"{unlabelled} of the {judged.found} judged images have no label"
@@ -420,14 +421,14 @@ def _figure_faults(
 ) -> Iterator[str]:
     """Values and intervals that the items do not give, in the record and in ``results.json``."""
     path, content, record = result.item_file(protocol), result.content, result.record
-    resamples = value_at(content, "options.bootstrap.resamples")
-    resamples = resamples if isinstance(resamples, int) else RESAMPLES
+    resamples = content.resamples
+    resamples = RESAMPLES if resamples is None else resamples
     for metric in METRICS:
         if metric.protocol != protocol or metric.name not in computed:
             continue
         one, figure = computed[metric.name], record.metrics.get(metric.key)
-        value = figure.value if figure else value_at(content, metric.key)
-        if not isinstance(value, int | float):
+        value = figure.value if figure else content.value(protocol, metric.name)
+        if value is None:
             continue
         if not abs(one.value - value) <= TOLERANCE:
             where = RECORD if figure else RESULTS
@@ -438,14 +439,10 @@ def _figure_faults(
         if interval is None or not resamples:
             continue
         claimed: Any = [figure.low, figure.high] if figure else None
-        claimed = claimed or value_at(content, metric.interval_key)
+        claimed = claimed or content.interval(protocol, metric.name)
         if figure and None in claimed:
             yield f"{result.folder / RECORD}: gives no interval for '{metric.key}'."
-        elif (
-            isinstance(claimed, list)
-            and len(claimed) == 2
-            and not _same_interval(claimed, interval, one, resamples)
-        ):
+        elif claimed and not _same_interval(claimed, interval, one, resamples):
             shown = " to ".join(f"{end:.6g}" for end in interval)
             yield (
                 f"{path}: gives the interval {shown} for '{metric.key}', and"

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -22,11 +21,12 @@ from medclip_debias.bench.record import (
     read_record,
 )
 from medclip_debias.errors import UserError, did_you_mean
-from medclip_debias.evaluation.catalogue import METRICS, Metric, value_at
+from medclip_debias.evaluation.catalogue import METRICS, Metric, address
 from medclip_debias.evaluation.item_metrics import ITEMS
 from medclip_debias.evaluation.item_tables import FOLDER
-from medclip_debias.evaluation.schema import check_results
 from medclip_debias.evaluation.statistics import Replicated, replicates
+from medclip_debias.evaluation.table import Results as Table
+from medclip_debias.evaluation.table import checked
 from medclip_debias.files import read_json
 from medclip_debias.parquet import read_parquet
 
@@ -62,21 +62,20 @@ class Result:
         return self.record.status == "complete"
 
     @cached_property
-    def content(self) -> Mapping[str, Any]:
+    def content(self) -> Table:
         """``results.json``.
 
         Raises:
             UserError: it is missing, damaged, refused, or of another format.
         """
         path = self.folder / RESULTS
-        content = read_json(path, _AGAIN, limit=_LARGEST, folder=self.root)
-        check_results(content, str(path))
-        return content
+        return checked(read_json(path, _AGAIN, limit=_LARGEST, folder=self.root), str(path))
 
     @property
     def trained_there(self) -> bool:
         """Whether the model was trained on the archive that it is judged on, as it says itself."""
-        return value_at(self.content, "archives.relation") in ("same set", "same archive")
+        archives = self.content.get("archives") or {}
+        return archives.get("relation") in ("same set", "same archive")
 
     @property
     def protocols(self) -> list[str]:
@@ -127,7 +126,7 @@ class Result:
         if protocol not in self._replicates:
             table = self.items(protocol)
             try:
-                statistics = ITEMS[protocol].statistics(self.content.get(protocol) or {}, table)
+                statistics = ITEMS[protocol].statistics(self.content.details(protocol), table)
                 patients = [str(name) for name in table["patient"]]
                 runs = replicates({"": statistics}, patients, resamples=RESAMPLES, seed=SEED)
             except (KeyError, ValueError, TypeError, IndexError) as error:
@@ -196,13 +195,10 @@ def metric_of(key: str) -> Metric:
     """The catalogue's entry of a key; one that a newer version measures is shown by its key."""
     if key in KNOWN:
         return KNOWN[key]
-    protocol, _, name = key.partition(".")
-    if protocol == "presets":
-        protocol = name.split(".")[1] if name.count(".") > 1 else protocol
-    # A variant, as study_retrieval.report.lenient.recall, has the direction of what it varies.
-    for metric in METRICS:
-        if metric.protocol == protocol and name.endswith(f".{metric.name}"):
-            return replace(metric, name=name, path="", title=f"{metric.title} ({key})", item="")
+    protocol, name, _ = address(key)
+    for metric in METRICS:  # as a preset counts it
+        if (metric.protocol, metric.name) == (protocol, name):
+            return replace(metric, alias="", title=f"{metric.title} ({key})", item="")
     return Metric(protocol, name, key, "", "ratio", compared=False)
 
 

@@ -40,14 +40,15 @@ from medclip_debias.data.executor import map_pieces
 from medclip_debias.data.label_maps import LabelMap, load_label_map
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.errors import UserError, did_you_mean
-from medclip_debias.evaluation.catalogue import METRICS, PROTOCOLS, value_at
+from medclip_debias.evaluation.catalogue import PROTOCOLS, address
 from medclip_debias.evaluation.evaluate import Planned, measure, plan
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.presets import chosen_presets
 from medclip_debias.evaluation.protocol import Draw, Request
 from medclip_debias.evaluation.provenance import versions
+from medclip_debias.evaluation.table import Results, read_results
 from medclip_debias.evaluation.zero_shot import ONE_VALUE
-from medclip_debias.files import atomic_folder, read_json_or_none, write_json, write_text
+from medclip_debias.files import atomic_folder, write_json, write_text
 from medclip_debias.grounding.saliency import with_maps
 from medclip_debias.models.expected_images import expected_images
 from medclip_debias.models.finite import NotFiniteError
@@ -63,7 +64,6 @@ Bars = Callable[[str], AbstractContextManager[Callable[..., None]]]
 
 _BATCH = 64
 """Images whose vectors are looked at together."""
-_INTERVALS = {metric.key: metric.interval_key for metric in METRICS}
 
 
 def silent(_: str) -> AbstractContextManager[Callable[..., None]]:
@@ -389,7 +389,7 @@ class Inputs:
         Raises:
             UserError: this version lacks something of it, or a file is not there.
         """
-        protocols = frozenset(map(protocol_of, card.metrics))
+        protocols = frozenset(address(key)[0] for key in card.metrics)
         unknown = sorted(protocols - set(PROTOCOLS))
         if unknown:
             raise UserError(
@@ -477,11 +477,8 @@ class CardRun:
     def finished(self, out: Path, draw: Draw) -> Record | None:
         """The record in ``OUT/MODEL/CARD@VERSION``, if it is of these very inputs."""
         folder = out / self.name / self.card.folder
-        results = read_json_or_none(folder / RESULTS)
-        if not isinstance(results, Mapping):
-            return None
         try:
-            record = read_record(folder)
+            results, record = read_results(folder / RESULTS), read_record(folder)
         except UserError:  # damaged, or of another format: it is measured again
             return None
         label_map = self.inputs.label_map
@@ -491,10 +488,10 @@ class CardRun:
             and record.judged.set_hash == self.images.data.content_hash
             and record.judged.list_hash == self.images.list_hash
             and record.judged.missing == self.images.missing
-            and value_at(results, "options.bootstrap.resamples") == draw.resamples
+            and results.resamples == draw.resamples
             and results.get("seed") == draw.seed
             and results.get("prompts") == self.inputs.prompts.model_dump(mode="json")
-            and value_at(results, "options.label_map")
+            and results["options"].get("label_map")
             == (None if label_map is None else [label_map.name, label_map.digest])
             and all(
                 path.stat().st_mtime <= (folder / RECORD).stat().st_mtime
@@ -535,8 +532,8 @@ class CardRun:
                 str(images.data.folder): "SET",
                 str(out): "RESULTS",
             }
-            results = without_places(results, places)
-            write_json(temporary / RESULTS, results)
+            results = Results(without_places(results, places))
+            results.write(temporary / RESULTS)
             refused = _refused_classes(card, self.inputs.label_map, results)
             metrics, reasons = figures(card, results)
             if not metrics:
@@ -559,8 +556,8 @@ class CardRun:
             write_json(temporary / RECORD, record.model_dump(mode="json"))
         return record
 
-    def _judged(self, results: Mapping[str, Any]) -> Judged:
-        images, boxes = self.images, value_at(results, "grounding.boxes")
+    def _judged(self, results: Results) -> Judged:
+        images, boxes = self.images, results.details("grounding").get("boxes")
         return Judged(
             archive=self.card.data.archive,
             set_hash=images.data.content_hash,
@@ -590,41 +587,28 @@ def _without_empty(folder: Path) -> Iterator[None]:
             folder.rmdir()
 
 
-def figures(card: Card, results: Mapping[str, Any]) -> tuple[dict[str, Figure], dict[str, str]]:
+def figures(card: Card, results: Results) -> tuple[dict[str, Figure], dict[str, str]]:
     """The card's metrics with their intervals, and why others have no value."""
     metrics: dict[str, Figure] = {}
     reasons: dict[str, str] = {}
     for key in card.metrics:
-        value = value_at(results, key)
-        if not isinstance(value, int | float):
-            why = results["skipped"].get(protocol_of(key), "these images allow no such metric.")
+        row = results.of(key)
+        if row is None:
+            why = results["skipped"].get(address(key)[0], "these images allow no such metric.")
             reasons[key] = str(why)
-            continue
-        parent, _, last = key.rpartition(".")
-        interval = value_at(results, _INTERVALS.get(key, f"{parent}.interval.{last}"))
-        low, high = interval if isinstance(interval, list) and len(interval) == 2 else (None, None)
-        metrics[key] = Figure(value=value, low=low, high=high)
+        else:
+            metrics[key] = Figure(value=row["value"], low=row["low"], high=row["high"])
     return metrics, reasons
 
 
-def protocol_of(metric: str) -> str:
-    """The protocol that gives a metric, by its key in ``results.json``.
-
-    >>> protocol_of("grounding.miou"), protocol_of("presets.afloc.grounding.miou")
-    ('grounding', 'grounding')
-    """
-    parts = metric.split(".")
-    return parts[2] if parts[0] == "presets" and len(parts) > 2 else parts[0]
-
-
-def _lacking(judged: Judged, results: Mapping[str, Any]) -> Iterator[str]:
+def _lacking(judged: Judged, results: Results) -> Iterator[str]:
     """What of the card's images, labels and boxes no figure is of, a sentence each."""
     if judged.missing:
         yield (
             f"{judged.missing} of the {judged.wanted} images of the card's list are not on the"
             " disk, or cannot be read."
         )
-    labelled = value_at(results, "zero_shot.images")
+    labelled = results.details("zero_shot").get("images")
     if isinstance(labelled, int) and labelled < judged.found:
         yield (
             f"{judged.found - labelled} of the {judged.found} judged images have no label, and"
@@ -634,15 +618,13 @@ def _lacking(judged: Judged, results: Mapping[str, Any]) -> Iterator[str]:
         yield f"{judged.boxes} of the card's {judged.boxes_wanted} boxes are in this archive."
 
 
-def _refused_classes(
-    card: Card, label_map: LabelMap | None, results: Mapping[str, Any]
-) -> list[str]:
+def _refused_classes(card: Card, label_map: LabelMap | None, results: Results) -> list[str]:
     """Classes that no mean is over, in a sentence.
 
     Raises:
         UserError: the labels lack the column of one: they are of another version.
     """
-    refused = (results.get("zero_shot") or {}).get("refused") or {}
+    refused = results.details("zero_shot").get("refused") or {}
     left_out = {} if label_map is None else label_map.reasons
     lacking = [n for n, r in refused.items() if r["reason"] != ONE_VALUE and n not in left_out]
     if lacking:

@@ -128,7 +128,7 @@ def evaluate(
     from medclip_debias.models.synthetic import WARNING
 
     warn(WARNING if WARNING in results["notes"] else None)
-    for sentence in results.get("zero_shot", {}).get("warnings", ()):
+    for sentence in results.details("zero_shot").get("warnings", ()):
         warn(sentence)
     if as_json:
         show(results, as_json)

@@ -20,7 +20,7 @@ import typer
 
 from medclip_debias.cli.common import must_know
 from medclip_debias.errors import UserError
-from medclip_debias.files import read_json, write_json
+from medclip_debias.files import read_json
 
 Verb = Callable[[list[str]], int]
 
@@ -133,7 +133,9 @@ def _run(stage: Stage, timing: dict[str, float], verb: Verb) -> int:
 def _add(results: Path, timing: dict[str, float], memory: PeakMemory) -> None:
     import psutil
 
-    content = read_json(results, "run 'evaluate' again")
+    from medclip_debias.evaluation.table import Results
+
+    content = Results(read_json(results, "run 'evaluate' again"))
     content["timing"] = content.get("timing", {}) | timing
     content["resources"] = {"peak_memory_mib": memory.bytes / 2**20, "cores": psutil.cpu_count()}
-    write_json(results, content)
+    content.write(results)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from medclip_debias.evaluation.declaration import Metric
+from medclip_debias.evaluation.declaration import MEASURED, Metric
 
 
 def _masks(name: str, title: str, definition: str, **more: Any) -> Metric:
@@ -42,7 +42,7 @@ SEGMENTATION = (
         "pointing_game",
         "Pointing game in masks",
         "Share of maps whose highest-scoring pixel lies inside the mask",
-        chance="pointing_game_floor",
+        chance=MEASURED,
         terminal=True,
     ),
     Metric(

@@ -1,22 +1,19 @@
-"""Every metric once: name, place in ``results.json``, title, direction, digits, definition, unit.
+"""Every metric once: name, title, direction, digits, definition, unit.
 
-Results, their schema, comparisons, reports, tables, the page docs/metrics.md, experiments and early
+Results, comparisons, reports, tables, the page docs/metrics.md, experiments and early
 stopping read what stands here. A new metric needs two places: the protocol that computes it, and
 its entry below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from medclip_debias.evaluation.annotation_metrics import PROGRESSION, SEGMENTATION
 from medclip_debias.evaluation.box_metrics import DICE, MATCH_LEVELS, SENTENCE_BOXES
-from medclip_debias.evaluation.declaration import Metric, PaperColumn, Unit
+from medclip_debias.evaluation.declaration import MEASURED, Metric, PaperColumn, Unit
 
 __all__ = [
+    "CHANCE",
     "COMPARED",
-    "GROUPINGS",
     "MATCH_LEVELS",
     "METRICS",
     "PAPER_BASE",
@@ -26,15 +23,13 @@ __all__ = [
     "PROTOCOLS",
     "PROTOCOL_TITLES",
     "VALIDATION",
-    "VARIANTS",
     "Metric",
     "PaperColumn",
     "Unit",
+    "address",
     "find",
-    "floors",
     "of_protocol",
     "page",
-    "value_at",
 ]
 
 
@@ -51,7 +46,6 @@ def _box_recall(level: float) -> Metric:
 
 
 def _precision(k: int) -> Metric:
-    place = "class_precision.image_to_report"
     return Metric(
         "study_retrieval",
         f"precision_at_{k}",
@@ -59,8 +53,8 @@ def _precision(k: int) -> Metric:
         f"Share of the {k} studies ranked first that have all CheX5 labels that are positive in "
         "the query; an image ranks the reports.",
         "share",
-        path=f"{place}.precision_at_{k}",
-        chance=f"{place}.chance",
+        alias=f"class_precision.image_to_report.precision_at_{k}",
+        chance=MEASURED,
         compared=False,
     )
 
@@ -87,7 +81,7 @@ def _decision(name: str, title: str, definition: str, unit: Unit = "share") -> M
         f"{definition}; mean over the classes that could be calibrated.",
         unit,
         lower_is_better=name != "coverage",
-        path=f"decisions.{name}",
+        alias=f"decisions.{name}",
         compared=False,
     )
 
@@ -137,7 +131,7 @@ METRICS = (
         "share",
         lower_is_better=True,
         per_class="contradiction_rate",
-        chance="contradiction_chance",
+        chance=MEASURED,
         terminal=True,
     ),
     Metric(
@@ -199,8 +193,8 @@ METRICS = (
         "Share of the images with exactly one positive class that the right class's prompts score "
         "highest on.",
         "share",
-        path="multiclass.accuracy",
-        chance="multiclass.chance",
+        alias="multiclass.accuracy",
+        chance=MEASURED,
         compared=False,
     ),
     Metric(
@@ -209,8 +203,8 @@ METRICS = (
         "Multi-class balanced accuracy",
         "Share of each class's images that its own prompts score highest on; mean over classes.",
         "share",
-        path="multiclass.balanced_accuracy",
-        chance="multiclass.chance",
+        alias="multiclass.balanced_accuracy",
+        chance=MEASURED,
         compared=False,
     ),
     _decision(
@@ -266,7 +260,7 @@ METRICS = (
         "Overlap of the thresholded map and the boxes, mean over 41 thresholds from -1 to 1.",
         "share",
         item="miou",
-        chance="miou_floor",
+        chance=MEASURED,
         paper="mIoU",
         terminal=True,
     ),
@@ -286,7 +280,7 @@ METRICS = (
         "Share of sentences whose highest-scoring pixel lies inside a box.",
         "share",
         item="pointing",
-        chance="pointing_game_floor",
+        chance=MEASURED,
         terminal=True,
     ),
     *(_box_recall(level) for level in (0.1, 0.3, 0.5)),
@@ -299,7 +293,7 @@ METRICS = (
         "Share of queries that find their pair among the first 10, 50 and 100; mean of these "
         "three and of both directions (box to sentence, sentence to box).",
         "share",
-        chance="chance.recall",
+        chance=MEASURED,
         paper="Recall",
         terminal=True,
         required=True,
@@ -312,7 +306,7 @@ METRICS = (
         "rank",
         lower_is_better=True,
         digits=1,
-        chance="chance.median_rank",
+        chance=MEASURED,
         paper="MedR",
         terminal=True,
         required=True,
@@ -324,8 +318,8 @@ METRICS = (
         "Share of whole studies whose image finds its report among the first 10, 50 and 100, and "
         "whose report its image; mean of these.",
         "share",
-        path="report.recall",
-        chance="report.chance.recall",
+        alias="report.recall",
+        chance=MEASURED,
         terminal=True,
     ),
     Metric(
@@ -337,8 +331,8 @@ METRICS = (
         "rank",
         lower_is_better=True,
         digits=1,
-        path="report.median_rank",
-        chance="report.chance.median_rank",
+        alias="report.median_rank",
+        chance=MEASURED,
         terminal=True,
     ),
     *(_precision(k) for k in (5, 10, 100)),
@@ -368,17 +362,8 @@ METRICS = (
 COMPARED = tuple(metric for metric in METRICS if metric.compared)
 """What `compare` tests."""
 
-GROUPINGS = ("classes", "categories", "areas", "sentence_frequency")
-"""Keys of ``results.json`` below which the same metrics stand again, once for each group."""
-VARIANTS = {
-    "strict": "",
-    "lenient": "",
-    "not_groundable": "",
-    "without_suppression": "",
-    "sentence": "report",
-    "report_to_image": "image_to_report",
-}
-"""Keys below which the same metrics stand again, counted otherwise; what they are a variant of."""
+CHANCE = "chance"
+"""Group of what a model without any skill gets."""
 
 VALIDATION = (
     Metric(
@@ -441,20 +426,7 @@ PAPER_TABLE_1: dict[str, tuple[float, ...]] = {
 PAPER_BASE, PAPER_BEST = "LSE+NL, no correction", "debiased, language model"
 
 
-def value_at(content: Mapping[str, Any], path: str) -> Any:
-    """The value at a dotted path of nested mappings, or None.
-
-    A key may itself hold a dot (``box_recall_0.5``): the longest key that is there is taken.
-
-    >>> value_at({"a": {"b_0.5": 1}}, "a.b_0.5"), value_at({"a": 1}, "a.b")
-    (1, None)
-    """
-    if path in content:
-        return content[path]
-    for place in range(len(path) - 1, 0, -1):
-        if path[place] == "." and isinstance(inner := content.get(path[:place]), Mapping):
-            return value_at(inner, path[place + 1 :])
-    return None
+_BY_KEY = {metric.key: metric for metric in METRICS}
 
 
 def find(protocol: str, name: str) -> Metric:
@@ -469,22 +441,19 @@ def find(protocol: str, name: str) -> Metric:
     raise KeyError(f"{protocol}.{name}")
 
 
-def floors(results: Mapping[str, Any], metric: Metric) -> dict[str, float]:
-    """What stands beside a metric, by what it is called: what is had without looking at the image.
+def address(key: str) -> tuple[str, str, str | None]:
+    """Protocol, metric and group of what a key names, as task cards and command lines write it.
 
-    Chance where the metric has one; of grounding what the boxes of other images get, and the mean
-    of the boxes of the class as a map.
+    >>> address("study_retrieval.report.recall"), address("presets.afloc.grounding.miou")
+    (('study_retrieval', 'recall', None), ('grounding', 'miou', 'preset afloc'))
     """
-    beside = {
-        "chance": metric.chance,
-        "other images' boxes": f"floors.other_boxes.{metric.name}",
-        "place prior": f"floors.place_prior.{metric.name}",
-    }
-    values = {
-        title: value_at(results, f"{metric.protocol}.{place}") if isinstance(place, str) else place
-        for title, place in beside.items()
-    }
-    return {title: float(value) for title, value in values.items() if value is not None}
+    if key in _BY_KEY:
+        return _BY_KEY[key].protocol, _BY_KEY[key].name, None
+    protocol, _, name = key.partition(".")
+    if protocol == "presets" and name.count(".") > 1:
+        preset, protocol, name = name.split(".", 2)
+        return protocol, name, f"preset {preset}"
+    return protocol, name, None
 
 
 def of_protocol(protocol: str) -> tuple[Metric, ...]:
@@ -510,14 +479,13 @@ def page() -> str:
 
 
 def _line(metric: Metric) -> str:
-    chance = f"`{metric.chance}`" if isinstance(metric.chance, str) else metric.chance
-    better = "lower" if metric.lower_is_better else "higher"
+    chance = f"{metric.chance:.4g}" if isinstance(metric.chance, float) else metric.chance or ""
     cells = (
         metric.title,
         f"`{metric.key if metric.protocol != 'validation' else metric.name}`",
         metric.unit,
-        better,
-        "" if chance is None else f"{chance:.4g}" if isinstance(chance, float) else chance,
+        "lower" if metric.lower_is_better else "higher",
+        chance,
         metric.definition,
     )
     return f"| {' | '.join(cells)} |"

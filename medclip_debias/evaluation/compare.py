@@ -21,7 +21,7 @@ import numpy as np
 from medclip_debias import __version__
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.bootstrap import expanded_interval
-from medclip_debias.evaluation.catalogue import COMPARED, PROTOCOLS, Metric, value_at
+from medclip_debias.evaluation.catalogue import COMPARED, PROTOCOLS, Metric
 from medclip_debias.evaluation.crossed import compared as compared_groups
 from medclip_debias.evaluation.item_metrics import ITEMS, class_columns
 from medclip_debias.evaluation.run_settings import differing_settings
@@ -61,7 +61,7 @@ def compare(
         words: runs, as for `medclip_debias.evaluation.runs.read_groups`.
         named: groups of seeds, ``label=folder,folder``.
         baseline: label or folder of the group that the others are compared with; the first.
-        metrics: those to compare (keys of ``results.json``); all. Fewer metrics chosen before
+        metrics: those to compare (keys of docs/metrics.md); all. Fewer metrics chosen before
             looking leave more power to each.
         force: compare what was evaluated differently, and say so; without matching items such
             metrics are only put side by side.
@@ -191,7 +191,7 @@ def _paired_rows(
     table = next(iter(runs.values())).tables[protocol]
     patients = [str(name) for name in table["patient"]]
     statistics = {
-        name: ITEMS[protocol].statistics(run.results[protocol], run.tables[protocol])
+        name: ITEMS[protocol].statistics(run.results.details(protocol), run.tables[protocol])
         for name, run in runs.items()
     }
     resampled = replicates(statistics, patients, resamples=resamples, seed=seed)
@@ -283,16 +283,19 @@ def _by_seed(
 def _side_by_side(metric: Metric, groups: Sequence[Group], base: Group) -> dict[str, Any]:
     """Metrics of runs whose items cannot be paired, as their results say, without any test."""
     row = _row(metric) | {"items": None, "patients": None}
-    values = {
-        group.label: [value_at(run.results, metric.key) for run in group.runs] for group in groups
-    }
-    if any(value is None for found in values.values() for value in found):
-        return row
+    values: dict[str, list[float]] = {}
+    for group in groups:
+        for run in group.runs:
+            value = run.results.value(metric.protocol, metric.name)
+            if value is None:
+                return row
+            values.setdefault(group.label, []).append(value)
     means = {label: float(np.mean(found)) for label, found in values.items()}
     for group in groups:
         entry: dict[str, Any] = {"value": means[group.label]}
         if len(group.runs) == 1:
-            entry["interval"] = value_at(group.runs[0].results, metric.interval_key)
+            results = group.runs[0].results
+            entry["interval"] = results.interval(metric.protocol, metric.name)
         else:
             entry |= {"interval": None} | _seeds(values[group.label])
         if group is not base:

@@ -17,6 +17,8 @@ _BOUNDS: dict[Unit, tuple[float, float]] = {
     "ratio": (-math.inf, math.inf),
 }
 
+MEASURED: Literal["measured"] = "measured"
+
 PaperColumn = Literal["AUC", "ACC", "CNR", "mIoU", "Recall", "MedR"]
 """A column of Table 1 of Wang et al. 2023."""
 
@@ -26,20 +28,20 @@ class Metric:
     """One metric of an evaluation.
 
     Attributes:
-        protocol: the part of ``results.json`` that holds it, named as the protocol that gives it;
-            ``validation`` for what a training run measures on the way.
-        name: of its statistic; its key in that part unless ``path`` says otherwise.
+        protocol: that gives it; ``validation`` for what a training run measures on the way.
+        name: in the table of results, and of its statistic.
         title: what tables and plots call it.
         definition: one sentence.
         unit: what its numbers are.
         lower_is_better: True for ranks and errors.
         digits: decimals shown.
-        path: dotted key in that part, where it is not ``name``.
-        per_class: key of the same metric of one class, where ``name`` is the mean over classes
+        alias: what task cards, grids and command lines call it behind the protocol, where that is
+            not ``name``.
+        per_class: name of the same metric of one class, where ``name`` is the mean over classes
             (the sum, where the definition says so).
         item: column of the protocol's item table that holds it for one item, if there is one.
-        chance: what a model without any skill gets: a number, or the dotted key of one in the same
-            part of the results.
+        chance: what a model without any skill gets: a number, or `MEASURED` where it depends on
+            the data and stands in the table, in the group ``chance``.
         paper: column of the paper's Table 1 that it is.
         terminal: whether ``evaluate`` prints it.
         required: whether every results file that has the protocol has it.
@@ -56,10 +58,10 @@ class Metric:
     unit: Unit
     lower_is_better: bool = False
     digits: int = 3
-    path: str = ""
+    alias: str = ""
     per_class: str = ""
     item: str = ""
-    chance: str | float | None = None
+    chance: Literal["measured"] | float | None = None
     paper: PaperColumn | None = None
     terminal: bool = False
     required: bool = False
@@ -78,25 +80,10 @@ class Metric:
         return low if self.lowest is None else self.lowest, high
 
     @property
-    def place(self) -> str:
-        """Dotted key within its protocol's part."""
-        return self.path or self.name
-
-    @property
     def key(self) -> str:
-        """Dotted key in ``results.json``.
+        """What task cards, grids and command lines call it.
 
-        >>> Metric("a", "recall", "", "", "share", path="report.recall").key
+        >>> Metric("a", "recall", "", "", "share", alias="report.recall").key
         'a.report.recall'
         """
-        return f"{self.protocol}.{self.place}"
-
-    @property
-    def interval_key(self) -> str:
-        """Dotted key of its interval in ``results.json``.
-
-        >>> Metric("a", "recall", "", "", "share", path="report.recall").interval_key
-        'a.report.interval.recall'
-        """
-        part, dot, name = self.path.rpartition(".") if self.path else ("", "", self.name)
-        return f"{self.protocol}.{part}{dot}interval.{name}"
+        return f"{self.protocol}.{self.alias or self.name}"

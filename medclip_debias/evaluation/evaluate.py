@@ -14,11 +14,11 @@ from medclip_debias.data.records import SPLITS
 from medclip_debias.data.secret import read_secret
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.archives import archive_notes, describe_archives
-from medclip_debias.evaluation.catalogue import PROTOCOLS, Metric, floors, of_protocol, value_at
+from medclip_debias.evaluation.catalogue import METRICS
 from medclip_debias.evaluation.encoding import Network, Progress, Vectors, encode
 from medclip_debias.evaluation.item_tables import ItemNames, write_items
 from medclip_debias.evaluation.options import EvaluationOptions
-from medclip_debias.evaluation.presets import OURS, Part, Preset, chosen_presets, preset_lines
+from medclip_debias.evaluation.presets import OURS, Part, chosen_presets
 from medclip_debias.evaluation.prompt_checks import (
     inverted_warnings,
     unsaid_prompts,
@@ -36,19 +36,25 @@ from medclip_debias.evaluation.protocol import (
 )
 from medclip_debias.evaluation.provenance import (
     describe_data,
+    describe_maps,
     describe_model,
     describe_options,
     plain,
     splits,
     versions,
 )
-from medclip_debias.evaluation.schema import FORMAT
-from medclip_debias.evaluation.tidy import FILE as TABLE
-from medclip_debias.evaluation.tidy import tidy
-from medclip_debias.files import atomic_file, code_hash, remove_leftovers, write_json
+from medclip_debias.evaluation.table import (
+    FORMAT,
+    TABLE,
+    Results,
+    Row,
+    of_protocol,
+    rows,
+    without_rows,
+)
+from medclip_debias.files import atomic_file, code_hash, remove_leftovers
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.grounding.saliency import with_maps
-from medclip_debias.grounding.validation import describe_maps
 from medclip_debias.models.finite import NotFiniteError
 from medclip_debias.models.interface import need_vectors
 from medclip_debias.models.synthetic import synthetic_warning
@@ -59,48 +65,44 @@ if TYPE_CHECKING:
 
 __all__ = ["EvaluationOptions", "evaluate", "headline", "plain"]
 
+_DIVISIONS = ("classes", "categories")
 ON_TRAINING = (
     "Measured on training images: these metrics say how well the model remembers, not how well it "
     "does on new patients."
 )
 
 
-def headline(results: Mapping[str, Any]) -> dict[str, Any]:
+def headline(results: Results) -> dict[str, Any]:
     """The few metrics of ``results`` that a terminal should show, and what was skipped."""
     shown: dict[str, Any] = {}
-    for protocol in PROTOCOLS:
-        if protocol not in results:
-            continue
-        shown |= {
-            f"{protocol}.{metric.name}": _beside_floors(results, metric)
-            for metric in of_protocol(protocol)
-            if metric.terminal
-        }
-    several = results.get("zero_shot", {}).get("multiclass") or {}
+    for metric in METRICS:
+        if metric.terminal and metric.protocol in results.protocols:
+            value = results.value(metric.protocol, metric.name)
+            beside = ", ".join(f"{name} {v:.3g}" for name, v in results.floors(metric).items())
+            text = f"{value:.4g} ({beside})" if value is not None and beside else value
+            shown[f"{metric.protocol}.{metric.name}"] = text
+    zero = results.details("zero_shot")
+    several, decided = zero.get("multiclass") or {}, zero.get("decisions") or {}
     if "list" in several.get("source", {}):  # asked for by name
-        shown["zero_shot.multiclass.accuracy"] = several.get("accuracy", several.get("reason"))
-    decided = results.get("zero_shot", {}).get("decisions") or {}
-    if "method" in decided:
-        names = ("reason",) if "reason" in decided else ("ece", "coverage", "abstention")
-        shown |= {f"zero_shot.decisions.{name}": decided[name] for name in names}
-        left = {name: why["reason"] for name, why in decided.get("skipped", {}).items()}
-        shown |= {f"zero_shot.decisions.skipped.{name}": reason for name, reason in left.items()}
-    given = (results.get("triplets") or {}).get("source")
-    if given:
-        shown["triplets.judged"] = f"{results['triplets']['images']} of {given['rows']}"
-    for name, preset in (results.get("presets") or {}).items():
-        shown |= {f"presets.{name}.{part}": line for part, line in preset_lines(preset).items()}
+        accuracy = results.value("zero_shot", "multiclass_accuracy")
+        shown["zero_shot.multiclass.accuracy"] = several.get("reason", accuracy)
+    if "reason" in decided:
+        shown["zero_shot.decisions.reason"] = decided["reason"]
+    elif "method" in decided:
+        for name in ("ece", "coverage", "abstention"):
+            value = results.value("zero_shot", f"decisions_{name}")
+            shown[f"zero_shot.decisions.{name}"] = value
+    for name, why in decided.get("skipped", {}).items():
+        shown[f"zero_shot.decisions.skipped.{name}"] = why["reason"]
+    triplets = results.details("triplets")
+    if triplets.get("source"):
+        shown["triplets.judged"] = f"{triplets['images']} of {triplets['source']['rows']}"
+    shown |= {f"presets.{name}.{part}": line for name, part, line in results.preset_lines()}
     sentence = (results.get("maps") or {}).get("sentence")
-    if sentence and "grounding" in results:
+    if sentence and "grounding" in results.protocols:
         shown["maps"] = sentence
     shown |= {f"note.{number}": note for number, note in enumerate(results.get("notes", ()), 1)}
     return shown | {f"skipped.{part}": reason for part, reason in results["skipped"].items()}
-
-
-def _beside_floors(results: Mapping[str, Any], metric: Metric) -> Any:
-    value = value_at(results, metric.key)
-    beside = ", ".join(f"{name} {floor:.3g}" for name, floor in floors(results, metric).items())
-    return value if value is None or not beside else f"{value:.4g} ({beside})"
 
 
 def evaluate(
@@ -124,10 +126,10 @@ def evaluate(
     phrases: Path | None = None,
     triplets: Path | None = None,
     options: EvaluationOptions | None = None,
-) -> dict[str, Any]:
+) -> Results:
     """Run the protocols that the set allows; write ``results.json``, ``items/``, ``heatmaps/``.
 
-    The metrics stand in ``metrics.parquet``, too (`medclip_debias.evaluation.tidy`).
+    The metrics stand in ``metrics.parquet``, too (`medclip_debias.evaluation.table`).
     Zero-shot classification and whole-study retrieval use the images of ``split``; phrase
     grounding and box retrieval use those and the ``held_out`` ones (phrase images kept out of
     training).
@@ -215,7 +217,7 @@ def evaluate(
         started=started,
     )
     with atomic_file(out / TABLE) as temporary:
-        tidy(results).to_parquet(temporary, index=False)
+        results.table().to_parquet(temporary, index=False)
     return results
 
 
@@ -268,7 +270,7 @@ def measure(
     heatmaps: int = 0,
     progress: Progress | None = None,
     started: float | None = None,
-) -> dict[str, Any]:
+) -> Results:
     """Look at the images, measure, and write ``results.json`` and ``items/`` to ``out``.
 
     Args:
@@ -312,24 +314,33 @@ def measure(
         protocol.write_pictures(out, data, heatmaps)
     write_items(out, tables, names)
     archives = describe_archives(model, data)
-    found = {protocol.name: own.results for protocol, own in measured.items()}
-    if "zero_shot" in found:
-        found["zero_shot"] |= _prompt_checks(request, found["zero_shot"]["classes"])
+    by_name = {protocol.name: own for protocol, own in measured.items()}
+    details = {name: own.details for name, own in by_name.items()}
+    if "zero_shot" in by_name:
+        details["zero_shot"] |= _prompt_checks(request, by_name["zero_shot"].rows)
+    table = [row for name, own in by_name.items() for row in of_protocol(name, own.rows)]
+    presets = {}
+    for preset in chosen_presets(options.preset):
+        presets[preset.name] = preset.model_dump(mode="json", exclude={"name", *get_args(Part)})
+        for protocol in measured:
+            counted = protocol.under(preset)
+            if counted is not None:
+                table += of_protocol(protocol.name, _preset_rows(f"preset {preset.name}", counted))
+                presets[preset.name][protocol.name] = without_rows(counted, *_DIVISIONS)
     counts = {name: 0 for kind in registered() for name in kind.counted}
     for protocol in protocols:
         counts |= protocol.counts()
-    results: dict[str, Any] = {
+    results = {
         "format": FORMAT,
         "split": request.split,
-        **found,
-        **_presets(chosen_presets(options.preset), measured),
-        "maps": describe_maps(found.get("grounding"), bool(data.meta.get("synthetic", False))),
+        "details": details,
+        **({"presets": presets} if presets else {}),
         "skipped": skipped,
         "notes": [
             *_synthetic(model, data),
             *_notes(data, request.split, options),
             *archive_notes(archives, data),
-            *found.get("zero_shot", {}).get("warnings", ()),
+            *details.get("zero_shot", {}).get("warnings", ()),
         ],
         "counts": {
             "images": encoded.images,
@@ -354,34 +365,32 @@ def measure(
             "evaluate_intervals": drawing - measuring,
             "evaluate_heatmaps": time.perf_counter() - drawing,
         },
+        "metrics": table,
     }
-    results = plain(results)
-    write_json(out / "results.json", results)
-    return results
+    found = Results(plain(results))
+    found["maps"] = describe_maps(found, synthetic=bool(data.meta.get("synthetic", False)))
+    found.write(out / "results.json")
+    return found
 
 
-def _presets(
-    presets: Sequence[Preset], measured: Mapping[Protocol, Measured]
-) -> dict[str, dict[str, Any]]:
-    """What presets other than ours add to the results."""
-    found: dict[str, Any] = {}
-    for preset in presets:
-        counted = {protocol.name: protocol.under(preset) for protocol in measured}
-        found[preset.name] = {
-            **preset.model_dump(mode="json", exclude={"name", *get_args(Part)}),
-            **{name: own for name, own in counted.items() if own is not None},
-        }
-    return {"presets": found} if found else {}
+def _preset_rows(group: str, counted: Mapping[str, Any]) -> list[Row]:
+    """What a protocol counted under a preset as rows."""
+    measured = rows(counted, group=group)
+    for name, own in (counted.get("classes") or {}).items():
+        measured += rows(own, of_class=name, group=group)
+    for name, own in (counted.get("categories") or {}).items():
+        measured += rows(own, n=own["phrases"], group=f"{group}, category: {name}")
+    return measured
 
 
-def _prompt_checks(request: Request, classes: Mapping[str, Any]) -> dict[str, Any]:
+def _prompt_checks(request: Request, measured: Sequence[Row]) -> dict[str, Any]:
     """What of the prompts training text does not say, and every warning on them."""
     prompts = request.prompts.texts
     absent = unsaid_prompts(request.model.provenance, prompts, request.data)
     bounds = {
-        name: (of_class["auc"], *of_class["interval"]["auc"])
-        for name, of_class in classes.items()
-        if of_class["interval"].get("auc")
+        row.of_class: (row.value, row.low, row.high)
+        for row in measured
+        if row.metric == "auc" and row.of_class and row.low is not None and row.high is not None
     }
     warnings = [*inverted_warnings(bounds), *unsaid_warning(absent, len(prompts))]
     return {"unsaid_prompts": absent, "warnings": warnings}

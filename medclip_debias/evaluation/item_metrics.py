@@ -48,7 +48,8 @@ def zero_shot_statistics(results: Mapping[str, Any], table: pd.DataFrame) -> Sta
     """The zero-shot metrics of ``items/zero_shot.parquet``.
 
     Args:
-        results: the run's ``zero_shot`` part: the scale of its probabilities, its thresholds.
+        results: what the run's results say beside its metrics: the scale of its probabilities,
+            its thresholds.
         table: columns ``score.CLASS`` and ``label.CLASS``; ``positive.CLASS`` and
             ``negative.CLASS`` too, but in tables of earlier versions, which have no metric of
             one side.
@@ -166,7 +167,7 @@ class Items:
 
     Attributes:
         protocol: that writes it.
-        statistics: from the protocol's part of the results and the table to its metrics.
+        statistics: from the protocol's details in the results and the table to its metrics.
         truth: beginnings of the columns that no model decides, equal in every run on a set.
     """
 

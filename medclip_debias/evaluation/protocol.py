@@ -19,6 +19,7 @@ from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import PROTOCOLS
+from medclip_debias.evaluation.table import Row
 from medclip_debias.registry import Registry
 
 if TYPE_CHECKING:
@@ -105,21 +106,40 @@ class Measured:
     """What a protocol found.
 
     Attributes:
-        results: its part of ``results.json``.
+        rows: its metrics, for the table of results.
+        details: what it says beside them, by name: where labels come from, counts, reasons.
         items: one row for each measured thing, for paired statistics; ``id`` and ``patient`` are
             still the set's own (`medclip_debias.evaluation.item_tables` replaces them). None for
             none.
     """
 
-    results: dict[str, Any]
+    rows: list[Row]
+    details: dict[str, Any]
     items: pd.DataFrame | None = None
+
+    def value(
+        self, metric: str, of_class: str | None = None, group: str | None = None
+    ) -> float | None:
+        """The number of a row; None where there is none."""
+        row = self.row(metric, of_class, group)
+        return None if row is None else row.value
+
+    def by_class(self, metric: str) -> dict[str, float]:
+        """A metric of each class that has it."""
+        rows = [row for row in self.rows if row.metric == metric and row.group is None]
+        return {row.of_class: row.value for row in rows if row.of_class}
+
+    def row(self, metric: str, of_class: str | None = None, group: str | None = None) -> Row | None:
+        """The row of a metric; None where there is none."""
+        wanted = (metric, of_class, group)
+        return next((r for r in self.rows if (r.metric, r.of_class, r.group) == wanted), None)
 
 
 class Protocol(ABC):
     """One protocol on one set; a subclass with a ``name`` is registered under it.
 
     Attributes:
-        name: its key in ``results.json``, and of its metrics in the catalogue.
+        name: in the table of results, and of its metrics in the catalogue.
         items_name: file of its items, without ending.
         reads_regions: whether it looks at the images' regions; a protocol that only asks the model
             for whole scores says no, and a cache then need not keep them.

@@ -20,10 +20,12 @@ from medclip_debias.evaluation.protocols.phrase_grounding import BOX_LEVELS
 from medclip_debias.evaluation.protocols.retrieval import RECALLS, SHOWN_RECALLS
 from medclip_debias.evaluation.zero_shot import MULTICLASS_RULE
 from medclip_debias.grounding.denials import FREQUENCIES, RULE
+from medclip_debias.grounding.validation import NOT_MEASURED
 
 if TYPE_CHECKING:
     from medclip_debias.data.label_maps import LabelMap
     from medclip_debias.data.store import PreparedSet
+    from medclip_debias.evaluation.table import Results
     from medclip_debias.models.interface import ImageTextModel
 
 
@@ -82,6 +84,42 @@ def describe_data(data: PreparedSet) -> dict[str, Any]:
         "content_hash": data.content_hash,
         "prepare": data.settings.model_dump(mode="json"),
     }
+
+
+def describe_maps(results: Results, *, synthetic: bool) -> dict[str, Any]:
+    """The part ``maps`` of ``results.json``.
+
+    Args:
+        results: with the rows of grounding, where it was measured.
+        synthetic: whether the images are a phantom's.
+
+    Returns:
+        ``validated``: whether signed contrast is higher inside a sentence's own boxes than inside
+        those of other images of its class, with the whole 95% interval of the difference, on real
+        images; ``real``; the ``phrases`` and ``boxes`` measured; ``sentence``: what to say beside
+        every map, None where they are validated.
+    """
+    grounding = results.details("grounding")
+    if not grounding or synthetic:
+        nothing = {"validated": False, "real": False, "phrases": 0, "boxes": 0}
+        return nothing | {"sentence": NOT_MEASURED}
+    counts = {"phrases": grounding["phrases"], "boxes": grounding["boxes"]}
+    head = f"On {counts['boxes']} boxes of real radiographs this model's maps"
+    above = results.row("grounding", "cnr_above_others")
+    sentence: str | None
+    if above is None or above["low"] is None:
+        sentence = (
+            f"{head} were measured, and not held against other images' boxes with an interval."
+        )
+    elif above["low"] > 0:
+        sentence = None
+    else:
+        value, low, high = (above[key] for key in ("value", "low", "high"))
+        sentence = (
+            f"{head} do not show the place: signed contrast is {value:.2f} [{low:.2f}, {high:.2f}]"
+            " higher inside the right boxes than inside those of other images."
+        )
+    return {"validated": sentence is None, "real": True, **counts, "sentence": sentence}
 
 
 def splits(data: PreparedSet) -> dict[str, int]:

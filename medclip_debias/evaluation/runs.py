@@ -16,7 +16,7 @@ from medclip_debias.config import json_hash
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import PROTOCOLS
 from medclip_debias.evaluation.item_metrics import ITEMS
-from medclip_debias.evaluation.schema import read_results
+from medclip_debias.evaluation.table import Results, read_results
 from medclip_debias.parquet import read_parquet
 
 # Where a training run's own place and seed stand: what may differ between seeds of one group.
@@ -34,7 +34,7 @@ class Run:
     """
 
     folder: Path
-    results: Mapping[str, Any]
+    results: Results
     tables: Mapping[str, pd.DataFrame] = field(repr=False)
 
     @property
@@ -81,7 +81,7 @@ def read_run(folder: Path) -> Run:
     results = read_results(folder / "results.json")
     tables = {}
     for protocol in PROTOCOLS:
-        if results.get(protocol) is None:
+        if protocol not in results.protocols:
             continue
         path = folder / "items" / f"{ITEMS[protocol].file}.parquet"
         if not path.is_file():

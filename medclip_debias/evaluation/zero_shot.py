@@ -23,6 +23,7 @@ from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.prompts import PromptSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_auc, weighted_mean
+from medclip_debias.evaluation.catalogue import CHANCE
 from medclip_debias.evaluation.classification import (
     best_threshold,
     reliability,
@@ -33,6 +34,7 @@ from medclip_debias.evaluation.classification import (
 )
 from medclip_debias.evaluation.metrics import auc
 from medclip_debias.evaluation.protocol import Draw, Skipped
+from medclip_debias.evaluation.table import Row, rows
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -304,6 +306,18 @@ def zero_shot(
     }
 
 
+def class_rows(found: Mapping[str, Any], n: int) -> list[Row]:
+    """What `zero_shot` gave for ``n`` images as rows."""
+    part = dict(found)
+    chance = {CONTRADICTION: part.pop("contradiction_chance", None)}
+    measured = rows(part, n=n) + rows(chance, group=CHANCE)
+    for name, own in found["classes"].items():
+        measured += rows(own, n=own["positive"] + own["negative"], of_class=name)
+    for name, own in found["refused"].items():
+        measured += rows(own, of_class=name)
+    return measured
+
+
 def _counts(values: Floats, judged: Floats) -> dict[str, int]:
     return {
         "images": len(judged),
@@ -345,6 +359,24 @@ def exclusive_classes(labels: Mapping[str, Floats], classes: Sequence[str]) -> N
     values = np.stack([labels.get(name, np.full(count, np.nan)) for name in classes], axis=1)
     single = ((values == 1).sum(axis=1) == 1) & ~(values == -1).any(axis=1)
     return np.where(single, (values == 1).argmax(axis=1), -1)
+
+
+def multiclass_rows(found: Mapping[str, Any]) -> list[Row]:
+    """What `multiclass_accuracy` gave as rows; none of a reason."""
+    if "accuracy" not in found:
+        return []
+    names = {name: f"multiclass_{name}" for name in ("accuracy", "balanced_accuracy")}
+    part = {metric: found[name] for name, metric in names.items()}
+    bounds = {metric: found["interval"][name] for name, metric in names.items()}
+    return [
+        *rows(part | {"interval": bounds}, n=found["images"]),
+        *rows(dict.fromkeys(part, found["chance"]), group=CHANCE),
+        *(
+            row
+            for name, own in found["classes"].items()
+            for row in rows({"multiclass_recall": own["recall"]}, n=own["images"], of_class=name)
+        ),
+    ]
 
 
 def multiclass_accuracy(

@@ -214,7 +214,7 @@ class Trainings(Experiment):
         Raises:
             UserError: the run cannot be trained or evaluated; the sentence names it.
         """
-        from medclip_debias.evaluation.catalogue import COMPARED, value_at
+        from medclip_debias.evaluation.catalogue import COMPARED
         from medclip_debias.evaluation.evaluate import evaluate
         from medclip_debias.evaluation.validation import validator_of
         from medclip_debias.training.train import train
@@ -246,11 +246,11 @@ class Trainings(Experiment):
             )
         except UserError as error:
             raise UserError(f"{_name(cell)}, seed {cell['seed']}: {error}") from error
-        found = {metric.key: value_at(results, metric.key) for metric in COMPARED}
+        found = {metric.key: results.value(metric.protocol, metric.name) for metric in COMPARED}
         return {
             "folder": "/".join(self.evaluated(cell).parts[-2:]),
             "metrics": {key: value for key, value in found.items() if value is not None},
-            "auc_by_class": auc_by_class(results),
+            "auc_by_class": results.by_class("zero_shot", "auc"),
             "skipped": dict(results["skipped"]),
             "train": _last_row(settings.out / "metrics.csv"),
         }
@@ -276,16 +276,6 @@ class Trainings(Experiment):
             assert self.inputs is not None
             self._found = judged(self.settings, rows, self.inputs)
         return self._found
-
-
-def auc_by_class(results: Mapping[str, Any]) -> dict[str, float]:
-    """AUC of each class of zero-shot classification; empty where it was skipped.
-
-    A class that has none (no image with it, or none without) is not named.
-    """
-    classes = results.get("zero_shot", {}).get("classes", {})
-    found = {str(name): one.get("auc") for name, one in classes.items()}
-    return {name: float(auc) for name, auc in found.items() if auc is not None}
 
 
 def _trial(job: tuple[Trainings, Cell]) -> tuple[float, float]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import METRICS
-from medclip_debias.evaluation.schema import read_results
-from medclip_debias.evaluation.tidy import tidy
+from medclip_debias.evaluation.table import Results, read_results
 
 COLUMNS = (
     *("run", "protocol", "metric", "class", "group", "value", "low", "high", "n"),
@@ -25,12 +24,12 @@ def results(runs: Path | str | Iterable[Path | str], *, groups: bool = False) ->
 
     Args:
         runs: folder that ``evaluate`` wrote into (or its ``results.json``), or several.
-        groups: also the metrics of groups of phrases, as of small boxes.
+        groups: also those of groups, as of small boxes, of other ways to count, and of chance.
 
     Returns:
         ``run`` (as given), ``protocol``, ``metric``, ``class`` and ``group`` (None for the whole),
         ``value``, ``low`` and ``high`` (95% interval over patients; NaN without), ``n`` (what it
-        rests on), as `medclip_debias.evaluation.tidy`; ``unit`` (``share``,
+        rests on), as `medclip_debias.evaluation.table`; ``unit`` (``share``,
         ``ratio``, ``rank``, ``error``), ``lower_is_better``, ``title``. ``attrs["notes"]`` holds
         what an evaluation says beside its metrics, by run, and ``attrs["skipped"]`` the protocols
         that were not measured, with the reason: read them.
@@ -43,10 +42,12 @@ def results(runs: Path | str | Iterable[Path | str], *, groups: bool = False) ->
     if len(set(names)) < len(names):
         raise UserError("a run is given twice; give each once.")
     read = {name: _read(Path(name)) for name in names}
-    tables = [tidy(content).assign(run=name) for name, content in read.items()]
+    tables = [content.table().assign(run=name) for name, content in read.items()]
     table = pd.concat(tables, ignore_index=True)
-    table = table if groups else table[table["group"].isna()].reset_index(drop=True)
     known = {(m.protocol, name): m for m in METRICS for name in (m.name, m.per_class) if name}
+    places = list(zip(table["protocol"], table["metric"], strict=True))
+    shown = np.array([place in known for place in places], dtype=bool)
+    table = table[shown if groups else shown & table["group"].isna()].reset_index(drop=True)
     metrics = [known[key] for key in zip(table["protocol"], table["metric"], strict=True)]
     for column in ("unit", "lower_is_better", "title"):
         table[column] = [getattr(metric, column) for metric in metrics]
@@ -56,7 +57,7 @@ def results(runs: Path | str | Iterable[Path | str], *, groups: bool = False) ->
     return table
 
 
-def _read(place: Path) -> dict[str, Any]:
+def _read(place: Path) -> Results:
     if not place.exists():
         raise UserError(f"{place}: there is no such folder; give the --out of 'evaluate'.")
     return read_results(place / "results.json" if place.is_dir() else place)

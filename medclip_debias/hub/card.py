@@ -20,7 +20,7 @@ from medclip_debias import __version__
 from medclip_debias.bench.record import named_models
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.archives import archive_name, trained_on
-from medclip_debias.evaluation.schema import read_results
+from medclip_debias.evaluation.table import read_results
 from medclip_debias.files import write_text
 from medclip_debias.front.results import results as metrics_table
 from medclip_debias.hub.public import CARD, EVAL_RESULTS, pathless, public_config

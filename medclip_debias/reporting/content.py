@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from medclip_debias.evaluation.catalogue import (
+    CHANCE,
     METRICS,
     PAPER_BASE,
     PAPER_BEST,
@@ -13,9 +14,8 @@ from medclip_debias.evaluation.catalogue import (
     PAPER_TABLE_1,
     PROTOCOL_TITLES,
     Metric,
-    floors,
 )
-from medclip_debias.evaluation.catalogue import value_at as dig
+from medclip_debias.evaluation.table import Results
 
 NOTHING = "\N{EN DASH}"
 Rows = list[list[str]]
@@ -63,9 +63,16 @@ def few_patients(counts: Iterable[Any]) -> str:
     )
 
 
-def patients_of(results: Mapping[str, Any]) -> list[Any]:
+def patients_of(results: Results) -> list[Any]:
     """Numbers of patients behind the protocols of one evaluation."""
-    return [dig(results, f"{part}.patients") for part in PATIENTS_OF]
+    return [results.details(protocol).get("patients") for protocol in PATIENTS_OF]
+
+
+def at(content: Any, *keys: str) -> Any:
+    """What stands below keys of nested mappings; None where one is missing."""
+    for key in keys:
+        content = content.get(key) if isinstance(content, Mapping) else None
+    return content
 
 
 def duration(seconds: Any) -> str:
@@ -98,21 +105,21 @@ def flat(content: Any, prefix: str = "") -> Rows:
 # -------------------------------------------------------------------------------- sections
 
 
-def tiles(results: Mapping[str, Any]) -> list[dict[str, str]]:
+def tiles(results: Results) -> list[dict[str, str]]:
     """The paper's metrics, as far as the results hold them."""
     return [
         {
             "title": metric.title,
-            "value": number(dig(results, metric.key), metric.digits),
-            "interval": interval(dig(results, metric.interval_key), metric.digits),
+            "value": number(row["value"], metric.digits),
+            "interval": interval(results.interval(metric.protocol, metric.name), metric.digits),
             "better": "lower is better" if metric.lower_is_better else "higher is better",
         }
         for metric in METRICS
-        if metric.paper and dig(results, metric.key) is not None
+        if metric.paper and (row := results.row(metric.protocol, metric.name))
     ]
 
 
-def metric_rows(results: Mapping[str, Any]) -> list[tuple[str, bool, list[dict[str, str]]]]:
+def metric_rows(results: Results) -> list[tuple[str, bool, list[dict[str, str]]]]:
     """Every metric with its interval, what chance gives, and the paper's values, by protocol.
 
     Returns:
@@ -120,12 +127,12 @@ def metric_rows(results: Mapping[str, Any]) -> list[tuple[str, bool, list[dict[s
     """
     groups: dict[str, tuple[list[dict[str, str]], list[bool]]] = {}
     for metric in METRICS:
-        value = dig(results, metric.key)
+        value = results.value(metric.protocol, metric.name)
         if value is None:
             continue
         digits = metric.digits
-        beside = floors(results, metric)
-        chance = beside.pop("chance", None)
+        beside = results.floors(metric)
+        chance = beside.pop(CHANCE, None)
         others = "".join(f"; {name} {number(floor, digits)}" for name, floor in beside.items())
         rows, in_paper = groups.setdefault(metric.protocol, ([], []))
         in_paper.append(metric.paper is not None)
@@ -134,7 +141,7 @@ def metric_rows(results: Mapping[str, Any]) -> list[tuple[str, bool, list[dict[s
                 "title": metric.title,
                 "definition": metric.definition,
                 "value": number(value, digits),
-                "interval": interval(dig(results, metric.interval_key), digits),
+                "interval": interval(results.interval(metric.protocol, metric.name), digits),
                 "chance": number(chance, digits) + others,
                 "base": _paper(metric, PAPER_BASE),
                 "best": _paper(metric, PAPER_BEST),
@@ -164,7 +171,7 @@ def funnel_rows(results: Mapping[str, Any]) -> Rows:
             number(step.get("kept")),
             number(step.get("dropped")),
         ]
-        for step in dig(results, "data.funnel") or []
+        for step in at(results, "data", "funnel") or []
     ]
 
 
@@ -175,18 +182,17 @@ def timing_rows(results: Mapping[str, Any]) -> Rows:
 
 def provenance_rows(results: Mapping[str, Any]) -> tuple[Rows, Rows]:
     """What names the results, and all that somebody needs to repeat them."""
-    heads = (
-        ("data_hash", "Data"),
-        ("model_hash", "Model"),
-        ("code_hash", "Code"),
-        ("self_test.status", "Self-test of the model"),
-        ("split", "Split"),
-        ("seed", "Seed of the bootstrap"),
-        ("prompts.name", "Prompts"),
-    )
-    first = [
-        [title, str(dig(results, key))] for key, title in heads if dig(results, key) is not None
-    ]
+    heads = {
+        "Data": ("data_hash",),
+        "Model": ("model_hash",),
+        "Code": ("code_hash",),
+        "Self-test of the model": ("self_test", "status"),
+        "Split": ("split",),
+        "Seed of the bootstrap": ("seed",),
+        "Prompts": ("prompts", "name"),
+    }
+    values = {title: at(results, *keys) for title, keys in heads.items()}
+    first = [[title, str(value)] for title, value in values.items() if value is not None]
     versions = results.get("versions") or {}
     if versions:
         first.append(["Versions", ", ".join(f"{_words(k)} {v}" for k, v in versions.items())])

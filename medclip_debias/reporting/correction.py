@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from medclip_debias.errors import UserError
 from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.debiased import ETA_MAX, ConstantEta, eta_of
-from medclip_debias.reporting.content import Rows, dig, number
+from medclip_debias.reporting.content import Rows, at, number
 from medclip_debias.reporting.learned_from import Learned, learned
 from medclip_debias.reporting.pair_classes import SAMPLE, Judged, judged
 from medclip_debias.training.fields import READERS
@@ -215,7 +215,7 @@ def correction_part(
     if training is None:
         return shown
     try:
-        _fill(shown, training, int(dig(settings, "train.batch_size") or 64))
+        _fill(shown, training, int(at(settings, "train", "batch_size") or 64))
     except (UserError, TypeError, ValueError) as error:  # settings may hold anything
         shown.missing = f"Not all can be shown. {error}"
     shown.quotes = not training.synthetic and bool(shown.ends or shown.pairs)

@@ -16,8 +16,8 @@ import torch
 from medclip_debias.data.loader import TrainingStudies
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError, explained
-from medclip_debias.evaluation.catalogue import value_at
 from medclip_debias.losses.objective import Objective, build_objective, loss_settings
+from medclip_debias.reporting.content import at
 from medclip_debias.training.fields import RunData
 
 PRIVATE = (
@@ -64,7 +64,7 @@ def learned(
             "This folder holds an evaluation, not a training run (no settings.yaml), so it is not "
             "known what was corrected."
         )
-    wanted = value_at(settings, "provenance.data_hash")
+    wanted = at(settings, "provenance", "data_hash")
     path = given or Path(str(settings.get("prepared")))
     if given is None and (not wanted or not (path / "meta.json").is_file()):
         return None, (
@@ -98,15 +98,15 @@ def learned(
 def _run_data(folder: Path, settings: Mapping[str, Any], prepared: PreparedSet) -> RunData:
     where = str(folder / "settings.yaml")
     loss = loss_settings(settings.get("loss") or {}, where)
-    text = value_at(settings, "model.text.folder")
-    two_view = value_at(settings, "train.task") == "two_view"
+    text = at(settings, "model", "text", "folder")
+    two_view = at(settings, "train", "task") == "two_view"
     return RunData(
         objective=build_objective(loss),
         settings=loss,
         prepared=prepared,
         studies=TrainingStudies.of(prepared, text=not two_view),
         text_folder=Path(text) if text else None,
-        max_tokens=int(value_at(settings, "model.text.max_tokens") or 64),
+        max_tokens=int(at(settings, "model", "text", "max_tokens") or 64),
         device=torch.device("cpu"),
         where=where,
     )

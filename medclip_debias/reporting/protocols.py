@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from medclip_debias.evaluation.presets import preset_lines
-from medclip_debias.reporting.content import Rows, dig, interval, number
+from medclip_debias.errors import explained
+from medclip_debias.evaluation.catalogue import CHANCE
+from medclip_debias.evaluation.table import Results
+from medclip_debias.reporting.content import Rows, interval, number
 from medclip_debias.reporting.supervised import HEAD, supervised_rows
 
-Results = Mapping[str, Any]
-_WAYS = {
-    "report_to_image": "report to image",
-    "image_to_report": "image to report",
-    "sentence_to_image": "sentence to image",
-    "image_to_sentence": "image to sentence",
-    "box_to_sentence": "box to sentence",
-    "sentence_to_box": "sentence to box",
-}
+_PLACES = (5, 10, 100)
 
 
 @dataclass(frozen=True)
@@ -74,37 +69,53 @@ def result_sections(run: Path, results: Results) -> list[Section]:
         results: content of its ``results.json``.
 
     Raises:
-        UserError: a file beside it is damaged, or is a link.
+        UserError: the results or a file beside them are damaged, or a file is a link.
     """
-    zero = results.get("zero_shot") or {}
-    sections = [
-        Section(
-            "Zero-shot classification, per class",
-            [*_class_tables(zero), *_label_tables(run, results), *_decision_tables(zero)],
-            _missing_lines(zero),
-            _reliability(zero),
-        ),
-        Section("Phrase grounding, per category", list(_grounding_tables(results))),
-        Section("Retrieval, in detail", list(_retrieval_tables(results))),
-        Section("The same predictions by other papers' protocols", [_presets(results)]),
-    ]
+    with explained(
+        f"{run / 'results.json'}: its details are damaged; run 'evaluate' again",
+        *(AttributeError, KeyError, TypeError, ValueError),
+    ):
+        zero = results.details("zero_shot")
+        classes = [*_class_tables(results), *_label_tables(run, results), *_decisions(results)]
+        sections = [
+            Section(
+                "Zero-shot classification, per class",
+                classes,
+                _missing_lines(zero),
+                _reliability(results),
+            ),
+            Section("Phrase grounding, per category", list(_grounding_tables(results))),
+            Section("Retrieval, in detail", list(_retrieval_tables(results))),
+            Section("The same predictions by other papers' protocols", [_presets(results)]),
+        ]
     kept = [Section(s.title, [t for t in s.tables if t.rows], s.lines, s.plots) for s in sections]
     return [section for section in kept if section.tables or section.lines]
 
 
-def _values(part: Mapping[str, Any], keys: Sequence[str], digits: int = 3) -> list[str]:
-    """Value and interval of each key."""
+def _values(
+    results: Results,
+    protocol: str,
+    metrics: Sequence[str],
+    of_class: str | None = None,
+    group: str | None = None,
+    digits: int = 3,
+) -> list[str]:
+    """Value and interval of each metric."""
     return [
         cell
-        for key in keys
-        for cell in (number(part.get(key), digits), interval(dig(part, f"interval.{key}"), digits))
+        for metric in metrics
+        for cell in (
+            number(results.value(protocol, metric, of_class, group), digits),
+            interval(results.interval(protocol, metric, of_class, group), digits),
+        )
     ]
 
 
 # ------------------------------------------------------------------------- classification
 
 
-def _class_tables(zero: Results) -> Iterator[Table]:
+def _class_tables(results: Results) -> Iterator[Table]:
+    zero = results.details("zero_shot")
     classes = zero.get("classes") or {}
     yield Table(
         "Classes",
@@ -112,34 +123,34 @@ def _class_tables(zero: Results) -> Iterator[Table]:
         [
             [
                 name,
-                *(number(c.get(key)) for key in ("positive", "negative", "left_out")),
-                *_values(c, ("auc", "accuracy", "balanced_accuracy")),
+                *(number(counts.get(key)) for key in ("positive", "negative", "left_out")),
+                *_values(results, "zero_shot", ("auc", "accuracy", "balanced_accuracy"), name),
             ]
-            for name, c in classes.items()
+            for name, counts in classes.items()
         ],
         "Each image is scored against a sentence that states the finding and one that denies it"
         " (the prompts are under Provenance). Left out: images whose label is uncertain or blank,"
         " under the label policy of this evaluation.",
     )
-    chance = zero.get("contradiction_chance")
+    chance = results.value("zero_shot", "contradiction_rate", None, CHANCE)
     random = f" (scores in random order: {number(chance)})" if chance else ""
     yield Table(
         "Each side of the prompts alone",
         "class | AUC of 'X' alone (POS) | 95% | of 'no X' alone (NEG) | 95% | of both (PNC) | 95%"
         " | contradictions | 95%",
-        _side_rows(zero),
+        _side_rows(results),
         "NEG counts a low score of 'no X' as the finding; 0.5 is chance, less is worse than chance."
         " Contradictions: share of all images whose two highest-scoring sides, among 'X' and"
         f" 'no X' of every class, are of this one class; in the last row of any{random}.",
         total=True,
     )
+    precise = results.by_class("zero_shot", "average_precision")
     yield Table(
         "Average precision, F1 and calibration",
         "class | average precision | 95% | F1 | 95% | ECE | 95%",
         [
-            [name, *_values(c, ("average_precision", "f1", "ece"))]
-            for name, c in classes.items()
-            if c.get("average_precision") is not None
+            [name, *_values(results, "zero_shot", ("average_precision", "f1", "ece"), name)]
+            for name in precise
         ],
         "F1: at the threshold that was best on the validation images. ECE: expected calibration"
         " error of sigmoid(g2 x difference), 15 bins; lower is better.",
@@ -151,16 +162,18 @@ def _class_tables(zero: Results) -> Iterator[Table]:
     rows = [
         [
             name,
-            number(c["images"]),
-            number(c["recall"]),
+            number(own["images"]),
+            number(results.value("zero_shot", "multiclass_recall", name)),
             *(number(value, 0 if float(value).is_integer() else 1) for value in counts),
         ]
-        for (name, c), counts in answers
+        for (name, own), counts in answers
     ]
     if rows:
+        whole = results.value("zero_shot", "multiclass_accuracy")
+        chance = results.value("zero_shot", "multiclass_accuracy", None, CHANCE)
         yield Table(
-            f"Which class? {number(several['accuracy'])} right of {number(several['images'])}"
-            f" images (chance {number(several['chance'])})",
+            f"Which class? {number(whole)} right of {number(several['images'])} images (chance"
+            f" {number(chance)})",
             " | ".join(["class", "images", "recall", *(row[0] for row in rows)]),
             rows,
             "Images of exactly one class; the prediction is the class whose positive prompts score"
@@ -169,26 +182,26 @@ def _class_tables(zero: Results) -> Iterator[Table]:
         )
 
 
-def _side_rows(zero: Results) -> Rows:
+def _side_rows(results: Results) -> Rows:
     """Empty where no side was measured; refused classes have a contradiction rate all the same."""
-    if zero.get("mean_auc_positive") is None:
+    if results.value("zero_shot", "mean_auc_positive") is None:
         return []
-    keys = ("auc_positive", "auc_negative", "auc", "contradiction_rate")
-    overall = ("mean_auc_positive", "mean_auc_negative", "mean_auc", "contradiction_rate")
-    refused = (zero.get("refused") or {}).items()
-    parts = [*(zero.get("classes") or {}).items()]
-    parts += [(name, c) for name, c in refused if c.get("contradiction_rate") is not None]
-    return [*([name, *_values(c, keys)] for name, c in parts), ["all", *_values(zero, overall)]]
+    metrics = ("auc_positive", "auc_negative", "auc", "contradiction_rate")
+    means = ("mean_auc_positive", "mean_auc_negative", "mean_auc", "contradiction_rate")
+    names = results.by_class("zero_shot", "auc") | results.by_class("zero_shot", metrics[-1])
+    rows = [[name, *_values(results, "zero_shot", metrics, name)] for name in names]
+    return [*rows, ["all", *_values(results, "zero_shot", means)]]
 
 
 def _label_tables(run: Path, results: Results) -> Iterator[Table]:
     counts = ("present", "absent", "uncertain", "blank", "contradictory")
+    label_map = results.details("zero_shot").get("label_map") or {}
     yield Table(
-        f"Labels by the label map '{dig(results, 'zero_shot.label_map.name')}'",
+        f"Labels by the label map '{label_map.get('name')}'",
         f"class | columns of the archive | {' | '.join(counts[:-1])} | of them contradictory",
         [
             [name, str(made["rule"]), *(number(made[count]) for count in counts)]
-            for name, made in (dig(results, "zero_shot.label_map.classes") or {}).items()
+            for name, made in (label_map.get("classes") or {}).items()
         ],
         words=2,
     )
@@ -204,22 +217,27 @@ def _label_tables(run: Path, results: Results) -> Iterator[Table]:
     )
 
 
-def _decision_tables(zero: Results) -> Iterator[Table]:
-    decided = zero.get("decisions") or {}
+def _decisions(results: Results) -> Iterator[Table]:
+    decided = results.details("zero_shot").get("decisions") or {}
     rows = []
-    for name, c in (decided.get("classes") or {}).items():
-        shares, sets = c["prevalence"], c["sets"]
+    for name, own in (decided.get("classes") or {}).items():
+        shares = own["prevalence"]
+
+        def cells(stage: str, metric: str, of_class: str = name) -> list[str]:
+            return _values(results, "zero_shot", [metric], of_class, f"decisions, {stage}")
+
+        slope = results.value("zero_shot", "slope", name, "decisions, probabilities")
         rows.append(
             [
                 name,
                 number(shares["validation"]),
                 f"{number(shares['target'])} ({shares['from']})",
                 number(shares["observed"]),
-                number(dig(c, "uncalibrated.ece")),
-                *_values(c["probabilities"], ["ece"]),
-                number(dig(c, "probabilities.slope"), 2),
-                *_values(sets, ["coverage"]),
-                number(sets["abstention"]),
+                cells("uncalibrated", "ece")[0],
+                *cells("probabilities", "ece"),
+                number(slope, 2),
+                *cells("sets", "coverage"),
+                cells("sets", "abstention")[0],
             ]
         )
     if rows:
@@ -237,7 +255,7 @@ def _decision_tables(zero: Results) -> Iterator[Table]:
         )
 
 
-def _missing_lines(zero: Results) -> list[str]:
+def _missing_lines(zero: Mapping[str, Any]) -> list[str]:
     """What was not measured, and why."""
     decided, several = zero.get("decisions") or {}, zero.get("multiclass") or {}
     lines = [f"Decisions: {decided['reason']}."] if decided.get("reason") else []
@@ -252,17 +270,17 @@ def _missing_lines(zero: Results) -> list[str]:
     ]
 
 
-def _reliability(zero: Results) -> list[tuple[Any, str, str]]:
+def _reliability(results: Results) -> list[tuple[Any, str, str]]:
     """A reliability diagram for each class that has one."""
     from medclip_debias.reporting.plots import reliability
 
     shown = []
-    for name, c in (zero.get("classes") or {}).items():
-        if c.get("reliability"):
-            ece = number(c.get("ece"))
-            images = number(sum(int(each["images"]) for each in c["reliability"]))
+    for name, own in (results.details("zero_shot").get("classes") or {}).items():
+        if own.get("reliability"):
+            ece = number(results.value("zero_shot", "ece", name))
+            images = number(sum(int(each["images"]) for each in own["reliability"]))
             caption = f"ECE {ece}, {images} images; a mark's area: its images"
-            plot = reliability(c["reliability"], f"Reliability diagram of {name}, ECE {ece}")
+            plot = reliability(own["reliability"], f"Reliability diagram of {name}, ECE {ece}")
             shown.append((plot, name, caption))
     return shown
 
@@ -271,16 +289,23 @@ def _reliability(zero: Results) -> list[tuple[Any, str, str]]:
 
 
 def _grounding_tables(results: Results) -> Iterator[Table]:
-    grounding = results.get("grounding") or {}
-    groups = [*(grounding.get("categories") or {}).items()]
-    if len(groups) > 1:
-        groups.append(("All", grounding))
-    denied = dig(grounding, "not_groundable.phrases") or 0
+    def groups(kind: str) -> dict[str, str | None]:
+        return dict(results.groups("grounding", "cnr", kind))
+
+    def cells(group: str | None, metrics: Sequence[str], digits: int = 3) -> list[str]:
+        return _values(results, "grounding", metrics, None, group, digits)
+
+    def phrases(group: str | None) -> str:
+        row = results.row("grounding", "cnr", None, group)
+        return number(None if row is None else row["n"])
+
+    categories = groups("category")
+    if len(categories) > 1:
+        categories["All"] = None
+    denied = results.details("grounding").get("not_groundable") or 0
     further = (
         f" {number(denied)} further phrases say that something is absent or normal; they are"
         " reported apart in results.json."
-        if denied
-        else ""
     )
     yield Table(
         "Categories",
@@ -289,24 +314,25 @@ def _grounding_tables(results: Results) -> Iterator[Table]:
         [
             [
                 name,
-                number(c["phrases"]),
-                number(c["area"], 2),
-                *_values(c, ["cnr"], 2),
-                number(c["cnr_signed"], 2),
-                *_values(c, ["miou"]),
-                number(c["miou_middle"]),
-                *_values(c, ["pointing_game"]),
+                phrases(group),
+                number(results.value("grounding", "area", None, group), 2),
+                *cells(group, ["cnr"], 2),
+                cells(group, ["cnr_signed"], 2)[0],
+                *cells(group, ["miou"]),
+                cells(group, ["miou_middle"])[0],
+                *cells(group, ["pointing_game"]),
             ]
-            for name, c in groups
+            for name, group in categories.items()
         ],
         "Each sentence's region scores, at the original image's resolution, against the boxes that"
         " radiologists (or the phantom's truth) gave it. Area: the boxes' share of the image."
-        + further,
-        total=len(groups) > 1,
+        + further
+        * bool(denied),
+        total=len(categories) > 1,
     )
-    for title, division in (
-        ("By box area", "areas"),
-        ("By how many training studies say the sentence", "sentence_frequency"),
+    for title, kind in (
+        ("By box area", "area"),
+        ("By how many training studies say the sentence", "frequency"),
     ):
         yield Table(
             title,
@@ -314,60 +340,64 @@ def _grounding_tables(results: Results) -> Iterator[Table]:
             [
                 [
                     name.replace("_", " "),
-                    number(c["phrases"]),
-                    *_values(c, ["cnr"], 2),
-                    *_values(c, ["miou", "pointing_game"]),
+                    phrases(group),
+                    *cells(group, ["cnr"], 2),
+                    *cells(group, ["miou", "pointing_game"]),
                 ]
-                for name, c in (grounding.get(division) or {}).items()
+                for name, group in groups(kind).items()
             ],
         )
 
 
 def _retrieval_tables(results: Results) -> Iterator[Table]:
-    boxes = results.get("retrieval") or {}
+    boxes = results.details("retrieval")
     pairs = (
         f"{number(boxes['phrases'])} box-sentence pairs, {number(boxes['distinct_sentences'])}"
         " distinct sentences. "
-        if "distinct_sentences" in boxes
+        if boxes
         else ""
     )
-    yield _ranks("Boxes and sentences", [boxes], (10, 50, 100), pairs)
-    studies = results.get("study_retrieval") or {}
-    kinds = [studies.get(kind) or {} for kind in ("report", "sentence")]
-    yield _ranks("Whole studies", kinds, (1, 5, 10, 50, 100))
+    ways = ("box to sentence", "sentence to box")
+    yield _ranks("Boxes and sentences", results, "retrieval", [ways], (10, 50, 100), pairs)
+    kinds = [
+        ("report to image", "image to report"),
+        ("sentence to image", "image to sentence"),
+    ]
+    yield _ranks("Whole studies", results, "study_retrieval", kinds, (1, 5, 10, 50, 100))
+    rows = []
+    for way, group in (("report to image", "report to image"), ("image to report", None)):
+        found = [results.row("study_retrieval", f"precision_at_{k}", None, group) for k in _PLACES]
+        floor = results.value("study_retrieval", "precision_at_5", None, CHANCE)
+        if found[0] is not None:
+            values = (number(None if row is None else row["value"]) for row in found)
+            rows.append([way, number(found[0]["n"]), *values, number(floor)])
     yield Table(
         "Precision by class",
         "query to answer | queries | P@5 | P@10 | P@100 | chance",
-        [
-            [
-                _WAYS.get(way, way),
-                number(part["queries"]),
-                *(number(part[f"precision_at_{k}"]) for k in (5, 10, 100)),
-                number(part["chance"]),
-            ]
-            for way, part in (studies.get("class_precision") or {}).items()
-        ],
+        rows,
         "Share of the first K studies that have the query's positive labels; the own study is no"
         " answer.",
     )
 
 
-def _ranks(title: str, kinds: Sequence[Results], places: Sequence[int], pairs: str = "") -> Table:
+def _ranks(
+    title: str,
+    results: Results,
+    protocol: str,
+    kinds: Sequence[Sequence[str]],
+    places: Sequence[int],
+    pairs: str = "",
+) -> Table:
     """Recalls and median rank of each direction, strict and lenient."""
-    rows = [
-        [
-            mode,
-            words,
-            number(part[way].get("queries")),
-            *(number(part[way].get(f"recall_at_{k}")) for k in places),
-            number(part[way]["median_rank"], 1),
-        ]
-        for kind in kinds
-        for mode in ("strict", "lenient")
-        if (part := kind.get(mode))
-        for way, words in _WAYS.items()
-        if way in part
-    ]
+    rows = []
+    for ways in kinds:
+        for mode, way in product(("strict", "lenient"), ways):
+            group = f"{mode}, {way}"
+            rank = results.row(protocol, "median_rank", None, group)
+            if rank is not None:
+                shares = (results.value(protocol, f"recall_at_{k}", None, group) for k in places)
+                cells = [mode, way, number(rank["n"]), *map(number, shares)]
+                rows.append([*cells, number(rank["value"], 1)])
     recalls = " | ".join(f"R@{k}" for k in places)
     return Table(
         title,
@@ -381,19 +411,14 @@ def _ranks(title: str, kinds: Sequence[Results], places: Sequence[int], pairs: s
 
 
 def _presets(results: Results) -> Table:
+    """Preset, part, metrics and what it does, one row a part; empty where none was asked for."""
     return Table(
         "Presets",
         "preset | part | metrics | what it does",
-        preset_rows(results),
+        [
+            [name, protocol.replace("_", " "), line, results["presets"][name]["about"]]
+            for name, protocol, line in results.preset_lines()
+        ],
         "Without intervals. What differs: docs/protocols.md.",
         words=4,
     )
-
-
-def preset_rows(results: Results) -> Rows:
-    """Preset, part, metrics and what it does, one row a part; empty where none was asked for."""
-    return [
-        [name, part.replace("_", " "), line, preset["about"]]
-        for name, preset in (results.get("presets") or {}).items()
-        for part, line in preset_lines(preset).items()
-    ]

@@ -12,7 +12,7 @@ from typing import Any
 
 from medclip_debias.errors import ReportedWarning, UserError, explained
 from medclip_debias.evaluation.retrieval_examples import FOLDER
-from medclip_debias.evaluation.schema import read_results
+from medclip_debias.evaluation.table import Results, read_results
 from medclip_debias.files import read_json, read_text
 from medclip_debias.reporting.content import number
 from medclip_debias.reporting.plots import data_address
@@ -44,7 +44,7 @@ def read_run(run: Path) -> dict[str, Any]:
         "settings_text": text,
         "metrics": read_metrics(run / "metrics.csv"),
         "validation": read_metrics(run / "validation.csv"),
-        "results": read_results(results) if results.is_file() else {},
+        "results": read_results(results) if results.is_file() else Results(),
         "heatmaps": read_heatmaps(run / "heatmaps"),
         "retrieval": read_retrieval(run / FOLDER),
     }

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.table import Results
 from medclip_debias.files import read_json
-from medclip_debias.reporting.content import Rows, dig, interval, number
+from medclip_debias.reporting.content import Rows, at, interval, number
 from medclip_debias.reporting.run_files import check_own
 
 LINEAR = "linear at 1"
@@ -22,7 +23,7 @@ HEAD += ("linear probe", "95%", "supervised", "95%")
 _SIDES = ("auc_positive", "auc_negative", "auc")
 
 
-def supervised_rows(run: Path, results: Mapping[str, Any]) -> Rows:
+def supervised_rows(run: Path, results: Results) -> Rows:
     """Per class the columns of `HEAD`; empty without a probe and a supervised network.
 
     Files of another set or split than the results are left out: their AUCs are of other images.
@@ -35,7 +36,10 @@ def supervised_rows(run: Path, results: Mapping[str, Any]) -> Rows:
     Raises:
         UserError: a file is damaged, or is a link.
     """
-    zero = dig(results, "zero_shot.classes") or {}
+    counts = results.details("zero_shot").get("classes") or {}
+    zero = {
+        name: {side: results.value("zero_shot", side, name) for side in _SIDES} for name in counts
+    }
     probe = _classes(run / "probe" / "probe.json", results)
     linear = {name: values[LINEAR] for name, values in probe.items() if LINEAR in values}
     supervised = _classes(run / "supervised.json", results)
@@ -43,11 +47,11 @@ def supervised_rows(run: Path, results: Mapping[str, Any]) -> Rows:
         return []
     rows = []
     for name, values in zero.items():
-        counts = f"{number(values.get('positive'))} / {number(values.get('negative'))}"
-        row = [name, counts, *(number(values.get(side)) for side in _SIDES)]
-        row.append(interval(dig(values, "interval.auc")))
+        judged = " / ".join(number(counts[name].get(key)) for key in ("positive", "negative"))
+        row = [name, judged, *(number(values[side]) for side in _SIDES)]
+        row.append(interval(results.interval("zero_shot", "auc", name)))
         for other in (linear.get(name), supervised.get(name)):
-            row += [number(dig(other or {}, "auc")), interval(dig(other or {}, "interval"))]
+            row += [number(at(other or {}, "auc")), interval(at(other or {}, "interval"))]
         rows.append(row)
     shown = [column for column in (zero, linear, supervised) if column]
     common = [name for name in zero if all(name in column for column in shown)]

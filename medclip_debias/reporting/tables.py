@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.evaluation.catalogue import METRICS, Metric
+from medclip_debias.evaluation.table import Results
 from medclip_debias.files import write_text
 from medclip_debias.markdown import markdown_table, one_line, plain_words
-from medclip_debias.reporting.content import dig, few_patients, interval, number, patients_of
+from medclip_debias.reporting.content import at, few_patients, interval, number, patients_of
 
 _TEX = {
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
@@ -104,7 +105,7 @@ def _ampersands(cells: Sequence[str]) -> str:
 # ------------------------------------------------------------------------------- of runs
 
 
-def results_table(runs: Mapping[str, Mapping[str, Any]]) -> PrintedTable:
+def results_table(runs: Mapping[str, Results]) -> PrintedTable:
     """Every metric of one run or of several, with 95% intervals.
 
     Args:
@@ -118,32 +119,32 @@ def results_table(runs: Mapping[str, Mapping[str, Any]]) -> PrintedTable:
     return PrintedTable(("metric", *runs), tuple(rows), _caption(list(runs.values())))
 
 
-def _cell(metric: Metric, results: Mapping[str, Any]) -> str:
-    value = dig(results, metric.key)
+def _cell(metric: Metric, results: Results) -> str:
+    value = results.value(metric.protocol, metric.name)
     if value is None:
         return ""
-    bounds = dig(results, metric.interval_key)
+    bounds = results.interval(metric.protocol, metric.name)
     shown = number(float(value), metric.digits)
     return f"{shown} ({interval(bounds, metric.digits)})" if bounds else shown
 
 
-def _caption(runs: Sequence[Mapping[str, Any]]) -> str:
+def _caption(runs: Sequence[Results]) -> str:
     splits = ", ".join(dict.fromkeys(str(run.get("split")) for run in runs))
     data = ", ".join(dict.fromkeys(str(run.get("data_hash"))[:16] for run in runs))
     models = ", ".join(str(run.get("model_hash")) for run in runs)
     text = f"Split {splits} of data {data}; model {models}."
-    if any(dig(run, "options.bootstrap.resamples") for run in runs):
+    if any(run.resamples for run in runs):
         text += " In brackets 95% intervals, expanded percentile bootstrap over patients."
         if few := few_patients(count for run in runs for count in patients_of(run)):
             text += f" {few}"
     for note in dict.fromkeys(note for run in runs for note in run.get("notes") or ()):
         text += f" {note}"
-    if any(dig(run, "data.synthetic") for run in runs):
+    if any(at(run, "data", "synthetic") for run in runs):
         text += " Synthetic data: generated images and reports, no patient."
     return text
 
 
-def write_run_tables(folder: Path, name: str, results: Mapping[str, Any]) -> list[Path]:
+def write_run_tables(folder: Path, name: str, results: Results) -> list[Path]:
     """Write ``results.md`` and ``results.tex`` beside a run's report; return their paths."""
     table = results_table({name: results})
     paths = [folder / "results.md", folder / "results.tex"]

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from medclip_debias.evaluation.catalogue import VALIDATION
-from medclip_debias.reporting.content import Rows, dig, number
+from medclip_debias.reporting.content import Rows, at, number
 from medclip_debias.reporting.plots import curve
 from medclip_debias.reporting.setting_sentences import (
     setting_words,
@@ -43,13 +43,13 @@ def training_rows(
     settings: Mapping[str, Any], results: Mapping[str, Any], metrics: Columns
 ) -> Rows:
     """What was trained on what, as rows of a name and sentences."""
-    counts = dig(results, "data.counts") or {}
-    splits = dig(results, "data.splits") or {}
-    architecture = settings.get("model") or dig(results, "model.architecture") or {}
-    preprocessing = settings.get("preprocessing") or dig(results, "model.preprocessing") or {}
+    counts = at(results, "data", "counts") or {}
+    splits = at(results, "data", "splits") or {}
+    architecture = settings.get("model") or at(results, "model", "architecture") or {}
+    preprocessing = settings.get("preprocessing") or at(results, "model", "preprocessing") or {}
     train = settings.get("train") or {}
     done = [step for step in metrics.get("step", []) if step is not None]
-    best = dig(results, "model.provenance.best_step")
+    best = at(results, "model", "provenance", "best_step")
 
     def said(words: Callable[[], str]) -> str:
         """Sentences on settings, which may be anybody's."""
@@ -63,7 +63,7 @@ def training_rows(
         ["Prepared set", settings.get("prepared")],
         ["Counts", ", ".join(f"{number(v)} {_words(k)}" for k, v in counts.items() if _plain(v))],
         ["Images by split", ", ".join(f"{number(v)} {k}" for k, v in sorted(splits.items()))],
-        ["Starts from", dig(architecture, "start_from")],
+        ["Starts from", at(architecture, "start_from")],
         ["Image encoder", _image_encoder(architecture, results)],
         ["Text encoder", _text_encoder(architecture)],
         ["Similarity", setting_words(architecture.get("similarity") or "")],
@@ -85,11 +85,11 @@ def _words(key: str) -> str:
 
 def _archives(results: Mapping[str, Any]) -> Rows:
     """The source of the data; two rows where the model was trained on another set."""
-    trained = dig(results, "archives.model") or {}
-    if dig(results, "archives.relation") in (None, "same set") or not trained.get("kind"):
+    trained = at(results, "archives", "model") or {}
+    if at(results, "archives", "relation") in (None, "same set") or not trained.get("kind"):
         return [["Data source", _source(results)]]
     synthetic = ", synthetic" if trained.get("synthetic") else ""
-    relation = str(dig(results, "archives.relation"))
+    relation = str(at(results, "archives", "relation"))
     how = {"unknown": "whether it is the same archive is not known"}.get(relation, relation)
     return [
         ["Model trained on", f"{trained['kind']}{synthetic}"],
@@ -98,35 +98,37 @@ def _archives(results: Mapping[str, Any]) -> Rows:
 
 
 def _source(results: Mapping[str, Any]) -> Any:
-    kind = dig(results, "data.source")
-    if kind and dig(results, "data.synthetic"):
+    kind = at(results, "data", "source")
+    if kind and at(results, "data", "synthetic"):
         return f"{kind}, synthetic: generated images and reports, no patient"
     return kind
 
 
 def _image_encoder(architecture: Mapping[str, Any], results: Mapping[str, Any]) -> str:
-    words = [str(dig(architecture, "image.arch") or "")]
-    grid = dig(results, "model.grid")
+    words = [str(at(architecture, "image", "arch") or "")]
+    grid = at(results, "model", "grid")
     if grid:
         words.append(f"{grid[0]} x {grid[1]} regions")
-    if dig(results, "model.parameters"):
-        words.append(f"{number(dig(results, 'model.parameters'))} parameters with the text encoder")
-    if dig(architecture, "dim"):
-        words.append(f"shared vectors of {dig(architecture, 'dim')} numbers")
+    if at(results, "model", "parameters"):
+        words.append(
+            f"{number(at(results, 'model', 'parameters'))} parameters with the text encoder"
+        )
+    if at(architecture, "dim"):
+        words.append(f"shared vectors of {architecture['dim']} numbers")
     if not words[0]:
         return ", ".join(word for word in words if word)
-    start = dig(architecture, "image.weights") or "random weights (no pretraining)"
+    start = at(architecture, "image", "weights") or "random weights (no pretraining)"
     return ", ".join(words) + f"; starts from {start}"
 
 
 def _text_encoder(architecture: Mapping[str, Any]) -> str:
-    folder, most = dig(architecture, "text.folder"), dig(architecture, "text.max_tokens")
+    folder, most = at(architecture, "text", "folder"), at(architecture, "text", "max_tokens")
     reads = f"; reads up to {most} tokens of a sentence" if most else ""
     return f"from {folder}{reads}" if folder else ""
 
 
 def _input(preprocessing: Mapping[str, Any]) -> str:
-    side, size = preprocessing.get("input_size"), dig(preprocessing, "prepare.size")
+    side, size = preprocessing.get("input_size"), at(preprocessing, "prepare", "size")
     return f"{side} x {side} pixels out of {size} x {size}" if side and size else ""
 
 

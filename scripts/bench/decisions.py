@@ -14,7 +14,6 @@ RUN2, of the same model on another set, every class is calibrated on all of RUN 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from medclip_debias.evaluation.decisions.calibration import FittedClass, fit_cla
 from medclip_debias.evaluation.decisions.probability import Unfit
 from medclip_debias.evaluation.decisions.quality import qualities
 from medclip_debias.evaluation.decisions.shift import estimated_prevalence
+from medclip_debias.evaluation.table import read_results
 
 HERE, THERE, COVERAGE = 0.4, 0.05, 0.9
 METHODS = ("platt", "temperature", "isotonic")
@@ -116,8 +116,8 @@ def elsewhere(run: Path, other: Path) -> None:
         *("ECE at RUN2's share", "coverage", "with the finding", "without"),
     ]
     print(f"| {' | '.join(names)} |\n| --- |{' ---: |' * (len(names) - 1)}")
-    scale = json.loads((run / "results.json").read_text())["zero_shot"]["scale"]
-    for finding in json.loads((other / "results.json").read_text())["zero_shot"]["classes"]:
+    scale = read_results(run / "results.json").details("zero_shot")["scale"]
+    for finding in read_results(other / "results.json").by_class("zero_shot", "auc"):
         here, there = read(run, finding), read(other, finding)
         truth = {"x": here["label"].to_numpy()}
         fitted = fit_classes("platt", {"x": here["score"].to_numpy()}, truth)[0]["x"]
@@ -147,12 +147,12 @@ def main() -> None:
     if given.elsewhere:
         elsewhere(given.run, given.elsewhere)
         return
-    results = json.loads((given.run / "results.json").read_text())
+    results = read_results(given.run / "results.json")
     table = read(given.run, given.finding)
     rng = np.random.default_rng(0)
-    scale = results["zero_shot"]["scale"]
+    scale = results.details("zero_shot")["scale"]
     parts = [replicate(rng, table, scale) for _ in range(given.replicates)]
-    auc = results["zero_shot"]["classes"][given.finding]["auc"]
+    auc = results.value("zero_shot", "auc", given.finding)
     sizes = {name: np.mean([p["sizes", ""][name] for p in parts]) for name in parts[0]["sizes", ""]}
     print(
         f"{given.finding}, AUC {auc:.3f}; {given.replicates} replicates, images on average: "

@@ -8,13 +8,11 @@ One pass of `medclip-debias evaluate --preset all`; writes markdown tables to st
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from medclip_debias.evaluation.catalogue import value_at
 from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate
+from medclip_debias.evaluation.table import Results
 
 COLUMNS = {
     "zero_shot": {
@@ -39,31 +37,31 @@ COLUMNS = {
     },
 }
 OURS = {
-    "zero_shot.auc": "mean_auc",
-    "zero_shot.one_of_several": "multiclass.accuracy",
-    "study_retrieval.candidates": "studies",
+    "zero_shot.auc": ("mean_auc", None),
+    "zero_shot.one_of_several": ("multiclass_accuracy", None),
+    "study_retrieval.candidates": ("studies", None),
     **{
-        f"study_retrieval.recall_at_{k}": f"report.strict.image_to_report.recall_at_{k}"
+        f"study_retrieval.recall_at_{k}": (f"recall_at_{k}", "strict, image to report")
         for k in (1, 5, 10)
-    },
-    **{
-        f"study_retrieval.precision_at_{k}": f"class_precision.image_to_report.precision_at_{k}"
-        for k in (5, 10)
     },
 }
 """Where our own metric stands, if not under the preset's name."""
 
 
-def table(part: str, results: Mapping[str, Any]) -> str:
+def table(part: str, results: Results) -> str:
     """One row a preset that has the part, ours first."""
-    own = results.get(part) or {}
-    rows: dict[str, Mapping[str, Any]] = {
-        "ours": {k: value_at(own, OURS.get(f"{part}.{k}", k)) for k in COLUMNS[part].values()}
-    }
-    rows |= {name: found[part] for name, found in results["presets"].items() if part in found}
     lines = [f"| {part} | {' | '.join(COLUMNS[part])} |", "| --- " * (len(COLUMNS[part]) + 1) + "|"]
-    for name, found in rows.items():
-        values = [found.get(key) for key in COLUMNS[part].values()]
+    for name in ("ours", *results["presets"]):
+        group, counts = f"preset {name}", results["presets"].get(name, {}).get(part)
+        if name == "ours":
+            group, counts = "", results.details(part)
+        if counts is None:
+            continue
+        values: list[float | int | None] = []
+        for key in COLUMNS[part].values():
+            metric, within = OURS.get(f"{part}.{key}", (key, None)) if not group else (key, group)
+            value = results.value(part, metric, None, within)
+            values.append(counts.get(metric) if value is None else value)
         cells = [
             "" if v is None else f"{v:.3f}" if isinstance(v, float) else str(v) for v in values
         ]

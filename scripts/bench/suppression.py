@@ -27,6 +27,7 @@ from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Request
 from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
 from medclip_debias.evaluation.protocols.sentence_boxes import SentenceBoxes, sentence_statistics
+from medclip_debias.evaluation.table import Row
 from medclip_debias.grounding.counterparts import Reader
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.grounding.settings import Sharpen, SuppressionSettings
@@ -51,6 +52,12 @@ def interval(found: Any) -> str:
     return "" if found is None else f" [{found[0]:.3f}, {found[1]:.3f}]"
 
 
+def with_interval(row: Row | None) -> str:
+    """A measured number and its interval."""
+    assert row is not None
+    return f"{row.value:.3f}{interval(None if row.low is None else (row.low, row.high))}"
+
+
 def suppression_rows(
     model: Any, data: PreparedSet, draw: Draw, phrases: Path | None
 ) -> Iterator[list[str]]:
@@ -63,11 +70,9 @@ def suppression_rows(
     for aim, share in AIMS:
         settings = SuppressionSettings(aim=aim, share=share)
         options = EvaluationOptions(suppression=settings)
-        results = measured(model, data, options, draw, phrases)["sentence_boxes"].results
-        own = [f"{results[name]:.3f}{interval(results['interval'][name])}" for name in names]
-        yield [f"{aim} {share}", str(results["rule"]["evidence"]), *own]
-    plain = results["without_suppression"]
-    ci = interval(plain["interval"]["box_f1_0.3"])
+        results = measured(model, data, options, draw, phrases)["sentence_boxes"]
+        own = [with_interval(results.row(name)) for name in names]
+        yield [f"{aim} {share}", str(results.details["rule"]["evidence"]), *own]
     yield [
         "no suppression",
         "",
@@ -76,7 +81,7 @@ def suppression_rows(
         "0",
         "1",
         "0",
-        f"{plain['box_f1_0.3']:.3f}{ci}",
+        with_interval(results.row("box_f1_0.3", group="without suppression")),
         "",
         "",
         "",
@@ -129,12 +134,12 @@ def dice_rows(
 ) -> Iterator[list[str]]:
     """The Dice coefficient of plain maps by each rule."""
     options = EvaluationOptions(suppression_from="none")
-    results = measured(model, data, options, draw, phrases)["grounding"].results
+    results = measured(model, data, options, draw, phrases)["grounding"]
     yield ["rule", "share of the range", "Dice"]
-    for rule, share in results["dice"]["share_of_range"].items():
+    for rule, share in results.details["dice"]["share_of_range"].items():
         if share is not None:
             name = f"dice_{rule}"
-            yield [rule, f"{share}", f"{results[name]:.3f}{interval(results['interval'][name])}"]
+            yield [rule, f"{share}", with_interval(results.row(name))]
 
 
 def paired(point: float, change: Any, patients: list[str], draw: Draw) -> str:

@@ -232,8 +232,8 @@ def severity_auc(model: DualEncoder, place: PhantomFolder) -> dict[str, float]:
         data, severity_labels(data, place), prompts, LabelPolicy(), validation="not chosen here"
     )
     encode(model, Network(model, data), [protocol], batch_size=64)
-    found = protocol.measure(Draw(0)).results["classes"]
-    each = {name: float(found[name]["auc"]) if name in found else 0.5 for name in PAIRS}
+    found = protocol.measure(Draw(0)).by_class("auc")
+    each = {name: found.get(name, 0.5) for name in PAIRS}
     result = {f"severity_{name}": value for name, value in each.items()}
     return {"severity_auc": float(np.mean(list(each.values()))), **result}
 

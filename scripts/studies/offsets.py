@@ -22,8 +22,8 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from medclip_debias.errors import UserError
-from medclip_debias.files import read_json
-from studies.pooled import paired, results_of, student
+from medclip_debias.evaluation.table import Results
+from studies.pooled import paired, read_evaluation, results_of, student
 
 ONE_PROMPT = ("mean_auc_positive", "mean_auc_negative")
 SHOWN = {
@@ -55,8 +55,7 @@ def judged_again(folder: Path, methods: Sequence[str]) -> list[dict[str, Any]]:
 def stored(folder: Path, row: dict[str, Any]) -> dict[str, Any]:
     """What the grid measured of a cell, without offsets."""
     place = folder / "runs" / row["folder"] / "results.json"
-    found = read_json(place, "run the grid's experiment again, which measures what is gone")
-    return dict(found["zero_shot"])
+    return zero_shot_figures(read_evaluation(place))
 
 
 def with_offsets(folder: Path, row: dict[str, Any]) -> dict[str, Any]:
@@ -69,8 +68,13 @@ def with_offsets(folder: Path, row: dict[str, Any]) -> dict[str, Any]:
     asked |= {"options": EvaluationOptions.model_validate(options), "bootstrap": 0, "heatmaps": 0}
     model = folder / "runs" / Path(row["folder"]).parent / "model"
     with tempfile.TemporaryDirectory() as out:
-        found = evaluate(model, Path(row["run"]["prepared"]), Path(out), **asked)
-    return dict(found["zero_shot"])
+        return zero_shot_figures(evaluate(model, Path(row["run"]["prepared"]), Path(out), **asked))
+
+
+def zero_shot_figures(results: Results) -> dict[str, Any]:
+    """The figures that are compared, and the constants that were taken off."""
+    figures = {name: results.value("zero_shot", name) for name in (*ONE_PROMPT, *SHOWN)}
+    return figures | {"offsets": results.details("zero_shot")["offsets"]}
 
 
 def moved(cells: Sequence[dict[str, Any]]) -> float:

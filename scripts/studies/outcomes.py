@@ -24,39 +24,26 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from medclip_debias.errors import UserError
-from medclip_debias.files import read_json
-from studies.pooled import paired, results_of, student
+from medclip_debias.evaluation.table import Results
+from studies.pooled import paired, read_evaluation, results_of, student
 
-Read = Callable[[Mapping[str, Any]], float | None]
-
-
-def at(*keys: str) -> Read:
-    """Reads the number at a path of keys; None where there is none."""
-
-    def read(results: Mapping[str, Any]) -> float | None:
-        found = _at(results, *keys)
-        return None if found is None else float(found)
-
-    return read
+Read = Callable[[Results], float | None]
 
 
-def rare_classes(results: Mapping[str, Any]) -> float | None:
+def at(protocol: str, metric: str, group: str | None = None) -> Read:
+    """Reads a number of the whole or of a group; None where there is none."""
+    return lambda results: results.value(protocol, metric, None, group)
+
+
+def rare_classes(results: Results) -> float | None:
     """Mean AUC of the half of the classes that have the fewest positive images."""
-    classes = _at(results, "zero_shot", "classes") or {}
-    known = [one for one in classes.values() if one.get("auc") is not None]
-    fewest = sorted(known, key=lambda one: int(one["positive"]))[: len(known) // 2]
-    return mean(one["auc"] for one in fewest) if fewest else None
+    aucs = results.by_class("zero_shot", "auc")
+    counts = results.details("zero_shot").get("classes") or {}
+    fewest = sorted(aucs, key=lambda name: int(counts[name]["positive"]))[: len(aucs) // 2]
+    return mean(aucs[name] for name in fewest) if fewest else None
 
 
-def _at(results: Mapping[str, Any], *keys: str) -> Any:
-    found: Any = results
-    for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
-
-
-_SENTENCE, _REPORT = ("study_retrieval", "sentence"), ("study_retrieval", "report")
-_CLASSES = ("study_retrieval", "class_precision")
+_TEN = "recall_at_10"
 OUTCOMES: dict[str, Read] = {
     "AUC": at("zero_shot", "mean_auc"),
     "AUC, positive prompts alone": at("zero_shot", "mean_auc_positive"),
@@ -67,21 +54,21 @@ OUTCOMES: dict[str, Read] = {
     "accuracy": at("zero_shot", "accuracy"),
     "calibration error (ECE), lower is better": at("zero_shot", "ece"),
     "contradictions, lower is better": at("zero_shot", "contradiction_rate"),
-    "accuracy, one class of all": at("zero_shot", "multiclass", "accuracy"),
+    "accuracy, one class of all": at("zero_shot", "multiclass_accuracy"),
     "CNR": at("grounding", "cnr"),
     "mIoU": at("grounding", "miou"),
     "pointing game": at("grounding", "pointing_game"),
-    "box to sentence, recall@10": at("retrieval", "strict", "box_to_sentence", "recall_at_10"),
-    "sentence to box, recall@10": at("retrieval", "strict", "sentence_to_box", "recall_at_10"),
-    "boxes, recall, equal ones count": at("retrieval", "lenient", "recall"),
-    "image to report, recall@10": at(*_REPORT, "strict", "image_to_report", "recall_at_10"),
-    "report to image, recall@10": at(*_REPORT, "strict", "report_to_image", "recall_at_10"),
-    "reports, recall, equal ones count": at(*_REPORT, "lenient", "recall"),
-    "image to sentence, recall@10": at(*_SENTENCE, "strict", "image_to_sentence", "recall_at_10"),
-    "sentence to image, recall@10": at(*_SENTENCE, "strict", "sentence_to_image", "recall_at_10"),
-    "sentences, recall, equal ones count": at(*_SENTENCE, "lenient", "recall"),
-    "report to image, same class@10": at(*_CLASSES, "report_to_image", "precision_at_10"),
-    "image to report, same class@10": at(*_CLASSES, "image_to_report", "precision_at_10"),
+    "box to sentence, recall@10": at("retrieval", _TEN, "strict, box to sentence"),
+    "sentence to box, recall@10": at("retrieval", _TEN, "strict, sentence to box"),
+    "boxes, recall, equal ones count": at("retrieval", "recall", "lenient"),
+    "image to report, recall@10": at("study_retrieval", _TEN, "strict, image to report"),
+    "report to image, recall@10": at("study_retrieval", _TEN, "strict, report to image"),
+    "reports, recall, equal ones count": at("study_retrieval", "recall", "lenient"),
+    "image to sentence, recall@10": at("study_retrieval", _TEN, "strict, image to sentence"),
+    "sentence to image, recall@10": at("study_retrieval", _TEN, "strict, sentence to image"),
+    "sentences, recall, equal ones count": at("study_retrieval", "recall", "sentences, lenient"),
+    "report to image, same class@10": at("study_retrieval", "precision_at_10", "report to image"),
+    "image to report, same class@10": at("study_retrieval", "precision_at_10"),
 }
 
 
@@ -90,7 +77,6 @@ def by_truth(folder: Path, row: Mapping[str, Any], truth: Path) -> dict[str, flo
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.evaluation.encoding import Network, encode
     from medclip_debias.evaluation.protocol import Draw
-    from medclip_debias.experiments.trainings import auc_by_class
     from medclip_debias.models.load import load_model
     from studies.phantom_run import HEAD, TAIL, fine_classes
 
@@ -98,7 +84,7 @@ def by_truth(folder: Path, row: Mapping[str, Any], truth: Path) -> dict[str, flo
     model = load_model(folder / "runs" / Path(row["folder"]).parent / "model")
     fine = fine_classes(data, truth)
     encode(model, Network(model, data), [fine], batch_size=64)
-    each = list(auc_by_class({"zero_shot": fine.measure(Draw(0)).results}).values())
+    each = list(fine.measure(Draw(0)).by_class("auc").values())
     return {
         f"AUC, {len(each)} true classes of severity and place": mean(each),
         f"AUC, the {HEAD} most frequent of them": mean(each[:HEAD]),
@@ -124,7 +110,7 @@ def cells(
         if methods is not None and row["method"] not in methods:
             continue
         place = folder / "runs" / row["folder"] / "results.json"
-        results = read_json(place, "run the grid's experiment again, which measures what is gone")
+        results = read_evaluation(place)
         values = {name: read(results) for name, read in OUTCOMES.items()}
         if truth is not None:
             values |= by_truth(folder, row, truth)

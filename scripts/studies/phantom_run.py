@@ -22,7 +22,6 @@ from medclip_debias.experiments.doses import (
     with_start,
     write_eta,
 )
-from medclip_debias.experiments.trainings import auc_by_class
 from studies.phantom_data import PhantomFolder, class_prompts
 
 if TYPE_CHECKING:
@@ -258,30 +257,30 @@ def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, Any]:
     boxes = BoxRetrieval(phrases)
     protocols: list[Protocol] = [five, fine, grounding, boxes]
     encode(model, Network(model, data), protocols, batch_size=64)
-    found = five.measure(draw).results
-    of_fine = auc_by_class({"zero_shot": fine.measure(draw).results})
+    found = five.measure(draw)
+    of_fine = fine.measure(draw).by_class("auc")
     each = list(of_fine.values())
-    maps = grounding.measure(draw).results
-    ranks = boxes.measure(draw).results
+    maps = grounding.measure(draw)
+    ranks = boxes.measure(draw)
     validate = validator_of(place.prepared, 400)(model)
     metrics = {
-        "auc": found["mean_auc"],
-        "accuracy": found["balanced_accuracy"],
-        "ece": found["ece"],
+        "auc": found.value("mean_auc"),
+        "accuracy": found.value("balanced_accuracy"),
+        "ece": found.value("ece"),
         "fine_auc": np.mean(each),
         "head_auc": np.mean(each[:HEAD]),
         "tail_auc": np.mean(each[-TAIL:]),
-        "cnr": maps["cnr"],
-        "miou": maps["miou"],
-        "pointing": maps["pointing_game"],
-        "recall": ranks["recall"],
-        "median_rank": ranks["median_rank"],
-        "lenient_recall": ranks["lenient"]["recall"],
+        "cnr": maps.value("cnr"),
+        "miou": maps.value("miou"),
+        "pointing": maps.value("pointing_game"),
+        "recall": ranks.value("recall"),
+        "median_rank": ranks.value("median_rank"),
+        "lenient_recall": ranks.value("recall", group="lenient"),
         "validate_auc": validate["mean_auc"],
         "validate_recall": validate["recall_at_10"],
     }
     return {name: float(value) for name, value in metrics.items()} | {
-        "auc_by_class": auc_by_class({"zero_shot": found}),
+        "auc_by_class": found.by_class("auc"),
         "fine_auc_by_class": of_fine,
     }
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.statistics import holm
+from medclip_debias.evaluation.table import Results, read_results
 from medclip_debias.files import read_json
 
 MAIN = "zero_shot.mean_auc"
@@ -80,6 +81,18 @@ def results_of(folder: Path) -> dict[str, Any]:
     if "rows" not in results or "contrasts" not in (results.get("figures") or {}):
         raise UserError(f"{folder}/results.json: holds no grid of 'medclip-debias experiment'.")
     return results
+
+
+def read_evaluation(path: Path) -> Results:
+    """What the evaluation of a grid's cell left.
+
+    Raises:
+        UserError: it is gone or damaged.
+    """
+    if not path.is_file():
+        why = "run the grid's experiment again, which measures what is gone"
+        raise UserError(f"{path}: is missing; {why}.")
+    return read_results(path)
 
 
 def main() -> None:

@@ -18,7 +18,6 @@ from cards_page import page
 from medclip_debias.bench.card import Card, find_card, packaged_cards
 from medclip_debias.bench.lists import check_list, list_hash, plain_name, read_list
 from medclip_debias.bench.record import Judged
-from medclip_debias.bench.run import protocol_of
 from medclip_debias.config import (
     ImageEncoderSettings,
     ModelSettings,
@@ -37,7 +36,7 @@ from medclip_debias.data.text.reports import ReportSettings
 from medclip_debias.data.views import view_class
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation import evaluate as evaluation
-from medclip_debias.evaluation.catalogue import METRICS, value_at
+from medclip_debias.evaluation.catalogue import METRICS, address
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.presets import chosen_presets
 from medclip_debias.evaluation.protocols import sentence_boxes
@@ -219,7 +218,7 @@ def once():
 def test_a_card_is_measured_on_its_archive_s_form_of_a_phantom(name, world, tmp_path, monkeypatch):
     card = CARDS[name]
     if name not in FIRST.values() and name != "padchest/zero-shot-rare":
-        only = frozenset(map(protocol_of, card.metrics))
+        only = frozenset(address(metric)[0] for metric in card.metrics)
         monkeypatch.setattr(evaluation, "plan", partial(evaluation.plan, only=only))
     model, root, prepared = world(card)
     options = EvaluationOptions.model_validate({**card.options, "preset": card.preset})
@@ -239,7 +238,8 @@ def test_a_card_is_measured_on_its_archive_s_form_of_a_phantom(name, world, tmp_
     if name == "padchest/zero-shot-rare":  # the phantom has none of these findings
         assert results["skipped"]["zero_shot"].startswith("The set has no labels for suture")
         return
-    found = {metric: value_at(results, metric) for metric in card.metrics}
+    rows = {metric: results.of(metric) for metric in card.metrics}
+    found = {metric: row and row["value"] for metric, row in rows.items()}
     lacking = {metric for metric, value in found.items() if value is None}
     gloria = "presets.gloria.study_retrieval.precision_at"
     rare = {PRECISION_100, f"{gloria}_10", f"{gloria}_100"}

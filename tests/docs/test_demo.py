@@ -9,7 +9,7 @@ from medclip_debias.cli import run
 
 
 def test_a_demo_that_was_done_goes_on_and_answers_in_json(reader, capsys):
-    before = json.loads(Path("runs/demo/results.json").read_text("utf-8"))["zero_shot"]
+    before = json.loads(Path("runs/demo/results.json").read_text("utf-8"))["metrics"]
     assert run(["demo", "--quick", "--json", "--quiet"]) == 0
     said = capsys.readouterr()
     made = json.loads(said.out)
@@ -18,5 +18,5 @@ def test_a_demo_that_was_done_goes_on_and_answers_in_json(reader, capsys):
     assert "# runs/demo/prepared is there already" in said.err
     assert "$ medclip-debias train phantom/demo" in said.err
     after = json.loads(Path("runs/demo/results.json").read_text("utf-8"))
-    assert after["zero_shot"] == before  # the finished model was left as it is
+    assert after["metrics"] == before  # the finished model was left as it is
     assert {"train", "evaluate", "total"} <= set(after["timing"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.archives import FAMILIES, archive_notes, describe_archives
 from medclip_debias.evaluation.compare import compare
 from medclip_debias.evaluation.evaluate import evaluate
-from medclip_debias.evaluation.schema import read_results
+from medclip_debias.evaluation.table import read_results
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.synthetic import WARNING
 from medclip_debias.reporting.report import write_report
@@ -103,21 +104,22 @@ def test_images_judged_through_a_map_have_the_metrics_of_their_own_names(
     found = {
         way: evaluate(
             trained_elsewhere, prepared_for_model.folder, tmp_path / way, **QUICK, **given
-        )["zero_shot"]
+        )
         for way, given in ways.items()
     }
-    assert found["names"]["label_map"] is None
-    assert {"Pleural Effusion", "Cardiomegaly"} <= set(found["names"]["classes"])
-    for way in ("set", "words"):
-        assert found[way]["classes"].keys() == found["names"]["classes"].keys()
-        for name, measured in found["names"]["classes"].items():
-            mine = found[way]["classes"][name]
-            for key in ("auc", "average_precision", "accuracy", "balanced_accuracy"):
-                assert abs(mine[key] - measured[key]) <= 1e-12
-            for key in ("positive", "negative", "uncertain", "blank"):
-                assert mine[key] == measured[key]
-    assert found["set"]["label_map"]["columns"]["Effusion"] == "Pleural Effusion"
-    assert found["words"]["label_map"]["columns"]["Effusion"] == "Effusion"
+    assert found["names"].details("zero_shot")["label_map"] is None
+    classes = {way: list(results.by_class("zero_shot", "auc")) for way, results in found.items()}
+    assert {"Pleural Effusion", "Cardiomegaly"} <= set(classes["names"])
+    assert classes["set"] == classes["words"] == classes["names"]
+    for name, key in product(classes["names"], ("auc", "average_precision", "accuracy")):
+        one, two, three = (found[way].value("zero_shot", key, name) for way in ways)
+        assert one == pytest.approx(three, abs=1e-12)
+        assert two == pytest.approx(three, abs=1e-12)
+    details = {way: results.details("zero_shot") for way, results in found.items()}
+    for name, key in product(classes["names"], ("positive", "negative", "uncertain", "blank")):
+        assert len({of_way["classes"][name][key] for of_way in details.values()}) == 1
+    assert details["set"]["label_map"]["columns"]["Effusion"] == "Pleural Effusion"
+    assert details["words"]["label_map"]["columns"]["Effusion"] == "Effusion"
 
 
 def test_a_set_is_prepared_as_the_model_expects_and_is_all_test(
@@ -163,7 +165,7 @@ def test_results_and_report_name_both_archives(prepared_for_model, trained_elsew
         "chestxray14",
     ]
     assert found["notes"][0].startswith("External test: the model was trained on mimic_cxr (synth")
-    zero = found["zero_shot"]
+    zero = found.details("zero_shot")
     assert zero["refused"]["Fracture"]["reason"] == "the archive has no label of it"
     assert set(zero["label_map"]["not_judged"]) == {"Fracture", "Scoliosis"}
     made = zero["label_map"]["classes"]["Pleural Effusion"]
@@ -204,7 +206,7 @@ def test_a_class_without_a_column_is_told_of_the_archives_map(
         **QUICK,
         prompts="openi",
         classes=classes,
-    )["zero_shot"]["refused"]
+    ).details("zero_shot")["refused"]
     advice = "no such label column; --label-map chestxray14 has a rule for it"
     assert found["Lung Opacity"]["reason"] == advice
     assert found["Fracture"]["reason"] == "no such label column"
@@ -243,10 +245,8 @@ def test_precision_by_class_uses_the_map_too(small_prepared, small_model, rename
     with measuring_only("zero_shot", "study_retrieval"):
         plain = evaluate(small_model, small_prepared.folder, tmp_path / "a", **words)
         mapped = evaluate(small_model, folder, tmp_path / "b", **words, label_map=mine)
-    assert mapped["study_retrieval"]["precision_classes"] == CLASSES
-    for key in ("precision_classes", "class_precision"):
-        assert mapped["study_retrieval"][key] == plain["study_retrieval"][key]
-    assert mapped["zero_shot"]["mean_auc"] == plain["zero_shot"]["mean_auc"]
+    assert mapped.details("study_retrieval")["precision_classes"] == CLASSES
+    assert mapped["metrics"] == plain["metrics"]
     assert mapped["options"]["label_map"][0] == "mine"
     assert "label_map" not in plain["options"]
 
@@ -361,7 +361,7 @@ def test_uncertain_labels_stay_uncertain_through_a_map(renamed, small_model, tmp
         classes=["Pneumonia"],
         label_map=tmp_path / "mine.yaml",
     )
-    made = json.loads((out / "results.json").read_text())["zero_shot"]["label_map"]["classes"]
+    made = read_results(out / "results.json").details("zero_shot")["label_map"]["classes"]
     present = (rows["A"] == 1) | (rows["B"] == 1)
     assert made["Pneumonia"] == {
         "rule": "any of A, B",

@@ -14,11 +14,11 @@ from scipy import stats
 
 from medclip_debias.cli import run as command
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.catalogue import value_at
 from medclip_debias.evaluation.compare import compare
 from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.runs import mismatch
 from medclip_debias.evaluation.statistics import holm
+from medclip_debias.evaluation.table import Results, read_results
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.reporting.tables import seeds_sentence
 
@@ -63,8 +63,7 @@ def test_every_figure_equals_the_one_in_the_results(two_runs):
     for row in found["rows"]:
         values = {}
         for name in "ab":
-            results = json.loads((two_runs / name / "results.json").read_text())
-            values[name] = value_at(results, row["key"])
+            values[name] = read_results(two_runs / name / "results.json").of(row["key"])["value"]
             assert row["groups"][name]["value"] == pytest.approx(values[name], abs=1e-9), row["key"]
         assert row["groups"]["b"]["difference"] == pytest.approx(values["b"] - values["a"])
     assert found["options"]["tests"] == len(found["rows"])
@@ -199,8 +198,8 @@ def test_the_classes_are_tested_by_delong(two_runs):
     tested = [row for row in found["classes"] if "reason" not in row]
     assert tested
     for row in tested:
-        results = json.loads((two_runs / "a" / "results.json").read_text())
-        expected = results["zero_shot"]["classes"][row["class"]]["auc"]
+        results = read_results(two_runs / "a" / "results.json")
+        expected = results.value("zero_shot", "auc", row["class"])
         assert row["groups"]["a"]["value"] == pytest.approx(expected)
         assert 0 <= row["groups"]["b"]["p"] <= row["groups"]["b"]["p_holm"] <= 1
 
@@ -365,7 +364,7 @@ def test_words_that_no_model_decides_are_compared_as_words():
 
     def verdict(first, second):
         tables = [{"sentence_boxes": table} for table in (first, second)]
-        runs = [SimpleNamespace(tables=each, folder="r", results={}) for each in tables]
+        runs = [SimpleNamespace(tables=each, folder="r", results=Results()) for each in tables]
         return mismatch("sentence_boxes", [SimpleNamespace(runs=[run]) for run in runs])
 
     assert verdict(there, there.copy()) is None

@@ -79,12 +79,12 @@ def test_zero_shot_metrics_are_those_of_single_images(results, slow, small_prepa
                 yes, no = model.similarity(regions[image_id][None], pair)[0].tolist()
             score.append(yes - no)
             truth.append(labels[study_id])
-    found = results[0]["zero_shot"]
+    auc, accuracy = (results[0].value("zero_shot", name, "Edema") for name in ("auc", "accuracy"))
+    found = results[0].details("zero_shot")
     assert found["images"] == len(score) == 12
-    edema = found["classes"]["Edema"]
-    assert edema["auc"] == pytest.approx(roc_auc_score(truth, score), abs=1e-9)
+    assert auc == pytest.approx(roc_auc_score(truth, score), abs=1e-9)
     decided = (np.array(score) > 0) == (np.array(truth) == 1)
-    assert edema["accuracy"] == pytest.approx(decided.mean())
+    assert accuracy == pytest.approx(decided.mean())
     assert found["refused"]["Pneumothorax"]["negative"] == 12
     assert found["refused"]["Cardiomegaly"]["reason"] == "no such label column"
 
@@ -130,16 +130,18 @@ def test_grounding_and_retrieval_figures_are_those_of_single_phrases(results, sl
         feature = pooled.flatten(1).mean(0)
         features.append((feature / feature.norm()).numpy())
         texts.append(text)
-    grounding = results[0]["grounding"]
-    assert grounding["phrases"] == len(contrasts) == 48
-    assert grounding["other_splits"] == 24
-    assert grounding["cnr"] == pytest.approx(np.mean(contrasts), rel=1e-4)
-    assert grounding["pointing_game"] == pytest.approx(np.mean(hits), abs=0.011)
+    found = results[0]
+    assert found.details("grounding")["phrases"] == len(contrasts) == 48
+    assert found.details("grounding")["other_splits"] == 24
+    assert found.value("grounding", "cnr") == pytest.approx(np.mean(contrasts), rel=1e-4)
+    assert found.value("grounding", "pointing_game") == pytest.approx(np.mean(hits), abs=0.011)
     scores = np.array(features) @ np.array([vectors[text].numpy() for text in texts]).T
     ranks = [1 + (row > row[q]).sum() for q, row in enumerate(scores.T)]
-    found = results[0]["retrieval"]["strict"]["sentence_to_box"]
-    assert found["median_rank"] == pytest.approx(np.median(ranks), abs=1)
-    assert found["recall_at_10"] == pytest.approx(np.mean(np.array(ranks) <= 10), abs=0.05)
+    way = "strict, sentence to box"
+    rank = found.value("retrieval", "median_rank", None, way)
+    assert rank == pytest.approx(np.median(ranks), abs=1)
+    recall = found.value("retrieval", "recall_at_10", None, way)
+    assert recall == pytest.approx(np.mean(np.array(ranks) <= 10), abs=0.05)
 
 
 def test_maps_that_explain_the_score_change_grounding_alone(
@@ -151,10 +153,9 @@ def test_maps_that_explain_the_score_change_grounding_alone(
     )
     assert found["options"]["method"] == "occlusion"
     plain_maps = results[0]
-    assert found["grounding"]["cnr"] != plain_maps["grounding"]["cnr"]
-    assert found["zero_shot"]["mean_auc"] == plain_maps["zero_shot"]["mean_auc"]
-    ranks = [each["retrieval"]["strict"]["box_to_sentence"] for each in (found, plain_maps)]
-    assert ranks[0]["median_rank"] == ranks[1]["median_rank"]
+    assert found.value("grounding", "cnr") != plain_maps.value("grounding", "cnr")
+    assert found.value("zero_shot", "mean_auc") == plain_maps.value("zero_shot", "mean_auc")
+    assert found.value("retrieval", "median_rank") == plain_maps.value("retrieval", "median_rank")
 
 
 def test_the_results_file_says_what_it_was_made_from(results, small_prepared):
@@ -172,8 +173,8 @@ def test_the_results_file_says_what_it_was_made_from(results, small_prepared):
     }
     assert found["data"]["funnel"] == small_prepared.funnel
     assert found["timing"]["evaluate"] > 0
-    low, high = found["grounding"]["interval"]["cnr"]
-    assert low < found["grounding"]["cnr"] < high
+    low, high = found.interval("grounding", "cnr")
+    assert low < found.value("grounding", "cnr") < high
 
 
 def test_pictures_are_spread_over_categories_and_show_the_originals_shape(results, small_prepared):
@@ -215,9 +216,9 @@ def test_examples_of_retrieval_come_with_the_evaluation(results):
     images = index["image_to_sentence"]
     assert [found["case"] for found in images] == ["best", "median", "worst"]
     assert images[0]["rank"] <= images[1]["rank"] <= images[2]["rank"]
-    way = results[0]["study_retrieval"]["sentence"]["lenient"]["image_to_sentence"]
-    if way["queries"] % 2:
-        assert images[1]["rank"] == way["median_rank"]
+    way = results[0].row("study_retrieval", "median_rank", None, "lenient, image to sentence")
+    if way["n"] % 2:
+        assert images[1]["rank"] == way["value"]
     for found in [*images, *(a for f in index["sentence_to_image"] for a in f["answers"])]:
         assert (results[1] / "retrieval" / found["file"]).is_file()
 
@@ -226,12 +227,8 @@ def test_equal_runs_give_equal_results(results, small_prepared, small_model, tmp
     again = evaluate(small_model, small_prepared.folder, tmp_path, bootstrap=100, heatmaps=0)
     drop = ("timing", "options")
     assert not (tmp_path / "heatmaps").exists()
-    for part in ("zero_shot", "grounding", "retrieval"):
-        one, other = (json.dumps(r[part], sort_keys=True) for r in (again, results[0]))
-        one, other = json.loads(one), json.loads(other)
-        pd.testing.assert_frame_equal(
-            pd.json_normalize(one), pd.json_normalize(other), rtol=1e-5
-        )  # another batch size: the last bits may differ
+    # Another batch size: the last bits may differ.
+    pd.testing.assert_frame_equal(again.table(), results[0].table(), rtol=1e-5)
     assert set(again) - set(drop) == set(results[0]) - set(drop)
 
 
@@ -251,14 +248,14 @@ def test_what_the_set_lacks_is_skipped_with_a_reason(write_prepared, small_model
     with measuring_only("zero_shot", "grounding"):
         found = evaluate(small_model, unlabelled, tmp_path / "run", bootstrap=10, heatmaps=0)
     assert "no labels for Cardiomegaly" in found["skipped"]["zero_shot"]
-    assert "zero_shot" not in found
-    assert found["grounding"]["phrases"] == 48
+    assert found.protocols == {"grounding"}
+    assert found.details("grounding")["phrases"] == 48
 
     only_held_out = write_prepared(tmp_path / "b", splits=("train", "held_out"))
     with measuring_only("zero_shot", "grounding"):
         found = evaluate(small_model, only_held_out, tmp_path / "run2", bootstrap=10, heatmaps=0)
     assert "no image in the split 'test'" in found["skipped"]["zero_shot"]
-    assert found["grounding"]["phrases"] == 36
+    assert found.details("grounding")["phrases"] == 36
 
 
 def test_nothing_to_evaluate_is_one_sentence(write_prepared, small_model, tmp_path):
@@ -288,8 +285,8 @@ def test_a_label_policy_and_prompts_of_ones_own(small_prepared, small_model, tmp
         prompts=prompts,
         options=options,
     )
-    assert list(found["zero_shot"]["classes"]) == ["Pneumonia"]
-    assert found["zero_shot"]["classes"]["Pneumonia"]["left_out"] == 0
+    assert list(found.by_class("zero_shot", "auc")) == ["Pneumonia"]
+    assert found.details("zero_shot")["classes"]["Pneumonia"]["left_out"] == 0
     assert found["prompts"]["name"] == "own"
     assert found["options"]["smoothing"] == 0.7
 
@@ -342,32 +339,33 @@ def test_items_can_be_paired_and_name_nobody(results, small_prepared):
     assert zero["patient"].tolist() == [key(name) for name in test["patient_id"]]
     assert zero["score.Edema"].dtype == np.float64
     auc = roc_auc_score(zero["label.Edema"], zero["score.Edema"])
-    assert auc == pytest.approx(found["zero_shot"]["classes"]["Edema"]["auc"])
+    assert auc == pytest.approx(found.value("zero_shot", "auc", "Edema"))
     assert zero["label.Cardiomegaly"].isna().all()
     phrases = tables["phrases"]
     assert len(phrases) == 48
-    means = found["grounding"]
-    assert phrases["cnr"].mean() == pytest.approx(means["cnr"])
-    assert phrases["pointing"].mean() == pytest.approx(means["pointing_game"])
+    assert phrases["cnr"].mean() == pytest.approx(found.value("grounding", "cnr"))
+    assert phrases["pointing"].mean() == pytest.approx(found.value("grounding", "pointing_game"))
     assert set(phrases.columns) >= {
         *("item", "patient", "category", "cnr_signed", "miou", "miou_middle", "area"),
         *("sentence_count", "groundable", "box_recall_0.1"),
     }
     ranks = tables["retrieval"]["rank_image_to_text_strict"]
-    assert ranks.median() == found["retrieval"]["strict"]["box_to_sentence"]["median_rank"]
+    way = "strict, box to sentence"
+    assert ranks.median() == found.value("retrieval", "median_rank", None, way)
     raw = b"".join(path.read_bytes() for path in (out / "items").iterdir())
     for name in (*images["image_id"], *images["study_id"], "Pulmonary edema", "Mild edema"):
         assert name.encode() not in raw
 
 
 def test_groups_of_phrases_add_up(results):
-    grounding = results[0]["grounding"]
-    for division in ("categories", "areas", "sentence_frequency"):
-        groups = grounding[division].values()
-        assert sum(group["phrases"] for group in groups) == 48
-        mean = sum(group["phrases"] * group["cnr"] for group in groups) / 48
-        assert mean == pytest.approx(grounding["cnr"])
-    assert grounding["not_groundable"] == {"phrases": 0}
+    found = results[0]
+    for kind in ("category", "area", "frequency"):
+        groups = found.groups("grounding", "cnr", kind).values()
+        rows = [found.row("grounding", "cnr", None, group) for group in groups]
+        assert sum(row["n"] for row in rows) == 48
+        mean = sum(row["n"] * row["value"] for row in rows) / 48
+        assert mean == pytest.approx(found.value("grounding", "cnr"))
+    assert found.details("grounding")["not_groundable"] == 0
     assert results[0]["options"]["boxes"]["rule"] == "share_of_range"
 
 
@@ -388,9 +386,10 @@ def test_study_retrieval_scores_are_those_of_the_model(results, slow, small_prep
         1 + (np.round(row, 5) > round(row[q], 5)).sum() + ((texts.count(texts[q]) - 1) / 2)
         for q, row in enumerate(table)
     ]
-    found = results[0]["study_retrieval"]["report"]["strict"]["image_to_report"]
-    assert found["median_rank"] == pytest.approx(np.median(ranks), abs=0.5)
-    assert results[0]["study_retrieval"]["studies"] == 12
+    way = "strict, image to report"
+    rank = results[0].value("study_retrieval", "median_rank", None, way)
+    assert rank == pytest.approx(np.median(ranks), abs=0.5)
+    assert results[0].details("study_retrieval")["studies"] == 12
 
 
 def test_tables_boxes_and_classes_of_ones_own(write_prepared, small_model, tmp_path):
@@ -423,7 +422,7 @@ def test_tables_boxes_and_classes_of_ones_own(write_prepared, small_model, tmp_p
         phrases=boxes,
         classes=["Edema", "Pneumonia"],
     )
-    zero = found["zero_shot"]
+    zero = found.details("zero_shot")
     assert zero["source"]["labels"] == "labels.csv"
     assert list(zero["classes"]) == ["Edema", "Pneumonia"]
     edema = zero["classes"]["Edema"]
@@ -431,14 +430,15 @@ def test_tables_boxes_and_classes_of_ones_own(write_prepared, small_model, tmp_p
     assert edema["threshold"]["images"] == 12  # of validate
     items = pd.read_parquet(tmp_path / "run" / "items" / "zero_shot.parquet")
     decided = items["score.Edema"] >= edema["threshold"]["value"]
-    assert edema["f1"] == pytest.approx(f1_score(items["label.Edema"] == 1, decided))
+    f1 = found.value("zero_shot", "f1", "Edema")
+    assert f1 == pytest.approx(f1_score(items["label.Edema"] == 1, decided))
     alone = (items[["label.Edema", "label.Pneumonia"]] == 1).sum(axis=1) == 1
     assert zero["multiclass"]["images"] == alone.sum() > 0
-    grounding = found["grounding"]
+    grounding = found.details("grounding")
     assert grounding["phrases"] == 1
-    assert grounding["not_groundable"]["phrases"] == 1
+    assert grounding["not_groundable"] == 1
     assert grounding["without_image"] == 1
-    assert list(grounding["categories"]) == ["Opacity"]
+    assert list(found.groups("grounding", "cnr", "category")) == ["Opacity"]
     assert "at least two phrases" in found["skipped"]["retrieval"]
 
 
@@ -457,7 +457,7 @@ def test_a_model_without_regions_is_not_asked_to_ground(
     found = evaluate(small_model, small_prepared.folder, tmp_path, bootstrap=0, heatmaps=2)
     assert "no regions" in found["skipped"]["grounding"]
     assert "no regions" in found["skipped"]["retrieval"]
-    assert found["zero_shot"]["images"] == 12
+    assert found.details("zero_shot")["images"] == 12
 
 
 @pytest.mark.parametrize("part", ["image_encoder.bn1.running_var", "image_projection.weight"])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pandas as pd
 
 from medclip_debias.cli import run
 from medclip_debias.evaluation.evaluate import ON_TRAINING
-from medclip_debias.evaluation.schema import check_results
+from medclip_debias.evaluation.table import read_results
 from medclip_debias.reporting.tables import results_table
 
 
@@ -43,8 +41,8 @@ def test_the_verb_takes_labels_phrases_and_class_images(
     more += ["--classes", "Edema,Pleural Effusion"]
     assert run([str(word) for word in [*words, *more]]) == 0
     assert "zero_shot.multiclass.accuracy" in capsys.readouterr().out
-    found = json.loads((out / "results.json").read_text())
-    zero = found["zero_shot"]
+    found = read_results(out / "results.json")
+    zero = found.details("zero_shot")
     assert zero["source"]["key"] == "path"
     assert zero["source"]["rows_not_in_set"] == 0
     items = pd.read_parquet(out / "items" / "zero_shot.parquet")
@@ -55,18 +53,19 @@ def test_the_verb_takes_labels_phrases_and_class_images(
     assert several["images"] == 7
     reported = {"list": "5x200.csv", "rows": 10, "rows_not_in_set": 1, "images_in_training": 2}
     assert several["source"].items() >= reported.items()
-    assert found["grounding"]["phrases"] == 2
-    assert found["grounding"]["other_annotation_splits"] == 1
-    assert found["grounding"]["source"]["annotation_splits"] == {"test": 2, "validate": 1}
-    assert check_results(found, "results") is None
+    grounding = found.details("grounding")
+    assert grounding["phrases"] == 2
+    assert grounding["other_annotation_splits"] == 1
+    assert grounding["source"]["annotation_splits"] == {"test": 2, "validate": 1}
     # A set without labels: the list is the labels.
     bare = write_prepared(tmp_path / "bare", labels=False)
     words[2], out = bare, tmp_path / "bare_run"
     words += ["--class-images", classes, "--out", out, "--classes", "Edema,Pleural Effusion"]
     assert run([str(word) for word in words]) == 0
-    found = json.loads((out / "results.json").read_text())["zero_shot"]
+    found = read_results(out / "results.json")
+    assert found.value("zero_shot", "multiclass_accuracy") is not None
+    found = found.details("zero_shot")
     assert found["source"]["made_of"].startswith("the list of classes")
-    assert found["multiclass"]["accuracy"] is not None
     assert (
         found["classes"]["Edema"]["positive"] == found["multiclass"]["classes"]["Edema"]["images"]
     )
@@ -83,7 +82,7 @@ def test_training_images_are_measured_only_when_it_is_wanted(
     assert not (tmp_path / "run").exists()
     assert run([str(word) for word in [*words, "--allow-train"]]) == 0
     assert "Measured on training images" in capsys.readouterr().out
-    found = json.loads((tmp_path / "run" / "results.json").read_text())
+    found = read_results(tmp_path / "run" / "results.json")
     assert found["notes"] == [ON_TRAINING]
     assert ON_TRAINING in results_table({"a": found}).caption
     assert run(["report", str(tmp_path / "run")]) == 0
@@ -135,11 +134,11 @@ def test_an_archive_without_reports_is_evaluated_on_its_labels_and_boxes(
     prepared = prepare(tmp_path / "tree", tmp_path / "set", PrepareSettings(size=size), workers=1)
     words = ["evaluate", small_model, prepared.folder, "--bootstrap", 10, "--heatmaps", 0]
     assert run([str(word) for word in [*words, "--out", tmp_path / "out"]]) == 0
-    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    found = read_results(tmp_path / "out" / "results.json")
     tested = prepared.images[prepared.images["split"] == "test"]
-    assert found["grounding"]["phrases"] == len(prepared.phrases) > 10
+    assert found.details("grounding")["phrases"] == len(prepared.phrases) > 10
     assert set(prepared.phrases["image_id"]) <= set(tested["image_id"])
-    effusion = found["zero_shot"]["classes"]["Pleural Effusion"]
+    effusion = found.details("zero_shot")["classes"]["Pleural Effusion"]
     assert effusion["positive"] + effusion["negative"] == len(tested)
     assert "two studies of 'test' with an image and a sentence; there are 0" in (
         capsys.readouterr().out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 
 import numpy as np
 import pandas as pd
@@ -13,6 +12,7 @@ from medclip_debias.evaluation import catalogue
 from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.item_metrics import phrase_statistics
 from medclip_debias.evaluation.protocols import phrase_grounding
+from medclip_debias.evaluation.table import read_results
 from tests.test_contributing import recipe
 
 
@@ -36,12 +36,14 @@ def test_the_metric_is_everywhere_after_two_lines(
     with_the_metric, small_prepared, small_model, tmp_path
 ):
     evaluate(small_model, small_prepared.folder, tmp_path, bootstrap=10, heatmaps=0)
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = read_results(tmp_path / "results.json")
     name = with_the_metric.name
-    assert 0 <= results["grounding"][name] <= 1
-    assert name in results["grounding"]["interval"]
-    assert all(name in group for group in results["grounding"]["categories"].values())
+    assert 0 <= results.value("grounding", name) <= 1
+    assert results.interval("grounding", name) is not None
+    assert results.groups("grounding", name, "category") == results.groups(
+        "grounding", "cnr", "category"
+    )
     items = pd.read_parquet(tmp_path / "items" / "phrases.parquet")
     assert items[name].between(0, 1).all()
-    found = phrase_statistics(results["grounding"], items)(np.ones((1, len(items))))[name][0]
-    assert found == pytest.approx(results["grounding"][name])
+    found = phrase_statistics({}, items)(np.ones((1, len(items))))[name][0]
+    assert found == pytest.approx(results.value("grounding", name))

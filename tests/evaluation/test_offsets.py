@@ -48,13 +48,12 @@ def with_offsets(small_model, small_prepared, out, whose):
 
 
 def test_offsets_move_decisions_and_no_auc(plain, small_model, small_prepared, tmp_path):
-    found = with_offsets(small_model, small_prepared, tmp_path, "evaluated")["zero_shot"]
-    before = plain["zero_shot"]
-    assert before["offsets"] is None
+    results = with_offsets(small_model, small_prepared, tmp_path, "evaluated")
+    found = results.details("zero_shot")
+    assert plain.details("zero_shot")["offsets"] is None
     assert found["offsets"]["from"] == "evaluated"
     assert found["offsets"]["images"] == found["images"]
-    for name, metrics in found["classes"].items():
-        assert metrics["auc"] == before["classes"][name]["auc"]
+    assert results.by_class("zero_shot", "auc") == plain.by_class("zero_shot", "auc")
     edema = plain["prompts"]["classes"]["Edema"]
     constants = found["offsets"]["of_prompt"]
     assert set(edema["positive"]) | set(edema["negative"]) <= set(constants)
@@ -69,11 +68,12 @@ def test_kept_offsets_are_those_of_their_split(small_model, small_prepared, tmp_
     content = json.loads((folder / "offsets.json").read_text())
     there = int((small_prepared.images["split"] == "train").sum())
     assert content["images"] == there
-    kept = with_offsets(folder, small_prepared, tmp_path / "a", "model")["zero_shot"]
-    train = with_offsets(folder, small_prepared, tmp_path / "b", "train")["zero_shot"]
-    for text, value in train["offsets"]["of_prompt"].items():
-        assert kept["offsets"]["of_prompt"][text] == pytest.approx(value, abs=1e-5)
-    assert kept["accuracy"] == train["accuracy"]
+    kept = with_offsets(folder, small_prepared, tmp_path / "a", "model")
+    train = with_offsets(folder, small_prepared, tmp_path / "b", "train")
+    constants = kept.details("zero_shot")["offsets"]["of_prompt"]
+    for text, value in train.details("zero_shot")["offsets"]["of_prompt"].items():
+        assert constants[text] == pytest.approx(value, abs=1e-5)
+    assert kept.value("zero_shot", "accuracy") == train.value("zero_shot", "accuracy")
 
 
 def test_offsets_that_do_not_fit_are_one_sentence(small_model, small_prepared, tmp_path):

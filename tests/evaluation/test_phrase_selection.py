@@ -23,6 +23,7 @@ from medclip_debias.evaluation.protocols.phrase_grounding import (
     best_overlaps,
     score_phrase,
 )
+from medclip_debias.evaluation.table import read_results
 from medclip_debias.grounding.denials import is_groundable, study_counts
 from medclip_debias.models.region_grid import RegionGrid
 
@@ -243,10 +244,11 @@ def test_the_sets_own_boxes_and_the_same_file_named_give_the_same_counts(small_m
     for name, named in {"own": None, "named": file}.items():
         options = {"bootstrap": 20, "heatmaps": 0, "phrases": named}
         evaluate(small_model, data.folder, tmp_path / name, **options)
-        written = json.loads((tmp_path / name / "results.json").read_text())["grounding"]
+        results = read_results(tmp_path / name / "results.json")
+        written = results.details("grounding")
         assert written.pop("source")["phrases"] == (named.name if named else "the prepared set")
         written["dice"].pop("reason")  # names the file
-        found[name] = {"grounding": written}
+        found[name] = {"grounding": written, "metrics": results["metrics"]}
         found[name]["phrases"] = select_phrases(data, "test", INPUT, named).phrases
     assert found["own"]["phrases"] == found["named"]["phrases"]
     assert found["own"] == found["named"]

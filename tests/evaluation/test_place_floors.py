@@ -37,7 +37,7 @@ def measured(phrases, maps, draw=None):
     protocol = PhraseGrounding(Phrases(phrases), options=EvaluationOptions(), prompts={})
     for number, scores in enumerate(maps):
         protocol.take(number, scores, GRID)
-    return protocol.measure(draw or Draw(0, 0)).results
+    return protocol.measure(draw or Draw(0, 0))
 
 
 def test_others_are_of_the_class_and_of_other_patients():
@@ -99,25 +99,28 @@ def test_floors_equal_the_metrics_on_full_pixel_maps_with_other_boxes():
         mean_pixels = upsample_to_original(mean.astype(np.float32), each.geometry, GRID)
         prior.append(cnr(mean_pixels, box_mask(each.boxes, *shape), signed=True))
         hits.append(pointing_game(mean_pixels, box_mask(each.boxes, *shape)))
-    floors = results["floors"]
-    assert floors["phrases"] == 4
-    assert floors["other_boxes"]["cnr_signed"] == pytest.approx(np.mean(laid), abs=1e-5)
-    assert floors["place_prior"]["cnr_signed"] == pytest.approx(np.mean(prior), abs=1e-5)
-    assert floors["place_prior"]["pointing_game"] == pytest.approx(np.mean(hits), abs=1e-5)
+    assert results.details["floors"]["phrases"] == 4
+    for metric, group, expected in (
+        ("cnr_signed", "other images' boxes", laid),
+        ("cnr_signed", "place prior", prior),
+        ("pointing_game", "place prior", hits),
+    ):
+        assert results.value(metric, group=group) == pytest.approx(np.mean(expected), abs=1e-5)
     gain = np.mean(np.subtract(own, laid))
-    assert results["cnr_above_others"] == pytest.approx(gain, abs=1e-5)
-    low, high = results["interval"]["cnr_above_others"]
-    assert low < gain < high
-    assert results["boxes"] == 4
+    above = results.row("cnr_above_others")
+    assert above.value == pytest.approx(gain, abs=1e-5)
+    assert above.low < gain < above.high
+    assert results.details["boxes"] == 4
 
 
 def test_a_phrase_alone_in_its_class_has_no_floor_and_is_counted():
     phrases = [phrase(0), phrase(1), phrase(2, "Mass")]
     maps = np.random.default_rng(0).normal(size=(3, 4, 4)).astype(np.float32)
     results = measured(phrases, maps)
-    assert results["floors"]["phrases"] == 2
-    assert np.isnan(results["categories"]["Mass"]["cnr_above_others"])
-    assert np.isfinite(results["cnr_above_others"])
+    assert results.details["floors"]["phrases"] == 2
+    assert results.value("cnr", group="category: Mass") is not None
+    assert results.value("cnr_above_others", group="category: Mass") is None
+    assert results.value("cnr_above_others") is not None
     alone = measured(phrases[2:], maps[2:])
-    assert alone["floors"] == {"phrases": 0, "images_tried": OTHERS}
-    assert np.isnan(alone["cnr_above_others"])
+    assert alone.details["floors"] == {"phrases": 0, "images_tried": OTHERS}
+    assert alone.value("cnr_above_others") is None

@@ -142,8 +142,8 @@ def test_evaluate_and_calibrate_warn_of_what_training_text_does_not_say(
     assert run(["evaluate", *words, str(tmp_path / "out"), "--bootstrap", "0"]) == 0
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     absent = ["Findings suggesting pneumonia", "No signs of pneumonia"]
-    assert results["zero_shot"]["unsaid_prompts"] == absent
-    (warning,) = results["zero_shot"]["warnings"]
+    assert results["details"]["zero_shot"]["unsaid_prompts"] == absent
+    (warning,) = results["details"]["zero_shot"]["warnings"]
     assert warning.startswith("2 of 2 prompts stand in no sentence that the model was trained on")
     assert warning in results["notes"]
     assert warning in capsys.readouterr().err

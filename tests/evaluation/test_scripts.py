@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 
 import pytest
 
+from medclip_debias.evaluation.table import read_results
 from medclip_debias.models.dual_encoder import DualEncoder
 from tests.evaluation.conftest import measuring_only
 
@@ -35,12 +35,12 @@ def test_zero_shot_prints_the_metrics_of_the_results(small_prepared, small_model
     words = [str(small_model), str(small_prepared.folder), str(tmp_path), "--device", "cpu"]
     assert script("zero_shot_chex5").main(words) == 0
     printed = capsys.readouterr().out
-    found = json.loads((tmp_path / "results.json").read_text())["zero_shot"]
+    found = read_results(tmp_path / "results.json")
     rows = {row[0]: row for row in table(printed)}
-    for name, figures in found["classes"].items():
-        assert rows[name][1:3] == [str(figures["positive"]), str(figures["negative"])]
-        assert rows[name][3].startswith(f"{figures['auc']:.3f}")
-    assert rows["mean"][3].startswith(f"{found['mean_auc']:.3f}")
+    for name, counts in found.details("zero_shot")["classes"].items():
+        assert rows[name][1:3] == [str(counts["positive"]), str(counts["negative"])]
+        assert rows[name][3].startswith(f"{found.value('zero_shot', 'auc', name):.3f}")
+    assert rows["mean"][3].startswith(f"{found.value('zero_shot', 'mean_auc'):.3f}")
     assert "Pneumothorax, one label value only" in printed
 
 
@@ -49,12 +49,15 @@ def test_retrieval_prints_the_metrics_of_the_results(small_prepared, small_model
     with measuring_only("retrieval", "study_retrieval"):
         assert script("retrieval_ms_cxr").main(words) == 0
     rows = {tuple(row[:3]): row for row in table(capsys.readouterr().out)}
-    results = json.loads((tmp_path / "results.json").read_text())
-    strict = results["retrieval"]["strict"]["sentence_to_box"]
+    results = read_results(tmp_path / "results.json")
+    way = {"group": "strict, sentence to box"}
+    recall, rank = (
+        results.row("retrieval", name, **way) for name in ("recall_at_1", "median_rank")
+    )
     row = rows["boxes", "strict", "sentence to box"]
-    assert row[3] == str(strict["queries"])
-    assert row[4] == f"{strict['recall_at_1']:.3f}"
-    assert row[-1] == f"{strict['median_rank']:g}"
+    assert row[3] == str(recall["n"])
+    assert row[4] == f"{recall['value']:.3f}"
+    assert row[-1] == f"{rank['value']:g}"
     assert ("studies, sentence", "lenient", "image to sentence") in rows
 
 

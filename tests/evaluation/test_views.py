@@ -83,16 +83,16 @@ def test_frontal_images_are_judged_and_the_others_counted(mixed, small_model, sc
     found = run(mixed, small_model, tmp_path)
     test = (mixed.images["split"] == "test").to_numpy()
     rows = np.flatnonzero(test & ~lateral(mixed))
-    zero = found["zero_shot"]
+    zero = found.details("zero_shot")
     assert zero["images"] == len(rows)
     assert zero["source"]["images_of_other_views"] == (test & lateral(mixed)).sum() > 0
     expected = roc_auc_score(edema(mixed, rows), scores[rows])
-    assert zero["classes"]["Edema"]["auc"] == pytest.approx(expected)
+    assert found.value("zero_shot", "auc", "Edema") == pytest.approx(expected)
     items = pd.read_parquet(tmp_path / "items" / "zero_shot.parquet")
     np.testing.assert_allclose(items["score.Edema"], scores[rows], atol=1e-6)
     held = mixed.images["split"].isin(["test", "held_out"]).to_numpy()
     aside = int((held & lateral(mixed)).sum())
-    assert found["grounding"]["other_views"] == 2 * aside  # two phrases an image
+    assert found.details("grounding")["other_views"] == 2 * aside  # two phrases an image
     assert found["notes"] == [
         f"{aside} of {held.sum()} images are not frontal and were left aside (the option views: "
         "all judges them)."
@@ -102,27 +102,29 @@ def test_frontal_images_are_judged_and_the_others_counted(mixed, small_model, sc
 def test_all_images_are_judged_when_asked_for(mixed, small_model, scores, tmp_path):
     found = run(mixed, small_model, tmp_path, views="all")
     rows = np.flatnonzero(mixed.images["split"] == "test")
-    assert found["zero_shot"]["images"] == len(rows)
-    assert found["zero_shot"]["source"]["images_of_other_views"] == 0
+    zero = found.details("zero_shot")
+    assert zero["images"] == len(rows)
+    assert zero["source"]["images_of_other_views"] == 0
     expected = roc_auc_score(edema(mixed, rows), scores[rows])
-    assert found["zero_shot"]["classes"]["Edema"]["auc"] == pytest.approx(expected)
-    assert found["grounding"]["other_views"] == 0
+    assert found.value("zero_shot", "auc", "Edema") == pytest.approx(expected)
+    assert found.details("grounding")["other_views"] == 0
     assert found["notes"] == []
 
 
 @pytest.mark.usefixtures("only_zero_shot")
 @pytest.mark.parametrize("views", ["frontal", "all"])
 def test_a_study_is_judged_by_the_mean_of_its_images(mixed, small_model, scores, tmp_path, views):
-    found = run(mixed, small_model, tmp_path, views=views, several_views="mean")["zero_shot"]
+    found = run(mixed, small_model, tmp_path, views=views, several_views="mean")
     test = (mixed.images["split"] == "test").to_numpy()
     rows = np.flatnonzero(test if views == "all" else test & ~lateral(mixed))
     by_study = pd.Series(scores[rows]).groupby(mixed.images["study_id"].iloc[rows].to_numpy())
     means = by_study.mean()
     truth = mixed.studies.set_index("study_id")["Edema"].loc[means.index] == 1
-    assert found["images"] == len(rows)
-    assert found["studies"] == len(means)
-    assert found["classes"]["Edema"]["auc"] == pytest.approx(roc_auc_score(truth, means))
-    assert found["classes"]["Edema"]["positive"] == truth.sum()
+    zero, auc = found.details("zero_shot"), found.value("zero_shot", "auc", "Edema")
+    assert zero["images"] == len(rows)
+    assert zero["studies"] == len(means)
+    assert auc == pytest.approx(roc_auc_score(truth, means))
+    assert zero["classes"]["Edema"]["positive"] == truth.sum()
     items = pd.read_parquet(tmp_path / "items" / "zero_shot.parquet")
     np.testing.assert_allclose(np.sort(items["score.Edema"]), np.sort(means), atol=1e-6)
 
@@ -184,9 +186,9 @@ def test_study_retrieval_ranks_studies_by_their_judged_images(mixed, views, seve
     ranks = paired_ranks(reports, same, ("report_to_image", "image_to_report"))["strict"]
     column = found.items["rank_image_to_text_strict"]
     np.testing.assert_allclose(column, ranks["image_to_report"])
-    assert found.results["images"] == len(protocol.rows)
+    assert found.details["images"] == len(protocol.rows)
     alone = {"frontal": 0, "all": 0}[views]
-    assert found.results["studies_of_other_views"] == alone
+    assert found.details["studies_of_other_views"] == alone
 
 
 def test_studies_without_a_frontal_image_are_counted(mixed):

@@ -12,6 +12,7 @@ import pytest
 from medclip_debias.cli import run
 from medclip_debias.evaluation import evaluate as evaluation
 from medclip_debias.evaluation.statistics import holm
+from medclip_debias.evaluation.table import read_results
 from medclip_debias.experiments import trainings
 from medclip_debias.settings_files import load_yaml
 
@@ -62,10 +63,9 @@ def test_every_cell_is_a_run_with_an_evaluation_of_its_own(done, results):
     assert results["cells"] == len(results["rows"]) == 8
     for row in results["rows"]:
         evaluated = done / "runs" / row["folder"]
-        found = json.loads((evaluated / "results.json").read_text())
-        assert row["metrics"]["grounding.cnr"] == found["grounding"]["cnr"]
-        classes = found["zero_shot"]["classes"]
-        assert row["auc_by_class"] == {name: one["auc"] for name, one in classes.items()}
+        found = read_results(evaluated / "results.json")
+        assert row["metrics"]["grounding.cnr"] == found.value("grounding", "cnr")
+        assert row["auc_by_class"] == found.by_class("zero_shot", "auc")
         assert np.mean(list(row["auc_by_class"].values())) == pytest.approx(
             row["metrics"]["zero_shot.mean_auc"]
         )

@@ -6,13 +6,15 @@ import json
 
 import pytest
 
-from medclip_debias.grounding.validation import NOT_MEASURED, describe_maps, maps_warning
-
-GROUNDING = {"phrases": 40, "boxes": 49, "cnr_above_others": 0.3}
+from medclip_debias.evaluation.provenance import describe_maps
+from medclip_debias.evaluation.table import Results
+from medclip_debias.grounding.validation import NOT_MEASURED, maps_warning
+from tests.helpers.results import row
 
 
 def grounding(*bounds):
-    return GROUNDING | {"interval": {"cnr_above_others": bounds or None}}
+    above = row("grounding", "cnr_above_others", 0.3, bounds or None)
+    return Results(metrics=[above], details={"grounding": {"phrases": 40, "boxes": 49}})
 
 
 def test_maps_are_validated_on_real_boxes_above_those_of_other_images():
@@ -29,7 +31,10 @@ def test_maps_are_validated_on_real_boxes_above_those_of_other_images():
     assert "On 49 boxes of real radiographs" in unsure["sentence"]
     assert "0.30 [-0.10, 0.50]" in unsure["sentence"]
     assert not describe_maps(grounding(), synthetic=False)["validated"]
-    for other in (describe_maps(grounding(0.1, 0.5), True), describe_maps(None, False)):
+    for other in (
+        describe_maps(grounding(0.1, 0.5), synthetic=True),
+        describe_maps(Results(), synthetic=False),
+    ):
         assert other["sentence"] == NOT_MEASURED
         assert not other["validated"]
         assert not other["real"]

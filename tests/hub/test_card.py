@@ -14,6 +14,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.hub.card import make_card, write_card
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.synthetic import WARNING
+from tests.helpers.results import row
 
 REAL = {"data": {"kind": "openi", "synthetic": False}, "studies": 9}
 
@@ -21,19 +22,16 @@ REAL = {"data": {"kind": "openi", "synthetic": False}, "studies": 9}
 def results(folder, model, **change):
     """A results file as ``evaluate`` writes it, of few metrics."""
     content = {
-        "format": 2,
+        "format": 3,
         "split": "test",
         "model_hash": DualEncoder.load(model, check=False).content_hash,
         "seed": 0,
         "data_hash": "d" * 64,
-        "zero_shot": {
-            "mean_auc": 0.75,
-            "accuracy": 0.5,
-            "balanced_accuracy": 0.5,
-            "interval": {"mean_auc": [0.7, 0.8], "accuracy": [0.4, 0.6]},
-            "classes": {},
-        },
-        "study_retrieval": {},
+        "metrics": [
+            row("zero_shot", "mean_auc", 0.75, (0.7, 0.8)),
+            row("zero_shot", "accuracy", 0.5, (0.4, 0.6)),
+            row("zero_shot", "balanced_accuracy", 0.5),
+        ],
         "skipped": {"grounding": "The set has no phrases with boxes."},
         "notes": ["External test, of /home/someone/secret/set: new and/or other patients."],
         "counts": {"images": 4},
@@ -49,7 +47,6 @@ def results(folder, model, **change):
             "funnel": [{"step": "view is *frontal*", "kept": 7, "dropped": 3, "unit": "images"}],
         },
     }
-    content.pop("study_retrieval")
     path = folder / "results.json"
     path.write_text(json.dumps(content | change))
     return path

@@ -5,81 +5,61 @@ from __future__ import annotations
 import copy
 import json
 
+import pytest
+
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.table import Results
 from medclip_debias.reporting.plots import reliability
 from medclip_debias.reporting.protocols import result_sections
 from medclip_debias.reporting.report import write_report
+from tests.helpers.results import LEAST, row, rows
 
 BIN = {"from": 0.4, "to": 0.46667, "images": 30, "probability": 0.44, "positive": 0.5}
-EDEMA = {
-    "auc": 0.9,
-    "accuracy": 0.75,
-    "balanced_accuracy": 0.74,
-    "average_precision": 0.812,
-    "f1": 0.633,
-    "ece": 0.0612,
-    "interval": {"average_precision": [0.7, 0.9], "f1": None, "ece": [0.04, 0.08]},
-    "threshold": {"value": 0.01},
-    "reliability": [BIN],
-    "positive": 15,
-    "negative": 15,
-    "left_out": 0,
-}
-GROUP = {"phrases": 21, "cnr": 1.234, "miou": 0.171, "pointing_game": 0.4, "interval": {}}
-WAY = {f"recall_at_{k}": k / 200 for k in (1, 5, 10, 50, 100)} | {"median_rank": 77.5, "queries": 9}
-RESULTS = {
-    "format": 2,
-    "split": "test",
-    "zero_shot": {
-        "mean_auc": 0.9,
-        "accuracy": 0.7,
-        "balanced_accuracy": 0.7,
-        "classes": {"Edema": EDEMA},
-        "multiclass": {
-            "accuracy": 0.457,
-            "chance": 0.5,
-            "images": 8,
-            "classes": {
-                "Edema": {"images": 8, "recall": 0.457},
-                "Pneumonia": {"images": 0, "recall": None},
+EDEMA = {"auc": 0.9, "accuracy": 0.75, "balanced_accuracy": 0.74, "f1": 0.633}
+GROUP = {"cnr": 1.234, "miou": 0.171, "pointing_game": 0.4}
+MORE = {"area": 0.1, "cnr_signed": 1.0, "miou_middle": 0.2}
+WAY = {f"recall_at_{k}": k / 200 for k in (1, 5, 10, 50, 100)} | {"median_rank": 77.5}
+MEANS = {"mean_auc": 0.9, "accuracy": 0.7, "balanced_accuracy": 0.7, "multiclass_accuracy": 0.457}
+RESULTS = Results(
+    LEAST
+    | {
+        "metrics": [
+            *rows("zero_shot", MEANS),
+            row("zero_shot", "multiclass_accuracy", 0.5, group="chance"),
+            row("zero_shot", "multiclass_recall", 0.457, of_class="Edema"),
+            *rows("zero_shot", EDEMA, of_class="Edema"),
+            row("zero_shot", "average_precision", 0.812, (0.7, 0.9), "Edema"),
+            row("zero_shot", "ece", 0.0612, (0.04, 0.08), "Edema"),
+            *rows("grounding", GROUP | MORE, n=21),
+            *rows("grounding", GROUP | MORE, n=21, group="category: Edema"),
+            *rows("grounding", GROUP, n=21, group="area: small"),
+            *rows("grounding", GROUP, n=17, group="frequency: 10_to_99"),
+            *rows("study_retrieval", {"recall": 0.3, "median_rank": 77.5}),
+            *rows("study_retrieval", WAY, n=9, group="strict, report to image"),
+            *rows("study_retrieval", {"precision_at_5": 0.55, "precision_at_10": 0.44}, n=6),
+            row("study_retrieval", "precision_at_5", 0.22, group="chance"),
+        ],
+        "details": {
+            "zero_shot": {
+                "classes": {
+                    "Edema": {
+                        **{"positive": 15, "negative": 15, "left_out": 0},
+                        "reliability": [BIN],
+                    }
+                },
+                "multiclass": {
+                    "images": 8,
+                    "classes": {"Edema": {"images": 8}, "Pneumonia": {"images": 0}},
+                    "confusion": [[3.5, 4.5], [0, 0]],
+                },
             },
-            "confusion": [[3.5, 4.5], [0, 0]],
+            "grounding": {"phrases": 21, "not_groundable": 4},
+            "study_retrieval": {},
         },
-    },
-    "grounding": {
-        **GROUP,
-        "area": 0.1,
-        "cnr_signed": 1.0,
-        "miou_middle": 0.2,
-        "categories": {
-            "Edema": GROUP | {"area": 0.1, "cnr_signed": 1.0, "miou_middle": 0.2},
-        },
-        "areas": {"small": GROUP},
-        "sentence_frequency": {"10_to_99": GROUP | {"phrases": 17}},
-        "not_groundable": {"phrases": 4},
-    },
-    "study_retrieval": {
-        "report": {
-            "recall": 0.3,
-            "median_rank": 77.5,
-            "strict": {"report_to_image": WAY},
-            "lenient": {},
-        },
-        "class_precision": {
-            "image_to_report": {
-                "queries": 6,
-                "precision_at_5": 0.55,
-                "precision_at_10": 0.44,
-                "precision_at_100": None,
-                "chance": 0.22,
-            }
-        },
-    },
-    "skipped": {},
-    "data_hash": "d" * 64,
-    "model_hash": "m",
-    "seed": 0,
-    "self_test": {"status": "drift", "sentence": "x/model: the self-test's scores differ."},
-}
+        "skipped": {},
+        "self_test": {"status": "drift", "sentence": "x/model: the self-test's scores differ."},
+    }
+)
 
 
 def rows_of(run, results):
@@ -111,16 +91,19 @@ def test_each_table_holds_its_metrics(tmp_path):
 
 
 def test_what_each_side_says_alone_is_in_the_report(tmp_path):
-    results = copy.deepcopy(RESULTS)
-    part = results["zero_shot"]
     title = "Each side of the prompts alone"
-    assert title not in rows_of(tmp_path, results)
-    part |= {"mean_auc_positive": 0.8, "mean_auc_negative": 0.4, "contradiction_rate": 0.25}
-    part |= {"contradiction_chance": 1 / 3, "interval": {"contradiction_rate": [0.2, 0.3]}}
-    part["classes"]["Edema"] |= {"auc_positive": 0.8, "auc_negative": 0.4}
-    part["classes"]["Edema"] |= {"contradiction_rate": 0.05}
+    assert title not in rows_of(tmp_path, RESULTS)
+    results = Results(copy.deepcopy(dict(RESULTS)))
+    results["metrics"] += [
+        *rows("zero_shot", {"mean_auc_positive": 0.8, "mean_auc_negative": 0.4}),
+        row("zero_shot", "contradiction_rate", 0.25, (0.2, 0.3)),
+        row("zero_shot", "contradiction_rate", 1 / 3, group="chance"),
+        *rows("zero_shot", {"auc_positive": 0.8, "auc_negative": 0.4}, of_class="Edema"),
+        row("zero_shot", "contradiction_rate", 0.05, of_class="Edema"),
+        row("zero_shot", "contradiction_rate", 0.2, of_class="Pneumonia"),
+    ]
     counts = {"positive": 3, "negative": 0, "left_out": 0, "reason": "one label value only"}
-    part["refused"] = {"Pneumonia": counts | {"contradiction_rate": 0.2}}
+    results["details"]["zero_shot"]["refused"] = {"Pneumonia": counts}
     dash = "\N{EN DASH}"
     assert rows_of(tmp_path, results)[title] == [
         ["Edema", "0.800", dash, "0.400", dash, "0.900", dash, "0.050", dash],
@@ -147,15 +130,24 @@ def test_the_page_shows_them_and_writes_tables_beside(tmp_path):
 
 
 def test_what_was_not_measured_has_no_heading(tmp_path):
-    results = copy.deepcopy(RESULTS)
-    del results["study_retrieval"], results["grounding"]
-    results["zero_shot"]["multiclass"] = {"reason": "No image has exactly one class."}
-    results["zero_shot"]["classes"]["Edema"]["reliability"] = []
+    results = copy.deepcopy(dict(RESULTS))
+    results["metrics"] = [r for r in results["metrics"] if r["protocol"] == "zero_shot"]
+    zero = results["details"]["zero_shot"]
+    zero["multiclass"] = {"reason": "No image has exactly one class."}
+    zero["classes"]["Edema"]["reliability"] = []
     (tmp_path / "results.json").write_text(json.dumps(results))
     page = write_report(tmp_path).read_text()
     for words in ("Which class?", "By box area", "Whole studies", "Reliability diagram"):
         assert words not in page
     assert "No image has exactly one class." in page
+
+
+@pytest.mark.parametrize("damage", [{"classes": {"Edema": 3}}, {"refused": {"Edema": {}}}])
+def test_details_that_are_damaged_are_one_sentence(tmp_path, damage):
+    content = RESULTS | {"details": {"zero_shot": damage}}
+    (tmp_path / "results.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"results\.json: its details are damaged"):
+        write_report(tmp_path)
 
 
 def test_equal_bins_give_equal_diagrams():

@@ -15,56 +15,41 @@ from medclip_debias.errors import ReportedWarning, UserError
 from medclip_debias.reporting.content import duration, interval, number
 from medclip_debias.reporting.report import write_report
 from medclip_debias.reporting.run_files import read_metrics, read_run
+from tests.helpers.results import row, rows
 
 RESULTS = {
-    "format": 2,
+    "format": 3,
     "split": "test",
-    "zero_shot": {
-        "mean_auc": 0.91234,
-        "accuracy": 0.7,
-        "balanced_accuracy": 0.72,
-        "interval": {"mean_auc": [0.88, 0.94], "accuracy": None, "balanced_accuracy": None},
-        "classes": {
-            "Edema": {
-                "auc": 0.93456,
-                "accuracy": 0.75,
-                "balanced_accuracy": 0.74,
-                "interval": {"auc": [0.9, 0.97], "accuracy": [0.7, 0.8], "balanced_accuracy": None},
-                "images": 100,
-                "positive": 31,
-                "negative": 62,
-                "uncertain": 4,
-                "blank": 3,
-                "left_out": 7,
-            }
+    "metrics": [
+        row("zero_shot", "mean_auc", 0.91234, (0.88, 0.94)),
+        *rows("zero_shot", {"accuracy": 0.7, "balanced_accuracy": 0.72}),
+        row("zero_shot", "auc", 0.93456, (0.9, 0.97), "Edema"),
+        row("zero_shot", "accuracy", 0.75, (0.7, 0.8), "Edema"),
+        row("zero_shot", "balanced_accuracy", 0.74, of_class="Edema"),
+        row("grounding", "cnr", 1.2345, (1.1, 1.4)),
+        row("grounding", "cnr_signed", 1.1, (1.0, 1.2)),
+        row("grounding", "miou", 0.1784, (0.17, 0.19)),
+        row("grounding", "miou_middle", 0.21, (0.2, 0.22)),
+        row("grounding", "pointing_game", 0.5, (0.4, 0.6)),
+        row("grounding", "area", 0.174),
+        *rows("grounding", {"miou": 0.0891, "pointing_game": 0.174}, group="chance"),
+    ],
+    "details": {
+        "zero_shot": {
+            "classes": {
+                "Edema": {
+                    **{"images": 100, "positive": 31, "negative": 62, "uncertain": 4},
+                    **{"blank": 3, "left_out": 7},
+                }
+            },
+            "refused": {
+                "Pneumonia": {
+                    "reason": "one label value only",
+                    **{"positive": 0, "negative": 88, "left_out": 12},
+                }
+            },
         },
-        "refused": {
-            "Pneumonia": {
-                "reason": "one label value only",
-                "positive": 0,
-                "negative": 88,
-                "left_out": 12,
-            }
-        },
-    },
-    "grounding": {
-        "cnr": 1.2345,
-        "cnr_signed": 1.1,
-        "miou": 0.1784,
-        "miou_middle": 0.21,
-        "pointing_game": 0.5,
-        "miou_floor": 0.0891,
-        "pointing_game_floor": 0.174,
-        "interval": {
-            "cnr": [1.1, 1.4],
-            "cnr_signed": [1.0, 1.2],
-            "miou": [0.17, 0.19],
-            "miou_middle": [0.2, 0.22],
-            "pointing_game": [0.4, 0.6],
-        },
-        "phrases": 1162,
-        "area": 0.174,
-        "categories": {},
+        "grounding": {"phrases": 1162},
     },
     "skipped": {"retrieval": "Retrieval needs at least two phrases."},
     "options": {"bootstrap": {"resamples": 1000}},

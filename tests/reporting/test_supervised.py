@@ -5,21 +5,20 @@ import json
 import pytest
 
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.table import Results
 from medclip_debias.reporting.supervised import supervised_rows
+from tests.helpers.results import row, rows
 
-RESULTS = {
-    "data_hash": "d",
-    "split": "test",
-    "zero_shot": {
-        "classes": {
-            "Edema": {
-                **{"auc": 0.7, "auc_positive": 0.65, "auc_negative": 0.6},
-                **{"positive": 5, "negative": 20, "interval": {"auc": [0.6, 0.8]}},
-            },
-            "Nodule": {"auc": 0.5, "interval": {"auc": None}},
-        }
-    },
-}
+RESULTS = Results(
+    data_hash="d",
+    split="test",
+    metrics=[
+        row("zero_shot", "auc", 0.7, (0.6, 0.8), "Edema"),
+        *rows("zero_shot", {"auc_positive": 0.65, "auc_negative": 0.6}, of_class="Edema"),
+        row("zero_shot", "auc", 0.5, of_class="Nodule"),
+    ],
+    details={"zero_shot": {"classes": {"Edema": {"positive": 5, "negative": 20}, "Nodule": {}}}},
+)
 PROBE = {
     "Edema": {"linear at 1": {"auc": 0.8, "interval": [0.7, 0.9]}, "linear at 0.1": {"auc": 1}}
 }

@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
+from medclip_debias.evaluation.table import Results
 from medclip_debias.reporting.comparison import write_comparison
 from medclip_debias.reporting.content import few_patients, patients_of
 from medclip_debias.reporting.forest import forest
@@ -24,6 +25,7 @@ from medclip_debias.reporting.tables import (
     results_table,
     tex,
 )
+from tests.helpers import results
 
 
 def entry(value, difference=None, verdict="not shown", better=True, p=0.2):
@@ -118,9 +120,9 @@ def test_the_caption_says_what_was_forced_and_that_few_patients_make_rough_inter
 
 
 def test_few_patients_are_said_of_one_evaluation_too():
-    assert few_patients(patients_of({"zero_shot": {"patients": 100}})) == ""
-    assert few_patients(patients_of({"skipped": {}})) == ""
-    two = {"zero_shot": {"patients": 99}, "grounding": {"patients": 4}}
+    assert few_patients(patients_of(Results(details={"zero_shot": {"patients": 100}}))) == ""
+    assert few_patients(patients_of(Results())) == ""
+    two = Results(details={"zero_shot": {"patients": 99}, "grounding": {"patients": 4}})
     assert "(4 to 99)" in few_patients(patients_of(two))
 
 
@@ -231,9 +233,10 @@ def test_p_values(p, shown):
 
 def test_a_table_of_two_runs_shows_what_each_has():
     one = {"split": "test", "data_hash": "d", "model_hash": "m", "data": {"synthetic": True}}
-    one |= {"grounding": {"miou": 0.1234, "interval": {"miou": [0.1, 0.2]}}}
-    two = one | {"retrieval": {"recall": 0.3, "median_rank": 12.0, "interval": {}}}
-    table = results_table({"a": one, "b": two})
+    grounding = [results.row("grounding", "miou", 0.1234, (0.1, 0.2))]
+    retrieval = results.rows("retrieval", {"recall": 0.3, "median_rank": 12.0})
+    runs = {"a": grounding, "b": [*grounding, *retrieval]}
+    table = results_table({name: Results(one | {"metrics": own}) for name, own in runs.items()})
     assert table.rows == (
         ("mIoU", "0.123 (0.100 to 0.200)", "0.123 (0.100 to 0.200)"),
         ("Box retrieval recall", "\N{EN DASH}", "0.300"),

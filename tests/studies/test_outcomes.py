@@ -12,20 +12,24 @@ from sklearn.metrics import roc_auc_score
 
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.table import Results
 from studies.outcomes import OUTCOMES, by_truth, cells, rare_classes, table
 from studies.phantom_data import class_prompts
 from tests.grounding.conftest import make_model  # noqa: F401
-
-
-def classes(**found):
-    return {name: {"auc": auc, "positive": count} for name, (auc, count) in found.items()}
+from tests.helpers import results as made
 
 
 def test_rare_classes_are_the_half_with_the_fewest_positive_images():
-    found = classes(a=(0.9, 50), b=(0.6, 5), c=(0.8, 7), d=(None, 0), e=(0.7, 9))
-    assert rare_classes({"zero_shot": {"classes": found}}) == pytest.approx(0.7)
-    assert rare_classes({"zero_shot": {"classes": classes(a=(None, 0))}}) is None
-    assert rare_classes({}) is None
+    found = {"a": (0.9, 50), "b": (0.6, 5), "c": (0.8, 7), "e": (0.7, 9)}
+    counts = {name: {"positive": count} for name, (_, count) in found.items()}
+    results = Results(
+        metrics=[
+            made.row("zero_shot", "auc", auc, of_class=name) for name, (auc, _) in found.items()
+        ],
+        details={"zero_shot": {"classes": counts | {"d": {"positive": 0}}}},
+    )
+    assert rare_classes(results) == pytest.approx(0.7)
+    assert rare_classes(Results()) is None
 
 
 @pytest.fixture
@@ -36,8 +40,9 @@ def grid(tmp_path):
         for method, extra in (("a", shift), ("b", 0.0)):
             place = tmp_path / "runs" / f"{method}{seed}" / "evaluate"
             place.mkdir(parents=True)
-            results = {"zero_shot": {"mean_auc": 0.5 + extra}, "grounding": {"cnr": 1.0 - extra}}
-            (place / "results.json").write_text(json.dumps(results))
+            means = {"mean_auc": 0.5 + extra, "accuracy": 0.5, "balanced_accuracy": 0.5}
+            measured = [*made.rows("zero_shot", means), made.row("grounding", "cnr", 1.0 - extra)]
+            Results(made.LEAST | {"metrics": measured}).write(place / "results.json")
             rows.append({"method": method, "seed": seed, "folder": f"{method}{seed}/evaluate"})
     content = {"rows": rows, "figures": {"contrasts": []}}
     (tmp_path / "results.json").write_text(json.dumps(content))
@@ -50,6 +55,8 @@ def test_each_outcome_that_was_measured_is_a_row(grid):
     # By hand: Student's t of one degree of freedom is 12.706, the standard error .1.
     assert lines[2:] == [
         "| AUC | 0.500 | +0.200 [-1.071, +1.471] |",
+        "| balanced accuracy | 0.500 | +0.000 [+0.000, +0.000] |",
+        "| accuracy | 0.500 | +0.000 [+0.000, +0.000] |",
         "| CNR | 1.000 | -0.200 [-1.471, +1.071] |",
     ]
     assert set(cells(grid)[0]["metrics"]) == set(OUTCOMES)

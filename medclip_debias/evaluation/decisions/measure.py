@@ -25,11 +25,15 @@ from medclip_debias.evaluation.decisions.options import DecisionOptions
 from medclip_debias.evaluation.decisions.probability import Unfit
 from medclip_debias.evaluation.decisions.quality import qualities
 from medclip_debias.evaluation.decisions.thresholds import CURVE, net_benefit, thresholds
+from medclip_debias.evaluation.table import Row, rows
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 MEANS = {"ece": "probabilities/ece", "coverage": "sets/coverage", "abstention": "sets/abstention"}
 """Means over the classes, and what of a class they are means of."""
+STAGES = ("uncalibrated", "validation", "probabilities")
+TOLD = ("score", "probability", "present_from", "absent_to")
+"""What is decided before anything is measured: no metrics."""
 
 
 @dataclass(frozen=True)
@@ -244,6 +248,23 @@ def decisions(
         "notes": _notes({name: fitted[name] for name in plans}),
         "skipped": skipped,
     }
+
+
+def decision_rows(decided: dict[str, Any]) -> list[Row]:
+    """Take the metrics out of what `Decider.decide` gave, as rows."""
+    bounds = decided.pop("interval", {})
+    means = {f"decisions_{name}": decided.pop(name) for name in MEANS if name in decided}
+    measured = rows(means | {"interval": {f"decisions_{n}": bound for n, bound in bounds.items()}})
+    for name, own in decided.get("classes", {}).items():
+        parts = {stage: own[stage] for stage in STAGES if stage in own} | {"sets": own["sets"]}
+        parts |= {f"threshold {rule}": one for rule, one in own["thresholds"].items()}
+        for group, part in parts.items():
+            found = rows({k: v for k, v in part.items() if k not in TOLD}, of_class=name)
+            measured += [row._replace(group=f"decisions, {group}") for row in found]
+            for key in [k for k, v in part.items() if isinstance(v, float) and k not in TOLD]:
+                del part[key]
+            part.pop("interval", None)
+    return measured
 
 
 def _plan(

@@ -8,10 +8,9 @@ docs/protocols.md has what differs, and how far one model's metrics move.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from importlib.resources import as_file, files
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -161,15 +160,6 @@ class Preset(Settings):
     zero_shot: ZeroShotRule | None = None
     grounding: GroundingRule | None = None
     retrieval: RetrievalRule | None = None
-
-
-def preset_lines(found: Mapping[str, Any]) -> dict[str, str]:
-    """The metrics of a preset's part of ``results.json``, one line for each protocol."""
-    return {
-        part: ", ".join(f"{k} {v:.3f}" for k, v in own.items() if isinstance(v, float))
-        for part, own in found.items()
-        if isinstance(own, Mapping)
-    }
 
 
 def preset_names() -> tuple[str, ...]:

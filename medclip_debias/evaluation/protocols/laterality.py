@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ from medclip_debias.evaluation.protocol import (
     patients_of,
     rows_of_split,
 )
+from medclip_debias.evaluation.table import rows
 from medclip_debias.grounding.denials import is_groundable
 from medclip_debias.models.finite import finite
 
@@ -131,17 +132,18 @@ class LateralityProtocol(Protocol):
         own, mirror = self._scores.T
         hits = (own > mirror) + 0.5 * (own == mirror)
         statistics = side_statistics(hits)
-        results: dict[str, Any] = {
-            "right_side": float(hits.mean()),
-            "interval": bootstrap_intervals(statistics, self._patients, **draw.keywords),
+        intervals = bootstrap_intervals(statistics, self._patients, **draw.keywords)
+        details = {
             "sentences": len(self.asked),
             "distinct_sentences": len({text for _, text in self.asked}),
             "images": len(self.rows),
             "patients": len(set(self._patients)),
             "left_aside": dict(self._left_aside),
         }
+        part = {"right_side": float(hits.mean()), "interval": intervals}
         columns = {"id": self._ids, "patient": self._patients, "right_side": hits}
-        return Measured(results, pd.DataFrame(columns | {"score": own, "score_mirror": mirror}))
+        items = pd.DataFrame(columns | {"score": own, "score_mirror": mirror})
+        return Measured(rows(part, n=len(self.asked)), details, items)
 
 
 def side_statistics(hits: Floats) -> Statistics:

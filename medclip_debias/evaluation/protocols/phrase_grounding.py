@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.evaluation.bootstrap import bootstrap_intervals, mean_where_known
-from medclip_debias.evaluation.catalogue import of_protocol
+from medclip_debias.evaluation.catalogue import CHANCE, of_protocol
 from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
 from medclip_debias.evaluation.options import BoxRule, EvaluationOptions
 from medclip_debias.evaluation.phrase_selection import (
@@ -26,6 +26,7 @@ from medclip_debias.evaluation.place_floors import OTHERS, moved_boxes, others_o
 from medclip_debias.evaluation.presets import Preset
 from medclip_debias.evaluation.presets.grounding import merge_phrases, score_map, summarise_maps
 from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Request, Skipped
+from medclip_debias.evaluation.table import Row, rows, without_rows
 from medclip_debias.evaluation.upsampled import Upsampled, box_threshold
 from medclip_debias.grounding.boxes import overlaps, visible_boxes
 from medclip_debias.grounding.denials import FREQUENCIES, frequency_group
@@ -45,6 +46,9 @@ DICE_SHARES = tuple(k / 20 for k in range(2, 19))
 BOX_LEVELS = (0.1, 0.3, 0.5)
 BOX_METRICS = tuple(f"box_recall_{level}" for level in BOX_LEVELS)
 METRICS = tuple(metric.name for metric in of_protocol("grounding"))
+DIVISIONS = {"categories": "category", "areas": "area", "sentence_frequency": "frequency"}
+"""Divisions of the phrases, and what their groups are called in the table of results."""
+OF_OTHERS = {"other_boxes": "other images' boxes", "place_prior": "place prior"}
 ABOVE_OTHERS = "cnr_above_others"
 FLOORS = tuple(name for name in METRICS if name != ABOVE_OTHERS)
 """Metrics that other images' boxes and the place prior have, too."""
@@ -283,16 +287,27 @@ class PhraseGrounding(Protocol):
             )
         chosen = self._cut(yes)
         floors = self._floors(yes, chosen["share_of_range"])
-        results = self._summary(yes, draw) | self.selected.counts
-        results["boxes"] = sum(len(phrases[number].boxes) for number in yes)
-        results["floors"] = floors
-        results["dice"] = chosen
-        results["source"] = self.selected.source
-        results["unseen_boxes"] = sum(
-            not len(visible_boxes(phrase.boxes, phrase.geometry)) for phrase in phrases
-        )
-        results["not_groundable"] = self._summary(no, draw) if no else {"phrases": 0}
-        return Measured(results, self._items())
+        summary = self._summary(yes, draw)
+        measured = _rows(summary)
+        for kind, group in OF_OTHERS.items():
+            measured += rows(floors.pop(kind, {}), n=floors["phrases"], group=group)
+        details = without_rows(summary, *DIVISIONS) | self.selected.counts
+        details |= {
+            "boxes": sum(len(phrases[number].boxes) for number in yes),
+            "floors": floors,
+            "dice": chosen,
+            "source": self.selected.source,
+            "unseen_boxes": sum(
+                not len(visible_boxes(phrase.boxes, phrase.geometry)) for phrase in phrases
+            ),
+            "not_groundable": len(no),
+        }
+        if no:
+            measured += [
+                row._replace(group=f"not groundable{f', {row.group}' if row.group else ''}")
+                for row in _rows(self._summary(no, draw))
+            ]
+        return Measured(measured, details, self._items())
 
     def under(self, preset: Preset) -> dict[str, Any] | None:
         """See `Protocol.under`."""
@@ -438,6 +453,17 @@ class PhraseGrounding(Protocol):
             }
         )
         return pd.concat([head, metrics], axis=1)
+
+
+def _rows(summary: Mapping[str, Any]) -> list[Row]:
+    """What `summarise_phrases` gave as rows, groups and floors as well."""
+    part = dict(summary)
+    chance = {"miou": part.pop("miou_floor"), "pointing_game": part.pop("pointing_game_floor")}
+    found = rows(part, n=summary["phrases"]) + rows(chance, group=CHANCE)
+    for division, kind in DIVISIONS.items():
+        for name, own in (summary.get(division) or {}).items():
+            found += rows(own, n=own["phrases"], group=f"{kind}: {name}")
+    return found
 
 
 def phrases_of_images(phrases: Sequence[Phrase]) -> dict[int, list[int]]:

@@ -41,6 +41,7 @@ from medclip_debias.evaluation.protocol import (
     Skipped,
     patients_of,
 )
+from medclip_debias.evaluation.table import rows
 from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
@@ -227,21 +228,18 @@ class ProgressionProtocol(Protocol):
         point = statistics(np.ones((1, len(states))))
         patients = patients_of(self._data, [change.later for change in self._changes])
         intervals = bootstrap_intervals(statistics, patients, **draw.keywords)
-        results: dict[str, Any] = {
-            **{name: float(point[name][0]) for name in METRICS},
-            "interval": {name: intervals[name] for name in METRICS},
-            "classes": {
-                name: {
-                    **{m: float(point[f"{name}/{m}"][0]) for m in METRICS},
-                    "interval": {m: intervals[f"{name}/{m}"] for m in METRICS},
-                    **{
-                        state: int(sum(f == name and s == number for f, s in pairs))
-                        for number, state in enumerate(STATES)
-                        for pairs in (list(zip(findings, states.tolist(), strict=True)),)
-                    },
-                }
-                for name in sorted(set(findings))
-            },
+        mean: dict[str, Any] = {name: float(point[name][0]) for name in METRICS}
+        mean["interval"] = intervals
+        measured = rows(mean, n=len(states))
+        counts = {}
+        for name in sorted(set(findings)):
+            of_class: dict[str, Any] = {m: float(point[f"{name}/{m}"][0]) for m in METRICS}
+            of_class["interval"] = {m: intervals[f"{name}/{m}"] for m in METRICS}
+            measured += rows(of_class, n=findings.count(name), of_class=name)
+            numbers = [s for f, s in zip(findings, states.tolist(), strict=True) if f == name]
+            counts[name] = {state: numbers.count(n) for n, state in enumerate(STATES)}
+        details = {
+            "classes": counts,
             "progressions": len(states),
             "pairs": len({(change.earlier, change.later) for change in self._changes}),
             "patients": len(set(patients)),
@@ -258,7 +256,7 @@ class ProgressionProtocol(Protocol):
             "finding": findings,
             "state": states,
         }
-        return Measured(results, pd.DataFrame(head | values))
+        return Measured(measured, details, pd.DataFrame(head | values))
 
 
 def _told(data: PreparedSet, table: pd.DataFrame) -> Iterator[tuple[str, ...]]:

@@ -10,7 +10,7 @@ mean (or the largest) of the image's scores with its distinct sentences; with th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,7 @@ from medclip_debias.evaluation.protocol import (
     patients_of,
 )
 from medclip_debias.evaluation.protocols.study_retrieval import report_scores
+from medclip_debias.evaluation.table import rows
 from medclip_debias.evaluation.triplets import KINDS, Triplet, read_triplets
 from medclip_debias.models.finite import finite
 
@@ -106,17 +107,19 @@ class ReportTriplets(Protocol):
         hits = triplet_hits(self._scores)
         statistics = share_statistics(hits)
         point = statistics(np.ones((1, len(self.triplets))))
-        results: dict[str, Any] = {
+        part = {
             **{name: float(point[name][0]) for name in SHARES},
             "interval": bootstrap_intervals(statistics, self._patients, **draw.keywords),
+        }
+        details = {
             "images": len(self.triplets),
             "patients": len(set(self._patients)),
             "distinct_texts": len(self.texts),
             "source": self._source,
         }
         scores = {f"score_{kind}": self._scores[:, place] for place, kind in enumerate(KINDS)}
-        table = {"id": self._ids, "patient": self._patients}
-        return Measured(results, pd.DataFrame(table | hits | scores))
+        items = pd.DataFrame({"id": self._ids, "patient": self._patients} | hits | scores)
+        return Measured(rows(part, n=len(self.triplets)), details, items)
 
 
 def triplet_hits(scores: Floats) -> dict[str, Floats]:

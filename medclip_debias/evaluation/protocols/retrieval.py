@@ -19,10 +19,12 @@ from medclip_debias.evaluation.bootstrap import (
     weighted_mean,
     weighted_median,
 )
+from medclip_debias.evaluation.catalogue import CHANCE
 from medclip_debias.evaluation.metrics import first_relevant_rank, median_rank, recall_at
 from medclip_debias.evaluation.phrase_selection import Phrases, phrases_of
 from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Request, Skipped
 from medclip_debias.evaluation.protocols.phrase_grounding import phrases_of_images
+from medclip_debias.evaluation.table import Row, rows
 from medclip_debias.grounding.boxes import box_features, visible_boxes
 from medclip_debias.grounding.saliency import without_maps
 from medclip_debias.models.finite import finite
@@ -248,14 +250,31 @@ class BoxRetrieval(Protocol):
         texts = [phrase.text for phrase in phrases]
         patients = [phrase.patient for phrase in phrases]
         ranks = paired_ranks(scores, texts)
-        results = {
-            **summarise_modes(ranks, patients, draw),
+        details = {
             "phrases": len(phrases),
             "distinct_sentences": len(set(texts)),
-            "chance": chance(len(phrases)),
             "unseen_boxes": len(self.phrases) - len(usable),
             "not_groundable": self._left_out,
         }
-        return Measured(
-            results, rank_items([phrase.phrase_id for phrase in phrases], patients, ranks)
-        )
+        measured = mode_rows(summarise_modes(ranks, patients, draw), len(phrases))
+        measured += rows(chance(len(phrases)), group=CHANCE)
+        items = rank_items([phrase.phrase_id for phrase in phrases], patients, ranks)
+        return Measured(measured, details, items)
+
+
+def mode_rows(modes: Mapping[str, Any], n: int) -> list[Row]:
+    """What `summarise_modes` gave as rows: the whole is ``strict``."""
+    found = rows(modes["strict"], n=n) + rows(modes["lenient"], n=n, group="lenient")
+    for mode in ("strict", "lenient"):
+        found += way_rows(mode, modes[mode])
+    return found
+
+
+def way_rows(mode: str, part: Mapping[str, Any]) -> list[Row]:
+    """The directions of what `summarise_ranks` gave as rows, as ``strict, box to sentence``."""
+    ways = {name: own for name, own in part.items() if name != "interval" and "_to_" in name}
+    return [
+        row
+        for name, own in ways.items()
+        for row in rows(own, n=own["queries"], group=f"{mode}, {name.replace('_', ' ')}")
+    ]

@@ -25,6 +25,7 @@ from medclip_debias.evaluation.bootstrap import (
     mean_of_defined,
     weighted_mean,
 )
+from medclip_debias.evaluation.catalogue import CHANCE
 from medclip_debias.evaluation.options import BoxRule
 from medclip_debias.evaluation.phrase_selection import Phrase, phrases_of, select_phrases
 from medclip_debias.evaluation.protocol import (
@@ -35,6 +36,7 @@ from medclip_debias.evaluation.protocol import (
     Request,
     Skipped,
 )
+from medclip_debias.evaluation.table import Row, rows
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.models.finite import finite
 
@@ -250,29 +252,25 @@ class Segmentation(Protocol):
         intervals = bootstrap_intervals(statistics, patients, **draw.keywords)
         means = [*values, "dice_test_threshold"]
         area = np.array([one["area"] for one in found[: self._judged]])
-        results: dict[str, Any] = {
-            **{name: float(point[name][0]) for name in means},
-            "interval": {name: intervals[name] for name in means},
-            "classes": {
-                name: {
-                    **{m: float(point[f"{name}/{m}"][0]) for m in values},
-                    "interval": {m: intervals[f"{name}/{m}"] for m in values},
-                    "masks": own.count(name),
-                }
-                for name in sorted(set(own))
-            },
+        floor = mask_statistics(own, {"area": area})(np.ones((1, len(phrases))))["area"][0]
+        mean: dict[str, Any] = {name: float(point[name][0]) for name in means}
+        mean["interval"] = intervals
+        measured = rows(mean, n=len(phrases))
+        measured.append(Row("pointing_game", float(floor), group=CHANCE))
+        for name in sorted(set(own)):
+            of_class: dict[str, Any] = {m: float(point[f"{name}/{m}"][0]) for m in values}
+            of_class["interval"] = {m: intervals[f"{name}/{m}"] for m in values}
+            measured += rows(of_class, n=own.count(name), of_class=name)
+        details = {
             "masks": len(phrases),
             "without_mask": self._without_mask,
             "patients": len(set(patients)),
-            "pointing_game_floor": float(
-                mask_statistics(own, {"area": area})(np.ones((1, len(phrases))))["area"][0]
-            ),
             "threshold": threshold,
             "test_threshold": {"share_of_range": float(SHARES[best_share(curves, own)])},
             "longest_side": LONGEST,
         }
         head = {"id": [p.phrase_id for p in phrases], "patient": patients, "category": own}
-        return Measured(results, pd.DataFrame(head | values | {"area": area}))
+        return Measured(measured, details, pd.DataFrame(head | values | {"area": area}))
 
 
 def _at_most(inside: Bools) -> Bools:

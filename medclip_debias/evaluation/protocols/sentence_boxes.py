@@ -36,6 +36,7 @@ from medclip_debias.evaluation.protocol import (
 )
 from medclip_debias.evaluation.sentence_choice import RULE, Queries, choose
 from medclip_debias.evaluation.suppression_choice import Choice
+from medclip_debias.evaluation.table import rows
 from medclip_debias.evaluation.upsampled import Upsampled, box_threshold
 from medclip_debias.grounding.counterparts import Reader
 from medclip_debias.grounding.matching import Detections, hits_in_order, one_to_one
@@ -196,13 +197,13 @@ class SentenceBoxes(Protocol):
         point = statistics(np.ones((1, len(table))))
         intervals = bootstrap_intervals(statistics, table["patient"].tolist(), **draw.keywords)
         apart = "without_suppression/"
-        results: dict[str, Any] = {
-            **{name: float(v[0]) for name, v in point.items() if "/" not in name},
-            "interval": {name: i for name, i in intervals.items() if "/" not in name},
-            "without_suppression": {
-                **{n.removeprefix(apart): float(v[0]) for n, v in point.items() if "/" in n},
-                "interval": {n.removeprefix(apart): i for n, i in intervals.items() if "/" in n},
-            },
+        measured = []
+        for group, prefix in ((None, ""), ("without suppression", apart)):
+            names = [name for name in point if name.startswith(apart) == bool(prefix)]
+            part: dict[str, Any] = {n.removeprefix(prefix): float(point[n][0]) for n in names}
+            part["interval"] = {n.removeprefix(prefix): intervals[n] for n in names}
+            measured += rows(part, n=len(table), group=group)
+        details = {
             "sentences": len(table),
             "patients": table["patient"].nunique(),
             "asked": self._queries.counts,
@@ -210,7 +211,7 @@ class SentenceBoxes(Protocol):
             "suppressed_by_words": int(table["words"].sum()),
             "rule": rule.model_dump(mode="json", exclude={"level"}),
         }
-        return Measured(results, table)
+        return Measured(measured, details, table)
 
     def counts(self) -> dict[str, int]:
         """See `Protocol.counts`."""

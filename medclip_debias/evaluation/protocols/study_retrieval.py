@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.data.labels import CHEX5
 from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_mean
+from medclip_debias.evaluation.catalogue import CHANCE
 from medclip_debias.evaluation.label_table import study_labels
 from medclip_debias.evaluation.metrics import first_relevant_rank
 from medclip_debias.evaluation.options import EvaluationOptions
@@ -42,12 +43,15 @@ from medclip_debias.evaluation.protocol import (
 )
 from medclip_debias.evaluation.protocols.retrieval import (
     chance,
+    mode_rows,
     paired_ranks,
     rank_items,
     summarise_modes,
     summarise_ranks,
+    way_rows,
 )
 from medclip_debias.evaluation.retrieval_examples import FOLDER, write_examples
+from medclip_debias.evaluation.table import Row, rows
 from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
@@ -189,32 +193,40 @@ class StudyRetrieval(Protocol):
         reports = report_scores(self._scores, self._reports, self._options.report_score)
         same = [" ".join(map(str, columns)) for columns in self._reports]
         ranks = paired_ranks(reports, same, REPORT_WAYS)
-        results: dict[str, Any] = {
+        details: dict[str, Any] = {
             "studies": len(self.studies),
             "images": len(self.rows),
             "patients": len(set(self._patients)),
             "distinct_reports": len(set(same)),
             "distinct_sentences": self._sentences_read,
             **self._left_out,
-            "report": {
-                **summarise_modes(ranks, self._patients, draw),
-                "chance": chance(len(self.studies)),
-            },
-            "sentence": self._sentences(draw),
         }
+        measured = mode_rows(summarise_modes(ranks, self._patients, draw), len(self.studies))
+        measured += rows(chance(len(self.studies)), group=CHANCE)
+        sentences = self._sentences(draw)
+        details["pairs"] = sentences.pop("pairs")
+        for mode, part in sentences.items():
+            measured += rows(part, n=details["pairs"], group=f"sentences, {mode}")
+            measured += way_rows(mode, part)
         if self._positive is not None:
-            results["class_precision"] = {
-                way: class_precision(
+            details["precision_classes"] = self._precision_classes
+            for way, scores in zip(REPORT_WAYS, (reports.T, reports), strict=True):
+                part = class_precision(
                     scores,
                     self._positive,
                     self._patients,
                     draw,
                     match_all=self._options.precision_match == "all",
                 )
-                for way, scores in zip(REPORT_WAYS, (reports.T, reports), strict=True)
-            }
-            results["precision_classes"] = self._precision_classes
-        return Measured(results, rank_items(self.studies, self._patients, ranks))
+                details["without_label"] = part["without_label"]
+                # An image ranks the reports: what the catalogue means.
+                group = None if way == REPORT_WAYS[1] else way.replace("_", " ")
+                floor = part.pop("chance")
+                found = rows(part, n=part["queries"], group=group)
+                measured += found
+                if group is None:
+                    measured += [Row(row.metric, floor, group=CHANCE) for row in found]
+        return Measured(measured, details, rank_items(self.studies, self._patients, ranks))
 
     def write_pictures(self, out: Path, data: PreparedSet, count: int) -> None:
         """See `Protocol.write_pictures`; a few queries with their best answers."""

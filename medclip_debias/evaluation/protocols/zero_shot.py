@@ -17,7 +17,7 @@ from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.prompts import PromptSet
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.decisions.measure import Decider
+from medclip_debias.evaluation.decisions.measure import Decider, decision_rows
 from medclip_debias.evaluation.label_table import (
     THE_SET,
     ClassList,
@@ -50,13 +50,16 @@ from medclip_debias.evaluation.protocol import (
     Skipped,
     patients_of,
 )
+from medclip_debias.evaluation.table import without_rows
 from medclip_debias.evaluation.zero_shot import (
     NO_COLUMN,
     SideScores,
     Validation,
+    class_rows,
     class_scores,
     exclusive_classes,
     multiclass_accuracy,
+    multiclass_rows,
     prompt_differences,
     zero_shot,
 )
@@ -222,20 +225,29 @@ class ZeroShot(Protocol):
         except UserError as error:
             aside = mapped.left_aside() if mapped else ""
             raise Skipped(f"{error} {aside}".strip()) from error
+        measured = class_rows(found, self._images)
+        details: dict[str, Any] = {
+            part: {name: without_rows(own) for name, own in found[part].items()}
+            for part in ("classes", "refused")
+        }
         if self._by_study:
-            found["studies"] = len(rows)
-        found |= {
+            details["studies"] = len(rows)
+        several = self._multiclass(draw)
+        measured += multiclass_rows(several)
+        for own in several.get("classes", {}).values():
+            del own["recall"]
+        details |= {
             "images": self._images,
             "patients": len(set(patients)),
             "scale": scale,
             "source": self.labels.source,
             "offsets": self._described(),
             "label_map": mapped.describe() if mapped else None,
-            "multiclass": self._multiclass(draw),
+            "multiclass": without_rows(several),
         }
         if self._decider is not None:
             names = list(found["classes"])
-            found["decisions"] = self._decider.decide(
+            decided = self._decider.decide(
                 differences,
                 self._judged(self.labels.values, names),
                 patients,
@@ -245,7 +257,9 @@ class ZeroShot(Protocol):
                 scale=scale,
                 **draw.keywords,
             )
-        return Measured(found, self._items(sides, patients))
+            measured += decision_rows(decided)
+            details["decisions"] = decided
+        return Measured(measured, details, self._items(sides, patients))
 
     def under(self, preset: Preset) -> dict[str, Any] | None:
         """See `Protocol.under`; the offsets of this run are not taken off."""

@@ -18,6 +18,7 @@ from medclip_debias.bench.record import (
     Record,
 )
 from medclip_debias.files import write_json
+from tests.helpers.results import row, rows
 
 DATA = {"archive": "openi", "obtain": "made by a test"}
 ZERO = Card.model_validate(
@@ -88,7 +89,7 @@ def write_result(root, name, card, metrics, results, tables, **changes):
     folder = root / name / card.folder
     (folder / "items").mkdir(parents=True, exist_ok=True)
     content = {
-        "format": 2,
+        "format": 3,
         "split": "test",
         **results,
         "skipped": {},
@@ -123,20 +124,17 @@ def write_zero(root, name, **changes):
         }
     )
     auc = AUCS[name]
-    right = {"accuracy": RIGHT[name], "balanced_accuracy": RIGHT[name]}
-    counts = {"positive": 4, "negative": 4, "left_out": 0}
     part = {
-        "mean_auc": auc,
-        **right,
-        "images": 8,
-        "interval": {"mean_auc": INTERVALS[name]},
-        "classes": {"Edema": {"auc": auc, **right, **counts}},
+        "metrics": [
+            row("zero_shot", "mean_auc", auc, INTERVALS[name]),
+            *rows("zero_shot", {"accuracy": RIGHT[name], "balanced_accuracy": RIGHT[name]}),
+            row("zero_shot", "auc", auc, of_class="Edema"),
+        ],
+        "details": {"zero_shot": {"images": 8}},
     }
     low, high = INTERVALS[name]
     metrics = {"zero_shot.mean_auc": Figure(value=auc, low=low, high=high)}
-    return write_result(
-        root, name, ZERO, metrics, {"zero_shot": part}, {"zero_shot": table}, **changes
-    )
+    return write_result(root, name, ZERO, metrics, part, {"zero_shot": table}, **changes)
 
 
 def write_retrieval(root, name, **changes):
@@ -149,7 +147,7 @@ def write_retrieval(root, name, **changes):
         "study_retrieval.report.median_rank": Figure(value=MEDIANS[name]),
         "study_retrieval.report.recall": Figure(value=RECALLS[name]),
     }
-    part = {"study_retrieval": {"report": found, "images": 8}}
+    part = {"metrics": rows("study_retrieval", found)}
     part["options"] = {"bootstrap": {"resamples": 0}}
     return write_result(root, name, FOUND, metrics, part, {"study_retrieval": table}, **changes)
 

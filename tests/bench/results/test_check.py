@@ -15,6 +15,7 @@ from medclip_debias.bench.card import Card
 from medclip_debias.bench.check import validate_folder
 from medclip_debias.cli import run
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.catalogue import address
 
 SAMPLE = Path(__file__).parents[3] / "docs" / "benchmark"
 ZERO, BOXES, REPORTS = "phantom.zero-shot@2", "phantom.grounding@1", "phantom.retrieval@1"
@@ -43,14 +44,21 @@ def forge_figure(make, folder, key, value, low=None, high=None):
         folder / "record.json",
         lambda r: r["metrics"].update({key: {"value": value, "low": low, "high": high}}),
     )
-    *parents, last = key.split(".")
+    claim(make, folder, key, value, low, high)
+
+
+def claim(make, folder, key, value, low=None, high=None):
+    """Another figure in the results alone."""
+    protocol, metric, group = address(key)
 
     def change(content):
-        for name in parents:
-            content = content[name]
-        content[last] = value
-        if low is not None:
-            content["interval"][last] = [low, high]
+        (row,) = (
+            r
+            for r in content["metrics"]
+            if (r["protocol"], r["metric"], r["class"], r["group"])
+            == (protocol, metric, None, group)
+        )
+        row.update({"value": value} | ({} if low is None else {"low": low, "high": high}))
 
     make.edit(folder / "results.json", change)
 
@@ -104,7 +112,7 @@ def test_an_interval_that_the_items_do_not_give_is_refused(sample, make, low, hi
 
 def test_a_value_beside_the_record_is_recomputed_too(sample, make):
     root = sample(ZERO)
-    make.edit(root / DEMO / ZERO / "results.json", lambda r: r["zero_shot"].update(f1=0.99))
+    claim(make, root / DEMO / ZERO, "zero_shot.f1", 0.99)
     assert any("for 'zero_shot.f1', and results.json says 0.99" in fault for fault in faults(root))
 
 
@@ -114,7 +122,7 @@ def test_items_that_are_left_out_are_missed(sample, make):
     forge_items(folder, "zero_shot", lambda t: t[t["score.Edema"] > t["score.Edema"].median()])
     assert any("says 460" in fault for fault in faults(root))
     count = len(pd.read_parquet(folder / "items/zero_shot.parquet"))
-    make.edit(folder / "results.json", lambda r: r["zero_shot"].update(images=count))
+    make.edit(folder / "results.json", lambda r: r["details"]["zero_shot"].update(images=count))
     assert any(f"has {count} of the 460 images that" in fault for fault in faults(root))
 
 
@@ -184,13 +192,7 @@ def claim_what_the_items_give(make, folder):
         if metric.key in result.record.metrics:
             forge_figure(make, folder, metric.key, one.value, *bounds)
         else:
-            make.edit(
-                folder / "results.json",
-                lambda r, m=metric.name, v=one.value, b=bounds: (
-                    r["zero_shot"].update({m: v}),
-                    r["zero_shot"]["interval"].update({m: list(b)}),
-                ),
-            )
+            claim(make, folder, metric.key, one.value, *bounds)
     assert not faults_of([Result("x", folder, read_record(folder), folder.parent.parent)])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 import yaml
 
 from medclip_debias.cli import run
-from medclip_debias.evaluation.schema import Results
+from medclip_debias.evaluation.table import read_results
 from medclip_debias.reporting.report import write_report
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -51,16 +50,18 @@ def test_a_calibration_is_made_and_used_on_other_images(world, capsys):
     assert re.search(r"Pneumonia: one label value only .* \(0 with, 12 without\)", said.err)
     more = options(folder, calibration=str(path), conformal="marginal")
     assert run(["evaluate", *given, "--out", str(out), *more]) == 0
-    content = json.loads((out / "results.json").read_text())
-    part = content["zero_shot"]["decisions"]
+    content = read_results(out / "results.json")
+    part = content.details("zero_shot")["decisions"]
     assert part["classes"]["Edema"]["prevalence"]["from"] == "calibration"
     assert part["classes"]["Edema"]["prevalence"]["target"] == 0.05
     assert set(part["skipped"]) >= {"Pneumonia"}
-    assert Results.model_validate(content).zero_shot.decisions.ece == part["ece"]
+    calibrated = content.value("zero_shot", "ece", "Edema", "decisions, probabilities")
+    assert content.of("zero_shot.decisions.ece")["value"] == calibrated  # of the one class
     named = set(re.findall(r"`([A-Za-z0-9_.]+)`", (DOCS / "results.md").read_text()))
-    edema = part.pop("classes")["Edema"]
-    for keys in (part, edema, edema["sets"], edema["thresholds"]["youden"], edema["prevalence"]):
-        assert set(keys) <= named
+    edema = part["classes"]["Edema"]
+    assert set(part) | set(edema) - {"probabilities"} <= named | {"classes"}
+    assert set(edema["thresholds"]["youden"]) == {"score", "probability"}
+    assert set(edema["sets"]) == {"present_from", "absent_to", "images"}
     page = write_report(out).read_text()
     assert "<summary>Decisions</summary>" in page
     assert "Pneumonia: one label value only" in page
@@ -72,11 +73,12 @@ def test_without_being_asked_nothing_is_decided(world):
     words = ["--bootstrap", "20", "--heatmaps", "0"]
     assert run(["evaluate", *given, "--out", str(plain), *words]) == 0
     assert run(["evaluate", *given, "--out", str(asked), *options(folder)]) == 0
-    first, second = (
-        json.loads((out / "results.json").read_text())["zero_shot"] for out in (plain, asked)
-    )
-    assert second.pop("decisions")["split"] == "validate"
-    assert first == second
+    first, second = (read_results(out / "results.json") for out in (plain, asked))
+    assert second.details("zero_shot").pop("decisions")["split"] == "validate"
+    assert first.details("zero_shot") == second.details("zero_shot")
+    decided = [row for row in second["metrics"] if row not in first["metrics"]]
+    assert [row for row in second["metrics"] if row not in decided] == first["metrics"]
+    assert all("decisions" in f"{row['metric']}{row['group']}" for row in decided)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_means_have_intervals_over_patients_and_are_in_the_catalogue():
     for name, interval in found["interval"].items():
         assert interval[0] <= found[name] <= interval[1]
     assert {f"decisions_{name}" for name in found["interval"]} == {
-        metric.name for metric in METRICS if metric.path.startswith("decisions.")
+        metric.name for metric in METRICS if metric.name.startswith("decisions_")
     }
 
 

@@ -15,9 +15,8 @@ from medclip_debias.data.prompts import load_prompts
 from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate, headline
 from medclip_debias.evaluation.presets import preset_names
 from medclip_debias.evaluation.presets.retrieval import whole_texts
-from medclip_debias.evaluation.schema import check_results
+from medclip_debias.evaluation.table import checked
 from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.reporting.protocols import preset_rows
 
 
 @pytest.fixture(scope="module")
@@ -32,19 +31,21 @@ def both(small_prepared, small_model, tmp_path_factory):
 
 def test_presets_stand_beside_our_own_metrics_and_change_none(both):
     plain, added = both
-    check_results(added, "results")
+    assert checked(dict(added), "results") == added
     assert list(added["presets"]) == list(preset_names()[1:])
-    own = ("zero_shot", "grounding", "retrieval", "study_retrieval", "skipped", "options")
-    for part in own:
+    for part in ("details", "skipped", "options"):
         assert json.dumps(added[part]) == json.dumps(plain[part]), part
+    own = [row for row in added["metrics"] if not str(row["group"]).startswith("preset ")]
+    assert own == plain["metrics"]
     assert "presets" not in plain
     shown = headline(added)
     assert "miou" in shown["presets.afloc.grounding"]
     assert not any(key.startswith("presets") for key in headline(plain))
-    reported = [row for row in preset_rows(added) if row[0] == "afloc"]
-    assert [row[1] for row in reported] == ["grounding"]
-    assert f"miou {added['presets']['afloc']['grounding']['miou']:.3f}" in reported[0][2]
-    assert preset_rows(plain) == []
+    (reported,) = [line for line in added.preset_lines() if line[0] == "afloc"]
+    assert reported[1] == "grounding"
+    miou = added.of("presets.afloc.grounding.miou")["value"]
+    assert f"miou {miou:.3f}" in reported[2]
+    assert list(plain.preset_lines()) == []
 
 
 def test_a_side_of_several_prompts_is_one_vector_that_the_model_scores(
@@ -64,23 +65,25 @@ def test_a_side_of_several_prompts_is_one_vector_that_the_model_scores(
         scores = model.score(features, torch.stack(vectors)).double().numpy()
     table = small_prepared.studies.set_index("study_id")["Edema"]
     labels = [table[study] for study in small_prepared.images["study_id"].iloc[rows]]
-    found = both[1]["presets"]
+    found = both[1]
     expected = roc_auc_score(labels, scores[:, 0] - scores[:, 1])
-    assert found["biovil"]["zero_shot"]["classes"]["Edema"]["auc"] == pytest.approx(expected)
+    assert found.value("zero_shot", "auc", "Edema", "preset biovil") == pytest.approx(expected)
     # The same order of images: a softmax over two is monotonic in their difference.
-    assert found["chexzero"]["zero_shot"]["classes"]["Edema"]["auc"] == pytest.approx(expected)
-    assert "no_threshold" in found["chexzero"]["zero_shot"]  # the set has no validate split
+    assert found.value("zero_shot", "auc", "Edema", "preset chexzero") == pytest.approx(expected)
+    # The set has no validate split.
+    assert "no_threshold" in found["presets"]["chexzero"]["zero_shot"]
 
 
 def test_grounding_counts_its_own_phrases(both):
-    found, own = both[1]["presets"], both[1]["grounding"]
-    total = own["phrases"] + own["not_groundable"]["phrases"]
+    found, own = both[1]["presets"], both[1].details("grounding")
+    total = own["phrases"] + own["not_groundable"]
     for name in ("afloc", "biovil", "radzero"):
         assert found[name]["grounding"]["of_phrases"] == total
     assert found["biovil"]["grounding"]["phrases"] == total
     assert found["radzero"]["grounding"]["phrases"] == 0  # two phrases on every image
     assert "grounding" not in found["gloria"]
-    assert found["cxr_clip"]["study_retrieval"]["images"] == both[1]["study_retrieval"]["studies"]
+    studies = both[1].details("study_retrieval")["studies"]
+    assert found["cxr_clip"]["study_retrieval"]["images"] == studies
     assert found["gloria"]["study_retrieval"]["reason"] == "no study has such a section"
 
 

@@ -48,11 +48,11 @@ def test_the_true_side_is_counted_for_each_image_and_sentence(
             features = model.encode_images(pixels)
             own, mirror = model.score(features, model.encode_sentences([text, other]))[0]
         hits.append(float(own > mirror))
-    found = results["laterality"]
+    found = results.details("laterality")
     assert 0 < len(hits) == found["sentences"] == found["images"]
-    assert found["right_side"] == pytest.approx(np.mean(hits))
-    low, high = found["interval"]["right_side"]
-    assert low <= found["right_side"] <= high
+    share, (low, high) = (f("laterality", "right_side") for f in (results.value, results.interval))
+    assert share == pytest.approx(np.mean(hits))
+    assert low <= share <= high
     items = pd.read_parquet(tmp_path / "items" / "laterality.parquet")
     assert items["right_side"].tolist() == hits
     assert "lung" not in json.dumps(items["item"].tolist())

@@ -96,11 +96,12 @@ class TestOnASet:
                     scores[planned.texts.index(text)] = later
                 for text in told[3]:
                     scores[planned.texts.index(text)] = later * change.state
-        found = planned.measure(Draw(0)).results
-        assert found["macro_accuracy"] == found["macro_accuracy_current"] == 1
-        assert found["order_auc"] == 1
-        counts = [sum(part[state] for part in found["classes"].values()) for state in STATES]
-        assert sum(counts) == found["progressions"] == len(changes)
+        found = planned.measure(Draw(0))
+        assert found.value("macro_accuracy") == found.value("macro_accuracy_current") == 1
+        assert found.value("order_auc") == 1
+        classes = found.details["classes"].values()
+        counts = [sum(part[state] for part in classes) for state in STATES]
+        assert sum(counts) == found.details["progressions"] == len(changes)
 
     def test_a_finding_of_the_prompt_set_is_told_by_its_prompts(self, request_of):
         sides = {"positive": ["Fluid"], "negative": ["Dry"]}

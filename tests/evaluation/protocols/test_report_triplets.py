@@ -17,7 +17,7 @@ from medclip_debias.evaluation.evaluate import evaluate, headline
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import Skipped
 from medclip_debias.evaluation.protocols.report_triplets import triplet_hits
-from medclip_debias.evaluation.schema import check_results
+from medclip_debias.evaluation.table import read_results
 from medclip_debias.evaluation.triplets import read_triplets
 from medclip_debias.models.dual_encoder import DualEncoder
 from tests.evaluation.conftest import measuring_only
@@ -159,9 +159,7 @@ def evaluated(small_prepared, small_model, tmp_path_factory):
 
 @pytest.mark.parametrize("how", ["mean", "whole"])
 def test_the_shares_are_those_of_the_models_scores(evaluated, small_prepared, small_model, how):
-    results = json.loads((evaluated / how / "results.json").read_text())
-    check_results(results, "results")
-    found = results["triplets"]
+    results = read_results(evaluated / how / "results.json")
     kept, _ = read_triplets(evaluated / "t.csv", small_prepared, "test")
     model, hits = DualEncoder.load(small_model), []
     cut = slice((SIZE - INPUT) // 2, (SIZE - INPUT) // 2 + INPUT)
@@ -176,17 +174,18 @@ def test_the_shares_are_those_of_the_models_scores(evaluated, small_prepared, sm
                 values.append(model.similarity(regions, vectors)[0].double().mean().item())
             hits.append((values[0] == max(values), values[0] > values[1], values[0] > values[2]))
     names = ("original_best", "original_above_negated", "original_above_omitted")
-    assert [found[name] for name in names] == pytest.approx(np.mean(hits, axis=0).tolist())
-    assert found["images"] == len(kept) == 24
+    shares = [results.value("triplets", name) for name in names]
+    assert shares == pytest.approx(np.mean(hits, axis=0).tolist())
+    assert results.details("triplets")["images"] == len(kept) == 24
     assert headline(results)["triplets.judged"] == "24 of 36"
-    assert set(found["interval"]) == set(names)
+    assert all(results.interval("triplets", name) for name in names)
 
 
 def test_runs_with_triplets_are_compared_on_them(evaluated):
     found = compare([str(evaluated / "mean"), str(evaluated / "whole")], force=True, resamples=50)
     rows = {row["key"]: row["groups"] for row in found["rows"]}
     for name in ("mean", "whole"):
-        results = json.loads((evaluated / name / "results.json").read_text())
+        results = read_results(evaluated / name / "results.json")
         assert rows["triplets.original_best"][name]["value"] == pytest.approx(
-            results["triplets"]["original_best"]
+            results.value("triplets", "original_best")
         )

@@ -108,13 +108,16 @@ class TestOnASet:
 
     def test_the_threshold_is_chosen_on_validation_masks_and_only_there(self, judged):
         data, found = judged
-        part, other = (found[name]["segmentation"] for name in ("test", "validate"))
+        part, other = (found[name].details("segmentation") for name in ("test", "validate"))
         images = dict(zip(data.images["image_id"], data.images["split"], strict=True))
         expected = [images[name] for name in data.phrases["image_id"]]
         assert part["masks"] == expected.count("test")
         assert part["threshold"]["masks"] == expected.count("validate")
         # On its own images, validation's choice is the best one: the bound of that split.
         assert part["threshold"]["share_of_range"] == other["test_threshold"]["share_of_range"]
-        assert part["dice"] <= part["dice_test_threshold"] + 1e-12
-        assert "dice" not in other
+        dice, bound = (
+            found["test"].value("segmentation", name) for name in ("dice", "dice_test_threshold")
+        )
+        assert dice <= bound + 1e-12
+        assert found["validate"].value("segmentation", "dice") is None
         assert "validate" in other["threshold"]["reason"]

@@ -104,16 +104,16 @@ def test_without_validation_images_words_alone_withhold_and_the_results_say_so(
     model, small_prepared
 ):
     found = run(model, small_prepared)
-    assert found.results["rule"]["evidence"] is None
-    assert "validate" in found.results["rule"]["chosen"]["reason"]
-    assert found.results["kept"] == 1
-    assert found.results["recall_loss_0.3"] == 0
-    assert found.results["specificity_elsewhere"] == 0
+    assert found.details["rule"]["evidence"] is None
+    assert "validate" in found.details["rule"]["chosen"]["reason"]
+    assert found.value("kept") == 1
+    assert found.value("recall_loss_0.3") == 0
+    assert found.value("specificity_elsewhere") == 0
     table = found.items
-    again = ITEMS["sentence_boxes"].statistics(found.results, table)(np.ones((1, len(table))))
+    again = ITEMS["sentence_boxes"].statistics({}, table)(np.ones((1, len(table))))
     for name, value in again.items():
         if "/" not in name and not np.isnan(value[0]):
-            assert found.results[name] == pytest.approx(value[0])
+            assert found.value(name) == pytest.approx(value[0])
     assert not any("edema" in str(cell).lower() for cell in table["id"])  # no words in tables
 
 

@@ -124,7 +124,7 @@ def test_studies_with_the_same_report_are_rivals_or_friends(studies):
         return table
 
     protocol, found = run(data, perfect)
-    results = found.results
+    results = found.details
     assert results["studies"] == 12
     assert results["distinct_sentences"] == results["distinct_reports"] == 2
     sizes = np.bincount([own[0] for own in protocol._reports])
@@ -133,16 +133,16 @@ def test_studies_with_the_same_report_are_rivals_or_friends(studies):
         column = {"report_to_image": "text_to_image", "image_to_report": "image_to_text"}[way]
         ranks = found.items[f"rank_{column}_strict"]
         assert ranks.mean() == pytest.approx(expected)
-        assert results["report"]["lenient"][way]["median_rank"] == 1
-        assert results["report"]["strict"][way]["queries"] == 12
-    sentence = results["sentence"]
-    assert sentence["pairs"] == 12
-    assert sentence["strict"]["image_to_sentence"]["median_rank"] == 1
-    assert sentence["lenient"]["sentence_to_image"] == {
-        **{f"recall_at_{k}": 1.0 for k in (1, 5, 10, 50, 100)},
-        **{"median_rank": 1.0, "queries": 2},
-    }
-    assert "class_precision" in results
+        words = way.replace("_", " ")
+        assert found.value("median_rank", group=f"lenient, {words}") == 1
+        assert found.row("recall_at_1", group=f"strict, {words}").n == 12
+    assert results["pairs"] == 12
+    assert found.value("median_rank", group="strict, image to sentence") == 1
+    sentences = [row for row in found.rows if row.group == "lenient, sentence to image"]
+    names = {*(f"recall_at_{k}" for k in (1, 5, 10, 50, 100)), "median_rank"}
+    assert {row.metric for row in sentences} == names
+    assert {(row.value, row.n) for row in sentences} == {(1.0, 2)}
+    assert found.value("precision_at_5") is not None
     assert list(found.items["id"]) == protocol.studies
 
 

@@ -304,7 +304,7 @@ def test_an_imported_model_is_evaluated_on_a_set_prepared_for_it(
     assert results["model"]["provenance"]["imported"].keys() >= {"chexzero.pt"}
     assert results["model"]["grid"] == [7, 7]
     assert results["counts"]["phrases"] > 0
-    assert {"grounding", "zero_shot"} & results.keys()
+    assert {"grounding", "zero_shot"} & results["details"].keys()
 
     # An index of it holds one vector an image, and ranks by the authors' score.
     index, few = str(tmp_path / "index"), ["--set", "landmarks=40", "--set", "image_queries=3"]

@@ -1,0 +1,150 @@
+"""results.json: one table, documented and read back; damage is one sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.catalogue import METRICS, address
+from medclip_debias.evaluation.evaluate import evaluate
+from medclip_debias.evaluation.table import (
+    COLUMNS,
+    FORMAT,
+    TABLE,
+    Results,
+    Row,
+    checked,
+    of_protocol,
+    read_results,
+    rows,
+)
+from medclip_debias.files import code_hash
+from tests.helpers.results import LEAST, row
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def written(small_prepared, small_model, tmp_path_factory):
+    out = tmp_path_factory.mktemp("results")
+    evaluate(small_model, small_prepared.folder, out, bootstrap=10, heatmaps=0)
+    return out / "results.json"
+
+
+def test_what_evaluate_writes_reads_back_and_is_the_table_beside_it(written):
+    results = read_results(written)
+    assert results == json.loads(written.read_text())
+    assert results["format"] == FORMAT
+    assert results["code_hash"] == code_hash()
+    assert results["self_test"]["status"] == "passed"
+    table = pd.read_parquet(written.parent / TABLE)
+    assert tuple(table.columns) == COLUMNS
+    assert not table.duplicated(list(COLUMNS[:4])).any()
+    pd.testing.assert_frame_equal(results.table(), table, check_dtype=False)
+    counts = results.details("zero_shot")["classes"]["Edema"]
+    of_class = results.row("zero_shot", "auc", "Edema")
+    assert of_class["n"] == counts["positive"] + counts["negative"]
+    bounded = table[table["low"].notna()]
+    assert (bounded["low"] <= bounded["high"]).all()
+    assert len(bounded) > 60
+
+
+def test_every_protocol_s_details_and_every_group_are_documented(written):
+    page = (DOCS / "results.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([A-Za-z0-9_., :']+)`", page))
+    results = read_results(written)
+    details = {key for part in results["details"].values() for key in part}
+    assert set(results) - {"details"} | details <= named | {"details"}
+    groups = {re.sub(r": .*", ": X", r["group"]) for r in results["metrics"] if r["group"]}
+    ways = {group for group in groups if re.match("(strict|lenient), ", group)}
+    assert {re.sub(r"^not groundable, ", "", group) for group in groups - ways} <= named
+
+
+name = st.text("abc_ 1", min_size=1, max_size=4)
+number = st.floats(-1e6, 1e6)
+
+
+@given(
+    st.dictionaries(
+        st.tuples(name, name | st.none(), name | st.none()),
+        st.tuples(number, st.tuples(number, number) | st.none(), st.integers(0, 99) | st.none()),
+    )
+)
+def test_what_is_written_is_read_to_the_last_bit(tmp_path_factory, found):
+    given_rows = [
+        Row(metric, value, *(bounds or (None, None)), n, of_class, group)
+        for (metric, of_class, group), (value, bounds, n) in found.items()
+    ]
+    path = tmp_path_factory.mktemp("table") / "results.json"
+    Results(LEAST | {"metrics": list(of_protocol("laterality", given_rows))}).write(path)
+    results = read_results(path)
+    for (metric, of_class, group), (value, bounds, n) in found.items():
+        place = ("laterality", metric, of_class, group)
+        assert results.value(*place) == value
+        assert results.interval(*place) == bounds
+        assert results.row(*place)["n"] == n
+    assert len(results.table()) == len(found)
+
+
+def test_numbers_that_are_none_or_not_finite_make_no_row():
+    part = {"a": 0.5, "b": None, "c": float("nan"), "d": float("inf"), "images": 3}
+    found = rows(part | {"interval": {"a": (0.4, 0.6), "b": None}}, n=3, group="lenient")
+    assert found == [Row("a", 0.5, 0.4, 0.6, 3, None, "lenient")]
+
+
+def test_a_key_names_a_metric_a_preset_s_or_nothing():
+    for metric in METRICS:
+        assert address(metric.key) == (metric.protocol, metric.name, None)
+    key = "presets.afloc@regions.grounding.box_recall_0.3"
+    assert address(key) == ("grounding", "box_recall_0.3", "preset afloc@regions")
+    assert Results(metrics=[]).of("zero_shot.mean_auk") is None
+
+
+WHOLE = LEAST | {"metrics": [row("retrieval", "recall", 0.5), row("retrieval", "median_rank", 2.0)]}
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ([], "is not a results file"),
+        (WHOLE | {"format": 2}, "results of format 2, but this version reads format 3; run 'eval"),
+        ({k: v for k, v in WHOLE.items() if k != "data_hash"}, "at 'data_hash'"),
+        (WHOLE | {"seed": "x"}, "at 'seed'"),
+        (WHOLE | {"metrics": [row("retrieval", "recall", "high")]}, r"at 'metrics\.0\.value'"),
+        (WHOLE | {"metrics": [row("a", "b", 1.0) | {"n": -1}]}, r"at 'metrics\.0\.n'"),
+        (WHOLE | {"metrics": [{"protocol": "a"}]}, r"at 'metrics\.0\.metric'"),
+        (WHOLE | {"metrics": WHOLE["metrics"] * 2}, "lists a metric twice"),
+        (WHOLE | {"metrics": WHOLE["metrics"][:1]}, "has no 'retrieval.median_rank'"),
+        (WHOLE | {"details": {"zero_shot": 3}}, r"at 'details\.zero_shot'"),
+    ],
+)
+def test_damage_is_named_in_one_sentence(content, sentence):
+    assert checked(dict(WHOLE), "results.json") == WHOLE
+    with pytest.raises(UserError, match=sentence) as caught:
+        checked(content, "results.json")
+    assert str(caught.value).startswith("results.json: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_code_hash_follows_the_files_of_the_package(tmp_path, monkeypatch):
+    of_files = code_hash.__wrapped__  # a process asks once
+    from medclip_debias import files
+
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "files.py").write_text("x = 1\n")
+    monkeypatch.setattr(files, "__file__", str(package / "files.py"))
+    first = of_files()
+    (package / "notes.txt").write_text("no code")
+    assert of_files() == first
+    (package / "files.py").write_text("x = 2\n")
+    second = of_files()
+    (package / "files.py").rename(package / "other.py")
+    assert len({first, second, of_files()}) == 3
