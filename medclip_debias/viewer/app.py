@@ -7,12 +7,13 @@ import io
 import os
 import re
 import tempfile
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self
 from urllib.parse import unquote
 
 from pydantic import Field, StringConstraints, ValidationError
@@ -53,11 +54,14 @@ _ASSETS = Path(__file__).parent / "assets"
 _BUSY = "the viewer is busy; try again in a moment."
 
 Answer = dict[str, Any]
-A = TypeVar("A", bound="_Asked")
 
 
 class _Asked(Settings):
     session: Annotated[str, StringConstraints(pattern=f"^{SESSION}$")]
+
+    @classmethod
+    def of(cls, body: bytes) -> Self:
+        return cls.model_validate_json(body, strict=True)
 
 
 class _Choice(_Asked):
@@ -162,13 +166,17 @@ class Page:
             raise HTTPException(404, str(error)) from None
 
     async def _prepared(self, request: Request) -> Response:
-        png = None
+        from PIL import Image
+
+        pixels = None
         if self._answers.index is not None:
-            row = _number(request)
-            png = await self._pictures(partial(_png, self._answers, row), request)
-        if png is None:
+            prepared = partial(self._answers.prepared_image, _number(request))
+            pixels = await self._pictures(prepared, request)
+        if pixels is None:
             raise HTTPException(404, "This image is not here.")
-        return Response(png, media_type="image/png")
+        stream = io.BytesIO()
+        Image.fromarray(pixels).save(stream, "PNG")
+        return Response(stream.getvalue(), media_type="image/png")
 
     def _pixels(self, request: Request) -> Response:
         levels = self.sessions.pixels(_session(request), request.path_params["image"])
@@ -219,7 +227,11 @@ class Page:
         except HTTPException:
             raise
         except Exception as error:
-            return JSONResponse({"error": _sentence_of(error)}, 500)
+            # A traceback may quote what was uploaded or written, so it goes nowhere unasked.
+            if os.environ.get("MEDCLIP_DEBIAS_DEBUG"):
+                traceback.print_exception(error)
+            sentence = f"internal error ({type(error).__name__}); please report it."
+            return JSONResponse({"error": sentence}, 500)
         if isinstance(content, tuple):
             name, file = content
             said = {"content-disposition": f'attachment; filename="{name}"'}
@@ -230,6 +242,8 @@ class Page:
 
     def _described(self) -> Answer:
         """What the head of the page says, and what the page must know to draw."""
+        from matplotlib import colormaps
+
         answers, style = self._answers, OverlayStyle()
         return {
             "title": TITLE,
@@ -249,19 +263,20 @@ class Page:
             "exports": KINDS,
             "most_sentences": MOST_SENTENCES,
             "alpha": style.alpha,
-            "colours": _colours(style.colormap),
+            # The 256 colours of a map, as red, green and blue.
+            "colours": colormaps[style.colormap](range(256), bytes=True)[:, :3].tolist(),
             "boxes": {"true": BOX_COLOUR, "found": FOUND_COLOUR},
         }
 
     def _choose(self, body: bytes) -> Answer:
         """Open a radiograph of the folder."""
-        asked = _asked(_Choice, body)
+        asked = _Choice.of(body)
         self.sessions.clear(asked.session)
         return self._opened(asked.session, self._answers.choose(asked.name))
 
     def _hit(self, body: bytes) -> Answer:
         """Open a search result."""
-        asked = _asked(_Row, body)
+        asked = _Row.of(body)
         self.sessions.clear(asked.session)
         return self._opened(asked.session, self._answers.hit(asked.row))
 
@@ -279,12 +294,12 @@ class Page:
 
     def _look(self, body: bytes) -> Answer:
         """Where a sentence is seen on the radiograph of the page."""
-        asked = _asked(_Look, body)
+        asked = _Look.of(body)
         return {"models": self._answers.look(self._image(asked), asked.sentence)}
 
     def _search(self, body: bytes) -> Answer:
         """Images of the index, by a sentence or by the radiograph of the page."""
-        asked = _asked(_Search, body)
+        asked = _Search.of(body)
         if asked.image is None:
             hits = self._answers.find_sentence(asked.sentence or "", asked.count)
         else:
@@ -294,7 +309,7 @@ class Page:
 
     def _export(self, body: bytes) -> tuple[str, bytes]:
         """A file with the results: its name and content."""
-        asked = _asked(_Export, body)
+        asked = _Export.of(body)
         image = self._image(asked)
         number = min(asked.model, len(self._answers.models) - 1)
         return export(self._answers, image, number, asked.sentences, asked.threshold, asked.kind)
@@ -412,10 +427,6 @@ def clean_name(name: str) -> str:
     return cleaned if cleaned.strip(".") else "upload"
 
 
-def _asked(kind: type[A], body: bytes) -> A:
-    return kind.model_validate_json(body, strict=True)
-
-
 def _session(request: Request) -> str:
     session = str(request.path_params["session"])
     if not re.fullmatch(SESSION, session):
@@ -443,35 +454,3 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _gone(request: Request, error: Exception) -> Response:
     del request, error
     return Response(status_code=408)  # nobody reads it
-
-
-def _sentence_of(error: Exception) -> str:
-    """What the page says of an unforeseen error: its kind alone.
-
-    A traceback may quote what was uploaded or written, so it goes nowhere unasked.
-    """
-    if os.environ.get("MEDCLIP_DEBIAS_DEBUG"):
-        import traceback
-
-        traceback.print_exception(error)
-    return f"internal error ({type(error).__name__}); please report it."
-
-
-def _png(answers: Answers, row: int) -> bytes | None:
-    """An image of the index; None where there is none."""
-    from PIL import Image
-
-    pixels = answers.prepared_image(row)
-    if pixels is None:
-        return None
-    stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, "PNG")
-    return stream.getvalue()
-
-
-def _colours(name: str) -> list[list[int]]:
-    """The 256 colours of a map, as red, green and blue."""
-    from matplotlib import colormaps
-
-    colours: list[list[int]] = colormaps[name](range(256), bytes=True)[:, :3].tolist()
-    return colours

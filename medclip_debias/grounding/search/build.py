@@ -85,7 +85,8 @@ def build_index(
 
     settings = settings or IndexSettings()
     out = Path(out)
-    _settle(out)
+    retired = out.with_name(f".{out.name}.retired")
+    take_back(out, retired)  # what a run left that was killed while it exchanged the folders
     if out.exists() and not overwrite:
         raise UserError(f"{out}: is already there; give another folder or --overwrite.")
     data = PreparedSet.open(Path(prepared))
@@ -102,8 +103,13 @@ def build_index(
     kept = 1 if model.outputs.whole_alone else rows * columns + model.outputs.has_whole
     shape = (len(data), kept, model.dim)
     steps = 2 * len(data)
-    _check_room(work, 2 * shape[0] * shape[1] * shape[2])
-
+    size = 2 * shape[0] * shape[1] * shape[2]
+    free = shutil.disk_usage(work).free + sum(path.stat().st_size for path in work.iterdir())
+    if size > free:
+        raise UserError(
+            f"{work.parent}: the index needs {size / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are"
+            " free; give a folder on a larger disk."
+        )
     queries = _queries(model, texts, settings)  # first: a model that has none is refused at once
     regions = _encode(model, data, work / REGIONS, shape, settings.batch_size, progress)
     learned = learn(
@@ -131,7 +137,7 @@ def build_index(
     meta["bytes"] = {path.name: path.stat().st_size for path in sorted(work.iterdir())}
     meta[HASHES] = content_hashes(work, shape)
     write_json(work / META, meta)
-    _put_in_place(work, out)
+    exchange(work, out, retired)
     return meta
 
 
@@ -195,26 +201,3 @@ def _workplace(out: Path, job: list[Any]) -> Path:
         work.mkdir(parents=True)
         write_json(work / _JOB, job)
     return work
-
-
-def _check_room(work: Path, size: int) -> None:
-    have = sum(path.stat().st_size for path in work.iterdir())
-    free = shutil.disk_usage(work).free
-    if size - have > free:
-        raise UserError(
-            f"{work.parent}: the index needs {size / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are"
-            " free; give a folder on a larger disk."
-        )
-
-
-def _settle(out: Path) -> None:
-    """Take up what a run left that was killed while it exchanged the folders."""
-    take_back(out, _retired(out))
-
-
-def _put_in_place(work: Path, out: Path) -> None:
-    exchange(work, out, _retired(out))
-
-
-def _retired(out: Path) -> Path:
-    return out.with_name(f".{out.name}.retired")
