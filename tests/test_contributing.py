@@ -16,7 +16,7 @@ PACKAGE = REPO / "medclip_debias"
 
 
 def recipe(name):
-    found = re.search(rf"<!-- recipe: {name} -->\n```python\n(.*?)```", PAGE, re.S)
+    found = re.search(rf"<!-- recipe: {name} -->\n```(?:python|yaml)\n(.*?)```", PAGE, re.S)
     return found.group(1)
 
 

@@ -1,413 +1,129 @@
-"""Every metric once: name, title, direction, digits, definition, unit.
+"""Every metric once: name, title, direction, digits, definition, unit; the entries are YAML.
 
 Results, comparisons, reports, tables, the page docs/metrics.md, experiments and early
-stopping read what stands here. A new metric needs two places: the protocol that computes it, and
-its entry below.
+stopping read what stands in ``catalogue.yaml``. A new metric needs two places: the protocol that
+computes it, and its entry there.
 """
 
 from __future__ import annotations
 
-from medclip_debias.evaluation.annotation_metrics import PROGRESSION, SEGMENTATION
-from medclip_debias.evaluation.box_metrics import DICE, MATCH_LEVELS, SENTENCE_BOXES
-from medclip_debias.evaluation.declaration import MEASURED, Metric, PaperColumn, Unit
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
-__all__ = [
-    "CHANCE",
-    "COMPARED",
-    "MATCH_LEVELS",
-    "METRICS",
-    "PAPER_BASE",
-    "PAPER_BEST",
-    "PAPER_COLUMNS",
-    "PAPER_TABLE_1",
-    "PROTOCOLS",
-    "PROTOCOL_TITLES",
-    "VALIDATION",
-    "Metric",
-    "PaperColumn",
-    "Unit",
-    "address",
-    "find",
-    "of_protocol",
-    "page",
-]
+from medclip_debias.settings_files import load_yaml
 
+Unit = Literal["share", "ratio", "rank", "error"]
+"""``share``: from 0 to 1. ``ratio``: of two quantities of one kind, without bound. ``rank``: place
+in a list, from 1. ``error``: a difference of shares, from 0 to 1, 0 best."""
 
-def _box_recall(level: float) -> Metric:
-    return Metric(
-        "grounding",
-        f"box_recall_{level}",
-        f"Box recall, IoU {level}",
-        f"Share of a sentence's boxes that a box cut from its map overlaps with an IoU of {level} "
-        "or more.",
-        "share",
-        item=f"box_recall_{level}",
-    )
+_BOUNDS: dict[Unit, tuple[float, float]] = {
+    "share": (0.0, 1.0),
+    "error": (0.0, 1.0),
+    "rank": (1.0, math.inf),
+    "ratio": (-math.inf, math.inf),
+}
+
+MEASURED: Literal["measured"] = "measured"
+
+PaperColumn = Literal["AUC", "ACC", "CNR", "mIoU", "Recall", "MedR"]
+"""A column of Table 1 of Wang et al. 2023."""
 
 
-def _precision(k: int) -> Metric:
-    return Metric(
-        "study_retrieval",
-        f"precision_at_{k}",
-        f"Class precision at {k}",
-        f"Share of the {k} studies ranked first that have all CheX5 labels that are positive in "
-        "the query; an image ranks the reports.",
-        "share",
-        alias=f"class_precision.image_to_report.precision_at_{k}",
-        chance=MEASURED,
-        compared=False,
-    )
+@dataclass(frozen=True)
+class Metric:
+    """One metric of an evaluation.
+
+    Attributes:
+        protocol: that gives it; ``validation`` for what a training run measures on the way.
+        name: in the table of results, and of its statistic.
+        title: what tables and plots call it.
+        definition: one sentence.
+        unit: what its numbers are.
+        lower_is_better: True for ranks and errors.
+        digits: decimals shown.
+        alias: what task cards, grids and command lines call it behind the protocol, where that is
+            not ``name``.
+        per_class: name of the same metric of one class, where ``name`` is the mean over classes
+            (the sum, where the definition says so).
+        item: column of the protocol's item table that holds it for one item, if there is one.
+        chance: what a model without any skill gets: a number, or `MEASURED` where it depends on
+            the data and stands in the table, in the group ``chance``.
+        paper: column of the paper's Table 1 that it is.
+        terminal: whether ``evaluate`` prints it.
+        required: whether every results file that has the protocol has it.
+        compared: whether `compare` computes it again from the item tables.
+        lowest: value that it cannot fall below, where that is not its unit's.
+        seeds_needed: seeds without which no sentence and no star of an experiment speaks of it,
+            because it varies from seed to seed more than from method to method.
+    """
+
+    protocol: str
+    name: str
+    title: str
+    definition: str
+    unit: Unit
+    lower_is_better: bool = False
+    digits: int = 3
+    alias: str = ""
+    per_class: str = ""
+    item: str = ""
+    chance: Literal["measured"] | float | None = None
+    paper: PaperColumn | None = None
+    terminal: bool = False
+    required: bool = False
+    compared: bool = True
+    lowest: float | None = None
+    seeds_needed: int = 0
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Lowest and highest value that it can have, of one item as of the mean.
+
+        >>> Metric("a", "recall", "", "", "share").bounds
+        (0.0, 1.0)
+        """
+        low, high = _BOUNDS[self.unit]
+        return low if self.lowest is None else self.lowest, high
+
+    @property
+    def key(self) -> str:
+        """What task cards, grids and command lines call it.
+
+        >>> Metric("a", "recall", "", "", "share", alias="report.recall").key
+        'a.report.recall'
+        """
+        return f"{self.protocol}.{self.alias or self.name}"
 
 
-def _triplets(name: str, title: str, counted: str, chance: float) -> Metric:
-    return Metric(
-        "triplets",
-        name,
-        f"Original report {title}",
-        "Share of images that score higher with their report than with the same report with one "
-        f"finding {counted}.",
-        "share",
-        item=name,
-        chance=chance,
-        terminal=True,
-    )
+def _entries(content: Mapping[str, Any]) -> Iterator[Metric]:
+    """The metrics of a YAML file: by protocol a ``title`` and ``metrics`` by name."""
+    for protocol, entry in content.items():
+        for name, fields in entry["metrics"].items():
+            yield Metric(protocol, name, **fields)
 
 
-def _decision(name: str, title: str, definition: str, unit: Unit = "share") -> Metric:
-    return Metric(
-        "zero_shot",
-        f"decisions_{name}",
-        title,
-        f"{definition}; mean over the classes that could be calibrated.",
-        unit,
-        lower_is_better=name != "coverage",
-        alias=f"decisions.{name}",
-        compared=False,
-    )
+_CONTENT = load_yaml(Path(__file__).with_suffix(".yaml"))
 
+PROTOCOL_TITLES: dict[str, str] = {name: entry["title"] for name, entry in _CONTENT.items()}
+"""The protocols as headings."""
 
-METRICS = (
-    Metric(
-        "zero_shot",
-        "mean_auc",
-        "Zero-shot AUC",
-        "PNC: how often an image with the finding scores higher on 'positive minus negative "
-        "prompt' than one without; mean over classes.",
-        "share",
-        per_class="auc",
-        chance=0.5,
-        paper="AUC",
-        terminal=True,
-        required=True,
-    ),
-    Metric(
-        "zero_shot",
-        "mean_auc_positive",
-        "AUC of 'X' alone (POS)",
-        "How often an image with the finding scores higher on the positive prompts alone than one "
-        "without; mean over classes.",
-        "share",
-        per_class="auc_positive",
-        chance=0.5,
-        terminal=True,
-    ),
-    Metric(
-        "zero_shot",
-        "mean_auc_negative",
-        "AUC of 'no X' alone (NEG)",
-        "How often an image with the finding scores lower on the negative prompts alone than one "
-        "without; mean over classes.",
-        "share",
-        per_class="auc_negative",
-        chance=0.5,
-        terminal=True,
-    ),
-    Metric(
-        "zero_shot",
-        "contradiction_rate",
-        "Contradiction rate",
-        "Share of all images for which both the positive and the negative prompts of one class "
-        "score strictly higher than either side of every other class; sum over classes.",
-        "share",
-        lower_is_better=True,
-        per_class="contradiction_rate",
-        chance=MEASURED,
-        terminal=True,
-    ),
-    Metric(
-        "zero_shot",
-        "average_precision",
-        "Average precision",
-        "Step-wise area under the curve of precision over recall of 'positive minus negative "
-        "prompt'; mean over classes.",
-        "share",
-        per_class="average_precision",
-    ),
-    Metric(
-        "zero_shot",
-        "accuracy",
-        "Zero-shot accuracy",
-        "Share of images for which the right one of the two prompts scores higher; mean over "
-        "classes.",
-        "share",
-        per_class="accuracy",
-        paper="ACC",
-        terminal=True,
-        required=True,
-    ),
-    Metric(
-        "zero_shot",
-        "balanced_accuracy",
-        "Balanced accuracy",
-        "Mean of the shares of right decisions on images with and without the finding; mean over "
-        "classes.",
-        "share",
-        per_class="balanced_accuracy",
-        chance=0.5,
-        terminal=True,
-        required=True,
-    ),
-    Metric(
-        "zero_shot",
-        "f1",
-        "F1",
-        "F1 at the threshold of best F1 on the validation images; mean over the classes that have "
-        "one.",
-        "share",
-        per_class="f1",
-    ),
-    Metric(
-        "zero_shot",
-        "ece",
-        "Calibration error (ECE)",
-        "Expected calibration error of the logistic function of scale times difference, over 15 "
-        "bins of equal width; mean over classes.",
-        "error",
-        lower_is_better=True,
-        per_class="ece",
-    ),
-    Metric(
-        "zero_shot",
-        "multiclass_accuracy",
-        "Multi-class accuracy",
-        "Share of the images with exactly one positive class that the right class's prompts score "
-        "highest on.",
-        "share",
-        alias="multiclass.accuracy",
-        chance=MEASURED,
-        compared=False,
-    ),
-    Metric(
-        "zero_shot",
-        "multiclass_balanced_accuracy",
-        "Multi-class balanced accuracy",
-        "Share of each class's images that its own prompts score highest on; mean over classes.",
-        "share",
-        alias="multiclass.balanced_accuracy",
-        chance=MEASURED,
-        compared=False,
-    ),
-    _decision(
-        "ece",
-        "Calibration error, calibrated",
-        "Expected calibration error of calibrated probabilities, over 15 bins of equal width",
-        "error",
-    ),
-    _decision("coverage", "Coverage", "Share of images whose set of answers holds the truth"),
-    _decision("abstention", "Abstention", "Share of images with both answers in their set or none"),
-    Metric(
-        "grounding",
-        "cnr",
-        "CNR",
-        "Contrast-to-noise ratio: how far a sentence's scores inside its boxes differ from those "
-        "outside, over their spread; either direction counts.",
-        "ratio",
-        digits=2,
-        item="cnr",
-        paper="CNR",
-        terminal=True,
-        lowest=0.0,
-        seeds_needed=10,
-    ),
-    Metric(
-        "grounding",
-        "cnr_signed",
-        "CNR, signed",
-        "Contrast-to-noise ratio with its sign: negative where the boxes score lower than the "
-        "rest.",
-        "ratio",
-        digits=2,
-        item="cnr_signed",
-        chance=0.0,
-        terminal=True,
-    ),
-    Metric(
-        "grounding",
-        "cnr_above_others",
-        "CNR, signed, above others' boxes",
-        "Signed contrast-to-noise ratio with a sentence's own boxes less that with the boxes of "
-        "other images of its class; 0 for maps that show where the finding mostly is.",
-        "ratio",
-        digits=2,
-        item="cnr_above_others",
-        chance=0.0,
-        terminal=True,
-    ),
-    Metric(
-        "grounding",
-        "miou",
-        "mIoU",
-        "Overlap of the thresholded map and the boxes, mean over 41 thresholds from -1 to 1.",
-        "share",
-        item="miou",
-        chance=MEASURED,
-        paper="mIoU",
-        terminal=True,
-    ),
-    Metric(
-        "grounding",
-        "miou_middle",
-        "mIoU, 0.1 to 0.5",
-        "Overlap of the thresholded map and the boxes, mean over the thresholds 0.10, 0.15, ..., "
-        "0.50.",
-        "share",
-        item="miou_middle",
-    ),
-    Metric(
-        "grounding",
-        "pointing_game",
-        "Pointing game",
-        "Share of sentences whose highest-scoring pixel lies inside a box.",
-        "share",
-        item="pointing",
-        chance=MEASURED,
-        terminal=True,
-    ),
-    *(_box_recall(level) for level in (0.1, 0.3, 0.5)),
-    *DICE,
-    *SENTENCE_BOXES,
-    Metric(
-        "retrieval",
-        "recall",
-        "Box retrieval recall",
-        "Share of queries that find their pair among the first 10, 50 and 100; mean of these "
-        "three and of both directions (box to sentence, sentence to box).",
-        "share",
-        chance=MEASURED,
-        paper="Recall",
-        terminal=True,
-        required=True,
-    ),
-    Metric(
-        "retrieval",
-        "median_rank",
-        "Box median rank",
-        "Median place of the pair in the ranked list, mean of both directions; lower is better.",
-        "rank",
-        lower_is_better=True,
-        digits=1,
-        chance=MEASURED,
-        paper="MedR",
-        terminal=True,
-        required=True,
-    ),
-    Metric(
-        "study_retrieval",
-        "recall",
-        "Report retrieval recall",
-        "Share of whole studies whose image finds its report among the first 10, 50 and 100, and "
-        "whose report its image; mean of these.",
-        "share",
-        alias="report.recall",
-        chance=MEASURED,
-        terminal=True,
-    ),
-    Metric(
-        "study_retrieval",
-        "median_rank",
-        "Report median rank",
-        "Median place of an image's report, and of a report's image, mean of both; lower is "
-        "better.",
-        "rank",
-        lower_is_better=True,
-        digits=1,
-        alias="report.median_rank",
-        chance=MEASURED,
-        terminal=True,
-    ),
-    *(_precision(k) for k in (5, 10, 100)),
-    _triplets(
-        "original_best", "best of three", "negated or omitted (CXR-Align); a tie is shared", 1 / 3
-    ),
-    *(
-        _triplets(f"original_above_{other}", f"above {other}", f"{other}; a tie is half", 0.5)
-        for other in ("negated", "omitted")
-    ),
-    Metric(
-        "laterality",
-        "right_side",
-        "Right side",
-        "Share of sentences naming one side that score higher with their own image than the same "
-        "sentence with left and right exchanged; a tie is half.",
-        "share",
-        item="right_side",
-        chance=0.5,
-        terminal=True,
-    ),
-    *SEGMENTATION,
-    *PROGRESSION,
-)
+VALIDATION = tuple(metric for metric in _entries(_CONTENT) if metric.protocol == "validation")
+"""What a training run measures on the way, and stops early by."""
+
+METRICS = tuple(metric for metric in _entries(_CONTENT) if metric.protocol != "validation")
 """What `evaluate` measures, in the order of every table."""
 
 COMPARED = tuple(metric for metric in METRICS if metric.compared)
 """What `compare` tests."""
 
-CHANCE = "chance"
-"""Group of what a model without any skill gets."""
-
-VALIDATION = (
-    Metric(
-        "validation",
-        "mean_auc",
-        "Zero-shot AUC",
-        "Mean zero-shot AUC of the classes on images of the validate split.",
-        "share",
-    ),
-    Metric(
-        "validation",
-        "recall_at_10",
-        "Recall at 10",
-        "Share of validate images with a sentence of their own study among the ten best.",
-        "share",
-    ),
-    Metric(
-        "validation",
-        "median_rank",
-        "Median rank",
-        "Median place of the first sentence of an image's own study; lower is better.",
-        "rank",
-        lower_is_better=True,
-        digits=1,
-    ),
-)
-"""What a training run measures on the way, and stops early by."""
-
-PROTOCOLS = tuple(dict.fromkeys(metric.protocol for metric in METRICS))
+PROTOCOLS = tuple(name for name in PROTOCOL_TITLES if name != "validation")
 """The protocols, in the order of their results."""
 
-PROTOCOL_TITLES = {
-    "zero_shot": "Zero-shot classification",
-    "grounding": "Phrase grounding",
-    "sentence_boxes": "Boxes for sentences that may not be in the image",
-    "retrieval": "Retrieval of boxes and sentences",
-    "study_retrieval": "Retrieval of whole studies",
-    "triplets": "Report triplets (--triplets)",
-    "laterality": "Sentences against their mirror images",
-    "segmentation": "Segmentation (archives with masks)",
-    "progression": "Progression (MS-CXR-T beside MIMIC-CXR)",
-    "validation": "On the way of a training run (validation.csv)",
-}
-"""The protocols as headings."""
+CHANCE = "chance"
+"""Group of what a model without any skill gets."""
 
 PAPER_COLUMNS: tuple[PaperColumn, ...] = ("AUC", "ACC", "CNR", "mIoU", "Recall", "MedR")
 
@@ -466,11 +182,11 @@ def page() -> str:
     lines = [
         "# Metrics",
         "",
-        "Written from `medclip_debias/evaluation/catalogue.py`, which every table, plot and "
+        "Written from `medclip_debias/evaluation/catalogue.yaml`, which every table, plot and "
         "comparison reads. How each is computed:",
         "[evaluation.md](evaluation.md).",
     ]
-    for protocol in (*PROTOCOLS, "validation"):
+    for protocol in PROTOCOL_TITLES:
         found = [m for m in (*METRICS, *VALIDATION) if m.protocol == protocol]
         lines += ["", f"## {PROTOCOL_TITLES[protocol]}", ""]
         lines += ["| metric | key | unit | better | chance | definition |", "| --- " * 6 + "|"]

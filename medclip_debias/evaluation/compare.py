@@ -23,7 +23,8 @@ from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.bootstrap import expanded_interval
 from medclip_debias.evaluation.catalogue import COMPARED, PROTOCOLS, Metric
 from medclip_debias.evaluation.crossed import compared as compared_groups
-from medclip_debias.evaluation.item_metrics import ITEMS, class_columns
+from medclip_debias.evaluation.item_metrics import ITEMS
+from medclip_debias.evaluation.protocols.zero_shot import class_columns
 from medclip_debias.evaluation.run_settings import differing_settings
 from medclip_debias.evaluation.runs import Group, differences, mismatch, read_groups
 from medclip_debias.evaluation.statistics import (

@@ -309,7 +309,7 @@ def measure(
     if not measured:
         raise UserError(_nothing(data, skipped))
     drawing = time.perf_counter()
-    tables = {p.items_name: m.items for p, m in measured.items() if m.items is not None}
+    tables = {p.file: m.items for p, m in measured.items() if m.items is not None}
     for protocol in protocols if heatmaps else ():
         protocol.write_pictures(out, data, heatmaps)
     write_items(out, tables, names)

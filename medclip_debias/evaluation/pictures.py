@@ -50,20 +50,15 @@ def choose_phrases(phrases: Sequence[Phrase], count: int) -> list[int]:
         queues.setdefault(phrases[number].category, []).append(number)
     chosen: list[int] = []
     for again in (False, True):  # first with images not shown yet, then with any
-        shown = {phrases[number].row for number in chosen}
-        taken = True
-        while taken and len(chosen) < count:
-            taken = False
-            for kind in sorted(queues):
-                fresh = (n for n in queues[kind] if again or phrases[n].row not in shown)
-                first = next(fresh, None)
-                if first is None or len(chosen) == count:
-                    continue
-                queues[kind].remove(first)
-                chosen.append(first)
-                shown.add(phrases[first].row)
-                taken = True
-    return chosen
+        before = -1
+        while before < len(chosen) < count:
+            before = len(chosen)
+            for _, queue in sorted(queues.items()):
+                shown = {phrases[number].row for number in chosen}
+                fresh = [n for n in queue if again or phrases[n].row not in shown]
+                chosen += fresh[:1]
+                queue[:] = [n for n in queue if n not in chosen]
+    return chosen[:count]
 
 
 def choose_cases(

@@ -8,18 +8,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.bootstrap import Interval, Statistics, bootstrap_intervals
 from medclip_debias.evaluation.catalogue import PROTOCOLS
-from medclip_debias.evaluation.table import Row
+from medclip_debias.evaluation.table import Row, rows
 from medclip_debias.registry import Registry
 
 if TYPE_CHECKING:
@@ -56,10 +59,43 @@ class Draw:
     resamples: int = 1000
     seed: int = 0
 
-    @property
-    def keywords(self) -> dict[str, int]:
-        """As keywords of `medclip_debias.evaluation.bootstrap.bootstrap_intervals`."""
-        return {"resamples": self.resamples, "seed": self.seed}
+    def estimates(self, statistics: Statistics, patients: Sequence[str]) -> Estimates:
+        """The statistics of items of these patients, with intervals over the patients."""
+        intervals = bootstrap_intervals(
+            statistics, patients, resamples=self.resamples, seed=self.seed
+        )
+        point = statistics(np.ones((1, len(patients))))
+        return Estimates({name: float(value[0]) for name, value in point.items()}, intervals)
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Statistics by name: their values, and their intervals (None where there is none).
+
+    Those of a group are called ``GROUP/NAME``.
+    """
+
+    values: Mapping[str, float]
+    intervals: Mapping[str, Interval | None]
+
+    def part(self, prefix: str = "") -> dict[str, Any]:
+        """The statistics called ``prefix + NAME``, by name, and their ``interval``."""
+        behind = [name.removeprefix(prefix) for name in self.values if name.startswith(prefix)]
+        names = [name for name in behind if "/" not in name]
+        return {name: self.values[prefix + name] for name in names} | {
+            "interval": {name: self.intervals[prefix + name] for name in names}
+        }
+
+    def rows(
+        self,
+        prefix: str = "",
+        *,
+        n: int | None = None,
+        of_class: str | None = None,
+        group: str | None = None,
+    ) -> list[Row]:
+        """`part` as rows of the table of results."""
+        return rows(self.part(prefix), n=n, of_class=of_class, group=group)
 
 
 @dataclass(frozen=True)
@@ -140,7 +176,8 @@ class Protocol(ABC):
 
     Attributes:
         name: in the table of results, and of its metrics in the catalogue.
-        items_name: file of its items, without ending.
+        file: of its items below ``items/``, without ending.
+        truth: beginnings of the items' columns that no model decides, equal in all runs on a set.
         reads_regions: whether it looks at the images' regions; a protocol that only asks the model
             for whole scores says no, and a cache then need not keep them.
         counted: what it adds to ``counts`` of ``results.json``; 0 where it is skipped.
@@ -149,7 +186,8 @@ class Protocol(ABC):
     """
 
     name: ClassVar[str]
-    items_name: ClassVar[str]
+    file: ClassVar[str]
+    truth: ClassVar[tuple[str, ...]] = ()
     reads_regions: ClassVar[bool] = True
     counted: ClassVar[tuple[str, ...]] = ()
     texts: list[str]
@@ -187,6 +225,17 @@ class Protocol(ABC):
             Skipped: what was seen allows no metric.
         """
 
+    @staticmethod
+    def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
+        """Back from the items to the metrics, under any weights of the items.
+
+        Args:
+            details: what the results say beside the metrics.
+            items: the table that `measure` gave.
+        """
+        del details, items
+        return lambda _: {}
+
     def counts(self) -> dict[str, int]:
         """How many there are of each of `counted`."""
         return {}
@@ -210,7 +259,20 @@ def registered() -> list[type[Protocol]]:
     return sorted(REGISTRY.all().values(), key=lambda kind: order.get(kind.name, len(order)))
 
 
-# ------------------------------------------------------------------- shared by the planners
+# ------------------------------------------------------------------- shared by the protocols
+
+
+def items_by_row(rows: Iterable[int]) -> dict[int, list[int]]:
+    """Numbers of the items on each image, from the row of each item's image."""
+    found: dict[int, list[int]] = {}
+    for number, row in enumerate(rows):
+        found.setdefault(row, []).append(number)
+    return found
+
+
+def columns_of(table: pd.DataFrame, *names: str) -> list[NDArray[np.float64]]:
+    """Columns of a table as numbers ``[rows]`` each."""
+    return [table[name].to_numpy(dtype=np.float64) for name in names]
 
 
 def geometry_of(data: PreparedSet, row: int, input_size: int) -> SquareGeometry:

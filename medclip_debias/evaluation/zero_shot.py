@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.prompts import PromptSet
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_auc, weighted_mean
+from medclip_debias.evaluation.bootstrap import weighted_auc, weighted_mean
 from medclip_debias.evaluation.catalogue import CHANCE
 from medclip_debias.evaluation.classification import (
     best_threshold,
@@ -212,8 +212,7 @@ def zero_shot(
     validation: Validation | str = "no images to choose a threshold on",
     not_judged: Mapping[str, str] | None = None,
     sides: SideScores | None = None,
-    resamples: int = 1000,
-    seed: int = 0,
+    draw: Draw | None = None,
 ) -> dict[str, Any]:
     """Metrics per class and their means over the classes, with intervals.
 
@@ -228,16 +227,12 @@ def zero_shot(
         not_judged: why classes have no labels, where a label map says why.
         sides: the two scores behind each difference; without them each side's AUC and the
             contradiction rate are not measured.
-        resamples: bootstrap resamples of the patients.
-        seed: of the bootstrap.
+        draw: resamples of the patients.
 
     Returns:
-        ``mean_auc``, ``mean_auc_positive``, ``mean_auc_negative``, ``accuracy``,
-        ``balanced_accuracy``, ``average_precision``, ``ece`` and ``f1`` (means over the classes
-        that have them), ``contradiction_rate`` (of all classes together) and its
-        ``contradiction_chance``, ``interval`` (of each), ``classes`` (the same, counts,
-        ``threshold`` and ``reliability``, per class), ``refused`` (classes with one label value
-        only, with their counts).
+        `MEANS` over the classes that have them, ``contradiction_chance``, ``interval`` (of each),
+        ``classes`` (the same, counts, ``threshold`` and ``reliability``, per class), ``refused``
+        (classes with one label value only, with their counts).
 
     Raises:
         UserError: no class has both label values.
@@ -252,14 +247,11 @@ def zero_shot(
         counts[name] = _counts(values, judged)
         if counts[name]["positive"] and counts[name]["negative"]:
             truth[name] = judged
-        else:
-            reason = ONE_VALUE
-            if name not in labels:
-                reason = (not_judged or {}).get(name, NO_COLUMN)
-            refused[name] = {"reason": reason, **counts[name]}
-            if sides is not None and name in sides.contradictions:
-                rate = float(sides.contradictions[name].mean())
-                refused[name]["contradiction_rate"] = rate
+            continue
+        reason = ONE_VALUE if name in labels else (not_judged or {}).get(name, NO_COLUMN)
+        refused[name] = {"reason": reason, **counts[name]}
+        if sides is not None and name in sides.contradictions:
+            refused[name][CONTRADICTION] = float(sides.contradictions[name].mean())
     if not truth:
         found = "; ".join(
             f"{name} {c['positive']} present, {c['negative']} absent" for name, c in counts.items()
@@ -269,41 +261,25 @@ def zero_shot(
             f"them ({found}); evaluate a split with labels, or another label policy."
         )
     chosen = {name: np.asarray(differences[name], dtype=np.float64) for name in truth}
-    chosen_at = {name: _threshold(name, validation, policy) for name in truth}
-    bounds = {name: t["value"] for name, t in chosen_at.items() if "value" in t}
-    point = class_statistics(chosen, truth, np.ones((1, len(patients))), scale, bounds, sides)
-    intervals = bootstrap_intervals(
-        lambda weights: class_statistics(chosen, truth, weights, scale, bounds, sides),
-        patients,
-        resamples=resamples,
-        seed=seed,
+    thresholds = {name: _threshold(name, validation, policy) for name in truth}
+    bounds = {name: t["value"] for name, t in thresholds.items() if "value" in t}
+    estimates = (draw or Draw()).estimates(
+        lambda weights: class_statistics(chosen, truth, weights, scale, bounds, sides), patients
     )
-    means = [name for name in MEANS if name in point]
+    classes = {}
+    for name, judged in truth.items():
+        known = ~np.isnan(judged)
+        positive, values = judged[known] == 1, chosen[name][known]
+        classes[name] = {
+            **estimates.part(f"{name}/"),
+            # The plain, unweighted definition; the weighted one gives the same.
+            "auc": auc(positive, values),
+            "threshold": thresholds[name],
+            "reliability": [] if scale is None else reliability(positive, sigmoid(scale * values)),
+            **counts[name],
+        }
     chance = {} if sides is None else {"contradiction_chance": sides.chance}
-    return {
-        **{name: float(point[name][0]) for name in means},
-        **chance,
-        "interval": {name: intervals[name] for name in means},
-        "classes": {
-            name: {
-                # The plain, unweighted definition; the weighted one gives the same.
-                "auc": auc(truth[name][known] == 1, chosen[name][known]),
-                **{m: float(point[f"{name}/{m}"][0]) for m in own[1:]},
-                "interval": {m: intervals[f"{name}/{m}"] for m in own},
-                "threshold": chosen_at[name],
-                "reliability": (
-                    []
-                    if scale is None
-                    else reliability(truth[name][known] == 1, sigmoid(scale * chosen[name][known]))
-                ),
-                **counts[name],
-            }
-            for name in truth
-            for known in (~np.isnan(truth[name]),)
-            for own in ([m for m in CLASS_METRICS if f"{name}/{m}" in point],)
-        },
-        "refused": refused,
-    }
+    return estimates.part() | chance | {"classes": classes, "refused": refused}
 
 
 def class_rows(found: Mapping[str, Any], n: int) -> list[Row]:
@@ -423,10 +399,8 @@ def multiclass_accuracy(
             "balanced_accuracy": np.mean(recalls, axis=0),
         }
 
-    point = statistics(np.ones((1, len(truth))))
     return {
-        **{name: float(values[0]) for name, values in point.items()},
-        "interval": bootstrap_intervals(statistics, patients, **draw.keywords),
+        **draw.estimates(statistics, patients).part(),
         "chance": 1 / len(classes),
         "images": len(truth),
         "classes": {

@@ -21,7 +21,7 @@ import torch
 
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_mean
+from medclip_debias.evaluation.bootstrap import weighted_mean
 from medclip_debias.evaluation.encoding import Network, encode
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Request
@@ -145,7 +145,7 @@ def dice_rows(
 def paired(point: float, change: Any, patients: list[str], draw: Draw) -> str:
     """A metric, its change against plain maps and the interval of the change."""
     value = float(change(np.ones((1, len(patients))))["x"][0])
-    found = bootstrap_intervals(change, patients, **draw.keywords)["x"]
+    found = draw.estimates(change, patients).intervals["x"]
     return f"{point:.3f} ({value:+.3f}{interval(found)})"
 
 

@@ -95,7 +95,7 @@ def test_f1_uses_a_threshold_chosen_elsewhere_or_says_why_not():
     difference = np.array([0.5, 0.1, 0.2, -0.3, 0.0])
     there = Validation({"A": np.array([0.3, 0.15, 0.1, 9.0])}, {"A": np.array([1.0, 1, 0, NAN])})
     patients = list("abcde")
-    found = zero_shot({"A": difference}, {"A": truth}, patients, validation=there, resamples=20)
+    found = zero_shot({"A": difference}, {"A": truth}, patients, validation=there, draw=Draw(20))
     one = found["classes"]["A"]
     assert one["threshold"] == {
         **{"value": 0.15, "f1_there": 1.0, "images": 4, "positive": 2, "negative": 1},
@@ -149,7 +149,7 @@ def test_multi_class_accuracy_counts_ties_by_their_share():
 
 def test_a_model_without_scale_has_no_calibration():
     truth, difference = np.array([1.0, 0, 1, 0]), np.array([0.2, 0.1, -0.1, -0.3])
-    found = zero_shot({"A": difference}, {"A": truth}, list("abcd"), scale=None, resamples=5)
+    found = zero_shot({"A": difference}, {"A": truth}, list("abcd"), scale=None, draw=Draw(5))
     assert "ece" not in found
     assert found["classes"]["A"]["reliability"] == []
     assert found["mean_auc"] == 0.75

@@ -7,10 +7,10 @@ import inspect
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from medclip_debias.evaluation import catalogue
 from medclip_debias.evaluation.evaluate import evaluate
-from medclip_debias.evaluation.item_metrics import phrase_statistics
 from medclip_debias.evaluation.protocols import phrase_grounding
 from medclip_debias.evaluation.table import read_results
 from tests.test_contributing import recipe
@@ -19,7 +19,8 @@ from tests.test_contributing import recipe
 @pytest.fixture
 def with_the_metric(monkeypatch):
     """The two lines of the recipe, put where it says."""
-    metric = eval(recipe("metric"), vars(catalogue))
+    ((name, fields),) = yaml.safe_load(recipe("metric")).items()
+    metric = catalogue.Metric("grounding", name, **fields)
     monkeypatch.setattr(catalogue, "METRICS", (*catalogue.METRICS, metric))
     monkeypatch.setattr(phrase_grounding, "METRICS", (*phrase_grounding.METRICS, metric.name))
     source = inspect.getsource(phrase_grounding.phrase_metrics)
@@ -45,5 +46,6 @@ def test_the_metric_is_everywhere_after_two_lines(
     )
     items = pd.read_parquet(tmp_path / "items" / "phrases.parquet")
     assert items[name].between(0, 1).all()
-    found = phrase_statistics({}, items)(np.ones((1, len(items))))[name][0]
+    statistics = phrase_grounding.PhraseGrounding.statistics({}, items)
+    found = statistics(np.ones((1, len(items))))[name][0]
     assert found == pytest.approx(results.value("grounding", name))

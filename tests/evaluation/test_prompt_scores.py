@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from medclip_debias.data.prompts import PromptSet
+from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.evaluation.zero_shot import SideScores, class_statistics, zero_shot
 
 NAN = float("nan")
@@ -108,7 +109,7 @@ def judged():
         {n: np.round(0.3 * v + rng.normal(size=150), 1) for n, v in score.items()},
     )
     patients = [str(n // 3) for n in range(150)]
-    found = zero_shot(sides.differences, truth, patients, sides=sides, resamples=100)
+    found = zero_shot(sides.differences, truth, patients, sides=sides, draw=Draw(100))
     return sides, truth, patients, found
 
 
@@ -174,7 +175,7 @@ def test_constants_per_prompt_change_contradictions_and_no_auc(judged):
         {n: v + 100 * (n == "A") for n, v in sides.positive.items()},
         {n: v + 100 * (n == "A") for n, v in sides.negative.items()},
     )
-    moved = zero_shot(lifted.differences, truth, patients, sides=lifted, resamples=0)
+    moved = zero_shot(lifted.differences, truth, patients, sides=lifted, draw=Draw(0))
     assert moved["contradiction_rate"] == moved["classes"]["A"]["contradiction_rate"] == 1
     for side in SIDES:
         assert moved[f"mean_auc_{side}"] == pytest.approx(found[f"mean_auc_{side}"])

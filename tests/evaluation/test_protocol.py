@@ -29,7 +29,7 @@ def test_the_registered_protocols_are_those_of_the_catalogue_in_its_order():
 
 
 def test_no_two_protocols_write_one_file():
-    names = [kind.items_name for kind in registered()]
+    names = [kind.file for kind in registered()]
     assert len(set(names)) == len(names)
 
 
@@ -60,7 +60,7 @@ class TestEveryProtocol:
 
     def test_has_metrics_and_a_reader_of_its_items(self, name):
         assert of_protocol(name)
-        assert ITEMS[name].protocol is REGISTRY.find(name, "a test")
+        assert ITEMS[name] is REGISTRY.find(name, "a test")
 
     def test_looks_at_images_of_the_split_or_held_out_and_at_no_others(
         self, name, small_prepared, request_of
@@ -106,7 +106,7 @@ def with_another(monkeypatch):
 
     class Seen(Protocol):
         name = "seen"
-        items_name = "seen"
+        file = "seen"
         counted = ("seen",)
 
         def __init__(self, rows):

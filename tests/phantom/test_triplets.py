@@ -9,8 +9,7 @@ import pytest
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.reports import report_sentences
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.protocols.report_triplets import triplet_hits
-from medclip_debias.evaluation.triplets import read_triplets
+from medclip_debias.evaluation.protocols.report_triplets import read_triplets, triplet_hits
 from medclip_debias.phantom.catalogue import CLASS_NAMES
 from medclip_debias.phantom.truth import agrees, statement_from_json
 from phantom_triplets import make_triplets, write_triplets

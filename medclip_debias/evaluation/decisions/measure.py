@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.data.prompts import PromptSet
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_mean
+from medclip_debias.evaluation.bootstrap import weighted_mean
 from medclip_debias.evaluation.classification import reliability, sigmoid
 from medclip_debias.evaluation.decisions.calibration import (
     FEW,
@@ -25,6 +25,7 @@ from medclip_debias.evaluation.decisions.options import DecisionOptions
 from medclip_debias.evaluation.decisions.probability import Unfit
 from medclip_debias.evaluation.decisions.quality import qualities
 from medclip_debias.evaluation.decisions.thresholds import CURVE, net_benefit, thresholds
+from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.evaluation.table import Row, rows
 
 Floats = NDArray[np.float64]
@@ -85,8 +86,7 @@ class Decider:
         validation: tuple[Mapping[str, Floats], Mapping[str, Floats]] | str,
         *,
         scale: float | None,
-        resamples: int,
-        seed: int,
+        draw: Draw,
     ) -> dict[str, Any]:
         """Calibrate, decide on the evaluated images, and compare with their truth.
 
@@ -96,8 +96,7 @@ class Decider:
             patients: patient of each image.
             validation: differences and truth of the images to calibrate on, or why there are none.
             scale: the model's own; None for none.
-            resamples: of the bootstrap.
-            seed: of the bootstrap.
+            draw: resamples of the patients.
         """
         told: dict[str, Any] = {"method": self.options.method}
         if self.calibration is not None:
@@ -110,14 +109,7 @@ class Decider:
             classes, skipped = fit_classes(self.options.method, *validation)
             told["split"] = "validate"
         found = decisions(
-            differences,
-            truth,
-            patients,
-            classes,
-            self.options,
-            scale=scale,
-            resamples=resamples,
-            seed=seed,
+            differences, truth, patients, classes, self.options, scale=scale, draw=draw
         )
         left = {name: s.model_dump() for name, s in skipped.items() if name in differences}
         left |= found["skipped"]
@@ -191,8 +183,7 @@ def decisions(
     options: DecisionOptions,
     *,
     scale: float | None = None,
-    resamples: int = 1000,
-    seed: int = 0,
+    draw: Draw | None = None,
 ) -> dict[str, Any]:
     """Decide on images and compare with the truth, with intervals over patients.
 
@@ -203,8 +194,7 @@ def decisions(
         fitted: calibrations; of them those in ``truth`` are measured.
         options: what is asked.
         scale: the model's own, from score to log-odds; None for none.
-        resamples: of the bootstrap.
-        seed: of the bootstrap.
+        draw: resamples of the patients.
 
     Returns:
         ``ece``, ``coverage``, ``abstention`` (means over the classes), ``interval``, ``classes``
@@ -231,19 +221,16 @@ def decisions(
             found[mean] = np.mean([found[f"{name}/{key}"] for name in plans], axis=0)
         return found
 
-    point = statistics(np.ones((1, len(patients))))
-    intervals = bootstrap_intervals(statistics, patients, resamples=resamples, seed=seed)
+    estimates = (draw or Draw()).estimates(statistics, patients)
     for name, plan in plans.items():
-        for key in plan.statistics(np.ones((1, int(plan.known.sum())))):
-            part, _, metric = key.rpartition("/")
-            place = described[name]
-            for step in part.split("."):
-                place = place.setdefault(step, {})
-            place[metric] = float(point[f"{name}/{key}"][0])
-            place.setdefault("interval", {})[metric] = intervals[f"{name}/{key}"]
+        of_class = described[name]
+        for stage in plan.stages:
+            of_class.setdefault(stage, {}).update(estimates.part(f"{name}/{stage}/"))
+        for rule in plan.flagged:
+            of_class["thresholds"][rule] |= estimates.part(f"{name}/thresholds.{rule}/")
+        of_class["sets"] |= estimates.part(f"{name}/sets/")
     return {
-        **{mean: float(point[mean][0]) for mean in MEANS},
-        "interval": {mean: intervals[mean] for mean in MEANS},
+        **estimates.part(),
         "classes": described,
         "notes": _notes({name: fitted[name] for name in plans}),
         "skipped": skipped,

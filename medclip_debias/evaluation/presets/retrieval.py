@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from medclip_debias.evaluation.presets import RetrievalRule
+from medclip_debias.evaluation.protocols.retrieval import good_shares, target_ranks
 
 Floats = NDArray[np.floating]
 SECTIONS = ("findings", "impression")
@@ -43,15 +44,20 @@ def retrieval_metrics(
             first: dict[str, int] = {}
             own = np.array([first.setdefault(text, len(first)) for text in texts])
             column_of = np.unique(own, return_index=True)[1]
-        ranks = own_ranks(scores[:, column_of], own)
+        ranks = target_ranks(scores[:, column_of], np.arange(len(own)), own)
         result |= {f"recall_at_{k}": float((ranks <= k).mean()) for k in rule.recalls}
         result |= {"mean_rank": float(ranks.mean()), "candidates": len(column_of)}
         result["images"] = len(scores)
     if rule.precisions:
         kept = np.flatnonzero(classes >= 0) if classes is not None else np.zeros(0, dtype=int)
         labels = classes[kept] if classes is not None else kept
-        found = class_precisions(rule, scores[np.ix_(kept, kept)], labels)
-        result |= {f"precision_at_{k}": value for k, value in found.items()}
+        values = scores[np.ix_(kept, kept)].astype(np.float64)
+        if not rule.own_counts:
+            np.fill_diagonal(values, -np.inf)
+        for k in rule.precisions:
+            enough = k <= len(kept) - (not rule.own_counts)
+            shares = good_shares(values, labels[:, None] == labels, k) if enough else None
+            result[f"precision_at_{k}"] = None if shares is None else float(shares.mean())
         result["precision_images"] = len(kept)
     return result
 
@@ -80,37 +86,3 @@ def whole_texts(
     return {
         study: max((own[s] for s in SECTIONS if s in own), key=len) for study, own in texts.items()
     }
-
-
-def own_ranks(scores: Floats, own: NDArray[np.integer]) -> NDArray[np.float64]:
-    """Rank, from 1, of each row's own column; equal scores share their mean rank."""
-    mine = scores[np.arange(len(scores)), own][:, None]
-    return np.asarray((scores > mine).sum(axis=1) + ((scores == mine).sum(axis=1) + 1) / 2)
-
-
-def class_precisions(
-    rule: RetrievalRule, scores: Floats, classes: NDArray[np.integer]
-) -> dict[int, float | None]:
-    """Mean share of the K best texts that are of the image's class, by K.
-
-    Args:
-        rule: of a preset.
-        scores: ``[n, n]``, the diagonal holds the pairs.
-        classes: class of each pair.
-    """
-    n = len(scores)
-    good = classes[:, None] == classes[None, :]
-    values = np.array(scores, dtype=np.float64)
-    if not rule.own_counts:
-        np.fill_diagonal(values, -np.inf)
-    result: dict[int, float | None] = {}
-    for k in rule.precisions:
-        if k > n - (not rule.own_counts):
-            result[k] = None
-            continue
-        bound = np.partition(values, n - k, axis=1)[:, [n - k]]
-        above, level = values > bound, values == bound
-        room = k - above.sum(axis=1)
-        share = (good & level).sum(axis=1) / level.sum(axis=1)
-        result[k] = float((((good & above).sum(axis=1) + room * share) / k).mean())
-    return result

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Self
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from medclip_debias.evaluation.bootstrap import Statistics, bootstrap_intervals, weighted_mean
+from medclip_debias.evaluation.bootstrap import Statistics, weighted_mean
 from medclip_debias.evaluation.protocol import (
     Draw,
     Measured,
     Protocol,
     Request,
     Skipped,
+    columns_of,
+    items_by_row,
     patients_of,
     rows_of_split,
 )
-from medclip_debias.evaluation.table import rows
 from medclip_debias.grounding.denials import is_groundable
 from medclip_debias.models.finite import finite
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
-Floats = NDArray[np.float64]
 _SIDE = re.compile(r"\b(?:left|right)(?=\b|sided)", re.IGNORECASE)
 
 
@@ -78,13 +77,12 @@ class LateralityProtocol(Protocol):
     """
 
     name: ClassVar[str] = "laterality"
-    items_name: ClassVar[str] = "laterality"
+    file: ClassVar[str] = "laterality"
     reads_regions: ClassVar[bool] = False
 
     def __init__(self, data: PreparedSet, split: str, views: Views = "frontal") -> None:
-        rows = rows_of_split(data, split, views)
         rows_of_study: dict[str, list[int]] = {}
-        for row in rows:
+        for row in rows_of_split(data, split, views):
             rows_of_study.setdefault(str(data.images["study_id"].iloc[row]), []).append(row)
         self._left_aside: Counter[str] = Counter()
         asked: dict[tuple[int, str], None] = {}
@@ -106,9 +104,7 @@ class LateralityProtocol(Protocol):
         self._patients = patients_of(data, [row for row, _ in self.asked])
         names = data.images["image_id"]
         self._ids = [f"{names.iloc[row]}:{text}" for row, text in self.asked]
-        self._of_row: dict[int, list[int]] = {}
-        for number, (row, _) in enumerate(self.asked):
-            self._of_row.setdefault(row, []).append(number)
+        self._of_row = items_by_row(row for row, _ in self.asked)
 
     @classmethod
     def plan(cls, request: Request) -> Self:
@@ -130,9 +126,15 @@ class LateralityProtocol(Protocol):
     def measure(self, draw: Draw) -> Measured:
         """See `Protocol.measure`."""
         own, mirror = self._scores.T
-        hits = (own > mirror) + 0.5 * (own == mirror)
-        statistics = side_statistics(hits)
-        intervals = bootstrap_intervals(statistics, self._patients, **draw.keywords)
+        items = pd.DataFrame(
+            {
+                "id": self._ids,
+                "patient": self._patients,
+                "right_side": (own > mirror) + 0.5 * (own == mirror),
+                "score": own,
+                "score_mirror": mirror,
+            }
+        )
         details = {
             "sentences": len(self.asked),
             "distinct_sentences": len({text for _, text in self.asked}),
@@ -140,12 +142,12 @@ class LateralityProtocol(Protocol):
             "patients": len(set(self._patients)),
             "left_aside": dict(self._left_aside),
         }
-        part = {"right_side": float(hits.mean()), "interval": intervals}
-        columns = {"id": self._ids, "patient": self._patients, "right_side": hits}
-        items = pd.DataFrame(columns | {"score": own, "score_mirror": mirror})
-        return Measured(rows(part, n=len(self.asked)), details, items)
+        estimates = draw.estimates(self.statistics(details, items), self._patients)
+        return Measured(estimates.rows(n=len(self.asked)), details, items)
 
-
-def side_statistics(hits: Floats) -> Statistics:
-    """The share of sentences that beat their mirror, under any weights of them."""
-    return lambda weights: {"right_side": weighted_mean(hits, weights)}
+    @staticmethod
+    def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
+        """See `Protocol.statistics`; the share of sentences that beat their mirror."""
+        del details
+        (hits,) = columns_of(items, "right_side")
+        return lambda weights: {"right_side": weighted_mean(hits, weights)}

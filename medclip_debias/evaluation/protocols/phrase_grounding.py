@@ -1,4 +1,10 @@
-"""Phrase grounding: does a sentence score higher inside its boxes than elsewhere?"""
+"""Phrase grounding: does a sentence score higher inside its boxes than elsewhere?
+
+A contrast-to-noise ratio without its sign, and even a hit rate above that of a random pixel, can be
+had from the anatomy alone: hearts and effusions are always in one place. So each metric of a
+sentence's map stands beside the same metric with the boxes of *other* images of its class, and
+beside that of the mean of those boxes as a map (the place prior), both without the own patient.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +17,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from medclip_debias.data.geometry import SquareGeometry
-from medclip_debias.evaluation.bootstrap import bootstrap_intervals, mean_where_known
+from medclip_debias.evaluation.bootstrap import Statistics, mean_where_known
 from medclip_debias.evaluation.catalogue import CHANCE, of_protocol
 from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
 from medclip_debias.evaluation.options import BoxRule, EvaluationOptions
@@ -22,13 +28,20 @@ from medclip_debias.evaluation.phrase_selection import (
     validation_phrases,
 )
 from medclip_debias.evaluation.pictures import write_heatmaps
-from medclip_debias.evaluation.place_floors import OTHERS, moved_boxes, others_of, place_prior
 from medclip_debias.evaluation.presets import Preset
 from medclip_debias.evaluation.presets.grounding import merge_phrases, score_map, summarise_maps
-from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Request, Skipped
-from medclip_debias.evaluation.table import Row, rows, without_rows
+from medclip_debias.evaluation.protocol import (
+    Draw,
+    Measured,
+    Protocol,
+    Request,
+    Skipped,
+    columns_of,
+    items_by_row,
+)
+from medclip_debias.evaluation.table import Row, rows
 from medclip_debias.evaluation.upsampled import Upsampled, box_threshold
-from medclip_debias.grounding.boxes import overlaps, visible_boxes
+from medclip_debias.grounding.boxes import as_boxes, overlaps, visible_boxes
 from medclip_debias.grounding.denials import FREQUENCIES, frequency_group
 from medclip_debias.grounding.sharpen import Sharpener
 from medclip_debias.models.region_grid import RegionGrid
@@ -46,12 +59,12 @@ DICE_SHARES = tuple(k / 20 for k in range(2, 19))
 BOX_LEVELS = (0.1, 0.3, 0.5)
 BOX_METRICS = tuple(f"box_recall_{level}" for level in BOX_LEVELS)
 METRICS = tuple(metric.name for metric in of_protocol("grounding"))
-DIVISIONS = {"categories": "category", "areas": "area", "sentence_frequency": "frequency"}
-"""Divisions of the phrases, and what their groups are called in the table of results."""
 OF_OTHERS = {"other_boxes": "other images' boxes", "place_prior": "place prior"}
 ABOVE_OTHERS = "cnr_above_others"
 FLOORS = tuple(name for name in METRICS if name != ABOVE_OTHERS)
 """Metrics that other images' boxes and the place prior have, too."""
+OTHERS = 5
+"""Other images whose boxes are laid on an image."""
 
 
 def score_phrase(
@@ -112,84 +125,62 @@ def best_overlaps(truth: ArrayLike, found: ArrayLike) -> Floats:
     return shared.max(axis=1) if shared.shape[1] else np.zeros(len(shared))
 
 
-def summarise_phrases(
-    rows: Sequence[Mapping[str, float]],
+def phrase_rows(
+    metrics: Sequence[Mapping[str, float]],
     categories: Sequence[str],
     patients: Sequence[str],
     *,
     counts: Sequence[int] | None = None,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> dict[str, Any]:
+    draw: Draw | None = None,
+    within: str = "",
+) -> list[Row]:
     """Means over phrases, overall and by group, with intervals.
 
-    The chance levels of the overlap metrics come along: ``miou_floor`` is the mIoU of a map that is
-    zero everywhere (21 of 41 thresholds take the whole image), ``pointing_game_floor`` the
-    hit rate of a random pixel; both are set by the boxes' areas alone.
+    Groups are categories, terciles of the boxes' share of their image (``area``), and how many
+    training studies say the sentence (``frequency``). The chance levels come along: of mIoU that
+    of a map that is zero everywhere (21 of 41 thresholds take the whole image), of the pointing
+    game the hit rate of a random pixel; both are set by the boxes' areas alone.
 
     Args:
-        rows: `score_phrase` of each phrase.
+        metrics: `score_phrase` of each phrase.
         categories: category of each phrase.
         patients: patient of each phrase.
         counts: how many training studies say each phrase's sentence; None for no such groups.
-        resamples: bootstrap resamples of the patients.
-        seed: of the bootstrap.
-
-    Returns:
-        The metrics, and the same in ``categories``, ``areas`` (terciles of the boxes' share of
-        their image) and ``sentence_frequency``.
+        draw: resamples of the patients.
+        within: what every group is named after first.
     """
-    values = {metric: np.array([row.get(metric, np.nan) for row in rows]) for metric in METRICS}
-    area = np.array([row["area"] for row in rows])
+    values = {name: np.array([of_one.get(name, np.nan) for of_one in metrics]) for name in METRICS}
+    area = np.array([of_one["area"] for of_one in metrics])
     kinds = np.asarray(categories, dtype=object)
-    terciles, bounds = area_terciles(area)
-    groups: dict[str, dict[str, NDArray[np.bool_]]] = {
-        "categories": {kind: kinds == kind for kind in sorted(set(categories))},
-        "areas": terciles,
-    }
+    groups = {"": np.ones(len(metrics), dtype=bool)}
+    groups |= {f"category: {kind}": kinds == kind for kind in sorted(set(categories))}
+    groups |= {f"area: {name}": members for name, members in area_terciles(area)[0].items()}
     if counts is not None:
         names = np.array([frequency_group(count) for count in counts], dtype=object)
         order = [frequency_group(first) for first, _ in FREQUENCIES]
-        groups["sentence_frequency"] = {n: names == n for n in order if (names == n).any()}
+        groups |= {f"frequency: {n}": names == n for n in order if (names == n).any()}
 
     def statistics(weights: Floats) -> dict[str, Floats]:
-        result = {metric: mean_where_known(values[metric], weights) for metric in METRICS}
-        for division, parts in groups.items():
-            for name, members in parts.items():
-                for metric in METRICS:
-                    result[f"{division}/{name}/{metric}"] = mean_where_known(
-                        values[metric][members], weights[:, members]
-                    )
-        return result
-
-    intervals = bootstrap_intervals(statistics, patients, resamples=resamples, seed=seed)
-
-    def metrics(members: NDArray[np.bool_], prefix: str) -> dict[str, Any]:
         return {
-            **{metric: _mean(values[metric][members]) for metric in METRICS},
-            "interval": {metric: intervals[f"{prefix}{metric}"] for metric in METRICS},
-            "phrases": int(members.sum()),
-            "area": float(area[members].mean()),
+            f"{group}/{name}" if group else name: mean_where_known(v[members], weights[:, members])
+            for group, members in groups.items()
+            for name, v in values.items()
         }
 
-    return {
-        **metrics(np.ones(len(rows), dtype=bool), ""),
-        "patients": len(set(patients)),
-        "miou_floor": float(area.mean()) * float((THRESHOLDS <= 0).mean()),
-        "pointing_game_floor": float(area.mean()),
-        "area_tercile_bounds": bounds,
-        **{
-            division: {
-                name: metrics(members, f"{division}/{name}/") for name, members in parts.items()
-            }
-            for division, parts in groups.items()
-        },
-    }
-
-
-def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if known.size else float("nan")
+    estimates = (draw or Draw()).estimates(statistics, patients)
+    measured = []
+    for group, members in groups.items():
+        part = estimates.part(f"{group}/" if group else "")
+        for name, of_all in values.items():
+            known = of_all[members][~np.isnan(of_all[members])]
+            # The plain mean, whose last digit the weighted one may not have.
+            part[name] = float(known.mean()) if known.size else float("nan")
+        part["area"] = float(area[members].mean())
+        label = ", ".join(filter(None, (within, group))) or None
+        measured += rows(part, n=int(members.sum()), group=label)
+    mean = float(area.mean())
+    floors = {"miou": mean * float((THRESHOLDS <= 0).mean()), "pointing_game": mean}
+    return measured + rows(floors, group=", ".join(filter(None, (within, CHANCE))))
 
 
 def area_terciles(area: Floats) -> tuple[dict[str, NDArray[np.bool_]], list[float]]:
@@ -211,7 +202,8 @@ class PhraseGrounding(Protocol):
     """The protocol: every phrase's map on its image, against the union of its boxes."""
 
     name: ClassVar[str] = "grounding"
-    items_name: ClassVar[str] = "phrases"
+    file: ClassVar[str] = "phrases"
+    truth: ClassVar[tuple[str, ...]] = ("groundable", "area")
     counted: ClassVar[tuple[str, ...]] = ("phrases",)
 
     def __init__(
@@ -233,9 +225,8 @@ class PhraseGrounding(Protocol):
         self.curves: dict[int, Floats] = {}
         self.grids: dict[int, NDArray[np.float32]] = {}
         self.metrics: dict[int, dict[str, float]] = {}
-        self.floors: dict[int, dict[str, dict[str, float]]] = {}
         self._smoothing, self._rule = options.smoothing, options.boxes
-        self._of_image = phrases_of_images(self._all)
+        self._of_image = items_by_row(phrase.row for phrase in self._all)
 
     @classmethod
     def plan(cls, request: Request) -> Self:
@@ -287,12 +278,14 @@ class PhraseGrounding(Protocol):
             )
         chosen = self._cut(yes)
         floors = self._floors(yes, chosen["share_of_range"])
-        summary = self._summary(yes, draw)
-        measured = _rows(summary)
+        measured = self._rows(yes, draw)
         for kind, group in OF_OTHERS.items():
             measured += rows(floors.pop(kind, {}), n=floors["phrases"], group=group)
-        details = without_rows(summary, *DIVISIONS) | self.selected.counts
-        details |= {
+        areas = np.array([self.metrics[number]["area"] for number in yes])
+        details = self.selected.counts | {
+            "phrases": len(yes),
+            "patients": len({phrases[number].patient for number in yes}),
+            "area_tercile_bounds": area_terciles(areas)[1],
             "boxes": sum(len(phrases[number].boxes) for number in yes),
             "floors": floors,
             "dice": chosen,
@@ -303,10 +296,7 @@ class PhraseGrounding(Protocol):
             "not_groundable": len(no),
         }
         if no:
-            measured += [
-                row._replace(group=f"not groundable{f', {row.group}' if row.group else ''}")
-                for row in _rows(self._summary(no, draw))
-            ]
+            measured += self._rows(no, draw, "not groundable")
         return Measured(measured, details, self._items())
 
     def under(self, preset: Preset) -> dict[str, Any] | None:
@@ -315,30 +305,43 @@ class PhraseGrounding(Protocol):
         if rule is None:
             return None
         kept = [
-            (number, phrase)
+            number
             for number, phrase in enumerate(self.selected.phrases)
             if phrase.groundable or rule.phrases == "all"
         ]
+        phrases = [self.selected.phrases[number] for number in kept]
         chosen = merge_phrases(
             rule,
-            [phrase.row for _, phrase in kept],
-            [phrase.text for _, phrase in kept],
-            [phrase.boxes for _, phrase in kept],
+            [phrase.row for phrase in phrases],
+            [phrase.text for phrase in phrases],
+            [phrase.boxes for phrase in phrases],
         )
         scores = [
             score_map(
                 rule,
-                self.grids[kept[place][0]],
+                self.grids[kept[place]],
                 boxes,
-                kept[place][1].geometry,
+                phrases[place].geometry,
                 self._grid,
                 smoothing=self._smoothing,
                 scale=self._model.learned_scale,
             )
             for place, boxes in chosen
         ]
-        found = summarise_maps(rule, scores, [kept[place][1].category for place, _ in chosen])
+        found = summarise_maps(rule, scores, [phrases[place].category for place, _ in chosen])
         return found | {"of_phrases": len(self.selected.phrases)}
+
+    @staticmethod
+    def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
+        """See `Protocol.statistics`; of the groundable phrases."""
+        del details
+        yes = items["groundable"].to_numpy(dtype=bool)
+        columns = {m.name: m.item for m in of_protocol("grounding") if m.compared and m.item}
+        there = {name: column for name, column in columns.items() if column in items.columns}
+        values = dict(zip(there, columns_of(items[yes], *there.values()), strict=True))
+        return lambda weights: {
+            name: mean_where_known(own, weights[:, yes]) for name, own in values.items()
+        }
 
     def counts(self) -> dict[str, int]:
         """See `Protocol.counts`."""
@@ -361,11 +364,14 @@ class PhraseGrounding(Protocol):
         """Add every phrase's Dice coefficients to its metrics; say where each rule cuts."""
         first = len(self.selected.phrases)
         others = [n for n in range(first, len(self._all)) if self._all[n].groundable]
-        places: dict[str, int | None] = {
-            "fixed": DICE_SHARES.index(0.5),
-            "validated": self._best(others),
-            "test_threshold": self._best(yes),
-        }
+
+        def best(numbers: Sequence[int]) -> int | None:
+            """The place in `DICE_SHARES` of the highest mean Dice; the first of equals."""
+            curves = [self.curves[number] for number in numbers]
+            return int(np.mean(curves, axis=0).argmax()) if curves else None
+
+        places = {"fixed": DICE_SHARES.index(0.5), "validated": best(others)}
+        places["test_threshold"] = best(yes)
         for number, own in self.metrics.items():
             for rule, place in places.items():
                 if place is not None:
@@ -423,20 +429,15 @@ class PhraseGrounding(Protocol):
                 found[f"dice_{rule}"] = float(heatmap.dice([share])[0])
         return {name: found[name] for name in FLOORS if name in found}
 
-    def _best(self, numbers: Sequence[int]) -> int | None:
-        """The place in `DICE_SHARES` of the highest mean Dice; the first of equals."""
-        if not numbers:
-            return None
-        return int(np.mean([self.curves[number] for number in numbers], axis=0).argmax())
-
-    def _summary(self, numbers: Sequence[int], draw: Draw) -> dict[str, Any]:
+    def _rows(self, numbers: Sequence[int], draw: Draw, within: str = "") -> list[Row]:
         phrases = [self.selected.phrases[number] for number in numbers]
-        return summarise_phrases(
+        return phrase_rows(
             [self.metrics[number] for number in numbers],
             [phrase.category for phrase in phrases],
             [phrase.patient for phrase in phrases],
             counts=[phrase.sentence_count for phrase in phrases],
-            **draw.keywords,
+            draw=draw,
+            within=within,
         )
 
     def _items(self) -> pd.DataFrame:
@@ -455,20 +456,51 @@ class PhraseGrounding(Protocol):
         return pd.concat([head, metrics], axis=1)
 
 
-def _rows(summary: Mapping[str, Any]) -> list[Row]:
-    """What `summarise_phrases` gave as rows, groups and floors as well."""
-    part = dict(summary)
-    chance = {"miou": part.pop("miou_floor"), "pointing_game": part.pop("pointing_game_floor")}
-    found = rows(part, n=summary["phrases"]) + rows(chance, group=CHANCE)
-    for division, kind in DIVISIONS.items():
-        for name, own in (summary.get(division) or {}).items():
-            found += rows(own, n=own["phrases"], group=f"{kind}: {name}")
+# --------------------------------------------------------------------------------- floors
+
+
+def others_of(phrases: Sequence[Phrase]) -> list[list[int]]:
+    """For each phrase the places of the phrases of its class of other patients.
+
+    In an order that is the same for every model: one permutation of each class, read on from the
+    phrase's own place.
+    """
+    members: dict[str, list[int]] = {}
+    for place, phrase in enumerate(phrases):
+        members.setdefault(phrase.category, []).append(place)
+    found: list[list[int]] = [[] for _ in phrases]
+    for places in members.values():
+        order = np.random.default_rng(0).permutation(places).tolist()
+        for number, place in enumerate(order):
+            own = phrases[place].patient
+            others = [*order[number + 1 :], *order[:number]]
+            found[place] = [other for other in others if phrases[other].patient != own]
     return found
 
 
-def phrases_of_images(phrases: Sequence[Phrase]) -> dict[int, list[int]]:
-    """Numbers of the phrases on each image, by the image's row."""
-    result: dict[int, list[int]] = {}
-    for number, phrase in enumerate(phrases):
-        result.setdefault(phrase.row, []).append(number)
-    return result
+def moved_boxes(
+    boxes: Sequence[Sequence[float]], own: SquareGeometry, to: SquareGeometry
+) -> Floats:
+    """Boxes ``[K, 4]`` of one image at the same shares of another's width and height."""
+    across, down = to.width / own.width, to.height / own.height
+    return np.asarray(as_boxes(boxes) * [across, down, across, down], dtype=np.float64)
+
+
+def place_prior(others: Sequence[Phrase], geometry: SquareGeometry, grid: RegionGrid) -> Floats:
+    """Share of ``others`` whose boxes hold the centre of each region ``[rows, columns]``.
+
+    Args:
+        others: phrases of other images; at least one.
+        geometry: of the image whose regions they are.
+        grid: the regions.
+    """
+    centres = geometry.to_original(grid.centres())
+    x, y = centres[0, :, 0] / geometry.width, centres[:, 0, 1] / geometry.height
+    covered = np.zeros(grid.shape)
+    for other in others:
+        sides = [other.geometry.width, other.geometry.height] * 2
+        left, top, width, height = (as_boxes(other.boxes) / sides).T[:, :, None]
+        rows = (y >= top) & (y < top + height)
+        columns = (x >= left) & (x < left + width)
+        covered += (rows[:, :, None] & columns[:, None, :]).any(axis=0)
+    return covered / len(others)

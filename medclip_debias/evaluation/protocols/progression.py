@@ -14,7 +14,8 @@ model reads both images at once; one of single images is asked in three ways.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -26,7 +27,6 @@ from medclip_debias.data.sources.progression import STATES, TABLE
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import (
     Statistics,
-    bootstrap_intervals,
     mean_of_defined,
     weighted_auc,
     weighted_mean,
@@ -39,9 +39,9 @@ from medclip_debias.evaluation.protocol import (
     Protocol,
     Request,
     Skipped,
+    columns_of,
     patients_of,
 )
-from medclip_debias.evaluation.table import rows
 from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ class ProgressionProtocol(Protocol):
     """
 
     name: ClassVar[str] = "progression"
-    items_name: ClassVar[str] = "progression"
+    file: ClassVar[str] = "progression"
+    truth: ClassVar[tuple[str, ...]] = ("state",)
 
     def __init__(
         self,
@@ -171,7 +172,11 @@ class ProgressionProtocol(Protocol):
         splits = data.images["split"].tolist()
         left_out = {"other_splits": 0, "other_views": 0}
         changes = []
-        for row, (before, now, finding, state) in enumerate(_told(data, table)):
+        columns = ("previous_image_id", "image_id", "finding", "progression")
+        if not set(columns) <= set(table.columns):
+            raise _damaged(data)
+        cells = zip(*(table[name].astype(str) for name in columns), strict=True)
+        for row, (before, now, finding, state) in enumerate(cells):
             if state not in STATES or before not in row_of or now not in row_of:
                 raise _damaged(data, f", row {row}")
             pair = row_of[before], row_of[now]
@@ -206,40 +211,40 @@ class ProgressionProtocol(Protocol):
             name: [[place[text] for text in side] for side in sides]
             for name, sides in self._said.items()
         }
-        later, earlier = (
-            np.stack(
-                [
-                    [self._scores[getattr(c, when)][side].mean() for side in columns[c.finding]]
-                    for c in self._changes
-                ]
-            ).astype(np.float64)
-            for when in ("later", "earlier")
-        )
+
+        def scores(rows: Sequence[int]) -> Floats:
+            """Mean score of each side's sentences ``[changes, states, present, absent]``."""
+            pairs = zip(rows, self._changes, strict=True)
+            means = [
+                [self._scores[row][side].mean() for side in columns[change.finding]]
+                for row, change in pairs
+            ]
+            return np.array(means).astype(np.float64)
+
+        later = scores([change.later for change in self._changes])
+        gained = later - scores([change.earlier for change in self._changes])
         count = len(STATES)
         states = np.array([change.state for change in self._changes])
         findings = [change.finding for change in self._changes]
-        gained = later - earlier
-        values = {
-            "hit": right_state(gained[:, :count], states),
-            "hit_current": right_state(later[:, :count], states),
-            "change": gained[:, count] - gained[:, count + 1],
-        }
-        statistics = progression_statistics(findings, states, *values.values())
-        point = statistics(np.ones((1, len(states))))
         patients = patients_of(self._data, [change.later for change in self._changes])
-        intervals = bootstrap_intervals(statistics, patients, **draw.keywords)
-        mean: dict[str, Any] = {name: float(point[name][0]) for name in METRICS}
-        mean["interval"] = intervals
-        measured = rows(mean, n=len(states))
-        counts = {}
-        for name in sorted(set(findings)):
-            of_class: dict[str, Any] = {m: float(point[f"{name}/{m}"][0]) for m in METRICS}
-            of_class["interval"] = {m: intervals[f"{name}/{m}"] for m in METRICS}
-            measured += rows(of_class, n=findings.count(name), of_class=name)
-            numbers = [s for f, s in zip(findings, states.tolist(), strict=True) if f == name]
-            counts[name] = {state: numbers.count(n) for n, state in enumerate(STATES)}
+        names = self._data.images["image_id"].tolist()
+        items = pd.DataFrame(
+            {
+                "id": [f"{names[c.earlier]}:{names[c.later]}:{c.finding}" for c in self._changes],
+                "patient": patients,
+                "finding": findings,
+                "state": states,
+                "hit": right_state(gained[:, :count], states),
+                "hit_current": right_state(later[:, :count], states),
+                "change": gained[:, count] - gained[:, count + 1],
+            }
+        )
+        counts = Counter(zip(findings, states.tolist(), strict=True))
         details = {
-            "classes": counts,
+            "classes": {
+                name: {state: counts[name, number] for number, state in enumerate(STATES)}
+                for name in sorted(set(findings))
+            },
             "progressions": len(states),
             "pairs": len({(change.earlier, change.later) for change in self._changes}),
             "patients": len(set(patients)),
@@ -249,23 +254,19 @@ class ProgressionProtocol(Protocol):
             },
             **self._left_out,
         }
-        names = self._data.images["image_id"].tolist()
-        head = {
-            "id": [f"{names[c.earlier]}:{names[c.later]}:{c.finding}" for c in self._changes],
-            "patient": patients,
-            "finding": findings,
-            "state": states,
-        }
-        return Measured(measured, details, pd.DataFrame(head | values))
+        estimates = draw.estimates(self.statistics(details, items), patients)
+        measured = estimates.rows(n=len(states))
+        for name in sorted(set(findings)):
+            measured += estimates.rows(f"{name}/", n=findings.count(name), of_class=name)
+        return Measured(measured, details, items)
 
-
-def _told(data: PreparedSet, table: pd.DataFrame) -> Iterator[tuple[str, ...]]:
-    """Earlier image, later image, finding and state of each row."""
-    columns = ("previous_image_id", "image_id", "finding", "progression")
-    if not set(columns) <= set(table.columns):
-        raise _damaged(data)
-    for cells in zip(*(table[name] for name in columns), strict=True):
-        yield tuple(map(str, cells))
+    @staticmethod
+    def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
+        """See `Protocol.statistics`."""
+        del details
+        states = items["state"].to_numpy(dtype=np.int64)
+        columns = columns_of(items, "hit", "hit_current", "change")
+        return progression_statistics(items["finding"].tolist(), states, *columns)
 
 
 def _damaged(data: PreparedSet, where: str = "") -> UserError:
@@ -275,13 +276,12 @@ def _damaged(data: PreparedSet, where: str = "") -> UserError:
 
 def _sentences(finding: str, prompts: PromptSet) -> tuple[tuple[str, ...], ...]:
     """What is said of a finding in each of `STATES`, when it is there, and when it is not."""
+
+    def filled(texts: Sequence[str]) -> tuple[str, ...]:
+        sentences = [text.format(finding) for text in texts]
+        return tuple(f"{sentence[:1].upper()}{sentence[1:]}" for sentence in sentences)
+
+    of_states = [filled(SENTENCES[state]) for state in STATES]
     own = next((s for name, s in prompts.classes.items() if name.lower() == finding), None)
-    told = [tuple(_filled(text, finding) for text in SENTENCES[state]) for state in STATES]
-    if own is not None:
-        return (*told, own.positive, own.negative)
-    return (*told, *(tuple(_filled(text, finding) for text in side) for side in (PRESENT, ABSENT)))
-
-
-def _filled(text: str, finding: str) -> str:
-    sentence = text.format(finding)
-    return f"{sentence[:1].upper()}{sentence[1:]}"
+    sides = (filled(PRESENT), filled(ABSENT)) if own is None else (own.positive, own.negative)
+    return (*of_states, *sides)

@@ -5,29 +5,46 @@ with three reports, the original, one in which a finding is negated, and one in 
 omitted; the original should score highest. A report's score is, as in whole-study retrieval, the
 mean (or the largest) of the image's scores with its distinct sentences; with the option
 ``triplet_reports: whole``, as published, the score with the whole text as one sentence.
+
+Two forms of file are read. CXR-Align 1.0.0 (PhysioNet) is a JSON object of groups (``mimic``); a
+group maps an image id (``dicom_id``) to ``report``, ``negation``, ``omitted`` and what was changed
+(``chosen``, ``location``), as programs that read it publicly do; the file itself is behind a
+licence. A table of one's own (CSV or Parquet) has ``image_id``, ``study_id`` or another key of a
+label table, and ``original``, ``negated``, ``omitted``.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Self
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from medclip_debias.evaluation.bootstrap import Statistics, bootstrap_intervals, weighted_mean
+from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.text.reports import report_sentences
+from medclip_debias.data.views import Views
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.bootstrap import Statistics, weighted_mean
+from medclip_debias.evaluation.label_table import OTHER_VIEWS, KeyedTable
 from medclip_debias.evaluation.protocol import (
+    HELD_OUT,
     Draw,
     Measured,
     NotAsked,
     Protocol,
     Request,
+    Skipped,
+    columns_of,
+    judged,
     patients_of,
 )
 from medclip_debias.evaluation.protocols.study_retrieval import report_scores
-from medclip_debias.evaluation.table import rows
-from medclip_debias.evaluation.triplets import KINDS, Triplet, read_triplets
+from medclip_debias.files import read_json
 from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
@@ -40,6 +57,111 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 SHARES = ("original_best", "original_above_negated", "original_above_omitted")
+KINDS = ("original", "negated", "omitted")
+"""The three reports of a triplet, and their columns in a table."""
+_PUBLISHED = {"original": "report", "negated": "negation", "omitted": "omitted"}
+_REMEDY = "give CXR-Align's cxr-align.json, or a table with the columns original, negated, omitted"
+
+
+@dataclass(frozen=True)
+class Triplet:
+    """One image and its three reports.
+
+    Attributes:
+        row: of the image in the set.
+        texts: the reports, in the order of `KINDS`.
+        sentences: of each, distinct and in their order.
+    """
+
+    row: int
+    texts: tuple[str, str, str] = field(repr=False)
+    sentences: tuple[tuple[str, ...], ...] = field(repr=False)
+
+    @property
+    def digest(self) -> str:
+        """Names the three texts, so that results of two versions of a file are never paired."""
+        return hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
+
+
+def read_triplets(
+    path: Path, data: PreparedSet, split: str, views: Views = "frontal"
+) -> tuple[list[Triplet], dict[str, str | int]]:
+    """Triplets of the images of ``split``, and of those held out of training, of a file.
+
+    Args:
+        path: ``.json`` as CXR-Align's, or a table.
+        data: the prepared set.
+        split: whose images count.
+        views: which of them are judged; of a study's images the first.
+
+    Returns:
+        The triplets in the order of the set's rows, and ``source``: the file, its hash, and what
+        of its ``rows`` was left aside and why.
+
+    Raises:
+        UserError: the file cannot be read, lacks a column or a key, names something twice, or is
+            that of other data.
+        Skipped: none of its triplets can be judged.
+    """
+    table = _published(path) if path.suffix.lower() == ".json" else read_table(path, KINDS)
+    keyed = KeyedTable.of(path, table, data)
+    inside = keyed.listed(range(len(keyed.ids)))
+    splits = data.images["split"].tolist()
+    ours = [row for row in inside if splits[row] in (split, HELD_OUT)]
+    frontal = judged(data, ours, views)
+    first: dict[str, int] = {}
+    for row in frontal:
+        first.setdefault(keyed.ids[row], row)
+    triplets = []
+    without = unchanged = 0
+    for name, row in first.items():
+        cells = table.iloc[keyed.place[name]]
+        texts = (str(cells[KINDS[0]]), str(cells[KINDS[1]]), str(cells[KINDS[2]]))
+        cut = tuple(tuple(dict.fromkeys(s for _, s in report_sentences(text))) for text in texts)
+        if not all(cut):
+            without += 1
+        elif cut[0] in cut[1:]:
+            unchanged += 1
+        else:
+            triplets.append(Triplet(row, texts, cut))
+    source = keyed.source("triplets") | {
+        "images_of_other_splits": len(inside) - len(ours),
+        OTHER_VIEWS: len(ours) - len(frontal),
+        "further_images_of_a_study": len(frontal) - len(first),
+        "without_sentence": without,
+        "unchanged": unchanged,
+    }
+    if not triplets:
+        raise Skipped(
+            f"{path.name} gives no triplet of the split '{split}': of its {source['rows']} rows "
+            f"{source['rows_not_in_set']} name nothing in the set; of the images "
+            f"{source['images_of_other_splits']} are of other splits, {source[OTHER_VIEWS]} of "
+            f"other views, {without} have a report without a sentence, {unchanged} one that "
+            "equals the original."
+        )
+    return triplets, source
+
+
+def _published(path: Path) -> pd.DataFrame:
+    """CXR-Align's JSON as a table; its rows are numbered from 1."""
+    content = read_json(path, _REMEDY)
+    rows: list[dict[str, str]] = []
+    for number, group in enumerate(content.values(), start=1):
+        if not isinstance(group, Mapping):
+            raise UserError(f"{path}: group {number} is no object of image ids; {_REMEDY}.")
+        for name, case in group.items():
+            row = {"image_id": str(name).strip()}
+            for kind, key in _PUBLISHED.items():
+                text = case.get(key) if isinstance(case, Mapping) else None
+                if not isinstance(text, str):
+                    raise UserError(
+                        f"{path}, entry {len(rows) + 1}: has no text '{key}'; {_REMEDY}."
+                    )
+                row[kind] = text
+            rows.append(row)
+    if not rows:
+        raise UserError(f"{path}: holds no triplet; {_REMEDY}.")
+    return pd.DataFrame(rows, dtype=object, index=pd.RangeIndex(1, len(rows) + 1))
 
 
 class ReportTriplets(Protocol):
@@ -53,7 +175,7 @@ class ReportTriplets(Protocol):
     """
 
     name: ClassVar[str] = "triplets"
-    items_name: ClassVar[str] = "triplets"
+    file: ClassVar[str] = "triplets"
     reads_regions: ClassVar[bool] = False
 
     def __init__(
@@ -104,22 +226,24 @@ class ReportTriplets(Protocol):
 
     def measure(self, draw: Draw) -> Measured:
         """See `Protocol.measure`."""
-        hits = triplet_hits(self._scores)
-        statistics = share_statistics(hits)
-        point = statistics(np.ones((1, len(self.triplets))))
-        part = {
-            **{name: float(point[name][0]) for name in SHARES},
-            "interval": bootstrap_intervals(statistics, self._patients, **draw.keywords),
-        }
+        scores = {f"score_{kind}": self._scores[:, place] for place, kind in enumerate(KINDS)}
+        head = {"id": self._ids, "patient": self._patients}
+        items = pd.DataFrame(head | triplet_hits(self._scores) | scores)
         details = {
             "images": len(self.triplets),
             "patients": len(set(self._patients)),
             "distinct_texts": len(self.texts),
             "source": self._source,
         }
-        scores = {f"score_{kind}": self._scores[:, place] for place, kind in enumerate(KINDS)}
-        items = pd.DataFrame({"id": self._ids, "patient": self._patients} | hits | scores)
-        return Measured(rows(part, n=len(self.triplets)), details, items)
+        estimates = draw.estimates(self.statistics(details, items), self._patients)
+        return Measured(estimates.rows(n=len(self.triplets)), details, items)
+
+    @staticmethod
+    def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
+        """See `Protocol.statistics`; means of `triplet_hits`."""
+        del details
+        hits = dict(zip(SHARES, columns_of(items, *SHARES), strict=True))
+        return lambda weights: {name: weighted_mean(hits[name], weights) for name in SHARES}
 
 
 def triplet_hits(scores: Floats) -> dict[str, Floats]:
@@ -138,8 +262,3 @@ def triplet_hits(scores: Floats) -> dict[str, Floats]:
         "original_above_negated": above[:, 1],
         "original_above_omitted": above[:, 2],
     }
-
-
-def share_statistics(hits: Mapping[str, Floats]) -> Statistics:
-    """Means of what `triplet_hits` gave, under any weights of the triplets."""
-    return lambda weights: {name: weighted_mean(hits[name], weights) for name in SHARES}

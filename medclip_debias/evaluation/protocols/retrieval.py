@@ -14,16 +14,19 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from medclip_debias.evaluation.bootstrap import (
-    bootstrap_intervals,
-    weighted_mean,
-    weighted_median,
-)
+from medclip_debias.evaluation.bootstrap import Statistics, weighted_mean, weighted_median
 from medclip_debias.evaluation.catalogue import CHANCE
 from medclip_debias.evaluation.metrics import first_relevant_rank, median_rank, recall_at
 from medclip_debias.evaluation.phrase_selection import Phrases, phrases_of
-from medclip_debias.evaluation.protocol import Draw, Measured, Protocol, Request, Skipped
-from medclip_debias.evaluation.protocols.phrase_grounding import phrases_of_images
+from medclip_debias.evaluation.protocol import (
+    Draw,
+    Measured,
+    Protocol,
+    Request,
+    Skipped,
+    columns_of,
+    items_by_row,
+)
 from medclip_debias.evaluation.table import Row, rows
 from medclip_debias.grounding.boxes import box_features, visible_boxes
 from medclip_debias.grounding.saliency import without_maps
@@ -90,40 +93,6 @@ def paired_ranks(
     return ranks
 
 
-def retrieval(
-    scores: NDArray[np.floating],
-    texts: Sequence[str],
-    patients: Sequence[str],
-    *,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> dict[str, Any]:
-    """R@K and median rank in both directions, strict and lenient.
-
-    ``strict``: only the phrase that the query belongs to counts; phrases with the same
-    sentence are ties when boxes rank sentences, and rivals when sentences rank boxes.
-    ``lenient``: any phrase with the same sentence counts. The unnamed metrics on top are the
-    strict ones, as the paper defines them.
-
-    Intervals redraw the patients of the queries; the candidates stay as they are.
-
-    Args:
-        scores: ``[boxes, phrases]``, the diagonal holds the pairs.
-        texts: sentence of each phrase.
-        patients: patient of each phrase.
-        resamples: bootstrap resamples of the patients.
-        seed: of the bootstrap.
-    """
-    draw = Draw(resamples, seed)
-    n = len(texts)
-    return {
-        **summarise_modes(paired_ranks(scores, texts), patients, draw),
-        "phrases": n,
-        "distinct_sentences": len(set(texts)),
-        "chance": chance(n),
-    }
-
-
 def chance(n: int) -> dict[str, float]:
     """Recall and median rank of a random order of ``n`` candidates."""
     return {
@@ -135,7 +104,13 @@ def chance(n: int) -> dict[str, float]:
 def summarise_modes(
     ranks: Mapping[str, Ranks], patients: Sequence[str], draw: Draw
 ) -> dict[str, Any]:
-    """`summarise_ranks` of ``strict`` and ``lenient``, the strict headline also on top."""
+    """`summarise_ranks` of ``strict`` and ``lenient``, the strict headline also on top.
+
+    ``strict``: only the text that the query belongs to counts; items with the same text are ties
+    when rows rank texts, and rivals when texts rank rows. ``lenient``: any item with the same text
+    counts. The unnamed metrics on top are the strict ones, as the paper defines them. Intervals
+    redraw the patients of the queries; the candidates stay as they are.
+    """
     modes = {
         mode: summarise_ranks(found, dict.fromkeys(found, patients), draw)
         for mode, found in ranks.items()
@@ -171,16 +146,22 @@ def summarise_ranks(
     everybody = [name for way in ranks for name in patients[way]]
 
     def statistics(weights: Floats) -> dict[str, Floats]:
-        parts = dict(zip(ranks, np.split(weights, sizes, axis=1), strict=True))
-        hits = [weighted_mean(ranks[way] <= k, parts[way]) for way in ranks for k in RECALLS]
-        medians = [weighted_median(ranks[way], parts[way]) for way in ranks]
-        return {"recall": np.mean(hits, axis=0), "median_rank": np.mean(medians, axis=0)}
+        return _headline(list(ranks.values()), np.split(weights, sizes, axis=1))
 
-    result["interval"] = bootstrap_intervals(statistics, everybody, **draw.keywords)
-    return result
+    return result | {"interval": draw.estimates(statistics, everybody).intervals}
 
 
-def rank_items(ids: Sequence[str], patients: Sequence[str], ranks: Mapping[str, Ranks]) -> Any:
+def _headline(ranks: Sequence[Floats], weights: Sequence[Floats]) -> dict[str, Floats]:
+    """Recall and median rank over the directions, each under its own weights of the queries."""
+    pairs = list(zip(ranks, weights, strict=True))
+    hits = [weighted_mean(found <= k, w) for found, w in pairs for k in RECALLS]
+    medians = [weighted_median(found, w) for found, w in pairs]
+    return {"recall": np.mean(hits, axis=0), "median_rank": np.mean(medians, axis=0)}
+
+
+def rank_items(
+    ids: Sequence[str], patients: Sequence[str], ranks: Mapping[str, Ranks]
+) -> pd.DataFrame:
     """Ranks of each pair as a table for paired statistics."""
     table = pd.DataFrame({"id": list(ids), "patient": list(patients)})
     for mode, found in ranks.items():
@@ -189,11 +170,65 @@ def rank_items(ids: Sequence[str], patients: Sequence[str], ranks: Mapping[str, 
     return table
 
 
-class BoxRetrieval(Protocol):
+def target_ranks(
+    scores: NDArray[np.floating], query: NDArray[np.integer], target: NDArray[np.integer]
+) -> NDArray[np.float64]:
+    """Rank, from 1, of candidate ``target[p]`` for query ``query[p]``; ties get the mean rank.
+
+    Args:
+        scores: ``[queries, candidates]``, high = better.
+        query: row of each pair.
+        target: column of each pair.
+    """
+    ranks = np.empty(len(query))
+    order = np.argsort(query, kind="stable")
+    bounds = np.searchsorted(query[order], np.arange(len(scores) + 1))
+    for row in range(len(scores)):
+        pairs = order[bounds[row] : bounds[row + 1]]
+        if not pairs.size:
+            continue
+        ascending = np.sort(scores[row])
+        values = scores[row, target[pairs]]
+        below = np.searchsorted(ascending, values, "left")
+        reached = np.searchsorted(ascending, values, "right")
+        ranks[pairs] = len(ascending) - reached + (reached - below + 1) / 2
+    return ranks
+
+
+def good_shares(scores: Floats, good: NDArray[np.bool_], k: int) -> Floats:
+    """Share of good candidates among the ``k`` best of each query ``[queries]``.
+
+    With equal scores at the k-th place, the share expected when they are put in random order.
+
+    Args:
+        scores: ``[queries, candidates]``; -inf for what is no candidate.
+        good: the same shape.
+        k: at most as many as there are candidates.
+    """
+    places = scores.shape[1] - k
+    bound = np.partition(scores, places, axis=1)[:, [places]]
+    above, level = scores > bound, scores == bound
+    room = k - above.sum(axis=1)
+    share = (good & level).sum(axis=1) / level.sum(axis=1)
+    return np.asarray(((good & above).sum(axis=1) + room * share) / k)
+
+
+class RankedPairs(Protocol):
+    """A retrieval whose items are the ranks of pairs, both ways."""
+
+    @staticmethod
+    def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
+        """See `Protocol.statistics`; recall and median rank of the strict ranks."""
+        del details
+        ranks = columns_of(items, "rank_text_to_image_strict", "rank_image_to_text_strict")
+        return lambda weights: _headline(ranks, [weights, weights])
+
+
+class BoxRetrieval(RankedPairs):
     """The protocol on boxes: which sentence belongs to this box, which box to this sentence?"""
 
     name: ClassVar[str] = "retrieval"
-    items_name: ClassVar[str] = "retrieval"
+    file: ClassVar[str] = "retrieval"
 
     def __init__(self, phrases: Phrases) -> None:
         self.phrases = [phrase for phrase in phrases.phrases if phrase.groundable]
@@ -201,7 +236,7 @@ class BoxRetrieval(Protocol):
         self.rows = frozenset(phrase.row for phrase in self.phrases)
         self.features: dict[int, NDArray[np.float32]] = {}
         self._left_out = len(phrases.phrases) - len(self.phrases)
-        self._of_image = phrases_of_images(self.phrases)
+        self._of_image = items_by_row(phrase.row for phrase in self.phrases)
 
     @classmethod
     def plan(cls, request: Request) -> Self:
@@ -218,17 +253,17 @@ class BoxRetrieval(Protocol):
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
         """See `Protocol.see`."""
-        numbers, places, boxes = [], [], []
-        for place, row in enumerate(rows):
-            for number in self._of_image[row]:
-                phrase = self.phrases[number]
-                visible = visible_boxes(phrase.boxes, phrase.geometry)
-                if len(visible):
-                    numbers.append(number)
-                    places.append(place)
-                    boxes.append(visible)
-        if numbers and self._compares:
-            found = finite(box_features(features.regions[places], self._grid, boxes), self.name)
+        seen = [
+            (number, place, boxes)
+            for place, row in enumerate(rows)
+            for number in self._of_image[row]
+            for boxes in (visible_boxes(self.phrases[number].boxes, self.phrases[number].geometry),)
+            if len(boxes)
+        ]
+        if seen and self._compares:
+            numbers, places, boxes = zip(*seen, strict=True)
+            regions = features.regions[list(places)]
+            found = finite(box_features(regions, self._grid, boxes), self.name)
             self.features |= dict(zip(numbers, found, strict=True))
 
     def measure(self, draw: Draw) -> Measured:

@@ -19,12 +19,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.data.masks import decode
 from medclip_debias.data.records import Mask
-from medclip_debias.evaluation.bootstrap import (
-    Statistics,
-    bootstrap_intervals,
-    mean_of_defined,
-    weighted_mean,
-)
+from medclip_debias.evaluation.bootstrap import Statistics, mean_of_defined, weighted_mean
 from medclip_debias.evaluation.catalogue import CHANCE
 from medclip_debias.evaluation.options import BoxRule
 from medclip_debias.evaluation.phrase_selection import Phrase, phrases_of, select_phrases
@@ -35,8 +30,10 @@ from medclip_debias.evaluation.protocol import (
     Protocol,
     Request,
     Skipped,
+    columns_of,
+    items_by_row,
 )
-from medclip_debias.evaluation.table import Row, rows
+from medclip_debias.evaluation.table import Row
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.models.finite import finite
 
@@ -52,7 +49,7 @@ SHARES = np.arange(1, 20) / 20
 """Shares of a map's range at which it is cut: 0.05, 0.10, ..., 0.95."""
 LONGEST = 1024
 """Longer side at which a mask is judged, in pixels; of a larger one every k-th pixel is taken."""
-ITEM_METRICS = ("dice", "iou", "dice_fixed", "pointing_game")
+METRICS = ("dice", "iou", "dice_fixed", "pointing_game")
 
 
 def score_mask(heat: NDArray[np.floating], inside: Bools, rule: BoxRule) -> dict[str, Any]:
@@ -118,17 +115,15 @@ def mask_statistics(
             result[metric] = mean_of_defined(list(own.values()))
             result |= {f"{name}/{metric}": value for name, value in own.items()}
         if curves is not None:
-            at = [_curve(curves[part], weights[:, part]) for part in members.values()]
+            with np.errstate(invalid="ignore"):  # NaN where all weights of a class are 0
+                at = [
+                    (weights[:, part] @ curves[part]) / weights[:, part].sum(axis=1, keepdims=True)
+                    for part in members.values()
+                ]
             result["dice_test_threshold"] = mean_of_defined(at).max(axis=-1)
         return result
 
     return statistics
-
-
-def _curve(curves: Floats, weights: Floats) -> Floats:
-    """Mean curve under each row of weights ``[b, 19]``; NaN where all weights are 0."""
-    with np.errstate(invalid="ignore"):
-        return np.asarray((weights @ curves) / weights.sum(axis=1, keepdims=True))
 
 
 def best_share(curves: Floats, classes: Sequence[str]) -> int:
@@ -151,7 +146,8 @@ class Segmentation(Protocol):
     """
 
     name: ClassVar[str] = "segmentation"
-    items_name: ClassVar[str] = "masks"
+    file: ClassVar[str] = "masks"
+    truth: ClassVar[tuple[str, ...]] = ("area",)
 
     def __init__(
         self,
@@ -168,9 +164,7 @@ class Segmentation(Protocol):
         self._without_mask = without_mask
         self.texts = list(dict.fromkeys(phrase.text for phrase in self._phrases))
         self.rows = frozenset(phrase.row for phrase in self._phrases)
-        self._of_row: dict[int, list[int]] = {}
-        for number, phrase in enumerate(self._phrases):
-            self._of_row.setdefault(phrase.row, []).append(number)
+        self._of_row = items_by_row(phrase.row for phrase in self._phrases)
         self._found: dict[int, dict[str, Any]] = {}
 
     @classmethod
@@ -231,36 +225,30 @@ class Segmentation(Protocol):
 
     def measure(self, draw: Draw) -> Measured:
         """See `Protocol.measure`."""
-        phrases = self._phrases[: self._judged]
-        found = [self._found[number] for number in range(len(self._phrases))]
+        judged = slice(self._judged)
+        phrases = self._phrases[judged]
         classes = [phrase.category for phrase in self._phrases]
-        curves = np.stack([one["curve"] for one in found])
-        own, others = classes[: self._judged], classes[self._judged :]
+        own, others = classes[judged], classes[self._judged :]
+        found = {
+            name: np.array([self._found[number][name] for number in range(len(classes))])
+            for name in ("curve", "dice_fixed", "pointing_game", "area")
+        }
+        curves, area = found["curve"][judged], found["area"][judged]
         values: dict[str, Floats] = {}
         threshold: dict[str, Any] = {"reason": "no masks of the split 'validate' to choose it on"}
         if others:
-            best = best_share(curves[self._judged :], others)
-            values["dice"] = curves[: self._judged, best]
+            best = best_share(found["curve"][self._judged :], others)
+            values["dice"] = curves[:, best]
             values["iou"] = values["dice"] / (2 - values["dice"])
             threshold = {"share_of_range": float(SHARES[best]), "masks": len(others)}
-        for name in ("dice_fixed", "pointing_game"):
-            values[name] = np.array([one[name] for one in found[: self._judged]])
-        curves = curves[: self._judged]
-        statistics = mask_statistics(own, values, curves)
-        point = statistics(np.ones((1, len(phrases))))
+        values |= {name: found[name][judged] for name in ("dice_fixed", "pointing_game")}
         patients = [phrase.patient for phrase in phrases]
-        intervals = bootstrap_intervals(statistics, patients, **draw.keywords)
-        means = [*values, "dice_test_threshold"]
-        area = np.array([one["area"] for one in found[: self._judged]])
+        estimates = draw.estimates(mask_statistics(own, values, curves), patients)
         floor = mask_statistics(own, {"area": area})(np.ones((1, len(phrases))))["area"][0]
-        mean: dict[str, Any] = {name: float(point[name][0]) for name in means}
-        mean["interval"] = intervals
-        measured = rows(mean, n=len(phrases))
+        measured = estimates.rows(n=len(phrases))
         measured.append(Row("pointing_game", float(floor), group=CHANCE))
         for name in sorted(set(own)):
-            of_class: dict[str, Any] = {m: float(point[f"{name}/{m}"][0]) for m in values}
-            of_class["interval"] = {m: intervals[f"{name}/{m}"] for m in values}
-            measured += rows(of_class, n=own.count(name), of_class=name)
+            measured += estimates.rows(f"{name}/", n=own.count(name), of_class=name)
         details = {
             "masks": len(phrases),
             "without_mask": self._without_mask,
@@ -271,6 +259,14 @@ class Segmentation(Protocol):
         }
         head = {"id": [p.phrase_id for p in phrases], "patient": patients, "category": own}
         return Measured(measured, details, pd.DataFrame(head | values | {"area": area}))
+
+    @staticmethod
+    def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
+        """See `Protocol.statistics`; those that need no threshold of the test."""
+        del details
+        there = [name for name in METRICS if name in items.columns]
+        values = dict(zip(there, columns_of(items, *there), strict=True))
+        return mask_statistics(items["category"].tolist(), values)
 
 
 def _at_most(inside: Bools) -> Bools:

@@ -19,11 +19,9 @@ from numpy.typing import NDArray
 
 from medclip_debias.evaluation.bootstrap import (
     Statistics,
-    bootstrap_intervals,
     weighted_auc,
     weighted_mean,
 )
-from medclip_debias.evaluation.catalogue import MATCH_LEVELS
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.phrase_selection import VALIDATE, Phrases, phrases_of
 from medclip_debias.evaluation.protocol import (
@@ -32,11 +30,11 @@ from medclip_debias.evaluation.protocol import (
     Protocol,
     Request,
     geometry_of,
+    items_by_row,
     patients_of,
 )
 from medclip_debias.evaluation.sentence_choice import RULE, Queries, choose
 from medclip_debias.evaluation.suppression_choice import Choice
-from medclip_debias.evaluation.table import rows
 from medclip_debias.evaluation.upsampled import Upsampled, box_threshold
 from medclip_debias.grounding.counterparts import Reader
 from medclip_debias.grounding.matching import Detections, hits_in_order, one_to_one
@@ -53,6 +51,8 @@ if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
+MATCH_LEVELS = (0.3, 0.5)
+"""IoUs from which on a found box matches a true one, one to one."""
 
 
 class SentenceBoxes(Protocol):
@@ -69,7 +69,8 @@ class SentenceBoxes(Protocol):
     """
 
     name: ClassVar[str] = "sentence_boxes"
-    items_name: ClassVar[str] = "sentence_boxes"
+    file: ClassVar[str] = "sentence_boxes"
+    truth: ClassVar[tuple[str, ...]] = ("kind", "there", "truths")
     counted: ClassVar[tuple[str, ...]] = ("asked_sentences",)
 
     def __init__(
@@ -98,11 +99,9 @@ class SentenceBoxes(Protocol):
         parts = [self._sentences, self._denials, self._sharpener.texts]
         parts += [self._choice.texts] if self._choice else []
         self.texts = list(dict.fromkeys(text for part in parts for text in part))
-        self._own_rows = frozenset(query.row for query in asked)
-        self.rows = self._own_rows | (self._choice.rows if self._choice else frozenset())
-        self._of_row: dict[int, list[int]] = {}
-        for number, query in enumerate(asked):
-            self._of_row.setdefault(query.row, []).append(number)
+        self.rows = frozenset(query.row for query in asked)
+        self.rows |= self._choice.rows if self._choice else frozenset()
+        self._of_row = items_by_row(query.row for query in asked)
         self._boxes: dict[int, list[list[float]]] = {}
         self._shares: dict[int, list[float]] = {}
         self._evidence_of: dict[int, dict[EvidenceKind, float]] = {}
@@ -148,7 +147,7 @@ class SentenceBoxes(Protocol):
         for row, own in zip(rows, features, strict=True):
             if self._choice and row in self._choice.rows:
                 self._choice.see(row, own)
-            if row in self._own_rows:
+            if row in self._of_row:
                 self._look(row, own)
 
     def _look(self, row: int, features: ImageFeatures) -> None:
@@ -194,15 +193,11 @@ class SentenceBoxes(Protocol):
                 found[f"average_precision_{level}"] = own.average_precision(weights)
             return found
 
-        point = statistics(np.ones((1, len(table))))
-        intervals = bootstrap_intervals(statistics, table["patient"].tolist(), **draw.keywords)
-        apart = "without_suppression/"
-        measured = []
-        for group, prefix in ((None, ""), ("without suppression", apart)):
-            names = [name for name in point if name.startswith(apart) == bool(prefix)]
-            part: dict[str, Any] = {n.removeprefix(prefix): float(point[n][0]) for n in names}
-            part["interval"] = {n.removeprefix(prefix): intervals[n] for n in names}
-            measured += rows(part, n=len(table), group=group)
+        estimates = draw.estimates(statistics, table["patient"].tolist())
+        measured = estimates.rows(n=len(table))
+        measured += estimates.rows(
+            "without_suppression/", n=len(table), group="without suppression"
+        )
         details = {
             "sentences": len(table),
             "patients": table["patient"].nunique(),
@@ -212,6 +207,12 @@ class SentenceBoxes(Protocol):
             "rule": rule.model_dump(mode="json", exclude={"level"}),
         }
         return Measured(measured, details, table)
+
+    @staticmethod
+    def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
+        """See `Protocol.statistics`."""
+        del details
+        return sentence_statistics(items)
 
     def counts(self) -> dict[str, int]:
         """See `Protocol.counts`."""

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.data.labels import CHEX5
-from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_mean
+from medclip_debias.evaluation.bootstrap import weighted_mean
 from medclip_debias.evaluation.catalogue import CHANCE
 from medclip_debias.evaluation.label_table import study_labels
 from medclip_debias.evaluation.metrics import first_relevant_rank
@@ -35,19 +35,23 @@ from medclip_debias.evaluation.presets import Preset, chosen_presets
 from medclip_debias.evaluation.presets.retrieval import retrieval_metrics, whole_texts
 from medclip_debias.evaluation.protocol import (
     Draw,
+    Estimates,
     Measured,
-    Protocol,
     Request,
     Skipped,
+    patients_of,
     rows_of_split,
 )
 from medclip_debias.evaluation.protocols.retrieval import (
+    RankedPairs,
     chance,
+    good_shares,
     mode_rows,
     paired_ranks,
     rank_items,
     summarise_modes,
     summarise_ranks,
+    target_ranks,
     way_rows,
 )
 from medclip_debias.evaluation.retrieval_examples import FOLDER, write_examples
@@ -70,7 +74,7 @@ SENTENCE_WAYS = ("sentence_to_image", "image_to_sentence")
 BLOCK = 256
 
 
-class StudyRetrieval(Protocol):
+class StudyRetrieval(RankedPairs):
     """The protocol on the studies of one split.
 
     Args:
@@ -84,7 +88,7 @@ class StudyRetrieval(Protocol):
     """
 
     name: ClassVar[str] = "study_retrieval"
-    items_name: ClassVar[str] = "study_retrieval"
+    file: ClassVar[str] = "study_retrieval"
     reads_regions: ClassVar[bool] = False
 
     def __init__(
@@ -115,7 +119,8 @@ class StudyRetrieval(Protocol):
                 f"Whole-study retrieval needs at least two studies of '{split}' with an image and "
                 f"a sentence; there are {len(studies)}."
             )
-        chosen = sorted(studies, key=_digest)[: options.most_studies]
+        by_digest = sorted(studies, key=lambda s: hashlib.sha256(s.encode()).hexdigest())
+        chosen = by_digest[: options.most_studies]
         self.studies = sorted(chosen, key=lambda study: first[study])
         self._left_out = {
             "studies_without_sentence": len(without),
@@ -140,7 +145,7 @@ class StudyRetrieval(Protocol):
         }
         whole = (text for of_study in self._whole.values() for text in of_study.values())
         self.texts += [text for text in dict.fromkeys(whole) if text not in column]
-        self._patients = [str(data.images["patient_id"].iloc[row]) for row in self._row_order]
+        self._patients = patients_of(data, self._row_order)
         self._precision_classes, self._positive = _positive_labels(
             data, self.studies, options, label_map
         )
@@ -293,31 +298,6 @@ def report_scores(
     return result / lengths if how == "mean" else result
 
 
-def target_ranks(
-    scores: Floats, query: NDArray[np.integer], target: NDArray[np.integer]
-) -> NDArray[np.float64]:
-    """Rank, from 1, of candidate ``target[p]`` for query ``query[p]``; ties get the mean rank.
-
-    Args:
-        scores: ``[queries, candidates]``, high = better.
-        query: row of each pair.
-        target: column of each pair.
-    """
-    ranks = np.empty(len(query))
-    order = np.argsort(query, kind="stable")
-    bounds = np.searchsorted(query[order], np.arange(len(scores) + 1))
-    for row in range(len(scores)):
-        pairs = order[bounds[row] : bounds[row + 1]]
-        if not pairs.size:
-            continue
-        ascending = np.sort(scores[row])
-        values = scores[row, target[pairs]]
-        below = np.searchsorted(ascending, values, "left")
-        reached = np.searchsorted(ascending, values, "right")
-        ranks[pairs] = len(ascending) - reached + (reached - below + 1) / 2
-    return ranks
-
-
 def class_precision(
     scores: Floats,
     positive: Bools,
@@ -343,37 +323,26 @@ def class_precision(
         ``chance`` (the share of all candidates that count), ``queries``, ``without_label``.
     """
     queries = np.flatnonzero(positive.any(axis=1))
-    usable = [k for k in PRECISIONS if k < len(scores)]
-    shares = np.empty((len(queries), len(usable)))
-    base = np.empty(len(queries))
     numbers = positive.astype(np.int64)
-    for place, query in enumerate(queries):
-        common = numbers @ numbers[query]
-        relevant = common >= (numbers[query].sum() if match_all else 1)
-        others = np.arange(len(scores)) != query
-        row, good = scores[query][others], relevant[others]
-        base[place] = good.mean() if good.size else np.nan
-        for column, k in enumerate(usable):
-            bound = np.partition(row, len(row) - k)[len(row) - k]
-            above, level = row > bound, row == bound
-            room = k - above.sum()
-            shares[place, column] = (good[above].sum() + room * good[level].mean()) / k
-    owners = [patients[query] for query in queries.tolist()]
-    names = [f"precision_at_{k}" for k in usable]
-    intervals = (
-        bootstrap_intervals(
-            lambda weights: {n: weighted_mean(shares[:, i], weights) for i, n in enumerate(names)},
-            owners,
-            **draw.keywords,
+    wanted = numbers[queries].sum(axis=1, keepdims=True) if match_all else 1
+    good = numbers[queries] @ numbers.T >= wanted
+    values = scores[queries].astype(np.float64)
+    own = np.arange(len(queries)), queries  # the query itself is no candidate
+    good[own], values[own] = False, -np.inf
+    names = [f"precision_at_{k}" for k in PRECISIONS]
+    shares, found = {}, Estimates({}, {})
+    if len(queries):
+        usable = [k for k in PRECISIONS if k < len(scores)]
+        shares = {f"precision_at_{k}": good_shares(values, good, k) for k in usable}
+        found = draw.estimates(
+            lambda weights: {name: weighted_mean(share, weights) for name, share in shares.items()},
+            [patients[query] for query in queries.tolist()],
         )
-        if len(queries)
-        else {}
-    )
-    means = {name: float(shares[:, i].mean()) for i, name in enumerate(names) if len(queries)}
-    every = [f"precision_at_{k}" for k in PRECISIONS]
+    base = good.sum(axis=1) / max(len(scores) - 1, 1)
     return {
-        **{name: means.get(name) for name in every},
-        "interval": {name: intervals.get(name) for name in every},
+        # The plain mean, whose last digit the weighted one may not have.
+        **{name: float(shares[name].mean()) if name in shares else None for name in names},
+        "interval": {name: found.intervals.get(name) for name in names},
         "chance": float(base.mean()) if len(queries) else None,
         "queries": len(queries),
         "without_label": int(len(scores) - len(queries)),
@@ -397,10 +366,6 @@ def _positive_labels(
         return [], None
     judged = [options.labels.apply(values) == 1 for values in found.values()]
     return list(found), np.stack(judged, axis=1)
-
-
-def _digest(study: str) -> str:
-    return hashlib.sha256(study.encode()).hexdigest()
 
 
 def describe(options: EvaluationOptions) -> Mapping[str, Any]:

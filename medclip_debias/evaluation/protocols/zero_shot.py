@@ -17,6 +17,7 @@ from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.prompts import PromptSet
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.bootstrap import Statistics
 from medclip_debias.evaluation.decisions.measure import Decider, decision_rows
 from medclip_debias.evaluation.label_table import (
     THE_SET,
@@ -57,6 +58,7 @@ from medclip_debias.evaluation.zero_shot import (
     Validation,
     class_rows,
     class_scores,
+    class_statistics,
     exclusive_classes,
     multiclass_accuracy,
     multiclass_rows,
@@ -100,7 +102,8 @@ class ZeroShot(Protocol):
     """
 
     name: ClassVar[str] = "zero_shot"
-    items_name: ClassVar[str] = "zero_shot"
+    file: ClassVar[str] = "zero_shot"
+    truth: ClassVar[tuple[str, ...]] = ("label.",)
     reads_regions: ClassVar[bool] = False
     counted: ClassVar[tuple[str, ...]] = ("labelled_images",)
 
@@ -220,7 +223,7 @@ class ZeroShot(Protocol):
                 validation=validation,
                 not_judged=mapped.not_judged if mapped else self._map_hints(),
                 sides=sides,
-                **draw.keywords,
+                draw=draw,
             )
         except UserError as error:
             aside = mapped.left_aside() if mapped else ""
@@ -255,7 +258,7 @@ class ZeroShot(Protocol):
                 if isinstance(validation, str)
                 else (validation.differences, self._judged(validation.labels, validation.labels)),
                 scale=scale,
-                **draw.keywords,
+                draw=draw,
             )
             measured += decision_rows(decided)
             details["decisions"] = decided
@@ -293,6 +296,38 @@ class ZeroShot(Protocol):
         given = (rule, scores, self._prompts, sides if self._ensembles else None)
         positive = dict(zip(self._prompts.classes, positive_scores(*given).T, strict=True))
         return zero_shot_scores(*given), positive
+
+    @staticmethod
+    def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
+        """See `Protocol.statistics`; with the details' scale and thresholds."""
+        scores, truth = class_columns(items)
+        positive, negative = (
+            {
+                str(column).removeprefix(side): items[column].to_numpy(dtype=np.float64)
+                for column in items.columns
+                if str(column).startswith(side)
+            }
+            for side in ("positive.", "negative.")
+        )
+        sides = (
+            SideScores(positive, negative)
+            if positive.keys() == negative.keys() >= scores.keys()
+            else None
+        )
+        thresholds = {
+            name: float(value)
+            for name, of_class in (details.get("classes") or {}).items()
+            if (value := (of_class.get("threshold") or {}).get("value")) is not None
+        }
+        scale = details.get("scale")
+        return lambda weights: class_statistics(
+            scores,
+            truth,
+            weights,
+            None if scale is None else float(scale),
+            thresholds,
+            sides,
+        )
 
     def counts(self) -> dict[str, int]:
         """See `Protocol.counts`."""
@@ -387,6 +422,17 @@ class ZeroShot(Protocol):
             values = self.labels.values.get(name, np.full(len(rows), np.nan))
             columns[f"label.{name}"] = self._policy.apply(values)
         return pd.DataFrame(table | columns)
+
+
+def class_columns(items: pd.DataFrame) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Score differences and labels of the classes that have both labels."""
+    labels = {
+        str(column).removeprefix("label."): items[column].to_numpy(dtype=np.float64)
+        for column in items.columns
+        if str(column).startswith("label.")
+    }
+    truth = {n: v for n, v in labels.items() if (v == 1).any() and (v == 0).any()}
+    return {n: items[f"score.{n}"].to_numpy(dtype=np.float64) for n in truth}, truth
 
 
 def _kept_offsets(request: Request) -> Floats | None:

@@ -9,6 +9,7 @@ from medclip_debias.evaluation.catalogue import METRICS
 from medclip_debias.evaluation.decisions.calibration import fit_classes
 from medclip_debias.evaluation.decisions.measure import Decider, decisions
 from medclip_debias.evaluation.decisions.options import DecisionOptions
+from medclip_debias.evaluation.protocol import Draw
 
 
 def images(n, share, seed):
@@ -25,7 +26,7 @@ PATIENTS = [str(number // 2) for number in range(4000)]
 def decided(resamples=0, **options):
     fitted, _ = fit_classes("platt", {"X": HERE[0]}, {"X": HERE[1]})
     given = ({"X": THERE[0]}, {"X": THERE[1]}, PATIENTS, fitted)
-    return decisions(*given, DecisionOptions(**options), scale=5.0, resamples=resamples)
+    return decisions(*given, DecisionOptions(**options), scale=5.0, draw=Draw(resamples))
 
 
 def test_after_a_shift_from_40_to_5_percent_probabilities_and_coverage_hold():
@@ -42,7 +43,7 @@ def test_means_have_intervals_over_patients_and_are_in_the_catalogue():
     fitted, _ = fit_classes("platt", {"X": HERE[0]}, {"X": HERE[1]})
     rows = np.r_[0:60, 3400:3940]
     given = ({"X": THERE[0][rows]}, {"X": THERE[1][rows]}, [PATIENTS[row] for row in rows], fitted)
-    found = decisions(*given, DecisionOptions(), resamples=50)
+    found = decisions(*given, DecisionOptions(), draw=Draw(50))
     for name, interval in found["interval"].items():
         assert interval[0] <= found[name] <= interval[1]
     assert {f"decisions_{name}" for name in found["interval"]} == {
@@ -76,7 +77,7 @@ def test_classes_that_are_not_measured_say_why():
     differences["Odd"] = THERE[0] - 5.0
     labels = {name: HERE[1] for name in ("X", "Alike", "Odd")} | {"Rare": np.zeros(3000)}
     there = {name: HERE[0] for name in labels} | {"Alike": np.zeros(3000)}
-    more = {"scale": None, "resamples": 0, "seed": 0}
+    more = {"scale": None, "draw": Draw(0)}
     truth = dict.fromkeys(differences, THERE[1])
     found = decider.decide(differences, truth, PATIENTS, (there, labels), **more)
     assert list(found["classes"]) == ["X"]

@@ -36,7 +36,7 @@ from medclip_debias.evaluation.presets.grounding import (
     square_boxes,
     summarise_maps,
 )
-from medclip_debias.evaluation.presets.retrieval import own_ranks, retrieval_metrics
+from medclip_debias.evaluation.presets.retrieval import retrieval_metrics
 from medclip_debias.evaluation.presets.zero_shot import (
     METRICS,
     best_mcc_threshold,
@@ -371,7 +371,6 @@ def test_retrieval_is_the_published_definition(name):
 
 
 def test_equal_scores_share_their_rank_and_the_own_report_can_stand_aside():
-    assert own_ranks(np.array([[1.0, 1.0, 0.5]]), np.array([1])) == pytest.approx([1.5])
     scores, classes = np.array([[3.0, 2, 1], [0, 5, 1], [2, 1, 0]]), np.array([0, 0, 1])
     rule = RetrievalRule(precisions=(1,), own_counts=False)
     found = retrieval_metrics(rule, scores, ["a", "b", "c"], classes)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from medclip_debias.data.geometry import SquareGeometry
-from medclip_debias.evaluation.protocols.phrase_grounding import score_phrase, summarise_phrases
+from medclip_debias.evaluation.protocol import Draw
+from medclip_debias.evaluation.protocols.phrase_grounding import phrase_rows, score_phrase
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.models.region_grid import RegionGrid
@@ -71,14 +72,14 @@ def test_means_over_phrases_and_categories_with_intervals():
         for v in rng.uniform(0, 2, 60)
     ]
     kinds = ["Edema" if i % 3 else "Pneumonia" for i in range(60)]
-    result = summarise_phrases(rows, kinds, [str(i // 2) for i in range(60)], resamples=200)
-    assert result["cnr"] == pytest.approx(np.mean([row["cnr"] for row in rows]))
-    edema = [row["cnr"] for row, kind in zip(rows, kinds, strict=True) if kind == "Edema"]
-    assert result["categories"]["Edema"]["cnr"] == pytest.approx(np.mean(edema))
-    assert result["categories"]["Edema"]["phrases"] == 40
-    low, high = result["interval"]["cnr"]
-    assert low < result["cnr"] < high
-    low, high = result["categories"]["Edema"]["interval"]["cnr"]
-    assert low < np.mean(edema) < high
-    assert result["interval"]["miou"] == pytest.approx((0.2, 0.2))
-    assert result["miou_floor"] == pytest.approx(0.174 * 21 / 41)
+    found = phrase_rows(rows, kinds, [str(i // 2) for i in range(60)], draw=Draw(200))
+    found = {(row.metric, row.group): row for row in found}
+    whole, edema = found["cnr", None], found["cnr", "category: Edema"]
+    assert whole.value == pytest.approx(np.mean([row["cnr"] for row in rows]))
+    own = [row["cnr"] for row, kind in zip(rows, kinds, strict=True) if kind == "Edema"]
+    assert edema.value == pytest.approx(np.mean(own))
+    assert edema.n == 40
+    assert whole.low < whole.value < whole.high
+    assert edema.low < edema.value < edema.high
+    assert found["miou", None][2:4] == pytest.approx((0.2, 0.2))
+    assert found["miou", "chance"].value == pytest.approx(0.174 * 21 / 41)

@@ -16,9 +16,8 @@ from medclip_debias.evaluation.compare import compare
 from medclip_debias.evaluation.evaluate import evaluate, headline
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import Skipped
-from medclip_debias.evaluation.protocols.report_triplets import triplet_hits
+from medclip_debias.evaluation.protocols.report_triplets import read_triplets, triplet_hits
 from medclip_debias.evaluation.table import read_results
-from medclip_debias.evaluation.triplets import read_triplets
 from medclip_debias.models.dual_encoder import DualEncoder
 from tests.evaluation.conftest import measuring_only
 

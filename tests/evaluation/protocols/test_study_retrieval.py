@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import Draw, Skipped
+from medclip_debias.evaluation.protocols.retrieval import target_ranks
 from medclip_debias.evaluation.protocols.study_retrieval import (
     StudyRetrieval,
     class_precision,
     report_scores,
-    target_ranks,
 )
 
 PATIENTS = [f"p{i}" for i in range(400)]

@@ -9,6 +9,7 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.evaluation.zero_shot import prompt_differences, zero_shot
 
 NAN = float("nan")
@@ -65,7 +66,7 @@ def test_metrics_equal_scikit_learn_and_others_are_left_out():
         {"A": difference, "B": -difference},
         {"A": truth, "B": other},
         [str(i // 2) for i in range(200)],
-        resamples=200,
+        draw=Draw(200),
     )
     known = (truth == 0) | (truth == 1)
     one = result["classes"]["A"]
@@ -102,7 +103,7 @@ def test_a_class_with_one_label_value_is_refused_with_its_counts():
         {"A": np.array([1.0, -1, 2]), "B": np.array([1.0, 2, 3]), "C": np.zeros(3)},
         {"A": np.array([1.0, 0, 1]), "B": np.array([1.0, 1, NAN])},
         ["p", "q", "r"],
-        resamples=20,
+        draw=Draw(20),
     )
     assert list(result["classes"]) == ["A"]
     assert result["mean_auc"] == 1.0

@@ -10,9 +10,14 @@ from hypothesis import strategies as st
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.phrase_selection import Phrase, Phrases
-from medclip_debias.evaluation.place_floors import OTHERS, moved_boxes, others_of, place_prior
 from medclip_debias.evaluation.protocol import Draw
-from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
+from medclip_debias.evaluation.protocols.phrase_grounding import (
+    OTHERS,
+    PhraseGrounding,
+    moved_boxes,
+    others_of,
+    place_prior,
+)
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.models.region_grid import RegionGrid
