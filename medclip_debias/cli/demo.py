@@ -14,6 +14,15 @@ CONFIG = "phantom/demo"
 STUDIES, QUICK_STUDIES = 6000, 160
 LANGUAGE_MODEL = ["hidden=64", "heads=2", "layers=2", "vocabulary=1500", "batch_size=64"]
 LANGUAGE_MODEL += ["steps=2500", "lr=3e-3"]
+BESIDE, BESIDE_STEPS = "beside", 300
+ARMS = {
+    "positives by claims": [],
+    "debiased by sentence": ["--loss", "debiased_language_model"],
+    "InfoNCE": ["--loss", "no_correction"],
+}
+"""Short trainings that the report compares: the demo's own objective, the paper's, and neither."""
+COMPARED = "zero_shot.mean_auc,zero_shot.accuracy,grounding.cnr,grounding.pointing_game"
+COMPARED += ",retrieval.recall,retrieval.median_rank"
 QUICK = {
     "phantom": ["--set", "min_side=96", "--set", "max_side=144"],
     "language_model": ["steps=2", "hidden=16", "heads=2", "layers=1", "vocabulary=300"],
@@ -64,8 +73,34 @@ def stages(out: Path, studies: int, steps: int | None = None, quick: bool = Fals
             "evaluate",
             ["evaluate", f"{out / 'model'}", f"{prepared}", "--out", f"{out}", *more["evaluate"]],
         ),
+        *_beside(out, prepared, overrides, quick),
         Stage("report", ["report", f"{out}"]),
     ]
+
+
+def _beside(out: Path, prepared: Path, overrides: list[str], quick: bool) -> list[Stage]:
+    """Train, evaluate and compare the `ARMS`, of one seed and equal length."""
+    length = [f"train.steps={BESIDE_STEPS}", *(QUICK["train"] if quick else ())]
+    folders = {name: out / BESIDE / name.replace(" ", "_").lower() for name in ARMS}
+    trained, evaluated = [], []
+    for number, (name, loss) in enumerate(ARMS.items(), start=1):
+        folder = folders[name]
+        where = [*overrides, f"out={folder}", "train.checkpoint_every=100000"]
+        trained.append(Stage(f"train_beside_{number}", ["train", CONFIG, *loss, *where, *length]))
+        evaluated.append(
+            Stage(
+                f"evaluate_beside_{number}",
+                [
+                    *("evaluate", f"{folder / 'model'}", f"{prepared}", "--out", f"{folder}"),
+                    *("--bootstrap", "0", "--heatmaps", "0"),
+                ],
+                folder / "results.json",
+            )
+        )
+    named = [f"{name}={folder}" for name, folder in folders.items()]
+    words = ["compare", *named, "--baseline", "InfoNCE", "--metrics", COMPARED]
+    words += ["--bootstrap", "100"] if quick else []
+    return [*trained, *evaluated, Stage("compare", [*words, "--out", f"{out / BESIDE}"])]
 
 
 @app.command(rich_help_panel=START, example="demo --quick")
@@ -85,7 +120,7 @@ def demo(
 ) -> None:
     """Go the whole way on the phantom, from data to report; given again, it goes on.
 
-    Every line behind `$` is a command that you can type yourself. Seven to ten minutes.
+    Every line behind `$` is a command that you can type yourself. About ten minutes.
     """
     if fresh:
         import shutil

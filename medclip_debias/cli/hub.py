@@ -70,13 +70,16 @@ def push(
 def export(
     model: ModelFolder,
     out: Annotated[Path, typer.Argument(help="Folder to write.")],
-    form: Annotated[str, typer.Option("--format", help="onnx or torch-export.")] = "onnx",
+    form: Annotated[
+        str, typer.Option("--format", help="onnx, torch-export or monai-bundle.")
+    ] = "onnx",
     as_json: AsJson = False,
 ) -> None:
-    """Write both encoders and the score for other programs, compared with the model first."""
+    """Write a model for other programs; ONNX and torch.export are compared with it first."""
+    from medclip_debias.hub.bundle import FORM, export_bundle
     from medclip_debias.hub.export import export as run
 
-    content = run(model, out, form)
+    content = export_bundle(model, out) if form == FORM else run(model, out, form)
     warn(content["warning"])
     found = {name: one["difference"] for name, one in content["parity"].items()}
     show({"out": str(out), "largest difference": found}, as_json)

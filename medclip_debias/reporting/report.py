@@ -15,7 +15,7 @@ from medclip_debias.evaluation.catalogue import (
 )
 from medclip_debias.files import write_text
 from medclip_debias.models.synthetic import WARNING
-from medclip_debias.reporting import content, training
+from medclip_debias.reporting import beside, content, training
 from medclip_debias.reporting.correction import correction_part
 from medclip_debias.reporting.page import render
 from medclip_debias.reporting.prepared_page import write_prepared_page
@@ -79,6 +79,7 @@ def write_report(run: Path, prepared_set: Path | None = None) -> Path:
             [name, *(content.paper_value(row, column) for column in range(len(row)))]
             for name, row in PAPER_TABLE_1.items()
         ],
+        beside=beside.comparison_part(run),
         sections=result_sections(run, results),
         retrieval_examples=parts["retrieval"],
         training=rows,
