@@ -23,6 +23,7 @@ def test_the_notebooks_are_there_and_small_and_without_outputs():
         "ground",
         "compare",
         "fine_tune",
+        "monai",
     }
     for path in NOTEBOOKS:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -55,6 +56,9 @@ CHECKS = {
     "ground": [
         lambda names: Path("ground.png").stat().st_size > 1000,
         lambda names: 0 <= names["inside"] <= 1,
+    ],
+    "monai": [
+        lambda names: [map.shape[0] for map in names["heatmaps"]] == [2, 2],
     ],
     "fine_tune": [
         lambda names: names["tuned"].network.content_hash != names["peer"].network.content_hash,
