@@ -16,6 +16,7 @@ import pandas as pd
 import torch
 from monai.data import MetaTensor
 from monai.transforms import InvertibleTransform, MapTransform
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from medclip_debias.data.geometry import SquareGeometry
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["LoadRadiograph", "LoadRadiographd", "ZeroShotNetwork"]
 
 
-class LoadRadiograph(InvertibleTransform):  # type: ignore[misc]
+class LoadRadiograph(InvertibleTransform):
     """Read a DICOM, JPG or PNG file as a ``MetaTensor``, as it is or as a model sees it.
 
     Spatial axes are rows and columns, in this order. Without a model the tensor is float32
@@ -70,7 +71,7 @@ class LoadRadiograph(InvertibleTransform):  # type: ignore[misc]
         geometry: dict[str, Any] = {}
         affine = np.eye(4)
         if how is None or self.network is None:
-            pixels = image.display()
+            pixels: NDArray[Any] = image.display()
         else:
             square = prepare_image(image, how.prepare)
             start = (len(square) - how.input_size) // 2
@@ -116,7 +117,7 @@ class LoadRadiograph(InvertibleTransform):  # type: ignore[misc]
         return MetaTensor(values, affine=torch.eye(4, dtype=torch.float64), meta=meta)
 
 
-class LoadRadiographd(MapTransform, InvertibleTransform):  # type: ignore[misc]
+class LoadRadiographd(MapTransform, InvertibleTransform):
     """`LoadRadiograph` for the named items of a dictionary; ``Invertd`` leads maps back.
 
     Args:
@@ -212,7 +213,7 @@ class ZeroShotNetwork(nn.Module):
         return table.rename_axis(columns="class")
 
 
-def _affine(geometry: SquareGeometry) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _affine(geometry: SquareGeometry) -> NDArray[np.float64]:
     """From (row, column) of a pixel of the input to that of the original, 4 x 4 as MONAI's."""
     corner = geometry.to_original([0.5, 0.5]) - 0.5  # the index of a pixel is that of its centre
     affine = np.eye(4)
