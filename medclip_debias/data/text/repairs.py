@@ -8,48 +8,7 @@ ends a sentence. Letters, digits and marks all stay, in their order.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-
-# Nobody ends a sentence with these; what follows belongs to them.
-_ALWAYS_WORDS = (
-    *("dr", "drs", "mr", "mrs", "prof", "approx", "vs", "incl", "esp", "fig", "figs", "ser", "img"),
-    *("meas", "avg"),
-)
-# These end a sentence as well; they do not where the next word is in lower case.
-_SOMETIMES_WORDS = (
-    *("cm", "mm", "in", "ml", "cc", "kg", "hr", "hrs", "min", "mins", "sec", "secs", "yr", "yrs"),
-    *("mo", "mos", "wk", "wks", "yo", "pt", "pts", "bilat", "unilat", "lat", "ant", "post", "sup"),
-    *("inf", "med", "lt", "rt", "mod", "max", "prob", "poss", "prev", "stat", "sig", "abd", "hx"),
-    *("dx", "fx", "tx", "sx", "rx", "etc", "exam", "comp", "atel", "pneumo", "incr", "decr"),
-    *("susp", "eval", "diam", "vol", "loc", "assoc", "consol", "neg", "pos", "norm", "cont", "st"),
-    *("lab", "degen", "calc", "cath", "clin", "resp"),
-    *("pulm", "cardiopulm", "cardiomed", "cardiomeg", "mediast", "subclav", "jug", "vert", "thor"),
-    *("lumb", "cerv", "esoph", "diaph", "hemidiaph", "vasc", "interst", "infil", "effus", "opac"),
-    *("atelect", "emphys", "fib", "fract", "calcif", "segm", "periph", "vols", "resid", "subseg"),
-    *("symm", "rad", "abn", "abnl", "nl", "enl", "inc", "dec", "sm", "lg", "sl", "slt", "freq"),
-)
-ABBREVIATIONS = frozenset((*_ALWAYS_WORDS, *_SOMETIMES_WORDS, "ms", "no", "nos"))
-"""English words, in lower case, whose full stop may not end a sentence."""
-
-# "Bilat." or "Lt." alone is not a sentence even before a capital.
-_LONE = (
-    *("Bilat", "Unilat", "Lat", "Ant", "Post", "Sup", "Inf", "Lt", "Rt", "Mod", "Prob", "Poss"),
-    *("Prev", "Pt", "Pts", "St"),
-)
-# First words that start a sentence of a report, whatever stands before them.
-_STARTS = (
-    *("No", "The", "There", "This", "These", "Heart", "Lungs", "Lung", "Cardiac", "Mediastinum"),
-    *("Cardiomediastinal", "Mediastinal", "Pulmonary", "Pleural", "Bones", "Bony", "Osseous"),
-    *("Clear", "Stable", "Unchanged", "Normal", "Mild", "Moderate", "Small", "Large", "Both"),
-    *("Bilateral", "Trachea", "Aorta", "An", "A", "It", "Is", "Was", "Impression", "Findings"),
-    *("Otherwise", "Left", "Right", "Again", "Interval", "New", "Old", "Minimal", "Multiple"),
-    "Recommend",
-)
-# No sentence starts with these in lower case; what stands before is an abbreviation in no list.
-_CONTINUES = frozenset(
-    ("of", "as", "at", "in", "on", "with", "to", "from", "for", "by", "and", "or", "than")
-)
-_SURE_STARTS = frozenset(("no", "the", "there", "this", "these", "heart", "lungs", "cardiac"))
+from collections.abc import Collection, Iterable, Iterator
 
 _NUMBER = re.compile(r"\b(?:No|Nos|no|nos)\.$")
 _COUNTED = re.compile(r"(?:of\b|#|\d)")
@@ -81,24 +40,29 @@ class Repairs:
         unstopped: sentences may start without a full stop before them.
         upper: the capitals, as in a character class.
         lower: the small letters.
+
+    Attributes:
+        abbreviations: in lower case, whose full stop may not end a sentence.
     """
 
     def __init__(
         self,
         *,
-        always: Iterable[str],
-        exact: Iterable[str],
-        sometimes: Iterable[str],
-        lone: Iterable[str],
-        starts: Iterable[str],
-        continues: Iterable[str],
-        sure_starts: Iterable[str],
-        titles: Iterable[str],
+        always: Collection[str],
+        exact: Collection[str],
+        sometimes: Collection[str],
+        lone: Collection[str],
+        starts: Collection[str],
+        continues: Collection[str],
+        sure_starts: Collection[str],
+        titles: Collection[str],
         unstopped: bool = False,
         upper: str = "A-Z",
         lower: str = "a-z",
     ) -> None:
         up, low, word = upper, lower, upper + lower
+        words = (word.lower() for some in (always, exact, sometimes) for word in some)
+        self.abbreviations = frozenset((*words, "no", "nos"))
         self.unstopped = unstopped
         self._continues = frozenset(continues)
         self._sure_starts = frozenset(sure_starts)
@@ -189,25 +153,3 @@ class Repairs:
 
 def _either(words: Iterable[str]) -> str:
     return "|".join(map(re.escape, words)) or "(?!)"
-
-
-ENGLISH = Repairs(
-    always=_ALWAYS_WORDS,
-    exact=("Ms", "e.g", "i.e"),
-    sometimes=_SOMETIMES_WORDS,
-    lone=_LONE,
-    starts=_STARTS,
-    continues=_CONTINUES,
-    sure_starts=_SURE_STARTS,
-    titles=("Dr", "Drs", "Mr", "Ms", "Mrs", "Prof", "St", "No", "vs", "approx", "Approx", "Fig"),
-    unstopped=True,
-)
-
-
-def repaired(pieces: Iterable[str]) -> list[str]:
-    """Return the sentences of the pieces that PySBD made of one item of English.
-
-    >>> repaired(["A 3 cm. ", "nodule is seen. ", "Heart is normal.The lungs are clear."])
-    ['A 3 cm. nodule is seen.', 'Heart is normal.', 'The lungs are clear.']
-    """
-    return ENGLISH.repaired(pieces)

@@ -21,8 +21,8 @@ from typing import Literal, NamedTuple
 from pydantic import Field, field_validator, model_validator
 
 from medclip_debias.config import Settings
-from medclip_debias.data.text.headings import SPELLINGS, STRUCTURE, Headings
-from medclip_debias.data.text.languages import ENGLISH, LANGUAGES, Language, language
+from medclip_debias.data.text.headings import SECTIONS, STRUCTURE, Headings
+from medclip_debias.data.text.languages import LANGUAGES, Language, language
 from medclip_debias.data.text.patterns import patterns
 from medclip_debias.data.text.sentences import deidentified_share, split_sentences
 
@@ -69,7 +69,7 @@ class Sections(NamedTuple):
     aside: Counter[str]
 
 
-def sections(text: str, spoken: Language = ENGLISH) -> dict[str, str]:
+def sections(text: str, spoken: Language | None = None) -> dict[str, str]:
     """Return the sections of a report by normalised name, in reading order.
 
     Names are lower-case words joined by ``_`` (``findings``, ``wet_read``, ``preamble``). A text
@@ -81,24 +81,27 @@ def sections(text: str, spoken: Language = ENGLISH) -> dict[str, str]:
     return sections_counted(text, spoken=spoken).found
 
 
-def sections_counted(text: str, own: Collection[str] = (), spoken: Language = ENGLISH) -> Sections:
+def sections_counted(
+    text: str, own: Collection[str] = (), spoken: Language | None = None
+) -> Sections:
     """Return the sections as `sections` does, and the words that are in none of them.
 
     Args:
         text: the report.
         own: names that are sections even inside findings and impression, where capitals that no
             list knows are sub-headings.
-        spoken: language whose headings are looked for.
+        spoken: language whose headings are looked for; English by default.
     """
+    spoken = spoken or language("en")
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "")
     headings = spoken.headings
-    if spoken is not ENGLISH:  # an accent may be a character of its own
+    if spoken.code != "en":  # an accent may be a character of its own
         text = unicodedata.normalize("NFC", text)
     candidates = _candidates(text, frozenset(own), headings)
     structured = any(h.name in STRUCTURE and h.structural for h in candidates)
     if not structured:  # unknown capitals such as "CXR:" are then part of the note
         candidates = [
-            h for h in candidates if h.name is None or (h.name in SPELLINGS and h.kind == "section")
+            h for h in candidates if h.name is None or (h.name in SECTIONS and h.kind == "section")
         ]
     pieces = _pieces(text, _kept(text, candidates, headings))
     aside: Counter[str] = Counter()
@@ -116,7 +119,7 @@ def sections_counted(text: str, own: Collection[str] = (), spoken: Language = EN
 
 def _shown(name: str) -> str:
     """Return the name under which words are counted: one for all headings that no list knows."""
-    known = name in SPELLINGS or name in ("preamble", NOTE, "last paragraph")
+    known = name in SECTIONS or name in ("preamble", NOTE, "last paragraph")
     return name.replace(" ", "_") if known else OTHER
 
 

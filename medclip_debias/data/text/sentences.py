@@ -16,8 +16,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from medclip_debias.data.text.languages import ENGLISH, Language, language
-from medclip_debias.data.text.repairs import ABBREVIATIONS
+from medclip_debias.data.text.languages import Language, language
 
 DROPPED = (
     *("list number only", "de-identified only", "no word", "signature"),
@@ -247,7 +246,7 @@ def _plain_pieces(text: str) -> tuple[str, ...] | None:
     Every full stop of such a text stands between a word that is no abbreviation and a capital, or
     at the end, or in a decimal. Most of what hospitals write is so, and PySBD is slow.
     """
-    if not _PLAIN.fullmatch(text) or ENGLISH.repairs.misses_a_stop(text):
+    if not _PLAIN.fullmatch(text) or language("en").repairs.misses_a_stop(text):
         return None
     pieces = _PLAIN_END.split(text)
     known = _abbreviations()
@@ -263,7 +262,7 @@ def _abbreviations() -> frozenset[str]:
     _segmenter()
     from pysbd.lang.english import English
 
-    return frozenset(English.Abbreviation.ABBREVIATIONS) | ABBREVIATIONS
+    return frozenset(English.Abbreviation.ABBREVIATIONS) | language("en").repairs.abbreviations
 
 
 @lru_cache(maxsize=8)

@@ -1,8 +1,4 @@
-"""The languages of reports: what their headings and abbreviations are.
-
-English ones are code (`medclip_debias.data.text.headings`, `...repairs`), because the public
-MIMIC-CXR parser's list is; ``es.yaml`` holds the Spanish ones.
-"""
+"""The languages of reports: their headings and abbreviations, from ``en.yaml`` and ``es.yaml``."""
 
 from __future__ import annotations
 
@@ -16,8 +12,7 @@ from pathlib import Path
 from pydantic import Field
 
 from medclip_debias.config import Settings, validate
-from medclip_debias.data.text import headings, repairs
-from medclip_debias.data.text.headings import SPELLINGS, Headings
+from medclip_debias.data.text.headings import SECTIONS, Headings
 from medclip_debias.data.text.repairs import Repairs
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.settings_files import load_yaml
@@ -47,10 +42,7 @@ class Language:
     headings: Headings
     repairs: Repairs
     segmenter: str
-    signatures: str | None = None
-
-
-ENGLISH = Language("en", "English", headings.ENGLISH, repairs.ENGLISH, "en")
+    signatures: str | None
 
 
 class _Abbreviations(Settings):
@@ -75,6 +67,8 @@ class _Vocabulary(Settings):
     title_words: tuple[str, ...]
     organs: tuple[str, ...]
     bare: tuple[str, ...]
+    preliminary: tuple[str, ...] = ()
+    unstopped: bool = False
     abbreviations: _Abbreviations
     honorifics: tuple[str, ...]
     starts: tuple[str, ...]
@@ -98,10 +92,8 @@ def language(code: str) -> Language:
             f"The language '{code}' is not supported{did_you_mean(code, LANGUAGES)}; choose one"
             f" of {', '.join(LANGUAGES)}."
         )
-    if code == "en":
-        return ENGLISH
     words = validate(_Vocabulary, load_yaml(_FOLDER / f"{code}.yaml"), f"{code}.yaml")
-    if unknown := set(words.sections) - set(SPELLINGS):
+    if unknown := set(words.sections) - SECTIONS:
         raise UserError(f"{code}.yaml: there is no section {', '.join(sorted(unknown))}.")
     names = {
         spelling: section
@@ -122,6 +114,7 @@ def language(code: str) -> Language:
             title_words=frozenset(words.title_words),
             organs=words.organs,
             bare=tuple(_loud(words.bare)),
+            preliminary=tuple(_loud(words.preliminary)),
             upper=words.upper,
             lower=words.lower,
         ),
@@ -134,11 +127,12 @@ def language(code: str) -> Language:
             continues=words.continues,
             sure_starts=words.sure_starts,
             titles=words.honorifics,
+            unstopped=words.unstopped,
             upper=words.upper,
             lower=words.lower,
         ),
         segmenter=words.segmenter,
-        signatures=_signed(words.signatures, words.upper),
+        signatures=_signed(words.signatures, words.upper) if words.signatures else None,
     )
 
 
