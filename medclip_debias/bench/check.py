@@ -2,8 +2,8 @@
 
 `faults_of` holds figures against what they follow from: the ranges of the catalogue, the counts of
 the record, the items of the same folder, and the other models' results on the same images.
-`validate_folder` also refuses what must not be shared: raw ids, report text, paths, other files.
-Links are named and never opened. What no check can see stands in docs/benchmark_results.md.
+`validate_folder` also refuses what must not be shared (`medclip_debias.bench.sharing`). What no
+check can see stands in docs/benchmark_results.md.
 """
 
 from __future__ import annotations
@@ -21,25 +21,18 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from medclip_debias.bench.card import packaged_cards
 from medclip_debias.bench.record import (
     CACHE,
-    MODEL,
-    NAME,
     RECORD,
     RESULTS,
     Figure,
-    ModelRecord,
-    Record,
-    read_model,
-    read_record,
 )
 from medclip_debias.bench.results import RESAMPLES, Result, can_be_recomputed, metric_of
-from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.bench.sharing import link_fault, model_faults
+from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import expanded_interval
 from medclip_debias.evaluation.catalogue import METRICS, of_protocol
 from medclip_debias.evaluation.item_metrics import ITEMS
-from medclip_debias.evaluation.item_tables import FOLDER
 from medclip_debias.evaluation.statistics import Replicated
 
 TOLERANCE = 1e-6
@@ -50,9 +43,6 @@ _SAME = 1e-3
 """Scores of two models that differ less, in standard deviations, are one model's."""
 _FEW = 8
 """Fewer distinct rows of scores can be equal by chance, as ranks of perfect models are."""
-_WORDS = ("category", "finding", "kind", "state")
-"""Columns of items that hold names of findings, and the longest such name."""
-_LONGEST_NAME = 100
 _COUNTED = {
     "zero_shot": ("images",),
     "grounding": ("phrases", "not_groundable"),
@@ -62,11 +52,6 @@ _COUNTED = {
 """Counts among a protocol's details that are those of its items together."""
 _OF_THE_IMAGES = ("zero_shot", "study_retrieval", "triplets", "progression")
 """Protocols whose items are the same for every model that judged the same images."""
-_DIGEST = re.compile(r"[0-9a-f]{16}")
-_HASH = re.compile(r"[0-9a-f]{16,64}")
-_PATH = re.compile(r"""(?:^|[\s"'=(,])(?:/[\w.-]+|~[/\\]|[A-Za-z]:[\\/]|\\\\|file:)""")
-_LONGEST = 600
-"""Letters of a text that is no report: the longest note of this program is shorter."""
 
 
 @dataclass
@@ -108,10 +93,10 @@ def validate_folder(folder: Path) -> Report:
     results: list[Result] = []
     for entry in sorted(folder.iterdir()):
         if entry.is_symlink():
-            report.faults.append(_link(entry))
+            report.faults.append(link_fault(entry))
         elif entry.is_dir() and not entry.name.startswith(".") and entry.name != CACHE:
             report.models += 1
-            report.faults += _model_faults(entry, results)
+            report.faults += model_faults(entry, results)
         elif entry.name != CACHE and not BESIDE.fullmatch(entry.name):
             report.faults.append(
                 f"{entry}: does not belong here; a folder of results has one folder a model, and "
@@ -148,164 +133,6 @@ def faults_of(results: Sequence[Result], report: Report | None = None) -> list[s
     for same in by_card.values():
         faults += _faults_between(same)
     return faults
-
-
-def _link(path: Path) -> str:
-    return f"{path}: is a link, which a folder of results does not have."
-
-
-# ---------------------------------------------------------------------- what may be shared
-
-
-def _model_faults(folder: Path, results: list[Result]) -> Iterator[str]:
-    """Faults of a model's files; what can be read goes into ``results``."""
-    path = folder / MODEL
-    model: ModelRecord | None = None
-    if not path.is_symlink():  # named below
-        try:
-            model = read_model(folder)
-        except UserError as error:
-            yield str(error)
-    if model is not None:
-        if model.name != folder.name or not NAME.fullmatch(model.name):
-            yield (
-                f"{path}: names the model '{model.name[:100]}'; the name must be the folder's, of "
-                "letters, digits, dots and dashes."
-            )
-        if not (model.licence or "").strip():
-            yield (
-                f"{path}: names no licence of the weights; write it into 'licence', as"
-                " 'CC-BY-4.0' or 'weights not published'."
-            )
-        if not _HASH.fullmatch(model.hash):
-            yield f"{path}: its 'hash' is no hash of weights (16 to 64 hex digits)."
-        yield from _text_faults(path, model.model_dump(mode="json"))
-    before = len(results)
-    for entry in sorted(folder.iterdir()):
-        if entry.is_symlink():
-            yield _link(entry)
-        elif entry.is_dir():
-            yield from _result_faults(entry, model, results)
-        elif entry.name != MODEL:
-            yield f"{entry}: is none of a model's files ({MODEL} and a folder a card); remove it."
-    if len(results) == before and not any(path.is_dir() for path in folder.iterdir()):
-        yield f"{folder}: holds no result; a folder a card, as 'bench' writes them."
-
-
-def _result_faults(folder: Path, model: ModelRecord | None, results: list[Result]) -> Iterator[str]:
-    names = {f"{FOLDER}/{items.file}.parquet" for items in ITEMS.values()}
-    linked = False
-    for entry in sorted(folder.rglob("*")):
-        place = entry.relative_to(folder).as_posix()
-        if entry.is_symlink():
-            linked |= place in {RECORD, RESULTS, FOLDER, *names}
-            yield _link(entry)
-        elif place not in {RECORD, RESULTS, FOLDER, *names}:
-            yield (
-                f"{entry}: is none of a result's files ({RECORD}, {RESULTS}, {FOLDER}/); remove it."
-            )
-    if linked:
-        return
-    path = folder / RECORD
-    try:
-        record = read_record(folder)
-        result = Result(folder.parent.name, folder, record, folder.parent.parent)
-        content = result.content
-    except UserError as error:
-        yield str(error)
-        return
-    yield from _card_faults(path, record)
-    if folder.name != f"{record.card.name.replace('/', '.')}@{record.card.version}":
-        named = f"{record.card.name}@{record.card.version}"
-        yield f"{path}: is of {named}, and the folder is another card's."
-    if model is not None and record.model_hash != model.hash:
-        yield f"{path}: is of the model {record.model_hash}, and {MODEL} names {model.hash}."
-    if not record.command.strip():
-        yield f"{path}: has no command; say how the result can be repeated."
-    for name in ("set_hash", "list_hash"):
-        if not _HASH.fullmatch(getattr(record.judged, name)):
-            yield f"{path}: its '{name}' is no hash (16 to 64 hex digits)."
-    yield from _text_faults(path, record.model_dump(mode="json"))
-    yield from _text_faults(folder / RESULTS, content)
-    for protocol in result.protocols:
-        try:
-            table = result.items(protocol)
-        except UserError:  # said by `faults_of`
-            continue
-        yield from _column_faults(result.item_file(protocol), table)
-    results.append(result)
-
-
-def _card_faults(path: Path, record: Record) -> Iterator[str]:
-    named = record.card
-    card = packaged_cards().get(named.name)
-    if card is None:
-        known = did_you_mean(named.name, packaged_cards())
-        yield f"{path}: there is no task card '{named.name}'{known}; 'bench list' shows them."
-    elif named.version != card.version:
-        yield (
-            f"{path}: is of version {named.version} of the card '{named.name}', which is at version"
-            f" {card.version}; run 'bench' again."
-        )
-    elif named.hash != card.content_hash:
-        yield (
-            f"{path}: the card '{card.full_name}' was another there ({named.hash}, not "
-            f"{card.content_hash}); run 'bench' with the card as it is published."
-        )
-    else:
-        if record.preset != card.preset:
-            yield f"{path}: was scored by '{record.preset}', and the card asks for '{card.preset}'."
-        for key in card.metrics:
-            if key not in record.metrics and not record.reasons.get(key):
-                yield f"{path}: has neither '{key}' of the card nor a reason why not."
-        for key in record.metrics:
-            if key not in card.metrics:
-                yield f"{path}: has the metric '{key}', which is none of the card's."
-        for what in ("images", "boxes"):
-            wanted = getattr(card.data.list, what)
-            judged = record.judged.wanted if what == "images" else record.judged.boxes_wanted
-            if wanted is not None and judged != wanted:
-                yield f"{path}: says that the card has {judged} {what}; it has {wanted}."
-
-
-def _text_faults(path: Path, content: Any, place: str = "") -> Iterator[str]:
-    """Paths of somebody's disk, and texts that are too long to be anything but a report's."""
-    if isinstance(content, Mapping):
-        for key, value in content.items():
-            where = f"{place}.{key}" if place else str(key)
-            yield from _text_faults(path, str(key), where)
-            yield from _text_faults(path, value, where)
-    elif isinstance(content, list | tuple):
-        for value in content:
-            yield from _text_faults(path, value, place)
-    elif isinstance(content, str):
-        if _PATH.search(content):
-            yield f"{path}: '{place[:80]}' holds a path of somebody's disk; remove it."
-        if len(content) > _LONGEST:
-            yield f"{path}: '{place[:80]}' is a text of {len(content)} letters; remove it."
-
-
-def _column_faults(path: Path, table: pd.DataFrame) -> Iterator[str]:
-    """Raw ids, and words that are no names of findings."""
-    for name in map(str, table.columns):
-        column = table[name]
-        if name in ("item", "patient"):
-            bad = next((row for row, v in enumerate(column) if not _is_digest(v)), None)
-            if bad is not None:
-                yield (
-                    f"{path}: row {bad} of the column '{name}' is no hashed id (16 hex digits); "
-                    "raw ids must not be shared."
-                )
-        elif len(name) > _LONGEST_NAME or _PATH.search(name):
-            yield f"{path}: the column '{name[:80]}' is named by a text or a path."
-        elif not (is_numeric_dtype(column) or is_bool_dtype(column)):
-            longest = max((len(str(cell)) for cell in column.unique()), default=0)
-            if name not in _WORDS or longest > _LONGEST_NAME:
-                yield f"{path}: the column '{name[:80]}' holds no numbers; remove it."
-
-
-def _is_digest(value: object) -> bool:
-    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
 # -------------------------------------------------------------------- figures of one result

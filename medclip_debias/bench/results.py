@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from medclip_debias.bench.card import Card, packaged_cards
+from medclip_debias.bench.card import Card, Published, packaged_cards
 from medclip_debias.bench.record import (
     CACHE,
     MODEL,
@@ -163,6 +163,11 @@ class Task:
     def generated(self) -> bool:
         """Whether its radiographs are the phantom's."""
         return self.name.startswith("phantom/")
+
+    def figures(self, key: str) -> dict[str, Published]:
+        """What others published of a metric, by whose it is; not reproduced."""
+        published = self.card.published if self.card else ()
+        return {figure.model: figure for figure in published if figure.metric == key}
 
     @property
     def metrics(self) -> tuple[str, ...]:

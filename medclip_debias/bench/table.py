@@ -9,15 +9,14 @@ on these patients.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from medclip_debias.bench.card import Published
 from medclip_debias.bench.check import faults_of
 from medclip_debias.bench.record import Figure
 from medclip_debias.bench.results import (
@@ -41,7 +40,6 @@ from medclip_debias.reporting.page import render
 from medclip_debias.reporting.tables import PrintedTable, p_value, verdict
 
 PUBLISHED = "published, not reproduced here"
-State = Literal["complete", "incomplete", "not measured", "not run"]
 
 
 @dataclass
@@ -49,50 +47,29 @@ class Cell:
     """What one model reached in one metric of one card, and how far that is from the baseline's.
 
     Attributes:
+        task, key, model: where it stands.
         state: whether it was run, measured, and on all of the card's images and boxes.
         figure: value and interval; None for what was not run or measured.
         reason: why it was not measured or tested, or what is missing.
         best: no complete result of the row is better.
         difference: to the baseline; None for the baseline itself and where there is no figure.
-        low, high: its 95% interval over the same patients; None where the two cannot be paired.
+        bounds: its 95% interval over the same patients; None where the two cannot be paired.
         p, p_holm: two-sided, and corrected over every difference of the table.
         verdict: in words, as `medclip_debias.evaluation.compare` says it.
-        better: whether it is for the better; None for no difference.
-    """
-
-    state: State
-    figure: Figure | None = None
-    reason: str = ""
-    best: bool = False
-    difference: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    p_holm: float | None = None
-    verdict: str = NOT_TESTED
-    better: bool | None = None
-
-    @property
-    def complete(self) -> float | None:
-        """The value of a complete result; None for any other."""
-        return self.figure.value if self.state == "complete" and self.figure else None
-
-
-@dataclass(frozen=True)
-class Row:
-    """One metric of one card.
-
-    Attributes:
-        task: the card and its results.
-        key: of the metric.
-        cells: by model.
-        published: figures of others, by whose they are; not reproduced.
     """
 
     task: Task
     key: str
-    cells: dict[str, Cell]
-    published: dict[str, Published]
+    model: str
+    state: Literal["complete", "incomplete", "not measured", "not run"] = "not run"
+    figure: Figure | None = None
+    reason: str = ""
+    best: bool = False
+    difference: float | None = None
+    bounds: tuple[float, float] | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    verdict: str = NOT_TESTED
 
     @property
     def metric(self) -> Metric:
@@ -100,9 +77,16 @@ class Row:
         return metric_of(self.key)
 
     @property
-    def leads(self) -> bool:
-        """Whether the card ranks by it."""
-        return self.key == self.task.metrics[0]
+    def better(self) -> bool | None:
+        """Whether the difference is for the better; None for no difference."""
+        if not self.difference:
+            return None
+        return (self.difference < 0) == self.metric.lower_is_better
+
+    @property
+    def complete(self) -> float | None:
+        """The value of a complete result; None for any other."""
+        return self.figure.value if self.state == "complete" and self.figure else None
 
 
 @dataclass(frozen=True)
@@ -112,26 +96,26 @@ class Board:
     Attributes:
         results: models and tasks.
         baseline: name of the model that the others are compared with; None for a single one.
-        rows: by card and metric.
+        rows: the cells of each metric of each card, in the order of the models.
         ranks: mean rank of each model over ``ranked``, 1 for the best; empty for none.
         ranked: cards that every model has completed.
     """
 
     results: Results
     baseline: str | None
-    rows: tuple[Row, ...]
-    ranks: dict[str, float]
-    ranked: tuple[Task, ...]
+    rows: list[list[Cell]]
+    ranks: dict[str, float] = field(default_factory=dict)
+    ranked: list[Task] = field(default_factory=list)
 
     @property
-    def compared(self) -> list[tuple[Row, str, Cell]]:
-        """Every difference to the baseline, with its row and model."""
-        return [
-            (row, name, cell)
-            for row in self.rows
-            for name, cell in row.cells.items()
-            if cell.difference is not None
-        ]
+    def cells(self) -> list[Cell]:
+        """Of all rows."""
+        return [cell for row in self.rows for cell in row]
+
+    @property
+    def compared(self) -> list[Cell]:
+        """Every difference to the baseline."""
+        return [cell for cell in self.cells if cell.difference is not None]
 
 
 def read_board(
@@ -165,78 +149,73 @@ def read_board(
             f"{did_you_mean(baseline, names)}; it is one of {', '.join(names)}."
         )
     base = baseline or (names[0] if len(names) > 1 else None)
-    rows = tuple(_row(task, key, names) for task in results.tasks for key in task.metrics)
-    if base is not None:
-        for row in rows:
-            _compare(row, base)
-        _judge(rows)
-    return Board(results, base, rows, *_ranks(rows, names))
+    rows = [
+        [_cell(task, key, name) for name in names] for task in results.tasks for key in task.metrics
+    ]
+    for row in rows:
+        _mark_best(row)
+        _compare(row, base)
+    cells = [cell for row in rows for cell in row]
+    for cell, p_holm in zip(cells, holm([cell.p for cell in cells]), strict=True):
+        cell.p_holm = p_holm
+        if p_holm is not None:
+            cell.verdict = ONE_EACH if p_holm <= ALPHA else NOT_SHOWN
+    ranked = [row for row in rows if _leads(row) and None not in [cell.complete for cell in row]]
+    if len(names) < 2 or not ranked:
+        return Board(results, base, rows)
+    values = np.array([[cell.complete for cell in row] for row in ranked], dtype=np.float64)
+    ranks = average_ranks(values.T, [row[0].metric.lower_is_better for row in ranked])
+    means = dict(zip(names, map(float, ranks), strict=True))
+    return Board(results, base, rows, means, [row[0].task for row in ranked])
 
 
-def _row(task: Task, key: str, models: Sequence[str]) -> Row:
-    published = task.card.published if task.card else ()
-    cells = {name: _cell(task.results.get(name), key) for name in models}
-    complete = [cell.complete for cell in cells.values() if cell.complete is not None]
-    if len(complete) > 1:
-        best = min(complete) if metric_of(key).lower_is_better else max(complete)
-        for cell in cells.values():
-            cell.best = cell.complete == best
-    figures = {figure.model: figure for figure in published if figure.metric == key}
-    return Row(task, key, cells, figures)
+def _leads(row: Sequence[Cell]) -> bool:
+    """Whether the card ranks by this metric."""
+    return row[0].key == row[0].task.metrics[0]
 
 
-def _cell(result: Result | None, key: str) -> Cell:
+def _cell(task: Task, key: str, model: str) -> Cell:
+    result = task.results.get(model)
     if result is None:
-        return Cell("not run")
+        return Cell(task, key, model)
     record = result.record
     if key not in record.metrics:
-        return Cell("not measured", reason=record.reasons.get(key, ""))
-    return Cell(record.status, record.metrics[key], record.judged.lacks)
+        return Cell(task, key, model, "not measured", reason=record.reasons.get(key, ""))
+    return Cell(task, key, model, record.status, record.metrics[key], record.judged.lacks)
 
 
-def _ranks(rows: Sequence[Row], models: Sequence[str]) -> tuple[dict[str, float], tuple[Task, ...]]:
-    """Mean ranks over the cards that every model has completed, by each card's first metric."""
-    ranked = [
-        row
-        for row in rows
-        if row.leads and all(row.cells[name].complete is not None for name in models)
-    ]
-    if len(models) < 2 or not ranked:
-        return {}, ()
-    values = [[row.cells[name].complete for name in models] for row in ranked]
-    lower = [row.metric.lower_is_better for row in ranked]
-    ranks = average_ranks(np.array(values, dtype=np.float64).T, lower)
-    means = {name: float(rank) for name, rank in zip(models, ranks, strict=True)}
-    return means, tuple(row.task for row in ranked)
+def _mark_best(row: Sequence[Cell]) -> None:
+    complete = [cell.complete for cell in row if cell.complete is not None]
+    if len(complete) > 1:
+        best = min(complete) if row[0].metric.lower_is_better else max(complete)
+        for cell in row:
+            cell.best = cell.complete == best
 
 
 # ------------------------------------------------------------------------- differences
 
 
-def _compare(row: Row, base: str) -> None:
+def _compare(row: Sequence[Cell], base: str | None) -> None:
     """Give every cell with a figure its difference to the baseline's, tested where it can be."""
-    reference = row.cells[base].figure
-    for name, cell in row.cells.items():
-        if name == base or cell.figure is None or reference is None:
+    reference = next((cell for cell in row if cell.model == base), None)
+    for cell in row:
+        if reference is None or cell is reference or not (cell.figure and reference.figure):
             continue
-        cell.difference = cell.figure.value - reference.value
-        if cell.difference:
-            cell.better = (cell.difference < 0) == row.metric.lower_is_better
-        result, other = row.task.results[name], row.task.results[base]
-        cell.reason = _why_unpaired(result, other, row.key)
+        cell.difference = cell.figure.value - reference.figure.value
+        results = cell.task.results
+        result, other = results[cell.model], results[reference.model]
+        cell.reason = _why_unpaired(result, other, cell.key)
         if cell.reason:
             continue
-        protocol, metric = row.metric.protocol, KNOWN[row.key].name
+        protocol, metric = cell.metric.protocol, KNOWN[cell.key].name
         ours, theirs = (each.replicates(protocol).get(metric) for each in (result, other))
         if ours is None or theirs is None:
             cell.reason = "the labels are withheld"
             continue
         tested = compared({0: ours}, {0: theirs})
-        cell.p = tested.p
+        cell.p, cell.bounds = tested.p, tested.interval
         if tested.interval is None:
             cell.reason = "the metric is undefined in most resamples of the patients"
-        else:
-            cell.low, cell.high = tested.interval
 
 
 def _why_unpaired(one: Result, two: Result, key: str) -> str:
@@ -245,17 +224,8 @@ def _why_unpaired(one: Result, two: Result, key: str) -> str:
         return "the two judged different images"
     if not can_be_recomputed(key):
         return "this metric does not follow from the items"
-    tables = [each.items(metric_of(key).protocol)[["item", "patient"]] for each in (one, two)]
-    return "" if tables[0].equals(tables[1]) else "the items do not match: other crops of the boxes"
-
-
-def _judge(rows: Sequence[Row]) -> None:
-    """Holm's correction over all that was tested, and what each difference is called."""
-    cells = [cell for row in rows for cell in row.cells.values()]
-    for cell, p_holm in zip(cells, holm([cell.p for cell in cells]), strict=True):
-        cell.p_holm = p_holm
-        if p_holm is not None:
-            cell.verdict = ONE_EACH if p_holm <= ALPHA else NOT_SHOWN
+    pairs = [each.items(metric_of(key).protocol)[["item", "patient"]] for each in (one, two)]
+    return "" if pairs[0].equals(pairs[1]) else "the items do not match: other crops of the boxes"
 
 
 # ------------------------------------------------------------------------------- notes
@@ -276,48 +246,49 @@ def notes(board: Board) -> Iterator[str]:
                 f"{task.full_name} is not the card of this version: its title and the figures of "
                 "others are not known here."
             )
-    at_home: dict[str, list[str]] = {}
-    not_run: dict[str, list[str]] = {}
-    incomplete: dict[tuple[str, str], list[str]] = {}
-    for task in tasks:
-        for name in models:
-            result = task.results.get(name)
-            if result is None:
-                not_run.setdefault(name, []).append(task.full_name)
-                continue
-            if result.trained_there:
-                at_home.setdefault(name, []).append(task.full_name)
-            if not result.complete:
-                key = task.full_name, result.record.judged.lacks
-                incomplete.setdefault(key, []).append(name)
-    for where, names in _by_places(at_home).items():
-        yield f"Trained on the archive that it is judged on: {', '.join(names)}, on {where}."
-    for (where, lacks), names in incomplete.items():
+    results = [(task, name, task.results.get(name)) for task in tasks for name in models]
+    at_home = [(name, task.full_name) for task, name, r in results if r and r.trained_there]
+    for who, places in _joined(at_home):
+        yield f"Trained on the archive that it is judged on: {who}, on {places}."
+    lacking = [
+        ((task.full_name, result.record.judged.lacks), name)
+        for task, name, result in results
+        if result and not result.complete
+    ]
+    for (where, lacks), names in _grouped(lacking).items():
         yield (
             f"Incomplete: {where}, {lacks} for {', '.join(names)}; not ranked, and compared "
             "only with who lacks the same ones."
         )
-    for where, names in _by_places(not_run).items():
-        yield f"Not run: {', '.join(names)} on {where}."
-    unmeasured: dict[tuple[str, str], list[str]] = {}
-    for row in board.rows:
-        for name, cell in row.cells.items():
-            if cell.state == "not measured":
-                key = name, cell.reason or "its record gives no reason"
-                unmeasured.setdefault(key, []).append(f"{row.key} of {row.task.full_name}")
-    for (name, reason), keys in unmeasured.items():
+    for who, places in _joined([(name, task.full_name) for task, name, r in results if r is None]):
+        yield f"Not run: {who} on {places}."
+    unmeasured = [
+        (
+            (cell.model, cell.reason or "its record gives no reason"),
+            f"{cell.key} of {cell.task.full_name}",
+        )
+        for cell in board.cells
+        if cell.state == "not measured"
+    ]
+    for (name, reason), keys in _grouped(unmeasured).items():
         yield f"Not measured: {name}, {', '.join(keys)}: {reason.rstrip('.')}."
-    untested = Counter(cell.reason for _, _, cell in board.compared if cell.p is None)
+    untested = Counter(cell.reason for cell in board.compared if cell.p is None)
     for reason, count in untested.items():
         yield f"Not tested: {count} differences ({reason})."
 
 
-def _by_places(places: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Names that have the same places, by these."""
-    names: dict[str, list[str]] = {}
-    for name, where in places.items():
-        names.setdefault(", ".join(where), []).append(name)
-    return names
+def _grouped(pairs: Sequence[tuple[Any, str]]) -> dict[Any, list[str]]:
+    groups: dict[Any, list[str]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
+def _joined(places: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Names that have the same places, and these."""
+    of_name = [(", ".join(where), name) for name, where in _grouped(places).items()]
+    for where, names in _grouped(of_name).items():
+        yield ", ".join(names), where
 
 
 # --------------------------------------------------------------------------- the tables
@@ -330,7 +301,7 @@ def printed(board: Board) -> dict[str, PrintedTable]:
         "Differences": _differences(board),
         "Figures of others": _sources(board),
     }
-    return {title: table for title, table in found.items() if table is not None}
+    return {title: table for title, table in found.items() if table.rows}
 
 
 def markdown(board: Board) -> str:
@@ -350,57 +321,39 @@ def html(board: Board) -> str:
 
 def _values(board: Board) -> PrintedTable:
     models = board.results.models
-    others = list(dict.fromkeys(name for row in board.rows for name in row.published))
+    others = list(dict.fromkeys(n for row in board.rows for n in row[0].task.figures(row[0].key)))
     rows: list[tuple[str, ...]] = []
     bold: set[tuple[int, int]] = set()
     for row in board.rows:
-        metric = row.metric
-        bold |= {(len(rows), 2 + n) for n, name in enumerate(models) if row.cells[name].best}
-        figures = [row.published.get(name) for name in others]
+        first, metric = row[0], row[0].metric
+        bold |= {(len(rows), 2 + n) for n, cell in enumerate(row) if cell.best}
+        figures = first.task.figures(first.key)
+        published = (figures[name].value if name in figures else None for name in others)
         rows.append(
             (
-                row.task.full_name if row.leads else "",
+                first.task.full_name if _leads(row) else "",
                 f"{metric.title} (lower is better)" if metric.lower_is_better else metric.title,
-                *(_words(row.cells[name], metric.digits) for name in models),
-                *(number(figure.value if figure else None, metric.digits) for figure in figures),
+                *(_words(cell) for cell in row),
+                *(number(value, metric.digits) for value in published),
             )
         )
     if board.ranks:
-        first = min(board.ranks.values())
-        bold |= {(len(rows), 2 + n) for n, name in enumerate(models) if board.ranks[name] == first}
-        ranks = [number(board.ranks[name], 2) for name in models]
-        rows.append(("Mean rank", _ranked_words(board), *ranks, *("" for _ in others)))
+        first_rank = min(board.ranks.values())
+        bold |= {(len(rows), 2 + n) for n, r in enumerate(board.ranks.values()) if r == first_rank}
+        generated = sum(task.generated for task in board.ranked)
+        over = f"{len(board.ranked)} of {len(board.results.tasks)} cards"
+        if generated:
+            alone = "all" if generated == len(board.ranked) else str(generated)
+            over += f", {alone} generated"
+        ranks = [number(rank, 2) for rank in board.ranks.values()]
+        rows.append(("Mean rank", over, *ranks, *("" for _ in others)))
     titles = [
         f"{name} (trained on synthetic)" if model.synthetic else name
         for name, model in models.items()
     ]
     head = ("card", "metric", *titles, *(f"{name} ({PUBLISHED})" for name in others))
-    return PrintedTable(head, tuple(rows), _caption(board, others), 2, frozenset(bold))
-
-
-def _words(cell: Cell, digits: int) -> str:
-    """A figure with its interval, and what it lacks."""
-    if cell.figure is None:
-        return cell.state
-    figure = cell.figure
-    shown = number(figure.value, digits)
-    if figure.low is not None and figure.high is not None:
-        shown += f" ({interval((figure.low, figure.high), digits)})"
-    return f"{shown}, incomplete" if cell.state == "incomplete" else shown
-
-
-def _ranked_words(board: Board) -> str:
-    """Over how many cards the ranks are, and whose radiographs those are."""
-    generated = sum(task.generated for task in board.ranked)
-    words = f"{len(board.ranked)} of {len(board.results.tasks)} cards"
-    if generated:
-        words += ", all generated" if generated == len(board.ranked) else f", {generated} generated"
-    return words
-
-
-def _caption(board: Board, others: Sequence[str]) -> str:
     sentences = ["In brackets 95% intervals over patients."]
-    if len(board.results.models) > 1:
+    if len(models) > 1:
         sentences.append("Bold: the best complete result of the row measured here.")
         sentences.append(
             f"Mean rank: over the {len(board.ranked)} cards that every model has completed, by"
@@ -413,29 +366,36 @@ def _caption(board: Board, others: Sequence[str]) -> str:
             "Figures of others are as they were published, not reproduced here, and may have been"
             " measured otherwise; they take no part in ranks or comparisons."
         )
-    return " ".join([*sentences, *notes(board)])
+    caption = " ".join([*sentences, *notes(board)])
+    return PrintedTable(head, tuple(rows), caption, 2, frozenset(bold))
 
 
-def _differences(board: Board) -> PrintedTable | None:
-    rows = [
+def _words(cell: Cell) -> str:
+    """A figure with its interval, and what it lacks."""
+    if cell.figure is None:
+        return cell.state
+    figure, digits = cell.figure, cell.metric.digits
+    shown = number(figure.value, digits)
+    if figure.low is not None and figure.high is not None:
+        shown += f" ({interval((figure.low, figure.high), digits)})"
+    return f"{shown}, incomplete" if cell.state == "incomplete" else shown
+
+
+def _differences(board: Board) -> PrintedTable:
+    rows = tuple(
         (
-            row.task.full_name,
-            row.metric.title,
-            name,
-            f"{cell.difference:+.{row.metric.digits}f}",
-            interval(
-                None if cell.low is None or cell.high is None else (cell.low, cell.high),
-                row.metric.digits,
-            ),
+            cell.task.full_name,
+            cell.metric.title,
+            cell.model,
+            f"{cell.difference:+.{cell.metric.digits}f}",
+            interval(cell.bounds, cell.metric.digits),
             p_value(cell.p),
             p_value(cell.p_holm),
             verdict({"verdict": cell.verdict, "better": cell.better}),
         )
-        for row, name, cell in board.compared
-    ]
-    if not rows:
-        return None
-    tests = sum(cell.p is not None for _, _, cell in board.compared)
+        for cell in board.compared
+    )
+    tests = sum(cell.p is not None for cell in board.compared)
     caption = (
         f"Differences to {board.baseline}. 95% intervals and two-sided p-values: t, with the "
         f"standard error of a paired bootstrap, {RESAMPLES:,} resamples of the patients; Holm's "
@@ -443,72 +403,69 @@ def _differences(board: Board) -> PrintedTable | None:
         "equality. Each model is one training: another seed of it may turn a difference round."
     )
     head = ("card", "metric", "model", "difference", "95%", "p", "Holm", "verdict")
-    return PrintedTable(head, tuple(rows), caption, 3)
+    return PrintedTable(head, rows, caption, 3)
 
 
-def _sources(board: Board) -> PrintedTable | None:
-    rows = [
+def _sources(board: Board) -> PrintedTable:
+    firsts = [row[0] for row in board.rows]
+    rows = tuple(
         (
-            row.task.full_name,
-            row.metric.title,
+            cell.task.full_name,
+            cell.metric.title,
             name,
-            number(figure.value, row.metric.digits),
+            number(figure.value, cell.metric.digits),
             figure.source,
             figure.protocol,
         )
-        for row in board.rows
-        for name, figure in row.published.items()
-    ]
-    if not rows:
-        return None
+        for cell in firsts
+        for name, figure in cell.task.figures(cell.key).items()
+    )
     caption = "Figures of others, as published; none of them was reproduced here."
     head = ("card", "metric", "model", "as published", "source", "protocol, where it differs")
-    return PrintedTable(head, tuple(rows), caption, 6)
+    return PrintedTable(head, rows, caption, 6)
 
 
 def comma_separated(board: Board) -> str:
     """One row a figure, at full precision; ``source`` is empty for what was measured here."""
-    rows = [entry for row in board.rows for entry in _csv_rows(board, row)]
+    rows = []
+    for row in board.rows:
+        task, metric = row[0].task, row[0].metric
+        common = {
+            "card": task.name,
+            "version": task.version,
+            "metric": row[0].key,
+            "lower_is_better": metric.lower_is_better,
+        }
+        for cell in row:
+            result, figure = task.results.get(cell.model), cell.figure
+            low, high = cell.bounds or (None, None)
+            tested = cell.difference is not None
+            rows.append(
+                common
+                | {
+                    "preset": result.record.preset if result else None,
+                    "model": cell.model,
+                    "source": "",
+                    "synthetic": board.results.models[cell.model].synthetic,
+                    "state": cell.state,
+                    "value": figure.value if figure else None,
+                    "low": figure.low if figure else None,
+                    "high": figure.high if figure else None,
+                    "best": cell.best if figure else None,
+                    "baseline": board.baseline if tested else None,
+                    "difference": cell.difference,
+                    "difference_low": low,
+                    "difference_high": high,
+                    "p": cell.p,
+                    "p_holm": cell.p_holm,
+                    "verdict": cell.verdict if tested else None,
+                    "reason": cell.reason,
+                }
+            )
+        for name, published in task.figures(row[0].key).items():
+            shown = {"model": name, "source": published.source, "state": PUBLISHED}
+            rows.append(common | shown | {"value": published.value, "reason": published.protocol})
     return pd.DataFrame(rows).map(_csv_value).to_csv(index=False, lineterminator="\n")
-
-
-def _csv_rows(board: Board, row: Row) -> Iterator[dict[str, Any]]:
-    common = {
-        "card": row.task.name,
-        "version": row.task.version,
-        "metric": row.key,
-        "lower_is_better": row.metric.lower_is_better,
-    }
-    for name, cell in row.cells.items():
-        result, figure = row.task.results.get(name), cell.figure
-        tested = cell.difference is not None
-        yield common | {
-            "preset": result.record.preset if result else None,
-            "model": name,
-            "source": "",
-            "synthetic": board.results.models[name].synthetic,
-            "state": cell.state,
-            "value": figure.value if figure else None,
-            "low": figure.low if figure else None,
-            "high": figure.high if figure else None,
-            "best": cell.best if figure else None,
-            "baseline": board.baseline if tested else None,
-            "difference": cell.difference,
-            "difference_low": cell.low,
-            "difference_high": cell.high,
-            "p": cell.p,
-            "p_holm": cell.p_holm,
-            "verdict": cell.verdict if tested else None,
-            "reason": cell.reason,
-        }
-    for name, published in row.published.items():
-        yield common | {
-            "model": name,
-            "source": published.source,
-            "state": PUBLISHED,
-            "value": published.value,
-            "reason": published.protocol,
-        }
 
 
 def _csv_value(value: Any) -> Any:

@@ -74,7 +74,7 @@ def run(
 ) -> None:
     """Run every card whose archive is there; what was done before is not done again."""
     from medclip_debias.bench.card import cards_of
-    from medclip_debias.bench.run import How, silent, summary
+    from medclip_debias.bench.run import How, silent, summary, unsaid
     from medclip_debias.bench.run import bench as run_all
     from medclip_debias.evaluation.protocol import Draw
 
@@ -87,7 +87,7 @@ def run(
         again,
         cluster,
         bars=silent if as_json else progress,
-        say=(lambda _: None) if as_json else note,
+        say=unsaid if as_json else note,
     )
     outcome = run_all(models, cards, root, out, how)
     shown = summary(outcome)

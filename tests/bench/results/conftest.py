@@ -75,7 +75,7 @@ HASHES = {name: letter * 16 for name, letter in zip("abc", "123", strict=True)}
 def board_cards(monkeypatch):
     """The two cards in place of the packaged ones."""
     found = {card.name: card for card in (FOUND, ZERO)}
-    for module in ("results", "check"):
+    for module in ("results", "sharing"):
         monkeypatch.setattr(f"medclip_debias.bench.{module}.packaged_cards", lambda: found)
     return found
 

@@ -27,7 +27,7 @@ AUC, MEDIAN = "zero_shot.mean_auc", "study_retrieval.report.median_rank"
 
 
 def cell(board, key, model):
-    return next(row for row in board.rows if row.key == key).cells[model]
+    return next(cell for cell in board.cells if (cell.key, cell.model) == (key, model))
 
 
 def test_values_are_those_of_the_records_and_the_best_complete_one_is_bold(results):
@@ -74,7 +74,7 @@ def test_what_is_incomplete_is_marked_and_neither_best_nor_ranked_nor_tested(res
 
 def test_paired_differences_are_holm_corrected_over_the_whole_table(results):
     board = read_board(results, baseline="b")
-    gaps = [cell for _, _, cell in board.compared]
+    gaps = board.compared
     assert [round(gap.difference, 6) for gap in gaps] == [-4.5, 0.125, -0.0625, -0.5]
     p = np.array([gap.p for gap in gaps])
     order = np.argsort(p)

@@ -1,0 +1,318 @@
+"""One model on one card: what is asked of it, what it reached, and the folder that holds that."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medclip_debias.bench.card import Card
+from medclip_debias.bench.record import (
+    RECORD,
+    RESULTS,
+    CardName,
+    Figure,
+    Judged,
+    Record,
+    read_record,
+    without_places,
+)
+from medclip_debias.bench.sets import PLACES, CardImages
+from medclip_debias.bench.vectors import CachedVectors
+from medclip_debias.config import validate
+from medclip_debias.data.label_maps import LabelMap, load_label_map
+from medclip_debias.data.prompts import PromptSet, load_prompts
+from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.evaluation.catalogue import PROTOCOLS, address
+from medclip_debias.evaluation.evaluate import Planned, measure, plan
+from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.presets import chosen_presets
+from medclip_debias.evaluation.protocol import Draw, Request
+from medclip_debias.evaluation.provenance import versions
+from medclip_debias.evaluation.table import Results, read_results
+from medclip_debias.evaluation.zero_shot import ONE_VALUE
+from medclip_debias.files import atomic_folder, write_json
+from medclip_debias.grounding.saliency import with_maps
+
+if TYPE_CHECKING:
+    from medclip_debias.models.interface import ImageTextModel
+
+_BATCH = 64
+"""Images whose vectors are looked at together."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a card gives to the evaluation, read and checked before any work is done.
+
+    Attributes:
+        protocols: that give its metrics.
+        prompts: of the classes that are judged.
+        options: of the evaluation, with the preset.
+        label_map: what the archive's columns mean.
+        files: beside the prepared set, by keyword of the request.
+    """
+
+    protocols: frozenset[str]
+    prompts: PromptSet
+    options: EvaluationOptions
+    label_map: LabelMap | None
+    files: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, card: Card, archive: Path) -> Inputs:
+        """Read what a card names.
+
+        Raises:
+            UserError: this version lacks something of it, or a file is not there.
+        """
+        protocols = frozenset(address(key)[0] for key in card.metrics)
+        unknown = sorted(protocols - set(PROTOCOLS))
+        if unknown:
+            raise UserError(
+                f"{card.full_name}: this version has no protocol"
+                f" '{unknown[0]}'{did_you_mean(unknown[0], PROTOCOLS)}."
+            )
+        chosen_presets(card.preset)
+        content = {**card.options, "preset": card.preset}
+        return cls(
+            protocols,
+            load_prompts(card.prompts or "chex5").only(card.classes),
+            validate(EvaluationOptions, content, f"card {card.full_name}", "options."),
+            None if card.label_map is None else load_label_map(card.label_map),
+            _files(card, archive),
+        )
+
+
+def _files(card: Card, archive: Path) -> dict[str, Path]:
+    """Files that the evaluation is given beside the set, by keyword."""
+    files = {keyword: archive / name for keyword, name in card.data.files if name is not None}
+    for path in files.values():
+        if not path.is_file():
+            raise UserError(
+                f"{path}: is not there, and {card.full_name} is measured with it; it comes"
+                f" with: {card.data.obtain.rstrip('.')}."
+            )
+    return files
+
+
+@dataclass
+class CardRun:
+    """One model on one card.
+
+    Attributes:
+        name, folder, model: of the model.
+        card: what is measured.
+        archive: where its images are.
+        images: that are judged.
+        inputs: of the evaluation.
+    """
+
+    name: str
+    folder: Path
+    model: ImageTextModel
+    card: Card
+    archive: Path
+    images: CardImages
+    inputs: Inputs
+    planned: Planned = field(init=False)
+
+    def plan(self) -> None:
+        """See what is asked of the model.
+
+        Raises:
+            UserError: the model, the set or this version of the program does not allow it.
+        """
+        grid = self.model.grid
+        if self.card.kind in PLACES and grid.rows * grid.columns < 2:
+            raise UserError(
+                f"{self.name}: gives one vector an image and no regions, and {self.card.full_name}"
+                " asks where in an image a finding is."
+            )
+        request = Request(
+            data=self.images.data,
+            split=self.images.split,
+            model=with_maps(self.model, self.inputs.options.method),
+            prompts=self.inputs.prompts,
+            options=self.inputs.options,
+            model_folder=self.folder,
+            label_map=self.inputs.label_map,
+        )
+        request = replace(request, **self.inputs.files)
+        self.planned = plan(request, self.inputs.protocols)
+
+    @property
+    def reads_regions(self) -> bool:
+        """Whether the regions of its images are looked at."""
+        return any(protocol.reads_regions for protocol in self.planned.protocols)
+
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether kept vectors will do; maps that explain a score need the images themselves."""
+        return self.inputs.options.method == "similarity"
+
+    def finished(self, out: Path, draw: Draw) -> Record | None:
+        """The record in ``OUT/MODEL/CARD@VERSION``, if it is of these very inputs."""
+        folder = out / self.name / self.card.folder
+        try:
+            results, record = read_results(folder / RESULTS), read_record(folder)
+        except UserError:  # damaged, or of another format: it is measured again
+            return None
+        label_map = self.inputs.label_map
+        same = (
+            record.card == self._card_name
+            and record.model_hash == self.model.content_hash
+            and record.judged.set_hash == self.images.data.content_hash
+            and record.judged.list_hash == self.images.list_hash
+            and record.judged.missing == self.images.missing
+            and results.resamples == draw.resamples
+            and results.get("seed") == draw.seed
+            and results.get("prompts") == self.inputs.prompts.model_dump(mode="json")
+            and results["options"].get("label_map")
+            == (None if label_map is None else [label_map.name, label_map.digest])
+            and all(
+                path.stat().st_mtime <= (folder / RECORD).stat().st_mtime
+                for path in self.inputs.files.values()
+            )
+            and (folder / "items").is_dir()
+        )
+        return record if same else None
+
+    @property
+    def _card_name(self) -> CardName:
+        card = self.card
+        return CardName(name=card.name, version=card.version, hash=card.content_hash)
+
+    def write(
+        self, out: Path, vectors: CachedVectors, draw: Draw, seconds: Mapping[str, float]
+    ) -> Record:
+        """Measure, and write ``OUT/MODEL/CARD@VERSION`` as a whole.
+
+        Raises:
+            UserError: none of the card's metrics can be measured.
+        """
+        began = time.perf_counter()
+        card, images = self.card, self.images
+        target = out / self.name / card.folder
+        with _without_empty(target.parent), atomic_folder(target) as temporary:
+            results = measure(
+                self.planned,
+                temporary,
+                draw,
+                images.names,
+                vectors=vectors.read(regions=self.reads_regions) if self.reads_vectors else None,
+                batch_size=_BATCH,
+            )
+            places = {
+                str(self.archive): "ARCHIVE",
+                str(self.folder): "MODEL",
+                str(images.data.folder): "SET",
+                str(out): "RESULTS",
+            }
+            results = Results(without_places(results, places))
+            results.write(temporary / RESULTS)
+            refused = _refused_classes(card, self.inputs.label_map, results)
+            metrics, reasons = figures(card, results)
+            if not metrics:
+                why = " ".join(dict.fromkeys(reasons.values()))
+                raise UserError(f"{card.full_name}: none of its metrics can be measured. {why}")
+            judged = self._judged(results)
+            record = Record(
+                card=self._card_name,
+                model_hash=str(self.model.content_hash),
+                preset=card.preset,
+                judged=judged,
+                status=judged.status,
+                metrics=metrics,
+                reasons=reasons,
+                notes=(*_lacking(judged, results), *refused, *results["notes"]),
+                seconds={**seconds, "score": time.perf_counter() - began},
+                versions=versions(),
+                command=self._command(draw),
+            )
+            write_json(temporary / RECORD, record.model_dump(mode="json"))
+        return record
+
+    def _judged(self, results: Results) -> Judged:
+        images, boxes = self.images, results.details("grounding").get("boxes")
+        return Judged(
+            archive=self.card.data.archive,
+            set_hash=images.data.content_hash,
+            list_hash=images.list_hash,
+            wanted=len(images.listed),
+            found=len(images.found),
+            missing=images.missing,
+            boxes=boxes,
+            boxes_wanted=None if boxes is None else self.card.data.list.boxes,
+        )
+
+    def _command(self, draw: Draw) -> str:
+        words = ["medclip-debias", "bench", f"{self.name}=MODEL", "--tasks", self.card.full_name]
+        words += ["--data", "ROOT", "--out", "RESULTS"]
+        words += [] if draw.resamples == Draw().resamples else ["--bootstrap", str(draw.resamples)]
+        words += [] if draw.seed == Draw().seed else ["--seed", str(draw.seed)]
+        return shlex.join(words)
+
+
+@contextmanager
+def _without_empty(folder: Path) -> Iterator[None]:
+    """Leave no empty folder of a model behind when its card fails."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # it holds results
+            folder.rmdir()
+
+
+def figures(card: Card, results: Results) -> tuple[dict[str, Figure], dict[str, str]]:
+    """The card's metrics with their intervals, and why others have no value."""
+    metrics: dict[str, Figure] = {}
+    reasons: dict[str, str] = {}
+    for key in card.metrics:
+        row = results.of(key)
+        if row is None:
+            why = results["skipped"].get(address(key)[0], "these images allow no such metric.")
+            reasons[key] = str(why)
+        else:
+            metrics[key] = Figure(value=row["value"], low=row["low"], high=row["high"])
+    return metrics, reasons
+
+
+def _lacking(judged: Judged, results: Results) -> Iterator[str]:
+    """What of the card's images, labels and boxes no figure is of, a sentence each."""
+    if judged.missing:
+        yield (
+            f"{judged.missing} of the {judged.wanted} images of the card's list are not on the"
+            " disk, or cannot be read."
+        )
+    labelled = results.details("zero_shot").get("images")
+    if isinstance(labelled, int) and labelled < judged.found:
+        yield (
+            f"{judged.found - labelled} of the {judged.found} judged images have no label, and"
+            " are in no figure of zero-shot classification."
+        )
+    if judged.boxes_wanted is not None and judged.boxes != judged.boxes_wanted:
+        yield f"{judged.boxes} of the card's {judged.boxes_wanted} boxes are in this archive."
+
+
+def _refused_classes(card: Card, label_map: LabelMap | None, results: Results) -> list[str]:
+    """Classes that no mean is over, in a sentence.
+
+    Raises:
+        UserError: the labels lack the column of one: they are of another version.
+    """
+    refused = results.details("zero_shot").get("refused") or {}
+    left_out = {} if label_map is None else label_map.reasons
+    lacking = [n for n, r in refused.items() if r["reason"] != ONE_VALUE and n not in left_out]
+    if lacking:
+        raise UserError(
+            f"{card.full_name}: the archive's labels have no column for {', '.join(lacking)}, so"
+            " they are of another version than the card's; get the release that it names:"
+            f" {card.data.obtain.rstrip('.')}."
+        )
+    each = [f"{name} ({why['reason'].rstrip('.')})" for name, why in refused.items()]
+    return [f"Not judged, and in no mean: {', '.join(each)}."] if each else []
