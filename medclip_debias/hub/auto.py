@@ -61,9 +61,7 @@ class MedClipDebiasConfig(PreTrainedConfig):
         """The fields, and no others."""
         return dict(self.content)
 
-    def to_diff_dict(self) -> dict[str, Any]:
-        """The fields, and no others."""
-        return self.to_dict()
+    to_diff_dict = to_dict
 
 
 @dataclass
@@ -145,14 +143,8 @@ class MedClipDebiasModel(PreTrainedModel):
         folder = model_folder(pretrained_model_name_or_path, **_without_auto(where))
         return cls.of(DualEncoder.load(folder, device)).eval()
 
-    def save_pretrained(self, save_directory: str | Path, **unknown: Any) -> None:
-        """Write the model folder atomically, as `DualEncoder.save` does.
-
-        Raises:
-            TypeError: an argument that is not known.
-        """
-        if unknown:
-            raise TypeError(f"save_pretrained takes a folder alone, not {', '.join(unknown)}")
+    def save_pretrained(self, save_directory: str | Path) -> None:
+        """Write the model folder atomically, as `DualEncoder.save` does."""
         self.network.save(Path(save_directory))
 
     def push_to_hub(self, *arguments: Any, **more: Any) -> str:
@@ -187,14 +179,11 @@ class MedClipDebiasModel(PreTrainedModel):
         sentences = self.get_text_features(input_ids, attention_mask)
         scores = network.score(features, sentences)
         logits = scores * network.similarity.scale
-        side = features.regions.shape[1]
-        grid = network.image_encoder.grid(network.preprocessing.input_size)
-        shape = grid.shape if grid.rows * grid.columns == side else (1, side)
         return MedClipDebiasOutput(
             logits_per_image=logits,
             logits_per_text=logits.T,
             scores=scores,
-            maps=network.region_scores(features, sentences).unflatten(-1, shape),
+            maps=network.region_scores(features, sentences).unflatten(-1, network.grid.shape),
             text_embeds=sentences,
             image_embeds=features.pooled,
             region_embeds=features.regions,
@@ -216,27 +205,19 @@ class MedClipDebiasImageProcessor(BaseImageProcessor):
             preprocessing = validate(Preprocessing, preprocessing or {}, "preprocessing")
         self.preprocessing = preprocessing
 
-    def __call__(
-        self, images: ImagesLike, return_tensors: str | None = "pt", **unknown: Any
-    ) -> BatchFeature:
+    def __call__(self, images: ImagesLike, return_tensors: str | None = "pt") -> BatchFeature:
         """Prepare images.
 
         Args:
             images: paths (DICOM, JPG, PNG), arrays, Pillow images, pydicom data sets; one or many.
             return_tensors: ``pt`` or ``np``.
-            unknown: nothing: an image is prepared in one way, the model's.
 
         Returns:
             ``pixel_values`` uint8 ``[B, S, S]``; the model crops and normalises them itself.
 
         Raises:
             UserError: an image cannot be used.
-            TypeError: an argument that is not known.
         """
-        if unknown:
-            raise TypeError(
-                f"images are prepared as the model says; leave out {', '.join(unknown)}"
-            )
         settings = self.preprocessing.prepare
         squares = []
         for image in given_images(images):
@@ -263,7 +244,7 @@ class MedClipDebiasImageProcessor(BaseImageProcessor):
     ) -> MedClipDebiasImageProcessor:
         """Read it from a model folder, or from what `MedClipDebiasProcessor` saved."""
         folder = model_folder(pretrained_model_name_or_path, **_without_auto(where))
-        return cls(_said(folder)[0])
+        return cls(_inputs(folder)[0])
 
 
 class MedClipDebiasProcessor(ProcessorMixin):
@@ -280,35 +261,11 @@ class MedClipDebiasProcessor(ProcessorMixin):
     ) -> None:
         super().__init__(image_processor, tokenizer)
 
-    @classmethod
-    def of(cls, network: DualEncoder) -> MedClipDebiasProcessor:
-        """The processor of a model in memory."""
-        return cls._made(network.preprocessing, network.tokenizer, network.max_tokens)
-
-    @classmethod
-    def _made(
-        cls, preprocessing: Preprocessing, tokenizer: SentenceTokenizer, max_tokens: int
-    ) -> MedClipDebiasProcessor:
-        numbers = {
-            "pad_token": tokenizer.pad_id,
-            "unk_token": tokenizer.unk_id,
-            "cls_token": tokenizer.cls_id,
-            "sep_token": tokenizer.sep_id,
-            "mask_token": tokenizer.mask_id,
-        }
-        names = {key: tokenizer.tokens([number])[0] for key, number in numbers.items()}
-        fast = PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer.copy(), model_max_length=max_tokens, **names
-        )
-        fast.model_input_names = ["input_ids", "attention_mask"]
-        return cls(MedClipDebiasImageProcessor(preprocessing), fast)
-
     def __call__(
         self,
         images: ImagesLike | None = None,
         text: str | list[str] | None = None,
         return_tensors: str | None = "pt",
-        **unknown: Any,
     ) -> BatchFeature:
         """Prepare images, texts, or both.
 
@@ -316,17 +273,13 @@ class MedClipDebiasProcessor(ProcessorMixin):
             images: as of `MedClipDebiasImageProcessor`.
             text: T texts; a string is one. A longer one than the model reads is cut.
             return_tensors: ``pt`` or ``np``.
-            unknown: nothing.
 
         Returns:
             ``pixel_values`` uint8 ``[B, S, S]``; ``input_ids`` and ``attention_mask`` ``[T, L]``.
 
         Raises:
             UserError: an image or a text cannot be used.
-            TypeError: an argument that is not known.
         """
-        if unknown:
-            raise TypeError(f"the model says how inputs are made; leave out {', '.join(unknown)}")
         if images is None and text is None:
             raise UserError("give images, text or both.")
         found: dict[str, Any] = {}
@@ -354,31 +307,44 @@ class MedClipDebiasProcessor(ProcessorMixin):
             UserError: it is no such folder.
         """
         folder = model_folder(pretrained_model_name_or_path, **_without_auto(where))
-        preprocessing, max_tokens = _said(folder)
-        return cls._made(preprocessing, SentenceTokenizer.load(folder), max_tokens)
+        preprocessing, max_tokens = _inputs(folder)
+        own = SentenceTokenizer.load(folder)
+        numbers = {
+            "pad_token": own.pad_id,
+            "unk_token": own.unk_id,
+            "cls_token": own.cls_id,
+            "sep_token": own.sep_id,
+            "mask_token": own.mask_id,
+        }
+        names = {key: own.tokens([number])[0] for key, number in numbers.items()}
+        fast = PreTrainedTokenizerFast(
+            tokenizer_object=own.copy(), model_max_length=max_tokens, **names
+        )
+        fast.model_input_names = ["input_ids", "attention_mask"]
+        return cls(MedClipDebiasImageProcessor(preprocessing), fast)
 
-    def save_pretrained(self, save_directory: str | Path, **unknown: Any) -> None:
+    def save_pretrained(self, save_directory: str | Path) -> None:
         """Write it; beside a model that reads the same way there is nothing to write.
 
         Raises:
             UserError: the folder holds a model that reads its inputs in another way.
-            TypeError: an argument that is not known.
         """
-        if unknown:
-            raise TypeError(f"save_pretrained takes a folder alone, not {', '.join(unknown)}")
+        from tokenizers import Tokenizer
+
         folder = Path(save_directory)
         tokenizer = self.tokenizer.backend_tokenizer
         mine = self.image_processor.preprocessing, self.tokenizer.model_max_length
         if (folder / "config.json").is_file():
             own = SentenceTokenizer.load(folder).copy().get_vocab()
-            if _said(folder) != mine or own != tokenizer.get_vocab():
+            if _inputs(folder) != mine or own != tokenizer.get_vocab():
                 raise UserError(
                     f"{folder}: holds a model that reads its inputs in another way; save the"
                     " processor elsewhere."
                 )
             return
         folder.mkdir(parents=True, exist_ok=True)
-        SentenceTokenizer(_plain(tokenizer)).save(folder)
+        # A copy, without the padding and cutting that the last call switched on.
+        SentenceTokenizer(Tokenizer.from_str(tokenizer.to_str())).save(folder)
         content = {
             "processor_class": type(self).__name__,
             "image_processor": self.image_processor.to_dict(),
@@ -399,7 +365,7 @@ def register() -> None:
     )
 
 
-def _said(folder: Path) -> tuple[Preprocessing, int]:
+def _inputs(folder: Path) -> tuple[Preprocessing, int]:
     """Preprocessing and longest sentence that a folder holds, of a model or of a processor."""
     path = folder / PROCESSOR
     if path.is_file() and not (folder / "config.json").is_file():
@@ -416,13 +382,6 @@ def _said(folder: Path) -> tuple[Preprocessing, int]:
     where = f"{folder}/config.json"
     architecture = read_model_json(folder / "config.json").get("architecture", {})
     return preprocessing, validate(ModelSettings, architecture, where).text.max_tokens
-
-
-def _plain(tokenizer: Any) -> Any:
-    """The tokenizer without the padding and cutting that the last call switched on."""
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_str(tokenizer.to_str())
 
 
 def _without_auto(where: dict[str, Any]) -> dict[str, Any]:

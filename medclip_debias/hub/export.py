@@ -21,7 +21,7 @@ from medclip_debias import __version__
 from medclip_debias.errors import UserError, did_you_mean, explained
 from medclip_debias.evaluation.provenance import describe_model
 from medclip_debias.files import atomic_folder, file_hash, write_json
-from medclip_debias.hub.towers import Part, Sample, parts, samples
+from medclip_debias.hub.towers import Part, parts, samples
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.golden import SENTENCES
 from medclip_debias.models.synthetic import synthetic_warning
@@ -81,27 +81,26 @@ def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
                 " medclip-debias[export]'."
             )
     network = DualEncoder.load(Path(model))
-    tested = samples(network)
-    made = parts(network, tested[0])
+    made = parts(network)
     with atomic_folder(Path(out)) as folder:
         for part in made:
             sentence = f"{model}: its part '{part.name}' cannot be exported as {form}"
             with explained(sentence, Exception), torch.no_grad(), _silent():
-                write(part, folder / f"{part.name}{suffix}")
+                write(_program(part, network.max_tokens), part, folder / f"{part.name}{suffix}")
         with explained(f"{model}: what was exported as {form} does not run", Exception):
             runs = {part.name: read(part, folder / f"{part.name}{suffix}") for part in made}
-            found = differences(network, runs, tested)
-        network.tokenizer.save(folder)
-        kept: dict[str, Any] = {**expected(network, tested[0])}
-        np.savez(folder / SAMPLES, **kept)
-        content = _description(network, made, form, suffix, folder) | {"parity": found}
-        far = [name for name, one in found.items() if not one["difference"] <= one["limit"]]
+            parity = differences(network, runs)
+        far = [name for name, one in parity.items() if not one["difference"] <= one["limit"]]
         if far:
-            shown = ", ".join(f"{name} by {found[name]['difference']:.2g}" for name in far)
+            shown = ", ".join(f"{name} by {parity[name]['difference']:.2g}" for name in far)
             raise UserError(
                 f"{model}: exported as {form} it does not give what it gives in torch ({shown});"
                 " nothing was written."
             )
+        network.tokenizer.save(folder)
+        kept: dict[str, Any] = {**expected(network, *samples(network)[0])}
+        np.savez(folder / SAMPLES, **kept)
+        content = _description(network, made, form, folder) | {"parity": parity}
         write_json(folder / FILE, content)
     return content
 
@@ -110,90 +109,78 @@ def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
 
 
 @torch.no_grad()
-def expected(network: DualEncoder, sample: Sample) -> Arrays:
+def expected(network: DualEncoder, images: Tensor, ids: Tensor, mask: Tensor) -> Arrays:
     """Inputs of a sample and what the model gives for them, by name.
 
     Scores and maps are computed as evaluation and grounding do, not by the exported head.
     """
-    features = network.encode_images(sample.images)
-    sentences = network.encode_tokens(sample.ids, sample.mask)
-    maps = network.region_scores(features, sentences).unflatten(-1, network.grid.shape)
-    found = {
-        "images": sample.images,
-        "ids": sample.ids,
-        "mask": sample.mask,
+    features, sentences = network.encode_images(images), network.encode_tokens(ids, mask)
+    arrays = {
+        "images": images,
+        "ids": ids,
+        "mask": mask,
         "regions": features.regions,
         "pooled": features.pooled,
         "sentences": sentences,
         "scores": network.score(features, sentences),
-        "maps": maps,
+        "maps": network.region_scores(features, sentences).unflatten(-1, network.grid.shape),
     }
-    return {name: value.numpy() for name, value in found.items()}
+    return {name: value.numpy() for name, value in arrays.items()}
 
 
-def differences(
-    network: DualEncoder, runs: Mapping[str, Runner], tested: list[Sample]
-) -> dict[str, Any]:
+def differences(network: DualEncoder, runs: Mapping[str, Runner]) -> dict[str, Any]:
     """Largest difference of each output from the model's, over all samples, with its limit.
 
     The head is fed what the exported towers gave, so its differences are those of the whole way.
     """
     worst = dict.fromkeys(LIMITS, 0.0)
-    for sample in tested:
-        wanted = expected(network, sample)
-        image = runs["image"]({"images": wanted["images"]})
-        text = runs["text"]({"ids": wanted["ids"], "mask": wanted["mask"]})
-        given = {"regions": image["regions"], "sentences": text["sentences"]}
-        for name, value in (image | text | runs["score"](given)).items():
+    for sample in samples(network):
+        wanted = expected(network, *sample)
+        image = runs["image"](wanted)
+        text = runs["text"](wanted)
+        for name, value in (image | text | runs["score"](image | text)).items():
             if value.shape != wanted[name].shape:
                 raise ValueError(f"{name} has the shape {value.shape}")
-            off = np.abs(value.astype(np.float64) - wanted[name]).max()
-            worst[name] = float(np.fmax(worst[name], off)) if off == off else float("inf")
+            gap = float(np.abs(value.astype(np.float64) - wanted[name]).max())
+            worst[name] = max(worst[name], gap if gap == gap else float("inf"))
     return {name: {"difference": worst[name], "limit": LIMITS[name]} for name in LIMITS}
 
 
 # --------------------------------------------------------------------------------- formats
 
 
-def _axes(part: Part) -> tuple[dict[int, Any], ...]:
-    """The axes of each input that may be of any length."""
-    dims: dict[str, Any] = {}
-    shapes = []
-    for axes in part.inputs.values():
-        names = {place: name for place, name in enumerate(axes) if isinstance(name, str)}
-        for name in names.values():
-            longest = part.longest_sentence if name == "tokens" else None
-            dims.setdefault(name, torch.export.Dim(name, max=longest))
-        shapes.append({place: dims[name] for place, name in names.items()})
-    return tuple(shapes)
-
-
-def _traced(part: Part) -> torch.export.ExportedProgram:
-    program = torch.export.export(
-        part.module.eval(), part.example, dynamic_shapes=_axes(part), strict=False
+def _program(part: Part, longest: int) -> torch.export.ExportedProgram:
+    """The part as a graph, in which every named axis may be of any length."""
+    names = {name for axes in part.inputs.values() for name in axes if isinstance(name, str)}
+    most = {"tokens": longest}
+    dims = {name: torch.export.Dim(name, max=most.get(name)) for name in names}
+    shapes = tuple(
+        {place: dims[name] for place, name in enumerate(axes) if isinstance(name, str)}
+        for axes in part.inputs.values()
     )
-    return program
+    module = part.module.eval()
+    return torch.export.export(module, part.example, dynamic_shapes=(shapes,), strict=False)
 
 
-def _write_program(part: Part, path: Path) -> None:
-    torch.export.save(_traced(part), path)
+def _write_program(program: torch.export.ExportedProgram, _: Part, path: Path) -> None:
+    torch.export.save(program, path)
 
 
 def _read_program(part: Part, path: Path) -> Runner:
     module = torch.export.load(path).module()
 
-    def run(given: Mapping[str, NDArray[Any]]) -> Arrays:
+    def run(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
         with torch.no_grad():
-            out = module(*(torch.from_numpy(given[name]) for name in part.inputs))
+            out = module(*(torch.from_numpy(arrays[name]) for name in part.inputs))
         several = (out,) if isinstance(out, Tensor) else out
         return {name: value.numpy() for name, value in zip(part.outputs, several, strict=True)}
 
     return run
 
 
-def _write_onnx(part: Part, path: Path) -> None:
+def _write_onnx(program: torch.export.ExportedProgram, part: Part, path: Path) -> None:
     torch.onnx.export(
-        _traced(part),
+        program,
         (),
         path,
         dynamo=True,
@@ -209,14 +196,15 @@ def _read_onnx(part: Part, path: Path) -> Runner:
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
-    def run(given: Mapping[str, NDArray[Any]]) -> Arrays:
-        out = session.run(list(part.outputs), {name: given[name] for name in part.inputs})
+    def run(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+        out = session.run(list(part.outputs), {name: arrays[name] for name in part.inputs})
         return dict(zip(part.outputs, out, strict=True))
 
     return run
 
 
-FORMS: dict[str, tuple[str, Callable[[Part, Path], None], Callable[[Part, Path], Runner], Any]] = {
+Writer: TypeAlias = Callable[[torch.export.ExportedProgram, Part, Path], None]
+FORMS: dict[str, tuple[str, Writer, Callable[[Part, Path], Runner], tuple[str, ...]]] = {
     "onnx": (".onnx", _write_onnx, _read_onnx, ("onnx", "onnxscript", "onnxruntime")),
     "torch-export": (".pt2", _write_program, _read_program, ()),
 }
@@ -225,13 +213,9 @@ FORMS: dict[str, tuple[str, Callable[[Part, Path], None], Callable[[Part, Path],
 # ----------------------------------------------------------------------------- description
 
 
-def _description(
-    network: DualEncoder, made: list[Part], form: str, suffix: str, folder: Path
-) -> dict[str, Any]:
+def _description(network: DualEncoder, made: list[Part], form: str, folder: Path) -> dict[str, Any]:
     """All that a program needs beside the files; no path, no word of a report."""
-    grid = network.grid
-    libraries = ["torch", *FORMS[form][3]]
-    about = describe_model(network)
+    grid, suffix, libraries = network.grid, FORMS[form][0], ["torch", *FORMS[form][3]]
     return {
         "format": FORMAT,
         "warning": synthetic_warning(network.provenance),
@@ -262,7 +246,7 @@ def _description(
             "input_size": network.preprocessing.input_size,
         },
         "scale": network.learned_scale,
-        "parameters": about["parameters"],
+        "parameters": describe_model(network)["parameters"],
         "samples": {"file": SAMPLES, "sentences": list(SENTENCES)},
         "versions": {"medclip_debias": __version__} | {name: version(name) for name in libraries},
     }

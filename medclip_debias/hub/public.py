@@ -8,7 +8,6 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from medclip_debias.errors import UserError
-from medclip_debias.models.dual_encoder import MODEL_TYPE
 from medclip_debias.models.text_encoder import read_model_json
 
 CARD = "README.md"
@@ -21,10 +20,7 @@ _ABSOLUTE = re.compile(r"(?<![\w.])(?:[A-Za-z]:)?[\\/](?:[^\s\\/]+[\\/])*([^\s\\
 
 
 def public_config(folder: Path) -> dict[str, Any]:
-    """``config.json`` as others may see it: the same model, with no path of this machine.
-
-    Folders of earlier versions lack ``model_type``, by which Auto classes know them; it is added.
-    Neither changes the model's hash.
+    """``config.json`` as others may see it: the same model and hash, with no path of this machine.
 
     Raises:
         UserError: it is no model folder of this project.
@@ -40,10 +36,7 @@ def public_config(folder: Path) -> dict[str, Any]:
     provenance = content.get("provenance") or {}
     if not isinstance(provenance, Mapping):
         raise UserError(f"{folder}/config.json: the field 'provenance' is not a JSON object.")
-    return content | {
-        "model_type": MODEL_TYPE,
-        "provenance": public_provenance(provenance),
-    }
+    return content | {"provenance": public_provenance(provenance)}
 
 
 def public_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -39,25 +38,11 @@ def outgoing(folder: Path) -> tuple[dict[str, int], list[str]]:
             sizes[name] = path.stat().st_size
         else:
             kept.append(name)
-    return sizes | {"config.json": len(_config_text(config))}, kept
+    return sizes | {"config.json": len(_json(config))}, kept
 
 
-def _config_text(config: Mapping[str, Any]) -> bytes:
-    return (json.dumps(config, indent=2, allow_nan=False) + "\n").encode()
-
-
-@contextmanager
-def staged(folder: Path) -> Iterator[Path]:
-    """A temporary folder of what goes out: links to the files, and the public ``config.json``."""
-    with TemporaryDirectory() as name:
-        stage = Path(name)
-        for file in outgoing(folder)[0]:
-            (stage / file).parent.mkdir(exist_ok=True)
-            if file == "config.json":
-                (stage / file).write_bytes(_config_text(public_config(folder)))
-            else:
-                (stage / file).symlink_to((folder / file).resolve())
-        yield stage
+def _json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
 
 
 def push(
@@ -90,7 +75,13 @@ def push(
     check_repo(repo)
     api = HfApi(endpoint=endpoint, token=token)
     try:
-        with staged(Path(folder)) as stage:
+        with TemporaryDirectory() as name:
+            stage, place = Path(name), Path(folder)
+            for file in outgoing(place)[0]:
+                (stage / file).parent.mkdir(exist_ok=True)
+                (stage / file).symlink_to((place / file).resolve())
+            (stage / "config.json").unlink()
+            (stage / "config.json").write_bytes(_json(public_config(place)))
             api.create_repo(repo, private=private, exist_ok=True, repo_type="model")
             made = api.upload_folder(repo_id=repo, folder_path=stage, commit_message=message)
     except UserError:

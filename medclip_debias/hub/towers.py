@@ -6,7 +6,9 @@ between them and a file (preparing an image, cutting a sentence into tokens) is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,48 +16,8 @@ from torch import Tensor, nn
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.golden import SENTENCES, golden_images
 
-
-class ImageTower(nn.Module):
-    """Prepared images uint8 ``[B, S, S]`` to regions ``[B, N, D]`` and pooled ``[B, D]``."""
-
-    def __init__(self, network: DualEncoder) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Crop, normalise, encode."""
-        features = self.network.encode_images(images)
-        return features.regions, features.pooled
-
-
-class TextTower(nn.Module):
-    """Token ids and mask int64 ``[T, L]`` to unit vectors ``[T, D]``."""
-
-    def __init__(self, network: DualEncoder) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Encode."""
-        return self.network.encode_tokens(ids, mask)
-
-
-class ScoreHead(nn.Module):
-    """Regions ``[B, N, D]`` and sentences ``[T, D]`` to scores ``[B, T]`` and maps.
-
-    The maps ``[B, T, rows, columns]`` are the cosines of `DualEncoder.region_scores`.
-    """
-
-    def __init__(self, network: DualEncoder) -> None:
-        super().__init__()
-        self.network = network
-        self.shape = network.grid.shape
-
-    def forward(self, regions: Tensor, sentences: Tensor) -> tuple[Tensor, Tensor]:
-        """Compare."""
-        scores = self.network.similarity.at_once(regions, sentences)
-        maps = torch.einsum("bnd,td->btn", regions, sentences)
-        return scores, maps.unflatten(-1, self.shape)
+Axes = dict[str, tuple[str | int, ...]]
+"""Names of tensors, each with the names of its axes; a number is fixed."""
 
 
 @dataclass(frozen=True)
@@ -65,31 +27,31 @@ class Part:
     Attributes:
         name: of its file.
         module: what is traced.
-        inputs: names, each with the names of its axes; a number is fixed.
-        outputs: likewise.
+        inputs: what it takes.
+        outputs: what it gives.
         example: inputs that it is traced with; no axis that may vary is 0 or 1 long.
-        longest_sentence: most tokens that the axis ``tokens`` may have.
     """
 
     name: str
     module: nn.Module
-    inputs: dict[str, tuple[str | int, ...]]
-    outputs: dict[str, tuple[str | int, ...]]
+    inputs: Axes
+    outputs: Axes
     example: tuple[Tensor, ...]
-    longest_sentence: int | None = None
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Inputs that an export is tested on: generated images, fixed sentences."""
+class _Traced(nn.Module):
+    """A function of tensors of the model, whose weights it holds."""
 
-    images: Tensor
-    ids: Tensor
-    mask: Tensor
+    def __init__(self, network: DualEncoder, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.network, self.function = network, function
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(*inputs)
 
 
-def samples(network: DualEncoder) -> list[Sample]:
-    """Several images and sentences, and one of each.
+def samples(network: DualEncoder) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Images, token ids and masks that an export is tested on: several, and one of each.
 
     Beside the smooth golden images stand noise and steps, in which every pixel counts.
     """
@@ -97,40 +59,52 @@ def samples(network: DualEncoder) -> list[Sample]:
     generator = torch.Generator().manual_seed(0)
     noise = torch.randint(0, 256, (2, side, side), generator=generator, dtype=torch.uint8)
     images = torch.cat([golden_images(side), noise])
-    ids = network.tokenizer.encode(list(SENTENCES), network.max_tokens)
-    alone = network.tokenizer.pad(ids[1:2])
-    return [Sample(images, *network.tokenizer.pad(ids)), Sample(images[:1], *alone)]
+    ids = network.token_ids(SENTENCES)
+    return [
+        (images, *network.tokenizer.pad(ids)),
+        (images[:1], *network.tokenizer.pad(ids[1:2])),
+    ]
 
 
-def parts(network: DualEncoder, sample: Sample) -> list[Part]:
-    """Image tower, text tower and head of a model."""
-    side, dim = network.preprocessing.prepare.size, network.dim
-    rows, columns = network.grid.shape
+def parts(network: DualEncoder) -> list[Part]:
+    """Image tower, text tower and head of a model.
+
+    The head's maps ``[B, T, rows, columns]`` are the cosines of `DualEncoder.region_scores`.
+    """
+    images, ids, mask = samples(network)[0]
+    side, dim, shape = network.preprocessing.prepare.size, network.dim, network.grid.shape
+
+    def image(pixels: Tensor) -> tuple[Tensor, Tensor]:
+        features = network.encode_images(pixels)
+        return features.regions, features.pooled
+
+    def score(regions: Tensor, sentences: Tensor) -> tuple[Tensor, Tensor]:
+        maps = torch.einsum("bnd,td->btn", regions, sentences)
+        return network.similarity.at_once(regions, sentences), maps.unflatten(-1, shape)
+
     with torch.no_grad():
-        regions = network.encode_images(sample.images).regions
-        sentences = network.encode_tokens(sample.ids, sample.mask)
+        regions, sentences = image(images)[0], network.encode_tokens(ids, mask)
     n = regions.shape[1]
     return [
         Part(
             "image",
-            ImageTower(network),
+            _Traced(network, image),
             {"images": ("images", side, side)},
             {"regions": ("images", n, dim), "pooled": ("images", dim)},
-            (sample.images,),
+            (images,),
         ),
         Part(
             "text",
-            TextTower(network),
+            _Traced(network, network.encode_tokens),
             {"ids": ("sentences", "tokens"), "mask": ("sentences", "tokens")},
             {"sentences": ("sentences", dim)},
-            (sample.ids, sample.mask),
-            network.max_tokens,
+            (ids, mask),
         ),
         Part(
             "score",
-            ScoreHead(network),
+            _Traced(network, score),
             {"regions": ("images", n, dim), "sentences": ("sentences", dim)},
-            {"scores": ("images", "sentences"), "maps": ("images", "sentences", rows, columns)},
+            {"scores": ("images", "sentences"), "maps": ("images", "sentences", *shape)},
             (regions, sentences),
         ),
     ]

@@ -8,11 +8,12 @@ time and again in the backward pass.
 from __future__ import annotations
 
 import math
-from typing import Any
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from medclip_debias.bounds import Bounded, within
 from medclip_debias.config import SimilaritySettings
@@ -37,31 +38,8 @@ class Aggregator(nn.Module):
         raise NotImplementedError
 
 
-class _Again(torch.autograd.Function):
-    """An aggregator of some images; its graph is built in the backward pass alone."""
-
-    @staticmethod
-    def forward(ctx: Any, aggregator: Aggregator, x: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
-        ctx.aggregator = aggregator
-        ctx.save_for_backward(x, y, *weights)
-        return aggregator(x, y)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        x, y, *weights = ctx.saved_tensors
-        inputs = [x.detach().requires_grad_(), y.detach().requires_grad_(), *weights]
-        with torch.enable_grad(), torch.autocast(x.device.type, enabled=False):
-            score = ctx.aggregator(*inputs[:2])
-        wanted = [each for each in inputs if each.requires_grad]
-        found = iter(torch.autograd.grad(score, wanted, upstream, allow_unused=True))
-        return None, *(next(found) if each.requires_grad else None for each in inputs)
-
-
 def in_chunks(aggregator: Aggregator, x: Tensor, y: Tensor, chunk: int) -> Tensor:
     """``aggregator(x, y)`` for ``chunk`` images at a time, again in the backward pass.
-
-    It can be differentiated once.
 
     Args:
         aggregator: whose result does not depend on random numbers.
@@ -69,9 +47,8 @@ def in_chunks(aggregator: Aggregator, x: Tensor, y: Tensor, chunk: int) -> Tenso
         y: ``[T, ...]``.
         chunk: images at a time.
     """
-    weights = tuple(aggregator.parameters())
-    parts = [x[start : start + chunk] for start in range(0, len(x), chunk)]
-    return torch.cat([_Again.apply(aggregator, part, y, *weights) for part in parts])
+    again = partial(checkpoint, aggregator, use_reentrant=False, preserve_rng_state=False)
+    return torch.cat([again(part, y) for part in x.split(chunk)])
 
 
 class _Sharp(Aggregator, Bounded):

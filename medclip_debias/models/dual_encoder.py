@@ -348,37 +348,23 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         pretrained_model_name_or_path: str | Path,
         *,
         device: str | torch.device = "cpu",
-        revision: str | None = None,
-        cache_dir: str | Path | None = None,
-        force_download: bool = False,
-        local_files_only: bool = True,
-        token: str | bool | None = None,
+        **where: Any,
     ) -> DualEncoder:
         """`load`, also of a model on the Hugging Face Hub, which is downloaded when asked for.
 
-        The folder alone says what the model is, so there is no other argument: one that is not
-        known is a `TypeError`.
+        The folder alone says what the model is, so there is no other argument.
 
         Args:
             pretrained_model_name_or_path: a model folder, else the name of a model on the hub.
             device: where the model shall be.
-            revision: branch, tag or commit on the hub.
-            cache_dir: where downloads are kept.
-            force_download: download again.
-            local_files_only: take what was downloaded before, or fail; False downloads.
-            token: of the hub.
+            where: as of `medclip_debias.models.downloaded.model_folder`; nothing is downloaded
+                unless ``local_files_only=False``.
 
         Raises:
             UserError: the folder holds no whole model of this format, or it is not here.
+            TypeError: an argument that is not known.
         """
-        folder = model_folder(
-            pretrained_model_name_or_path,
-            revision=revision,
-            cache_dir=cache_dir,
-            force_download=force_download,
-            local_files_only=local_files_only,
-            token=token,
-        )
+        folder = model_folder(pretrained_model_name_or_path, **where)
         return cls.load(folder, device)
 
     def push_to_hub(self, *_: Any, **__: Any) -> str:

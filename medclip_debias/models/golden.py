@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from medclip_debias.errors import ReportedWarning
@@ -89,12 +91,17 @@ def golden_scores(model: ImageTextModel, side: int) -> dict[str, Any]:
 
     Returns:
         ``similarity [images][sentences]`` on the cosine scale, ``scale`` (1 where none is learned),
-        and ``regions``: mean,
-        population sd, lowest and highest region-sentence cosine of each image and sentence.
+        and ``regions``: mean, population sd, lowest and highest region-sentence cosine of each
+        image and sentence.
     """
-    network = cast("torch.nn.Module", model)
-    with _evaluating(network), torch.no_grad(), torch.autocast(model.device.type, enabled=False):
-        features = model.encode_images(_inputs(model, side))
+    images = golden_images(side).to(model.device)
+    if not isinstance(model.preprocessing, PeerPreprocessing):  # which is of whatever side
+        scaled = (
+            images[:, None].float() / 255 - model.preprocessing.mean
+        ) / model.preprocessing.std
+        images = scaled.to(next(model.parameters()).dtype)
+    with _evaluating(model), torch.no_grad(), torch.autocast(model.device.type, enabled=False):
+        features = model.encode_images(images)
         sentences = model.encode_sentences(SENTENCES)
         maps = model.region_scores(features, sentences).double()
         low, high = maps.amin(-1), maps.amax(-1)
@@ -106,20 +113,9 @@ def golden_scores(model: ImageTextModel, side: int) -> dict[str, Any]:
         }
 
 
-def _inputs(model: ImageTextModel, side: int) -> Tensor:
-    """The golden images as ``encode_images`` takes them, of whatever side."""
-    images = golden_images(side).to(model.device)
-    if isinstance(model.preprocessing, PeerPreprocessing):
-        return images
-    scaled = images[:, None].float() / 255
-    scaled = (scaled - model.preprocessing.mean) / model.preprocessing.std
-    return scaled.to(next(model.parameters()).dtype)
-
-
 def golden_tokens(model: ImageTextModel) -> list[list[int]]:
     """Token ids of the sentences."""
-    ids = model.tokenizer.encode(list(SENTENCES), model.max_tokens)
-    return [[int(token) for token in row] for row in ids]
+    return model.tokenizer.encode(list(SENTENCES), model.max_tokens)
 
 
 @contextmanager
@@ -151,21 +147,18 @@ def write_golden(model: ImageTextModel, folder: Path, files: str) -> None:
     """
     side = golden_side(model)
     scores = golden_scores(model, side)
-    if not all(torch.isfinite(torch.tensor(number)) for number in _numbers(scores)):
+    if not np.isfinite(_numbers(scores)).all():
         return
-    write_json(
-        folder / FILE,
-        {
-            "format": FORMAT,
-            "side": side,
-            "sentences": list(SENTENCES),
-            "tokens": golden_tokens(model),
-            "files": files,
-            "precision": precision(model),
-            "torch": str(torch.__version__),
-            **scores,
-        },
-    )
+    content = {
+        "format": FORMAT,
+        "side": side,
+        "sentences": list(SENTENCES),
+        "tokens": golden_tokens(model),
+        "files": files,
+        "precision": precision(model),
+        "torch": str(torch.__version__),
+    }
+    write_json(folder / FILE, content | scores)
 
 
 def self_test(model: ImageTextModel, folder: Path, files: str) -> dict[str, Any]:
@@ -179,47 +172,56 @@ def self_test(model: ImageTextModel, folder: Path, files: str) -> dict[str, Any]
     Returns:
         ``status`` (``passed``, ``weights``, ``tokens``, ``drift``, ``damaged`` for a file that
         cannot be read, or ``absent`` for folders without stored scores of this format), and when
-        there are scores, ``largest_difference``,
-        ``tolerance``, ``precision``, ``stored`` (precision and torch then), and the ``sentence``.
+        there are scores, ``largest_difference``, ``tolerance``, ``precision``, ``stored``
+        (precision and torch then), and the ``sentence``.
     """
+    path = folder / FILE
+    if not path.exists():
+        return {"status": "absent"}
     try:
-        stored = _read(folder / FILE, golden_side(model))
-    except _DamagedError:
+        stored = read_json_or_none(path, limit=_LARGEST) or {}
+        if stored["format"] != FORMAT:
+            return {"status": "absent"}
+        expected, tokens = _numbers(stored), stored["tokens"]
+        side, saved = int(stored["side"]), {key: str(stored[key]) for key in ("precision", "torch")}
+        known = tuple(stored["sentences"]) == SENTENCES and "files" in stored
+        known &= len(expected) == 1 + 5 * IMAGES * len(SENTENCES)
+        damaged = not known or not 1 <= side <= max(golden_side(model), LARGEST_SIDE)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        damaged = True
+    if damaged:
         sentence = (
-            f"{folder / FILE}: is damaged, so nobody can tell whether this machine computes what "
+            f"{path}: is damaged, so nobody can tell whether this machine computes what "
             "the model's author did; bring the file back, or save or import the model again."
         )
         warnings.warn(sentence, SelfTestWarning, stacklevel=3)
         return {"status": "damaged", "sentence": sentence}
-    if stored is None:
-        return {"status": "absent"}
-    found = golden_scores(model, int(stored["side"]))
     # The learned scale multiplies scores by up to 100; as a number it is compared relatively.
-    pairs = [*zip(_numbers(found), _numbers(stored), strict=True)]
-    gaps = [abs(a - b) / max(1.0, abs(b)) for a, b in pairs]
-    largest = max(gap if gap == gap else float("inf") for gap in gaps)
-    kinds = (precision(model), str(stored["precision"]))
-    tolerance = max(TOLERANCES.get(kind, TOLERANCES["float32"]) for kind in kinds)
+    gaps = np.abs(_numbers(golden_scores(model, side)) - expected)
+    gaps /= np.maximum(1, np.abs(expected))
+    largest = float(np.nan_to_num(gaps, nan=np.inf).max())
+    own = precision(model)
+    usual = TOLERANCES["float32"]
+    tolerance = max(TOLERANCES.get(kind, usual) for kind in (own, saved["precision"]))
+    status, why = "passed", ""
     if stored["files"] != files:
         status = "weights"
         why = "weights, tokenizer or settings are not those that were saved with these scores"
-    elif golden_tokens(model) != stored["tokens"]:
+    elif golden_tokens(model) != tokens:
         status = "tokens"
         why = "the same sentences are cut into other tokens here, so the tokenizer library differs"
     elif largest > tolerance:
         status = "drift"
         why = (
-            f"the same files give other numbers here ({kinds[0]}, torch {torch.__version__}; "
-            f"saved with {kinds[1]}, torch {stored['torch']})"
+            f"the same files give other numbers here ({own}, torch {torch.__version__}; "
+            f"saved with {saved['precision']}, torch {saved['torch']})"
         )
-    else:
-        status, why = "passed", ""
     report: dict[str, Any] = {
         "status": status,
-        "largest_difference": largest if largest != float("inf") else None,
+        "largest_difference": largest if largest < float("inf") else None,
         "tolerance": tolerance,
-        "precision": kinds[0],
-        "stored": {"precision": kinds[1], "torch": str(stored["torch"])},
+        "precision": own,
+        "stored": saved,
     }
     if why:
         report["sentence"] = (
@@ -241,38 +243,7 @@ def precision(model: ImageTextModel) -> str:
     return "tf32" if model.device.type == "cuda" else "float32"
 
 
-class _DamagedError(Exception):
-    """A ``golden.json`` that is there and cannot be read."""
-
-
-def _read(path: Path, side: int) -> dict[str, Any] | None:
-    """The stored samples; None when there are none, or of another format."""
-    if not path.exists():
-        return None
-    try:
-        content = read_json_or_none(path, limit=_LARGEST)
-        if content["format"] != FORMAT:
-            return None
-        whole = tuple(content["sentences"]) == SENTENCES
-        whole = whole and 1 <= int(content["side"]) <= max(side, LARGEST_SIDE)
-        whole = whole and len(list(_numbers(content))) == 1 + 5 * IMAGES * len(SENTENCES)
-        wanted = ("files", "tokens", "precision", "torch")
-        if not (whole and all(key in content for key in wanted)):
-            raise _DamagedError
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _DamagedError from error
-    return dict(content)
-
-
-def _numbers(scores: dict[str, Any]) -> Iterator[float]:
-    """All stored numbers in one order."""
-
-    def flat(value: Any) -> Iterator[float]:
-        if isinstance(value, list):
-            for item in value:
-                yield from flat(item)
-        else:
-            yield float(value)
-
-    for key in ("similarity", "scale", "regions"):
-        yield from flat(scores[key])
+def _numbers(scores: Mapping[str, Any]) -> NDArray[np.float64]:
+    """All scores in one order."""
+    parts = (np.array(scores[key], dtype=np.float64) for key in ("similarity", "scale", "regions"))
+    return np.concatenate([part.ravel() for part in parts])

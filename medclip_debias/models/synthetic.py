@@ -12,17 +12,15 @@ WARNING = (
 
 
 def trained_on_synthetic(provenance: Mapping[str, Any]) -> bool | Literal["unknown"]:
-    """What a model's provenance says of the images it was trained on.
-
-    ``synthetic`` is read, and in models of earlier versions ``data.synthetic``.
+    """What a model's provenance says of the images it was trained on: ``synthetic``, or of its ``data``.
 
     >>> trained_on_synthetic({"synthetic": True}), trained_on_synthetic({"steps": 5})
     (True, 'unknown')
     """
     data = provenance.get("data")
-    earlier = data.get("synthetic") if isinstance(data, Mapping) else None
-    found = provenance.get("synthetic", earlier)
-    return found if isinstance(found, bool) else "unknown"
+    of_data = data.get("synthetic") if isinstance(data, Mapping) else None
+    stated = provenance.get("synthetic", of_data)
+    return stated if isinstance(stated, bool) else "unknown"
 
 
 def synthetic_warning(

@@ -30,6 +30,29 @@ _PATTERNS = (r"\s+", r" {2,}", CLIP_WORDS, PUNCTUATION)
 _MAX_ADDED = 10_000
 _LONGEST = 100  # characters of a prefix, a suffix, an added token
 
+_LISTS = {
+    "normalizer": "normalizers",
+    "pre_tokenizer": "pretokenizers",
+    "post_processor": "processors",
+    "decoder": "decoders",
+    "model": "",
+}
+"""Parts of the file, and what a sequence of steps is called in each."""
+_KNOWN: Mapping[str, str] = {
+    "normalizer": "BertNormalizer Lowercase NFC NFD NFKC NFKD Replace Strip StripAccents",
+    "pre_tokenizer": "BertPreTokenizer ByteLevel Split Whitespace WhitespaceSplit",
+    "post_processor": "BertProcessing ByteLevel RobertaProcessing TemplateProcessing",
+    "decoder": "BPEDecoder ByteLevel WordPiece",
+    "model": "BPE WordPiece",
+}
+_OF_PIECES: Mapping[str, str] = {
+    "normalizer": "Precompiled",
+    "pre_tokenizer": "Metaspace",
+    "decoder": "ByteFallback Fuse Metaspace Replace Strip",
+    "model": "Unigram",
+}
+"""What SentencePiece's have besides."""
+
 
 def read_tokenizer(path: Path, *, pieces: bool = False) -> Tokenizer:
     """Read ``tokenizer.json``.
@@ -66,36 +89,29 @@ def check_parts(content: dict[str, Any], where: object, *, pieces: bool = False)
 
 def _problems(content: dict[str, Any], pieces: bool) -> Iterator[str]:
     """What is not on the list; any exception means that the file is none of this format."""
-    known = _KNOWN
-    if pieces:
-        known = {place: {**own, **_OF_PIECES.get(place, {})} for place, own in _KNOWN.items()}
-    for place, own in known.items():
-        yield from _parts(place, content["model"] if place == "model" else content.get(place), own)
+    for place, kinds in _KNOWN.items():
+        known = f"{kinds} {_OF_PIECES.get(place, '')}" if pieces else kinds
+        part = content["model"] if place == "model" else content.get(place)
+        yield from _of_part(place, part, known.split(), depth=0)
     added = content.get("added_tokens") or []
     if len(added) > _MAX_ADDED or any(len(token["content"]) > _LONGEST for token in added):
         yield "holds too many or too long added tokens"
 
 
-def _parts(
-    place: str, part: Any, known: Mapping[str, Callable[[Any], bool]], depth: int = 0
-) -> Iterator[str]:
-    if part is None:
+def _of_part(place: str, part: Any, known: list[str], depth: int) -> Iterator[str]:
+    if part is None and place != "model":
         return
     kind = part["type"] if place != "model" else part.get("type", "WordPiece")
     if kind == "Sequence" and depth < 2:
-        inside = part[_LISTS[place]]
-        if len(inside) > 16:
-            yield f"has {len(inside)} steps in its {place}"
-        for one in inside:
-            yield from _parts(place, one, known, depth + 1)
+        steps = part[_LISTS[place]]
+        if len(steps) > 16:
+            yield f"has {len(steps)} steps in its {place}"
+        for step in steps:
+            yield from _of_part(place, step, known, depth + 1)
     elif kind not in known:
         yield f"has a {place} of another type than {', '.join(known)}"
-    elif not known[kind](part):
+    elif not _HARMLESS.get(kind, lambda _: True)(part):
         yield f"has a {place} ({kind}) with settings"
-
-
-def _always(_: Any) -> bool:
-    return True
 
 
 def _no_growth(part: Any) -> bool:
@@ -118,14 +134,10 @@ def _short_template(part: Any) -> bool:
     return short and len(part["single"]) <= 8 and len(part["pair"]) <= 8
 
 
-def _word_pieces(part: Any) -> bool:
-    prefix = part.get("continuing_subword_prefix") or ""
-    return len(prefix) <= _LONGEST and int(part.get("max_input_chars_per_word", 100)) <= 1000
-
-
-def _byte_pairs(part: Any) -> bool:
-    ends = (part.get("continuing_subword_prefix"), part.get("end_of_word_suffix"))
-    return part.get("dropout") is None and all(len(end or "") <= _LONGEST for end in ends)
+def _short_affixes(part: Any) -> bool:
+    affixes = (part.get("continuing_subword_prefix"), part.get("end_of_word_suffix"))
+    short = all(len(affix or "") <= _LONGEST for affix in affixes)
+    return short and int(part.get("max_input_chars_per_word", 100)) <= 1000
 
 
 def _short_rows(part: Any) -> bool:
@@ -135,76 +147,24 @@ def _short_rows(part: Any) -> bool:
     return max((len(row) for row in table[4 + trie :].split(b"\0")), default=0) <= _LONGEST
 
 
-def _unigram_rows(part: Any) -> bool:
-    return 0 <= int(part["unk_id"]) < len(part["vocab"])
-
-
-def _one_letter(part: Any) -> bool:
-    return len(part["replacement"]) == 1
-
-
-_LISTS = {
-    "normalizer": "normalizers",
-    "pre_tokenizer": "pretokenizers",
-    "post_processor": "processors",
-    "decoder": "decoders",
-    "model": "",
-}
-_NORMALIZERS = {
-    "BertNormalizer": _always,
-    "Lowercase": _always,
-    "NFC": _always,
-    "NFD": _always,
-    "NFKC": _always,
-    "NFKD": _always,
+_HARMLESS: Mapping[str, Callable[[Any], bool]] = {
     "Replace": _no_growth,
-    "Strip": _always,
-    "StripAccents": _always,
-}
-_SPLITTERS = {
-    "BertPreTokenizer": _always,
-    "ByteLevel": _always,
     "Split": _known_pattern,
-    "Whitespace": _always,
-    "WhitespaceSplit": _always,
-}
-_ENDS = {
-    "BertProcessing": _always,
-    "ByteLevel": _always,
-    "RobertaProcessing": _always,
     "TemplateProcessing": _short_template,
+    "WordPiece": _short_affixes,
+    "BPE": lambda part: part.get("dropout") is None and _short_affixes(part),
+    "Precompiled": _short_rows,
+    "Metaspace": lambda part: len(part["replacement"]) == 1,
+    "Unigram": lambda part: 0 <= int(part["unk_id"]) < len(part["vocab"]),
 }
-_DECODERS = {"BPEDecoder": _always, "ByteLevel": _always, "WordPiece": _always}
-_MODELS = {"BPE": _byte_pairs, "WordPiece": _word_pieces}
-_KNOWN: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
-    "normalizer": _NORMALIZERS,
-    "pre_tokenizer": _SPLITTERS,
-    "post_processor": _ENDS,
-    "decoder": _DECODERS,
-    "model": _MODELS,
-}
-_OF_PIECES: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
-    "normalizer": {"Precompiled": _short_rows},
-    "pre_tokenizer": {"Metaspace": _one_letter},
-    "decoder": {
-        "ByteFallback": _always,
-        "Fuse": _always,
-        "Metaspace": _one_letter,
-        "Replace": _no_growth,
-        "Strip": _always,
-    },
-    "model": {"Unigram": _unigram_rows},
-}
-"""What SentencePiece's have besides."""
+"""Whether the settings of a part are harmless, where it has some that may not be."""
 
 
 def padded(ids: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
     """Token ids and attention mask, both ``[T, L]``, padded to the longest sentence."""
     import torch
+    from torch.nn.utils.rnn import pad_sequence
 
-    found = torch.full((len(ids), max(len(row) for row in ids)), pad, dtype=torch.long)
-    mask = torch.zeros_like(found)
-    for number, row in enumerate(ids):
-        found[number, : len(row)] = torch.tensor(row)
-        mask[number, : len(row)] = 1
-    return found, mask
+    rows = [torch.tensor(row, dtype=torch.long) for row in ids]
+    mask = [torch.ones(len(row), dtype=torch.long) for row in ids]
+    return pad_sequence(rows, True, pad), pad_sequence(mask, True, 0)

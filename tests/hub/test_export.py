@@ -81,7 +81,7 @@ def test_a_file_that_gives_other_numbers_is_not_kept(model_folder, tmp_path, mon
 
         return run
 
-    form = (".pt2", lambda part, path: path.write_bytes(b""), read, ())
+    form = (".pt2", lambda _, part, path: path.write_bytes(b""), read, ())
     monkeypatch.setitem(exporting.FORMS, "torch-export", form)
     with pytest.raises(UserError, match=rf"does not give what it gives in torch \(.*{name} by"):
         export(model_folder, tmp_path / "out", "torch-export")

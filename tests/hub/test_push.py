@@ -14,7 +14,7 @@ from medclip_debias.cli import run
 from medclip_debias.errors import UserError
 from medclip_debias.hub.card import write_card
 from medclip_debias.hub.public import FILES
-from medclip_debias.hub.push import outgoing, push, staged
+from medclip_debias.hub.push import outgoing, push
 from medclip_debias.models.dual_encoder import DualEncoder
 
 
@@ -100,15 +100,6 @@ def test_what_is_listed_goes_out_without_paths_and_loads_as_the_same_model(folde
     assert there.content_hash == here.content_hash
     assert there.self_test["status"] == here.self_test["status"] == "passed"
     assert there.provenance["data"] == here.provenance["data"]
-
-
-def test_an_older_folder_goes_out_known_to_auto_classes(folder):
-    config = json.loads((folder / "config.json").read_text())
-    del config["model_type"]
-    (folder / "config.json").write_text(json.dumps(config))
-    with staged(folder) as stage:
-        sent = json.loads((stage / "config.json").read_text())
-    assert sent["model_type"] == "medclip_debias"
 
 
 def test_what_cannot_go_out_is_refused_in_a_sentence(folder, hub):

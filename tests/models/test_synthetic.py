@@ -12,7 +12,7 @@ from medclip_debias.models.synthetic import WARNING, synthetic_warning, trained_
     [
         ({"synthetic": True}, True),
         ({"synthetic": False}, False),
-        ({"data": {"kind": "mimic_cxr", "synthetic": True}}, True),  # before the key had its name
+        ({"data": {"kind": "mimic_cxr", "synthetic": True}}, True),
         ({"synthetic": False, "data": {"synthetic": True}}, False),
         ({"synthetic": "unknown"}, "unknown"),
         ({"synthetic": None, "data": "mimic_cxr"}, "unknown"),
