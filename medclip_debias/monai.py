@@ -27,9 +27,9 @@ from medclip_debias.data.synthetic import in_phantom
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.classification import sigmoid
 from medclip_debias.evaluation.zero_shot import prompt_differences
+from medclip_debias.front.images import warn
 from medclip_debias.front.model import Model, SyntheticModelWarning, load
 from medclip_debias.front.prompts import PromptsLike, asked_classes
-from medclip_debias.front.saying import warn
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.synthetic import synthetic_warning

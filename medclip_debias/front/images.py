@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
-from medclip_debias.config import WindowPolicy
+from medclip_debias.config import PrepareSettings, WindowPolicy
 from medclip_debias.data.images.files import check_visible, radiograph_of, read_radiograph
 from medclip_debias.data.images.radiograph import Radiograph, check_size
 from medclip_debias.data.images.raster import grey_values, luminance
+from medclip_debias.data.images.square import prepare_image
 from medclip_debias.data.synthetic import in_phantom
-from medclip_debias.errors import UserError
-from medclip_debias.front.saying import warn
+from medclip_debias.errors import ReportedWarning, UserError
 from medclip_debias.grounding.find import find_images
 
 ImageLike: TypeAlias = Any
@@ -84,6 +85,18 @@ class GivenImage:
         found = Radiograph.of(_grey(given, self.spoken, place))
         check_visible(place, found)
         return found
+
+    def prepared(self, settings: PrepareSettings) -> NDArray[np.uint8]:
+        """The square that ``prepare`` stores of it, ``[S, S]``.
+
+        Raises:
+            UserError: as of `read`.
+        """
+        radiograph = self.read(settings.window)
+        try:
+            return prepare_image(radiograph, settings)
+        except UserError as error:
+            raise UserError(f"{self.spoken}: {error}") from error
 
 
 def given_images(images: ImagesLike) -> list[GivenImage]:
@@ -190,3 +203,14 @@ def _grey_of_pillow(image: Pillow.Image, spoken: str, place: Path) -> NDArray[An
     # Pillow's decoders raise almost anything on damaged input, also struct.error, SyntaxError.
     except Exception as error:
         raise UserError(f"{spoken}: the image is truncated or damaged; copy it again.") from error
+
+
+def warn(sentence: str, category: type[Warning] = ReportedWarning) -> None:
+    """Warn of ``sentence`` at the user's own line, the nearest outside of the package."""
+    package = __name__.partition(".")[0]
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] != package:
+            break
+        level, frame = level + 1, frame.f_back
+    warnings.warn(sentence, category, stacklevel=level)

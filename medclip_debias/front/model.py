@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,18 +14,18 @@ from numpy.typing import NDArray
 
 from medclip_debias.config import Preprocessing
 from medclip_debias.data.images.radiograph import Radiograph
-from medclip_debias.data.images.square import prepare_image
 from medclip_debias.data.prompts import PromptSet
 from medclip_debias.errors import ReportedWarning, UserError
 from medclip_debias.evaluation.archives import archive_name, trained_on
 from medclip_debias.evaluation.classification import sigmoid
+from medclip_debias.evaluation.decisions.calibration import Calibration
 from medclip_debias.evaluation.decisions.options import PrevalenceLike
 from medclip_debias.evaluation.prompt_checks import unsaid_prompts, unsaid_warning
 from medclip_debias.evaluation.zero_shot import prompt_differences
-from medclip_debias.front.decided import CalibrationLike, Decided, read_calibration
-from medclip_debias.front.images import GivenImage, ImageLike, ImagesLike, given_images
+from medclip_debias.front.calibrated import CalibrationLike, ClassDecisions, decide
+from medclip_debias.front.heatmaps import Heatmaps
+from medclip_debias.front.images import GivenImage, ImageLike, ImagesLike, given_images, warn
 from medclip_debias.front.prompts import PromptsLike, asked_classes
-from medclip_debias.front.saying import warn
 from medclip_debias.grounding.ground import ground_image
 from medclip_debias.grounding.regions import boxes_of_share
 from medclip_debias.grounding.saliency import with_maps
@@ -38,7 +37,6 @@ from medclip_debias.models.device import best_device
 from medclip_debias.models.downloaded import model_folder
 from medclip_debias.models.expected_images import expected_images
 from medclip_debias.models.finite import finite
-from medclip_debias.models.interface import MapKind
 from medclip_debias.models.load import load_model
 from medclip_debias.models.sentences import one_vector
 from medclip_debias.models.synthetic import synthetic_warning
@@ -77,47 +75,6 @@ def load(folder: Path | str, device: str = "auto", *, online: bool = False) -> M
         folder = model_folder(name, local_files_only=False)
     expected_images(folder)  # has the better words for a folder that holds no model
     return Model(load_model(folder, best_device(device)), str(folder))
-
-
-@dataclass(frozen=True, eq=False)
-class Heatmaps:
-    """Where sentences are seen on one radiograph.
-
-    Attributes:
-        values: float32 ``[T, H, W]``, at the pixels of the original; NaN where the model saw
-            nothing. Of `kind`.
-        sentences: the T sentences.
-        scores: float32 ``[T]``, the whole image's score of each sentence, in [-1, 1].
-        kind: ``cosine``, of the region at a pixel with the sentence, in [-1, 1];
-            ``attention``, shares of it, in [0, 1]; or the method, ``gradcam`` (0 or more) or
-            ``occlusion`` (how far the score falls).
-        limits: lowest and highest value of all T maps: colours that run between them can be
-            compared from sentence to sentence. A map of a finding that is absent has a brightest
-            place, too, so read a map beside that of the opposite sentence, and with its score.
-        image: uint8 ``[H, W]``, the radiograph in the grey levels that the model's images have.
-    """
-
-    values: NDArray[np.float32]
-    sentences: tuple[str, ...]
-    scores: NDArray[np.float32]
-    kind: MapKind
-    limits: tuple[float, float]
-    image: NDArray[np.uint8]
-
-    def __len__(self) -> int:
-        return len(self.sentences)
-
-    def __getitem__(self, sentence: str | int) -> NDArray[np.float32]:
-        """The map ``[H, W]`` of a sentence, or of its number.
-
-        Raises:
-            KeyError: it was not asked for.
-        """
-        if isinstance(sentence, int):
-            return self.values[sentence]
-        if sentence.strip() not in self.sentences:
-            raise KeyError("there is no map of this sentence; see `sentences`")
-        return self.values[self.sentences.index(sentence.strip())]
 
 
 class Model:
@@ -224,9 +181,10 @@ class Model:
         if calibration is not None:
             if scale is not None:
                 raise UserError("a calibration has its own scale; give one of the two.")
-            found = self._decided(images, prompts, calibration, prevalence, batch_size)
-            columns = {name: sigmoid(each.logits) for name, each in found.items()}
-            return pd.DataFrame(columns, index=found.index).rename_axis(columns="class")
+            about = calibration, prompts, prevalence, None
+            decisions, index = self._decisions(images, *about, batch_size)
+            columns = {name: each.probability for name, each in decisions.items()}
+            return pd.DataFrame(columns, index=index).rename_axis(columns="class")
         if prevalence != "validation":
             raise UserError("a prevalence needs a calibration; give calibration=FILE, too.")
         asked = asked_classes(prompts, self.network.prompts)
@@ -290,39 +248,40 @@ class Model:
         """
         if coverage is not None and not 0.5 <= coverage < 1:
             raise UserError(f"coverage must be at least 0.5 and below 1, got {coverage}.")
-        found = self._decided(images, prompts, calibration, prevalence, batch_size)
-        parts = [
-            pd.DataFrame(
-                {
-                    "image": found.index,
-                    "class": name,
-                    "probability": sigmoid(each.logits),
-                    "answer": each.answers(found.calibration, coverage),
-                    "prevalence": each.prevalence,
-                }
-            )
-            for name, each in found.items()
+        about = calibration, prompts, prevalence, coverage
+        decisions, index = self._decisions(images, *about, batch_size)
+        tables = [
+            pd.DataFrame({"image": index, "class": name, **vars(each)})
+            for name, each in decisions.items()
         ]
-        return pd.concat(parts, ignore_index=True)
+        return pd.concat(tables, ignore_index=True)
 
-    def _decided(
+    def _decisions(
         self,
         images: ImagesLike,
-        prompts: PromptsLike,
         calibration: CalibrationLike,
+        prompts: PromptsLike,
         prevalence: PrevalenceLike,
+        coverage: float | None,
         batch_size: int,
-    ) -> Decided:
-        kept, where = read_calibration(calibration)
-        asked = kept.prompts if prompts is None else asked_classes(prompts, self.network.prompts)
-        if not isinstance(asked, PromptSet):
-            raise UserError("a calibration is of classes with two sides; give no bare sentences.")
-        kept.check(where, self.network.content_hash, asked)
-        for sentence in kept.warnings:
+    ) -> tuple[dict[str, ClassDecisions], pd.Index]:
+        where = "calibration"
+        if not isinstance(calibration, Calibration):
+            where, calibration = str(calibration), Calibration.read(calibration)
+        asked = calibration.prompts
+        if prompts is not None:
+            chosen = asked_classes(prompts, self.network.prompts)
+            if not isinstance(chosen, PromptSet):
+                raise UserError(
+                    "a calibration is of classes with two sides; give no bare sentences."
+                )
+            asked = chosen
+        calibration.check(where, self.network.content_hash, asked)
+        for sentence in calibration.warnings:
             warn(f"{where}: {sentence}")
         scores = self.scores(images, asked.texts, batch_size=batch_size)
         differences = prompt_differences(scores.to_numpy(dtype=np.float64), asked)
-        return Decided.of(kept, where, differences, prevalence, scores.index)
+        return decide(calibration, where, differences, prevalence, coverage), scores.index
 
     def scores(
         self, images: ImagesLike, texts: str | Sequence[str], *, batch_size: int = _BATCH
@@ -502,19 +461,12 @@ class Model:
             raise UserError(f"batch_size must be at least 1, got {batch_size}.")
         left = iter(given)
         while batch := list(islice(left, batch_size)):
-            squares = np.stack([self._square(image) for image in batch])
+            settings = self.preprocessing.prepare
+            squares = np.stack([image.prepared(settings) for image in batch])
             self._tell_synthetic(batch)
             with torch.inference_mode():
                 features = self.network.encode_images(torch.from_numpy(squares))
             yield features
-
-    def _square(self, image: GivenImage) -> NDArray[np.uint8]:
-        settings = self.preprocessing.prepare
-        radiograph: Radiograph = image.read(settings.window)
-        try:
-            return prepare_image(radiograph, settings)
-        except UserError as error:
-            raise UserError(f"{image.spoken}: {error}") from error
 
     def _tell_cut(self, sentences: Sequence[str]) -> None:
         for line in cut_notes(self.network, sentences):

@@ -28,7 +28,6 @@ from transformers import (
 from transformers.utils import ModelOutput
 
 from medclip_debias.config import ModelSettings, Preprocessing, validate
-from medclip_debias.data.images.square import prepare_image
 from medclip_debias.errors import UserError
 from medclip_debias.files import write_json
 from medclip_debias.front.images import ImagesLike, given_images
@@ -219,13 +218,7 @@ class MedClipDebiasImageProcessor(BaseImageProcessor):
             UserError: an image cannot be used.
         """
         settings = self.preprocessing.prepare
-        squares = []
-        for image in given_images(images):
-            radiograph = image.read(settings.window)
-            try:
-                squares.append(prepare_image(radiograph, settings))
-            except UserError as error:
-                raise UserError(f"{image.spoken}: {error}") from error
+        squares = [image.prepared(settings) for image in given_images(images)]
         shape = (len(squares), settings.size, settings.size)
         stacked = np.stack(squares) if squares else np.zeros(shape, dtype=np.uint8)
         return BatchFeature({"pixel_values": stacked}, tensor_type=return_tensors)

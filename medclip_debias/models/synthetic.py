@@ -12,7 +12,7 @@ WARNING = (
 
 
 def trained_on_synthetic(provenance: Mapping[str, Any]) -> bool | Literal["unknown"]:
-    """What a model's provenance says of the images it was trained on: ``synthetic``, or of its ``data``.
+    """What a provenance says of the images, in ``synthetic`` or as ``data.synthetic``.
 
     >>> trained_on_synthetic({"synthetic": True}), trained_on_synthetic({"steps": 5})
     (True, 'unknown')
