@@ -64,7 +64,7 @@ def test_a_scale_driven_to_its_cap_comes_back_on_noisy_data(initial):
 
 @pytest.mark.parametrize("stored", [math.log(100.0), 7.0, -2.0])
 def test_a_stored_scale_at_or_beyond_a_bound_still_learns(stored):
-    """What an older checkpoint may hold, before any step."""
+    """As a caller may set it, before any step."""
     similarity = Similarity(SimilaritySettings(), dim=4)
     similarity.log_scale.data.fill_(stored)
     noisy = stored > 0  # of little use above, of great use below

@@ -101,7 +101,10 @@ class CachedGradients:
             FloatingPointError: similarities are no numbers.
         """
         parts = self._micro_batches(batch, words)
-        masked_tokens = self._masked_tokens(parts)
+        masked_tokens = None  # in the batch of all processes
+        if self.masked_lm is not None:
+            count = sum(len(part.masked.targets) for part in parts if part.masked is not None)
+            masked_tokens = total(count, self.ranks, self.model.device)
         scaler = self.precision.scaler
         if len(parts) == 1:
             with remembering(self.norms):
@@ -148,13 +151,6 @@ class CachedGradients:
                 masked = self.masked_lm.mask(self.model, ids, np.random.default_rng([_MASK, seed]))
             parts.append(MicroBatch(part, ids, seed, masked))
         return parts
-
-    def _masked_tokens(self, parts: list[MicroBatch]) -> float | None:
-        """Number of masked tokens in the batch of all processes."""
-        if self.masked_lm is None:
-            return None
-        count = sum(len(part.masked.targets) for part in parts if part.masked is not None)
-        return total(count, self.ranks, self.model.device)
 
     def _encode(
         self, part: MicroBatch, masked_tokens: float | None

@@ -70,7 +70,10 @@ def locked(out: Path) -> Iterator[None]:
         finally:
             lock.release()
         return
-    _write(path)
+    holder = Holder(os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
+    with suppress(OSError), path.open("r+", encoding="utf-8") as stream:
+        stream.write(json.dumps(asdict(holder)) + "\n")
+        stream.truncate()
     try:
         yield
     finally:
@@ -94,13 +97,6 @@ def holder_of(out: Path) -> Holder | None:
         return None
     lock.release()
     return None
-
-
-def _write(path: Path) -> None:
-    holder = Holder(os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
-    with suppress(OSError), path.open("r+", encoding="utf-8") as stream:
-        stream.write(json.dumps(asdict(holder)) + "\n")
-        stream.truncate()
 
 
 def _read(path: Path) -> Holder | None:

@@ -60,23 +60,25 @@ class StopSignals:
         self._owner = os.getpid()
         self._before: dict[signal.Signals, Any] = {}
 
-    def _note(self, number: int, _: FrameType | None) -> None:
+    def _handle(self, number: int, _: FrameType | None) -> None:
         if os.getpid() != self._owner:
             return
         if number == signal.SIGHUP:
-            _let_go_of_closed_terminals()
+            _detach_closed_terminals()
         # The agent of torchrun hands on the Ctrl-C that its processes have heard already.
         elif number == signal.SIGINT and self.name is not None and "RANK" not in os.environ:
             raise KeyboardInterrupt
         self.name = signal.Signals(number).name
         if self.at_once:
-            self._leave()
+            self._exit()
         elif number == signal.SIGINT and os.isatty(2):
-            tell("stops after this step and the next, and saves; Ctrl-C again ends it at once.")
+            write_sentence(
+                "stops after this step and the next, and saves; Ctrl-C again ends it at once."
+            )
 
-    def _leave(self) -> None:
+    def _exit(self) -> None:
         if is_first_process():
-            tell(before_the_first_step(self.name))
+            write_sentence(before_the_first_step(self.name))
         os._exit(_code(self.name))
 
     def listen(self) -> None:
@@ -85,7 +87,7 @@ class StopSignals:
             for number in _SIGNALS:
                 if number in _IGNORABLE and signal.getsignal(number) == signal.SIG_IGN:
                     continue
-                self._before[number] = signal.signal(number, self._note)
+                self._before[number] = signal.signal(number, self._handle)
         except ValueError:  # not in the main thread: whoever runs us there stops us otherwise
             pass
 
@@ -100,7 +102,7 @@ def _code(name: str | None) -> int:
     return INTERRUPTED if name == "SIGINT" else EXIT_CODE
 
 
-def _let_go_of_closed_terminals() -> None:
+def _detach_closed_terminals() -> None:
     """Send what is written to a terminal that is gone to nowhere, as it would be an error."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
@@ -168,7 +170,7 @@ def is_first_process() -> bool:
     return env.get("RANK", env.get("SLURM_PROCID", "0") if several else "0") == "0"
 
 
-def tell(sentence: str) -> None:
+def write_sentence(sentence: str) -> None:
     """Say a sentence from wherever a process is about to end, whatever its streams are doing."""
     shown = "\x1b[?25h" if os.isatty(2) else ""  # a progress bar may have hidden the cursor
     with suppress(OSError):

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from medclip_debias.errors import EXIT_CODE
-from medclip_debias.training.signals import tell
+from medclip_debias.training.signals import write_sentence
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -155,7 +155,7 @@ class StallTimer:
             reason = _REASONS["others" if several and phase == "step" else phase]
             of = f" of process {self.rank}" if several else ""
             span = f"for {self.minutes:g} minutes (train.stall_minutes)"
-            tell(f"{reason.format(of=of, span=span)} {_AGAIN}")
+            write_sentence(f"{reason.format(of=of, span=span)} {_AGAIN}")
         if os.environ.get("MEDCLIP_DEBIAS_DEBUG"):
             faulthandler.dump_traceback()
         for child in multiprocessing.active_children():

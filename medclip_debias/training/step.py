@@ -201,13 +201,25 @@ class Trainer:
         self.parameters = trained(self.optimizer)
         self.precision = Precision(train.precision, self.device)
         arrange(self.model, train)
+        run = RunData(
+            self.objective,
+            self.loss_settings,
+            prepared=self.prepared,
+            studies=self.studies,
+            text_folder=settings.model.text_folder,
+            max_tokens=self.model.max_tokens,
+            device=self.device,
+            where=self.where,
+            model=self.model,
+            several_views=train.views_per_study > 1,
+        )
         tokens = self.model.token_ids(self.studies.texts)
         self.cached = CachedGradients(
             train,
             model=self.model,
             objective=self.objective,
             masked_lm=self.masked_lm,
-            fields=self._fields(),
+            fields=BatchFields(run),
             tokens=tokens,
             norms=self.norms,
             precision=self.precision,
@@ -236,21 +248,6 @@ class Trainer:
                 "folder holds; with model.start_from choose a loss without it."
             )
         return MaskedLMTerm(term, folder, self.model)
-
-    def _fields(self) -> BatchFields:
-        run = RunData(
-            self.objective,
-            self.loss_settings,
-            prepared=self.prepared,
-            studies=self.studies,
-            text_folder=self.settings.model.text_folder,
-            max_tokens=self.model.max_tokens,
-            device=self.device,
-            where=self.where,
-            model=self.model,
-            several_views=self.settings.train.views_per_study > 1,
-        )
-        return BatchFields(run)
 
     def _stored(self, tokens: list[list[int]]) -> FeatureCache | None:
         """Features of frozen encoders, written first where they are missing."""

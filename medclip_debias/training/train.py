@@ -201,7 +201,9 @@ def train(
                     try:
                         losses = trainer.step(step, batch, stop=signals.name is not None)
                     except UserError as error:
-                        raise UserError(f"{error}{_last_checkpoint(out)}") from error
+                        last = checkpoints(out / "checkpoints")[-1:]
+                        hint = f" The last good checkpoint is {last[0]}." if last else ""
+                        raise UserError(f"{error}{hint}") from error
                     state.window.add(losses)
                     done = step + 1
                     is_over = done == options.steps
@@ -221,7 +223,9 @@ def train(
                             stall.enter("files")
                             log.write_validation(done, metrics, state.best)
                             if is_best:
-                                _save_best(trainer, done)
+                                weights = {"model": trainer.result.state_dict(), "step": done}
+                                path = best_path(out / "checkpoints", done)
+                                save_state(path, weights | bond(trainer))
                         is_stopped |= was_signalled
                         is_over |= state.best.gives_up
 
@@ -352,11 +356,6 @@ def _name_of(signals: StopSignals) -> str:
     return signals.name or "a signal to another process"
 
 
-def _last_checkpoint(out: Path) -> str:
-    paths = checkpoints(out / "checkpoints")
-    return f" The last good checkpoint is {paths[-1]}." if paths else ""
-
-
 def _log_row(trainer: Trainer, state: RunState, log: RunLog | None, pace: Pace, done: int) -> None:
     """Write the means since the last row."""
     means = state.window.means()
@@ -382,11 +381,6 @@ def _validate(
         trainer.train_mode()
     metrics, is_stopped = share_from_first((metrics, signals.name is not None), trainer.ranks)
     return metrics, is_stopped
-
-
-def _save_best(trainer: Trainer, done: int) -> None:
-    path = best_path(trainer.settings.out / "checkpoints", done)
-    save_state(path, {"model": trainer.result.state_dict(), "step": done} | bond(trainer))
 
 
 def _save_checkpoint(trainer: Trainer, state: RunState, done: int) -> None:
