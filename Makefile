@@ -1,4 +1,5 @@
 # On a fresh machine: `make demo`, `make openi DATA=FOLDER` (docs/openi.md), `make test`, `make docs`.
+# `make real DATA=FOLDER` does several archives together (docs/real.md; REAL=--quick is short).
 # Each builds .venv itself. `make demo DEMO=--quick` takes a minute and shows that everything runs.
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ STAMP  := $(VENV)/.installed
 # compiles torch and transformers anew, which is longer than all else that their import does.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo openi test check unit wheel-check newcomer short dist docs format clean
+.PHONY: demo openi real test check unit wheel-check newcomer short dist docs format clean
 
 demo: $(STAMP)
 	$(BIN)/medclip-debias demo --out runs/demo $(DEMO)
@@ -19,6 +20,10 @@ demo: $(STAMP)
 openi: $(STAMP)
 	@test -n "$(DATA)" || { echo "Say where Open-i is: make openi DATA=/path/to/openi"; exit 1; }
 	$(BIN)/python scripts/openi.py "$(DATA)" --out runs/openi
+
+real: $(STAMP)
+	@test -n "$(DATA)" || { echo "Say where the archives are: make real DATA=/path/to/archives"; exit 1; }
+	$(BIN)/python scripts/real_job.py "$(DATA)" --out runs/real $(REAL)
 
 # The short ones in turn beside the long one, whose tests wait for processes one second in seven:
 # they take those seconds, and few others, so that nothing is left to do alone at the end.

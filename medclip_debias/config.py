@@ -175,12 +175,13 @@ class Preprocessing(Settings):
 class SetSettings(Settings):
     """One of several prepared sets that a run learns from together (docs/training.md).
 
-    ``weight``: its share of every batch is its weight over the sum of all. ``patients``: sets of
-    one name here share patient ids; by default those of the same archive do.
+    ``weight``: its share of every batch is its weight over the sum of all; with 0 nothing is
+    learned from it, but its patients count. ``patients``: sets of one name here share patient ids;
+    by default those of the same archive do.
     """
 
     path: Path
-    weight: float = Field(1.0, gt=0)
+    weight: float = Field(1.0, ge=0)
     patients: str | None = Field(None, min_length=1)
 
     @model_validator(mode="before")

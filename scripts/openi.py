@@ -29,7 +29,9 @@ LEAST = 5
 """Images with and without a class that its AUC needs: with fewer the interval is all there is."""
 
 
-def judged_classes(prepared: Path, split: str = "test", least: int = LEAST) -> list[str]:
+def judged_classes(
+    prepared: Path, split: str = "test", least: int = LEAST, prompts: str = "openi"
+) -> list[str]:
     """Return the classes of the prompt set that enough images of a split have and have not.
 
     What is left out is printed with its counts.
@@ -41,7 +43,10 @@ def judged_classes(prepared: Path, split: str = "test", least: int = LEAST) -> l
     studies = data.studies.drop_duplicates("study_id").set_index("study_id")
     of_image = studies.reindex(data.images["study_id"][data.images["split"] == split])
     kept, left_out = [], []
-    for name in load_prompts("openi").classes:
+    for name in load_prompts(prompts).classes:
+        if name not in of_image:
+            left_out.append(f"{name} (no column)")
+            continue
         present, absent = (int((of_image[name] == value).sum()) for value in (1, 0))
         if min(present, absent) >= least:
             kept.append(name)
@@ -52,7 +57,9 @@ def judged_classes(prepared: Path, split: str = "test", least: int = LEAST) -> l
             f"{prepared}: no class has {least} {split} images with and {least} without it; give a"
             " larger set or another --least."
         )
-    print(f"# {len(kept)} classes are judged; too few {split} images: {', '.join(left_out)}")
+    print(
+        f"# {len(kept)} classes are judged; too few {split} images: {', '.join(left_out) or 'none'}"
+    )
     return kept
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import DATA, AsJson, app, progress, show
+from medclip_debias.cli.common import DATA, AsJson, Cluster, app, progress, show
 
 
 @app.command(rich_help_panel=DATA, example="claims data/prepared --lexicon english")
@@ -19,11 +19,12 @@ def claims(
     table: Annotated[
         Path | None, typer.Option(help="Claims that another program read (CSV or Parquet).")
     ] = None,
+    cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
     """Store which findings every distinct sentence claims: present, absent, where, how sure."""
     from medclip_debias.data.text.claims.table import FILE, claim_set
 
     with progress("Sentences") as advance:
-        found = claim_set(prepared, lexicon, table, advance)
+        found = claim_set(prepared, lexicon, table, advance, cluster)
     show({"claims": str(prepared / FILE), **found}, as_json)

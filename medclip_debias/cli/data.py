@@ -11,6 +11,7 @@ import typer
 from medclip_debias.cli.common import (
     DATA,
     AsJson,
+    Cluster,
     Overwrite,
     Seed,
     app,
@@ -80,7 +81,7 @@ def _list_sources(asked: bool) -> None:
         "Which images": "views blank_view multi_view without_sentence seed",
         "Reports and labels": "reports report_settings language labels label_sentences phrases",
         "Splits": "split_seed split_file all_test",
-        "The source, and how to work": "_sources kind tables text_only shard workers update"
+        "The source, and how to work": "_sources kind tables text_only shard workers cluster update"
         " overwrite",
     },
 )
@@ -179,6 +180,7 @@ def prepare(
         ),
     ] = False,
     workers: Annotated[int | None, typer.Option(help="Processes; default all cores.")] = None,
+    cluster: Cluster = None,
     update: Annotated[
         bool, typer.Option("--update", help="Add what is new in the source to the set at OUT.")
     ] = False,
@@ -219,6 +221,7 @@ def prepare(
             label_sentences=label_sentences,
         ),
         "workers": workers,
+        "cluster": cluster,
         "say": None if as_json else note,
         "overwrite": overwrite,
     }

@@ -10,6 +10,7 @@ import typer
 from medclip_debias.cli.common import (
     TRAINING,
     AsJson,
+    Cluster,
     Loss,
     RunFile,
     app,
@@ -71,6 +72,7 @@ def score(
     language_model: Annotated[
         Path, typer.Option("--language-model", help="BERT or CXR-BERT folder.")
     ],
+    cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
     """Store the log probability of every distinct sentence under a language model."""
@@ -79,7 +81,7 @@ def score(
 
     data = PreparedSet.open(prepared)
     with progress("Masked tokens") as advance:
-        figures = score_prepared(data, language_model, progress=advance)
+        figures = score_prepared(data, language_model, progress=advance, cluster=cluster)
     show({"scores": str(prepared / "scores.parquet"), **figures}, as_json)
 
 

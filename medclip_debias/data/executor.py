@@ -40,7 +40,8 @@ TIMEOUT = 30.0
 PATIENCE = 300.0
 """Seconds without any worker after which a cluster is given up."""
 _AGAIN = "what is done is kept: run the same command again to resume"
-_started: set[tuple[str, str, str]] = set()
+_started: tuple[Any, ...] | None = None
+"""What was started last in this worker: another command's pieces may come in between."""
 
 
 class ClusterSettings(Settings):
@@ -74,7 +75,8 @@ def map_pieces(
         workers: processes of this machine; 1 works in this one. Not for a cluster.
         cluster: None for this machine; the address of a Dask scheduler (``tcp://HOST:8786``); or
             a YAML file with `ClusterSettings`, or its name.
-        start: called once in each process before its first piece.
+        start: called in each process before its first piece (on a cluster also after pieces of
+            another command, whose start may have set other things).
         start_args: its arguments.
 
     Raises:
@@ -185,6 +187,7 @@ def _run(
     job: tuple[str, str, Callable[[T], R], Callable[..., None] | None, tuple[Any, ...], T],
 ) -> R:
     """One piece, in a worker of the same version, from the folder of the command."""
+    global _started
     version, folder, function, start, start_args, piece = job
     if version != __version__:
         raise UserError(
@@ -198,9 +201,8 @@ def _run(
             f"{folder}: a worker does not see this folder ({type(error).__name__}); it must be on"
             " a disk that all machines share."
         ) from None
-    if start is not None:
-        name = start.__module__, start.__qualname__, repr(start_args)
-        if name not in _started:
-            start(*start_args)
-            _started.add(name)
+    if start is not None and _started != (start, start_args):
+        _started = None
+        start(*start_args)
+        _started = start, start_args
     return function(piece)

@@ -63,6 +63,8 @@ class JointSet(PreparedSet):
     def __init__(self, sets: Sequence[SetSettings]) -> None:
         self._parts = [PreparedSet.open(each.path) for each in sets]
         self.weights = [each.weight for each in sets]
+        if not any(self.weights):
+            raise UserError("every prepared set has weight 0; give one a weight above 0.")
         first = self._parts[0]
         for number, part in enumerate(self._parts):
             if part.settings != first.settings:

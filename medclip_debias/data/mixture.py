@@ -24,7 +24,7 @@ class Mixture:
 
     Args:
         sets: the studies of each set, as numbers.
-        weights: of each set, above 0.
+        weights: of each set, 0 or more, and not all 0.
         batch_size: B.
         seed: decides, with the step, everything.
         names: of the sets, for messages.

@@ -6,7 +6,8 @@ never masked and not scored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from torch import Tensor
 
 from medclip_debias.models.text_encoder import SentenceTokenizer
 
+Group = Sequence[tuple[int, ...]]
+"""Sentences of one length, as numbers of tokens."""
 
-@torch.inference_mode()
+
 def pseudo_log_likelihood(
     model: Any,
     tokenizer: SentenceTokenizer,
@@ -26,6 +29,7 @@ def pseudo_log_likelihood(
     *,
     tokens_per_batch: int = 16384,
     progress: Callable[[int, int], None] | None = None,
+    over: Callable[[Iterable[Group]], Iterable[list[float]]] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Score sentences; each distinct sequence of tokens is scored once.
 
@@ -38,6 +42,7 @@ def pseudo_log_likelihood(
         sentences: any number; longer ones are cut to what the model reads.
         tokens_per_batch: bound on memory.
         progress: called with the masked tokens done and to do.
+        over: gives `group_scores` of each group, in order; by default here, one after the other.
 
     Returns:
         Log probabilities in nats ``[S]`` (0 for an empty sentence) and scored tokens ``[S]``.
@@ -48,25 +53,26 @@ def pseudo_log_likelihood(
     for ids in dict.fromkeys(encoded):
         by_length.setdefault(len(ids), []).append(ids)
     total = sum((length - 2) * len(group) for length, group in by_length.items())
-    scores: dict[tuple[int, ...], float] = {}
+    scores: dict[tuple[int, ...], float] = dict.fromkeys(by_length.pop(2, ()), 0.0)
+    groups = [
+        list(group[start : start + step])
+        for length, group in sorted(by_length.items())
+        for step in [max(1, tokens_per_batch // (length * (length - 2)))]
+        for start in range(0, len(group), step)
+    ]
     done = 0
-    for length, group in sorted(by_length.items()):
-        scored = length - 2
-        if scored == 0:
-            scores.update(dict.fromkeys(group, 0.0))
-            continue
-        step = max(1, tokens_per_batch // (length * scored))
-        for start in range(0, len(group), step):
-            part = group[start : start + step]
-            scores.update(zip(part, _score(model, tokenizer.mask_id, part), strict=True))
-            done += scored * len(part)
-            if progress:
-                progress(done, total)
+    of_groups = over or partial(map, partial(group_scores, model, tokenizer.mask_id))
+    for group, found in zip(groups, of_groups(groups), strict=True):
+        scores.update(zip(group, found, strict=True))
+        done += (len(group[0]) - 2) * len(group)
+        if progress:
+            progress(done, total)
     values = np.array([scores[ids] for ids in encoded], dtype=np.float64)
     return values, np.array([len(ids) - 2 for ids in encoded], dtype=np.int64)
 
 
-def _score(model: Any, mask_id: int, group: Sequence[tuple[int, ...]]) -> list[float]:
+@torch.inference_mode()
+def group_scores(model: Any, mask_id: int, group: Group) -> list[float]:
     """Scores of sentences of one length, each with every inner token masked in turn."""
     device = next(model.parameters()).device
     ids = torch.tensor(group, device=device)

@@ -106,7 +106,7 @@ def test_the_settings_of_a_file_name_the_sets(tmp_path):
     assert str(load_run(file, ["prepared=runs/c"]).prepared) == "runs/c"
     for wrong, sentence in (
         ("[{path: a, wieght: 2}]", r"unknown setting 'prepared.0.wieght' \(did you mean 'weight'"),
-        ("[{path: a, weight: 0}]", "setting 'prepared.0.weight' is wrong: .* greater than 0"),
+        ("[{path: a, weight: -1}]", "setting 'prepared.0.weight' is wrong: .* greater than"),
         ("[]", "setting 'prepared' is wrong"),
     ):
         file.write_text(f"{head}prepared: {wrong}\n")

@@ -17,9 +17,9 @@ from typing import Any
 
 from medclip_debias import __version__
 from medclip_debias.config import json_hash
+from medclip_debias.data.executor import map_pieces
 from medclip_debias.data.layout import pixel_hash
 from medclip_debias.data.parallel import chunks as cut
-from medclip_debias.data.parallel import ordered
 from medclip_debias.files import atomic_file
 
 PREPARE_VERSION = 1
@@ -71,6 +71,7 @@ class Chunks:
         work: Work,
         *,
         workers: int = 1,
+        cluster: str | None = None,
         advance: Callable[[int], None] = lambda _: None,
         start: Callable[..., None] | None = None,
         start_args: tuple[Any, ...] = (),
@@ -86,6 +87,7 @@ class Chunks:
             size: jobs of a chunk.
             work: makes the entries; a function of a module, for it runs in other processes.
             workers: processes.
+            cluster: of `medclip_debias.data.executor.map_pieces`, in the place of processes.
             advance: called with the number of jobs just done.
             start: called once in each process before the first chunk.
             start_args: its arguments.
@@ -100,8 +102,8 @@ class Chunks:
 
         self.folder.mkdir(exist_ok=True)
         make = partial(_make, self, work)
-        for count, was_damaged in ordered(
-            make, named(), workers, start=start, start_args=start_args
+        for count, was_damaged in map_pieces(
+            make, named(), workers, cluster=cluster, start=start, start_args=start_args
         ):
             damaged += was_damaged
             advance(count)

@@ -61,6 +61,7 @@ class Preparation:
         selection: which images and studies are taken.
         reading: how the source is read.
         workers: processes.
+        cluster: of `medclip_debias.data.executor.map_pieces`, in the place of processes.
         progress: called with (done, total).
         say: called with each sentence on what was found.
         plan: what was selected, once `start` or `stamp` was called.
@@ -73,6 +74,7 @@ class Preparation:
     selection: SelectionSettings
     reading: Reading
     workers: int
+    cluster: str | None
     progress: Progress | None
     say: Say | None
     plan: Plan = field(init=False)
@@ -122,7 +124,12 @@ class Preparation:
         def views(images: list[ImageRecord], stamps: Mapping[str, str]) -> dict[str, str]:
             self.total += len(images)
             return read_views(
-                images, stamps, chunks=chunks, workers=self.workers, advance=self._advance
+                images,
+                stamps,
+                chunks=chunks,
+                workers=self.workers,
+                cluster=self.cluster,
+                advance=self._advance,
             )
 
         all_test = self.reading.all_test
@@ -159,6 +166,7 @@ class Preparation:
             _CHUNK_STUDIES,
             _cut_reports,
             workers=self.workers,
+            cluster=self.cluster,
             advance=self._advance,
             start=_start_worker,
             start_args=(self.reading.text, language),
@@ -248,6 +256,7 @@ class Preparation:
             images_of_a_chunk(self.settings.size),
             read_rows,
             workers=self.workers,
+            cluster=self.cluster,
             advance=self._advance,
             start=start_worker,
             start_args=(self.settings, earlier.rows_path if earlier is not None else None),

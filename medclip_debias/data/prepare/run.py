@@ -37,6 +37,7 @@ def prepare(
     selection: SelectionSettings | None = None,
     reading: Reading | None = None,
     workers: int | None = None,
+    cluster: str | None = None,
     progress: Progress | None = None,
     say: Say | None = None,
     overwrite: bool = False,
@@ -54,6 +55,8 @@ def prepare(
         selection: which images and studies are taken.
         reading: how the source is read.
         workers: processes; all processors by default.
+        cluster: in the place of processes (`medclip_debias.data.executor.map_pieces`); its workers
+            see the source and ``out`` under the same paths.
         progress: called with (done, total) as the work proceeds.
         say: called with each sentence on what was found.
         overwrite: replace the prepared set at ``out``.
@@ -64,7 +67,9 @@ def prepare(
     """
     out, replaced = Path(out), overwrite or update
     how = (settings, selection or SelectionSettings(), reading or Reading())
-    run, finished = _open(Path(source_path), out, replaced, how, None, workers, progress, say)
+    run, finished = _open(
+        Path(source_path), out, replaced, how, None, workers, cluster, progress, say
+    )
     if finished:
         read_secret(out)
         return PreparedSet.open(out)
@@ -90,6 +95,7 @@ def prepare_part(
     selection: SelectionSettings | None = None,
     reading: Reading | None = None,
     workers: int | None = None,
+    cluster: str | None = None,
     progress: Progress | None = None,
     say: Say | None = None,
     overwrite: bool = False,
@@ -105,6 +111,7 @@ def prepare_part(
         selection: which images and studies are taken.
         reading: how the source is read.
         workers: processes.
+        cluster: in the place of processes.
         progress: called with (done, total).
         say: called with each sentence on what was found.
         overwrite: replace the part at ``out``.
@@ -122,7 +129,9 @@ def prepare_part(
             "--update and --shard do not go together; run --update on the merged set instead."
         )
     how = (settings, selection or SelectionSettings(), reading or Reading())
-    run, finished = _open(Path(source_path), out, overwrite, how, number, workers, progress, say)
+    run, finished = _open(
+        Path(source_path), out, overwrite, how, number, workers, cluster, progress, say
+    )
     if finished:
         return shards.counts_of(out)
     with making(out, part=True) as work:
@@ -151,6 +160,7 @@ def _open(
     how: tuple[PrepareSettings, SelectionSettings, Reading],
     shard: tuple[int, int] | None,
     workers: int | None,
+    cluster: str | None,
     progress: Progress | None,
     say: Say | None,
 ) -> tuple[Preparation, bool]:
@@ -162,7 +172,7 @@ def _open(
         check_free(out, replaced)
     with _listing_missing(out):
         run = Preparation(
-            how[2].source(source_path), source_path, *how, workers or cpus(), progress, say
+            how[2].source(source_path), source_path, *how, workers or cpus(), cluster, progress, say
         )
     if again:
         shards.check_unchanged(out, run.stamp(shard or (1, 1)))

@@ -6,6 +6,7 @@ Only the header is read, over processes, in chunks: a run that is resumed reads 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from medclip_debias.data.images.headers import view_position
 from medclip_debias.data.prepare.chunks import Chunks, Entry, Job
@@ -23,6 +24,7 @@ def read_views(
     *,
     chunks: Chunks | None = None,
     workers: int = 1,
+    cluster: str | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> dict[str, str]:
     """Return the view position of each image by its id, ``""`` where the header has none.
@@ -32,12 +34,14 @@ def read_views(
         stamps: size and time of change of each file by image id; another stamp, another reading.
         chunks: where results are kept for a run that is resumed.
         workers: processes.
+        cluster: as for `Chunks.make`.
         advance: called with the number of headers just read.
     """
     if chunks is None:
         return {image.image_id: view_position(image.path) for image in images}
     jobs = (([image.image_id, stamps[image.image_id]], image.path) for image in images)
-    names, _ = chunks.make("views", None, jobs, _CHUNK, _read, workers=workers, advance=advance)
+    how: dict[str, Any] = {"workers": workers, "cluster": cluster, "advance": advance}
+    names, _ = chunks.make("views", None, jobs, _CHUNK, _read, **how)
     return {entry["head"][0]: entry["view"] for name in names for entry in chunks.entries(name)}
 
 

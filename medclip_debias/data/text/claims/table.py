@@ -10,15 +10,18 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from medclip_debias.config import json_hash
+from medclip_debias.data.executor import map_pieces
+from medclip_debias.data.parallel import chunks
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.data.text.claims.claim import FIELDS, Claim
+from medclip_debias.data.text.claims.claim import FIELDS, Claim, Parsed
 from medclip_debias.data.text.claims.lexicon import Lexicon, load_lexicon
 from medclip_debias.data.text.claims.rules import RuleParser
 from medclip_debias.errors import UserError, did_you_mean
@@ -54,8 +57,16 @@ def write_claims(
     prepared: PreparedSet,
     parser: RuleParser,
     progress: Callable[[int, int], None] | None = None,
+    cluster: str | None = None,
 ) -> dict[str, Any]:
     """Read the claims of every distinct sentence and store them beside the set, atomically.
+
+    Args:
+        prepared: the set.
+        parser: reads a sentence.
+        progress: called with how many sentences are done, and how many there are.
+        cluster: where sentences are read instead of here
+            (`medclip_debias.data.executor.map_pieces`).
 
     Returns:
         Counts: sentences, those with and without a claim, claims, corrected words.
@@ -63,14 +74,18 @@ def write_claims(
     texts = prepared.texts
     claims: list[tuple[Claim, ...]] = []
     corrected = 0
-    for number, text in enumerate(texts):
-        if progress is not None and number % 256 == 0:
-            progress(number, len(texts))
-        parsed = parser.parse(text)
-        claims.append(parsed.claims)
-        corrected += parsed.corrected
+    pieces = chunks(texts, 256)
+    for parsed in map_pieces(partial(_parsed, parser), pieces, cluster=cluster):
+        claims += [sentence.claims for sentence in parsed]
+        corrected += sum(sentence.corrected for sentence in parsed)
+        if progress is not None:
+            progress(len(claims), len(texts))
     counts = _counts(texts, claims) | {"corrected_words": corrected}
     return _store(prepared, texts, claims, parser.lexicon, parser.name, counts)
+
+
+def _parsed(parser: RuleParser, texts: list[str]) -> list[Parsed]:
+    return [parser.parse(text) for text in texts]
 
 
 def import_claims(
@@ -194,6 +209,7 @@ def claim_set(
     lexicon: Path | str | None = None,
     table: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
+    cluster: str | None = None,
 ) -> dict[str, Any]:
     """What the verb does: read the claims of a set by rules, or take those of a table.
 
@@ -202,6 +218,7 @@ def claim_set(
         lexicon: see `load_lexicon`.
         table: claims that another program read.
         progress: called with how many sentences are done, and how many there are.
+        cluster: where sentences are read instead of here.
 
     Raises:
         UserError: the lexicon or the table does not fit.
@@ -210,7 +227,7 @@ def claim_set(
     words = load_lexicon(lexicon)
     if table is not None:
         return import_claims(prepared, table, words)
-    return write_claims(prepared, RuleParser(words), progress)
+    return write_claims(prepared, RuleParser(words), progress, cluster)
 
 
 def _counts(texts: Sequence[str], claims_of_each: Iterable[Sequence[Claim]]) -> dict[str, int]:

@@ -1,0 +1,334 @@
+"""Several archives of real films in one model: what `make real DATA=FOLDER` runs.
+
+Finds the archives below the folder, prepares each, pretrains an image trunk on all training films
+without labels (SimCLR), trains on reports and on sentences from labels together, and judges each
+archive's test part. Every line that starts with `$` is a command that you can type yourself. Run
+again, it goes on where it stopped; `--fresh` starts over. docs/real.md has every stage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from medclip_debias.cli import run
+from medclip_debias.cli.stages import Stage, run_stages
+from medclip_debias.data.loader import TrainingStudies
+from medclip_debias.data.prompts import packaged_sets
+from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
+from medclip_debias.files import write_json
+from openi import judged_classes
+from real_report import write_report
+
+LANGUAGE_MODEL = ["hidden=64", "heads=2", "layers=2", "vocabulary=2000", "batch_size=64", "lr=3e-3"]
+SHARED_PROMPTS = "chestxray14"
+"""The prompt set by which calibration is compared across archives."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is done.
+
+    Attributes:
+        language_model, pretrain, train: steps.
+        bootstrap: resamples of the intervals.
+        least: images with and without a class that its AUC needs.
+    """
+
+    language_model: int = 2500
+    pretrain: int = 1200
+    train: int = 2500
+    bootstrap: int = 1000
+    least: int = 5
+
+
+QUICK = Plan(language_model=60, pretrain=20, train=40, bootstrap=50)
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An archive that was found.
+
+    Attributes:
+        folder: where it is.
+        name: of its folder.
+        kind: of source.
+        has_test: whether its own split has test images.
+    """
+
+    folder: Path
+    name: str
+    kind: str
+    has_test: bool
+
+    @property
+    def box_files(self) -> Path:
+        """Boxes of other groups on its images: image, source, finding, x, y, width, height."""
+        return self.folder / "boxes.csv"
+
+
+def find_archives(data: Path) -> list[Archive]:
+    """Return the archives in ``data`` and its folders; what is none is printed with the reason.
+
+    Raises:
+        UserError: there is none.
+    """
+    archives = []
+    for folder in [data, *sorted(path for path in data.iterdir() if path.is_dir())]:
+        try:
+            source = detect(folder)
+            splits = Counter(image.split for image in source.images())
+        except UserError as error:
+            if folder != data:
+                print(f"# {folder.name}: left aside ({error})")
+            continue
+        if not splits:
+            print(f"# {folder.name}: left aside (it has no images)")
+            continue
+        archives.append(Archive(folder, folder.name, source.kind, splits["test"] > 0))
+    if not archives:
+        raise UserError(f"{data}: holds no archive that 'prepare' knows; see prepare --sources.")
+    names = ", ".join(f"{archive.name} ({archive.kind})" for archive in archives)
+    print(f"# found {len(archives)} archives: {names}")
+    return archives
+
+
+def weighted_sets(prepared: dict[str, Path], *, text: bool) -> str:
+    """Return the setting ``prepared`` of a run on all sets, as YAML in one line.
+
+    Of image-text batches the archives with reports are half, and those of labels the other half;
+    within these, and in batches of films alone, a set has the share of its training studies. Sets
+    that nothing is trained on have weight 0, so that no other one trains on their patients.
+    """
+    counts, reports = {}, {}
+    for name, path in prepared.items():
+        data = PreparedSet.open(path)
+        try:
+            counts[name] = len(TrainingStudies.of(data, text=text))
+        except UserError:
+            counts[name] = 0
+        reports[name] = not data.sentences["section"].isin(["template", "stated"]).all()
+    halves = {
+        side: sum(n for name, n in counts.items() if reports[name] == side) for side in (0, 1)
+    }
+    both = text and all(halves.values())
+    total = {side: halves[side] if both else sum(counts.values()) for side in (0, 1)}
+    sets = [
+        {"path": str(prepared[name]), "weight": round(count / total[reports[name]], 4)}
+        for name, count in counts.items()
+    ]
+    return json.dumps(sets).replace('"', "")
+
+
+def coco_boxes(archive: Archive, out: Path) -> Iterator[tuple[str, Path]]:
+    """Write the boxes of other groups on an archive's images as COCO files, one a group.
+
+    Yields:
+        Name of the group and the file.
+    """
+    if not archive.box_files.is_file():
+        return
+    from PIL import Image
+
+    from medclip_debias.data.sources.findings import finding_name, finding_sentence
+
+    with archive.box_files.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row.get("source")]
+    places = {path.stem: path for path in archive.folder.rglob("*.jpg")}
+    places |= {path.stem: path for path in archive.folder.rglob("*.png")}
+    for group in sorted({row["source"] for row in rows}):
+        images: dict[str, dict[str, Any]] = {}
+        categories: dict[str, int] = {}
+        annotations = []
+        for row in rows:
+            stem = Path(row["image"]).stem
+            if row["source"] != group or stem not in places:
+                continue
+            if stem not in images:
+                with Image.open(places[stem]) as image:
+                    width, height = image.size
+                images[stem] = {"id": len(images) + 1, "file_name": row["image"]}
+                images[stem] |= {"width": width, "height": height}
+            name = finding_name(row["finding"])
+            annotations.append(
+                {
+                    "id": len(annotations) + 1,
+                    "image_id": images[stem]["id"],
+                    "category_id": categories.setdefault(name, len(categories) + 1),
+                    "bbox": [float(row[side]) for side in ("x", "y", "width", "height")],
+                    "label_text": finding_sentence(name),
+                }
+            )
+        listed = [{"id": number, "name": name} for name, number in categories.items()]
+        path = out / f"{archive.name}-{group}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = {"images": list(images.values()), "annotations": annotations}
+        write_json(path, content | {"categories": listed})
+        yield group, path
+
+
+def calibrations(model: Path, prepared: dict[str, Path], out: Path, least: int) -> None:
+    """Write how calibrated each archive's test part is by each archive's validate part.
+
+    Platt's line of every class of `SHARED_PROMPTS` is fitted to one set's validate images and
+    judged on another's test images: mean expected calibration error over 15 bins, and mean
+    intercept, over the classes that both allow.
+    """
+    from medclip_debias.data.prompts import load_prompts
+    from medclip_debias.evaluation.decisions.probability import Unfit, fit
+    from medclip_debias.evaluation.decisions.quality import qualities
+    from medclip_debias.evaluation.row_scores import row_scores
+    from medclip_debias.evaluation.zero_shot import prompt_differences
+    from medclip_debias.models.load import load_model
+
+    prompts, scorer = load_prompts(SHARED_PROMPTS), load_model(model)
+    scored: dict[tuple[str, str], dict[str, tuple[Any, Any]]] = {}
+    for name, path in prepared.items():
+        data = PreparedSet.open(path)
+        columns = [c for c in prompts.classes if c in data.studies.columns]
+        labels = data.studies.drop_duplicates("study_id").set_index("study_id")[columns]
+        for split in ("validate", "test"):
+            rows = np.flatnonzero((data.images["split"] == split).to_numpy() & data.frontal)
+            if not columns or not len(rows):
+                continue
+            truth = labels.reindex(data.images["study_id"].iloc[rows])
+            scores = prompt_differences(row_scores(scorer, data, rows, prompts.texts), prompts)
+            usable = {}
+            for column in columns:
+                values = truth[column].to_numpy()
+                known = np.isin(values, (0, 1))
+                if min((values[known] == 1).sum(), (values[known] == 0).sum()) >= least:
+                    usable[column] = scores[column][known], values[known] == 1
+            scored[name, split] = usable
+    rows = []
+    for (fitted, split), classes in scored.items():
+        for (judged, other), judged_by in scored.items():
+            if (split, other) != ("validate", "test"):
+                continue
+            found = []
+            for column in sorted(set(classes) & set(judged_by)):
+                try:
+                    line = fit("platt", *classes[column])
+                except Unfit:
+                    continue
+                values, positive = judged_by[column]
+                weights = np.ones((1, len(positive)))
+                found.append(qualities(positive, line.logits(values), weights))
+            means = {
+                key: float(np.nanmean([each[key][0] for each in found])) if found else None
+                for key in ("ece", "intercept")
+            }
+            rows.append({"fitted": fitted, "judged": judged, "classes": len(found), **means})
+    write_json(out, {"prompts": SHARED_PROMPTS, "rows": rows})
+
+
+def stages(data: Path, out: Path, plan: Plan) -> list[Stage]:
+    """Return every stage, in order."""
+    archives = find_archives(data)
+    prepared = {archive.name: out / "prepared" / archive.name for archive in archives}
+    lm, trunk, model = out / "language_model", out / "pretrained", out / "model"
+    first, *others = prepared.values()
+    with_others = [word for path in others for word in ("--with", f"{path}")]
+
+    def language_model() -> list[str]:
+        settings = [*LANGUAGE_MODEL, f"steps={plan.language_model}"]
+        return ["language-model", f"{first}", f"{lm}", *settings, *with_others]
+
+    def pretrain() -> list[str]:
+        sets = weighted_sets(prepared, text=False)
+        words = [f"out={trunk}", f"prepared={sets}", f"model.text.folder={lm}"]
+        return ["train", "real/pretrain", *words, f"train.steps={plan.pretrain}"]
+
+    def train() -> list[str]:
+        sets = weighted_sets(prepared, text=True)
+        words = [f"out={out}", f"prepared={sets}", f"model.start_from={trunk / 'model'}"]
+        return ["train", "real/joint", *words, f"train.steps={plan.train}"]
+
+    found = []
+    for archive in archives:
+        words = ["prepare", f"{archive.folder}", f"{prepared[archive.name]}", "--size", "128"]
+        words += ["--label-sentences", *([] if archive.has_test else ["--split-seed", "0"])]
+        found.append(Stage(f"prepare_{archive.name}", words, prepared[archive.name]))
+    found.append(Stage("language_model", language_model, lm))
+    for name, path in prepared.items():
+        found.append(Stage(f"claims_{name}", ["claims", f"{path}"], path / "claims.parquet"))
+    found += [Stage("pretrain", pretrain), Stage("train", train)]
+    for archive in archives:
+        found += _judging(archive, prepared[archive.name], model, out, plan)
+    calibration = out / "calibration.json"
+    found.append(
+        Stage(
+            "calibration",
+            ["python", "-c", f"# Platt's lines across archives -> {calibration}"],
+            calibration,
+            lambda: calibrations(model, prepared, calibration, plan.least),
+        )
+    )
+    names = [archive.name for archive in archives]
+    write = Stage(
+        "collect",
+        ["python", "scripts/real_report.py", f"{out}"],
+        None,
+        lambda: write_report(out, names),
+    )
+    return [*found, write]
+
+
+def _judging(archive: Archive, prepared: Path, model: Path, out: Path, plan: Plan) -> list[Stage]:
+    """Evaluate on an archive's test part: its own labels and boxes, then those of other groups."""
+    prompts = archive.kind if archive.kind in packaged_sets() else "chexpert"
+    common = ["--bootstrap", f"{plan.bootstrap}", "--heatmaps", "4"]
+
+    def evaluate() -> list[str]:
+        words = [
+            "evaluate",
+            f"{model}",
+            f"{prepared}",
+            "--out",
+            f"{out / 'archives' / archive.name}",
+        ]
+        try:
+            classes = judged_classes(prepared, least=plan.least, prompts=prompts)
+        except UserError as error:
+            print(f"# {error}")
+            return [*words, *common]
+        return [*words, *common, "--prompts", prompts, "--classes", ",".join(classes)]
+
+    result = out / "archives" / archive.name / "results.json"
+    found = [Stage(f"evaluate_{archive.name}", evaluate, result)]
+    for group, boxes in coco_boxes(archive, out / "boxes"):
+        folder = out / "archives" / f"{archive.name}-{group}"
+        words = ["evaluate", f"{model}", f"{prepared}", "--out", f"{folder}"]
+        words += ["--phrases", f"{boxes}", *common]
+        found.append(Stage(f"boxes_{folder.name}", words, folder / "results.json"))
+    return found
+
+
+def main() -> None:
+    """Run every stage, and leave results.json and report.html."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path, help="folder of archives (docs/real.md)")
+    parser.add_argument("--out", type=Path, default=Path("runs/real"))
+    parser.add_argument("--quick", action="store_true", help="a few steps: does everything run?")
+    parser.add_argument("--fresh", action="store_true", help="remove what is there first")
+    options = parser.parse_args()
+    if options.fresh:
+        shutil.rmtree(options.out, ignore_errors=True)
+    run_stages(
+        stages(options.data, options.out, QUICK if options.quick else Plan()), options.out, run
+    )
+
+
+if __name__ == "__main__":
+    main()

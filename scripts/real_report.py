@@ -1,0 +1,147 @@
+"""The page of `make real`: what one model reaches on each archive, from the files of its run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from medclip_debias.evaluation.catalogue import CHANCE, METRICS
+from medclip_debias.evaluation.table import FLOORS, Results, read_results
+from medclip_debias.files import read_json, write_text
+from medclip_debias.reporting.content import interval, number
+from medclip_debias.reporting.page import render
+from medclip_debias.reporting.tables import PrintedTable
+
+LEAD = (
+    "One model, trained on reports and on sentences from labels of several archives, judged on the"
+    " test part of each. For research only, not for diagnosis."
+)
+ALSO = (
+    "Boxes on test images: the archive's own under its name, those of another group under"
+    " ARCHIVE-GROUP. Chance is the boxes' share of the image. Other images' boxes: the same maps"
+    " on the boxes of other images. Place prior: the mean of the class's boxes as a map, which has"
+    " seen boxes. A map that says where a finding is beats all three."
+)
+
+
+def write_report(out: Path, archives: list[str]) -> Path:
+    """Write ``report.html``, and ``results.json`` with the rows of all archives, to ``out``.
+
+    Args:
+        out: folder of the run.
+        archives: names of its archives, in order.
+    """
+    folders = {path.name: path for path in sorted((out / "archives").iterdir()) if path.is_dir()}
+    results = {name: read_results(path / "results.json") for name, path in folders.items()}
+    own = {name: results[name] for name in archives if name in results}
+    calibration = read_json(out / "calibration.json", "run 'make real' again")
+    sections = [
+        ("Zero-shot classification", [_zero_shot(own), _classes(own)]),
+        ("Grounding", [_grounding(results)]),
+        ("Retrieval", [_retrieval(own)]),
+        ("Calibration across archives", [_calibration(calibration)]),
+    ]
+    rows = [{"archive": name} | row for name, found in results.items() for row in found["metrics"]]
+    counts = {name: found.get("counts") for name, found in results.items()}
+    Results(archives=counts, calibration=calibration, metrics=rows).write(out / "results.json")
+    page = out / "report.html"
+    shown = {"title": "Real radiographs", "lead": LEAD, "sections": sections}
+    write_text(page, render("tables.html.j2", **shown))
+    return page
+
+
+def _zero_shot(results: Mapping[str, Results]) -> PrintedTable:
+    sides = ("mean_auc_positive", "mean_auc_negative", "mean_auc")
+    rows = []
+    for name, found in results.items():
+        details = found.details("zero_shot")
+        counts = (number(details.get("images")), number(len(details.get("classes") or {})))
+        values = [number(found.value("zero_shot", side)) for side in sides]
+        rows.append((name, *counts, *values, interval(found.interval("zero_shot", "mean_auc"))))
+    head = ("archive", "images", "classes", "POS", "NEG", "both", "95% interval")
+    caption = (
+        "Mean AUC of the archive's label columns: by the prompt for the finding alone, by the one"
+        " against it alone, by their difference; chance is 0.5. Intervals over patients."
+    )
+    return PrintedTable(head, tuple(rows), caption)
+
+
+def _classes(results: Mapping[str, Results]) -> PrintedTable:
+    rows = []
+    for name, found in results.items():
+        for label, counts in (found.details("zero_shot").get("classes") or {}).items():
+            sides = ("auc_positive", "auc_negative", "auc")
+            values = [number(found.value("zero_shot", side, label)) for side in sides]
+            judged = f"{counts['positive']} / {counts['negative']}"
+            bounds = interval(found.interval("zero_shot", "auc", label))
+            rows.append((name, label, judged, *values, bounds))
+    head = ("archive", "class", "present / absent", "POS", "NEG", "both", "95% interval")
+    return PrintedTable(head, tuple(rows), "AUC of every judged class.", words=2)
+
+
+def _grounding(results: Mapping[str, Results]) -> PrintedTable:
+    rows = []
+    for name, found in results.items():
+        for metric in METRICS:
+            shown = metric.protocol == "grounding" and metric.name in _SHOWN
+            row = found.row("grounding", metric.name) if shown else None
+            if row is None:
+                continue
+            floors = found.floors(metric)
+            beside = [number(floors.get(floor)) for floor in FLOORS]
+            bounds = interval(found.interval("grounding", metric.name))
+            phrases = number(found.details("grounding").get("phrases"))
+            rows.append((name, metric.title, phrases, number(row["value"]), bounds, *beside))
+    head = ("boxes", "metric", "phrases", "value", "95% interval", *FLOORS)
+    return PrintedTable(head, tuple(rows), ALSO, words=2)
+
+
+_SHOWN = ("pointing_game", "cnr_signed", "miou")
+
+
+def _retrieval(results: Mapping[str, Results]) -> PrintedTable:
+    rows = []
+    for name, found in results.items():
+        value, chance = (found.value("study_retrieval", "recall", None, g) for g in (None, CHANCE))
+        if value is None:
+            continue
+        details = found.details("study_retrieval")
+        counts = [number(details.get(key)) for key in ("studies", "distinct_reports")]
+        bounds = interval(found.interval("study_retrieval", "recall"))
+        lenient = number(found.value("study_retrieval", "recall", None, "lenient"))
+        rows.append((name, *counts, number(value), bounds, lenient, number(chance)))
+    head = ("archive", "studies", "distinct reports", "recall", "95% interval", "lenient", CHANCE)
+    caption = (
+        "Mean of the recalls at 10, 50 and 100 of test studies' whole reports, both ways. Lenient:"
+        " any report of the same sentences counts. The reports of archives without any are the"
+        " sentences that their labels say, of which many studies have the same."
+    )
+    return PrintedTable(head, tuple(rows), caption)
+
+
+def _calibration(content: Mapping[str, Any]) -> PrintedTable:
+    rows = tuple(
+        (
+            row["fitted"],
+            row["judged"],
+            number(row["classes"]),
+            number(row["ece"]),
+            number(row["intercept"]),
+        )
+        for row in content["rows"]
+    )
+    caption = (
+        "Platt's line of each class, fitted to the validate images of one archive and judged on"
+        " the test images of another: mean expected calibration error (0 best) and mean intercept"
+        " (above 0: the finding is commoner than said) over the classes that both allow."
+    )
+    head = ("fitted on", "judged on", "classes", "ECE", "intercept")
+    return PrintedTable(head, rows, caption, words=2)
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    names = [path.name for path in sorted((folder / "prepared").iterdir()) if path.is_dir()]
+    print(write_report(folder, names))
