@@ -20,12 +20,10 @@ from medclip_debias.data.prepare import prepare
 from medclip_debias.data.records import RELATIVE, Source
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.errors import UserError
 from medclip_debias.phantom import study as plan
 from medclip_debias.phantom.render import Picture
 from phantom_layouts import LAYOUTS, ArchiveSettings, Layout, write_archive
 from phantom_layouts.content import ContentStudy, ContentView, plan_content, rendered
-from phantom_layouts.defects import Defects
 
 KINDS = sorted(LAYOUTS)
 SETTINGS: dict[str, Any] = {
@@ -242,13 +240,6 @@ def counted(made: Tree, shown: str, what: str) -> int:
     return sum(row[0] == what for row in rows_of(made, f"{shown}.csv"))
 
 
-def test_more_defects_than_places_are_refused(tmp_path: Path) -> None:
-    settings = ArchiveSettings(**SETTINGS, layout="chexpert_plus", defects=0.2)
-    with pytest.raises(UserError, match="make more studies, or give a smaller share"):
-        write_archive(tmp_path / "x", settings, workers=1)
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_number_of_processes_changes_no_byte_of_a_layout(tree, tmp_path: Path) -> None:
     settings = ArchiveSettings(**SETTINGS, layout="rexgradient", defects=DEFECTS)
     write_archive(tmp_path / "x", settings, workers=2)
@@ -257,16 +248,3 @@ def test_the_number_of_processes_changes_no_byte_of_a_layout(tree, tmp_path: Pat
     again = [p.relative_to(tmp_path / "x") for p in (tmp_path / "x").rglob("*") if p.is_file()]
     assert sorted(again) == names
     assert all((one / n).read_bytes() == (tmp_path / "x" / n).read_bytes() for n in names)
-
-
-def test_defects_never_share_an_owner() -> None:
-    defects = Defects(0.2, 1)
-    first = defects.choose(list(range(20)), lambda item: item // 2)
-    second = defects.choose(list(range(20)), lambda item: item // 2)
-    assert len(first) == len(second) == 4
-    owners = [item // 2 for item in first + second]
-    assert len(set(owners)) == 8
-
-
-def test_no_defects_are_chosen_where_none_were_asked_for() -> None:
-    assert Defects(0.0, 1).choose([1, 2, 3]) == []

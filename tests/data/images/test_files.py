@@ -26,20 +26,6 @@ def png(path, array, **options):
 
 
 class TestDicom:
-    def test_monochrome2_keeps_its_values(self, tmp_path, write_dicom):
-        image = read_image(write_dicom(tmp_path / "a.dcm", RAMP))
-        assert image.dtype == np.float32
-        np.testing.assert_array_equal(image, RAMP)
-
-    def test_both_polarities_give_the_same_picture(self, tmp_path, write_dicom):
-        one = write_dicom(tmp_path / "a.dcm", 4095 - RAMP, PhotometricInterpretation="MONOCHROME1")
-        two = write_dicom(tmp_path / "b.dcm", RAMP)
-        prepared = [
-            prepare_image(read_image(path), PrepareSettings(size=32)) for path in (one, two)
-        ]
-        # one level: a value halfway between two levels may round either way
-        assert np.abs(prepared[0].astype(int) - prepared[1]).max() <= 1
-
     def test_modality_then_window_then_inversion(self, tmp_path, write_dicom):
         path = write_dicom(
             tmp_path / "a.dcm",
@@ -57,10 +43,6 @@ class TestDicom:
         expected = 1 - window
         scaled = (image - image.min()) / (image.max() - image.min())
         np.testing.assert_allclose(scaled, expected, atol=1e-5)
-
-    def test_signed_values_are_read(self, tmp_path, write_dicom):
-        signed = RAMP.astype(np.int16) - 300
-        np.testing.assert_array_equal(read_image(write_dicom(tmp_path / "a.dcm", signed)), signed)
 
     def test_a_gzipped_file_is_read(self, tmp_path, write_dicom):
         plain = write_dicom(tmp_path / "a.dcm", RAMP)
@@ -152,13 +134,6 @@ class TestRaster:
         with pytest.raises(UserError, match=f"{name}: the image is truncated"):
             read_image(path)
 
-    @pytest.mark.parametrize("name", ["a.jpg", "a.dcm", "a.png"])
-    def test_text_is_no_image(self, tmp_path, name):
-        path = tmp_path / name
-        path.write_text("not an image\n" * 40)
-        with pytest.raises(UserError, match="not a DICOM, JPG or PNG"):
-            read_image(path)
-
     @pytest.mark.parametrize("sides", [(30_000, 100), (19_000, 19_000)])
     def test_a_header_of_absurd_size_is_refused_before_decoding(self, tmp_path, sides):
         header = struct.pack(">IIBBBBB", *sides, 8, 0, 0, 0, 0)
@@ -170,12 +145,6 @@ class TestRaster:
         (tmp_path / "a.png").write_bytes(stream.getvalue())
         with pytest.raises(UserError, match="larger than 20,000 pixels a side or 200 megapixels"):
             read_image(tmp_path / "a.png")
-
-    def test_missing_empty_and_folder_have_their_sentences(self, tmp_path):
-        (tmp_path / "empty.png").touch()
-        for name, sentence in (("no.png", "no such"), ("empty.png", "empty"), (".", "a folder")):
-            with pytest.raises(UserError, match=sentence):
-                read_image(tmp_path / name)
 
     @pytest.mark.parametrize("value", [0, 17])
     def test_a_single_grey_value_is_refused(self, tmp_path, value):

@@ -54,18 +54,6 @@ class TestTinyTree:
             ["104", "last_paragraph", 0, "The heart is large."],
         ]
 
-    def test_boxes_are_in_original_pixels(self, prepared):
-        (phrase,) = prepared.phrases.itertuples()
-        assert phrase.image_id == "b"
-        assert phrase.boxes == [[5, 10, 15, 20], [25, 30, 5, 5]]
-
-    def test_every_polarity_and_format_shows_the_same_picture(self, prepared, tiny_tree):
-        dicom, negative, jpg, _ = prepared.pixels.astype(int)
-        assert np.abs(dicom - negative).max() <= 1
-        assert np.abs(dicom - jpg).max() <= 4
-        expected = prepare_image(tiny_tree.picture.astype(np.float32), SMALL)
-        np.testing.assert_array_equal(dicom, expected)
-
     def test_the_funnel_counts_every_step(self, prepared):
         found = counts(prepared)
         assert found["images listed"] == (5, 0)
@@ -296,12 +284,6 @@ class TestPhantom:
         training = images.loc[images["split"].isin(["train", "validate"]), "patient_id"]
         assert boxed.any()
         assert not set(images.loc[boxed, "patient_id"]) & set(training)
-
-    def test_boxes_are_those_of_the_json(self, small_phantom, small_prepared):
-        coco = json.loads(next(small_phantom.glob("MS_CXR*.json")).read_text())
-        phrases = PreparedSet.open(small_prepared).phrases
-        total = sum(len(boxes) for boxes in phrases["boxes"])
-        assert total == len(coco["annotations"])
 
     def test_rows_are_the_images_of_their_files(self, small_phantom, small_prepared):
         prepared = PreparedSet.open(small_prepared)

@@ -64,11 +64,6 @@ class TestManifest:
         assert self.command(tmp_path, rows, "--text-only") == 0
         assert len(PreparedSet.open(tmp_path / "o").studies) == 1
 
-    def test_a_patient_in_two_splits_stops_here_too(self, tmp_path, capsys):
-        assert self.command(tmp_path, self.ROWS.replace("q,2", "p,2"), "--text-only") == 2
-        assert "row 3: the patient of this test image also has" in capsys.readouterr().err
-        assert not (tmp_path / "o").exists()
-
 
 def test_openi_leaves_its_images_aside_when_asked(tmp_path, capsys):
     folder = tmp_path / "openi" / "ecgen-radiology"

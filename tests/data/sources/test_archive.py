@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from medclip_debias.data.images.headers import image_size
@@ -22,8 +20,6 @@ from medclip_debias.data.sources.archive import (
 from medclip_debias.data.sources.image_files import ImagePlaces, ImageTree
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.errors import UserError
-
-VALUES = st.sampled_from([1.0, 0.0, -1.0, None])
 
 
 @pytest.fixture
@@ -132,14 +128,6 @@ def test_the_first_of_repeated_rows_counts_and_the_others_are_counted(tmp_path):
     assert "1 rows name what a row above names, and say otherwise" in said[0]
 
 
-def test_a_table_without_repeats_says_nothing(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("id,x\na,1\nb,1\n")
-    counted, said = [], []
-    assert len(without_repeats(path, read_table(path), ["id"], counted, said)) == 2
-    assert counted == said == []
-
-
 def test_a_label_cell_outside_the_values_counts_as_blank_and_is_counted():
     cells = LabelCells(Path("train.csv"))
     found = [cells.read(c) for c in ("1.0", "0", "-1.0", "", "nan", "2.0", "x", "1.5")]
@@ -157,28 +145,12 @@ def test_present_counts_before_uncertain_and_that_before_absent():
     assert merged_labels([]) == ({}, False)
 
 
-@given(st.lists(st.fixed_dictionaries({}, optional={k: VALUES for k in "abc"}), max_size=5))
-def test_merged_labels_do_not_depend_on_the_order_of_the_images(rows):
-    merged, differ = merged_labels(rows)
-    for other in (rows[::-1], sorted(rows, key=str)):
-        assert merged_labels(other) == (merged, differ)
-    for name, value in merged.items():
-        given_ = [row[name] for row in rows if name in row]
-        order = [1.0, -1.0, 0.0, None]
-        assert order.index(value) == min(order.index(v) for v in given_)
-
-
 def test_lines_that_are_no_json_object_are_counted(tmp_path):
     path = tmp_path / "x.json"
     path.write_text('{"a": 1}\n\n[1]\n{"a": \n{"a": 2}\n')
     counted = []
     assert list(read_json_lines(path, counted)) == [(1, {"a": 1}), (5, {"a": 2})]
     assert counted == [("line of x.json is a JSON object", "rows", 2, 4)]
-
-
-def test_a_file_of_lines_that_is_not_there_is_a_sentence(tmp_path):
-    with pytest.raises(UserError, match="cannot be read as lines of JSON"):
-        list(read_json_lines(tmp_path / "x.json", []))
 
 
 def test_two_releases_of_a_table_are_refused(tmp_path):

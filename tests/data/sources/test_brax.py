@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 from medclip_debias.data.sources.detect import detect
-from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
 
 TABLE = "master_spreadsheet_update.csv"
@@ -60,14 +59,6 @@ def test_a_blank_view_stays_blank_and_is_said(tmp_path):
     found = detect(tmp_path)
     assert [image.view for image in found.images()] == ["", "", "PA"]
     assert "Views: 1 PA, 2 unknown." in found.describe()
-
-
-def test_patients_are_split_by_their_ids_and_it_says_so(tmp_path):
-    write(tmp_path, *(row(n, f"p{n}") for n in range(30)))
-    for seed in (None, 4):
-        found = detect(tmp_path, split_seed=seed)
-        assert all(i.split == seeded_split(i.patient_id, seed or 0) for i in found.images())
-        assert any(f"with seed {seed or 0}" in sentence for sentence in found.describe())
 
 
 def test_the_first_release_has_another_name(tmp_path):

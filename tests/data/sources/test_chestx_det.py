@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from medclip_debias.config import PrepareSettings
 from medclip_debias.data.masks import component_boxes, decode
-from medclip_debias.data.prepare import prepare
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
@@ -94,15 +92,6 @@ def test_another_train_json_is_not_taken_for_it(tmp_path):
     (tmp_path / "train.json").write_text('{"images": []}')
     with pytest.raises(UserError, match="is no known layout"):
         detect(tmp_path)
-
-
-def test_it_is_prepared_with_scaled_boxes_and_whole_masks(tmp_path):
-    out = prepare(write(tmp_path), tmp_path / "set", PrepareSettings(size=32), workers=1)
-    row = out.phrases[out.phrases["category"] == "Mass"].iloc[0]
-    assert row["boxes"] == [[0.0, 0.0, 32.0, 64.0]]
-    assert component_boxes(decode(out.masks[row["phrase_id"]])) == ((100, 200, 200, 60),)
-    funnel = {step["step"]: step["kept"] for step in out.funnel}
-    assert funnel["phrase has a mask, too"] == len(out.masks)
 
 
 def test_what_is_odd_is_counted(tmp_path):

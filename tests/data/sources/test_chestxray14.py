@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from medclip_debias.config import PrepareSettings, SelectionSettings
+from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
@@ -67,19 +67,6 @@ def steps(source):
     return {name: (kept, before) for name, _, kept, before in source.steps()}
 
 
-def test_images_are_found_in_their_folders_with_patients_and_views(tree):
-    source = detect(tree)
-    assert source.kind == "chestxray14"
-    found = [(i.image_id, i.study_id, i.patient_id, i.view) for i in source.images()]
-    assert found == [
-        ("00000001_000", "00000001_000", "1", "PA"),
-        ("00000001_001", "00000001_001", "1", "AP"),
-        ("00000002_000", "00000002_000", "2", "PA"),
-        ("00000013_000", "00000013_000", "13", "AP"),
-    ]
-    assert all(image.path.is_file() for image in source.images())
-
-
 def test_labels_are_yes_or_no_for_fourteen_findings_under_the_projects_names(tree):
     first, second, third, _ = detect(tree).studies()
     assert first.report is None
@@ -125,38 +112,6 @@ def test_boxes_are_phrases_in_pixels_of_1024(tree):
     assert steps(source)["box of BBox_List_2017.csv has its image in the table"] == (3, 4)
 
 
-def test_it_is_prepared_for_evaluation_without_reports_at_any_size(tree, tmp_path):
-    out = prepare(tree, tmp_path / "set", PrepareSettings(size=32), workers=1)
-    assert out.meta["counts"]["sentences"] == 0
-    splits = dict(zip(out.images["image_id"], out.images["split"], strict=True))
-    assert splits["00000013_000"] == "test"
-    assert "train" not in splits.values()  # nothing to train on
-    kept = out.phrases[out.phrases["image_id"] == "00000013_000"]["boxes"].iloc[0]
-    # Annotated at 1024, kept at 64: all sides are a sixteenth.
-    assert np.allclose(kept, [[1.5 / 16, 2.5 / 16, 6.25, 12.5], [32, 32, 16.015625, 8]], rtol=0)
-    funnel = {row["step"]: row for row in out.funnel}
-    assert funnel["study has a report"]["kept"] == 0
-    rows = out.pixels[np.flatnonzero(out.images["image_id"] == "00000013_000")[0]]
-    assert rows.std() > 10
-
-
-def test_training_images_are_kept_where_they_are_asked_for(tree, tmp_path):
-    settings = SelectionSettings(without_sentence="keep")
-    how = PrepareSettings(size=32)
-    out = prepare(tree, tmp_path / "set", how, selection=settings, workers=1)
-    assert len(out) == 4
-    assert "train" in set(out.images["split"])
-
-
-def test_grey_stored_with_an_alpha_channel_is_read_as_grey(tmp_path):
-    rows = [ROWS[0], ROWS[1]]
-    write(tmp_path, rows)
-    lists(tmp_path, [], [row.partition(",")[0] for row in rows])
-    out = prepare(tmp_path, tmp_path / "set", PrepareSettings(size=32), workers=1)
-    plain, alpha = out.pixels
-    assert np.array_equal(plain, alpha)
-
-
 def test_what_is_odd_in_the_findings_is_counted(tmp_path):
     rows = (
         "00000001_000.png,No Finding|Mass,0,1,58,M,PA,1,1,1,1,",
@@ -199,16 +154,6 @@ def test_a_broken_table_is_one_sentence(tree, change, said):
     change(tree)
     with pytest.raises(UserError, match=said):
         detect(tree)
-
-
-def test_reports_that_it_does_not_have_cannot_be_prepared_alone(tree):
-    with pytest.raises(UserError, match=rf"^{tree}: ChestX-ray14 has no reports; leave out --text"):
-        detect(tree, text_only=True)
-
-
-def test_a_folder_without_its_table_is_none(tmp_path):
-    with pytest.raises(UserError, match="has no table of ChestX-ray14"):
-        detect(tmp_path, "chestxray14")
 
 
 def test_a_copy_in_another_format_is_read_and_counted(tree, tmp_path):

@@ -9,10 +9,8 @@ import pytest
 from PIL import Image
 
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.prepare import prepare, prepare_part
-from medclip_debias.data.prepare.shards import merge
+from medclip_debias.data.prepare import prepare
 from medclip_debias.data.sources.detect import detect
-from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
 
 HEADER = "Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Edema,Support Devices\n"
@@ -118,60 +116,10 @@ def test_images_of_a_study_with_other_labels_are_said_and_present_counts(root):
     assert any("the images of 1 studies have other labels" in s for s in found.describe())
 
 
-def test_a_patient_in_two_splits_is_refused(root, tmp_path):
-    line = "valid/patient00001/study9/view1_frontal.jpg,Male,73,Frontal,PA,0.0,1.0,0.0"
-    grey(root / line.split(",")[0])
-    add(root, "valid.csv", line)
-    with pytest.raises(UserError, match=r"valid.csv, row 3: the patient .* also has a train image"):
-        prepare(root, tmp_path / "o", PrepareSettings(size=16), workers=1)
-    assert not (tmp_path / "o").exists()
-
-
-def test_a_seed_splits_patients_anew(root):
-    found = detect(root, split_seed=3)
-    assert [i.split for i in found.images()] == [
-        seeded_split(i.patient_id, 3) for i in found.images()
-    ]
-    assert any("with seed 3" in sentence for sentence in found.describe())
-
-
 def test_a_table_that_is_not_chexperts_is_not_taken(tmp_path):
     (tmp_path / "train.csv").write_text("image,label\n1.png,0\n")
     with pytest.raises(UserError, match="is no known layout"):
         detect(tmp_path)
-
-
-def test_without_reports_validation_images_are_kept_and_training_images_are_counted(root, tmp_path):
-    made = prepare(root, tmp_path / "o", PrepareSettings(size=16), workers=1)
-    assert made.images["image_id"].tolist() == ["patient64541/study1/view1_frontal"]
-    assert len(made.sentences) == 0
-    assert set(made.studies.columns) >= {"No Finding", "Edema", "Support Devices"}
-    steps = {step["step"]: step for step in made.funnel}
-    assert steps["study has a sentence, or labels or boxes for evaluation"]["dropped"] == 2
-    assert steps["study has a report"]["kept"] == 0
-
-
-def test_parts_of_an_archive_without_reports_are_one_run_to_the_byte(root, tmp_path):
-    small = PrepareSettings(size=16)
-    for name in ("view2_frontal", "view3_frontal"):
-        file = f"valid/patient64541/study2/{name}.jpg"
-        grey(root / file)
-        add(root, "valid.csv", f"CheXpert-v1.0-small/{file},Male,73,Frontal,PA,0.0,1.0,0.0")
-    whole = prepare(root, tmp_path / "o", small, workers=1)
-    parts = [tmp_path / f"part{n}" for n in (1, 2)]
-    for n, part in enumerate(parts, start=1):
-        prepare_part(root, part, small, f"{n}/2", workers=1)
-    merged = merge(parts, tmp_path / "merged")
-    assert merged.content_hash == whole.content_hash
-    assert len(whole) == 3
-
-
-def test_an_unreadable_image_and_no_missing_report_is_named_when_nothing_is_left(root, tmp_path):
-    (root / "valid" / "patient64541" / "study1" / "view1_frontal.jpg").write_bytes(b"x" * 99)
-    with pytest.raises(
-        UserError, match=r"'image is readable' dropped 1 of 1 images; .* not a DICOM"
-    ):
-        prepare(root, tmp_path / "o", PrepareSettings(size=16), workers=1)
 
 
 def test_without_a_labelled_validation_study_nothing_is_left(root, tmp_path):

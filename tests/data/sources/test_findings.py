@@ -5,7 +5,6 @@ import pytest
 from medclip_debias.data.sources.findings import (
     Marks,
     box_of,
-    class_labels,
     finding_name,
     finding_sentence,
 )
@@ -47,7 +46,3 @@ def test_boxes_of_one_name_in_one_image_are_one_phrase():
 def test_four_numbers_are_a_box_and_nothing_else_is(values):
     assert box_of(values) is None
     assert box_of([1, "2.5", 3.0, "-4"]) == (1.0, 2.5, 3.0, -4.0)
-
-
-def test_labels_are_present_or_absent_for_every_class_of_the_archive():
-    assert class_labels(["Mass"], ("Mass", "Hernia")) == {"Mass": 1.0, "Hernia": 0.0}

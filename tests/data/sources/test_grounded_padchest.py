@@ -7,13 +7,11 @@ import pytest
 from PIL import Image
 
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.prepare import Reading, prepare, prepare_part
-from medclip_debias.data.prepare.shards import merge
+from medclip_debias.data.prepare import Reading, prepare
 from medclip_debias.data.records import RELATIVE
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.data.text.reports import ReportSettings
-from medclip_debias.data.verify import changes
 from medclip_debias.errors import UserError
 
 EFFUSION = {
@@ -166,27 +164,6 @@ def test_the_set_has_the_boxes_in_pixels_and_the_sentences_of_its_images(archive
     assert sentences["boxes"].iloc[0][0].tolist() == EFFUSION["boxes"][0]
 
 
-def test_a_box_over_the_edge_is_cut_and_a_flat_one_left_aside(tmp_path):
-    odd = {**EFFUSION, "boxes": [[0.5, 0.5, 1.2, 0.9], [0.4, 0.4, 0.4, 0.6], [1.1, 0, 1.2, 1]]}
-    root = write(tmp_path / "gr", [{**ENTRIES[0], "findings": [odd]}])
-    made = prepare(root, tmp_path / "o", PrepareSettings(size=16), workers=1)
-    (row,) = made.phrase_boxes.to_dict("records")
-    assert (row["boxes"], row["flat"], row["outside"], row["clipped"]) == (1, 1, 1, 1)
-    assert not row["other_shape"]
-
-
-def test_parts_join_to_the_bytes_of_one_run(archive, tmp_path):
-    settings = PrepareSettings(size=16)
-    one = prepare(archive, tmp_path / "one", settings, workers=1)
-    parts = [tmp_path / "1", tmp_path / "2"]
-    for number, part in enumerate(parts, start=1):
-        prepare_part(archive, part, settings, f"{number}/2", workers=1)
-    joined = merge(parts, tmp_path / "joined")
-    assert joined.content_hash == one.content_hash
-    name = "grounded_sentences.parquet"
-    assert (joined.folder / name).read_bytes() == (one.folder / name).read_bytes()
-
-
 def test_another_sentence_is_another_content(archive, tmp_path):
     settings = PrepareSettings(size=16)
     before = prepare(archive, tmp_path / "a", settings, workers=1)
@@ -196,17 +173,6 @@ def test_another_sentence_is_another_content(archive, tmp_path):
     after = prepare(archive, tmp_path / "b", settings, workers=1)
     assert after.content_hash != before.content_hash
     assert after.meta["manifest_hash"] == before.meta["manifest_hash"]
-
-
-def test_a_sentence_that_was_changed_in_the_set_is_seen(archive, tmp_path):
-    made = prepare(archive, tmp_path / "o", PrepareSettings(size=16), workers=1)
-    assert changes(made) == []
-    path = made.folder / "grounded_sentences.parquet"
-    table = made.annotations("grounded_sentences")
-    table.loc[0, "text"] = "No effusion."
-    table.to_parquet(path, index=False)
-    (said,) = changes(made)
-    assert said.startswith(f"{path}: was changed")
 
 
 def test_an_update_takes_new_boxes_of_the_second_reader(archive, tmp_path):

@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from medclip_debias.config import PrepareSettings
-from medclip_debias.data.prepare import prepare
-from medclip_debias.data.prepare.reading import Reading
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.errors import UserError
 
@@ -118,19 +115,3 @@ def test_a_file_that_is_no_object_of_studies_is_a_sentence(tmp_path, content):
     (tmp_path / "metadata" / NAMES["valid"]).write_text(content)
     with pytest.raises(UserError, match=r"valid_metadata_view_position.json: .*download it again"):
         detect(tmp_path)
-
-
-def test_reports_alone_need_no_image(tmp_path):
-    write(tmp_path, "train", study(1), study(2))
-    write(tmp_path, "valid", study(3))
-    for path in tmp_path.rglob("*.png"):
-        path.unlink()
-    made = prepare(
-        tmp_path,
-        tmp_path / "o",
-        PrepareSettings(size=16),
-        workers=1,
-        reading=Reading(text_only=True),
-    )
-    assert made.sentences["text"].tolist() == ["Clear lungs."] * 3
-    assert made.studies["split"].tolist() == ["train", "train", "validate"]
