@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -14,7 +14,7 @@ from medclip_debias.evaluation.table import Results
 from medclip_debias.reporting.content import Rows, interval, number
 from medclip_debias.reporting.supervised import HEAD, supervised_rows
 
-_PLACES = (5, 10, 100)
+_CUTS = (5, 10, 100)
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,9 @@ def result_sections(run: Path, results: Results) -> list[Section]:
     ):
         zero = results.details("zero_shot")
         classes = [*_class_tables(results), *_label_tables(run, results), *_decisions(results)]
+        title = "Zero-shot classification, per class"
         sections = [
-            Section(
-                "Zero-shot classification, per class",
-                classes,
-                _missing_lines(zero),
-                _reliability(results),
-            ),
+            Section(title, classes, _missing_lines(zero), _reliability(results)),
             Section("Phrase grounding, per category", list(_grounding_tables(results))),
             Section("Retrieval, in detail", list(_retrieval_tables(results))),
             Section("The same predictions by other papers' protocols", [_presets(results)]),
@@ -92,31 +88,32 @@ def result_sections(run: Path, results: Results) -> list[Section]:
     return [section for section in kept if section.tables or section.lines]
 
 
-def _values(
+def _cells(
     results: Results,
     protocol: str,
-    metrics: Sequence[str],
+    metrics: str,
     of_class: str | None = None,
     group: str | None = None,
-    digits: int = 3,
 ) -> list[str]:
-    """Value and interval of each metric."""
-    return [
-        cell
-        for metric in metrics
-        for cell in (
-            number(results.value(protocol, metric, of_class, group), digits),
-            interval(results.interval(protocol, metric, of_class, group), digits),
-        )
-    ]
+    """Cells of metrics between blanks: ``cnr:2`` with two digits, ``-cnr`` without its interval."""
+    cells = []
+    for word in metrics.split():
+        name, _, digits = word.removeprefix("-").partition(":")
+        place, shown = (protocol, name, of_class, group), int(digits or 3)
+        cells.append(number(results.value(*place), shown))
+        if not word.startswith("-"):
+            cells.append(interval(results.interval(*place), shown))
+    return cells
 
 
 # ------------------------------------------------------------------------- classification
 
 
 def _class_tables(results: Results) -> Iterator[Table]:
+    def rows(metrics: str, names: Iterable[str]) -> Rows:
+        return [[name, *_cells(results, "zero_shot", metrics, name)] for name in names]
+
     zero = results.details("zero_shot")
-    classes = zero.get("classes") or {}
     yield Table(
         "Classes",
         "class | present | absent | left out | AUC | 95% | accuracy | 95% | balanced acc. | 95%",
@@ -124,73 +121,61 @@ def _class_tables(results: Results) -> Iterator[Table]:
             [
                 name,
                 *(number(counts.get(key)) for key in ("positive", "negative", "left_out")),
-                *_values(results, "zero_shot", ("auc", "accuracy", "balanced_accuracy"), name),
+                *_cells(results, "zero_shot", "auc accuracy balanced_accuracy", name),
             ]
-            for name, counts in classes.items()
+            for name, counts in (zero.get("classes") or {}).items()
         ],
         "Each image is scored against a sentence that states the finding and one that denies it"
         " (the prompts are under Provenance). Left out: images whose label is uncertain or blank,"
         " under the label policy of this evaluation.",
     )
+    aucs, rates = (results.by_class("zero_shot", name) for name in ("auc", "contradiction_rate"))
+    sides = rows("auc_positive auc_negative auc contradiction_rate", aucs | rates)
+    means = "mean_auc_positive mean_auc_negative mean_auc contradiction_rate"
     chance = results.value("zero_shot", "contradiction_rate", None, CHANCE)
     random = f" (scores in random order: {number(chance)})" if chance else ""
+    measured = results.value("zero_shot", "mean_auc_positive") is not None
     yield Table(
         "Each side of the prompts alone",
         "class | AUC of 'X' alone (POS) | 95% | of 'no X' alone (NEG) | 95% | of both (PNC) | 95%"
         " | contradictions | 95%",
-        _side_rows(results),
+        [*sides, ["all", *_cells(results, "zero_shot", means)]] if measured else [],
         "NEG counts a low score of 'no X' as the finding; 0.5 is chance, less is worse than chance."
         " Contradictions: share of all images whose two highest-scoring sides, among 'X' and"
         f" 'no X' of every class, are of this one class; in the last row of any{random}.",
         total=True,
     )
-    precise = results.by_class("zero_shot", "average_precision")
     yield Table(
         "Average precision, F1 and calibration",
         "class | average precision | 95% | F1 | 95% | ECE | 95%",
-        [
-            [name, *_values(results, "zero_shot", ("average_precision", "f1", "ece"), name)]
-            for name in precise
-        ],
+        rows("average_precision f1 ece", results.by_class("zero_shot", "average_precision")),
         "F1: at the threshold that was best on the validation images. ECE: expected calibration"
         " error of sigmoid(g2 x difference), 15 bins; lower is better.",
     )
     several = zero.get("multiclass") or {}
-    answers = zip(
-        (several.get("classes") or {}).items(), several.get("confusion") or [], strict=False
-    )
-    rows = [
-        [
-            name,
-            number(own["images"]),
-            number(results.value("zero_shot", "multiclass_recall", name)),
-            *(number(value, 0 if float(value).is_integer() else 1) for value in counts),
-        ]
-        for (name, own), counts in answers
-    ]
-    if rows:
-        whole = results.value("zero_shot", "multiclass_accuracy")
-        chance = results.value("zero_shot", "multiclass_accuracy", None, CHANCE)
+    classes, confusion = (several.get(key) or () for key in ("classes", "confusion"))
+    if classes and confusion:
+        whole, chance = (
+            results.value("zero_shot", "multiclass_accuracy", None, group)
+            for group in (None, CHANCE)
+        )
         yield Table(
             f"Which class? {number(whole)} right of {number(several['images'])} images (chance"
             f" {number(chance)})",
-            " | ".join(["class", "images", "recall", *(row[0] for row in rows)]),
-            rows,
+            " | ".join(["class", "images", "recall", *classes]),
+            [
+                [
+                    name,
+                    number(classes[name]["images"]),
+                    number(results.value("zero_shot", "multiclass_recall", name)),
+                    *(number(value, 0 if float(value).is_integer() else 1) for value in counts),
+                ]
+                for name, counts in zip(classes, confusion, strict=True)
+            ],
             "Images of exactly one class; the prediction is the class whose positive prompts score"
             " highest. The columns after the recall: how often each class was predicted. When"
             " classes tie, each gets an equal share of the prediction.",
         )
-
-
-def _side_rows(results: Results) -> Rows:
-    """Empty where no side was measured; refused classes have a contradiction rate all the same."""
-    if results.value("zero_shot", "mean_auc_positive") is None:
-        return []
-    metrics = ("auc_positive", "auc_negative", "auc", "contradiction_rate")
-    means = ("mean_auc_positive", "mean_auc_negative", "mean_auc", "contradiction_rate")
-    names = results.by_class("zero_shot", "auc") | results.by_class("zero_shot", metrics[-1])
-    rows = [[name, *_values(results, "zero_shot", metrics, name)] for name in names]
-    return [*rows, ["all", *_values(results, "zero_shot", means)]]
 
 
 def _label_tables(run: Path, results: Results) -> Iterator[Table]:
@@ -219,35 +204,30 @@ def _label_tables(run: Path, results: Results) -> Iterator[Table]:
 
 def _decisions(results: Results) -> Iterator[Table]:
     decided = results.details("zero_shot").get("decisions") or {}
-    rows = []
-    for name, own in (decided.get("classes") or {}).items():
-        shares = own["prevalence"]
 
-        def cells(stage: str, metric: str, of_class: str = name) -> list[str]:
-            return _values(results, "zero_shot", [metric], of_class, f"decisions, {stage}")
+    def row(name: str, shares: Mapping[str, Any]) -> list[str]:
+        def cells(stage: str, metrics: str) -> list[str]:
+            return _cells(results, "zero_shot", metrics, name, f"decisions, {stage}")
 
-        slope = results.value("zero_shot", "slope", name, "decisions, probabilities")
-        rows.append(
-            [
-                name,
-                number(shares["validation"]),
-                f"{number(shares['target'])} ({shares['from']})",
-                number(shares["observed"]),
-                cells("uncalibrated", "ece")[0],
-                *cells("probabilities", "ece"),
-                number(slope, 2),
-                *cells("sets", "coverage"),
-                cells("sets", "abstention")[0],
-            ]
-        )
-    if rows:
+        return [
+            name,
+            number(shares["validation"]),
+            f"{number(shares['target'])} ({shares['from']})",
+            number(shares["observed"]),
+            *cells("uncalibrated", "-ece"),
+            *cells("probabilities", "ece -slope:2"),
+            *cells("sets", "coverage -abstention"),
+        ]
+
+    classes = decided.get("classes") or {}
+    if classes:
         each = ", among images with and without the finding each"
         split = each if decided["conformal"] == "class_conditional" else ""
         yield Table(
             "Decisions",
             "class | present where calibrated | present here, as taken | as observed"
             " | ECE uncalibrated | ECE calibrated | 95% | slope | coverage | 95% | abstains",
-            rows,
+            [row(name, own["prevalence"]) for name, own in classes.items()],
             f"Probabilities by '{decided['method']}' for the share of images taken to have the"
             " finding. Slope: 1 is right, less is too sure. Coverage: how often the set of answers"
             " (present, absent, both, none) holds the truth,"
@@ -289,17 +269,16 @@ def _reliability(results: Results) -> list[tuple[Any, str, str]]:
 
 
 def _grounding_tables(results: Results) -> Iterator[Table]:
-    def groups(kind: str) -> dict[str, str | None]:
-        return dict(results.groups("grounding", "cnr", kind))
+    def rows(groups: Mapping[str, str | None], metrics: str) -> Rows:
+        found = []
+        for name, group in groups.items():
+            phrases = results.row("grounding", "cnr", None, group)
+            cells = _cells(results, "grounding", metrics, None, group)
+            count = number(None if phrases is None else phrases["n"])
+            found.append([name, count, *cells])
+        return found
 
-    def cells(group: str | None, metrics: Sequence[str], digits: int = 3) -> list[str]:
-        return _values(results, "grounding", metrics, None, group, digits)
-
-    def phrases(group: str | None) -> str:
-        row = results.row("grounding", "cnr", None, group)
-        return number(None if row is None else row["n"])
-
-    categories = groups("category")
+    categories: dict[str, str | None] = {**results.groups("grounding", "cnr", "category")}
     if len(categories) > 1:
         categories["All"] = None
     denied = results.details("grounding").get("not_groundable") or 0
@@ -311,19 +290,7 @@ def _grounding_tables(results: Results) -> Iterator[Table]:
         "Categories",
         "category | phrases | area | CNR | 95% | signed CNR | mIoU | 95% | mIoU .1 to .5 | pointing"
         " | 95%",
-        [
-            [
-                name,
-                phrases(group),
-                number(results.value("grounding", "area", None, group), 2),
-                *cells(group, ["cnr"], 2),
-                cells(group, ["cnr_signed"], 2)[0],
-                *cells(group, ["miou"]),
-                cells(group, ["miou_middle"])[0],
-                *cells(group, ["pointing_game"]),
-            ]
-            for name, group in categories.items()
-        ],
+        rows(categories, "-area:2 cnr:2 -cnr_signed:2 miou -miou_middle pointing_game"),
         "Each sentence's region scores, at the original image's resolution, against the boxes that"
         " radiologists (or the phantom's truth) gave it. Area: the boxes' share of the image."
         + further
@@ -334,19 +301,10 @@ def _grounding_tables(results: Results) -> Iterator[Table]:
         ("By box area", "area"),
         ("By how many training studies say the sentence", "frequency"),
     ):
-        yield Table(
-            title,
-            "group | phrases | CNR | 95% | mIoU | 95% | pointing | 95%",
-            [
-                [
-                    name.replace("_", " "),
-                    phrases(group),
-                    *cells(group, ["cnr"], 2),
-                    *cells(group, ["miou", "pointing_game"]),
-                ]
-                for name, group in groups(kind).items()
-            ],
-        )
+        known = results.groups("grounding", "cnr", kind).items()
+        groups = {name.replace("_", " "): group for name, group in known}
+        head = "group | phrases | CNR | 95% | mIoU | 95% | pointing | 95%"
+        yield Table(title, head, rows(groups, "cnr:2 miou pointing_game"))
 
 
 def _retrieval_tables(results: Results) -> Iterator[Table]:
@@ -359,18 +317,16 @@ def _retrieval_tables(results: Results) -> Iterator[Table]:
     )
     ways = ("box to sentence", "sentence to box")
     yield _ranks("Boxes and sentences", results, "retrieval", [ways], (10, 50, 100), pairs)
-    kinds = [
-        ("report to image", "image to report"),
-        ("sentence to image", "image to sentence"),
-    ]
+    kinds = [("report to image", "image to report"), ("sentence to image", "image to sentence")]
     yield _ranks("Whole studies", results, "study_retrieval", kinds, (1, 5, 10, 50, 100))
     rows = []
     for way, group in (("report to image", "report to image"), ("image to report", None)):
-        found = [results.row("study_retrieval", f"precision_at_{k}", None, group) for k in _PLACES]
-        floor = results.value("study_retrieval", "precision_at_5", None, CHANCE)
-        if found[0] is not None:
-            values = (number(None if row is None else row["value"]) for row in found)
-            rows.append([way, number(found[0]["n"]), *values, number(floor)])
+        first = results.row("study_retrieval", f"precision_at_{_CUTS[0]}", None, group)
+        if first is not None:
+            metrics = " ".join(f"-precision_at_{k}" for k in _CUTS)
+            cells = _cells(results, "study_retrieval", metrics, None, group)
+            chance = _cells(results, "study_retrieval", "-precision_at_5", None, CHANCE)
+            rows.append([way, number(first["n"]), *cells, *chance])
     yield Table(
         "Precision by class",
         "query to answer | queries | P@5 | P@10 | P@100 | chance",
@@ -389,15 +345,15 @@ def _ranks(
     pairs: str = "",
 ) -> Table:
     """Recalls and median rank of each direction, strict and lenient."""
+    metrics = " ".join([*(f"-recall_at_{k}" for k in places), "-median_rank:1"])
     rows = []
     for ways in kinds:
         for mode, way in product(("strict", "lenient"), ways):
             group = f"{mode}, {way}"
             rank = results.row(protocol, "median_rank", None, group)
             if rank is not None:
-                shares = (results.value(protocol, f"recall_at_{k}", None, group) for k in places)
-                cells = [mode, way, number(rank["n"]), *map(number, shares)]
-                rows.append([*cells, number(rank["value"], 1)])
+                cells = _cells(results, protocol, metrics, None, group)
+                rows.append([mode, way, number(rank["n"]), *cells])
     recalls = " | ".join(f"R@{k}" for k in places)
     return Table(
         title,
