@@ -2,13 +2,12 @@
 
     python scripts/front_page.py runs/demo          # behind `make demo`; into docs/images
 
-The radiographs are the phantom's; the last plot is of docs/studies/positives.json.
+The radiographs are the phantom's; the last plot is of docs/studies/positives.parquet.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -93,11 +92,15 @@ def draw_false_negatives(run: Path, axes: Any) -> None:
 
 def draw_differences(axes: Any) -> None:
     """Differences to InfoNCE in zero-shot AUC, with 95% over patients and seeds."""
-    grids = json.loads((DOCS / "studies" / "positives.json").read_text(encoding="utf-8"))
+    import pandas as pd
+
+    every = pd.read_parquet(DOCS / "studies" / "positives.parquet")
+    every = every[(every["against"] == "InfoNCE") & (every["metric"] == "zero_shot.mean_auc")]
     places = np.arange(len(GRIDS))[::-1]
     for shift, (arm, label, colour, marker) in zip((0.14, -0.14), ARMS, strict=True):
-        rows = [_difference(grids[grid]["contrasts"], arm) for _, grid in GRIDS]
-        means, lows, highs = np.array(rows).T
+        own = every[every["method"] == arm].set_index("grid")
+        rows = own.loc[[grid for _, grid in GRIDS], ["value", "low", "high"]]
+        means, lows, highs = rows.to_numpy().T
         axes.errorbar(
             means, places + shift, xerr=[means - lows, highs - means],
             fmt=marker, color=colour, label=label, capsize=2,
@@ -106,15 +109,6 @@ def draw_differences(axes: Any) -> None:
     axes.set_yticks(places, [title for title, _ in GRIDS])
     axes.set_xlabel("zero-shot AUC, difference to InfoNCE (95% over patients and seeds)")
     axes.legend(frameon=False, loc="lower right")
-
-
-def _difference(contrasts: list[dict[str, Any]], arm: str) -> tuple[float, float, float]:
-    (row,) = (
-        row
-        for row in contrasts
-        if (row["method"], row["against"], row["metric"]) == (arm, "InfoNCE", "zero_shot.mean_auc")
-    )
-    return row["difference"], *row["interval"]
 
 
 def photograph_report(run: Path, out: Path) -> None:

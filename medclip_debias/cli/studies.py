@@ -30,14 +30,15 @@ def study(
         Path | None,
         typer.Option(
             "--from",
-            help="Measure nothing: write page and plot anew from this results.json, as "
-            "docs/studies/NAME.json.",
+            help="Measure nothing: write page and plot anew from these cells, as "
+            "docs/studies/NAME.parquet or a run's results.json.",
         ),
     ] = None,
     publish_to: Annotated[
         Path | None,
         typer.Option(
-            "--publish", help="Put page, plot, results and settings there, as docs/studies."
+            "--publish",
+            help="Put cells and plot there, and the tables into its page: docs/studies.",
         ),
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="Name all studies.")] = False,

@@ -77,14 +77,6 @@ def coloured(
     return Digits(painted.reshape(n, -1), captions, labels, colour != labels)
 
 
-def digit_images() -> tuple[Floats, NDArray[np.int64]]:
-    """scikit-learn's 1,797 digits: ``[n, 64]`` in 0..1, and what they show."""
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    return data.data / 16, data.target.astype(np.int64)
-
-
 def accuracy(
     kind: Literal["supervised", "contrastive"],
     mentioned: tuple[float, float],
@@ -105,12 +97,13 @@ def accuracy(
     """
     import torch
     import torch.nn.functional as F
+    from sklearn.datasets import load_digits
 
     from medclip_debias.bounds import within
     from medclip_debias.losses import CLIP, ContrastiveBatch
 
-    rng = np.random.default_rng([seed, 7])
-    pixels, digits = digit_images()
+    rng, data = np.random.default_rng([seed, 7]), load_digits()
+    pixels, digits = data.data / 16, data.target.astype(np.int64)
     order = rng.permutation(len(digits))
     cut = len(order) * 2 // 3
     train = coloured(rng, pixels[order[:cut]], digits[order[:cut]], agree, mentioned)

@@ -1,23 +1,23 @@
-"""Studies by name: their titles, and a run with settings from words or a file."""
+"""Studies by name: run with settings from words or a file, publish, write anew from cells."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from medclip_debias.config import Settings, validate
 from medclip_debias.errors import UserError
+from medclip_debias.experiments.page import tables
 from medclip_debias.experiments.runner import rewrite, run_experiment
-from medclip_debias.files import read_json
+from medclip_debias.files import atomic_file, read_json, write_text
 from medclip_debias.named_settings import config_file
 from medclip_debias.settings_files import apply_overrides, load_yaml, merge
-from studies.publish import publish
 from studies.study import STUDIES, find_study
 
-__all__ = ["publish", "rewrite_named", "run_named", "run_study", "titles"]
-
-HINT = "give the results.json of a run of the study"
+KEPT = ("study", "version", "medclip_debias", "seconds", "settings")
+START, END = "<!-- tables -->", "<!-- /tables -->"
 
 
 def titles() -> dict[str, str]:
@@ -34,22 +34,36 @@ def run_named(
     config: Path | None = None,
     **how: Any,
 ) -> dict[str, Any]:
-    """`run_study` with ``key=value`` words over a file, over the full or the quick settings."""
+    """Run the study ``name`` in the folder ``out``; a run that was stopped resumes there.
+
+    Args:
+        name: of a study.
+        out: folder; what studies share is kept beside it, in ``inputs``.
+        words: ``key=value`` settings over those of ``config``, over the full or the quick ones.
+        quick: a run of a few minutes.
+        config: YAML file of settings, or its name.
+        **how: of `medclip_debias.experiments.runner.run_experiment`.
+
+    Returns:
+        The content of ``results.json``.
+
+    Raises:
+        UserError: no such study, a wrong setting, or ``out`` cannot be used.
+    """
     kind = find_study(name)
-    base = (kind.quick() if quick else kind.settings_class()).model_dump(mode="json")
-    where = "the command line"
+    base = kind.small if quick else kind.usual
     if config is not None:
-        base, where = merge(base, load_yaml(config_file(config))), str(config)
-    settings = validate(kind.settings_class, apply_overrides(base, words), where)
-    return run_study(name, out, settings=settings, **how)
+        base = merge(base, load_yaml(config_file(config)))
+    study = kind(apply_overrides(base, words), out.parent / "inputs")
+    return run_experiment(study, out, **how)
 
 
-def rewrite_named(name: str, results: Path, out: Path) -> dict[str, Any]:
+def rewrite_named(name: str, cells: Path, out: Path) -> dict[str, Any]:
     """Write plot and page of a study anew in ``out`` from the cells that a run published.
 
     Args:
         name: of the study.
-        results: its ``results.json``, as ``docs/studies/NAME.json``.
+        cells: a run's ``results.json``, or the table of cells that was published.
         out: folder.
 
     Returns:
@@ -59,34 +73,86 @@ def rewrite_named(name: str, results: Path, out: Path) -> dict[str, Any]:
         UserError: no such study, or the file is not of a run of it.
     """
     kind = find_study(name)
-    keys = ("settings", "rows", "seconds", "version", "medclip_debias")
-    found = read_json(results, HINT, keys=keys)
-    if found.get("study") != name:
-        raise UserError(f"{results}: holds the study '{found.get('study')}', not '{name}'; {HINT}.")
-    rows, version, seconds = found["rows"], found["version"], found["seconds"]
-    if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
-        raise UserError(f"{results}: 'rows' must be a list of cells; {HINT}.")
-    if type(version) is not int or not isinstance(seconds, int | float):
-        raise UserError(f"{results}: 'version' and 'seconds' must be numbers; {HINT}.")
-    settings = validate(kind.settings_class, found["settings"], str(results))
-    return rewrite(kind(settings, out.parent / "inputs"), found, out)
+    found = read_cells(cells)
+    if found["study"] != name:
+        raise UserError(f"{cells}: holds the study '{found['study']}', not '{name}'.")
+    return rewrite(kind(found["settings"], out.parent / "inputs"), found, out)
 
 
-def run_study(
-    name: str, out: Path, *, settings: Settings | None = None, **how: Any
-) -> dict[str, Any]:
-    """Run the study ``name`` in the folder ``out``; a run that was stopped resumes there.
+def write_cells(results: Mapping[str, Any], path: Path) -> None:
+    """Write the cells of a run as one table, a row each; see `read_cells`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    Args:
-        name: of a study.
-        out: folder; what studies share is kept beside it, in ``inputs``.
-        settings: other than the study's own.
-        **how: of `medclip_debias.experiments.runner.run_experiment`.
+    rows = results["rows"]
+    names = dict.fromkeys(name for row in rows for name in row)
+    table = pa.table({name: [row.get(name) for row in rows] for name in names})
+    about = json.dumps({key: results[key] for key in KEPT})
+    with atomic_file(path) as temporary:
+        kept = table.replace_schema_metadata({"study": about})
+        pq.write_table(kept, temporary, compression="zstd", compression_level=19)
 
-    Returns:
-        The content of ``results.json``.
+
+def read_cells(path: Path) -> dict[str, Any]:
+    """The cells of a run, and what ran: ``rows`` and the keys of `KEPT`.
 
     Raises:
-        UserError: no such study, or ``out`` cannot be used.
+        UserError: the file is neither a run's ``results.json`` nor a published table.
     """
-    return run_experiment(find_study(name)(settings, out.parent / "inputs"), out, **how)
+    if path.suffix == ".json":
+        hint = "give the results.json of a run of the study"
+        return read_json(path, hint, keys=("rows", *KEPT))
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+        about = json.loads((table.schema.metadata or {})[b"study"])
+    except (OSError, pa.ArrowInvalid, KeyError, ValueError) as error:
+        raise UserError(
+            f"{path}: is no table of a study's cells; give docs/studies/NAME.parquet."
+        ) from error
+    return {**about, "rows": [_known(row) for row in table.to_pylist()]}
+
+
+def _known(value: Any) -> Any:
+    """Without what a row lacks: its column is empty there."""
+    if isinstance(value, dict):
+        return {key: _known(part) for key, part in value.items() if part is not None}
+    return [_known(part) for part in value] if isinstance(value, list) else value
+
+
+def publish(name: str, out: Path, docs: Path) -> list[Path]:
+    """Put cells and plot of what ran into ``docs``, and its tables into its page there.
+
+    Args:
+        name: of the study.
+        out: the folder it ran in.
+        docs: folder with ``NAME.md``, whose lines between `START` and `END` are replaced.
+
+    Returns:
+        The files written.
+
+    Raises:
+        UserError: the page is missing, or has no such lines.
+    """
+    results, page = read_cells(out / "results.json"), docs / f"{name}.md"
+    text = page.read_text(encoding="utf-8") if page.is_file() else ""
+    found = find_study(name)(results["settings"]).tables(results["rows"])
+    body = "\n".join([START, "", *tables(found), END])
+    renewed, count = re.subn(f"{START}.*?{END}", lambda _: body, text, flags=re.DOTALL)
+    if count != 1:
+        raise UserError(f"{page}: must hold '{START}' and '{END}' once, for the tables.")
+    write_text(page, renewed)
+    write_cells(results, docs / f"{name}.parquet")
+    with atomic_file(docs / f"{name}.png") as temporary:
+        _reduced(out / "figure.png", temporary)
+    return [page, docs / f"{name}.parquet", docs / f"{name}.png"]
+
+
+def _reduced(picture: Path, out: Path) -> None:
+    """Write a plot in 32 colours: a third of its size."""
+    from PIL import Image
+
+    with Image.open(picture) as opened:
+        opened.convert("RGB").quantize(32).save(out, format="PNG", optimize=True)

@@ -1,227 +1,238 @@
-"""Contrastive learning of images whose classes are of very different size (section 3.1)."""
+"""Contrastive learning of images whose classes are of very different size (section 3.1).
+
+On digits or CIFAR-10, and on images of the phantom without their reports.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from pydantic import Field
+from numpy.typing import NDArray
 
-from medclip_debias.config import Settings
-from medclip_debias.experiments.experiment import Cell, Row, Summary, Table
-from studies.study import Study
+from medclip_debias.config import PrepareSettings, validate
+from medclip_debias.errors import UserError
+from medclip_debias.experiments.experiment import Cell, Row, Table
+from medclip_debias.files import atomic_folder
+from studies.images import Floats, Integers, Split, cifar10, digits, fit, probe
+from studies.plots import lines
+from studies.study import Study, by_seed, gap, spread, where
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from medclip_debias.data.store import PreparedSet
+
 KINDS = {"none": "CL", "low": "DCL, eta low", "high": "DCL, eta high", "true": "DCL, eta true"}
-
-
-class LongTailSettings(Settings):
-    """Grid; ``labels`` are the shares of labels that the linear probe sees."""
-
-    data: Literal["digits", "cifar10"] = "digits"
-    root: str | None = None
-    shares: tuple[float, ...] = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
-    kinds: tuple[str, ...] = tuple(KINDS)
-    labels: tuple[float, ...] = (1.0, 0.1, 0.03)
-    steps: int = Field(1000, ge=1)
-    batch: int = Field(128, ge=4)
-    temperature: float = Field(0.5, gt=0)
-    picture_share: float = 0.1
-    seeds: int = Field(10, ge=1)
+TYPES = (
+    *("effusion", "cardiomegaly", "nodule", "line"),
+    *("pneumonia", "edema", "pneumothorax", "atelectasis"),
+)
+"""The finding types of the phantom that come in several forms; the second four are subsampled."""
 
 
 class LongTail(Study):
-    """SimCLR with CL, DCL-low, DCL-high and DCL-true on a subsampled set."""
+    """SimCLR with CL, DCL-low, DCL-high and DCL-true; of the second half of classes a share."""
 
     name: ClassVar[str] = "long-tail"
-    title: ClassVar[str] = "Class probability by class: images with a long tail"
-    source: ClassVar[str] = "Sample-specific debiasing, section 3.1, figures 2 and 4"
-    settings_class: ClassVar[type[Settings]] = LongTailSettings
-    machines: ClassVar[str] = """\
-**Other machines.** Ten cells, trained with the libraries held to the instructions of a
-processor without AVX-512, differ by at most .017 in the accuracy of all classes at one share and
-.048 in that of the rare ones ([how](index.md#other-machines))."""
-    about: ClassVar[str] = """
-Of five of ten classes a share r is kept; SimCLR is trained on what is left with no correction (CL),
-a constant eta as for a rare class (low) or a whole one (high), or each image's true class
-probability (true). A linear probe on all or a few labels is scored on the balanced test set. By
-default the images are scikit-learn's 8 x 8 digits and the encoder has two layers;
-`data=cifar10 root=FOLDER` takes CIFAR-10 and a ResNet-18 (for a GPU). Same budget for all; a seed
-fixes the subset, the views and the start, so differences are paired. Intervals are over all r and
-seeds together."""
-
-    @classmethod
-    def quick(cls) -> LongTailSettings:
-        """Two shares, two seeds."""
-        return LongTailSettings(shares=(0.1, 0.5), labels=(1.0, 0.1), steps=500, seeds=2)
+    parts: ClassVar[dict[str, str]] = {"all": "all classes", "rare": "subsampled classes"}
 
     def cells(self) -> list[dict[str, Any]]:
         """Share by kind by seed."""
         s = self.settings
-        common = {n: getattr(s, n) for n in ("data", "root", "steps", "batch", "temperature")}
+        names = ("data", "root", "steps", "batch", "temperature", "labels")
+        common = {name: getattr(s, name) for name in names if hasattr(s, name)}
         return [
-            {
-                "share": share,
-                "kind": kind,
-                "seed": seed,
-                "labels": list(s.labels),
-                "picture": seed == 0 and share == s.picture_share,
-                **common,
-            }
+            {"share": share, "kind": kind, "seed": seed, **common}
             for seed in range(s.seeds)
             for share in s.shares
             for kind in s.kinds
         ]
 
-    def seconds(self, cell: Cell) -> float:
-        """Proportional to steps; CIFAR-10 on a CPU is not meant."""
-        each = 0.005 if cell["data"] == "digits" else 6.0
-        return float(each * cell["steps"] * cell["batch"] / 128) + (4.0 if cell["picture"] else 0)
+    def images(self, cell: Cell) -> Split:
+        """What a cell trains and tests on."""
+        return digits() if cell["data"] == "digits" else cifar10(cell["root"])
 
     def measure(self, cell: Cell) -> Row:
-        """Train, probe, and for one seed a t-SNE picture of the test images."""
-        from medclip_debias.losses import DebiasedContrastive, DebiasedSettings, TableEta
-        from studies import long_tail_images as images
-        from studies.simclr import fit
+        """Train and probe."""
+        import torch
 
-        pixels, labels, test, truth = images.load(cell["data"], cell["root"])
-        rng = np.random.default_rng([cell["seed"], 5])
-        keep = images.long_tailed(labels, cell["share"], rng)
-        eta = images.etas(cell["kind"], cell["share"], labels[keep])
-        objective = DebiasedContrastive(DebiasedSettings(eta=TableEta()))
+        from medclip_debias.losses import DebiasedContrastive, DebiasedSettings, TableEta
+
+        torch.set_num_threads(1)
+        pixels, labels, test, truth = self.images(cell)
+        classes = len(np.unique(truth))
+        keep = long_tailed(labels, cell["share"], np.random.default_rng([cell["seed"], 5]), classes)
         encoder = fit(
             pixels[keep],
-            objective,
+            DebiasedContrastive(DebiasedSettings(eta=TableEta())),
             steps=cell["steps"],
-            batch=cell["batch"],
+            batch=min(cell["batch"], len(keep)),
             temperature=cell["temperature"],
             seed=cell["seed"],
-            fields={"eta": eta},
+            fields={"eta": etas(cell["kind"], cell["share"], labels[keep], classes)},
         )
         found, other = encoder.features(pixels[keep]), encoder.features(test)
         row: Row = {}
         for share in cell["labels"]:
-            values = images.probe(found, labels[keep], other, truth, share, cell["seed"])
-            for name, value in zip(("all", "rare", "whole"), values, strict=True):
-                row[f"{name} at {share:g}"] = value
-        if cell["picture"]:
-            from sklearn.manifold import TSNE
-
-            flat = TSNE(random_state=0, init="pca").fit_transform(other[:600])
-            row["picture_points"] = np.round(flat, 2).tolist()
-            row["picture_classes"] = truth[:600].tolist()
+            rare = tuple(range(classes // 2, classes))
+            values = probe(found, labels[keep], other, truth, share, cell["seed"], rare)
+            row |= dict(
+                zip((f"{p} at {share:g}" for p in ("all", "rare", "whole")), values, strict=True)
+            )
         return row
 
-    def summary(self, rows: Sequence[Row]) -> Summary:
-        """Paired differences from CL, with intervals over seeds."""
-        shares = sorted({r["share"] for r in rows})
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Accuracies, and paired differences from CL, each seed's mean over r."""
+        shares, kinds = (sorted({row[n] for row in rows}) for n in ("share", "kind"))
+        kinds = [kind for kind in KINDS if kind in kinds]
         labels = sorted((float(s) for s in rows[0]["labels"]), reverse=True)
-        findings, tables = [], []
+        found, differences = [], []
         for share in labels:
-            name = f"all at {share:g}"
-            body = []
-            for kind in (k for k in KINDS if any(r["kind"] == k for r in rows)):
-                cells = [_spread(_values(rows, name, kind, r)) for r in shares]
-                body.append([KINDS[kind], *cells])
-            columns = ["", *(f"r = {r:g}" for r in shares)]
-            tables.append(Table(f"Accuracy with {share:.0%} of the labels", columns, body))
-        differences: dict[str, Any] = {}
-        for share in labels:
-            for kind in ("low", "high", "true"):
-                name = f"all at {share:g}"
-                gaps = [
-                    _values(rows, name, kind, r) - _values(rows, name, "none", r) for r in shares
+            for part, title in self.parts.items():
+                name = f"{part} at {share:g}"
+                body = [
+                    [KINDS[k], *(spread(where(rows, kind=k, share=r), name) for r in shares)]
+                    for k in kinds
                 ]
-                mean, half = _interval(np.concatenate(gaps))
-                differences[f"{kind} at {share:g}"] = [mean, mean - half, mean + half]
-        for share in labels:
-            parts = [
-                f"{KINDS[kind]} {_signed(differences[f'{kind} at {share:g}'])}"
-                for kind in ("low", "high", "true")
-            ]
-            findings.append(
-                f"With {share:.0%} of the labels, against CL, over all r and seeds: "
-                f"{'; '.join(parts)}."
-            )
-        findings.append(_verdict(differences, labels))
-        return Summary(findings, tables, {"difference from CL": differences})
+                heading = f"Accuracy with {share:.0%} of the labels, {title}"
+                found.append(Table(heading, ["", *(f"r = {r:g}" for r in shares)], body))
+                own = [by_seed(where(rows, kind=kind), name) for kind in kinds]
+                each = [gap(one, own[0], 4) for one in own[1:]]
+                differences.append([f"{share:.0%} of the labels, {title}", *each])
+        head = ["", *(KINDS[kind] for kind in kinds[1:])]
+        return [*found, Table("Minus CL, mean over r", head, differences)]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
-        """Accuracy over r, over the share of labels, and two pictures."""
-        from studies.plots import labels as named
-        from studies.plots import line, panels
-
-        shares = sorted({r["share"] for r in rows})
-        labels = sorted(float(s) for s in rows[0]["labels"])
-        pictures = [r for r in rows if "picture_points" in r and r["kind"] in ("none", "true")]
-        middle = 0.5 if 0.5 in shares else shares[0]
-        titles = [f"{labels[-2]:.0%} of the labels", f"r = {middle:g}"]
-        titles += [f"{KINDS[r['kind']]}, r = {r['share']:g}; triangles are rare" for r in pictures]
-        figure, axes = panels(2 + len(pictures), titles)
-        for style, kind in enumerate(k for k in KINDS if any(r["kind"] == k for r in rows)):
-            name = f"all at {labels[-2]:g}"
-            means = [float(_values(rows, name, kind, r).mean()) for r in shares]
-            line(axes[0], shares, means, style, KINDS[kind])
-            means = [float(_values(rows, f"all at {s:g}", kind, middle).mean()) for s in labels]
-            line(axes[1], labels, means, style, KINDS[kind])
-        axes[1].set_xscale("log")
-        named(axes[0], "share r kept of the rare classes", "accuracy")
-        named(axes[1], "share of labels", "accuracy")
-        for one, row in zip(axes[2:], pictures, strict=True):
-            _scatter(one, row)
-        return figure
+        """Accuracy over r for each share of labels."""
+        named = [{**row, "kind": KINDS[row["kind"]]} for row in rows]
+        labels = sorted((float(s) for s in rows[0]["labels"]), reverse=True)
+        shown = {f"{s:.0%} of the labels": (named, f"all at {s:g}") for s in labels}
+        return lines(shown, "share", "kind")
 
 
-def _scatter(axes: Any, row: Row) -> None:
-    from studies.long_tail_images import RARE
+class LongTailPhantom(LongTail):
+    """The same on images of the phantom whose findings are all of one type."""
 
-    points, classes = np.array(row["picture_points"]), np.array(row["picture_classes"])
-    greys = ["#000000", "#444444", "#777777", "#999999", "#bbbbbb"]
-    for number in range(10):
-        rare = number in RARE
-        chosen = points[classes == number]
-        colour = ["#D55E00", "#E69F00", "#CC79A7", "#8c2d04", "#fdae6b"] if rare else greys
-        axes.scatter(*chosen.T, s=9, marker="^" if rare else "o", color=colour[number % 5])
-    axes.set_xticks([])
-    axes.set_yticks([])
+    name: ClassVar[str] = "long-tail-phantom"
+    parts: ClassVar[dict[str, str]] = {"all": "all types", "rare": "subsampled types"}
+    seconds_a_cell: ClassVar[float] = 40.0
 
+    def shared(self, cell: Cell) -> Mapping[str, Any] | None:
+        """The images."""
+        return {"images of one type": dict(cell["data"])}
 
-def _values(rows: Sequence[Row], name: str, kind: str, share: float) -> Any:
-    chosen = [r for r in rows if r["kind"] == kind and r["share"] == share]
-    return np.array([r[name] for r in sorted(chosen, key=lambda r: r["seed"])])
+    def make_shared(self, wanted: Mapping[str, Any], folder: Path) -> None:
+        """Make them."""
+        make_images(wanted["images of one type"], folder)
 
-
-def _spread(values: Any) -> str:
-    sd = f" ({values.std(ddof=1):.3f})" if len(values) > 1 else ""
-    return f"{values.mean():.3f}{sd}"
-
-
-def _interval(values: Any) -> tuple[float, float]:
-    """Mean and half the 95% t-interval."""
-    from scipy.stats import t
-
-    if len(values) < 2:
-        return float(values.mean()), float("inf")
-    half = t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return float(values.mean()), float(half)
+    def images(self, cell: Cell) -> Split:
+        """Training and test images with the numbers of their types."""
+        with np.load(self.shared_folder(cell) / "images.npz", allow_pickle=False) as file:
+            train, types, test, truth = (
+                file[f"{part}_{what}"] for part in ("train", "test") for what in ("pixels", "types")
+            )
+        pixels = [(part.astype(np.float32) / 255)[:, None] for part in (train, test)]
+        return pixels[0], types, pixels[1], truth
 
 
-def _signed(interval: Sequence[float]) -> str:
-    mean, low, high = interval
-    return f"{mean:+.4f} ({low:+.4f} to {high:+.4f})"
+def long_tailed(
+    labels: Integers, share: float, rng: np.random.Generator, classes: int = 10
+) -> Integers:
+    """Rows that stay when of the second half of classes a ``share`` is kept, at least two each."""
+    kept = []
+    for number in range(classes):
+        rows = rng.permutation(np.flatnonzero(labels == number))
+        rare = number >= classes // 2
+        kept.append(rows[: max(2, round(share * len(rows)))] if rare else rows)
+    return np.sort(np.concatenate(kept))
 
 
-def _verdict(differences: dict[str, Any], labels: Sequence[float]) -> str:
-    """Whether the true class probability helps, in the words of its own intervals."""
-    parts = []
-    for share in labels:
-        _, low, high = differences[f"true at {share:g}"]
-        said = "helps" if low > 0 else "hurts" if high < 0 else "makes no difference that is shown"
-        parts.append(f"{said} with {share:.0%} of the labels")
-    return (
-        f"The true class probability {', '.join(parts)}. The paper finds it consistently better "
-        "than CL and both constants, on CIFAR-10."
+def etas(kind: str, share: float, labels: Integers, classes: int = 10) -> Floats:
+    """Class probability of each image: the paper's eta_low, eta_high, or the true one.
+
+    With K classes ``eta_low = 2 / K r / (1 + r)`` is that of a subsampled class, ``eta_high = 2 / K
+    / (1 + r)`` that of a whole one (section 3.1); ``none`` is plain contrastive learning.
+    """
+    low, high = (2 / classes * part / (1 + share) for part in (share, 1))
+    known = {"none": 0.0, "low": low, "high": high}
+    true = np.where(labels >= classes // 2, low, high)
+    eta = true if kind == "true" else np.full(len(labels), known[kind])
+    return eta.astype(np.float32)
+
+
+# ------------------------------------------------------------------- images of the phantom
+
+
+def make_images(data: Mapping[str, Any], folder: Path) -> None:
+    """Make ``images.npz`` of balanced one-type images of a phantom, only once.
+
+    Args:
+        data: ``studies``, ``test_studies``, ``size`` and ``regime``.
+        folder: gets the file; it is there whole or not at all.
+    """
+    if (folder / "images.npz").is_file():
+        return
+    import pandas as pd
+
+    from medclip_debias.data.prepare import prepare
+    from medclip_debias.phantom import PhantomSettings, generate
+
+    # Equally frequent classes, about one in an image: the most images of one type.
+    dials = {"tail_exponent": 0.0, "probability_scale": 0.16, "lateral_share": 0.0}
+    dials |= {"min_side": 128, "max_side": 160}
+    sizes = {name: data[name] for name in ("studies", "test_studies", "regime")}
+    settings = validate(PhantomSettings, sizes | dials | {"format": "jpg"}, "the study's data")
+    with atomic_folder(folder) as work:
+        tree, made = work / "tree", work / "prepared"
+        generate(tree, settings, workers=1)
+        prepared = prepare(tree, made, PrepareSettings(size=data["size"]), workers=1)
+        truth = pd.read_parquet(tree / "truth" / "images.parquet").set_index("dicom_id")
+        parts: dict[str, NDArray[Any]] = {}
+        for name in ("train", "test"):
+            rows, types = one_type(prepared, truth, name)
+            parts |= {f"{name}_pixels": np.asarray(prepared.pixels[rows]), f"{name}_types": types}
+        np.savez_compressed(work / "images.npz", **parts)  # type: ignore[arg-type]
+        shutil.rmtree(tree)
+        shutil.rmtree(made)
+
+
+def one_type(prepared: PreparedSet, truth: Any, split: str) -> tuple[NDArray[np.int64], Integers]:
+    """Images of ``split`` whose findings are all of one of `TYPES`, equally many of each.
+
+    Args:
+        prepared: the prepared phantom.
+        truth: its ``images.parquet``, by image.
+        split: whose images.
+
+    Returns:
+        Rows in the prepared set, and the number of each one's type in `TYPES`. At most one image
+        of a study is taken; of a type with more images than the rarest one, the first.
+
+    Raises:
+        UserError: a type has fewer than two images.
+    """
+    from medclip_debias.phantom.catalogue import CLASS_NAMES, CLASSES
+
+    images = prepared.images[prepared.images["split"] == split].drop_duplicates("study_id")
+    shown = truth.loc[images["image_id"].astype(str), list(CLASS_NAMES)].to_numpy(dtype=bool)
+    types = list(dict.fromkeys(c.type for c in CLASSES))
+    of_type = np.stack(
+        [shown[:, [c.type == name for c in CLASSES]].any(axis=1) for name in types], axis=1
     )
+    single = of_type.sum(axis=1) == 1
+    found = [np.flatnonzero(single & of_type[:, types.index(name)]) for name in TYPES]
+    least = min(len(places) for places in found)
+    if least < 2:
+        few = TYPES[[len(places) for places in found].index(least)]
+        raise UserError(
+            f"{least} images show {few} alone in the phantom's {split} split, and 2 are needed; "
+            "raise 'studies' and 'test_studies'."
+        )
+    chosen = np.concatenate([places[:least] for places in found])
+    order = np.argsort(chosen)
+    rows = images.index.to_numpy(dtype=np.int64)[chosen[order]]
+    return rows, np.repeat(np.arange(len(TYPES)), least)[order].astype(np.int64)

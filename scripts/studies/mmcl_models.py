@@ -32,8 +32,7 @@ def features_1(
     """
     y = rng.choice([-1.0, 1.0], n)
     a = np.where(rng.random(n) < agree, y, -y)
-    z = np.c_[rng.normal(y, core), rng.normal(a, spurious)]
-    return z, y, a
+    return np.c_[rng.normal(y, core), rng.normal(a, spurious)], y, a
 
 
 def masked_1(
@@ -45,17 +44,13 @@ def masked_1(
     return np.asarray(centre + keep * (z - centre))
 
 
-def noise(rng: np.random.Generator, n: int, dimension: int, sigma: float) -> Floats:
-    """Input noise ``N(0, sigma^2 / d I)``: ``[n, d]``, of norm about sigma."""
-    return rng.normal(0, sigma / math.sqrt(dimension), (n, dimension))
+def inputs(rng: np.random.Generator, z: Floats, dimension: int, sigma: float) -> Floats:
+    """``D z`` plus noise ``N(0, sigma^2 / d I)``: ``[n, d]``.
 
-
-def inputs(z: Floats, xi: Floats) -> Floats:
-    """``D z + xi`` with the dictionary ``D`` the first columns of the identity.
-
-    The noise is isotropic, so any orthonormal dictionary gives the same distribution.
+    The dictionary ``D`` is the first columns of the identity: the noise is isotropic, so any
+    orthonormal dictionary gives the same distribution.
     """
-    x = xi.copy()
+    x = rng.normal(0, sigma / math.sqrt(dimension), (len(z), dimension))
     x[:, : z.shape[1]] += z
     return x
 
@@ -65,54 +60,29 @@ def contrastive_scores(images: Floats, texts: Floats, test: Floats, prompts: Flo
 
     ``S = 1/n sum_i x_i t_i^T - 1/(n (n - 1)) sum_{i != j} x_i t_j^T``, never formed.
     """
-    n = len(images)
-    along = texts @ prompts.T
+    n, along = len(images), texts @ prompts.T
     paired = images.T @ along / n
     crossed = (np.outer(images.sum(0), along.sum(0)) - images.T @ along) / (n * (n - 1))
     return np.asarray(test @ (paired - crossed))
 
 
-def contrastive_accuracy_1(agree: float, core: float, spurious: float) -> tuple[float, float]:
-    """Accuracy of Theorem 4.4 without its o(1): on all samples, and where ``a != y``."""
-    return masked_accuracy_1(agree, core, spurious, 1.0)
+def accuracy_1(agree: float, core: float, spurious: float, weight: float) -> tuple[float, float]:
+    """Accuracy of the score ``(1 + weight core^2) z_core + (2 agree - 1) z_spu``.
 
-
-def masked_accuracy_1(
-    agree: float, core: float, spurious: float, mentioned: float
-) -> tuple[float, float]:
-    """Accuracy with captions that mention the core's variation with probability ``mentioned``.
-
-    The image's score is ``(1 + mentioned core^2) z_core + (2 agree - 1) z_spu``: the covariance
-    of an image's variation with a caption that shows it only sometimes is ``mentioned`` times
-    its variance. Theorem 5.2 prints ``mentioned^2``, which would be right were the variation
-    scaled by ``mentioned`` instead of left out at random.
+    With captions that mention the core's variation with probability pi the ``weight`` is pi: the
+    covariance of an image's variation with a caption that shows it only sometimes is pi times its
+    variance. Theorem 5.2 prints pi squared, which would be right were the variation scaled by pi
+    instead of left out at random. Theorem 4.4, without its o(1), is weight 1.
 
     Returns:
         On all samples of the true distribution, and on those with ``a != y``.
     """
     from scipy.stats import norm
 
-    w = 1 + mentioned * core**2
-    spread = math.sqrt(w**2 * core**2 + (2 * agree - 1) ** 2 * spurious**2)
-    against = 1 - norm.cdf((2 * agree - 1 - w) / spread)
-    along = 1 - norm.cdf((-(2 * agree - 1) - w) / spread)
-    return float(against + along) / 2, float(against)
-
-
-def printed_accuracy_1(agree: float, core: float, spurious: float, mentioned: float) -> float:
-    """Theorem 5.2 as printed, on samples with ``a != y``."""
-    from scipy.stats import norm
-
-    w = 1 + mentioned**2 * core**2
-    spread = math.sqrt(w**2 * core**2 + (2 * agree - 1) ** 2 * spurious**2)
-    return float(1 - norm.cdf((2 * agree - 1 - w) / spread))
-
-
-def best_accuracy_1(core: float) -> float:
-    """Bayes accuracy on the true distribution: only the core feature tells of the label."""
-    from scipy.stats import norm
-
-    return float(norm.cdf(1 / core))
+    w, s = 1 + weight * core**2, 2 * agree - 1
+    spread = math.sqrt(w**2 * core**2 + s**2 * spurious**2)
+    against, along = (float(1 - norm.cdf((side - w) / spread)) for side in (s, -s))
+    return (against + along) / 2, against
 
 
 def supervised_1(
@@ -126,15 +96,13 @@ def supervised_1(
     """
     from sklearn.svm import SVC
 
-    kernel = images @ images.T
     # The machine fits an intercept; the paper's model has none, and so it is left out: the
     # margin below says whether the direction separates without it.
-    machine = SVC(C=1e8, kernel="precomputed", tol=tolerance).fit(kernel, y)
+    machine = SVC(C=1e8, kernel="precomputed", tol=tolerance).fit(images @ images.T, y)
     weights = np.zeros(len(y))
     weights[machine.support_] = machine.dual_coef_[0]
     direction = images.T @ weights
-    margin = (y * (images @ direction)).min()
-    return np.asarray(test @ direction), bool(margin > 0)
+    return np.asarray(test @ direction), bool((y * (images @ direction)).min() > 0)
 
 
 # --------------------------------------------------------------------------- data model 2
@@ -144,8 +112,7 @@ def features_2(
     rng: np.random.Generator, n: int, m: int, alpha: float, beta: float, *, training: bool
 ) -> tuple[Floats, NDArray[np.int64], Floats]:
     """Features ``[n, 2m]``, class number k and sign c of Definition 4.6."""
-    k = rng.integers(0, m, n)
-    c = rng.choice([-1.0, 1.0], n)
+    k, c = rng.integers(0, m, n), rng.choice([-1.0, 1.0], n)
     z = rng.choice([-1.0, 1.0], (n, 2 * m)) * beta
     z[:, m:] *= alpha
     rows = np.arange(n)
@@ -165,24 +132,18 @@ def contrastive_weights_2(
     return 1 + (m - 1) * beta**2 * mentioned, alpha
 
 
-def supervised_weights_2(alpha: float) -> tuple[float, float]:
-    """The same weights of the maximum-margin linear classifier, up to scale.
-
-    The data of Theorem 4.7 are mapped to themselves by permuting classes and by flipping
-    ``z_j``, ``z_{j+m}`` and class j's sign together, so the (unique) solution of least norm has
-    for class (k, c) nothing but ``c (w1 e_k + w2 e_{k+m})``; its margins depend on
-    ``w1 + alpha w2`` alone, of which ``(1, alpha)`` has the least norm.
-    """
-    return 1.0, alpha
-
-
 def accuracy_2(z: Floats, k: NDArray[np.int64], c: Floats, weights: tuple[float, float]) -> float:
-    """Share of samples whose own class scores highest; a tie is an error."""
+    """Share of samples whose own class scores highest; a tie is an error.
+
+    The maximum-margin classifier has weights ``(1, alpha)``: permuting classes, and flipping
+    ``z_j``, ``z_{j+m}`` and class j's sign together, map the data of Theorem 4.7 to themselves, so
+    the solution of least norm has for class (k, c) nothing but ``c (w1 e_k + w2 e_{k+m})``; its
+    margins depend on ``w1 + alpha w2`` alone, of which ``(1, alpha)`` has the least norm.
+    """
     m = z.shape[1] // 2
     score = weights[0] * z[:, :m] + weights[1] * z[:, m:]  # [n, m] for c = 1, its negative for -1
     rows = np.arange(len(z))
-    own = c * score[rows, k]
-    others = np.abs(score)
+    own, others = c * score[rows, k], np.abs(score)
     others[rows, k] = -own  # the same k with the other sign
     return float((own > others.max(axis=1)).mean())
 

@@ -24,7 +24,7 @@ if __name__ == "__main__":
 
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.files import atomic_file
-from studies.simclr import Encoder, fit
+from studies.images import fit
 
 if TYPE_CHECKING:
     import torch
@@ -67,7 +67,7 @@ def pretrain(
 
     Returns:
         Training images, and the share of 256 training images whose other view is the nearest of
-        256, at the end and before training.
+        256.
     """
     import torch
     from safetensors.torch import save_file
@@ -82,26 +82,7 @@ def pretrain(
     torch.manual_seed(seed)
     regions = ResNetRegions(arch)
     trunk = nn.Sequential(regions, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    shown = torch.from_numpy(images[:256])
-
-    def matched(encoder: Encoder) -> float:
-        generator = torch.Generator().manual_seed(seed + 1)
-        first, second = (
-            torch.from_numpy(encoder.embeddings(radiograph_view(shown, generator).numpy()))
-            for _ in range(2)
-        )
-        nearest = (first @ second.T).argmax(dim=1)
-        return float((nearest == torch.arange(len(first))).float().mean())
-
-    found: dict[str, float] = {"images": len(images)}
-
-    def watch(step: int, encoder: Encoder) -> None:
-        if step in {1, steps} or step % 200 == 0:
-            found["matched"] = matched(encoder)
-            found.setdefault("matched_at_first", found["matched"])
-            print(f"step {step}: {found['matched']:.3f} of views matched", flush=True)
-
-    fit(
+    encoder = fit(
         images,
         InfoNCE(InfoNCESettings()),
         steps=steps,
@@ -110,11 +91,17 @@ def pretrain(
         seed=seed,
         trunk=trunk,
         views=radiograph_view,
-        watch=watch,
     )
+    generator, shown = torch.Generator().manual_seed(seed + 1), torch.from_numpy(images[:256])
+    first, second = (
+        torch.from_numpy(encoder.embeddings(radiograph_view(shown, generator).numpy()))
+        for _ in range(2)
+    )
+    nearest = (first @ second.T).argmax(dim=1)
+    matched = float((nearest == torch.arange(len(first))).float().mean())
     with atomic_file(out) as temporary:
         save_file({k: v.contiguous() for k, v in regions.state_dict().items()}, temporary)
-    return found
+    return {"images": len(images), "matched": matched}
 
 
 def main() -> None:

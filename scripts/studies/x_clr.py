@@ -3,183 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-import numpy as np
-
-from medclip_debias.config import Settings
 from medclip_debias.experiments.differences import by_method
-from medclip_debias.experiments.experiment import Row, Summary
-from studies.phantom_methods import Candidate
-from studies.phantom_study import (
-    FAMILY,
-    LABELS,
-    PhantomStudy,
-    PhantomStudySettings,
-    difference_table,
-    figure_table,
-    quick_settings,
-    verdict,
-)
+from medclip_debias.experiments.experiment import Row, Table
+from studies.phantom import PhantomStudy, compared
+from studies.study import where
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-IDENTITY, TEXT, LABEL_GRAPH = "identity", "text encoder", "label graph"
-SHOWN = ("auc", "accuracy", "fine_auc", "cnr", "recall")
+IDENTITY, TEXT = "identity", "text encoder"
 
 
-class XCLRSettings(PhantomStudySettings):
-    """Temperatures of the targets, shares of the training studies."""
-
-    taus: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.5)
-    shares: tuple[float, ...] = (0.1, 0.3, 1.0)
+def _graph(kind: str, tau: float) -> dict[str, Any]:
+    return {"kind": "xclr", "graph": kind, "target_temperature": tau}
 
 
 class XCLR(PhantomStudy):
-    """Sources of similarity, target temperatures, amounts of data."""
+    """Sources of similarity, target temperatures, amounts of data; all arms are symmetric."""
 
     name: ClassVar[str] = "x-clr"
-    title: ClassVar[str] = "X-CLR: sources of similarity, temperature, little data"
-    source: ClassVar[str] = "X-sample contrastive (2024), sections 4.1 to 4.4"
-    settings_class: ClassVar[type[Settings]] = XCLRSettings
-    about: ClassVar[str] = f"""
-The paper trains images against a graph of similarities between samples. Here, image and sentence
-take part (an extension that the paper leaves open): the target of a sentence over the batch's
-images is the softmax of its similarity with their sentences over tau_s, both ways. Three
-sources: the frozen text encoder (mean of its token vectors), labels in common, and identity,
-which is symmetric InfoNCE. Then tau_s of the text graph, and identity against text with a share
-of the training studies. Hospital-like phantom; each seed is a phantom of its own. All arms here
-are symmetric; InfoNCE of the other studies is not.
-{FAMILY}
-"""
-
-    @classmethod
-    def quick(cls) -> XCLRSettings:
-        """One temperature beside the main one, all data."""
-        found: XCLRSettings = quick_settings(XCLRSettings, taus=(0.1, 0.5), shares=(1.0,))
-        return found
 
     def cells(self) -> list[dict[str, Any]]:
         """Seeds; sources, temperatures, shares."""
         s = self.settings
-        main = min(s.taus, key=lambda tau: abs(tau - 0.1))
-        sources = {
-            IDENTITY: Candidate(IDENTITY, {"kind": "clip"}),
-            TEXT: _graph("text", main),
-            LABEL_GRAPH: _graph("labels", main),
+        main = f"tau_s {s.tau:g}"
+        arms = {
+            IDENTITY: ({"kind": "clip"}, IDENTITY),
+            TEXT: (_graph("text", s.tau), main),
+            "label graph": (_graph("labels", s.tau), main),
         }
-        found = []
-        for seed in s.seeds:
-            found += [
-                self.cell(arm, seed, part="source", method=name, share=1.0)
-                for name, arm in sources.items()
-            ]
-            found += [
-                self.cell(_graph("text", tau), seed, part="tau", method=f"tau_s {tau:g}", share=1.0)
-                for tau in s.taus
-                if tau != main
-            ]
-            found += [
-                self.cell(
-                    sources[name],
-                    seed,
-                    data={"studies": self._studies(share)},
-                    part="share",
-                    method=name,
-                    share=share,
-                )
-                for share in s.shares
-                if share < 1
-                for name in (IDENTITY, TEXT)
-            ]
-        return found
+        parts: list[tuple[str, str, float]] = [("source", name, 1.0) for name in arms]
+        for tau in s.taus:
+            arms[f"tau_s {tau:g}"] = (_graph("text", tau), f"tau_s {tau:g}")
+            parts.append(("tau", f"tau_s {tau:g}", 1.0))
+        parts += [("share", name, share) for share in s.shares for name in (IDENTITY, TEXT)]
+        return [
+            self.cell(
+                arms[name][0],
+                seed,
+                data={"studies": self._studies(share)},
+                part=part,
+                method=name,
+                share=share,
+                candidate=arms[name][1],
+            )
+            for seed in s.seeds
+            for part, name, share in parts
+        ]
 
     def _studies(self, share: float) -> int:
         """All studies, when ``share`` of those for training and validation are generated."""
-        data = self.settings.data
-        return int(data.test_studies + max(20, round(share * (data.studies - data.test_studies))))
+        studies, tests = (self.settings.data[name] for name in ("studies", "test_studies"))
+        return int(tests + max(20, round(share * (studies - tests))))
 
-    def summary(self, rows: Sequence[Row]) -> Summary:
+    def groups(self, rows: Sequence[Row]) -> dict[str, dict[Any, dict[int, Row]]]:
         """Sources, temperatures, shares."""
-        sources = by_method([r for r in rows if r["part"] == "source"])
-        findings = [
-            verdict(sources, name, IDENTITY, SHOWN, [TEXT, LABEL_GRAPH]) + "."
-            for name in (TEXT, LABEL_GRAPH)
-        ]
-        tables = [
-            figure_table("Source of similarity: mean (sd)", sources),
-            difference_table(f"Difference to {IDENTITY}", sources, IDENTITY),
-        ]
-        taus = by_method([r for r in rows if r["part"] == "tau"]) | {
-            _temperature(sources): sources[TEXT]
-        }
-        taus = dict(sorted(taus.items(), key=lambda each: _tau(each[0])))
-        against = {IDENTITY: sources[IDENTITY]} | taus
-        tables += [
-            figure_table("Temperature of the targets, text graph: mean (sd)", against),
-            difference_table(f"Temperature: difference to {IDENTITY}", against, IDENTITY),
-        ]
-        findings += [
-            verdict(against, tau, IDENTITY, SHOWN, list(taus)) + "."
-            for tau in taus
-            if tau != _temperature(sources)  # said above
-        ]
-        for share in sorted({r["share"] for r in rows if r["part"] == "share"}):
-            groups = by_method([r for r in rows if r["part"] == "share" and r["share"] == share])
-            findings.append(
-                f"With {share:.0%} of the studies, {verdict(groups, TEXT, IDENTITY, SHOWN)}."
+        sources = by_method(where(rows, part="source"))
+        main = next(iter(sources[TEXT].values()))["candidate"]
+        taus = by_method(where(rows, part="tau")) | {main: sources[TEXT]}
+        ordered = {IDENTITY: sources[IDENTITY]}
+        ordered |= dict(sorted(taus.items(), key=lambda each: float(each[0].split()[-1])))
+        shares = sorted({row["share"] for row in where(rows, part="share")})
+        return {"Source": sources, "Temperature": ordered} | {
+            f"{share:.0%} of the training studies": by_method(
+                where(rows, part="share", share=share)
             )
-            tables.append(figure_table(f"{share:.0%} of the training studies: mean (sd)", groups))
-        return Summary(findings, tables)
-
-    def figure(self, rows: Sequence[Row]) -> Figure:
-        """AUC and Recall over tau_s and over the amount of data; bars are sd over seeds."""
-        from studies.plots import labels, means_with_bars, panels
-
-        figure, axes = panels(4, ["temperature of the targets"] * 2 + ["little data"] * 2, rows=2)
-        sources = by_method([r for r in rows if r["part"] == "source"])
-        taus = {
-            _tau(next(iter(own.values()))["candidate"]): own
-            for own in [
-                *by_method([r for r in rows if r["part"] == "tau"]).values(),
-                sources[TEXT],
-            ]
+            for share in shares
         }
-        x = sorted(taus)
-        for place, metric in enumerate(("auc", "recall")):
-            axes[place].set_xscale("log")
-            plain = float(np.mean([r[metric] for r in sources[IDENTITY].values()]))
-            axes[place].axhline(plain, color="#777777", linewidth=1, label=IDENTITY)
-            own = [[r[metric] for r in taus[tau].values()] for tau in x]
-            means_with_bars(axes[place], x, own, 1, TEXT)
-            axes[place].set_xticks(x, [f"{tau:g}" for tau in x])
-            axes[place].minorticks_off()
-            labels(axes[place], "tau_s", LABELS[metric])
-            axes[2 + place].set_xscale("log")
-            for style, name in enumerate((IDENTITY, TEXT)):
-                own_rows = [
-                    r for r in rows if r["method"] == name and r["part"] in ("share", "source")
-                ]
-                shares = sorted({r["share"] for r in own_rows})
-                own = [[r[metric] for r in own_rows if r["share"] == share] for share in shares]
-                means_with_bars(axes[2 + place], shares, own, style, name, 0.01 * (2 * style - 1))
-            axes[2 + place].set_xticks(shares, [f"{share:.0%}" for share in shares])
-            axes[2 + place].minorticks_off()
-            labels(axes[2 + place], "share of the training studies", LABELS[metric])
-        return figure
 
-
-def _graph(graph: str, tau: float) -> Candidate:
-    loss = {"kind": "xclr", "graph": graph, "target_temperature": tau}
-    return Candidate(f"tau_s {tau:g}", loss)
-
-
-def _tau(label: Any) -> float:
-    """The number in ``tau_s 0.1``."""
-    return float(str(label).split()[-1])
-
-
-def _temperature(sources: dict[Any, dict[int, Row]]) -> str:
-    """Name of the temperature that the sources were compared at."""
-    return str(next(iter(sources[TEXT].values()))["candidate"])
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Means and differences to symmetric InfoNCE in each part."""
+        parts = self.groups(rows)
+        return [table for title, own in parts.items() for table in compared(title, own, IDENTITY)]

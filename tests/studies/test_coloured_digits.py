@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import numpy as np
+from sklearn.datasets import load_digits
 
-from studies.coloured_digits import accuracy, coloured, digit_images
+from studies.coloured_digits import accuracy, coloured
+
+DATA = load_digits()
+PIXELS, DIGITS = DATA.data / 16, DATA.target
 
 
 def test_colours_agree_as_often_as_asked_and_digits_stay_visible():
-    pixels, digits = digit_images()
-    made = coloured(np.random.default_rng(0), pixels, digits, 0.9, (1.0, 1.0))
+    made = coloured(np.random.default_rng(0), PIXELS, DIGITS, 0.9, (1.0, 1.0))
     assert abs(made.against.mean() - 0.1) < 0.03
     painted = made.images.reshape(-1, 64, 3)
-    background = pixels == 0
+    background = PIXELS == 0
     red = painted[..., 0] > painted[..., 2]
     shown_red = (red & background).sum(axis=1) > background.sum(axis=1) / 2
     assert np.array_equal(shown_red, (made.labels == 1) != made.against)
-    assert np.allclose(painted[pixels == 1], 1.0)
+    assert np.allclose(painted[PIXELS == 1], 1.0)
 
 
 def test_captions_name_what_they_are_asked_to():
-    pixels, digits = digit_images()
-    exact = coloured(np.random.default_rng(1), pixels, digits, 0.9, (1.0, 0.0)).captions
-    assert np.array_equal(exact[:, 0], digits - 4.5)
+    exact = coloured(np.random.default_rng(1), PIXELS, DIGITS, 0.9, (1.0, 0.0)).captions
+    assert np.array_equal(exact[:, 0], DIGITS - 4.5)
     assert set(exact[:, 1]) == {-1.5, 1.5}
-    vague = coloured(np.random.default_rng(1), pixels, digits, 0.9, (0.0, 1.0)).captions
+    vague = coloured(np.random.default_rng(1), PIXELS, DIGITS, 0.9, (0.0, 1.0)).captions
     assert set(vague[:, 0]) == {-2.5, 2.5}
     assert set(vague[:, 1]) == {-2.5, -1.5, -0.5, 0.5, 1.5, 2.5}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from medclip_debias.cli import run
 from medclip_debias.errors import UserError
 from medclip_debias.experiments import source_tree
-from studies.command import run_named
+from studies.command import read_cells, run_named
 from studies.study import STUDIES
 
 REPO = Path(__file__).parents[2]
@@ -24,17 +23,16 @@ SMALL = ["starts=4", "angles=401", "rare=[0.01, 0.1]", "temperatures=[0.05, 0.1]
 def test_settings_come_as_words(tmp_path):
     found = run_named("fine-grained", tmp_path, words=SMALL, quick=True)
     assert found["settings"]["rare"] == [0.01, 0.1]
-    with pytest.raises(UserError, match="did you mean 'starts'"):
-        run_named("fine-grained", tmp_path, words=["start=4"])
+    for word, said in (("start=4", "did you mean 'starts'"), ("starts=many", "must be like 200")):
+        with pytest.raises(UserError, match=said):
+            run_named("fine-grained", tmp_path, words=[word])
 
 
 def test_the_verb_lists_runs_and_refuses(tmp_path, capsys):
     assert run(["study", "--list", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)) == set(STUDIES.all())
     assert run(["study", "fine-grained", *SMALL, "--out", str(tmp_path / "s")]) == 0
-    assert "finding: Example 1" in capsys.readouterr().out
-    page = (tmp_path / "s/page.md").read_text()
-    assert "## Findings" in page
+    assert "Example 2: top-1 error" in (tmp_path / "s/page.md").read_text()
     assert (tmp_path / "s/figure.png").stat().st_size > 10_000
     assert run(["study", "fine-graned"]) == 2
     assert "did you mean 'fine-grained'" in capsys.readouterr().err
@@ -43,52 +41,43 @@ def test_the_verb_lists_runs_and_refuses(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", sorted(STUDIES.all()))
-def test_every_study_says_what_it_is(name):
+def test_every_cell_of_every_study_is_plain_and_distinct(name):
     kind = STUDIES.all()[name]
-    assert kind.title
-    assert kind.source
-    assert kind.about.strip()
-    assert kind(kind.quick()).cells()
-    cells = kind().cells()
-    assert len({json.dumps(cell, sort_keys=True) for cell in cells}) == len(cells)
+    assert min(map(len, (kind.title, kind.source, kind.about))) > 5
+    for settings in (kind.usual, kind.small):
+        cells = kind(settings).cells()
+        assert json.loads(json.dumps(cells)) == cells
+        assert len({json.dumps(cell, sort_keys=True) for cell in cells}) == len(cells)
 
 
-def test_publishing_puts_page_and_figure_into_the_docs(tmp_path, capsys):
-    docs = tmp_path / "docs"
+def test_publishing_puts_tables_cells_and_plot_into_the_docs_and_writes_them_anew(tmp_path, capsys):
+    docs, out, again = (tmp_path / name for name in ("docs", "out", "again"))
     docs.mkdir()
-    words = ["study", "fine-grained", *SMALL, "--quick", "--out", str(tmp_path / "out")]
-    assert run([*words, "--publish", str(docs)]) == 0
-    assert (docs / "fine-grained.md").read_text() == (tmp_path / "out/page.md").read_text()
-    assert (docs / "fine-grained.svg").is_file()
-    assert run([*words, "--publish", str(tmp_path / "none")]) == 2
-    assert "is not a folder" in capsys.readouterr().err
-
-
-def test_a_page_is_written_anew_from_what_a_run_measured(tmp_path, capsys):
-    docs, first = tmp_path / "docs", tmp_path / "first"
-    docs.mkdir()
-    assert run(["study", "fine-grained", *SMALL, "--out", str(first)]) == 0
-    content = json.loads((first / "results.json").read_text())
-    (first / "results.json").write_text(json.dumps(content | {"version": 0}))
-    given = ["study", "fine-grained", "--from", str(first / "results.json")]
-    out = ["--out", str(tmp_path / "again")]
-    assert run([*given, *out, "--publish", str(docs)]) == 0
-    assert not (tmp_path / "again/cells").exists()
-    again = json.loads((docs / "fine-grained.json").read_text())
-    assert again == content | {"version": 0}
-    page = (docs / "fine-grained.md").read_text()
-    assert "measured by version 0 of the study" in page
-    note = re.search(r"\*\*The cells of this page.*?\*\*\n\n", page, re.DOTALL).group()
-    assert page.replace(note, "") == (first / "page.md").read_text()
+    words = ["study", "fine-grained", "--out"]
+    assert run([*words, str(out), *SMALL, "--publish", str(docs)]) == 2
+    assert "must hold '<!-- tables -->'" in capsys.readouterr().err
+    page = docs / "fine-grained.md"
+    page.write_text("# Title\n<!-- tables -->\nold\n<!-- /tables -->\nend\n")
+    assert run([*words, str(out), *SMALL, "--publish", str(docs)]) == 0
+    first = page.read_text()
+    assert "| 0.01 | 0.05 | 0.0101 |" in first
+    assert "old" not in first
+    assert first.endswith("end\n")
+    cells = str(docs / "fine-grained.parquet")
+    assert read_cells(Path(cells))["rows"] == read_cells(out / "results.json")["rows"]
+    assert run([*words, str(again), "--from", cells, "--publish", str(docs)]) == 0
+    assert page.read_text() == first
+    assert not (again / "cells").exists()
     # What it is not for is refused.
-    capsys.readouterr()
-    assert run([*given, "starts=4", *out]) == 2
+    assert run([*words, str(again), "starts=4", "--from", cells]) == 2
     assert "leave other settings away" in capsys.readouterr().err
-    assert run(["study", "glofnd", "--from", str(first / "results.json"), *out]) == 2
+    assert run(["study", "glofnd", "--from", cells, "--out", str(again)]) == 2
     assert "holds the study 'fine-grained', not 'glofnd'" in capsys.readouterr().err
-    broken = content | {"rows": [{"part": "example 1"}]}
-    (first / "results.json").write_text(json.dumps(broken))
-    assert run([*given, *out]) == 2
+    assert run([*words, str(again), "--from", str(page)]) == 2
+    assert "is no table of a study's cells" in capsys.readouterr().err
+    content = json.loads((out / "results.json").read_text()) | {"rows": [{"example": 1}]}
+    (out / "results.json").write_text(json.dumps(content))
+    assert run([*words, str(again), "--from", str(out / "results.json")]) == 2
     assert "the cells do not hold what fine-grained reads" in capsys.readouterr().err
 
 
@@ -123,7 +112,7 @@ if __name__ == "__main__":
     from studies.fine_grained import FineGrained
 
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print(pool.apply(FineGrained.quick))
+        print(pool.apply(FineGrained, (FineGrained.small,)).settings)
 """
 
 

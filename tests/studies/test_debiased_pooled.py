@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 
 import pytest
@@ -14,10 +13,8 @@ from medclip_debias.losses import (
     DebiasedContrastive,
     DebiasedSettings,
     TableEta,
-    describe,
 )
 from medclip_debias.losses.objective import build_objective, loss_settings
-from studies import debiased_pooled
 from studies.debiased_pooled import PooledDebiased, PooledSettings
 
 
@@ -57,27 +54,7 @@ def test_like_sentences_share_their_images(make_batch, draw):
         assert found[j].item() == pytest.approx(expected, abs=1e-10)
 
 
-def test_the_running_mean_is_that_of_the_pairs_of_a_sentence():
-    rng = torch.Generator().manual_seed(0)
-    loss = pooled(pool="running", gamma=0.25, eta=ConstantEta(value=0.2))
-    ids, known = torch.tensor([3, 0, 3]), {}
-    for _ in range(5):
-        similarity = torch.rand(3, 3, generator=rng, dtype=torch.float64) * 2 - 1
-        batch = ContrastiveBatch(similarity, torch.tensor(3.0, dtype=torch.float64), text_ids=ids)
-        found = loss(batch).per_anchor
-        each = (3 * similarity).exp()
-        levels = (each.sum(dim=0) - each.diagonal()) / 2  # of a sentence's two negatives
-        pairs = each.diagonal() / levels
-        new = {3: float(pairs[[0, 2]].mean()), 0: float(pairs[1])}
-        known = {k: 0.75 * known[k] + 0.25 * new[k] if k in known else new[k] for k in new}
-        for j, text in enumerate(ids.tolist()):
-            mean = known[text] * float(levels[j])
-            expected = loss_of((3 * similarity[:, j]).tolist(), j, 0.2, mean, 3.0)
-            assert found[j].item() == pytest.approx(expected, abs=1e-5)  # float32 state
-    assert loss.table["visits"][[0, 3]].tolist() == [5, 10]
-
-
-@pytest.mark.parametrize("pool", ["pair", "text", "running"])
+@pytest.mark.parametrize("pool", ["pair", "text"])
 def test_a_constant_added_to_all_scores_changes_neither_loss_nor_gradient(make_batch, pool):
     """Above the floor, which is an absolute number."""
     first, second = make_batch(0), make_batch(1)
@@ -92,31 +69,10 @@ def test_a_constant_added_to_all_scores_changes_neither_loss_nor_gradient(make_b
         return out.per_anchor.detach(), similarity.grad
 
     plain, moved = after(0.0), after(0.2)
-    assert torch.allclose(plain[0], moved[0], rtol=0, atol=1e-6)  # float32 state
+    assert torch.allclose(plain[0], moved[0], rtol=0, atol=1e-6)
     assert torch.allclose(plain[1], moved[1], rtol=0, atol=1e-6)
     # So there is no pull on the level of a sentence's scores.
     assert moved[1].sum(dim=0).abs().max() < 1e-6
-
-
-def test_an_anchor_without_negatives_moves_no_running_mean(make_batch):
-    loss = pooled(pool="running", eta=ConstantEta(value=0.1), gamma=0.5)
-    one = ContrastiveBatch(
-        torch.ones(1, 1, dtype=torch.float64),
-        torch.tensor(3.0, dtype=torch.float64),
-        text_ids=torch.tensor([2]),
-    )
-    out = loss(one)
-    assert out.per_anchor.item() == 0
-    assert not loss.table["visits"].any()
-
-
-def test_evaluation_moves_no_running_mean(make_batch):
-    loss = pooled(pool="running")
-    loss(make_batch())
-    before = loss.table["log_ratio"].clone()
-    loss.eval()
-    loss(make_batch(draw=1))
-    assert torch.equal(loss.table["log_ratio"], before)
 
 
 def test_shrinking_multiplies_eta(make_batch):
@@ -145,11 +101,10 @@ def test_a_detached_floor_has_no_gradient_to_the_scale(make_batch):
 VARIANTS = {
     "one pair": {"pool": "pair", "eta": {"kind": "table"}},
     "like sentences": {"threshold": 0.5, "shrink": 0.5},
-    "running": {"pool": "running"},
 }
 
 
-@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "running"])
+@pytest.mark.parametrize("name", VARIANTS)
 def test_autograd_agrees_with_finite_differences(name, make_batch, make_views):
     loss = build_objective(loss_settings({"kind": "debiased_pooled"} | VARIANTS[name], "test"))
     loss = loss.double()
@@ -179,11 +134,3 @@ def test_loss_and_gradient_are_finite_at_every_scale(name, scale, make_batch):
     batch = make_batch(scale=scale, similarity=similarity, eta=torch.full((8,), 0.99).double())
     loss(batch).loss.backward()
     assert torch.isfinite(similarity.grad).all()
-
-
-def test_the_study_registers_it_with_its_formula_and_a_running_example():
-    entry = next(one for one in describe() if one["kind"] == "debiased_pooled")
-    assert entry["formula"]
-    assert "estimator" in entry["paper"]
-    found = doctest.testmod(debiased_pooled)
-    assert (found.failed, found.attempted > 0) == (0, True)

@@ -19,7 +19,6 @@ from studies.fine_grained import (
     loss_1,
     losses_2,
     newton_1,
-    world_2,
 )
 
 
@@ -69,7 +68,8 @@ def test_newton_ends_where_the_gradient_vanishes():
 
 def test_population_losses_of_example_2_are_sums_over_pairs_of_samples():
     theta, rare, tau = 0.3, 0.05, 0.2
-    x, y, p = world_2(rare)
+    x, y = (1, 1, 1, -1), [math.pi / 12 * n for n in (-1, 1, -5, 3)]
+    p = ((0.95 - rare) / 2, (0.95 - rare) / 2, rare, rare)
     expected = dict.fromkeys(("clip", "g1", "g2"), 0.0)
     for i in range(4):
         for j in range(4):

@@ -27,10 +27,9 @@ def test_contrastive_scores_are_those_of_the_minimiser_found_by_descent():
 
 
 def test_data_model_1_gives_the_numbers_of_corollary_4_5():
-    everywhere, against = models.contrastive_accuracy_1(agree=1.0, core=1.0, spurious=0.0)
+    everywhere, against = models.accuracy_1(1.0, 1.0, 0.0, 1.0)
     assert everywhere >= 0.81
     assert against == pytest.approx(0.69, abs=0.005)
-    assert models.best_accuracy_1(1.0) == pytest.approx(0.8413, abs=1e-4)
 
 
 @pytest.mark.parametrize("mentioned", [0.0, 0.5, 1.0])
@@ -44,7 +43,7 @@ def test_caption_richness_enters_linearly(mentioned):
     assert weight[1] == pytest.approx(0.9, abs=0.01)
     seen, label, sign = models.features_1(rng, 1_000_000, 0.5, 1.0, 0.1)
     right = np.sign(seen @ np.array(weight)) == label
-    _, expected = models.masked_accuracy_1(0.95, 1.0, 0.1, mentioned)
+    _, expected = models.accuracy_1(0.95, 1.0, 0.1, mentioned)
     assert right[sign != label].mean() == pytest.approx(expected, abs=0.004)
 
 
@@ -52,9 +51,9 @@ def test_supervised_learning_falls_for_the_spurious_feature():
     rng = np.random.default_rng(2)
     n, d = 400, 800
     z, y, _ = models.features_1(rng, n, 0.99, 1.0, 0.1)
-    x = models.inputs(z, models.noise(rng, n, d, 6.0))
+    x = models.inputs(rng, z, d, 6.0)
     seen, label, sign = models.features_1(rng, 2000, 0.5, 1.0, 0.1)
-    test = models.inputs(seen, models.noise(rng, 2000, d, 6.0))
+    test = models.inputs(rng, seen, d, 6.0)
     scores, separable = models.supervised_1(x, y, test)
     right = np.sign(scores) == label
     assert separable
@@ -81,8 +80,7 @@ def test_maximum_margin_direction_of_data_model_2_has_the_symmetric_form():
         C=1e6, multi_class="crammer_singer", fit_intercept=False, tol=1e-8, max_iter=200_000
     ).fit(np.array(rows), labels)
     w = machine.coef_[0]
-    small, large = models.supervised_weights_2(alpha)
-    assert w[m] / w[0] == pytest.approx(large / small, rel=0.05)
+    assert w[m] / w[0] == pytest.approx(alpha, rel=0.05)  # as `accuracy_2` says
     assert np.abs(w[[1, 3]]).max() < 0.05 * np.abs(w).max()
 
 
@@ -106,7 +104,7 @@ def test_contrastive_learning_is_always_right_just_above_the_threshold(m, always
     rng = np.random.default_rng(4)
     z, k, c = models.features_2(rng, 300, m, alpha, beta, training=False)
     contrastive = models.accuracy_2(z, k, c, models.contrastive_weights_2(m, alpha, beta))
-    supervised = models.accuracy_2(z, k, c, models.supervised_weights_2(alpha))
+    supervised = models.accuracy_2(z, k, c, (1.0, alpha))
     assert (contrastive == 1.0) == always
     assert supervised <= 0.6
 

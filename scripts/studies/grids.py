@@ -1,0 +1,460 @@
+"""Grids of `medclip-debias experiment` on a study's page: published, tabulated, recomputed.
+
+    python scripts/studies/grids.py page docs/studies/NAME.md [GRID_FOLDER ...] [--plot METHOD ...]
+    python scripts/studies/grids.py pooled METHOD AGAINST GRID_FOLDER ... [--metric KEY]
+    python scripts/studies/grids.py outcomes METHOD AGAINST GRID_FOLDER ...
+    python scripts/studies/grids.py moved ONE_FOLDER OTHER_FOLDER
+    python scripts/studies/grids.py publish GRID_FOLDER ... --out docs/studies/NAME_cells.parquet
+    python scripts/studies/grids.py intervals NAME_cells.parquet METHOD AGAINST
+
+``page`` takes measured grids into ``NAME.parquet`` (a row for each mean and difference) and writes
+the tables between the page's markers anew; Holm's correction stands twice, over the differences of
+each grid and over all differences of the page. ``pooled`` is one difference over the seeds of
+several grids, ``outcomes`` every metric that their cells measured: Student's 95% over seeds, which
+does not cover the patients. ``moved`` says how far cells that two grids share are apart, as when
+another kind of processor measured them. ``publish`` writes a row for each image, class and cell:
+digests of item and patient, label, and the rank of the image's score among the cell's by both
+prompts and by each; every figure that rests on AUC follows from it. ``intervals`` recomputes them:
+over patients; over patients and seeds crossed (both drawn anew, Owen 2007, The pigeonhole
+bootstrap); over settings Student's t, which is too short where splits overlap, and the corrected t
+of Nadeau and Bengio (2003, Inference for the generalization error).
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.catalogue import COMPARED
+from medclip_debias.evaluation.statistics import ALPHA, holm, seed_summary
+from medclip_debias.experiments.differences import with_interval
+from medclip_debias.experiments.experiment import Table
+from medclip_debias.experiments.page import tables as table_lines
+from medclip_debias.files import atomic_file, read_json, write_text
+from studies.command import END, START
+
+Floats = NDArray[np.float64]
+METRICS = {metric.key: metric for metric in COMPARED}
+MAIN = "zero_shot.mean_auc"
+ON_THE_PAGE = (MAIN, "study_retrieval.report.recall", "grounding.cnr", "retrieval.recall")
+"""The columns of a page's tables; the file beside the page has all."""
+SCORES = {"both": "score", "positive": "positive", "negative": "negative"}
+"""Columns of published cells, and what they are called in a cell's items."""
+DRAWS, SEED = 2000, 0
+TEST_TO_TRAIN = 0.1 / 0.8
+"""Of the splits that this project draws."""
+
+
+def results_of(folder: Path) -> dict[str, Any]:
+    """What a grid left.
+
+    Raises:
+        UserError: the folder holds no results of a grid.
+    """
+    results = read_json(folder / "results.json", "run 'medclip-debias experiment' to write it")
+    if "rows" not in results or "contrasts" not in (results.get("figures") or {}):
+        raise UserError(f"{folder}/results.json: holds no grid of 'medclip-debias experiment'.")
+    return results
+
+
+# -------------------------------------------------------------------------------- the page
+
+
+def grid_rows(name: str, results: dict[str, Any]) -> pd.DataFrame:
+    """A row for each mean (``against`` empty) and each difference of a measured grid."""
+    settings, figures = results["settings"], results["figures"]
+    known = {"grid": name, "title": settings["title"], "baseline": settings["baseline"]}
+    known |= {"cells": results["cells"], "hours": round(results["seconds"] / 3600, 2)}
+    known |= {"seeds": len(settings["seeds"])}
+    rows = [
+        {"setting": setting, "method": method, "against": "", "metric": metric}
+        | {"value": own["mean"], "sd": own["sd"], "ends": own["interval"]}
+        for setting, methods in figures["means"].items()
+        for method, metrics in methods.items()
+        for metric, own in metrics.items()
+    ]
+    rows += [
+        {key: one[key] for key in ("setting", "method", "against", "metric", "p", "p_holm")}
+        | {"value": one["difference"], "ends": one["interval"]}
+        for one in figures["contrasts"]
+    ]
+    table = pd.DataFrame([known | row for row in rows])
+    ends = [each or (np.nan, np.nan) for each in table.pop("ends")]
+    return table.assign(low=[low for low, _ in ends], high=[high for _, high in ends])
+
+
+def page_tables(grids: pd.DataFrame) -> list[Table]:
+    """A table for each grid and setting: every method's AUC and its differences to the baseline.
+
+    One star marks p of at most .05 after Holm's correction over the differences of the grid, two
+    after that over all differences of the page.
+    """
+    p: list[float | None] = [None if np.isnan(value) else value for value in grids["p"]]
+    grids = grids.assign(p_page=np.array(holm(p), dtype=np.float64))
+    found = []
+    for (_, setting), own in grids.groupby(["grid", "setting"], sort=False):
+        first, measured = own.iloc[0], set(own["metric"])
+        metrics = [metric for metric in ON_THE_PAGE if metric in measured]
+        means, differences = own[own["against"] == ""], own[own["against"] != ""]
+        body = []
+        for _, row in means[means["metric"] == metrics[0]].iterrows():
+            against = differences[
+                (differences["method"] == row["method"])
+                & (differences["against"] == first["baseline"])
+            ].set_index("metric")
+            cells = [_cell(against.loc[m], m) if m in against.index else "" for m in metrics]
+            body.append([row["method"], _mean(row), *cells])
+        titles = [f"minus {first['baseline']}: {METRICS[metrics[0]].title}"]
+        titles += [METRICS[metric].title for metric in metrics[1:]]
+        seeds = f"{first['seeds']} seed{'s' * bool(first['seeds'] > 1)}"
+        part = "" if setting == "all" else f", {setting}"
+        title = f"{first['title']}{part} (`{first['grid']}`, {seeds})"
+        found.append(Table(title, ["", METRICS[metrics[0]].title, *titles], body))
+    return found
+
+
+def _mean(row: Any) -> str:
+    digits = METRICS[row["metric"]].digits
+    value, low, high = (f"{row[name]:.{digits}f}" for name in ("value", "low", "high"))
+    return value if np.isnan(row["low"]) else f"{value} [{low}, {high}]"
+
+
+def _cell(row: Any, metric: str) -> str:
+    digits = METRICS[metric].digits
+    if np.isnan(row["low"]):
+        return f"{row['value']:+.{digits}f}"
+    stars = "*" * sum(row[name] <= ALPHA for name in ("p_holm", "p_page"))
+    return f"{with_interval(row['value'], (row['low'], row['high']), digits)} {stars}".strip()
+
+
+def write_page(page: Path, folders: Sequence[Path]) -> pd.DataFrame:
+    """Take grids into the table beside the page, and renew the page's tables; all of its rows.
+
+    Raises:
+        UserError: the page lacks its markers.
+    """
+    store = page.with_suffix(".parquet")
+    taken = [grid_rows(folder.name, results_of(folder)) for folder in folders]
+    if store.is_file():
+        old = pd.read_parquet(store)
+        taken = [old[~old["grid"].isin([folder.name for folder in folders])], *taken]
+    grids = pd.concat(taken, ignore_index=True)
+    body = "\n".join([START, "", *table_lines(page_tables(grids)), END])
+    text, count = re.subn(f"{START}.*?{END}", lambda _: body, page.read_text(), flags=re.DOTALL)
+    if count != 1:
+        raise UserError(f"{page}: must hold '{START}' and '{END}' once, for the tables.")
+    with atomic_file(store) as temporary:
+        grids.to_parquet(temporary, compression="zstd", index=False)
+    write_text(page, text)
+    return grids
+
+
+def plot(grids: pd.DataFrame, methods: Sequence[str], path: Path) -> None:
+    """Difference in AUC to the baseline: a panel for each method, a line for each grid."""
+    from medclip_debias.experiments.plots import intervals, panels
+
+    own = grids[(grids["metric"] == MAIN) & (grids["against"] == grids["baseline"])]
+    own = own[own["method"].isin(methods)].dropna(subset=["low"])
+    names = own["title"] + own["setting"].map(lambda name: "" if name == "all" else f", {name}")
+    own = own.assign(line=names, p_holm=own["p_holm"].fillna(1.0))
+    lines = list(dict.fromkeys(own["line"]))
+    figure, axes = panels(len(methods), [f"{method}: AUC" for method in methods])
+    for number, (axis, method) in enumerate(zip(axes, methods, strict=True)):
+        rows = own[own["method"] == method].set_index("line")
+        found = {
+            str(name): (row["value"], (row["low"], row["high"]), row["p_holm"])
+            for name, row in rows.iterrows()
+        }
+        intervals(axis, found, lines, names=number == 0)
+    figure.set_size_inches(4 * len(methods) + 3, 1 + 0.3 * len(lines))
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110, metadata={"Software": None})
+
+
+# ------------------------------------------------------------------------------ over seeds
+
+
+def paired(rows: pd.DataFrame, method: str, against: str) -> Floats:
+    """``method`` minus ``against`` in each seed, in the order of seeds.
+
+    Args:
+        rows: ``method``, ``seed`` and ``value`` of each cell.
+        method: of the difference.
+        against: what it is compared with.
+
+    Raises:
+        UserError: a seed is there twice, or fewer than two have both methods.
+    """
+    own = rows[rows["method"].isin((method, against))]
+    if own.duplicated(["method", "seed"]).any():
+        raise UserError(f"a seed of '{method}' or '{against}' is in two of the grids.")
+    wide = own.pivot_table(index="seed", columns="method", values="value").dropna()
+    if len(wide) < 2 or not {method, against} <= set(wide.columns):
+        raise UserError(f"fewer than two seeds have both '{method}' and '{against}'.")
+    return np.asarray(wide[method] - wide[against], dtype=np.float64)
+
+
+def pooled(rows: pd.DataFrame, method: str, against: str) -> str:
+    """Mean difference, Student's 95% over seeds, and how many seeds lie above 0."""
+    found = paired(rows, method, against)
+    interval = seed_summary(found.tolist()).interval
+    assert interval is not None
+    said = with_interval(float(found.mean()), interval)
+    return f"{said}, above 0 in {(found > 0).sum()} of {len(found)} seeds"
+
+
+def cell_values(folders: Sequence[Path], metric: str) -> pd.DataFrame:
+    """``method``, ``seed`` and ``value`` of each cell of grids."""
+    return pd.DataFrame(
+        {"method": row["method"], "seed": row["seed"], "value": row["metrics"][metric]}
+        for folder in folders
+        for row in results_of(folder)["rows"]
+    )
+
+
+def outcomes(folders: Sequence[Path], method: str, against: str) -> list[str]:
+    """Every metric that the cells' evaluations measured: mean of ``against``, the difference."""
+    from medclip_debias.evaluation.table import read_results
+
+    rows = []
+    for folder in folders:
+        for cell in results_of(folder)["rows"]:
+            path = folder / "runs" / cell["folder"] / "results.json"
+            if not path.is_file():
+                raise UserError(f"{path}: is missing; run the grid's experiment again.")
+            known = {"method": cell["method"], "seed": cell["seed"]}
+            rows += [
+                {**known, "outcome": f"{one.protocol}.{one.metric} {one.group or ''}".strip()}
+                | {"value": one.value}
+                for one in read_results(path).metrics
+                if one.of_class is None and one.value is not None
+            ]
+    lines = []
+    for outcome, own in pd.DataFrame(rows).groupby("outcome", sort=False):
+        if {method, against} <= set(own["method"]):
+            base = own.loc[own["method"] == against, "value"].mean()
+            lines.append(f"{outcome}: {base:.3f}, {pooled(own, method, against)}")
+    return lines
+
+
+def moved(one: Path, other: Path) -> list[str]:
+    """For each metric: how far cells that both grids hold are apart, and how far seeds are."""
+    lines = []
+    for metric in results_of(other)["settings"]["metrics"]:
+        first, second = (cell_values([folder], metric) for folder in (one, other))
+        both = first.merge(second, on=["method", "seed"], suffixes=("", "_other"))
+        if both.empty:
+            raise UserError("the two grids share no cell: same methods, same seeds are needed.")
+        apart = both["value"] - both["value_other"]
+        machines = np.sqrt((apart**2).mean() / 2)  # the sd that a machine adds to a cell
+        seeds = np.sqrt(both.groupby("method")["value"].var().mean())
+        lines.append(
+            f"{metric}: {len(both)} cells, sd of machines {machines:.4f}, of seeds {seeds:.4f}, "
+            f"largest {apart.abs().max():.4f}"
+        )
+    return lines
+
+
+# --------------------------------------------------------------------------- published cells
+
+
+def cells_of(folder: Path) -> pd.DataFrame:
+    """A row for each image, class and cell of a measured grid.
+
+    Raises:
+        UserError: the folder holds no grid, or a cell's items are gone.
+    """
+    parts, results = [], results_of(folder)
+    for row in results["rows"]:
+        path = folder / "runs" / row["folder"] / "items" / "zero_shot.parquet"
+        if not path.is_file():
+            raise UserError(f"{path}: is missing; run the grid's experiment again.")
+        items = pd.read_parquet(path)
+        names = [str(name)[6:] for name in items.columns if str(name).startswith("label.")]
+        for name in names:
+            ranks = {
+                score: items[f"{column}.{name}"].rank(method="dense") - 1
+                for score, column in SCORES.items()
+            }
+            known = {"grid": results["settings"]["name"], "class": name}
+            known |= {key: row[key] for key in ("setting", "method", "seed")}
+            part = items[["item", "patient"]].assign(**known, label=items[f"label.{name}"], **ranks)
+            parts.append(part[part["label"].isin((0, 1))])
+    table = pd.concat(parts, ignore_index=True)
+    words = dict.fromkeys(("grid", "setting", "method", "class", "item", "patient"), "category")
+    return table.astype(
+        {**words, "label": "int8", "seed": "int32", **dict.fromkeys(SCORES, "uint16")}
+    )
+
+
+def weighted_auc(labels: NDArray[np.bool_], ranks: Floats, weights: Floats) -> Floats:
+    """AUC of each draw, ties counting half; NaN where a draw has no image of one side.
+
+    Args:
+        labels: of n images.
+        ranks: of their scores.
+        weights: of the images in each draw, ``[draws, n]``.
+    """
+    order = np.argsort(ranks, kind="stable")
+    labels, weights = labels[order], weights[:, order]
+    starts = np.flatnonzero(np.diff(ranks[order], prepend=-1))
+    positive = np.add.reduceat(weights * labels, starts, axis=1)
+    negative = np.add.reduceat(weights * ~labels, starts, axis=1)
+    below = np.cumsum(negative, axis=1) - negative / 2
+    total = positive.sum(1) * negative.sum(1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((positive * below).sum(1) / total)
+
+
+def mean_auc(cell: pd.DataFrame, score: str, patients: pd.Index, weights: Floats) -> Floats:
+    """Mean AUC over the classes of one cell in each draw of patients ``[draws, patients]``.
+
+    A class without images of both sides is left out, in the whole or in a draw.
+    """
+    aucs = []
+    for _, own in cell.groupby("class", observed=True):
+        labels = own["label"].to_numpy() == 1
+        if labels.any() and not labels.all():
+            places = patients.get_indexer(pd.Index(own["patient"]))
+            ranks = own[score].to_numpy(dtype=np.float64)
+            if score == "negative":  # the lower, the likelier is the finding
+                ranks = ranks.max() - ranks
+            aucs.append(weighted_auc(labels, ranks, weights[:, places]))
+    return np.asarray(np.nanmean(aucs, axis=0))
+
+
+def differences(
+    table: pd.DataFrame, method: str, against: str, score: str, draws: int = DRAWS
+) -> dict[str, tuple[Floats, Floats]]:
+    """Per setting: ``method`` minus ``against`` by seed ``[seeds]``, and by draw and seed.
+
+    Raises:
+        UserError: the table lacks one of the methods.
+    """
+    found = {}
+    for setting, part in table.groupby("setting", observed=True):
+        patients = pd.Index(part["patient"].unique())
+        count = len(patients)
+        rng = np.random.default_rng(SEED)
+        drawn = rng.multinomial(count, np.full(count, 1 / count), size=draws).astype(np.float64)
+        weights = np.concatenate([np.ones((1, count)), drawn])  # the first: every patient once
+        by_seed = []
+        for _, own in part.groupby("seed"):
+            cells = [own[own["method"] == name] for name in (method, against)]
+            if all(len(cell) for cell in cells):
+                one, other = (mean_auc(cell, score, patients, weights) for cell in cells)
+                by_seed.append(one - other)
+        if not by_seed:
+            raise UserError(f"setting '{setting}': no seed has both '{method}' and '{against}'.")
+        every = np.array(by_seed).T
+        found[str(setting)] = (every[0], every[1:])
+    return found
+
+
+def crossed(drawn: Floats) -> Floats:
+    """Means of ``[draws, seeds]`` with the seeds drawn anew in each draw of the patients."""
+    rng = np.random.default_rng(SEED + 1)
+    chosen = rng.integers(0, drawn.shape[1], size=drawn.shape)
+    return np.asarray(np.take_along_axis(drawn, chosen, axis=1).mean(axis=1))
+
+
+def over_settings(means: Sequence[float]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """95% over splits: Student's t interval, and the one corrected for their overlap."""
+    found = seed_summary(means)
+    assert found.interval is not None
+    half = (found.interval[1] - found.interval[0]) / 2
+    wider = half * float(np.sqrt(1 + len(means) * TEST_TO_TRAIN))
+    return found.interval, (found.mean - wider, found.mean + wider)
+
+
+def report(table: pd.DataFrame, method: str, against: str) -> list[str]:
+    """The lines that ``intervals`` prints."""
+
+    def between(values: Floats) -> str:
+        low, high = np.nanpercentile(values, [2.5, 97.5])
+        return f"[{low:+.4f}, {high:+.4f}]"
+
+    lines = []
+    for score in SCORES:
+        lines.append(f"{method} minus {against}, AUC by {score}:")
+        found = differences(table, method, against, score)
+        for setting, (seeds, drawn) in found.items():
+            line = f"  {setting}: {seeds.mean():+.4f}, patients {between(drawn.mean(axis=1))}"
+            if len(seeds) > 1:
+                line += f", patients and {len(seeds)} seeds {between(crossed(drawn))}"
+            lines.append(line)
+        if len(found) > 1:
+            means = [float(seeds.mean()) for seeds, _ in found.values()]
+            plain, corrected = (f"[{a:+.4f}, {b:+.4f}]" for a, b in over_settings(means))
+            said = f"{mean(means):+.4f}, t {plain}, corrected {corrected}"
+            lines.append(f"  over {len(means)} splits: {said}")
+    return lines
+
+
+# -------------------------------------------------------------------------- the command line
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    own = {name: verbs.add_parser(name) for name in ("page", "publish", "moved")}
+    own["page"].add_argument("page", type=Path)
+    own["page"].add_argument("--plot", nargs="*", default=[], help="methods of the plot")
+    own["publish"].add_argument("--out", type=Path, required=True)
+    for name in ("intervals", "pooled", "outcomes"):
+        own[name] = verbs.add_parser(name)
+        if name == "intervals":
+            own[name].add_argument("table", type=Path)
+        own[name].add_argument("method")
+        own[name].add_argument("against")
+    own["pooled"].add_argument("--metric", default=MAIN)
+    for name in ("page", "publish", "moved", "pooled", "outcomes"):
+        own[name].add_argument("folders", type=Path, nargs="*", help="of measured grids")
+    options: Any = parser.parse_args()
+    try:
+        print("\n".join(_run(options)))
+    except (UserError, FileNotFoundError) as error:
+        parser.exit(2, f"{error}\n")
+
+
+def _run(options: Any) -> list[str]:
+    """The lines of a verb."""
+    match options.verb:
+        case "page":
+            grids = write_page(options.page, options.folders)
+            if options.plot:
+                plot(grids, options.plot, options.page.with_suffix(".png"))
+            return [f"{options.page}: {grids['grid'].nunique()} grids"]
+        case "publish":
+            table = pd.concat([cells_of(folder) for folder in options.folders], ignore_index=True)
+            table.to_parquet(options.out, compression="zstd", index=False)
+            return [f"{options.out}: {len(table):,} rows, {options.out.stat().st_size:,} bytes"]
+        case "intervals":
+            return report(pd.read_parquet(options.table), options.method, options.against)
+        case "pooled":
+            values = cell_values(options.folders, options.metric)
+            return [pooled(values, options.method, options.against)]
+        case "outcomes":
+            return outcomes(options.folders, options.method, options.against)
+        case _:
+            return moved(*options.folders)
+
+
+if __name__ == "__main__":
+    main()

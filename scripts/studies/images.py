@@ -1,0 +1,202 @@
+"""Image-only studies: SimCLR under any of our objectives, digits, and the linear probe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medclip_debias.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from medclip_debias.losses.objective import Objective
+
+Floats = NDArray[np.float32]
+Integers = NDArray[np.int64]
+Split = tuple[Floats, Integers, Floats, Integers]
+"""Training images ``[n, C, H, W]`` in 0..1 and their classes, and those of the test set."""
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A trained network: ``trunk`` gives features, ``head`` what the objective saw of them."""
+
+    trunk: torch.nn.Module
+    head: torch.nn.Module
+
+    def features(self, images: Floats) -> Floats:
+        """Features before the projection head: ``[n, F]``."""
+        return self._run(images, projected=False)
+
+    def embeddings(self, images: Floats) -> Floats:
+        """Unit vectors after it: ``[n, 64]``."""
+        return self._run(images, projected=True)
+
+    def _run(self, images: Floats, *, projected: bool) -> Floats:
+        import torch
+        import torch.nn.functional as F
+
+        self.trunk.eval()
+        with torch.no_grad():
+            found = self.trunk(torch.from_numpy(images))
+            if projected:
+                found = F.normalize(self.head(found), dim=1)
+        self.trunk.train()
+        result: Floats = found.numpy()
+        return result
+
+
+def fit(
+    images: Floats,
+    objective: Objective,
+    *,
+    steps: int,
+    batch: int,
+    temperature: float,
+    seed: int,
+    fields: Mapping[str, NDArray[Any]] | None = None,
+    trunk: torch.nn.Module | None = None,
+    views: Callable[[Tensor, torch.Generator], Tensor] | None = None,
+) -> Encoder:
+    """Train SimCLR with Adam, learning rate 1e-3 and a cosine to 0.
+
+    Args:
+        images: ``[n, C, H, W]`` in 0..1.
+        objective: of two-view batches.
+        steps: of Adam.
+        batch: images a step, sampled without replacement within it.
+        temperature: tau; the similarity's scale is ``1 / tau``.
+        seed: of everything.
+        fields: what the objective reads beside the similarities, one entry an image.
+        trunk: another network than the one that fits the images' shape.
+        views: another random view than `view`.
+    """
+    import torch
+
+    from medclip_debias.losses import TwoViewBatch
+
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    trunk, views = trunk or _trunk(images.shape[1:]), views or view
+    data = torch.from_numpy(images)
+    width = trunk(data[:2]).shape[1]
+    head = torch.nn.Sequential(
+        torch.nn.Linear(width, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64)
+    )
+    tables = {name: torch.from_numpy(values) for name, values in (fields or {}).items()}
+    parameters = [*trunk.parameters(), *head.parameters(), *objective.parameters()]
+    optimizer = torch.optim.Adam(parameters, lr=1e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(steps):
+        rows = torch.randperm(len(data), generator=generator)[:batch]
+        first, second = (head(trunk(views(data[rows], generator))) for _ in range(2))
+        own = {name: values[rows] for name, values in tables.items()}
+        pairs = TwoViewBatch.from_views(first, second, 1 / temperature, **own)
+        optimizer.zero_grad()
+        objective(pairs).loss.backward()
+        optimizer.step()
+        schedule.step()
+    return Encoder(trunk, head)
+
+
+def view(images: Tensor, generator: torch.Generator) -> Tensor:
+    """One random view of each image: shift by up to an eighth, contrast, noise; never mirrored."""
+    import torch
+    import torch.nn.functional as F
+
+    n, _, height, width = images.shape
+    reach = height // 8
+    padded = F.pad(images, (reach,) * 4)
+    top, left = torch.randint(0, 2 * reach + 1, (2, n), generator=generator)
+    rows = top[:, None] + torch.arange(height)
+    columns = left[:, None] + torch.arange(width)
+    places = torch.arange(n)[:, None, None]
+    cut = padded.movedim(1, -1)[places, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+    contrast = 0.6 + 0.8 * torch.rand((n, 1, 1, 1), generator=generator)
+    return cut * contrast + 0.15 * torch.randn(cut.shape, generator=generator)
+
+
+def _trunk(shape: tuple[int, ...]) -> torch.nn.Module:
+    """Two layers for 8 x 8 digits, resnet_tiny for grey images, a ResNet-18 for CIFAR-10."""
+    from torch import nn
+
+    from medclip_debias.models.backbones.resnet import ResNetRegions
+
+    if shape[0] == 3:
+        from torchvision.models import resnet18
+
+        network = resnet18(weights=None)
+        network.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+        network.maxpool, network.fc = nn.Identity(), nn.Identity()
+        return network
+    if shape[1] <= 8:
+        inputs = shape[0] * shape[1] * shape[2]
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(inputs, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU()
+        )
+    return nn.Sequential(ResNetRegions("resnet_tiny"), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def digits() -> Split:
+    """scikit-learn's 1,797 digits of 8 x 8, a third of them for the test."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    images = (data.images / 16).astype(np.float32)[:, None]
+    labels = data.target.astype(np.int64)
+    order = np.random.default_rng(0).permutation(len(labels))
+    train, test = np.split(order, [len(order) * 2 // 3])
+    return images[train], labels[train], images[test], labels[test]
+
+
+def cifar10(root: str) -> Split:
+    """CIFAR-10 from the folder that holds ``cifar-10-batches-py``.
+
+    Raises:
+        UserError: it is not there.
+    """
+    from torchvision.datasets import CIFAR10
+
+    try:
+        parts = [CIFAR10(root, train=part, download=False) for part in (True, False)]
+    except RuntimeError as error:
+        raise UserError(
+            f"{root or '.'}: holds no CIFAR-10; put the folder cifar-10-batches-py there and name "
+            "it with root=FOLDER, or take data=digits."
+        ) from error
+    images = [(part.data.transpose(0, 3, 1, 2) / 255).astype(np.float32) for part in parts]
+    labels = [np.array(part.targets, dtype=np.int64) for part in parts]
+    return images[0], labels[0], images[1], labels[1]
+
+
+def probe(
+    train: Floats,
+    labels: Integers,
+    test: Floats,
+    truth: Integers,
+    share: float,
+    seed: int,
+    rare: tuple[int, ...],
+) -> tuple[float, float, float]:
+    """Logistic regression on ``share`` of the labels (at least one of each class).
+
+    Returns:
+        Accuracy on all test images, on the ``rare`` classes, on the others.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    rng = np.random.default_rng([seed, 11])
+    each = [rng.permutation(np.flatnonzero(labels == number)) for number in np.unique(labels)]
+    chosen = np.concatenate([rows[: max(1, round(share * len(rows)))] for rows in each])
+    scale = StandardScaler().fit(train)
+    machine = LogisticRegression(max_iter=1000).fit(scale.transform(train[chosen]), labels[chosen])
+    right = machine.predict(scale.transform(test)) == truth
+    tail = np.isin(truth, rare)
+    return float(right.mean()), float(right[tail].mean()), float(right[~tail].mean())

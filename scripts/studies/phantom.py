@@ -1,0 +1,506 @@
+"""Studies on the phantom: data of a seed, one training, all that it is measured by, tables.
+
+Everything is a function of the cell, so that studies that ask for the same find it made, and what
+one study has measured the next takes over (``inputs/measured``).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+
+import numpy as np
+from pydantic import Field
+
+from medclip_debias.config import PrepareSettings, Settings, json_hash, validate
+from medclip_debias.evaluation.catalogue import find
+from medclip_debias.experiments import doses
+from medclip_debias.experiments.differences import Groups, SeedTables, by_method
+from medclip_debias.experiments.experiment import Cell, Row, Table
+from medclip_debias.files import atomic_folder, read_json, write_json
+from medclip_debias.settings_files import load_yaml
+from studies.study import Study
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from medclip_debias.data.prompts import PromptSet
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.evaluation.label_table import Labels
+    from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
+    from medclip_debias.models.dual_encoder import DualEncoder
+    from medclip_debias.training.step import Trainer
+
+BASELINE, LANGUAGE_MODEL, ORACLE = "InfoNCE", "language model", "true pairs removed"
+CONTROLS = ("constant = its mean", "its eta shuffled")
+ENDS = 9
+"""How many of the 28 classes, by frequency, are called head, and how many tail."""
+MEASUREMENT_VERSION = 2
+"""Raised when the same cell would be measured otherwise."""
+
+_AUC, _RECALL = find("zero_shot", "mean_auc"), find("retrieval", "recall")
+METRICS = {
+    "auc": replace(_AUC, title="AUC"),
+    "accuracy": replace(find("zero_shot", "balanced_accuracy"), title="bal. acc."),
+    "ece": replace(find("zero_shot", "ece"), title="ECE"),
+    "fine_auc": replace(_AUC, title="fine AUC"),
+    "head_auc": replace(_AUC, title="head AUC"),
+    "tail_auc": replace(_AUC, title="tail AUC"),
+    "cnr": find("grounding", "cnr"),
+    "miou": find("grounding", "miou"),
+    "pointing": replace(find("grounding", "pointing_game"), title="pointing"),
+    "recall": replace(_RECALL, title="Recall"),
+    "median_rank": replace(find("retrieval", "median_rank"), title="MedR", digits=0),
+    "lenient_recall": replace(_RECALL, title="Recall, lenient"),
+}
+SHOWN = ("auc", "accuracy", "ece", "fine_auc", "tail_auc", "cnr", "miou", "recall", "median_rank")
+CHOOSING = ("auc", "accuracy", "cnr", "miou", "recall", "median_rank")
+"""What settings are chosen by: the paper's six metrics, all of them by rank."""
+TABLES = SeedTables(METRICS, SHOWN)
+
+
+# ---------------------------------------------------------------------------------- data
+
+
+class PhantomData(Settings):
+    """A phantom and a language model of its sentences.
+
+    ``dials`` are settings of `medclip_debias.phantom.settings.PhantomSettings`; ``language``
+    those of `medclip_debias.language.masked_lm.LanguageModelSettings`, which learns from
+    ``language_share`` of the training sentences.
+    """
+
+    studies: int = Field(ge=60)
+    test_studies: int = Field(ge=20)
+    seed: int
+    dials: dict[str, Any]
+    size: int
+    language: dict[str, Any]
+    language_share: float = Field(gt=0, le=1)
+
+
+class PhantomFolder:
+    """What `make_phantom` leaves in ``root``: prepared set, language model, truth, agreement."""
+
+    def __init__(self, root: Path) -> None:
+        self.prepared, self.language_model = root / "prepared", root / "language_model"
+        self.truth, self.agreement = root / "truth", root / "agreement.npz"
+
+    def open(self) -> PreparedSet:
+        """The prepared set."""
+        from medclip_debias.data.store import PreparedSet
+
+        return PreparedSet.open(self.prepared)
+
+
+def make_phantom(data: PhantomData, folder: Path) -> None:
+    """Make the phantom, prepare it, learn a language model, score; atomic, and only once."""
+    if folder.is_dir():
+        return
+    from medclip_debias.data.prepare import prepare
+    from medclip_debias.phantom import PhantomSettings, generate
+    from medclip_debias.phantom.truth import Truth, write_truth
+
+    sizes = data.model_dump(include={"studies", "test_studies", "seed"})
+    settings = validate(PhantomSettings, sizes | data.dials, "the study's data")
+    with atomic_folder(folder) as work:
+        tree = work / "tree"
+        generate(tree, settings, workers=1)
+        prepared = prepare(tree, work / "prepared", PrepareSettings(size=data.size), workers=1)
+        shutil.move(tree / "truth", work / "truth")
+        shutil.rmtree(tree)
+        write_truth(Truth(work / "truth"), prepared, work / "agreement.npz")
+        learn_language(data, work / "prepared", work / "language_model")
+
+
+def learn_language(data: PhantomData, prepared_folder: Path, out: Path) -> None:
+    """Learn the language model of ``data`` and score the set's sentences with it."""
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
+    from medclip_debias.language.scoring import score_prepared
+
+    prepared = PreparedSet.open(prepared_folder)
+    train = set(prepared.studies.loc[prepared.studies["split"] == "train", "study_id"])
+    sentences = prepared.sentences
+    corpus = sentences.loc[sentences["study_id"].isin(train), "text"].tolist()
+    if data.language_share < 1:
+        corpus = part_of(corpus, data.language_share, data.seed)
+    settings = validate(LanguageModelSettings, {**data.language, "seed": data.seed}, "the study")
+    train_masked_lm(corpus, out, settings)
+    score_prepared(prepared, out)
+
+
+def part_of(corpus: Sequence[str], share: float, seed: int) -> list[str]:
+    """A share of the sentences, at least two, in their order."""
+    count = max(2, round(share * len(corpus)))
+    chosen = np.random.default_rng([seed, 77]).choice(len(corpus), count, replace=False)
+    return [corpus[number] for number in np.sort(chosen)]
+
+
+def eta_true(place: PhantomFolder) -> dict[str, float]:
+    """True class probability of every distinct training sentence."""
+    from medclip_debias.phantom.truth import Truth
+
+    texts = list(doses.training_counts(place.open()))
+    return dict(zip(texts, Truth(place.truth).eta(texts).tolist(), strict=True))
+
+
+def truth_of(place: PhantomFolder, data: PreparedSet, rows: Sequence[int]) -> Any:
+    """The phantom's truth of these images, in their order."""
+    import pandas as pd
+
+    table = pd.read_parquet(place.truth / "images.parquet").set_index("dicom_id")
+    return table.loc[[str(name) for name in data.images["image_id"].iloc[list(rows)]]]
+
+
+def class_prompts() -> PromptSet:
+    """One prompt pair for each of the 28 finding classes, in words that the reports use."""
+    from medclip_debias.data.prompts import load_prompts
+    from medclip_debias.phantom.catalogue import CLASSES
+    from medclip_debias.phantom.vocabulary import NOUNS
+
+    classes = {}
+    for finding in CLASSES:
+        noun = NOUNS[finding.type][0].text
+        words = [finding.severity, finding.side, finding.zone, noun]
+        positive = " ".join(word for word in words if word).capitalize()
+        classes[finding.name] = {"positive": [positive], "negative": [f"No {noun}"]}
+    return load_prompts({"name": "phantom", "classes": classes})
+
+
+# ------------------------------------------------------------------------------- training
+
+
+class PhantomTraining(Settings):
+    """The training of every cell of a study: the same for every method."""
+
+    steps: int = Field(ge=1)
+    batch_size: int = Field(ge=2)
+    sentences_per_study: int = Field(ge=1)
+    lr: float = Field(gt=0)
+    warmup_steps: int
+    input_size: int
+    arch: str
+    dim: int
+    device: str
+    precision: Literal["fp32", "bf16"]
+
+
+def trainer_of(
+    place: PhantomFolder,
+    train: PhantomTraining,
+    loss: Mapping[str, Any],
+    seed: int,
+    aggregator: str,
+    scratch: Path,
+) -> Trainer:
+    """The trainer of one cell, before its first step.
+
+    Args:
+        place: the phantom.
+        train: of the training.
+        loss: settings of the objective. A policy's or a table's ``path`` may be ``@agreement`` or
+            ``@eta_true``; a policy's ``start_step`` may be ``@0.4``, a share of the steps; an
+            ``eta`` may be a control of `medclip_debias.experiments.doses`.
+        seed: of batches, weights and shuffling.
+        aggregator: of the similarity.
+        scratch: a folder for tables of the objective; it must live as long as the trainer.
+    """
+    from medclip_debias.training.settings import RunSettings
+    from medclip_debias.training.step import Trainer
+
+    data = place.open()
+    model = ("input_size", "arch", "dim")
+    content = {
+        "prepared": str(place.prepared),
+        "out": str(scratch / "run"),
+        "preprocessing": {
+            "prepare": {"size": data.settings.size},
+            "input_size": train.input_size,
+        },
+        "model": {
+            "image": {"arch": train.arch},
+            "text": {"folder": str(place.language_model), "max_tokens": 48},
+            "dim": train.dim,
+            "similarity": {"aggregator": aggregator},
+        },
+        "loss": resolve(loss, place, data, scratch, train.steps),
+        "train": {**train.model_dump(exclude=set(model)), "seed": seed, "workers": 0},
+    }
+    return Trainer(validate(RunSettings, content, "the study"), "the study")
+
+
+def resolve(
+    loss: Mapping[str, Any], place: PhantomFolder, data: PreparedSet, scratch: Path, steps: int
+) -> dict[str, Any]:
+    """Settings of an objective with every place holder filled in; see `trainer_of`."""
+
+    def eta(given: Mapping[str, Any]) -> Mapping[str, Any]:
+        if given.get("path") == "@eta_true":
+            return doses.write_eta(eta_true(place), scratch / "eta.parquet")
+        return doses.dose(given, data) if doses.is_dose(given) else given
+
+    def policy(given: Mapping[str, Any]) -> Mapping[str, Any]:
+        known = {"path": str(place.agreement)} if given.get("path") == "@agreement" else {}
+        return doses.with_start({**given, **known}, steps)
+
+    return doses.with_policies(doses.with_etas(loss, eta), policy)
+
+
+def train_model(
+    place: PhantomFolder,
+    train: PhantomTraining,
+    loss: Mapping[str, Any],
+    seed: int,
+    aggregator: str,
+    scratch: Path,
+) -> tuple[DualEncoder, dict[str, Any]]:
+    """The model of one cell in evaluation mode; arguments as for `trainer_of`.
+
+    Returns:
+        Also the means of what the objective reported over the last tenth of the steps.
+    """
+    trainer = trainer_of(place, train, loss, seed, aggregator, scratch)
+    last = max(1, train.steps // 10)
+    kept: dict[str, list[float]] = {}
+    for step in range(train.steps):
+        metrics = trainer.step(step)
+        if step >= train.steps - last:
+            for name in ("loss", "scale", "removed", "clamped", "mean_eta"):
+                if name in metrics:
+                    kept.setdefault(name, []).append(float(metrics[name]))
+    model = cast("DualEncoder", trainer.result)  # built anew by every run of a study
+    model.eval()
+    return model, {name: float(np.mean(values)) for name, values in kept.items()}
+
+
+# ------------------------------------------------------------------------------ measuring
+
+
+def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, Any]:
+    """`METRICS` on the test split, AUC by class, AUC and Recall on the validate split."""
+    from medclip_debias.data.prompts import load_prompts
+    from medclip_debias.evaluation.label_table import labels_of
+    from medclip_debias.evaluation.options import EvaluationOptions
+    from medclip_debias.evaluation.phrase_selection import select_phrases
+    from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
+    from medclip_debias.evaluation.protocols.retrieval import BoxRetrieval
+    from medclip_debias.evaluation.validation import validator_of
+
+    data, prompts = place.open(), load_prompts("chex5")
+    phrases = select_phrases(data, "test", model.preprocessing.input_size)
+    protocols = [
+        zero_shot(data, labels_of(data, "test", list(prompts.classes)), prompts),
+        fine_classes(data, place),
+        PhraseGrounding(phrases, options=EvaluationOptions(), prompts=model.prompts),
+        BoxRetrieval(phrases),
+    ]
+    five, fine, maps, ranks = measured(model, data, protocols)
+    of_fine = fine.by_class("auc")
+    each = list(of_fine.values())
+    validate_split = validator_of(place.prepared, 400)(model)
+    metrics = {
+        "auc": five.value("mean_auc"),
+        "accuracy": five.value("balanced_accuracy"),
+        "ece": five.value("ece"),
+        "fine_auc": np.mean(each),
+        "head_auc": np.mean(each[:ENDS]),
+        "tail_auc": np.mean(each[-ENDS:]),
+        "cnr": maps.value("cnr"),
+        "miou": maps.value("miou"),
+        "pointing": maps.value("pointing_game"),
+        "recall": ranks.value("recall"),
+        "median_rank": ranks.value("median_rank"),
+        "lenient_recall": ranks.value("recall", group="lenient"),
+        "validate_auc": validate_split["mean_auc"],
+        "validate_recall": validate_split["recall_at_10"],
+    }
+    return {name: float(value) for name, value in metrics.items()} | {
+        "auc_by_class": five.by_class("auc"),
+        "fine_auc_by_class": of_fine,
+    }
+
+
+def measured(model: DualEncoder, data: PreparedSet, protocols: Sequence[Any]) -> list[Any]:
+    """What each protocol measured, without intervals."""
+    from medclip_debias.evaluation.encoding import Network, encode
+    from medclip_debias.evaluation.protocol import Draw
+
+    encode(model, Network(model, data), list(protocols), batch_size=64)
+    return [protocol.measure(Draw(0)) for protocol in protocols]
+
+
+def zero_shot(data: PreparedSet, labels: Labels, prompts: PromptSet) -> ZeroShot:
+    """Two-prompt classification, with no threshold chosen."""
+    from medclip_debias.evaluation.options import EvaluationOptions
+    from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
+
+    return ZeroShot(data, labels, prompts, EvaluationOptions().labels, validation="not chosen here")
+
+
+def fine_classes(data: PreparedSet, place: PhantomFolder) -> ZeroShot:
+    """Zero-shot on the 28 true classes of the test images, in the order of their frequency."""
+    from medclip_debias.evaluation.label_table import Labels
+    from medclip_debias.evaluation.protocol import rows_of_split
+
+    prompts, rows = class_prompts(), rows_of_split(data, "test")
+    shown = truth_of(place, data, rows)
+    values = {name: shown[name].to_numpy(dtype=np.float64) for name in prompts.classes}
+    return zero_shot(data, Labels(rows, values, {"labels": "the phantom's truth"}), prompts)
+
+
+# -------------------------------------------------------------------------------- studies
+
+
+@cache
+def methods() -> dict[str, dict[str, dict[str, Any]]]:
+    """Of each method the objectives to choose from, by what tells them apart (methods.yaml)."""
+    return load_yaml(Path(__file__).with_name("methods.yaml"))
+
+
+class PhantomStudy(Study):
+    """Base of the studies whose cells train one model on one phantom."""
+
+    version: ClassVar[int] = 2
+    outdated: ClassVar[str] = "They hold no AUC of single classes."
+
+    def cell(
+        self,
+        loss: Mapping[str, Any] | None,
+        seed: int,
+        *,
+        data: Mapping[str, Any] | None = None,
+        replicate: int = 0,
+        **names: Any,
+    ) -> dict[str, Any]:
+        """A cell: one objective on the phantom of ``seed``.
+
+        Args:
+            loss: of the objective; None for that of the method and candidate in ``names``.
+            seed: of data and training.
+            data: what is changed in the settings' ``data``; ``dials`` are merged.
+            replicate: of the training: the same phantom, other weights and batches.
+            **names: plain values that say what the cell is for; ``steps`` changes the training.
+        """
+        s = self.settings
+        if loss is None:
+            known = methods()[names["method"]]
+            names.setdefault("candidate", next(iter(known)))
+            loss = known[names["candidate"]]
+        given = {**s.data, "seed": seed, **(data or {})}
+        given["dials"] = {**s.data["dials"], **(data or {}).get("dials", {})}
+        return {
+            **names,
+            **({"replicate": replicate} if replicate else {}),
+            "loss": {key: value for key, value in loss.items() if key != "aggregator"},
+            "aggregator": loss.get("aggregator", "lse_nl"),
+            "seed": seed,
+            "data": given,
+            "train": {**s.train, "steps": names.get("steps", s.train["steps"])},
+        }
+
+    def seconds(self, cell: Cell) -> float:
+        """Steps, and a few seconds for measuring; little where another study has measured it."""
+        if "train" not in cell:
+            return 30.0
+        if self.inputs is not None and self._measured(cell).is_file():
+            return 0.1
+        return float(6 + self.settings.seconds_per_step * cell["train"]["steps"])
+
+    def shared(self, cell: Cell) -> Mapping[str, Any] | None:
+        """The phantom."""
+        found: Mapping[str, Any] = cell["data"]
+        return found
+
+    def make_shared(self, wanted: Mapping[str, Any], folder: Path) -> None:
+        """Make the phantom."""
+        make_phantom(PhantomData(**wanted), folder)
+
+    def shared_seconds(self, wanted: Mapping[str, Any]) -> float:
+        """By the number of studies."""
+        return float(0.027 * (wanted["studies"] + wanted["test_studies"]))
+
+    def measure(self, cell: Cell) -> Row:
+        """Train and measure, unless another study has measured the same."""
+        path = self._measured(cell)
+        if path.is_file():
+            return read_json(path, "remove it to measure it again")
+        row = self.trained(cell)
+        write_json(path, row)
+        return row
+
+    def trained(self, cell: Cell) -> Row:
+        """Train one model and measure it."""
+        import torch
+
+        torch.set_num_threads(1)
+        place, train = PhantomFolder(self.shared_folder(cell)), PhantomTraining(**cell["train"])
+        seed = cell["seed"] + 10_000 * cell.get("replicate", 0)
+        with tempfile.TemporaryDirectory() as scratch:
+            model, metrics = train_model(
+                place, train, cell["loss"], seed, cell["aggregator"], Path(scratch)
+            )
+        return metrics | self.metrics(model, place)
+
+    def metrics(self, model: DualEncoder, place: PhantomFolder) -> Row:
+        """What a trained model is measured by."""
+        return measure(model, place)
+
+    def _measured(self, cell: Cell) -> Path:
+        """Where a measurement lies for the other studies: named by all that it depends on."""
+        assert self.inputs is not None
+        parts = ("data", "train", "loss", "aggregator", "seed", "replicate")
+        own = [type(self).metrics.__qualname__, *(cell.get(part) for part in parts)]
+        return self.inputs / "measured" / f"{json_hash([MEASUREMENT_VERSION, *own])}.json"
+
+    def groups(self, rows: Sequence[Row]) -> dict[str, dict[Any, dict[int, Row]]]:
+        """What the plot shows, by the title of its line of panels: rows by method and seed."""
+        return {"": by_method([row for row in rows if "auc" in row])}
+
+    def figure(self, rows: Sequence[Row]) -> Figure:
+        """Differences to the first method with their intervals: a line of panels for each group."""
+        from medclip_debias.experiments.plots import intervals, panels
+
+        shown, parts = ("auc", "accuracy", "cnr", "recall"), self.groups(rows)
+        titles = [f"{part} {METRICS[m].title}" for part in parts for m in shown]
+        figure, axes = panels(len(titles), titles, rows=len(parts))
+        longest = max(len(groups) for groups in parts.values())
+        figure.set_size_inches(3.2 * len(shown), (0.9 + 0.22 * longest) * len(parts))
+        for place, one in enumerate(axes):
+            groups, metric = list(parts.values())[place // len(shown)], shown[place % len(shown)]
+            first, *others = groups
+            found = TABLES.differences(groups, first, metric)
+            intervals(one, found, others, names=place % len(shown) == 0)
+            one.set_xlabel(f"minus {first}", fontsize=8)
+        return figure
+
+
+def compared(title: str, groups: Groups, baseline: Any) -> list[Table]:
+    """Means over seeds, and paired differences to the baseline with Holm's stars."""
+    return [
+        TABLES.means(f"{title}: mean (sd) over seeds", groups),
+        TABLES.difference_table(f"{title}: difference to {baseline}", groups, baseline),
+    ]
+
+
+def against_controls(title: str, groups: Groups) -> list[Table]:
+    """The language model minus each control whose mean eta is within a fifth of its own."""
+
+    def dose(method: str) -> float:
+        return float(np.mean([row.get("mean_eta", 0.0) for row in groups[method].values()]))
+
+    own = dose(LANGUAGE_MODEL) if LANGUAGE_MODEL in groups else 0.0
+    known = [c for c in CONTROLS if c in groups and own and abs(dose(c) - own) <= 0.2 * own]
+    pairs = {f"minus {control}": (groups[LANGUAGE_MODEL], groups[control]) for control in known}
+    return [TABLES.contrast_table(f"{title}: language model", pairs)] if pairs else []
+
+
+def best_candidate(rows: Sequence[Row]) -> str:
+    """The candidate with the best mean rank over `CHOOSING`, of its mean over seeds."""
+    groups = by_method(rows, "candidate")
+    return str(list(groups)[int(np.argmin(TABLES.ranks(groups, CHOOSING)))])

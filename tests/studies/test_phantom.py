@@ -1,0 +1,355 @@
+"""Studies that train on the phantom: inputs, cells, choosing, marker, severity, one-type images."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from medclip_debias.data.agreement import read_agreement
+from medclip_debias.errors import UserError
+from medclip_debias.experiments.doses import language_eta, training_counts
+from medclip_debias.experiments.runner import run_experiment
+from medclip_debias.phantom.catalogue import CLASSES
+from medclip_debias.phantom.truth import Truth
+from medclip_debias.settings_files import load_yaml, merge
+from studies.eta_tradeoff import EtaTradeoff, Trigrams, tracking
+from studies.false_negatives import FalseNegatives, false_rate
+from studies.fine_grained_phantom import PAIRS, FineGrainedPhantom
+from studies.long_tail import TYPES, one_type
+from studies.noise import Noise
+from studies.phantom import (
+    CHOOSING,
+    CONTROLS,
+    LANGUAGE_MODEL,
+    METRICS,
+    PhantomData,
+    PhantomFolder,
+    PhantomStudy,
+    PhantomTraining,
+    against_controls,
+    best_candidate,
+    class_prompts,
+    eta_true,
+    methods,
+    resolve,
+    trainer_of,
+)
+from studies.spurious_marker import (
+    CONTRASTIVE,
+    EXCLUDED,
+    SUPERVISED,
+    SpuriousMarker,
+    best_threshold,
+    metrics,
+    shown_in,
+)
+from studies.study import STUDIES
+from studies.table1 import Table1
+
+MARKED = {"marker_class": "cardiomegaly_mild", "marker_correlation": 0.95}
+SMALL = merge(
+    Table1.small,
+    {
+        "data": {
+            "studies": 130,
+            "test_studies": 50,
+            "size": 48,
+            "language": {"hidden": 16, "batch_size": 16, "steps": 2},
+            "dials": MARKED,
+        },
+        "train": {"steps": 2, "warmup_steps": 1},
+    },
+)
+"""As few studies as leave every metric defined, a barely taught language model, and the marker."""
+DATA, TRAIN = SMALL["data"], SMALL["train"]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """Folder of the inputs, as a run keeps it."""
+    return tmp_path_factory.mktemp("studies") / "inputs"
+
+
+def small(kind, inputs, **settings):
+    return kind(kind.small | {"data": DATA, "train": TRAIN, "seeds": [0]} | settings, inputs)
+
+
+@pytest.fixture(scope="module")
+def place(inputs):
+    """A small phantom with the marker, prepared and scored."""
+    study = small(FalseNegatives, inputs)
+    return PhantomFolder(study.shared_folder(study.cells()[0]))
+
+
+@pytest.fixture
+def data(place):
+    return place.open()
+
+
+def trainer(place, loss, folder):
+    return trainer_of(place, PhantomTraining(**TRAIN), loss, 0, "lse_nl", folder)
+
+
+def test_agreement_is_the_truth_of_every_training_sentence_and_study(place, data):
+    truth = Truth(place.truth)
+    images = data.images[data.images["split"] == "train"].drop_duplicates("study_id")
+    texts = list(training_counts(data))
+    found = read_agreement(place.agreement, texts, images["study_id"].astype(str).tolist())
+    assert np.array_equal(found.T, truth.agreement(texts, images["image_id"].astype(str).tolist()))
+    assert 0.05 < found.mean() < 0.95
+
+
+def test_a_batch_knows_which_of_its_images_agree_with_which_of_its_sentences(place, tmp_path):
+    oracle = methods()["true pairs removed"]["as it is"]
+    ready = trainer(place, oracle, tmp_path)
+    truth, images = Truth(place.truth), ready.prepared.images
+    batch = ready.batches[0]
+    fields = ready.cached.fields.of(batch, 0)
+    found = fields["agreement"][:, fields["text_ids"]].numpy().T
+    texts = [ready.studies.texts[n] for n in batch.texts.tolist()]
+    first = [ready.studies.rows[n][0] for n in batch.studies.tolist()]
+    shown = [str(name) for name in images["image_id"].iloc[first]]
+    assert np.array_equal(found, truth.agreement(texts, shown))
+    removed = float(ready.step(0)["removed"])
+    negatives = batch.owners.numpy()[:, None] != np.arange(len(shown))[None, :]
+    assert removed == pytest.approx(found[negatives].mean())
+
+
+def test_every_place_holder_becomes_what_it_stands_for(place, data, tmp_path):
+    eta, counts = language_eta(data, 0.2, 0.35)
+    scores = data.scores(None)
+    for text in list(eta)[:20]:
+        assert eta[text] == pytest.approx(min(0.2 * math.exp(0.35 * scores[text]), 0.99))
+
+    def eta_of(given):
+        return resolve({"eta": given}, place, data, tmp_path, 1000)["eta"]
+
+    mean = eta_of({"kind": "mean_of", "a": 0.2, "k": 0.35})
+    everyone = [value for text, value in eta.items() for _ in range(counts[text])]
+    assert mean == {"kind": "constant", "value": pytest.approx(np.mean(everyone))}
+    true = eta_of({"kind": "table", "path": "@eta_true"})
+    table = pd.read_parquet(true["path"]).set_index("text")["eta"]
+    for text, value in eta_true(place).items():
+        assert table[text] == pytest.approx(min(value, 0.99))
+    late = methods()["FNC"]["alpha 0.05"]
+    inner = resolve({"kind": "keyword", "core": late}, place, data, tmp_path, 1000)["core"]
+    assert inner["negatives"][0]["start_step"] == 400
+
+
+def test_a_cell_repeats_exactly_and_its_means_are_over_the_classes_that_have_an_auc(inputs, place):
+    study = small(FalseNegatives, inputs)
+    cell = next(c for c in study.cells() if c["part"] == "train")
+    plain = study.trained(cell)
+    assert study.trained(cell) == plain
+    assert set(METRICS) <= set(plain)
+    classes = [plain.pop(name) for name in ("auc_by_class", "fine_auc_by_class")]
+    assert all(math.isfinite(value) for value in plain.values())
+    for name, found in zip(("auc", "fine_auc"), classes, strict=True):
+        assert plain[name] == pytest.approx(np.mean(list(found.values())))
+
+
+def test_table1_chooses_on_a_phantom_of_its_own_and_reports_on_every_seed(inputs, tmp_path):
+    chosen = ["InfoNCE", LANGUAGE_MODEL, "constant = its mean"]
+    study = small(Table1, inputs, methods=chosen, seeds=[0])
+    found = run_experiment(study, tmp_path / "table1", workers=1)
+    rows = {role: [r for r in found["rows"] if r["role"] == role] for role in ("choose", "report")}
+    assert {r["seed"] for r in rows["choose"]} == {1000}
+    assert {r["method"] for r in rows["choose"]} == {LANGUAGE_MODEL}
+    best = best_candidate(rows["choose"])
+    assert [r["method"] for r in rows["report"]] == chosen
+    assert {r["candidate"] for r in rows["report"][1:]} == {best}  # a control follows its method
+    assert "difference to InfoNCE" in (tmp_path / "table1/page.md").read_text()
+
+
+def test_table1_keeps_in_every_regime_what_it_chose_in_the_first():
+    study = Table1()
+    asked = study.cells()
+    assert {cell["regime"] for cell in asked} == {"hospital"}
+    good = {name: float(not metric.lower_is_better) for name, metric in METRICS.items()}
+    poor = {name: float(metric.lower_is_better) for name, metric in METRICS.items()}
+    last = {name: list(candidates)[-1] for name, candidates in methods().items()}
+    rows = [cell | (good if cell["candidate"] == last[cell["method"]] else poor) for cell in asked]
+    reported = study.follow_up(rows)
+    assert len(reported) == 2 * len(methods()) * 5
+    assert all(cell["candidate"] == last[cell["method"]] for cell in reported)
+    assert {cell["data"]["dials"]["regime"] for cell in reported} == {"hospital", "easy"}
+
+
+def test_a_setting_is_chosen_by_its_mean_rank_over_seeds_and_metrics():
+    def row(candidate, seed, good):
+        values = {m: -good if METRICS[m].lower_is_better else good for m in CHOOSING}
+        return {"candidate": candidate, "seed": seed, **values}
+
+    rows = [row("a", 0, 0.9), row("a", 1, 0.1), row("b", 0, 0.6), row("b", 1, 0.6)]
+    assert best_candidate(rows) == "b"
+    assert best_candidate([row("a", 0, 0.5), row("b", 0, 0.4) | {"auc": 0.99}]) == "a"
+
+
+def test_every_strength_has_three_candidates_and_controls_mirror_the_language_model():
+    assert {len(candidates) for candidates in methods().values()} == {1, 3}
+    for control in CONTROLS:
+        assert list(methods()[control]) == list(methods()[LANGUAGE_MODEL])
+
+
+def test_nothing_is_said_of_a_control_whose_dose_is_another():
+    doses = {LANGUAGE_MODEL: 0.04, CONTROLS[0]: 0.039, CONTROLS[1]: 0.008}
+    row = dict.fromkeys(METRICS, 0.5)
+    groups = {
+        name: {seed: row | {"mean_eta": eta, "auc": eta + seed} for seed in range(3)}
+        for name, eta in doses.items()
+    }
+    (table,) = against_controls("t", groups)
+    assert [said[0] for said in table.rows] == [f"minus {CONTROLS[0]}"]
+
+
+def test_studies_that_ask_for_the_same_training_share_its_measurement(inputs):
+    known = {
+        name: {
+            study._measured(cell)
+            for cell in study.cells()
+            if "train" in cell and not cell.get("noise")
+        }
+        for name, study in (("noise", Noise(None, inputs)), ("eta", EtaTradeoff(None, inputs)))
+    }
+    assert len(known["noise"] & known["eta"]) == 3 * 5  # InfoNCE, constant .05, language model
+
+
+def test_the_rate_of_false_negatives_is_that_of_the_truth(place, data):
+    train = data.studies.loc[data.studies["split"] == "train", "study_id"]
+    said = data.sentences.loc[data.sentences["study_id"].isin(train), "text"].tolist()
+    each, found = Truth(place.truth).eta(said), false_rate(place)
+    assert found["mean"] == pytest.approx(each.mean())
+    assert found["q50"] == pytest.approx(np.quantile(each, 0.5))
+    assert found["q05"] <= found["q50"] <= found["q95"]
+
+
+def test_trigram_probabilities_of_all_next_words_sum_to_one():
+    model = Trigrams(["no effusion", "no pneumothorax", "small left effusion"])
+    words = ["no", "effusion", "pneumothorax", "small", "left", "</s>", "never seen"]
+    for before in [("<s>", "<s>"), ("<s>", "no"), ("no", "effusion"), ("new", "words")]:
+        assert sum(model._probability(word, before) for word in words) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("estimate", ["counts", "trigrams"])
+def test_estimates_track_the_truth_and_boilerplate_is_left_out(place, estimate):
+    row = tracking(place, PhantomData(**DATA), estimate, 1.0)
+    assert 0 < row["spearman"] <= 1
+    truth = eta_true(place)
+    assert row["sentences"] == sum(0 < value < 1 for value in truth.values()) < len(truth)
+
+
+def test_class_prompts_name_every_class_in_words_of_the_reports():
+    sides = class_prompts().classes["effusion_right_small"]
+    assert len(class_prompts().classes) == 28
+    assert sides.positive == ("Small right pleural effusion",)
+    assert sides.negative == ("No pleural effusion",)
+
+
+def test_the_packaged_config_for_gpu_nodes_fits_every_study_on_the_phantom():
+    given = load_yaml(Path(__file__).parents[2] / "configs/studies/phantom_gpu.yaml")
+    for kind in STUDIES.all().values():
+        if issubclass(kind, PhantomStudy):
+            cells = kind(merge(kind.usual, given)).cells()
+            assert {cell["train"]["arch"] for cell in cells if "train" in cell} == {"resnet18"}
+
+
+# ------------------------------------------------------------------------------- the marker
+
+
+def test_the_marker_is_tied_in_training_free_in_test_and_in_the_pixels(place, data):
+    rows, finding, marker = shown_in(place, data, "train", "cardiomegaly_mild")
+    assert (marker == finding).mean() > 0.9
+    # The square is white, in the upper left corner of an image that may be padded to a square.
+    lit = np.array([int(data.pixels[row][:16, :16].max()) for row in rows]) > 200
+    assert lit[marker].mean() > 0.9
+    assert lit[~marker].mean() < lit[marker].mean()
+    table = pd.read_parquet(place.truth / "images.parquet").set_index("dicom_id")
+    own = table.loc[data.images["image_id"].iloc[rows].astype(str)]
+    assert not own["cardiomegaly_severe"].any()
+    assert (own["view"] != "LATERAL").all()
+    assert np.array_equal(own["cardiomegaly_mild"].to_numpy(dtype=bool), finding)
+    _, finding, marker = shown_in(place, data, "test", "cardiomegaly_mild")
+    assert 0.2 < marker.mean() < 0.8
+    assert 0.2 < (marker == finding).mean() < 0.8
+
+
+def test_figures_of_a_score_that_is_the_finding_and_of_one_that_is_the_marker():
+    finding = np.array([1, 1, 1, 1, 0, 0, 0, 0], dtype=bool)
+    marker = np.array([1, 0, 1, 0, 1, 0, 1, 0], dtype=bool)
+    honest = metrics(finding, marker, finding * 1.0, finding, finding * 1.0)
+    assert honest == {
+        "auc": 1, "auc_with": 1, "auc_without": 1, "auc_against": 1, "auc_marker": 0.5,
+        "auc_validate": 1, "accuracy": 1, "worst_group": 1,
+    }  # fmt: skip
+    shortcut = metrics(finding, marker, marker * 1.0, finding, finding * 1.0)
+    assert shortcut == {
+        "auc": 0.5, "auc_with": 0.5, "auc_without": 0.5, "auc_against": 0, "auc_marker": 1,
+        "auc_validate": 1, "accuracy": 0.5, "worst_group": 0,
+    }  # fmt: skip
+
+
+def test_the_threshold_has_the_best_balanced_accuracy_of_all():
+    rng = np.random.default_rng(0)
+    truth = rng.random(60) < 0.2
+    scores = np.round(rng.normal(size=60) + truth, 1)  # with ties
+
+    def balanced(cut):
+        above = scores > cut
+        return above[truth].mean() + (~above)[~truth].mean()
+
+    best = max(balanced(cut) for cut in np.arange(-5, 6, 0.01))
+    assert balanced(best_threshold(truth, scores)) == pytest.approx(best)
+
+
+def test_every_arm_of_the_marker_is_finite_and_differs(inputs):
+    study = small(SpuriousMarker, inputs, ties=[0.95])
+    rows = {cell["method"]: study.measure(cell) for cell in study.cells()}
+    assert set(rows) == {SUPERVISED, CONTRASTIVE, EXCLUDED}
+    assert all(0 <= value <= 1 for row in rows.values() for value in row.values())
+    assert rows[SUPERVISED] != rows[CONTRASTIVE] != rows[EXCLUDED]
+
+
+# ------------------------------------------------------------- severity, images of one type
+
+
+def test_keyword_weights_change_the_result_and_severity_is_the_mean_of_its_types(inputs):
+    study = small(FineGrainedPhantom, inputs)
+    cells = study.cells()
+    labels = ["weight 0", "g1, weight 10", "g2, weight 10", "L', weight 10"]
+    assert [c["method"] for c in cells] == labels
+    rows = [study.measure(cell) for cell in cells[:2]]
+    assert rows[0] != rows[1]
+    each = [rows[0][f"severity_{name}"] for name in PAIRS]
+    assert rows[0]["severity_auc"] == pytest.approx(np.mean(each))
+
+
+@pytest.fixture
+def dealt(place, data):
+    """A truth made by hand: images show the eight types in turn, every fifth one two types."""
+    truth = pd.read_parquet(place.truth / "images.parquet").set_index("dicom_id")
+    truth[[c.name for c in CLASSES]] = False
+    train = data.images[data.images["split"] == "train"].drop_duplicates("study_id")
+    for n, name in enumerate(train["image_id"].astype(str)):
+        forms = [c.name for c in CLASSES if c.type == TYPES[n % 8]]
+        other = [c.name for c in CLASSES if c.type == TYPES[(n + 1) % 8]]
+        # Two forms of one type are still one type.
+        truth.loc[name, [*forms[:2], *(other[:1] if n % 5 == 0 else [])]] = True
+    return truth
+
+
+def test_one_type_images_are_balanced_and_show_just_that_type(data, dealt):
+    rows, numbers = one_type(data, dealt, "train")
+    counts = np.bincount(numbers, minlength=8)
+    train = data.images[data.images["split"] == "train"].drop_duplicates("study_id")
+    alone = [n % 8 for n in range(len(train)) if n % 5]
+    assert counts.min() == counts.max() == np.bincount(alone, minlength=8).min() >= 2
+    place_of = {int(row): n for n, row in enumerate(train.index)}
+    assert [place_of[int(row)] % 8 for row in rows] == numbers.tolist()
+    assert all(place_of[int(row)] % 5 for row in rows)
+    dealt[[c.name for c in CLASSES if c.type == "edema"]] = False
+    with pytest.raises(UserError, match=r"0 images show edema alone.*raise 'studies'"):
+        one_type(data, dealt, "train")

@@ -1,0 +1,58 @@
+"""The pages of the studies say what their published cells say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from medclip_debias.experiments.page import tables
+from studies.command import END, START, read_cells
+from studies.grids import page_tables
+from studies.study import STUDIES, find_study
+
+DOCS = Path(__file__).parents[2] / "docs/studies"
+NOT_PUBLISHED = {"long-tail"}
+"""Cells that were not kept."""
+GRIDS = ("positives", "eta-dose", "models")
+
+
+def between_markers(name):
+    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    return text.partition(START)[2].partition(END)[0].strip()
+
+
+@pytest.mark.parametrize("name", sorted(set(STUDIES.all()) - NOT_PUBLISHED))
+def test_the_tables_of_a_page_are_the_analysis_of_its_cells(name):
+    found = read_cells(DOCS / f"{name}.parquet")
+    study = find_study(name)(found["settings"])
+    assert between_markers(name) == "\n".join(tables(study.tables(found["rows"]))).strip()
+    assert study.figure(found["rows"]).axes
+    assert (DOCS / f"{name}.png").stat().st_size < 100_000
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_the_tables_of_a_page_of_grids_are_those_of_its_differences(name):
+    grids = pd.read_parquet(DOCS / f"{name}.parquet")
+    assert between_markers(name) == "\n".join(tables(page_tables(grids))).strip()
+
+
+def test_the_index_has_a_row_for_every_study():
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    for name in (*STUDIES.all(), *GRIDS):
+        assert f"| [{name}]({name}.md) |" in index
+    for name in STUDIES.all():
+        assert f"medclip-debias study {name}" in (DOCS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_a_table_of_false_negatives_is_the_mean_over_its_seeds():
+    """By pandas, from the columns alone."""
+    cells = pd.read_parquet(DOCS / "false-negatives.parquet")
+    own = cells[cells["method"] == "remove by label"]["auc"]
+    said = next(
+        line
+        for line in between_markers("false-negatives").splitlines()
+        if "remove by label" in line
+    )
+    assert f"{own.mean():.3f} ({own.std():.3f})" in said
