@@ -61,12 +61,14 @@ def generated() -> dict[str, str]:
     """The files of the site that are written from the code, by their path in docs/."""
     from cards_page import page as cards
     from medclip_debias.data.label_maps import page as label_maps
+    from medclip_debias.data.mesh import mapping_table
     from medclip_debias.evaluation.catalogue import page as metrics
 
     return {
         "cards.md": cards(),
         "label_maps.md": label_maps(),
         "metrics.md": metrics(),
+        "openi_labels.md": f"# Open-i's label columns\n\n{mapping_table()}\n",
     }
 
 

@@ -26,30 +26,13 @@ keep_freed_memory()
 REPO = Path(__file__).parents[1]
 SHARED_DATA = REPO.parent / "shared" / "data"
 
-# Files of few but long tests, the longest first. A file is one process's alone, so that one that
-# comes late leaves the other process with nothing to do: without this, they would come last, since
-# xdist begins with the files of most tests.
-LONG = (
-    *("experiments/test_docs.py", "scripts/test_bad_inputs.py", "studies/test_phantom_studies.py"),
-    *("training/test_signals.py", "training/test_interrupted.py", "training/test_step.py"),
-    *("studies/test_command.py", "bench/test_run.py", "experiments/test_trainings.py"),
-    *("hub/test_export.py", "viewer/test_browser.py", "data/prepare/test_journal.py"),
-    *("training/test_damaged.py", "training/test_start.py", "bench/test_cards.py"),
-    *("viewer/test_hostile.py", "viewer/test_answers.py", "models/peers/test_clip_peers.py"),
-    *("studies/test_phantom_parts.py", "test_cli_ops.py", "doctor/test_examine.py"),
-    *("docs/test_notebooks.py", "docs/test_commands.py", "front/test_import.py", "test_rights.py"),
-    *("bench/test_gpu.py", "test_architecture.py", "test_contributing.py", "test_cli.py"),
-)
-
 PHANTOM_STUDIES = 160
 PHANTOM_SIZE = 72
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files of `LONG`."""
-    places = {REPO / "tests" / name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: places.get(item.path, len(places)))
-    gc.freeze()  # thousands of tests, and what they import: no garbage, and looked at each time
+def pytest_collection_finish() -> None:
+    """Thousands of tests, and what they import: no garbage, and looked at each time."""
+    gc.freeze()
 
 
 def pytest_sessionfinish() -> None:

@@ -237,10 +237,10 @@ def outcomes(folders: Sequence[Path], method: str, against: str) -> list[str]:
                 raise UserError(f"{path}: is missing; run the grid's experiment again.")
             known = {"method": cell["method"], "seed": cell["seed"]}
             rows += [
-                {**known, "outcome": f"{one.protocol}.{one.metric} {one.group or ''}".strip()}
-                | {"value": one.value}
-                for one in read_results(path).metrics
-                if one.of_class is None and one.value is not None
+                {**known, "value": one["value"]}
+                | {"outcome": f"{one['protocol']}.{one['metric']} {one['group'] or ''}".strip()}
+                for one in read_results(path)["metrics"]
+                if one["class"] is None
             ]
     lines = []
     for outcome, own in pd.DataFrame(rows).groupby("outcome", sort=False):

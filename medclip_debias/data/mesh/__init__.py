@@ -181,7 +181,7 @@ def openi_mapping() -> Mapping:
 
 
 def mapping_table(mapping: Mapping | None = None) -> str:
-    """Return the mapping as docs/openi.md shows it."""
+    """Return the mapping as the site shows it."""
     mapping = mapping or openi_mapping()
     lines = ["| column | of | 1 (present) | blank | why |", "| --- | --- | --- | --- | --- |"]
     for of, columns in (("CheXpert", mapping.chexpert), ("Open-i", mapping.openi)):
