@@ -103,7 +103,7 @@ def stages(
         Stage("score", ["score", f"{prepared}", "--language-model", f"{lm}"], scored),
         Stage("train", ["train", f"{config}", *chosen, *overrides]),
         Stage("evaluate", evaluate),
-        Stage("probe", ["probe", f"{model}", f"{prepared}", "--out", f"{probes}"]),
+        Stage("probe", ["evaluate", "probe", f"{model}", f"{prepared}", "--out", f"{probes}"]),
         Stage("supervised", words, out / "supervised.json", supervised),
         Stage(
             "classifier_of_claims",

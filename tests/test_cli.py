@@ -17,6 +17,7 @@ import yaml
 from PIL import Image
 
 from medclip_debias.cli import app, run
+from medclip_debias.cli.help import MOVED, ORDER, help_of
 from medclip_debias.data.store import PreparedSet, write_scores
 
 REPO = Path(__file__).parents[1]
@@ -103,7 +104,29 @@ def test_help_lists_every_verb_in_a_panel_in_the_order_of_the_work():
     order += ["Experiments", "Sharing"]
     assert list(dict.fromkeys(panels.values())) == order
     assert panels["train"] == panels["doctor"] == "Training"
-    assert panels["compare"] == panels["probe"] == "Evaluation"
+    assert panels["compare"] == panels["evaluate"] == "Evaluation"
+
+
+def test_help_fits_on_a_screen_and_knows_the_place_of_every_verb():
+    command = typer.main.get_command(app)
+    shown = help_of(command, "medclip-debias", ["--help"])
+    assert len(shown.splitlines()) <= 50
+    assert set(command.commands) == set(ORDER)
+
+
+@pytest.mark.parametrize("verb", MOVED)
+def test_a_verb_that_has_moved_is_found(verb, capsys):
+    assert run([verb, "runs/demo/model"]) == 2
+    assert f"'{verb}' is now '{MOVED[verb]}'" in capsys.readouterr().err
+    group, name = MOVED[verb].split()
+    assert name in typer.main.get_command(app).commands[group].commands
+
+
+def test_help_of_a_verb_with_further_verbs_is_that_of_the_usual_one(capsys):
+    assert run(["evaluate", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--bootstrap" in shown
+    assert "evaluate probe" in shown
 
 
 def test_the_whole_way_ends_in_a_report(trained, figures):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,27 +21,13 @@ from medclip_debias.cli.common import (
     show,
     words,
 )
-from medclip_debias.cli.help import SETTINGS, Group
+from medclip_debias.cli.help import SETTINGS, USUAL, UsualGroup
 from medclip_debias.errors import UserError, did_you_mean, printable
 
-RUN = "run"
-
-
-class _BenchGroup(Group):
-    """``bench MODEL ...`` is ``bench run MODEL ...``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put ``run`` before words that are no verb of the group, nor look like one."""
-        typed = bool(args and did_you_mean(args[0], self.commands) and not Path(args[0]).exists())
-        if args and not typed and args[0] not in {*self.commands, *ctx.help_option_names}:
-            args = [RUN, *args]
-        return super().parse_args(ctx, args)
-
-
 bench = Verbs(
-    cls=_BenchGroup,
+    cls=UsualGroup,
     no_args_is_help=True,
-    help="The field's tasks by the field's protocols: 'bench MODEL ...' runs them.",
+    help="Run models on the benchmark's task cards; tables of results.",
     context_settings=dict(SETTINGS),
 )
 app.add_typer(bench, name="bench", rich_help_panel=EVALUATION)
@@ -54,7 +40,7 @@ Tasks = Annotated[
 
 
 @bench.command(
-    RUN, example="bench runs/demo/model --data archives --out results --tasks 'phantom/*'"
+    USUAL, example="bench runs/demo/model --data archives --out results --tasks 'phantom/*'"
 )
 def run(
     models: Annotated[list[str], typer.Argument(help="Model folders, or NAME=FOLDER.")],

@@ -46,7 +46,7 @@ def calibrate(
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Fit probabilities of a model's prompts to labelled images (docs/decisions.md)."""
+    """Fit probabilities to labelled images (docs/decisions.md)."""
     from medclip_debias.evaluation.decisions.prepared import CalibrateOptions, shares
     from medclip_debias.evaluation.decisions.prepared import calibrate as run
 

@@ -22,7 +22,7 @@ def claims(
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
-    """Store which findings every distinct sentence claims: present, absent, where, how sure."""
+    """Store which findings each sentence claims."""
     from medclip_debias.data.text.claims.table import FILE, claim_set
 
     with progress("Sentences") as advance:

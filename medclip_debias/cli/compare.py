@@ -38,7 +38,7 @@ def compare(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say in which settings runs differ, and test the differences of their metrics."""
+    """Test the differences between runs, and list their settings."""
     from medclip_debias.evaluation.compare import compare as run
     from medclip_debias.evaluation.provenance import plain
     from medclip_debias.reporting.comparison import write_comparison

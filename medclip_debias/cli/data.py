@@ -49,7 +49,7 @@ def phantom(
     workers: Annotated[int | None, typer.Option(help="Processes; default all cores.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Generate a synthetic set whose truth is known: images, reports, tables, boxes."""
+    """Generate a synthetic archive whose truth is known."""
     from medclip_debias.config import validate
     from medclip_debias.phantom import PhantomSettings, generate
     from medclip_debias.settings_files import apply_overrides
@@ -187,7 +187,7 @@ def prepare(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read a source once: images, sentences, labels and boxes, and every count on the way.
+    """Read an archive into a prepared set, and count every step.
 
     A run that was killed resumes when the same command is given again.
     """
@@ -274,7 +274,7 @@ def merge(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Join the parts of a prepared set to the same bytes as one run."""
+    """Join the shards of a prepared set; same bytes as one run."""
     from medclip_debias.data.prepare.shards import merge as run
 
     _show_set(out, run(parts, out, overwrite=overwrite), as_json)

@@ -118,7 +118,7 @@ def demo(
     fresh: Annotated[bool, typer.Option("--fresh", help="Remove what is there first.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go the whole way on the phantom, from data to report; given again, it goes on.
+    """Run every step on synthetic data, from images to a report.
 
     Every line behind `$` is a command that you can type yourself. About ten minutes.
     """
@@ -145,7 +145,7 @@ def docs(
     page: Annotated[str | None, typer.Argument(help="Page to print, as start.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say where the pages of documentation lie, or print one."""
+    """Say where the documentation is, or print a page."""
     from medclip_debias.errors import UserError, did_you_mean
     from medclip_debias.pages import pages
 

@@ -1,4 +1,4 @@
-"""Verbs that measure: evaluate, offsets, report."""
+"""Verbs that measure: evaluate (with offsets and suppression), report."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from medclip_debias.cli.common import (
     Labels,
     Prompts,
     Seed,
+    Verbs,
     app,
     given,
     note,
@@ -23,7 +24,16 @@ from medclip_debias.cli.common import (
     warn,
     words,
 )
+from medclip_debias.cli.help import SETTINGS, USUAL, VerbGroup
 from medclip_debias.errors import UserError
+
+evaluation = Verbs(
+    cls=VerbGroup,
+    no_args_is_help=True,
+    help="Measure zero-shot classification, grounding and retrieval.",
+    context_settings=dict(SETTINGS),
+)
+app.add_typer(evaluation, name="evaluate", rich_help_panel=EVALUATION)
 
 
 def say_if_training(*folders: Path) -> None:
@@ -42,8 +52,8 @@ def say_if_training(*folders: Path) -> None:
             )
 
 
-@app.command(
-    rich_help_panel=EVALUATION,
+@evaluation.command(
+    USUAL,
     example="evaluate runs/demo/model data/prepared --out runs/demo",
     panels={
         "Which data": "split allow_train labels label_map class_images phrases triplets",
@@ -95,7 +105,7 @@ def evaluate(
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Zero-shot classification, phrase grounding and retrieval, with intervals."""
+    """Measure zero-shot classification, phrase grounding and retrieval, with intervals."""
     from medclip_debias.config import validate
     from medclip_debias.evaluation.evaluate import evaluate as run
     from medclip_debias.evaluation.options import EvaluationOptions, read_options
@@ -138,7 +148,7 @@ def evaluate(
     show({"results": str(out / "results.json"), **headline(results)}, as_json)
 
 
-@app.command(rich_help_panel=EVALUATION, example="offsets runs/demo/model data/prepared")
+@evaluation.command(example="evaluate offsets runs/demo/model data/prepared")
 def offsets(
     model: Annotated[Path, typer.Argument(help="Model folder; offsets.json is written there.")],
     prepared: Annotated[Path, typer.Argument(help="Prepared set; its labels are not read.")],
@@ -147,7 +157,7 @@ def offsets(
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Set one constant per prompt from unlabelled images, and keep it with the model."""
+    """Compute one constant per prompt from unlabelled images; store it with the model."""
     from medclip_debias.data.prompts import load_prompts
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.evaluation.offsets import FILE, save_offsets
@@ -164,9 +174,7 @@ def offsets(
     show({"offsets": str(model / FILE), "images": found["images"], "prompts": len(texts)}, as_json)
 
 
-@app.command(
-    rich_help_panel=EVALUATION, example="suppression runs/demo/model data/prepared --share 0.95"
-)
+@evaluation.command(example="evaluate suppression runs/demo/model data/prepared --share 0.95")
 def suppression(
     model: Annotated[Path, typer.Argument(help="Model folder; suppression.json is written there.")],
     prepared: Annotated[Path, typer.Argument(help="Prepared set; its validate images are used.")],
@@ -182,7 +190,7 @@ def suppression(
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Choose below what evidence a sentence is not in an image, and keep it with the model."""
+    """Choose the evidence below which a sentence gets no box; store it with the model."""
     from medclip_debias.config import validate
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.evaluation.suppression_choice import choose_rule
@@ -217,7 +225,7 @@ def report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the self-contained HTML report of a run, or the page of a prepared set."""
+    """Write the HTML report of a run or of a prepared set."""
     from medclip_debias.reporting.report import write_report
 
     say_if_training(run)

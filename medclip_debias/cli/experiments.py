@@ -32,7 +32,7 @@ def experiment(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train and evaluate methods with several seeds; name the differences that are significant.
+    """Train and compare methods over several seeds.
 
     Run the same command again to resume; what was measured is not measured again.
     """

@@ -59,7 +59,8 @@ def ground(
     suppress: Annotated[
         bool,
         typer.Option(
-            "--suppress", help="No box for what is not in the image, by the rule of 'suppression'."
+            "--suppress",
+            help="No box for what is not in the image ('evaluate suppression').",
         ),
     ] = False,
     sharpen: Annotated[
@@ -120,7 +121,7 @@ def ground(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Show where in an image each sentence is seen."""
+    """Show where in an image sentences are seen."""
     from medclip_debias.config import validate
     from medclip_debias.data.dicomweb.receive import fetch
     from medclip_debias.grounding.dicom_out.deliver import deliver_to
@@ -194,7 +195,7 @@ def index(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Index a prepared set, so that it can be searched by sentence or by image.
+    """Index a prepared set for search.
 
     A run that was killed resumes when the same command is given again.
     """
@@ -239,7 +240,7 @@ def search(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Find the images that a sentence describes, or that are like an image."""
+    """Find images by a sentence or by an image."""
     from medclip_debias.grounding.search.query import search as run
 
     query = given(text=text, image=image, candidates=candidates, model=model)

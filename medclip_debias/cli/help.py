@@ -9,13 +9,37 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from medclip_debias.errors import did_you_mean
+
 WIDTH = 100
 OPTIONS = ("-h", "--help")
+USUAL = "run"
+"""The verb of a group that is meant where none is named."""
+ORDER = (
+    *("demo", "docs"),
+    *("phantom", "prepare", "merge", "claims"),
+    *("language-model", "score", "train", "losses", "config", "doctor"),
+    *("evaluate", "report", "compare", "calibrate", "bench", "import-model"),
+    *("ground", "view", "index", "search"),
+    *("experiment", "study"),
+    *("export", "hub"),
+)
+"""The verbs as ``--help`` lists them."""
+MOVED = {
+    "offsets": "evaluate offsets",
+    "suppression": "evaluate suppression",
+    "probe": "evaluate probe",
+    "features": "train features",
+    "card": "hub card",
+    "push": "hub push",
+}
+"""Verbs that were of the first level once."""
 SETTINGS: Mapping[str, Any] = {"help_option_names": list(OPTIONS), "max_content_width": WIDTH}
 
 
@@ -42,6 +66,19 @@ def help_of(command: Any, program: str, words: Sequence[str]) -> str | None:
 class Group(TyperGroup):
     """A group whose help lists its verbs in panels."""
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of the verbs; those of the first level in `ORDER`."""
+        names = super().list_commands(ctx)
+        if ctx.parent is not None:
+            return names
+        return sorted(names, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find a verb; of one that has moved, say where it is."""
+        if ctx.parent is None and args[0] in MOVED:
+            ctx.fail(f"'{args[0]}' is now '{MOVED[args[0]]}'.")
+        return super().resolve_command(ctx, args)
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the verbs, then the options."""
         rows: dict[str, list[tuple[str, str]]] = {}
@@ -49,10 +86,34 @@ class Group(TyperGroup):
             command = self.get_command(ctx, name)
             if command is not None and not command.hidden:
                 panel = getattr(command, "rich_help_panel", None)
-                said = " ".join(inspect.cleandoc(command.help or "").split("\n\n")[0].split())
-                rows.setdefault(_title(panel, "Verbs"), []).append((name, said))
+                rows.setdefault(_title(panel, "Verbs"), []).append((name, _said(command)))
         _write(formatter, rows)
         _write(formatter, _parameters(self, ctx))
+
+
+class UsualGroup(Group):
+    """A group of which ``NAME ...`` is ``NAME run ...``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put ``run`` before words that are no verb of the group, nor look like one."""
+        typed = bool(args and did_you_mean(args[0], self.commands) and not Path(args[0]).exists())
+        if args and not typed and args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = [USUAL, *args]
+        return super().parse_args(ctx, args)
+
+
+class VerbGroup(UsualGroup):
+    """A verb with further verbs: its help is that of the usual one, and lists the others."""
+
+    def get_help(self, ctx: Any) -> str:
+        """The help of ``run`` under the group's own name, and the other verbs below."""
+        usual = self.commands[USUAL]
+        context = typer.Context(usual, parent=ctx.parent, info_name=ctx.info_name, **SETTINGS)
+        formatter = ctx.make_formatter()
+        others = [name for name in self.commands if name != USUAL]
+        rows = [(f"{ctx.info_name} {name}", _said(self.commands[name])) for name in others]
+        _write(formatter, {"Further": rows})
+        return f"{usual.get_help(context)}\n\n{formatter.getvalue().strip()}"
 
 
 class Verb(TyperCommand):
@@ -80,6 +141,11 @@ def _parameters(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
         else:
             rest.append(record)
     return {**rows, "Options": rest}
+
+
+def _said(command: Any) -> str:
+    """The first paragraph of a verb's help, in one line."""
+    return " ".join(inspect.cleandoc(command.help or "").split("\n\n")[0].split())
 
 
 def _title(panel: Any, default: str) -> str:

@@ -1,4 +1,4 @@
-"""The verbs that hand a model on: card, push, export."""
+"""The verbs that hand a model on: hub card, hub push, export."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import SHARING, AsJson, app, note, show, warn
+from medclip_debias.cli.common import SHARING, AsJson, Verbs, app, note, show, warn
+from medclip_debias.cli.help import SETTINGS
 
+hub = Verbs(
+    no_args_is_help=True,
+    help="Write a model's card; upload to the Hugging Face Hub.",
+    context_settings=dict(SETTINGS),
+)
+app.add_typer(hub, name="hub", rich_help_panel=SHARING)
 ModelFolder = Annotated[Path, typer.Argument(help="Model folder, as RUN/model.")]
 
 
-@app.command(rich_help_panel=SHARING, example="card runs/demo/model --licence apache-2.0")
+@hub.command(example="hub card runs/demo/model --licence apache-2.0")
 def card(
     model: ModelFolder,
     results: Annotated[
@@ -37,7 +44,7 @@ def card(
     show({"card": str(model / CARD), "eval_results": written.eval_results is not None}, as_json)
 
 
-@app.command(rich_help_panel=SHARING, example="push runs/demo/model group/name")
+@hub.command(example="hub push runs/demo/model group/name")
 def push(
     model: ModelFolder,
     repo: Annotated[str, typer.Argument(help="GROUP/NAME on the hub.")],
@@ -75,7 +82,10 @@ def export(
     ] = "onnx",
     as_json: AsJson = False,
 ) -> None:
-    """Write a model for other programs; ONNX and torch.export are compared with it first."""
+    """Write a model for other programs: ONNX, torch.export, MONAI.
+
+    ONNX and torch.export files are compared with the model before they are kept.
+    """
     from medclip_debias.hub.bundle import FORM, export_bundle
     from medclip_debias.hub.export import export as run
 

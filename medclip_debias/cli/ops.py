@@ -92,7 +92,7 @@ def doctor(
     loss: Loss = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check machine, data and settings before a long run, and estimate what it will take."""
+    """Check machine, data and settings before a long run."""
     import json
 
     from medclip_debias.doctor.examine import examine

@@ -55,7 +55,7 @@ def import_model(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Turn another group's weights into a model folder for evaluate and ground."""
+    """Turn another group's weights into a model folder."""
     from medclip_debias.models.peers.importing import import_model as run
 
     peer = run(

@@ -1,4 +1,4 @@
-"""The verb `probe`: what a model's image features hold."""
+"""The verb `evaluate probe`: what a model's image features hold."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import EVALUATION, AsJson, Seed, app, progress, show
+from medclip_debias.cli.common import AsJson, Seed, progress, show
+from medclip_debias.cli.evaluation import evaluation
 
 
-@app.command(
-    rich_help_panel=EVALUATION, example="probe runs/demo/model data/prepared --out runs/demo"
-)
+@evaluation.command(example="evaluate probe runs/demo/model data/prepared --out runs/demo")
 def probe(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     prepared: Annotated[Path, typer.Argument(help="Prepared set with labels.")],
@@ -29,7 +28,7 @@ def probe(
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Linear probe, neighbours, alignment, uniformity, false negatives."""
+    """Measure image features: linear probe, neighbours, alignment, uniformity."""
     from medclip_debias.config import validate
     from medclip_debias.evaluation.probe import ProbeOptions
     from medclip_debias.evaluation.probe import probe as run

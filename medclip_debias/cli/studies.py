@@ -44,7 +44,7 @@ def study(
     listing: Annotated[bool, typer.Option("--list", help="Name all studies.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run one of the papers' studies: a grid, a plot, a page; a stopped run resumes.
+    """Run one of the papers' studies: a grid, a plot, a page.
 
     The studies come with the source tree (scripts/studies), not with the installed package.
     """

@@ -13,6 +13,7 @@ from medclip_debias.cli.common import (
     Cluster,
     Loss,
     RunFile,
+    Verbs,
     app,
     log_lines,
     must_know,
@@ -20,7 +21,16 @@ from medclip_debias.cli.common import (
     progress,
     show,
 )
+from medclip_debias.cli.help import SETTINGS, USUAL, VerbGroup
 from medclip_debias.errors import UserError
+
+training = Verbs(
+    cls=VerbGroup,
+    no_args_is_help=True,
+    help="Train a model, or resume a run that was stopped.",
+    context_settings=dict(SETTINGS),
+)
+app.add_typer(training, name="train", rich_help_panel=TRAINING)
 
 
 @app.command(
@@ -40,7 +50,7 @@ def language_model(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a small BERT masked language model and its tokenizer on the training sentences."""
+    """Train a small BERT and its tokenizer on a set's sentences."""
     from medclip_debias.config import SetSettings, validate
     from medclip_debias.data.joint import open_prepared
     from medclip_debias.data.loader import training_corpus, training_patients
@@ -75,7 +85,7 @@ def score(
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
-    """Store the log probability of every distinct sentence under a language model."""
+    """Store each sentence's log probability under a BERT."""
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.language.scoring import score_prepared
 
@@ -85,8 +95,8 @@ def score(
     show({"scores": str(prepared / "scores.parquet"), **figures}, as_json)
 
 
-@app.command(
-    rich_help_panel=TRAINING,
+@training.command(
+    USUAL,
     example="train phantom/demo --loss debiased_0.05 train.steps=500",
 )
 def train(
@@ -159,9 +169,8 @@ def train(
     show({"model": str(result.model), **figures}, as_json)
 
 
-@app.command(
-    rich_help_panel=TRAINING,
-    example="features phantom/demo train.freeze.image=all train.features.cache=true",
+@training.command(
+    example="train features phantom/demo train.freeze.image=all train.features.cache=true",
 )
 def features(
     config: RunFile,
@@ -171,7 +180,7 @@ def features(
     loss: Loss = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the features of a run's frozen encoders, which `train` then reads (or computes)."""
+    """Compute the features of a run's frozen encoders ahead of `train`."""
     from medclip_debias.training.resolve import load_run
     from medclip_debias.training.step import store_features
 
@@ -183,7 +192,7 @@ def features(
 
 @app.command(rich_help_panel=TRAINING, example="losses --json")
 def losses(as_json: AsJson = False) -> None:
-    """List objectives and policies (formula, paper, settings), and the presets of `--loss`."""
+    """List objectives, policies and the presets of `--loss`."""
     from medclip_debias.losses import describe
     from medclip_debias.losses.presets import TABLE_1, describe_presets
 

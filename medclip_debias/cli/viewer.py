@@ -60,7 +60,10 @@ def view(
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Show on a web page where a model sees sentences; search an index. Ctrl-C ends it."""
+    """Show on a web page where a model sees sentences.
+
+    With an index its images can be searched, too. Ctrl-C ends it.
+    """
     from medclip_debias.errors import UserError
     from medclip_debias.viewer.access import new_token, read_token
     from medclip_debias.viewer.serve import LOOPBACK, PORT, check_installed, serve

@@ -126,7 +126,7 @@ def read_offsets(folder: Path, model_hash: str | None, texts: Sequence[str]) -> 
         UserError: there are none, they are of other weights, or a prompt has none.
     """
     path = Path(folder) / FILE
-    remedy = f"run `medclip-debias offsets {folder} PREPARED` first"
+    remedy = f"run `medclip-debias evaluate offsets {folder} PREPARED` first"
     if not path.is_file():
         raise UserError(f"{path}: is not there, so this model has no offsets; {remedy}.")
     content = read_json(path, remedy)

@@ -411,7 +411,7 @@ class Model:
             smoothing: sigma of a Gaussian over the model's grid of regions, in cells; 0 for none.
             sharpen: ``none``, or a way to sharper maps (docs/grounding.md, Sharper maps).
             suppress: give no box for a sentence that is not in the image, by the rule that
-                ``medclip-debias suppression`` keeps in the model's folder; if False, every
+                ``medclip-debias evaluate suppression`` keeps in the model's folder; if False, every
                 sentence has boxes and none a confidence.
 
         Returns:

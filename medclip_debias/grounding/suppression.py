@@ -176,7 +176,7 @@ def read_rule(folder: Path, model: ImageTextModel) -> SuppressionRule:
         UserError: there is none, it is damaged, or of other weights.
     """
     path = Path(folder) / FILE
-    remedy = f"run `medclip-debias suppression {folder} PREPARED`"
+    remedy = f"run `medclip-debias evaluate suppression {folder} PREPARED`"
     if not path.is_file():
         raise UserError(
             f"{path}: is not there, so it is not known below what evidence a sentence is not in an"

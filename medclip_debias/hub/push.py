@@ -27,7 +27,7 @@ def outgoing(folder: Path) -> tuple[dict[str, int], list[str]]:
     config = public_config(folder)
     for name in FILES:
         if not (folder / name).is_file() and name != "golden.json":
-            hint = "; write it with 'medclip-debias card'" if name == CARD else ""
+            hint = "; write it with 'medclip-debias hub card'" if name == CARD else ""
             raise UserError(f"{folder}: holds no {name}{hint}.")
     sizes: dict[str, int] = {}
     kept: list[str] = []

@@ -374,8 +374,8 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
             UserError: always.
         """
         raise UserError(
-            "a model goes to the hub by 'medclip-debias push MODEL REPO', which lists its files"
-            " first; save it, write its card with 'medclip-debias card', and push the folder."
+            "a model goes to the hub by 'medclip-debias hub push MODEL REPO', which lists its files"
+            " first; save it, write its card with 'medclip-debias hub card', and push the folder."
         )
 
 

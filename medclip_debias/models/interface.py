@@ -208,7 +208,7 @@ def need_vectors(model: ImageTextModel, verb: str, *, several: bool = False) -> 
     outputs = model.outputs
     if outputs.text_form == "none":
         raise UserError(
-            f"'{verb}' needs sentences, and this model reads images alone; see 'probe'."
+            f"'{verb}' needs sentences, and this model reads images alone; see 'evaluate probe'."
         )
     if outputs.text_form == "words" and not several:
         raise UserError(

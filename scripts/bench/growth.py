@@ -145,15 +145,15 @@ class Sets:
             "train.augment.brightness=0",
             "train.augment.contrast=0",
         ]
-        yield "features", "studies", lambda n: verb("features", *self._frozen(n, frozen))
+        yield "features", "studies", lambda n: verb("train", "features", *self._frozen(n, frozen))
         yield "doctor", "studies", lambda n: verb("doctor", *self.config(n, self.fresh()))
         yield (
             "evaluate",
             "studies",
             lambda n: verb("evaluate", model, set_of(n), "--out", self.fresh(), *judge),
         )
-        yield "offsets", "studies", lambda n: verb("offsets", model, set_of(n))
-        yield "suppression", "studies", lambda n: verb("suppression", model, set_of(n))
+        yield "offsets", "studies", lambda n: verb("evaluate", "offsets", model, set_of(n))
+        yield "suppression", "studies", lambda n: verb("evaluate", "suppression", model, set_of(n))
         yield (
             "calibrate",
             "studies",
@@ -175,7 +175,7 @@ class Sets:
         yield (
             "probe",
             "studies",
-            lambda n: verb("probe", model, set_of(n), "--out", self.fresh(), *judge),
+            lambda n: verb("evaluate", "probe", model, set_of(n), "--out", self.fresh(), *judge),
         )
         yield (
             "ground",

@@ -101,7 +101,7 @@ def test_verbs_and_options_named_in_a_sentence_exist():
             if hasattr(command, "commands") and words:
                 bench = command.commands.get("run")
                 assert words[0].startswith("-") or bench, f"{page}: {span}"
-                command = bench if not words[0].startswith("-") else command
+                command = bench or command
             there = {name for param in command.params for name in param.opts}
             for word in re.findall(r"(?<=\s)--[a-z-]+", " " + " ".join(words)):
                 assert word in there | {"--help"}, f"{page}: {span}"

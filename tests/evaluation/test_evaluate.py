@@ -471,9 +471,9 @@ def test_a_model_that_gives_nan_is_reported_and_writes_nothing(
     words = [str(tmp_path / "broken"), str(small_prepared.folder), "--out", str(out)]
     listed = tmp_path / "sentences.txt"
     listed.write_text("".join(f"Opacity number {n}.\n" for n in range(40)))
-    more = {"evaluate": [], "probe": [], "index": ["--sentences", str(listed)]}
+    more = {"evaluate": [], "evaluate probe": [], "index": ["--sentences", str(listed)]}
     for verb, others in more.items():
-        assert run([verb, *words, *others]) == 2
+        assert run([*verb.split(), *words, *others]) == 2
         sentence = capsys.readouterr().err
         assert "values that the model gave are NaN or infinite" in sentence
         assert sentence.count("\n") == 1

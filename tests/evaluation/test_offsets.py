@@ -63,7 +63,10 @@ def test_offsets_move_decisions_and_no_auc(plain, small_model, small_prepared, t
 def test_kept_offsets_are_those_of_their_split(small_model, small_prepared, tmp_path, capsys):
     folder = tmp_path / "model"
     shutil.copytree(small_model, folder)
-    assert run(["offsets", f"{folder}", f"{small_prepared.folder}", "--split", "train"]) == 0
+    assert (
+        run(["evaluate", "offsets", f"{folder}", f"{small_prepared.folder}", "--split", "train"])
+        == 0
+    )
     capsys.readouterr()
     content = json.loads((folder / "offsets.json").read_text())
     there = int((small_prepared.images["split"] == "train").sum())
@@ -79,7 +82,7 @@ def test_kept_offsets_are_those_of_their_split(small_model, small_prepared, tmp_
 def test_offsets_that_do_not_fit_are_one_sentence(small_model, small_prepared, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(small_model, folder)
-    with pytest.raises(UserError, match=r"offsets\.json: is not there.*medclip-debias offsets"):
+    with pytest.raises(UserError, match=r"offsets\.json: is not there.*evaluate offsets"):
         with_offsets(folder, small_prepared, tmp_path / "a", "model")
     (folder / "offsets.json").write_text(json.dumps({"model_hash": "x", "offsets": {}}))
     with pytest.raises(UserError, match="is of other weights"):
@@ -89,4 +92,7 @@ def test_offsets_that_do_not_fit_are_one_sentence(small_model, small_prepared, t
         read_offsets(folder, "x", ["a", "b"])
     with pytest.raises(UserError, match="no image in the split 'validate'"):
         with_offsets(folder, small_prepared, tmp_path / "a", "validate")
-    assert run(["offsets", f"{folder}", f"{small_prepared.folder}", "--split", "test"]) == 2
+    assert (
+        run(["evaluate", "offsets", f"{folder}", f"{small_prepared.folder}", "--split", "test"])
+        == 2
+    )

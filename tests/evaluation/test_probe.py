@@ -12,7 +12,14 @@ from medclip_debias.models.dual_encoder import DualEncoder
 
 
 def test_probe_writes_figures_and_counts(small_model, small_prepared, tmp_path, capsys):
-    words = ["probe", str(small_model), str(small_prepared.folder), "--out", str(tmp_path / "p")]
+    words = [
+        "evaluate",
+        "probe",
+        str(small_model),
+        str(small_prepared.folder),
+        "--out",
+        str(tmp_path / "p"),
+    ]
     words += ["--bootstrap", "50", "--set", "repeats=2", "--set", "neighbours=[3]"]
     assert run(words) == 0
     assert "mean.linear at 1:" in capsys.readouterr().out
@@ -32,6 +39,7 @@ def test_false_negatives_need_the_phantom_that_the_set_came_from(
     small_model, small_prepared, phantom_tree, tmp_path, capsys
 ):
     words = [
+        "evaluate",
         "probe",
         str(small_model),
         str(small_prepared.folder),
@@ -49,6 +57,7 @@ def test_false_negatives_need_the_phantom_that_the_set_came_from(
 @pytest.mark.parametrize("split", ["validate", "nowhere"])
 def test_a_split_without_images_is_refused(split, small_model, small_prepared, tmp_path, capsys):
     words = [
+        "evaluate",
         "probe",
         str(small_model),
         str(small_prepared.folder),
@@ -70,7 +79,7 @@ def test_what_would_mislead_is_refused(small_model, small_prepared, tmp_path, ca
         (small_model, ["--split", "train"], "The probe learns from the split 'train'"),
         (tmp_path / "model", [], "was prepared otherwise than the model expects (size 48 "),
     ):
-        words = ["probe", str(folder), str(small_prepared.folder), *more]
+        words = ["evaluate", "probe", str(folder), str(small_prepared.folder), *more]
         assert run([*words, "--out", str(tmp_path / "out")]) == 2
         assert sentence in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -94,7 +94,7 @@ def test_metrics_and_intervals_reach_the_hubs_metadata(real, tmp_path):
 
 
 def test_a_synthetic_model_says_so_first_and_no_card_holds_a_path(copied, capsys):
-    assert run(["card", str(copied), "--name", "a *star*", "--json"]) == 0
+    assert run(["hub", "card", str(copied), "--name", "a *star*", "--json"]) == 0
     said = capsys.readouterr()
     assert "no metric" in said.err
     text = (copied / "README.md").read_text()

@@ -78,7 +78,7 @@ def hub():
 
 def test_without_online_files_are_listed_and_nothing_leaves(folder, capsys, monkeypatch):
     monkeypatch.setattr("medclip_debias.hub.push.push", None)  # not even called
-    assert run(["push", str(folder), "group/model", "--json"]) == 0
+    assert run(["hub", "push", str(folder), "group/model", "--json"]) == 0
     captured = capsys.readouterr()
     said = json.loads(captured.out)
     assert [line.split(" (")[0] for line in said["files"]] == sorted(FILES)
@@ -113,7 +113,7 @@ def test_what_cannot_go_out_is_refused_in_a_sentence(folder, hub):
     with pytest.raises(UserError, match="is a link out of its folder"):
         outgoing(folder)
     (folder / "README.md").unlink()
-    with pytest.raises(UserError, match="medclip-debias card"):
+    with pytest.raises(UserError, match="medclip-debias hub card"):
         outgoing(folder)
     (folder / "peer.yaml").write_text("")
     with pytest.raises(UserError, match="is a peer"):

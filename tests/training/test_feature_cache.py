@@ -305,7 +305,7 @@ def test_the_verb_writes_what_the_run_then_reads(run, tmp_path, capsys):
     settings = run(**FROZEN, features={"cache": True, "folder": tmp_path / "f"})
     config = tmp_path / "run.yaml"
     config.write_text(yaml.safe_dump(settings.model_dump(mode="json")))
-    assert command(["features", str(config), "--json"]) == 0
+    assert command(["train", "features", str(config), "--json"]) == 0
     heard = capsys.readouterr()
     shown = json.loads(heard.out)["image"]
     assert "MiB in fp32" in heard.err
@@ -315,7 +315,7 @@ def test_the_verb_writes_what_the_run_then_reads(run, tmp_path, capsys):
     said: list[str] = []
     Trainer(settings, say=said.append)
     assert said == []
-    assert command(["features", str(config), "train.features.cache=false"]) == 2
+    assert command(["train", "features", str(config), "train.features.cache=false"]) == 2
     assert "asks for no stored features" in capsys.readouterr().err
 
 

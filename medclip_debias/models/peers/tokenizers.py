@@ -38,7 +38,7 @@ MERGES = 49152 - 256 - 2
 Clean = Literal["canonical", "canonical_spaced", "lower"]
 """SigLIP's in transformers; in open_clip, where ``_`` becomes a blank first; SigLIP 2's."""
 NO_TEXT = (
-    "This model reads images alone and no sentences; 'probe' is what it can do (a linear probe and "
+    "This model reads images alone and no sentences; use 'evaluate probe' (a linear probe and "
     "nearest neighbours of its image vectors)."
 )
 

@@ -120,7 +120,7 @@ def test_without_validation_images_words_alone_withhold_and_the_results_say_so(
 def test_a_kept_rule_withholds_by_the_image_and_a_higher_threshold_withholds_more(
     model, small_prepared, tmp_path
 ):
-    with pytest.raises(UserError, match="medclip-debias suppression"):
+    with pytest.raises(UserError, match="medclip-debias evaluate suppression"):
         run(model, small_prepared, tmp_path, suppression_from="model")
     free = run(model, small_prepared).items
     middle = 0.0

@@ -465,7 +465,7 @@ def _foreign_rule(world: World) -> list[str]:
 @case(GROUND, "a share of sentences kept that is no share (suppression)", "refused")
 def _no_share(world: World) -> list[str]:
     model = str(world.base.run / "model")
-    return ["suppression", model, str(world.base.prepared), "--share", "98"]
+    return ["evaluate", "suppression", model, str(world.base.prepared), "--share", "98"]
 
 
 # ---------------------------------------------------------------------------- parts of a set

@@ -1,4 +1,4 @@
-"""What is handed on (`card`, `push`, `export`): folders and words that are none."""
+"""What is handed on (`hub card`, `hub push`, `export`): folders and words that are none."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def _config(
 
 
 for what, words in {
-    "card: no such folder": ("card", "nowhere"),
-    "card: a licence that is none": ("card", "MODEL", "--licence", "only for us"),
-    "card: a data set without its group": ("card", "MODEL", "--dataset", "openi"),
-    "card: results that are not there": ("card", "MODEL", "--results", "nowhere"),
-    "push: a model without its card": ("push", "MODEL", "group/model"),
-    "push: a name that is none": ("push", "MODEL", "group/model/part"),
-    "push: no such folder": ("push", "nowhere", "group/model"),
+    "card: no such folder": ("hub", "card", "nowhere"),
+    "card: a licence that is none": ("hub", "card", "MODEL", "--licence", "only for us"),
+    "card: a data set without its group": ("hub", "card", "MODEL", "--dataset", "openi"),
+    "card: results that are not there": ("hub", "card", "MODEL", "--results", "nowhere"),
+    "push: a model without its card": ("hub", "push", "MODEL", "group/model"),
+    "push: a name that is none": ("hub", "push", "MODEL", "group/model/part"),
+    "push: no such folder": ("hub", "push", "nowhere", "group/model"),
     "export: no such format": ("export", "MODEL", "OUT", "--format", "onx"),
     "export: as open_clip": ("export", "MODEL", "OUT", "--format", "open_clip"),
     "export: no such folder": ("export", "nowhere", "OUT"),
@@ -56,7 +56,7 @@ for what, change in {
     "a provenance that is a list": lambda c: c.update(provenance=["Quackenbush"]),
     "the model_type of another": lambda c: c.update(model_type="clip"),
 }.items():
-    case(SHARING, f"card: {what}", "refused")(_config(change, "card", "MODEL"))
+    case(SHARING, f"card: {what}", "refused")(_config(change, "hub", "card", "MODEL"))
 
 
 @case(SHARING, "card: results of another model", "refused")
@@ -64,14 +64,14 @@ def _of_another(world: World) -> list[str]:
     path = world.here / "results.json"
     content = json.loads((world.base.run / "results.json").read_text(encoding="utf-8"))
     path.write_text(json.dumps(content | {"model_hash": "0" * 16}), encoding="utf-8")
-    return ["card", str(world.model()), "--results", str(path)]
+    return ["hub", "card", str(world.model()), "--results", str(path)]
 
 
 @case(SHARING, "push: another's folder of a peer", "refused")
 def _peer(world: World) -> list[str]:
     model = world.model()
     (model / "peer.yaml").write_text("kind: chexzero\n", encoding="utf-8")
-    return ["push", str(model), "group/model"]
+    return ["hub", "push", str(model), "group/model"]
 
 
 @case(SHARING, "push: a patient's file in the model's folder", "counted", shows="stay here: a.dcm")
@@ -79,4 +79,4 @@ def _stays(world: World) -> list[str]:
     model = world.model()
     (model / "a.dcm").write_bytes(b"Quackenbush")
     (model / "README.md").write_text("# A model\n", encoding="utf-8")
-    return ["push", str(model), "group/model"]
+    return ["hub", "push", str(model), "group/model"]

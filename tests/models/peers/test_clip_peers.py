@@ -337,7 +337,16 @@ def test_an_imported_model_is_evaluated_on_a_set_prepared_for_it(
     assert asdict(shown) == best
 
     # The probe's features are the whole-image vectors.
-    probe = ["probe", peer, fitting, "--out", str(tmp_path / "probe"), "--bootstrap", "10"]
+    probe = [
+        "evaluate",
+        "probe",
+        peer,
+        fitting,
+        "--out",
+        str(tmp_path / "probe"),
+        "--bootstrap",
+        "10",
+    ]
     assert run([*probe, "--set", "repeats=1"]) == 0
     reported = json.loads((tmp_path / "probe" / "probe.json").read_text())
     assert reported["features"] == "vector of the whole image, unit length"

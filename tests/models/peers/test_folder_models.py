@@ -211,7 +211,7 @@ def test_rad_dino_is_probed_and_refused_where_text_is_asked(small_tree, tmp_path
     options = said["prepare with"].split()
     assert run(["prepare", str(small_tree), fitting, "--workers", "1", *options]) == 0
     few = ["--bootstrap", "0", "--set", "repeats=1"]
-    probed = ["probe", peer, fitting, "--out", str(tmp_path / "probe"), *few]
+    probed = ["evaluate", "probe", peer, fitting, "--out", str(tmp_path / "probe"), *few]
     assert run(probed) == 0
     found = json.loads((tmp_path / "probe" / "probe.json").read_text())
     assert found["alignment"] is None
