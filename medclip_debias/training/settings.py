@@ -132,7 +132,7 @@ class TrainSettings(Settings):
         patience: validations without a better value after which the run ends; none: no such end.
         keep: whether the model folder holds the ``last`` weights or the ``best``.
         preview: whether TensorBoard shows six radiographs of the validate split with heatmaps and
-            sentences; ``auto`` for generated images alone (docs/privacy.md).
+            sentences; ``auto`` for generated images alone (docs/security.md).
         workers: processes of the data loader; 0 reads in the main one.
         stall_minutes: how long a run may stand still (a batch, a step, a validation, a file)
             before it ends with exit code 2 and says what it waited for; 0 for ever.

@@ -70,15 +70,9 @@ class Table1(PhantomStudy):
     def _cell(
         self, method: str, candidate: str, seed: int, regime: str, role: str
     ) -> dict[str, Any]:
-        names: dict[str, Any] = {
-            "role": role,
-            "regime": regime,
-            "method": method,
-            "candidate": candidate,
-        }
-        return self.cell(
-            None, seed, data={"dials": {"regime": regime}}, candidate=candidate, **names
-        )
+        names: dict[str, Any] = {"role": role, "regime": regime, "method": method}
+        names["candidate"] = candidate
+        return self.cell(None, seed, data={"dials": {"regime": regime}}, **names)
 
     def groups(self, rows: Sequence[Row]) -> dict[str, dict[Any, dict[int, Row]]]:
         """The reported cells of each regime."""
