@@ -42,10 +42,6 @@ TASKS = {
 UNKNOWN = "unknown"
 _LICENCE = re.compile(r"[a-z0-9][a-z0-9.-]{0,60}")
 _DATASET = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-_TRAIN = ("seed", "steps", "batch_size", "lr", "precision")
-_FUNNEL = ("step", "kept", "dropped", "unit")
-_SAME_SET = "trained and measured on"
-_ANOTHER_SET = "measured on, which is not the training set"
 _LONGEST = 500
 
 
@@ -127,36 +123,26 @@ def make_card(
         model_name=one_line(name) if table is not None else None,
         eval_results=None if table is None else list(_eval_results(measured, table)),
     )
-    notes = [_words(note) for note in measured.get("notes") or ()]
-    notes += [
-        f"Not measured, {_words(part)}: {_words(reason)}"
-        for part, reason in (measured.get("skipped") or {}).items()
-    ]
-    set_ = measured.get("data") or {}
-    funnel = [
-        [_words(r["step"]), f"{r['kept']:,}", f"{r['dropped']:,}", _words(r["unit"])]
-        for r in set_.get("funnel") or ()
-    ]
-    trained = trained_on(provenance)
-    same = trained["data_hash"] is not None and trained["data_hash"] == set_.get("content_hash")
+    trained, set_ = trained_on(provenance), measured.get("data") or {}
+    on = (measured.get("archives") or {}).get("data")
     card = huggingface_hub.ModelCard.from_template(
         data,
         template_str=Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8"),
+        words=_words,
+        table=lambda head, rows, words=None: "\n".join(markdown_table(head, rows, words)),
         title=plain_words(one_line(name)),
         synthetic=trained_on_synthetic(provenance),
         warning=WARNING,
-        architecture="\n".join(markdown_table(("", ""), _architecture(config, model_hash))),
         version=__version__,
-        training=list(_training(provenance, trained)),
-        funnel="\n".join(markdown_table(("step", "kept", "dropped", "unit"), funnel))
-        * bool(funnel),
-        funnel_of="trained and measured on"
-        if same
-        else "measured on, which is not the training set",
-        measured_on=_measured_on(measured),
-        metrics="" if table is None else "\n".join(_metrics(table)),
-        notes=notes,
         licence=licence,
+        config=config,
+        model_hash=model_hash,
+        provenance=provenance,
+        trained_set=_words(archive_name(trained)) if trained["kind"] is not None else None,
+        measured=measured,
+        measured_set=_words(archive_name(on)) if on else "a set without a name",
+        same_set=trained["data_hash"] == set_.get("content_hash", ""),
+        metrics=[] if table is None else table.to_dict("records"),
     )
     says = []
     if results is None:
@@ -234,65 +220,3 @@ def _entries(
             }
         )
     return entries
-
-
-# -------------------------------------------------------------------------------- sections
-
-
-def _architecture(config: Mapping[str, Any], model_hash: str | None) -> list[list[str]]:
-    architecture, images = config["architecture"], config["preprocessing"]
-    image, text, similarity = (
-        part if isinstance(part := architecture.get(name), Mapping) else {}
-        for name in ("image", "text", "similarity")
-    )
-    size = _words(images.get("input_size"))
-    rows = {
-        "Image encoder": _words(image.get("arch")),
-        "Text encoder": _words((config.get("text_config") or {}).get("model_type")),
-        "Shared space": f"{_words(architecture.get('dim'))} dimensions",
-        "Score": f"{_words(similarity.get('aggregator'))} over regions and a sentence",
-        "Input": f"{size} x {size} pixels, grey",
-        "Longest sentence": f"{_words(text.get('max_tokens'))} tokens",
-        "Name of its content": _words(model_hash),
-    }
-    return [[name, value] for name, value in rows.items()]
-
-
-def _training(provenance: Mapping[str, Any], trained: Mapping[str, Any]) -> Iterator[str]:
-    known = trained["kind"] is not None
-    set_ = _words(archive_name(trained)) if known else "a set that the folder does not name"
-    studies = provenance.get("studies")
-    yield f"Trained on {set_}{f', {studies:,} studies' if isinstance(studies, int) else ''}."
-    loss, train = provenance.get("loss"), provenance.get("train")
-    if isinstance(loss, Mapping) and loss.get("kind"):
-        yield f"Loss: {_words(loss['kind'])}."
-    if isinstance(train, Mapping) and (keys := [key for key in _TRAIN if key in train]):
-        settings = (f"{key.replace('_', ' ')} {_words(train[key])}" for key in keys)
-        yield f"Settings: {', '.join(settings)}."
-    if provenance.get("weights"):
-        yield f"Weights: {_words(provenance['weights'])}."
-    if provenance.get("best_step") is not None:
-        yield f"Best of the steps that were measured: {_words(provenance['best_step'])}."
-
-
-def _measured_on(measured: Mapping[str, Any]) -> str:
-    archives = measured.get("archives") or {}
-    on = _words(archive_name(archives["data"])) if archives.get("data") else "a set without a name"
-    relation = archives.get("relation")
-    beside = f"; beside the training set: {_words(relation)}" if relation else ""
-    return f"Measured on the split {_words(measured.get('split'))} of {on}{beside}."
-
-
-def _metrics(table: pd.DataFrame) -> list[str]:
-    rows = [
-        [
-            row["protocol"],
-            row["title"],
-            f"{row['value']:.3f}",
-            f"{row['low']:.3f} to {row['high']:.3f}" if row["low"] == row["low"] else "",
-            "lower" if row["lower_is_better"] else "higher",
-        ]
-        for row in table.to_dict("records")
-    ]
-    head = ("protocol", "metric", "value", "95% interval over patients", "better")
-    return markdown_table(head, rows, words=2)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.errors import UserError
+from medclip_debias.models.checkpoint import load_strictly, read_checkpoint
+from medclip_debias.models.hf_config import check_room
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.registry import Registry
 
@@ -182,25 +185,31 @@ def weight_file(folder: Path) -> Path:
     raise UserError(f"{folder}: holds none of {', '.join(WEIGHT_FILES)}.")
 
 
-def trunk_tensors(
-    state: Mapping[str, Tensor], own: Iterable[str], heads: re.Pattern[str]
-) -> dict[str, Tensor]:
-    """The tensors of a trunk among those of a published file, under the trunk's own names.
+E = TypeVar("E", bound=ImageEncoder)
+
+
+def filled(build: Callable[[], E], path: Path, heads: re.Pattern[str], where: str) -> E:
+    """An encoder with the trunk of a published file, every tensor of which is accounted for.
 
     Args:
-        state: content of the file; the trunk may be inside of a larger model, under a prefix.
-        own: names of the trunk's tensors.
-        heads: what is left out: parts from which no region is computed.
+        build: makes it with weights at random; its ``trunk`` is filled.
+        path: the file; the trunk may be inside of a larger model, under a prefix.
+        heads: parts from which no region is computed; they are left out.
+        where: the file that the sizes are from, for messages.
 
-    Returns:
-        The rest; what is not the trunk's keeps its name, for a strict import to refuse.
+    Raises:
+        UserError: the sizes are larger than the file, or tensors are missing, unknown or misshapen.
     """
-    anchor = next(iter(own))
-    prefixes = [key.removesuffix(anchor) for key in state if key.endswith(anchor)]
-    prefix = min(prefixes, key=len, default="")
-    kept = {}
-    for key, value in state.items():
-        name = key.removeprefix(prefix)
-        if not (heads.search(name) or heads.search(key)):
-            kept[name if key.startswith(prefix) else key] = value
-    return kept
+    with torch.device("meta"):
+        check_room(build(), path, where)
+    encoder = build()
+    trunk = encoder.get_submodule("trunk")
+    state, first = read_checkpoint(path), next(iter(trunk.state_dict()))
+    prefix = min((k.removesuffix(first) for k in state if k.endswith(first)), key=len, default="")
+    kept = {
+        key.removeprefix(prefix): value
+        for key, value in state.items()
+        if not (heads.search(key.removeprefix(prefix)) or heads.search(key))
+    }
+    load_strictly(trunk, encoder.from_file(kept), str(path))
+    return encoder

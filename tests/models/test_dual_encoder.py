@@ -69,13 +69,6 @@ def test_a_string_is_one_sentence_and_what_is_no_text_is_refused(model):
         model.encode_sentences(None)
 
 
-def test_an_argument_that_nobody_knows_is_refused(model, tmp_path):
-    model.save(tmp_path / "model")
-    for unknown in ({"bogus": 1}, {"prompts": {}}, {"settings": None}):
-        with pytest.raises(TypeError, match=next(iter(unknown))):
-            DualEncoder.from_pretrained(tmp_path / "model", **unknown)
-
-
 def test_a_revision_on_the_hub_is_the_one_that_is_loaded(model, tmp_path):
     """In the hub's own cache on the disk, without a network."""
     repository = tmp_path / "models--group--model"

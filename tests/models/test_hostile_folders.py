@@ -160,70 +160,41 @@ class TestConfig:
         refused(folder, "'architecture.dim' is wrong|another architecture")
 
 
+def step(kind, **fields):
+    return {"type": kind, **fields}
+
+
+def steps(*normalizers):
+    return {"normalizer": step("Sequence", normalizers=list(normalizers))}
+
+
+def replaced(pattern, content):
+    return step("Replace", pattern=pattern, content=content)
+
+
+GROWS = replaced({"String": "e"}, "ee")
+NEVER_ENDS = step("Split", pattern={"Regex": "(\\w*)*x"}, behavior="Isolated", invert=False)
+LONG = step(
+    "TemplateProcessing",
+    single=[{"SpecialToken": {"id": "[CLS]", "type_id": 0}}] * 100_000,
+    pair=[],
+    special_tokens={},
+)
+REPLACES, SPLITS = r"normalizer \(Replace\) with settings", r"pre_tokenizer \(Split\) with settings"
+
+
 class TestTokenizer:
     @pytest.mark.parametrize(
         ("fields", "words"),
         [
-            (
-                {
-                    "normalizer": {
-                        "type": "Replace",
-                        "pattern": {"String": "e"},
-                        "content": "e" * 10_000_000,
-                    }
-                },
-                r"has a normalizer \(Replace\) with settings",
-            ),
-            (
-                {
-                    "normalizer": {
-                        "type": "Sequence",
-                        "normalizers": [
-                            {"type": "Replace", "pattern": {"String": "e"}, "content": "ee"}
-                        ]
-                        * 8,
-                    }
-                },
-                r"has a normalizer \(Replace\) with settings",
-            ),
-            (
-                {
-                    "normalizer": {
-                        "type": "Replace",
-                        "pattern": {"Regex": "(e+)+$"},
-                        "content": "",
-                    }
-                },
-                r"has a normalizer \(Replace\) with settings",
-            ),
-            (
-                {
-                    "pre_tokenizer": {
-                        "type": "Split",
-                        "pattern": {"Regex": "(\\w*)*x"},
-                        "behavior": "Isolated",
-                        "invert": False,
-                    }
-                },
-                r"has a pre_tokenizer \(Split\) with settings",
-            ),
-            ({"normalizer": {"type": "Prepend", "prepend": "x" * 10**6}}, "another type than"),
-            ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}}, "another type"),
-            (
-                {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}] * 1000}},
-                "1000 steps",
-            ),
-            (
-                {
-                    "post_processor": {
-                        "type": "TemplateProcessing",
-                        "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}] * 100_000,
-                        "pair": [],
-                        "special_tokens": {},
-                    }
-                },
-                r"has a post_processor \(TemplateProcessing\) with settings",
-            ),
+            ({"normalizer": replaced({"String": "e"}, "e" * 10_000_000)}, REPLACES),
+            (steps(*[GROWS] * 8), REPLACES),
+            ({"normalizer": replaced({"Regex": "(e+)+$"}, "")}, REPLACES),
+            ({"pre_tokenizer": NEVER_ENDS}, SPLITS),
+            ({"normalizer": step("Prepend", prepend="x" * 10**6)}, "another type than"),
+            ({"normalizer": step("Precompiled", precompiled_charsmap="")}, "another type"),
+            (steps(*[step("NFC")] * 1000), "1000 steps"),
+            ({"post_processor": LONG}, r"post_processor \(TemplateProcessing\) with settings"),
             ({"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}}, "another type"),
             ({"model": {"vocab": {}}, "added_tokens": 3}, "not a tokenizer file"),
             ({"model": None}, "not a tokenizer file"),

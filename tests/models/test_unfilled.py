@@ -42,7 +42,7 @@ def empty(module):
     return {name for name, value in tensors if not value.isfinite().all()}
 
 
-@pytest.mark.parametrize("arch", ["resnet_small", "resnet18", "vit_tiny_scratch"])
+@pytest.mark.parametrize("arch", ["resnet_small", "vit_tiny_scratch"])
 def test_what_is_loaded_is_the_files_and_nothing_is_left_of_the_memory(
     arch, cxr_bert_folder, tmp_path, monkeypatch
 ):
@@ -65,20 +65,6 @@ def test_what_is_loaded_is_the_files_and_nothing_is_left_of_the_memory(
     assert all(torch.equal(found[name], kept[name]) for name in kept)
 
 
-def test_nothing_is_drawn_for_berts_layers():
-    from transformers import BertConfig, BertModel
-
-    small = BertConfig(hidden_size=16, num_attention_heads=2, intermediate_size=8, vocab_size=50)
-    before = torch.get_rng_state()
-    with poisoned():
-        bert = BertModel(small)
-    assert torch.equal(torch.get_rng_state(), before)
-    layers = [one for one in bert.modules() if isinstance(one, (nn.Linear, nn.Embedding))]
-    # BERT's own first weights replace what its layers drew, but for the padding's row of zeros.
-    assert all(layer.weight[1:].isnan().all() for layer in layers)
-    assert empty(bert) <= set(dict(bert.named_parameters()))
-
-
 @pytest.mark.parametrize("bounds", [(-2.0, 2.0), (0.3, 2.0), (1.0, 1.5)])
 def test_what_is_drawn_until_it_lies_within_bounds_ends(bounds):
     """Memory that nobody filled lies anywhere; a loop that waits for it would never end."""
@@ -86,12 +72,3 @@ def test_what_is_drawn_until_it_lies_within_bounds_ends(bounds):
         weight = torch.full((64, 64), 1e30)
         nn.init.trunc_normal_(weight, 0.0, 1.0, *bounds)
     assert bounds[0] <= float(weight.min()) < float(weight.max()) <= bounds[1]
-
-
-def test_outside_weights_are_drawn_as_ever():
-    torch.manual_seed(0)
-    expected = nn.Linear(5, 7).weight
-    with unfilled():
-        nn.Linear(5, 7)
-    torch.manual_seed(0)
-    assert torch.equal(nn.Linear(5, 7).weight, expected)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,11 @@ from torch import Tensor, nn
 from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
-from medclip_debias.models.checkpoint import load_strictly, read_checkpoint
-from medclip_debias.models.hf_config import check_room, hf_config
+from medclip_debias.models.hf_config import hf_config
 from medclip_debias.models.image_encoder import (
     IMAGE_ENCODERS,
     ImageEncoder,
-    trunk_tensors,
+    filled,
     weight_file,
 )
 
@@ -121,18 +121,13 @@ class Dinov2Regions(ImageEncoder):
             return cls(settings.arch, SCRATCH[settings.arch])
         folder = Path(settings.weights)
         config, where = _folder_config(folder, settings.arch), f"{folder}/config.json"
-        path = weight_file(folder)
-        with torch.device("meta"):
-            meta = cls(settings.arch, config, where)
-        check_room(meta, path, where)
+        build = partial(cls, settings.arch, config, where)
+        encoder = filled(build, weight_file(folder), _HEADS, where)
         sizes = SCRATCH.get(settings.arch, {})
-        if any(meta.config.get(name) != value for name, value in sizes.items()):
+        if any(encoder.config.get(name) != value for name, value in sizes.items()):
             raise UserError(
                 f"{where}: these sizes are not of {settings.arch}; set model.image.arch to dinov2."
             )
-        encoder = cls(settings.arch, config, where)
-        state = trunk_tensors(read_checkpoint(path), ["embeddings.cls_token"], _HEADS)
-        load_strictly(encoder.trunk, encoder.from_file(state), str(path))
         return encoder
 
     @classmethod

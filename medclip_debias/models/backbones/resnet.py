@@ -16,7 +16,11 @@ from torch import Tensor, nn
 
 from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.errors import UserError, explained
-from medclip_debias.models.checkpoint import read_checkpoint
+from medclip_debias.models.checkpoint import (
+    load_strictly,
+    read_checkpoint,
+    summed_channels,
+)
 from medclip_debias.models.image_encoder import IMAGE_ENCODERS, ImageEncoder
 
 
@@ -155,7 +159,7 @@ def _block(block: Any, width_in: int, width: int, stride: int) -> nn.Module:
 
 
 def load_weights(encoder: ResNetRegions, state: dict[str, Tensor], where: str) -> None:
-    """Load torchvision-style weights, under any prefix; the classifier ``fc`` is left out.
+    """Load torchvision-style weights, under any prefix; other parts, as ``fc``, are left out.
 
     A three-channel first layer is summed over its channels: the same response as feeding a
     grey image three times.
@@ -163,19 +167,9 @@ def load_weights(encoder: ResNetRegions, state: dict[str, Tensor], where: str) -
     anchor = next((key for key in state if key.endswith("conv1.weight") and "layer" not in key), "")
     prefix = anchor.removesuffix("conv1.weight")
     state = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-    own = encoder.state_dict()
-    state = {key: value for key, value in state.items() if not key.startswith("fc.")}
-    stem = state.get("conv1.weight")
-    if stem is not None and stem.ndim == 4 and stem.shape[1] == 3:
-        state["conv1.weight"] = stem.sum(dim=1, keepdim=True)
-    wrong = [k for k in own if k not in state or state[k].shape != own[k].shape]
-    wrong = [k for k in wrong if not k.endswith("num_batches_tracked")]
-    if wrong:
-        raise UserError(
-            f"{where}: these weights are not of a {encoder.arch} "
-            f"({len(wrong)} of {len(own)} tensors missing or of another shape, first '{wrong[0]}')."
-        )
-    encoder.load_state_dict({key: state.get(key, own[key]) for key in own})
+    state = {key: value for key, value in state.items() if key in encoder.state_dict()}
+    grey = summed_channels(state, "conv1.weight")
+    load_strictly(encoder, grey, f"{where}, read as a {encoder.arch}")
 
 
 def _library_weights(arch: str) -> dict[str, Tensor]:

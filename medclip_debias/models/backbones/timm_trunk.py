@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from medclip_debias.config import ImageEncoderSettings, Settings, validate
 from medclip_debias.errors import UserError, did_you_mean, explained
 from medclip_debias.files import read_json
-from medclip_debias.models.checkpoint import load_strictly, read_checkpoint
-from medclip_debias.models.hf_config import check_room
 from medclip_debias.models.image_encoder import (
     IMAGE_ENCODERS,
     ImageEncoder,
-    trunk_tensors,
+    filled,
     weight_file,
 )
 
@@ -112,13 +110,7 @@ class TimmRegions(ImageEncoder):
         if path is None:
             return cls(fields, where)
         file = weight_file(path) if path.is_dir() else path
-        state = read_checkpoint(file)
-        with torch.device("meta"):
-            check_room(cls(fields, where), file, where)
-        encoder = cls(fields, where)
-        own = encoder.trunk.state_dict()
-        load_strictly(encoder.trunk, trunk_tensors(state, own, _HEADS), str(file))
-        return encoder
+        return filled(partial(cls, fields, where), file, _HEADS, where)
 
     @classmethod
     def rebuild(cls, arch: str, config: Mapping[str, Any], where: str) -> TimmRegions:

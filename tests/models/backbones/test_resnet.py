@@ -29,18 +29,6 @@ def test_regions_equal_torchvisions_network_before_its_pooling(arch):
         torch.testing.assert_close(encoder(grey), expected, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("arch", "side", "grid"),
-    [("resnet_small", 64, 8), ("resnet18", 480, 15), ("resnet_small", 70, 9)],
-)
-def test_the_grid_is_the_input_over_the_stride_rounded_up(arch, side, grid):
-    encoder = ResNetRegions(arch).eval()
-    with torch.no_grad():
-        features = encoder(torch.zeros(1, 1, side, side))
-    assert features.shape == (1, encoder.width, grid, grid)
-    assert grid == -(-side // encoder.stride)
-
-
 @pytest.mark.parametrize("prefix", ["", "module.", "backbone.encoder."])
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_local_weight_files_load_under_any_prefix(tmp_path, prefix, suffix):
@@ -59,7 +47,7 @@ def test_local_weight_files_load_under_any_prefix(tmp_path, prefix, suffix):
 def test_weights_of_another_network_are_refused(tmp_path):
     path = tmp_path / "weights.pt"
     torch.save(ResNetRegions("resnet_small").state_dict(), path)
-    with pytest.raises(UserError, match="not of a resnet18"):
+    with pytest.raises(UserError, match="read as a resnet18: these weights are of another"):
         build_image_encoder(ImageEncoderSettings(arch="resnet18", weights=path))
     path.write_bytes(b"not weights")
     with pytest.raises(UserError, match="cannot be read as a weight file"):

@@ -55,6 +55,25 @@ def lively(module, seed=0):
     return module.eval()
 
 
+def old_swin(state):
+    """The names of published Swin transformers, from those of transformers 5."""
+    pairs = (
+        (".attention.q_proj.", ".attention.self.query."),
+        (".attention.k_proj.", ".attention.self.key."),
+        (".attention.v_proj.", ".attention.self.value."),
+        (".attention.o_proj.", ".attention.output.dense."),
+        (".attention.relative_position_bias.", ".attention.self."),
+        (".mlp.fc1.", ".intermediate.dense."),
+        (".mlp.fc2.", ".output.dense."),
+    )
+    published = {}
+    for key, value in state.items():
+        for new, old in pairs:
+            key = key.replace(new, old)
+        published[key] = value
+    return published
+
+
 @pytest.fixture
 def shallow(monkeypatch):
     stages = ((1, 16, 1), (1, 32, 2), (1, 64, 2), (1, 128, 2))

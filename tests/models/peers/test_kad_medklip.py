@@ -14,12 +14,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import medclip_debias as md
-from medclip_debias.cli import run
 from medclip_debias.errors import UserError
 from medclip_debias.models.load import load_model
-from medclip_debias.models.peers.importing import import_model
 
-from .conftest import DIM, LAST, THIRD, lively, prefixed
+from .conftest import LAST, THIRD, lively, prefixed
 from .test_recent_peers import close, imported, normalised
 from .test_resnet_peers import features, pictures
 
@@ -282,19 +280,3 @@ def test_afloc_scores_by_products_of_any_length(trunk, bert, bert_folder, tmp_pa
     close(found.pooled, F.normalize(vector, dim=-1))
     assert peer.provenance["unused_tensors"]["parts of the training loss alone"] == 1
     assert "Apache" in peer.provenance["licence"]
-
-
-def test_import_model_says_licence_grid_and_what_was_left_out(
-    kad, bert, bert_folder, tmp_path, capsys
-):
-    with torch.no_grad():
-        torch.save(kad_state(kad[0], bert, kad[1]), tmp_path / "kad.pt")
-    command = ["import-model", "kad", str(tmp_path / "kad.pt"), "--text", str(bert_folder)]
-    assert run([*command, "--out", str(tmp_path / "kad")]) == 0
-    said = capsys.readouterr().out
-    assert "MIT (its repository" in said
-    assert "14 x 14" in said
-    assert "the trunk, stored a second time" in said
-    with pytest.raises(UserError, match="only gloria"):
-        import_model("kad", tmp_path / "kad.pt", tmp_path / "x", text=bert_folder, score="local")
-    assert DIM != WIDTH

@@ -17,16 +17,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from medclip_debias.bench.vectors import StoredSentences
-from medclip_debias.cli import run
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.search.ranking import sentence_scores
-from medclip_debias.models.load import load_model
 from medclip_debias.models.peers.importing import import_model
 from medclip_debias.models.peers.processor import read_processor
 from medclip_debias.models.sentences import stacked
 
 from ..test_text_families import write
-from .conftest import DIM, LAST, THIRD, lively, prefixed
+from .conftest import DIM, LAST, THIRD, lively, old_swin, prefixed
 from .test_resnet_peers import features, pictures
 
 SENTENCES = ["No pleural effusions.", "left", "left effusion, no effusions"]
@@ -328,19 +326,7 @@ def test_cxr_clip_is_linear_after_either_image_tower(tower, trunk, bert, bert_fo
         torch.manual_seed(4)
         sizes = {"embed_dim": 8, "depths": [1, 1, 2, 1], "num_heads": [1, 2, 2, 4]}
         swin = lively(SwinModel(SwinConfig(**sizes, window_size=7), add_pooling_layer=False))
-        old = {}
-        for key, value in swin.state_dict().items():
-            for new, published in (
-                (".attention.q_proj.", ".attention.self.query."),
-                (".attention.k_proj.", ".attention.self.key."),
-                (".attention.v_proj.", ".attention.self.value."),
-                (".attention.o_proj.", ".attention.output.dense."),
-                (".attention.relative_position_bias.", ".attention.self."),
-                (".mlp.fc1.", ".intermediate.dense."),
-                (".mlp.fc2.", ".output.dense."),
-            ):
-                key = key.replace(new, published)
-            old[key] = value
+        old = old_swin(swin.state_dict())
         state = prefixed("image_encoder.image_encoder.", old)
         x = normalised(images, [0.5] * 3, [0.5] * 3)
         regions = image(swin(x).last_hidden_state)
@@ -481,24 +467,3 @@ def test_sentences_of_several_vectors_are_stored_side_by_side(tmp_path):
     again = StoredSentences(tmp_path / "sentences.npz", 4).read(["c", "a", "b"])
     np.testing.assert_array_equal(again, Network().sentences(["c", "a", "b"]))
     assert again.shape == (3, 5, 4)
-
-
-@torch.no_grad()
-def test_carzero_prints_its_licence_and_is_grounded(
-    bert, bert_folder, radiographs, tmp_path, capsys
-):
-    state = Carzero(bert).state()
-    torch.save(state, tmp_path / "carzero.pt")
-    words = ["import-model", "carzero", str(tmp_path / "carzero.pt"), "--text", str(bert_folder)]
-    assert run([*words, "--out", str(tmp_path / "peer"), "--self-test"]) == 0
-    printed = capsys.readouterr().out
-    assert "Apache-2.0" in printed
-    assert "--size 256 --clip 0 100" in printed
-    model = load_model(tmp_path / "peer")
-    assert model.self_test["status"] == "passed"
-    ground = ["ground", str(tmp_path / "peer"), str(radiographs[0]), "--text", "left effusion"]
-    assert run([*ground, "--out", str(tmp_path / "maps")]) == 0
-    heatmap = np.load(next((tmp_path / "maps").glob("*.npy")))
-    seen = heatmap[~np.isnan(heatmap)]
-    assert seen.min() >= 0
-    assert seen.max() <= 1
