@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_auc
+from medclip_debias.evaluation.bootstrap import weighted_auc
+from medclip_debias.evaluation.protocol import Draw
 
 Floats = NDArray[np.float64]
 
@@ -110,11 +111,7 @@ def auc_with_interval(
 ) -> dict[str, Any]:
     """AUC and its bootstrap interval over patients."""
     positive = labels == 1
-    once = weighted_auc(positive, scores, np.ones((1, len(scores))))
-    found = bootstrap_intervals(
-        lambda weights: {"auc": weighted_auc(positive, scores, weights)},
-        patients,
-        resamples=resamples,
-        seed=seed,
+    found = Draw(resamples, seed).estimates(
+        lambda weights: {"auc": weighted_auc(positive, scores, weights)}, patients
     )
-    return {"auc": float(once[0]), "interval": found["auc"]}
+    return {"auc": found.values["auc"], "interval": found.intervals["auc"]}

@@ -33,7 +33,7 @@ from medclip_debias.evaluation.classification import (
     weighted_f1,
 )
 from medclip_debias.evaluation.metrics import auc
-from medclip_debias.evaluation.protocol import Draw, Skipped
+from medclip_debias.evaluation.protocol import Draw, Measured, Skipped
 from medclip_debias.evaluation.table import Row, rows
 
 Floats = NDArray[np.float64]
@@ -173,9 +173,6 @@ def class_statistics(
             by_side = sides.positive[name][known], -sides.negative[name][known]
             result[f"{name}/auc_positive"] = weighted_auc(positive, by_side[0], w)
             result[f"{name}/auc_negative"] = weighted_auc(positive, by_side[1], w)
-            if name in sides.contradictions:
-                contradicted = sides.contradictions[name]
-                result[f"{name}/{CONTRADICTION}"] = weighted_mean(contradicted, weights)
         result[f"{name}/accuracy"] = weighted_mean(right, w)
         halves = [weighted_mean(right[half], w[:, half]) for half in (positive, ~positive)]
         result[f"{name}/balanced_accuracy"] = (halves[0] + halves[1]) / 2
@@ -184,6 +181,8 @@ def class_statistics(
             result[f"{name}/ece"] = weighted_ece(positive, sigmoid(scale * value), w)
         if name in thresholds:
             result[f"{name}/f1"] = weighted_f1(positive, value >= thresholds[name], w)
+        if sides is not None and name in sides.contradictions:
+            result[f"{name}/{CONTRADICTION}"] = weighted_mean(sides.contradictions[name], weights)
     for metric in AVERAGED:
         found = [result[f"{n}/{metric}"] for n in differences if f"{n}/{metric}" in result]
         if found:
@@ -213,7 +212,8 @@ def zero_shot(
     not_judged: Mapping[str, str] | None = None,
     sides: SideScores | None = None,
     draw: Draw | None = None,
-) -> dict[str, Any]:
+    n: int | None = None,
+) -> Measured:
     """Metrics per class and their means over the classes, with intervals.
 
     Args:
@@ -228,11 +228,12 @@ def zero_shot(
         sides: the two scores behind each difference; without them each side's AUC and the
             contradiction rate are not measured.
         draw: resamples of the patients.
+        n: how many images the means rest on.
 
     Returns:
-        `MEANS` over the classes that have them, ``contradiction_chance``, ``interval`` (of each),
-        ``classes`` (the same, counts, ``threshold`` and ``reliability``, per class), ``refused``
-        (classes with one label value only, with their counts).
+        `MEANS` over the classes that have them and `CLASS_METRICS` of each class; ``classes`` (with
+        counts, ``threshold`` and ``reliability``) and ``refused`` (classes with one label value
+        only, with their counts).
 
     Raises:
         UserError: no class has both label values.
@@ -241,6 +242,7 @@ def zero_shot(
     truth: dict[str, Floats] = {}
     counts: dict[str, dict[str, int]] = {}
     refused: dict[str, dict[str, Any]] = {}
+    of_refused: list[Row] = []
     for name, difference in differences.items():
         values = np.asarray(labels.get(name, np.full(len(difference), np.nan)), dtype=np.float64)
         judged = policy.apply(values)
@@ -251,7 +253,8 @@ def zero_shot(
         reason = ONE_VALUE if name in labels else (not_judged or {}).get(name, NO_COLUMN)
         refused[name] = {"reason": reason, **counts[name]}
         if sides is not None and name in sides.contradictions:
-            refused[name][CONTRADICTION] = float(sides.contradictions[name].mean())
+            rate = {CONTRADICTION: float(sides.contradictions[name].mean())}
+            of_refused += rows(rate, of_class=name)
     if not truth:
         found = "; ".join(
             f"{name} {c['positive']} present, {c['negative']} absent" for name, c in counts.items()
@@ -266,32 +269,22 @@ def zero_shot(
     estimates = (draw or Draw()).estimates(
         lambda weights: class_statistics(chosen, truth, weights, scale, bounds, sides), patients
     )
+    measured = estimates.rows(n=n)
+    if sides is not None and sides.chance is not None:
+        measured += rows({CONTRADICTION: sides.chance}, group=CHANCE)
     classes = {}
     for name, judged in truth.items():
         known = ~np.isnan(judged)
         positive, values = judged[known] == 1, chosen[name][known]
+        # The plain, unweighted definition; the weighted one gives the same.
+        of_class = estimates.part(f"{name}/") | {"auc": auc(positive, values)}
+        measured += rows(of_class, n=len(positive), of_class=name)
         classes[name] = {
-            **estimates.part(f"{name}/"),
-            # The plain, unweighted definition; the weighted one gives the same.
-            "auc": auc(positive, values),
             "threshold": thresholds[name],
             "reliability": [] if scale is None else reliability(positive, sigmoid(scale * values)),
             **counts[name],
         }
-    chance = {} if sides is None else {"contradiction_chance": sides.chance}
-    return estimates.part() | chance | {"classes": classes, "refused": refused}
-
-
-def class_rows(found: Mapping[str, Any], n: int) -> list[Row]:
-    """What `zero_shot` gave for ``n`` images as rows."""
-    part = dict(found)
-    chance = {CONTRADICTION: part.pop("contradiction_chance", None)}
-    measured = rows(part, n=n) + rows(chance, group=CHANCE)
-    for name, own in found["classes"].items():
-        measured += rows(own, n=own["positive"] + own["negative"], of_class=name)
-    for name, own in found["refused"].items():
-        measured += rows(own, of_class=name)
-    return measured
+    return Measured(measured + of_refused, {"classes": classes, "refused": refused})
 
 
 def _counts(values: Floats, judged: Floats) -> dict[str, int]:
@@ -337,31 +330,13 @@ def exclusive_classes(labels: Mapping[str, Floats], classes: Sequence[str]) -> N
     return np.where(single, (values == 1).argmax(axis=1), -1)
 
 
-def multiclass_rows(found: Mapping[str, Any]) -> list[Row]:
-    """What `multiclass_accuracy` gave as rows; none of a reason."""
-    if "accuracy" not in found:
-        return []
-    names = {name: f"multiclass_{name}" for name in ("accuracy", "balanced_accuracy")}
-    part = {metric: found[name] for name, metric in names.items()}
-    bounds = {metric: found["interval"][name] for name, metric in names.items()}
-    return [
-        *rows(part | {"interval": bounds}, n=found["images"]),
-        *rows(dict.fromkeys(part, found["chance"]), group=CHANCE),
-        *(
-            row
-            for name, own in found["classes"].items()
-            for row in rows({"multiclass_recall": own["recall"]}, n=own["images"], of_class=name)
-        ),
-    ]
-
-
 def multiclass_accuracy(
     scores: Floats,
     truth: NDArray[np.integer],
     classes: Sequence[str],
     patients: Sequence[str],
     draw: Draw,
-) -> dict[str, Any]:
+) -> Measured:
     """Accuracy of the highest-scoring class.
 
     Where several classes share the highest score, each gets an equal share of the prediction.
@@ -374,9 +349,9 @@ def multiclass_accuracy(
         draw: resamples of the patients.
 
     Returns:
-        ``accuracy``, ``balanced_accuracy`` (mean over the classes that have images),
-        ``interval``, ``chance``, ``images``, ``classes`` (images and recall of each) and
-        ``confusion`` (rows the truth, columns the predictions).
+        ``multiclass_accuracy``, ``multiclass_balanced_accuracy`` (mean over the classes that have
+        images), their chance, ``multiclass_recall`` of each class; how many ``images`` there are,
+        also of each of ``classes``, and ``confusion`` (rows the truth, columns the predictions).
 
     Raises:
         Skipped: fewer than two classes have images.
@@ -395,20 +370,17 @@ def multiclass_accuracy(
     def statistics(weights: Floats) -> dict[str, Floats]:
         recalls = [weighted_mean(hits[truth == n], weights[:, truth == n]) for n in present]
         return {
-            "accuracy": weighted_mean(hits, weights),
-            "balanced_accuracy": np.mean(recalls, axis=0),
+            "multiclass_accuracy": weighted_mean(hits, weights),
+            "multiclass_balanced_accuracy": np.mean(recalls, axis=0),
         }
 
-    return {
-        **draw.estimates(statistics, patients).part(),
-        "chance": 1 / len(classes),
-        "images": len(truth),
-        "classes": {
-            name: {
-                "images": int((truth == number).sum()),
-                "recall": float(hits[truth == number].mean()) if number in present else None,
-            }
-            for number, name in enumerate(classes)
-        },
-        "confusion": [predicted[truth == n].sum(axis=0).tolist() for n in range(len(classes))],
-    }
+    measured = draw.estimates(statistics, patients).rows(n=len(truth))
+    measured += [Row(row.metric, 1 / len(classes), group=CHANCE) for row in measured]
+    for number in present:
+        own = hits[truth == number]
+        recall = {"multiclass_recall": float(own.mean())}
+        measured += rows(recall, n=len(own), of_class=classes[number])
+    images = {name: {"images": int((truth == n).sum())} for n, name in enumerate(classes)}
+    confusion = [predicted[truth == n].sum(axis=0).tolist() for n in range(len(classes))]
+    details = {"images": len(truth), "classes": images, "confusion": confusion}
+    return Measured(measured, details)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from medclip_debias.config import Settings
+from medclip_debias.config import PrepareSettings, Settings
 from medclip_debias.data.synthetic import all_of_phantoms
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file, write_json
@@ -155,14 +155,29 @@ def ground_files(
     references = ReferenceBoxes.read(boxes, images) if boxes is not None else None
     out = Path(out)
     folders = dict(zip(images, _folders(out, images), strict=True))
-    reader = _Reader(model, images)
+    prepare = model.preprocessing.prepare
+    held: deque[tuple[Path, Radiograph]] = deque()  # until their pictures are drawn
+    rejected: list[dict[str, str]] = []
+
+    def readable() -> Iterator[Radiograph]:
+        """The images that can be read, as they are asked for."""
+        for path in images:
+            try:
+                held.append((path, _read(path, prepare)))
+            except UserError as error:
+                if len(images) == 1:
+                    raise
+                rejected.append({"image": str(path), "reason": str(error)})
+                continue
+            yield held[-1][1]
+
     entries: list[dict[str, Any]] = []
     warning = synthetic_warning(model.provenance, all_of_phantoms(images))
     warnings = " ".join(filter(None, (warning, maps_warning)))
     delivery = Delivery(deliver, model, warnings) if deliver is not None else None
     for groundings in ground_images(
         model,
-        reader,
+        readable(),
         sentences,
         smoothing=options.smoothing,
         batch_size=options.batch_size,
@@ -170,8 +185,8 @@ def ground_files(
         sharpen=options.sharpen,
         rule=rule,
     ):
-        path, image = reader.held.popleft()
-        grey = image.stretched(model.preprocessing.prepare)
+        path, image = held.popleft()
+        grey = image.stretched(prepare)
         rows = _write_groundings(
             folders[path], grey, groundings, options, path, references, warnings
         )
@@ -190,9 +205,9 @@ def ground_files(
             place = delivery.folder / folders[path].relative_to(out)
             entries[-1]["delivered"] = delivery.write(path, place, image.shape, rows)
         if progress:
-            progress(len(entries) + len(reader.rejected), len(images))
+            progress(len(entries) + len(rejected), len(images))
     if not entries:
-        first = reader.rejected[0]["reason"]
+        first = rejected[0]["reason"]
         raise UserError(f"none of the {len(images)} images can be used; the first: {first}")
     result = {
         "format": FORMAT,
@@ -205,7 +220,7 @@ def ground_files(
         "suppression": rule.model_dump(mode="json", exclude={"level"}) if rule else None,
         "cut_sentences": [place + 1 for place in cut_sentences(model, sentences)],
         "images": entries,
-        "rejected": reader.rejected,
+        "rejected": rejected,
         "delivered": delivery.counts() if delivery is not None else None,
         "boxes_left_aside": references.left_aside() if references is not None else [],
     }
@@ -213,38 +228,17 @@ def ground_files(
     return result
 
 
-class _Reader:
-    """Reads images as they are asked for, and holds each until its pictures are drawn."""
+def _read(path: Path, settings: PrepareSettings) -> Radiograph:
+    from medclip_debias.data.images import read_radiograph
 
-    def __init__(self, model: ImageTextModel, paths: Sequence[Path]) -> None:
-        self._settings = model.preprocessing.prepare
-        self._paths = paths
-        self.held: deque[tuple[Path, Radiograph]] = deque()
-        self.rejected: list[dict[str, str]] = []
-
-    def __iter__(self) -> Iterator[Radiograph]:
-        for path in self._paths:
-            try:
-                image = self._read(path)
-            except UserError as error:
-                if len(self._paths) == 1:
-                    raise
-                self.rejected.append({"image": str(path), "reason": str(error)})
-                continue
-            self.held.append((path, image))
-            yield image
-
-    def _read(self, path: Path) -> Radiograph:
-        from medclip_debias.data.images import read_radiograph
-
-        image = read_radiograph(path, self._settings.window)
-        low, high = image.percentiles(self._settings.clip)
-        if not low < high:
-            raise UserError(
-                f"{path}: holds a single grey value between its clipping percentiles, so nothing"
-                " can be seen on it."
-            )
-        return image
+    image = read_radiograph(path, settings.window)
+    low, high = image.percentiles(settings.clip)
+    if not low < high:
+        raise UserError(
+            f"{path}: holds a single grey value between its clipping percentiles, so nothing can be"
+            " seen on it."
+        )
+    return image
 
 
 def _folders(out: Path, images: Sequence[Path]) -> list[Path]:

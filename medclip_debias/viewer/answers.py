@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,10 +58,6 @@ class ViewedImage:
     phrases: Phrases
     pixels: ShownPixels | None
     aside: int = 0
-
-    def kept(self) -> ViewedImage:
-        """The same without the pixels."""
-        return replace(self, pixels=None)
 
 
 class Answers:

@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from medclip_debias.viewer.answers import ViewedImage
 
@@ -75,7 +75,7 @@ class Sessions:
         name = secrets.token_urlsafe(16)
         with self._lock:
             one = self._of(session)
-            one.name, one.image = name, image.kept()
+            one.name, one.image = name, replace(image, pixels=None)
             one.pixels = None if image.pixels is None else image.pixels.bytes()
             by_use = sorted(self._sessions, key=lambda key: self._sessions[key].used, reverse=True)
             images = pixels = 0

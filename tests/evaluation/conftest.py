@@ -152,3 +152,16 @@ def small_model(tmp_path_factory) -> Path:
     model.prompts = default_prompts()
     model.save(folder / "model")
     return folder / "model"
+
+
+def by_name(measured):
+    """The numbers of a protocol by name beside its details, those of a class below it."""
+    whole = [row for row in measured.rows if row.of_class is None and row.group is None]
+    found = measured.details | {row.metric: row.value for row in whole}
+    found["interval"] = {row.metric: (row.low, row.high) for row in whole}
+    for part in ("classes", "refused"):
+        found[part] = {
+            name: own | {row.metric: row.value for row in measured.rows if row.of_class == name}
+            for name, own in measured.details.get(part, {}).items()
+        }
+    return found

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet
+from medclip_debias.evaluation.bootstrap import weighted_mean
 from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol
 from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.item_metrics import ITEMS
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import (
     REGISTRY,
+    Draw,
     Measured,
     Protocol,
     Request,
@@ -144,3 +147,17 @@ def test_a_protocol_is_run_because_it_is_there(with_another, small_prepared, sma
     assert found["counts"]["seen"] == expected
     parts = list(found["details"])
     assert parts == [*PROTOCOLS, "seen"]  # one that the catalogue does not know comes last
+
+
+def test_statistics_of_a_group_are_told_apart_also_where_a_name_has_a_slash():
+    parts = {"m": np.arange(4), "A/m": np.arange(4, 8), "A/B/m": np.arange(8, 12)}
+
+    def statistics(weights):
+        return {name: weighted_mean(values, weights) for name, values in parts.items()}
+
+    estimates = Draw(50).estimates(statistics, list("pqrs"))
+    assert estimates.part()["m"] == 1.5
+    assert estimates.part("A/") == {"m": 5.5, "interval": {"m": estimates.intervals["A/m"]}}
+    (row,) = estimates.rows("A/B/", n=2, of_class="A/B", group="g")
+    assert row == ("m", 9.5, *estimates.intervals["A/B/m"], 2, "A/B", "g")
+    assert Draw(0).estimates(statistics, list("pqrs")).part()["interval"] == {"m": None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -22,11 +23,18 @@ def clock():
     return Clock()
 
 
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """An image of the page, as far as sessions look at it."""
+
+    word: str
+    pixels: object
+
+
 def shown(word):
     """Stands for a radiograph: the sessions look at its pixels alone."""
-    kept = SimpleNamespace(word=word, pixels=None)
     pixels = SimpleNamespace(bytes=word.encode)
-    return SimpleNamespace(word=word, pixels=pixels, kept=lambda: kept)
+    return Shown(word, pixels)
 
 
 def test_a_radiograph_is_known_by_its_name_alone_and_its_pixels_go_once():

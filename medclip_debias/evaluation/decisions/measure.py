@@ -25,16 +25,12 @@ from medclip_debias.evaluation.decisions.options import DecisionOptions
 from medclip_debias.evaluation.decisions.probability import Unfit
 from medclip_debias.evaluation.decisions.quality import qualities
 from medclip_debias.evaluation.decisions.thresholds import CURVE, net_benefit, thresholds
-from medclip_debias.evaluation.protocol import Draw
-from medclip_debias.evaluation.table import Row, rows
+from medclip_debias.evaluation.protocol import Draw, Measured
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 MEANS = {"ece": "probabilities/ece", "coverage": "sets/coverage", "abstention": "sets/abstention"}
 """Means over the classes, and what of a class they are means of."""
-STAGES = ("uncalibrated", "validation", "probabilities")
-TOLD = ("score", "probability", "present_from", "absent_to")
-"""What is decided before anything is measured: no metrics."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,7 @@ class Decider:
         *,
         scale: float | None,
         draw: Draw,
-    ) -> dict[str, Any]:
+    ) -> Measured:
         """Calibrate, decide on the evaluated images, and compare with their truth.
 
         Args:
@@ -104,7 +100,8 @@ class Decider:
             classes, skipped = dict(kept.classes), dict(kept.skipped)
             told = {"method": kept.method, "data_hash": kept.data_hash, "split": kept.split}
         elif isinstance(validation, str):
-            return told | {"reason": f"no images to calibrate on: {validation}"}
+            reason = f"no images to calibrate on: {validation}"
+            return Measured([], told | {"reason": reason})
         else:
             classes, skipped = fit_classes(self.options.method, *validation)
             told["split"] = "validate"
@@ -112,12 +109,12 @@ class Decider:
             differences, truth, patients, classes, self.options, scale=scale, draw=draw
         )
         left = {name: s.model_dump() for name, s in skipped.items() if name in differences}
-        left |= found["skipped"]
+        left |= found.details["skipped"]
         for name in differences:
-            if name not in found["classes"] and name not in left:
+            if name not in found.details["classes"] and name not in left:
                 left[name] = {"reason": "one label value only among the evaluated images"}
         asked = {"coverage_asked": self.options.coverage, "conformal": self.options.conformal}
-        return told | asked | found | {"skipped": left}
+        return Measured(found.rows, told | asked | found.details | {"skipped": left})
 
 
 @dataclass(frozen=True)
@@ -184,7 +181,7 @@ def decisions(
     *,
     scale: float | None = None,
     draw: Draw | None = None,
-) -> dict[str, Any]:
+) -> Measured:
     """Decide on images and compare with the truth, with intervals over patients.
 
     Args:
@@ -197,8 +194,8 @@ def decisions(
         draw: resamples of the patients.
 
     Returns:
-        ``ece``, ``coverage``, ``abstention`` (means over the classes), ``interval``, ``classes``
-        and ``skipped``; as docs/results.md has them.
+        `MEANS` over the classes and the metrics of each class; ``classes``, ``notes`` and
+        ``skipped`` as docs/results.md has them.
     """
     plans: dict[str, ClassDecisions] = {}
     described: dict[str, dict[str, Any]] = {}
@@ -210,7 +207,8 @@ def decisions(
         except Unfit as reason:
             skipped[name] = {"reason": str(reason)}
     if not plans:
-        return {"reason": "no class could be calibrated", "classes": {}, "skipped": skipped}
+        why = "no class could be calibrated"
+        return Measured([], {"reason": why, "classes": {}, "skipped": skipped})
 
     def statistics(weights: Floats) -> dict[str, Floats]:
         found: dict[str, Floats] = {}
@@ -218,40 +216,19 @@ def decisions(
             own = plan.statistics(weights[:, plan.known])
             found |= {f"{name}/{key}": values for key, values in own.items()}
         for mean, key in MEANS.items():
-            found[mean] = np.mean([found[f"{name}/{key}"] for name in plans], axis=0)
+            found[f"decisions_{mean}"] = np.mean([found[f"{name}/{key}"] for name in plans], axis=0)
         return found
 
     estimates = (draw or Draw()).estimates(statistics, patients)
+    measured = estimates.rows()
     for name, plan in plans.items():
-        of_class = described[name]
-        for stage in plan.stages:
-            of_class.setdefault(stage, {}).update(estimates.part(f"{name}/{stage}/"))
-        for rule in plan.flagged:
-            of_class["thresholds"][rule] |= estimates.part(f"{name}/thresholds.{rule}/")
-        of_class["sets"] |= estimates.part(f"{name}/sets/")
-    return {
-        **estimates.part(),
-        "classes": described,
-        "notes": _notes({name: fitted[name] for name in plans}),
-        "skipped": skipped,
-    }
-
-
-def decision_rows(decided: dict[str, Any]) -> list[Row]:
-    """Take the metrics out of what `Decider.decide` gave, as rows."""
-    bounds = decided.pop("interval", {})
-    means = {f"decisions_{name}": decided.pop(name) for name in MEANS if name in decided}
-    measured = rows(means | {"interval": {f"decisions_{n}": bound for n, bound in bounds.items()}})
-    for name, own in decided.get("classes", {}).items():
-        parts = {stage: own[stage] for stage in STAGES if stage in own} | {"sets": own["sets"]}
-        parts |= {f"threshold {rule}": one for rule, one in own["thresholds"].items()}
-        for group, part in parts.items():
-            found = rows({k: v for k, v in part.items() if k not in TOLD}, of_class=name)
-            measured += [row._replace(group=f"decisions, {group}") for row in found]
-            for key in [k for k, v in part.items() if isinstance(v, float) and k not in TOLD]:
-                del part[key]
-            part.pop("interval", None)
-    return measured
+        groups = {stage: f"{stage}/" for stage in (*plan.stages, "sets")}
+        groups |= {f"threshold {rule}": f"thresholds.{rule}/" for rule in plan.flagged}
+        for group, prefix in groups.items():
+            named = f"decisions, {group}"
+            measured += estimates.rows(f"{name}/{prefix}", of_class=name, group=named)
+    notes = _notes({name: fitted[name] for name in plans})
+    return Measured(measured, {"classes": described, "notes": notes, "skipped": skipped})
 
 
 def _plan(

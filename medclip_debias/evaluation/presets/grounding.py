@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.evaluation.metrics import moments
 from medclip_debias.evaluation.presets import GroundingRule
-from medclip_debias.evaluation.upsampled import Upsampled
+from medclip_debias.evaluation.upsampled import Upsampled, pixel_edges
 from medclip_debias.grounding.boxes import as_boxes
 from medclip_debias.grounding.heatmaps import axis_places, smooth, upsample_to_original
 from medclip_debias.models.region_grid import RegionGrid
@@ -86,7 +86,7 @@ def score_map(
         return score_pixels(
             rule,
             upsample_to_original(grid_map, geometry, grid, smoothing=blur, dtype=np.float64),
-            _depth(_rounded(boxes), geometry.height, geometry.width),
+            _depth(boxes, geometry.height, geometry.width),
             boxes,
             scale=scale,
         )
@@ -391,29 +391,16 @@ def _between(boxes: ArrayLike, row: int, column: int) -> float:
 
 def _centre(shape: tuple[int, ...], central: float) -> NDArray[np.bool_]:
     """The central part of a square that is scored."""
-    height, width = shape
-    side = int(central * min(height, width))
-    result = np.zeros(shape, dtype=bool)
-    if central == 1:
-        result[:] = True
-        return result
-    top, left = (height - side) // 2, (width - side) // 2
+    result = np.full(shape, central == 1)
+    side = int(central * min(shape))
+    top, left = ((length - side) // 2 for length in shape)
     result[top : top + side, left : left + side] = True
     return result
 
 
-def _rounded(boxes: ArrayLike) -> NDArray[np.int64]:
-    """Whole pixels whose centres lie in each box, as x, y, width, height."""
-    array = as_boxes(boxes)
-    corners = np.ceil(np.concatenate([array[:, :2], array[:, :2] + array[:, 2:]], axis=1) - 0.5)
-    return np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1).astype(
-        np.int64
-    )
-
-
-def _depth(boxes: NDArray[np.integer], height: int, width: int) -> NDArray[np.int64]:
-    """How many boxes, given in whole pixels, cover each pixel."""
+def _depth(boxes: ArrayLike, height: int, width: int) -> NDArray[np.int64]:
+    """How many boxes cover the centre of each pixel."""
     result = np.zeros((height, width), dtype=np.int64)
-    for x, y, w, h in boxes:
-        result[max(y, 0) : max(y + h, 0), max(x, 0) : max(x + w, 0)] += 1
+    for left, top, right, bottom in pixel_edges(boxes, height, width):
+        result[top:bottom, left:right] += 1
     return result

@@ -20,6 +20,7 @@ from medclip_debias.evaluation.classification import (
 )
 from medclip_debias.evaluation.metrics import auc
 from medclip_debias.evaluation.presets import ZeroShotRule
+from medclip_debias.evaluation.zero_shot import SideScores
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -45,45 +46,45 @@ def side_vectors(vectors: NDArray[np.floating], prompts: PromptSet) -> Floats:
     return np.asarray(means / np.where(lengths > 0, lengths, 1))
 
 
-def zero_shot_scores(
+def side_scores(
     rule: ZeroShotRule,
     scores: NDArray[np.floating],
     prompts: PromptSet,
-    sides: NDArray[np.floating] | None = None,
-) -> dict[str, Floats]:
-    """The score of each class: ``[images]``, high where the class is present.
+    ensembles: NDArray[np.floating] | None = None,
+) -> SideScores:
+    """The scores of both sides of each class, under a rule.
 
     Args:
         rule: of a preset.
         scores: of the prompts ``[images, texts]``, in the order of ``prompts.texts``.
         prompts: the prompt set.
-        sides: of `side_vectors` ``[images, 2 classes]``, for ``prompts: embedding``; not needed
-            where every side has one prompt.
+        ensembles: of `side_vectors` ``[images, 2 classes]``, for ``prompts: embedding``; not
+            needed where every side has one prompt.
 
     Raises:
-        ValueError: ``sides`` is needed and not given.
+        ValueError: ``ensembles`` is needed and not given.
     """
-    found = _side_scores(rule, scores, prompts, sides)
-    result: dict[str, Floats] = {}
-    for number, name in enumerate(prompts.classes):
-        positive, negative = found[2 * number], found[2 * number + 1]
-        if rule.score == "positive":
-            result[name] = positive
-        elif rule.score == "difference":
-            result[name] = positive - negative
-        else:  # exp(p) / (exp(p) + exp(n))
-            result[name] = sigmoid(positive - negative)
-    return result
+    columns = _sides(prompts)
+    values = np.asarray(scores, dtype=np.float64)
+    reduce = np.max if rule.prompts == "max" else np.mean
+    found = [np.asarray(reduce(values[:, side], axis=1)) for side in columns]
+    if rule.prompts == "embedding" and any(len(side) > 1 for side in columns):
+        if ensembles is None:
+            raise ValueError("a mean of embeddings needs the scores of side_vectors")
+        found = list(np.asarray(ensembles, dtype=np.float64).T)
+    positive, negative = (
+        dict(zip(prompts.classes, found[first::2], strict=True)) for first in (0, 1)
+    )
+    return SideScores(positive, negative)
 
 
-def positive_scores(
-    rule: ZeroShotRule,
-    scores: NDArray[np.floating],
-    prompts: PromptSet,
-    sides: NDArray[np.floating] | None = None,
-) -> Floats:
-    """The positive side of each class ``[images, classes]``, for `one_of_several`."""
-    return np.stack(_side_scores(rule, scores, prompts, sides)[::2], axis=1)
+def zero_shot_scores(rule: ZeroShotRule, sides: SideScores) -> Scores:
+    """The score of each class: ``[images]``, high where the class is present."""
+    if rule.score == "positive":
+        return sides.positive
+    if rule.score == "difference":
+        return sides.differences
+    return {name: sigmoid(d) for name, d in sides.differences.items()}  # exp(p)/(exp(p) + exp(n))
 
 
 def _sides(prompts: PromptSet) -> list[list[int]]:
@@ -93,22 +94,6 @@ def _sides(prompts: PromptSet) -> list[list[int]]:
         for c in prompts.classes.values()
         for side in (c.positive, c.negative)
     ]
-
-
-def _side_scores(
-    rule: ZeroShotRule,
-    scores: NDArray[np.floating],
-    prompts: PromptSet,
-    sides: NDArray[np.floating] | None,
-) -> list[Floats]:
-    columns = _sides(prompts)
-    values = np.asarray(scores, dtype=np.float64)
-    if rule.prompts == "embedding" and any(len(side) > 1 for side in columns):
-        if sides is None:
-            raise ValueError("a mean of embeddings needs the scores of side_vectors")
-        return list(np.asarray(sides, dtype=np.float64).T)
-    reduce = np.max if rule.prompts == "max" else np.mean
-    return [np.asarray(reduce(values[:, side], axis=1)) for side in columns]
 
 
 # ------------------------------------------------------------------------------- decisions
@@ -270,16 +255,16 @@ def zero_shot_metrics(
 
 
 def one_of_several(
-    rule: ZeroShotRule, scores: NDArray[np.floating], truth: NDArray[np.integer]
+    rule: ZeroShotRule, scores: Scores, truth: NDArray[np.integer]
 ) -> dict[str, float]:
     """The metrics of a rule on images of exactly one class, as CheXpert 5x200.
 
     Args:
         rule: of a preset.
-        scores: of `positive_scores` ``[images, classes]``.
+        scores: of the positive sides, by class ``[images]``.
         truth: number of each image's class.
     """
-    values = np.asarray(scores, dtype=np.float64)
+    values = np.stack(list(scores.values()), axis=1)
     if rule.several == "standardised" and len(values) > 1:
         spread = values.std(axis=0)
         values = (values - values.mean(axis=0)) / np.where(spread > 0, spread, 1)

@@ -178,9 +178,11 @@ def phrase_rows(
         part["area"] = float(area[members].mean())
         label = ", ".join(filter(None, (within, group))) or None
         measured += rows(part, n=int(members.sum()), group=label)
-    mean = float(area.mean())
-    floors = {"miou": mean * float((THRESHOLDS <= 0).mean()), "pointing_game": mean}
-    return measured + rows(floors, group=", ".join(filter(None, (within, CHANCE))))
+        if not group:
+            mean = part["area"]
+            floors = {"miou": mean * float((THRESHOLDS <= 0).mean()), "pointing_game": mean}
+            measured += rows(floors, group=", ".join(filter(None, (within, CHANCE))))
+    return measured
 
 
 def area_terciles(area: Floats) -> tuple[dict[str, NDArray[np.bool_]], list[float]]:

@@ -101,46 +101,42 @@ def chance(n: int) -> dict[str, float]:
     }
 
 
-def summarise_modes(
-    ranks: Mapping[str, Ranks], patients: Sequence[str], draw: Draw
-) -> dict[str, Any]:
-    """`summarise_ranks` of ``strict`` and ``lenient``, the strict headline also on top.
+def pair_rows(ranks: Mapping[str, Ranks], patients: Sequence[str], draw: Draw) -> list[Row]:
+    """`rank_rows` of what `paired_ranks` gave; the whole is ``strict``, as the paper defines it.
 
     ``strict``: only the text that the query belongs to counts; items with the same text are ties
     when rows rank texts, and rivals when texts rank rows. ``lenient``: any item with the same text
-    counts. The unnamed metrics on top are the strict ones, as the paper defines them. Intervals
-    redraw the patients of the queries; the candidates stay as they are.
+    counts.
     """
-    modes = {
-        mode: summarise_ranks(found, dict.fromkeys(found, patients), draw)
-        for mode, found in ranks.items()
-    }
-    headline = {key: modes["strict"][key] for key in ("recall", "median_rank", "interval")}
-    return {**headline, **modes}
+    measured = []
+    for mode, group in (("strict", None), ("lenient", "lenient")):
+        found = ranks[mode]
+        of_way = dict.fromkeys(found, patients)
+        measured += rank_rows(found, of_way, draw, mode, n=len(patients), group=group)
+    return measured
 
 
-def summarise_ranks(
-    ranks: Ranks, patients: Mapping[str, Sequence[str]], draw: Draw
-) -> dict[str, Any]:
-    """R@1, 5, 10, 50, 100 and median rank of each direction, and their means.
+def rank_rows(
+    ranks: Ranks,
+    patients: Mapping[str, Sequence[str]],
+    draw: Draw,
+    mode: str,
+    *,
+    n: int,
+    group: str | None,
+) -> list[Row]:
+    """Recall and median rank over the directions, and R@K and median rank of each.
+
+    Intervals redraw the patients of the queries; the candidates stay as they are.
 
     Args:
         ranks: direction to the rank of each query.
         patients: direction to the patient of each query.
         draw: resamples; patients are resampled once for all directions where they are the same.
+        mode: named before each direction's group.
+        n: how many pairs there are.
+        group: of the mean over the directions.
     """
-    result: dict[str, Any] = {
-        way: {
-            **{f"recall_at_{k}": recall_at(found, k) for k in SHOWN_RECALLS},
-            "median_rank": median_rank(found),
-            "queries": len(found),
-        }
-        for way, found in ranks.items()
-    }
-    result["recall"] = float(
-        np.mean([result[way][f"recall_at_{k}"] for way in ranks for k in RECALLS])
-    )
-    result["median_rank"] = float(np.mean([result[way]["median_rank"] for way in ranks]))
     # Queries of all directions side by side, so that one draw of patients serves them all.
     sizes = np.cumsum([len(found) for found in ranks.values()])[:-1]
     everybody = [name for way in ranks for name in patients[way]]
@@ -148,7 +144,12 @@ def summarise_ranks(
     def statistics(weights: Floats) -> dict[str, Floats]:
         return _headline(list(ranks.values()), np.split(weights, sizes, axis=1))
 
-    return result | {"interval": draw.estimates(statistics, everybody).intervals}
+    measured = draw.estimates(statistics, everybody).rows(n=n, group=group)
+    for way, found in ranks.items():
+        part = {f"recall_at_{k}": recall_at(found, k) for k in SHOWN_RECALLS}
+        part["median_rank"] = median_rank(found)
+        measured += rows(part, n=len(found), group=f"{mode}, {way.replace('_', ' ')}")
+    return measured
 
 
 def _headline(ranks: Sequence[Floats], weights: Sequence[Floats]) -> dict[str, Floats]:
@@ -291,25 +292,7 @@ class BoxRetrieval(RankedPairs):
             "unseen_boxes": len(self.phrases) - len(usable),
             "not_groundable": self._left_out,
         }
-        measured = mode_rows(summarise_modes(ranks, patients, draw), len(phrases))
+        measured = pair_rows(ranks, patients, draw)
         measured += rows(chance(len(phrases)), group=CHANCE)
         items = rank_items([phrase.phrase_id for phrase in phrases], patients, ranks)
         return Measured(measured, details, items)
-
-
-def mode_rows(modes: Mapping[str, Any], n: int) -> list[Row]:
-    """What `summarise_modes` gave as rows: the whole is ``strict``."""
-    found = rows(modes["strict"], n=n) + rows(modes["lenient"], n=n, group="lenient")
-    for mode in ("strict", "lenient"):
-        found += way_rows(mode, modes[mode])
-    return found
-
-
-def way_rows(mode: str, part: Mapping[str, Any]) -> list[Row]:
-    """The directions of what `summarise_ranks` gave as rows, as ``strict, box to sentence``."""
-    ways = {name: own for name, own in part.items() if name != "interval" and "_to_" in name}
-    return [
-        row
-        for name, own in ways.items()
-        for row in rows(own, n=own["queries"], group=f"{mode}, {name.replace('_', ' ')}")
-    ]

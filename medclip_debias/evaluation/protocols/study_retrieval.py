@@ -46,13 +46,11 @@ from medclip_debias.evaluation.protocols.retrieval import (
     RankedPairs,
     chance,
     good_shares,
-    mode_rows,
+    pair_rows,
     paired_ranks,
     rank_items,
-    summarise_modes,
-    summarise_ranks,
+    rank_rows,
     target_ranks,
-    way_rows,
 )
 from medclip_debias.evaluation.retrieval_examples import FOLDER, write_examples
 from medclip_debias.evaluation.table import Row, rows
@@ -206,13 +204,11 @@ class StudyRetrieval(RankedPairs):
             "distinct_sentences": self._sentences_read,
             **self._left_out,
         }
-        measured = mode_rows(summarise_modes(ranks, self._patients, draw), len(self.studies))
+        measured = pair_rows(ranks, self._patients, draw)
         measured += rows(chance(len(self.studies)), group=CHANCE)
-        sentences = self._sentences(draw)
-        details["pairs"] = sentences.pop("pairs")
-        for mode, part in sentences.items():
-            measured += rows(part, n=details["pairs"], group=f"sentences, {mode}")
-            measured += way_rows(mode, part)
+        says = self._says()
+        details["pairs"] = int(says.sum())
+        measured += self._sentences(says, draw)
         if self._positive is not None:
             details["precision_classes"] = self._precision_classes
             for way, scores in zip(REPORT_WAYS, (reports.T, reports), strict=True):
@@ -247,9 +243,8 @@ class StudyRetrieval(RankedPairs):
             says[number, columns] = True
         return says
 
-    def _sentences(self, draw: Draw) -> dict[str, Any]:
+    def _sentences(self, says: Bools, draw: Draw) -> list[Row]:
         scores = self._scores[:, : self._sentences_read]
-        says = self._says()
         study, sentence = np.nonzero(says)
         patients = np.asarray(self._patients, dtype=object)
         strict = {
@@ -263,13 +258,13 @@ class StudyRetrieval(RankedPairs):
         # A sentence that several patients share is resampled with the first of them.
         owner = patients[says.argmax(axis=0)]
         pairs = list(patients[study])
-        return {
-            "strict": summarise_ranks(strict, dict.fromkeys(SENTENCE_WAYS, pairs), draw),
-            "lenient": summarise_ranks(
-                lenient, {SENTENCE_WAYS[0]: list(owner), SENTENCE_WAYS[1]: self._patients}, draw
-            ),
-            "pairs": len(study),
-        }
+        of_pairs = dict.fromkeys(SENTENCE_WAYS, pairs)
+        of_queries = {SENTENCE_WAYS[0]: list(owner), SENTENCE_WAYS[1]: self._patients}
+        measured = []
+        for mode, ranks, of_way in (("strict", strict, of_pairs), ("lenient", lenient, of_queries)):
+            group = f"sentences, {mode}"
+            measured += rank_rows(ranks, of_way, draw, mode, n=len(study), group=group)
+        return measured
 
 
 # ------------------------------------------------------------------------------- measures

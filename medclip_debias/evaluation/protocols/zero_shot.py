@@ -18,7 +18,7 @@ from medclip_debias.data.prompts import PromptSet
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import Statistics
-from medclip_debias.evaluation.decisions.measure import Decider, decision_rows
+from medclip_debias.evaluation.decisions.measure import Decider
 from medclip_debias.evaluation.label_table import (
     THE_SET,
     ClassList,
@@ -37,7 +37,7 @@ from medclip_debias.evaluation.offsets import (
 from medclip_debias.evaluation.presets import OURS, Preset, ZeroShotRule
 from medclip_debias.evaluation.presets.zero_shot import (
     one_of_several,
-    positive_scores,
+    side_scores,
     side_vectors,
     thresholds,
     zero_shot_metrics,
@@ -51,17 +51,14 @@ from medclip_debias.evaluation.protocol import (
     Skipped,
     patients_of,
 )
-from medclip_debias.evaluation.table import without_rows
 from medclip_debias.evaluation.zero_shot import (
     NO_COLUMN,
     SideScores,
     Validation,
-    class_rows,
     class_scores,
     class_statistics,
     exclusive_classes,
     multiclass_accuracy,
-    multiclass_rows,
     prompt_differences,
     zero_shot,
 )
@@ -210,9 +207,20 @@ class ZeroShot(Protocol):
         scale = self._model.learned_scale
         if self._unlabelled and scale is not None:
             self._kept = prompt_offsets(self._of(self._unlabelled), scale)
+        offsets: dict[str, Any] | None = None
+        if self._kept is not None:
+            of_prompt = dict(zip(self.texts, self._kept.tolist(), strict=True))
+            offsets = {"from": self._offsets, "images": len(self._unlabelled)}
+            offsets["of_prompt"] = of_prompt
         sides = SideScores.of(self._of(rows, studies=True), self._prompts)
         differences = sides.differences
-        mapped, validation = self.labels.mapped, self._validated()
+        mapped, others = self.labels.mapped, self._validation
+        validation: Validation | str
+        if isinstance(others, str):
+            validation = others
+        else:
+            there = prompt_differences(self._of(others.rows, studies=True), self._prompts)
+            validation = Validation(there, others.values)
         try:
             found = zero_shot(
                 differences,
@@ -224,32 +232,27 @@ class ZeroShot(Protocol):
                 not_judged=mapped.not_judged if mapped else self._map_hints(),
                 sides=sides,
                 draw=draw,
+                n=self._images,
             )
         except UserError as error:
             aside = mapped.left_aside() if mapped else ""
             raise Skipped(f"{error} {aside}".strip()) from error
-        measured = class_rows(found, self._images)
-        details: dict[str, Any] = {
-            part: {name: without_rows(own) for name, own in found[part].items()}
-            for part in ("classes", "refused")
-        }
+        several = self._multiclass(draw)
+        measured = found.rows + several.rows
+        details: dict[str, Any] = dict(found.details)
         if self._by_study:
             details["studies"] = len(rows)
-        several = self._multiclass(draw)
-        measured += multiclass_rows(several)
-        for own in several.get("classes", {}).values():
-            del own["recall"]
         details |= {
             "images": self._images,
             "patients": len(set(patients)),
             "scale": scale,
             "source": self.labels.source,
-            "offsets": self._described(),
+            "offsets": offsets,
             "label_map": mapped.describe() if mapped else None,
-            "multiclass": without_rows(several),
+            "multiclass": several.details,
         }
         if self._decider is not None:
-            names = list(found["classes"])
+            names = list(details["classes"])
             decided = self._decider.decide(
                 differences,
                 self._judged(self.labels.values, names),
@@ -260,8 +263,8 @@ class ZeroShot(Protocol):
                 scale=scale,
                 draw=draw,
             )
-            measured += decision_rows(decided)
-            details["decisions"] = decided
+            measured += decided.rows
+            details["decisions"] = decided.details
         return Measured(measured, details, self._items(sides, patients))
 
     def under(self, preset: Preset) -> dict[str, Any] | None:
@@ -269,33 +272,32 @@ class ZeroShot(Protocol):
         rule = preset.zero_shot
         if rule is None:
             return None
-        own, chosen, more = self._class_scores(rule, self.labels.rows), None, {}
+        sides, chosen, more = self._sides(rule, self.labels.rows), None, {}
         if rule.decision in ("f1", "mcc"):
             if isinstance(self._validation, str):
                 more = {"no_threshold": self._validation}
             else:
                 there, values = self._validation.rows, self._validation.values
-                truth = self._judged(values, values)
-                chosen = thresholds(rule, self._class_scores(rule, there)[0], truth)
+                scores = zero_shot_scores(rule, self._sides(rule, there))
+                chosen = thresholds(rule, scores, self._judged(values, values))
         truth = self._judged(self.labels.values, self.labels.values)
-        found = zero_shot_metrics(rule, own[0], truth, chosen=chosen, positive=own[1]) | more
+        scores, positive = zero_shot_scores(rule, sides), sides.positive
+        found = zero_shot_metrics(rule, scores, truth, chosen=chosen, positive=positive) | more
         if rule.several != "none":
             rows, numbers = self._exclusive()
             if len(set(numbers.tolist())) > 1:
-                sides = self._class_scores(rule, rows, studies=self._listed is None)[1]
-                found |= one_of_several(rule, np.stack(list(sides.values()), axis=1), numbers)
+                alone = self._sides(rule, rows, studies=self._listed is None)
+                found |= one_of_several(rule, alone.positive, numbers)
             found["images_of_one_class"] = len(rows)
         return found
 
-    def _class_scores(
+    def _sides(
         self, rule: ZeroShotRule, rows: Sequence[int], *, studies: bool = True
-    ) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Under a preset's rule, the score and the positive side of each class."""
+    ) -> SideScores:
+        """Under a preset's rule, the scores of both sides of each class."""
         both = self._raw(rows, studies=studies)
-        scores, sides = np.split(both, [len(self.texts)], axis=1)
-        given = (rule, scores, self._prompts, sides if self._ensembles else None)
-        positive = dict(zip(self._prompts.classes, positive_scores(*given).T, strict=True))
-        return zero_shot_scores(*given), positive
+        scores, ensembles = np.split(both, [len(self.texts)], axis=1)
+        return side_scores(rule, scores, self._prompts, ensembles if self._ensembles else None)
 
     @staticmethod
     def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
@@ -357,13 +359,6 @@ class ZeroShot(Protocol):
         """The truth of the classes ``names`` under the label policy."""
         return {name: self._policy.apply(np.asarray(labels[name], np.float64)) for name in names}
 
-    def _described(self) -> dict[str, Any] | None:
-        """Whose images set the constants, how many, and what they are; None without any."""
-        if self._kept is None:
-            return None
-        found = dict(zip(self.texts, self._kept.tolist(), strict=True))
-        return {"from": self._offsets, "images": len(self._unlabelled), "of_prompt": found}
-
     def _map_hints(self) -> dict[str, str]:
         """Classes without a column for which the map of the set's archive has a rule."""
         lacking = [name for name in self._prompts.classes if name not in self.labels.values]
@@ -375,13 +370,7 @@ class ZeroShot(Protocol):
             hints |= dict.fromkeys((name for name in lacking if name in found.classes), advice)
         return hints
 
-    def _validated(self) -> Validation | str:
-        if isinstance(self._validation, str):
-            return self._validation
-        scores = self._of(self._validation.rows, studies=True)
-        return Validation(prompt_differences(scores, self._prompts), self._validation.values)
-
-    def _multiclass(self, draw: Draw) -> dict[str, Any]:
+    def _multiclass(self, draw: Draw) -> Measured:
         """Multi-class metrics, or the reason for none."""
         classes = list(self._prompts.classes)
         rows, truth = self._exclusive()
@@ -394,9 +383,9 @@ class ZeroShot(Protocol):
             scores = np.stack([means[name] for name in classes], axis=1)
             patients = patients_of(self._data, rows)
             found = multiclass_accuracy(scores, truth, classes, patients, draw)
-            return found | {"source": source}
+            return Measured(found.rows, found.details | {"source": source})
         except Skipped as reason:
-            return {"reason": str(reason), "source": source}
+            return Measured([], {"reason": str(reason), "source": source})
 
     def _exclusive(self) -> tuple[list[int], NDArray[np.intp]]:
         """Images of exactly one class, and its number."""

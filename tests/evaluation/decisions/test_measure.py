@@ -32,11 +32,15 @@ def decided(resamples=0, **options):
 def test_after_a_shift_from_40_to_5_percent_probabilities_and_coverage_hold():
     for prevalence in ({"X": 0.05}, "estimated"):
         found = decided(prevalence=prevalence)
-        own = found["classes"]["X"]
-        assert own["prevalence"]["target"] == pytest.approx(0.05, abs=0.01)
-        assert found["ece"] <= 0.02 < 0.05 < own["validation"]["ece"] < own["uncalibrated"]["ece"]
-        assert found["coverage"] == pytest.approx(0.9, abs=0.015)
-        assert own["probabilities"]["slope"] == pytest.approx(1, abs=0.15)
+        prevalence = found.details["classes"]["X"]["prevalence"]
+        assert prevalence["target"] == pytest.approx(0.05, abs=0.01)
+        errors = [
+            found.value("ece", "X", f"decisions, {s}") for s in ("validation", "uncalibrated")
+        ]
+        assert found.value("decisions_ece") <= 0.02 < 0.05 < errors[0] < errors[1]
+        assert found.value("decisions_coverage") == pytest.approx(0.9, abs=0.015)
+        slope = found.value("slope", "X", "decisions, probabilities")
+        assert slope == pytest.approx(1, abs=0.15)
 
 
 def test_means_have_intervals_over_patients_and_are_in_the_catalogue():
@@ -44,29 +48,35 @@ def test_means_have_intervals_over_patients_and_are_in_the_catalogue():
     rows = np.r_[0:60, 3400:3940]
     given = ({"X": THERE[0][rows]}, {"X": THERE[1][rows]}, [PATIENTS[row] for row in rows], fitted)
     found = decisions(*given, DecisionOptions(), draw=Draw(50))
-    for name, interval in found["interval"].items():
-        assert interval[0] <= found[name] <= interval[1]
-    assert {f"decisions_{name}" for name in found["interval"]} == {
+    means = [row for row in found.rows if row.of_class is None]
+    for row in means:
+        assert row.low <= row.value <= row.high
+    assert {row.metric for row in means} == {
         metric.name for metric in METRICS if metric.name.startswith("decisions_")
     }
 
 
 def test_the_figures_are_counts_over_counts():
-    found = decided(prevalence={"X": 0.05}, coverage=0.8)["classes"]["X"]
+    found = decided(prevalence={"X": 0.05}, coverage=0.8)
+    own = found.details["classes"]["X"]
     scores, positive = THERE[0], THERE[1] == 1
-    for rule, own in found["thresholds"].items():
-        flagged = scores >= own["score"]
-        assert own["sensitivity"] == pytest.approx(flagged[positive].mean()), rule
-        assert own["specificity"] == pytest.approx((~flagged[~positive]).mean())
-        assert own["ppv"] == pytest.approx(positive[flagged].mean())
-        assert own["npv"] == pytest.approx((~positive[~flagged]).mean())
-    assert found["thresholds"]["sensitivity"]["sensitivity"] == pytest.approx(0.95, abs=0.03)
-    sets = found["sets"]
+
+    def value(metric, group):
+        return found.value(metric, "X", f"decisions, {group}")
+
+    for rule, threshold in own["thresholds"].items():
+        flagged, group = scores >= threshold["score"], f"threshold {rule}"
+        assert value("sensitivity", group) == pytest.approx(flagged[positive].mean()), rule
+        assert value("specificity", group) == pytest.approx((~flagged[~positive]).mean())
+        assert value("ppv", group) == pytest.approx(positive[flagged].mean())
+        assert value("npv", group) == pytest.approx((~positive[~flagged]).mean())
+    assert value("sensitivity", "threshold sensitivity") == pytest.approx(0.95, abs=0.03)
+    sets = own["sets"]
     present, absent = scores >= sets["present_from"], scores <= sets["absent_to"]
-    assert sets["coverage"] == pytest.approx(np.where(positive, present, absent).mean())
-    assert sets["abstention"] == pytest.approx((present == absent).mean())
-    assert sets["coverage_present"] == pytest.approx(0.8, abs=0.06)
-    curve = {row["threshold_probability"]: row for row in found["net_benefit"]}
+    assert value("coverage", "sets") == pytest.approx(np.where(positive, present, absent).mean())
+    assert value("abstention", "sets") == pytest.approx((present == absent).mean())
+    assert value("coverage_present", "sets") == pytest.approx(0.8, abs=0.06)
+    curve = {row["threshold_probability"]: row for row in own["net_benefit"]}
     assert curve[0.05]["all"] == pytest.approx(0, abs=1e-12)
     assert curve[0.1]["model"] > max(0, curve[0.1]["all"])
 
@@ -79,7 +89,7 @@ def test_classes_that_are_not_measured_say_why():
     there = {name: HERE[0] for name in labels} | {"Alike": np.zeros(3000)}
     more = {"scale": None, "draw": Draw(0)}
     truth = dict.fromkeys(differences, THERE[1])
-    found = decider.decide(differences, truth, PATIENTS, (there, labels), **more)
+    found = decider.decide(differences, truth, PATIENTS, (there, labels), **more).details
     assert list(found["classes"]) == ["X"]
     reasons = {name: why["reason"] for name, why in found["skipped"].items()}
     assert "one label value only" in reasons["Rare"]
@@ -87,4 +97,8 @@ def test_classes_that_are_not_measured_say_why():
     assert "all scores are equal" in reasons["Alike"]
     assert "no prevalence can be estimated" in reasons["Odd"]
     none = decider.decide(differences, truth, PATIENTS, "no labels there", **more)
-    assert none == {"method": "platt", "reason": "no images to calibrate on: no labels there"}
+    assert none.rows == []
+    assert none.details == {
+        "method": "platt",
+        "reason": "no images to calibrate on: no labels there",
+    }

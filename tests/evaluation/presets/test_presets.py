@@ -41,7 +41,7 @@ from medclip_debias.evaluation.presets.zero_shot import (
     METRICS,
     best_mcc_threshold,
     one_of_several,
-    positive_scores,
+    side_scores,
     side_vectors,
     thresholds,
     zero_shot_metrics,
@@ -111,28 +111,21 @@ def test_zero_shot_is_the_published_definition(name):
     prompts, vectors = prompt_set()
     means = side_vectors(vectors, prompts)
 
-    def scored(part):
+    def sides(part):
         images = np.array(inputs[part]["images"])
-        return zero_shot_scores(rule, images @ vectors.T, prompts, images @ means.T)
+        return side_scores(rule, images @ vectors.T, prompts, images @ means.T)
 
     def truth(part):
         return {n: np.array(v, dtype=float) for n, v in inputs[part]["labels"].items()}
 
-    scores, chosen = scored("test"), None
+    scores, chosen = zero_shot_scores(rule, sides("test")), None
     if rule.decision == "mcc":
-        chosen = thresholds(rule, scored("validation"), truth("validation"))
-    images = np.array(inputs["test"]["images"])
-    positive = positive_scores(rule, images @ vectors.T, prompts, images @ means.T)
-    found = zero_shot_metrics(
-        rule,
-        scores,
-        truth("test"),
-        chosen=chosen,
-        positive=dict(zip(prompts.classes, positive.T, strict=True)),
-    )
-    several = np.array(inputs["several"]["images"])
-    sides = positive_scores(rule, several @ vectors.T, prompts, several @ means.T)
-    found |= one_of_several(rule, sides, np.array(inputs["several"]["truth"]))
+        there = zero_shot_scores(rule, sides("validation"))
+        chosen = thresholds(rule, there, truth("validation"))
+    given = {"chosen": chosen, "positive": sides("test").positive}
+    found = zero_shot_metrics(rule, scores, truth("test"), **given)
+    several = sides("several").positive
+    found |= one_of_several(rule, several, np.array(inputs["several"]["truth"]))
     for key, value in expected[name].items():
         if key == "scores":
             for one, own in value.items():
@@ -178,7 +171,7 @@ def test_a_mean_of_embeddings_is_not_made_of_scores():
     prompts, vectors = prompt_set()
     rule = load_preset("chexzero").zero_shot
     with pytest.raises(ValueError, match="side_vectors"):
-        zero_shot_scores(rule, vectors @ vectors.T, prompts)
+        side_scores(rule, vectors @ vectors.T, prompts)
 
 
 # --------------------------------------------------------------------------------- grounding

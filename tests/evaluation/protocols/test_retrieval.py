@@ -8,9 +8,9 @@ import pytest
 from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.evaluation.protocols.retrieval import (
     chance,
+    pair_rows,
     pair_scores,
     paired_ranks,
-    summarise_modes,
 )
 
 PATIENTS = [str(i) for i in range(200)]
@@ -18,15 +18,15 @@ TEXTS = [f"sentence {i}" for i in range(200)]
 
 
 def retrieval(scores, texts, patients, draw):
-    return summarise_modes(paired_ranks(scores, texts), patients, draw)
+    measured = pair_rows(paired_ranks(scores, texts), patients, draw)
+    return {(row.metric, row.group): row for row in measured}
 
 
 def test_perfect_scores_rank_every_pair_first():
-    result = retrieval(np.eye(200), TEXTS, PATIENTS, draw=Draw(50))
-    assert result["recall"] == 1
-    assert result["median_rank"] == 1
-    assert result["interval"]["recall"] == (1, 1)
-    assert result["lenient"]["recall"] == 1
+    found = retrieval(np.eye(200), TEXTS, PATIENTS, draw=Draw(50))
+    recall = found["recall", None]
+    assert (recall.value, recall.low, recall.high) == (1, 1, 1)
+    assert found["median_rank", None].value == found["recall", "lenient"].value == 1
 
 
 def test_a_known_permutation_has_known_ranks():
@@ -34,24 +34,23 @@ def test_a_known_permutation_has_known_ranks():
     shift = 30
     number = np.arange(200)
     scores = -((number[None, :] - number[:, None] + shift) % 200).astype(float)
-    result = retrieval(scores, TEXTS, PATIENTS, draw=Draw(0))["strict"]
-    for way in ("sentence_to_box", "box_to_sentence"):
-        assert result[way]["recall_at_10"] == 0
-        assert result[way]["recall_at_50"] == 1
-        assert result[way]["median_rank"] == shift + 1
-    assert result["recall"] == pytest.approx(4 / 6)
-    assert result["interval"]["recall"] is None
+    found = retrieval(scores, TEXTS, PATIENTS, draw=Draw(0))
+    for way in ("strict, sentence to box", "strict, box to sentence"):
+        assert found["recall_at_10", way].value == 0
+        assert found["recall_at_50", way].value == 1
+        assert found["median_rank", way].value == shift + 1
+    assert found["recall", None].value == pytest.approx(4 / 6)
+    assert found["recall", None].low is None
 
 
 def test_random_and_equal_scores_sit_at_chance():
     n = 200
-    result = retrieval(np.zeros((n, n)), TEXTS, PATIENTS, draw=Draw(0))
-    assert result["median_rank"] == chance(n)["median_rank"] == (n + 1) / 2
+    found = retrieval(np.zeros((n, n)), TEXTS, PATIENTS, draw=Draw(0))
+    assert found["median_rank", None].value == chance(n)["median_rank"] == (n + 1) / 2
     assert chance(n)["recall"] == pytest.approx((10 + 50 + 100) / 3 / n)
     scores = np.random.default_rng(0).normal(size=(n, n))
-    assert retrieval(scores, TEXTS, PATIENTS, draw=Draw(0))["recall"] == pytest.approx(
-        (10 + 50 + 100) / 3 / n, abs=0.06
-    )
+    recall = retrieval(scores, TEXTS, PATIENTS, draw=Draw(0))["recall", None].value
+    assert recall == pytest.approx((10 + 50 + 100) / 3 / n, abs=0.06)
 
 
 def test_identical_sentences_strict_and_lenient_against_a_loop():
@@ -79,10 +78,11 @@ def test_identical_sentences_strict_and_lenient_against_a_loop():
     for mode, lenient in (("strict", False), ("lenient", True)):
         for way in ("sentence_to_box", "box_to_sentence"):
             ranks = by_loop(way, lenient)
-            found = result[mode][way]
-            assert found["median_rank"] == np.median(ranks)
-            assert found["recall_at_10"] == pytest.approx((ranks <= 10).mean())
-    assert result["lenient"]["recall"] > result["strict"]["recall"]
+            group = f"{mode}, {way.replace('_', ' ')}"
+            assert result["median_rank", group].value == np.median(ranks)
+            recall = result["recall_at_10", group].value
+            assert recall == pytest.approx((ranks <= 10).mean())
+    assert result["recall", "lenient"].value > result["recall", None].value
 
 
 def test_scores_are_cosines_of_the_box_features():

@@ -11,8 +11,13 @@ from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.evaluation.zero_shot import prompt_differences, zero_shot
+from tests.evaluation.conftest import by_name
 
 NAN = float("nan")
+
+
+def judged(*given, **options):
+    return by_name(zero_shot(*given, **options))
 
 
 def test_the_packaged_prompts_are_table_2_of_the_paper():
@@ -62,7 +67,7 @@ def test_metrics_equal_scikit_learn_and_others_are_left_out():
     truth = rng.choice([0.0, 1.0, -1.0, NAN], 200, p=[0.4, 0.3, 0.2, 0.1])
     difference = rng.normal(size=200) + np.nan_to_num(truth)
     other = rng.choice([0.0, 1.0], 200)
-    result = zero_shot(
+    result = judged(
         {"A": difference, "B": -difference},
         {"A": truth, "B": other},
         [str(i // 2) for i in range(200)],
@@ -99,7 +104,7 @@ def test_label_policies():
 
 
 def test_a_class_with_one_label_value_is_refused_with_its_counts():
-    result = zero_shot(
+    result = judged(
         {"A": np.array([1.0, -1, 2]), "B": np.array([1.0, 2, 3]), "C": np.zeros(3)},
         {"A": np.array([1.0, 0, 1]), "B": np.array([1.0, 1, NAN])},
         ["p", "q", "r"],
@@ -112,10 +117,10 @@ def test_a_class_with_one_label_value_is_refused_with_its_counts():
     assert result["refused"]["B"]["negative"] == 0
     assert result["refused"]["C"]["reason"] == "no such label column"
     with pytest.raises(UserError, match=r"none has them \(B 2 present, 0 absent\)"):
-        zero_shot({"B": np.ones(2)}, {"B": np.ones(2)}, ["p", "q"])
+        judged({"B": np.ones(2)}, {"B": np.ones(2)}, ["p", "q"])
 
 
 def test_equal_prompt_scores_decide_for_absent():
-    result = zero_shot({"A": np.zeros(4)}, {"A": np.array([1.0, 0, 0, 0])}, list("abcd"))
+    result = judged({"A": np.zeros(4)}, {"A": np.array([1.0, 0, 0, 0])}, list("abcd"))
     assert result["accuracy"] == 0.75
     assert result["mean_auc"] == 0.5
