@@ -115,7 +115,7 @@ def _in_panel(annotation: Any, panel: str) -> Any:
 
 app = Verbs(
     name=PROGRAM,
-    help="Learn from chest radiographs and their reports, corrected for false negatives.",
+    help="Image-text models of chest radiographs, debiased sentence by sentence.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings=dict(SETTINGS),

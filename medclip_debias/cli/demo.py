@@ -120,7 +120,7 @@ def demo(
 ) -> None:
     """Run every step on synthetic data, from images to a report.
 
-    Every line behind `$` is a command that you can type yourself. About ten minutes.
+    Every line behind `$` is a command that you can type yourself. Ten to twelve minutes.
     """
     if fresh:
         import shutil

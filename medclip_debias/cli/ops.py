@@ -19,7 +19,7 @@ from medclip_debias.cli.common import (
     show,
 )
 
-config_app = Verbs(help="Settings of a run.", no_args_is_help=True)
+config_app = Verbs(help="List, copy and print the settings of runs.", no_args_is_help=True)
 app.add_typer(config_app, name="config", rich_help_panel=TRAINING)
 
 Words = Annotated[

@@ -26,6 +26,12 @@ def view(
     boxes: Annotated[
         Path | None, typer.Option(help="MS-CXR or COCO file with true boxes of --images.")
     ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Maps by similarity (default), gradcam or occlusion; a second one for --beside."
+        ),
+    ] = None,
     calibration: Annotated[
         list[Path] | None,
         typer.Option(help="File of 'calibrate' for one of the models; may be repeated."),
@@ -86,6 +92,7 @@ def view(
         beside=beside,
         boxes=boxes,
         calibrations=calibration or (),
+        methods=method or (),
     )
     for warning in dict.fromkeys(one.warning for one in answers.models):
         warn(warning)

@@ -99,6 +99,7 @@ class Answers:
         beside: Path | None = None,
         boxes: Path | None = None,
         calibrations: Sequence[Path] = (),
+        methods: Sequence[str] = (),
     ) -> Answers:
         """Read everything that the page needs.
 
@@ -111,6 +112,8 @@ class Answers:
             beside: folder of a second model, shown beside the first.
             boxes: MS-CXR or COCO file with true boxes of ``images``.
             calibrations: files of ``calibrate``, each of one of the models.
+            methods: how each model's maps are computed, the last for all that follow; by default
+                by similarity.
 
         Raises:
             UserError: any of them is missing, damaged or does not fit the others.
@@ -123,7 +126,13 @@ class Answers:
         fitted = {path: Calibration.read(path) for path in calibrations}
         by_hash = {one.model_hash or "": one for one in fitted.values()}
         folders = [model, *([beside] if beside is not None else [])]
-        models = [ViewedModel.open(folder, device, by_hash) for folder in folders]
+        if len(methods) > len(folders):
+            raise UserError("there are more --method than models; give one for each, or one.")
+        chosen = [*methods, *([methods[-1] if methods else "similarity"] * len(folders))]
+        models = [
+            ViewedModel.open(folder, device, by_hash, method)
+            for folder, method in zip(folders, chosen, strict=False)
+        ]
         if len(models) == 2:  # two runs may well have folders of one name
             for letter, one in zip("AB", models, strict=True):
                 one.name = f"{letter}: {one.name}"

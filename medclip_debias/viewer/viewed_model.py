@@ -18,6 +18,7 @@ from medclip_debias.grounding.absent import AbsentFindings, AbsentScores
 from medclip_debias.grounding.files import grounding_row
 from medclip_debias.grounding.ground import Grounder, Grounding, region_grid
 from medclip_debias.grounding.regions import ScoredRegion, threshold_regions
+from medclip_debias.grounding.saliency import with_maps
 from medclip_debias.grounding.sentences import cut_notes
 from medclip_debias.grounding.validation import NOT_MEASURED, maps_warning
 from medclip_debias.models.device import best_device
@@ -77,7 +78,11 @@ class ViewedModel:
 
     @classmethod
     def open(
-        cls, folder: Path, device: str, calibrations: Mapping[str, Calibration]
+        cls,
+        folder: Path,
+        device: str,
+        calibrations: Mapping[str, Calibration],
+        method: str = "similarity",
     ) -> ViewedModel:
         """Load a model folder, also of another group's model.
 
@@ -85,18 +90,22 @@ class ViewedModel:
             folder: the model's.
             device: cpu, cuda, or auto.
             calibrations: by the hash of their model.
+            method: how maps are computed (`medclip_debias.grounding.saliency`).
 
         Raises:
-            UserError: it cannot be loaded, or its own calibration is damaged or another model's.
+            UserError: it cannot be loaded, does not allow the method, or its own calibration is
+                damaged or another model's.
         """
-        model = load_model(folder, best_device(device))
+        model = with_maps(load_model(folder, best_device(device)), method)
         calibration = calibrations.get(model.content_hash or "")
         default = Path(folder) / CALIBRATION
         if calibration is None and default.is_file():
             calibration = Calibration.read(default)
             calibration.check(str(default), model.content_hash, calibration.prompts)
         name = "/".join(Path(folder).resolve().parts[-2:]).lstrip("/")
-        return cls(model, name, calibration, maps_warning(folder, model.content_hash))
+        if method != "similarity":
+            name = f"{name}, {method}"
+        return cls(model, name, calibration, maps_warning(folder, model.content_hash, method))
 
     # ----------------------------------------------------------------------------- images
 

@@ -349,3 +349,23 @@ def test_a_model_of_synthetic_images_says_so(make_model):
     assert viewed.warning is None
     viewed.model.provenance = {"synthetic": True}
     assert "trained on synthetic images" in (viewed.warning or "")
+
+
+def test_maps_by_another_method_stand_beside_those_by_similarity(model_folder, image_folder):
+    opened = Answers.open(
+        model_folder,
+        images=image_folder,
+        device="cpu",
+        beside=model_folder,
+        methods=["similarity", "occlusion"],
+    )
+    assert [one.model.map_kind for one in opened.models] == ["cosine", "occlusion"]
+    image = opened.choose(opened.names[0])
+    plain, covered = opened.look(image, "Left lung.")
+    described = opened.opened(image)
+    assert plain["score"] == covered["score"]
+    for shown, one in zip((plain, covered), described, strict=True):
+        geometry = one["geometry"]
+        assert len(shown["grid"]) == geometry["rows"] * geometry["columns"]
+    with pytest.raises(UserError, match="more --method"):
+        Answers.open(model_folder, device="cpu", methods=["gradcam", "occlusion"])

@@ -231,7 +231,7 @@ export class Pane {
     const [start, end] = this.element.querySelectorAll(".bar span");
     const [low, high] = this.limits(state, number), { reference } = state.image.models[number];
     this.paintBar(context, canvas.width, canvas.height, low, high, reference);
-    const kind = this.about.kind === "cosine" ? "cosine" : "attention";
+    const { kind } = this.about;
     start.textContent = low.toFixed(2);
     end.textContent = `${high.toFixed(2)} ${kind}; coloured from ${reference.toFixed(2)}`;
     canvas.setAttribute("aria-label",
