@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from medclip_debias.errors import UserError
+
+T = TypeVar("T")
 
 ASIDE = (
     *("label rows", "label cells", "rows", "test studies", "reports", "boxes", "projection rows"),
@@ -31,6 +33,11 @@ _REMEDIES = {
 class Funnel:
     """Counts what each step kept and dropped, in order.
 
+    Attributes:
+        rows: the steps.
+        example: why one of the dropped files was dropped, for the message on an empty set.
+        start: number of the first step that may be to blame for an empty set.
+
     Example:
         >>> funnel = Funnel()
         >>> funnel.step("images listed", "images", 10)
@@ -41,44 +48,44 @@ class Funnel:
 
     def __init__(self, rows: Sequence[dict[str, Any]] = ()) -> None:
         self.rows: list[dict[str, Any]] = list(rows)
+        self.example = ""
+        self.start = 0
 
     def step(self, name: str, unit: str, kept: int, before: int | None = None) -> None:
         """Record one step; without ``before`` it is a starting count."""
         dropped = 0 if before is None else before - kept
         self.rows.append({"step": name, "kept": kept, "dropped": dropped, "unit": unit})
 
-    def worst(self, start: int = 0) -> dict[str, Any]:
-        """Return the step that dropped the largest share of what reached it.
+    def keep(self, items: list[T], name: str, unit: str, test: Callable[[T], Any]) -> list[T]:
+        """Return the items that pass a test; record the step."""
+        kept = [item for item in items if test(item)]
+        self.step(name, unit, len(kept), before=len(items))
+        return kept
 
-        Args:
-            start: number of the first step that is looked at.
+    def worst(self) -> dict[str, Any]:
+        """Return the step that dropped the largest share of what reached it.
 
         Words of sections and rows of label tables that are left aside empty no set, so they are
         not looked at.
         """
-        steps = self.rows[start:]
+        steps = self.rows[self.start :]
         rows = [
             row for row in steps if row["unit"] not in ASIDE and not row["unit"].startswith("words")
         ] or steps
         return max(rows, key=lambda r: r["dropped"] / max(r["kept"] + r["dropped"], 1))
 
-    def stop_if_empty(self, kept: int, example: str = "", start: int = 0) -> None:
+    def stop_if_empty(self, kept: int) -> None:
         """Stop when a step kept nothing, naming the step that dropped most.
-
-        Args:
-            kept: what is left.
-            example: why one of the dropped files was dropped.
-            start: number of the first step that may be to blame.
 
         Raises:
             UserError: nothing is left.
         """
         if kept:
             return
-        worst = self.worst(start)
+        worst = self.worst()
         count = worst["kept"] + worst["dropped"]
         remedy = _REMEDIES.get(worst["step"], "look at the settings and the source")
-        shown = f"; for example {example}" if example else f"; {remedy}."
+        shown = f"; for example {self.example}" if self.example else f"; {remedy}."
         raise UserError(
             f"nothing is left of the source: the step '{worst['step']}' dropped"
             f" {worst['dropped']} of {count} {worst['unit']}{shown}"

@@ -117,7 +117,8 @@ def assemble(
     results = Results(parts, about.selection)
     funnel = Funnel(about.funnel)
     studies = results.count(funnel, about.text_only)
-    funnel.stop_if_empty(len(studies), results.rejected[0][1] if results.rejected else "")
+    funnel.start = 0
+    funnel.stop_if_empty(len(studies))
     _join_rows(folder / "images.bin", parts, results.rows, about.settings.size**2, work)
     images = _image_table(studies, results.rows)
     fitted = _fit(about.phrases, images)

@@ -192,8 +192,12 @@ class Results:
         Raises:
             UserError: a step left nothing.
         """
-        step = _Steps(funnel, self.rejected[0][1] if self.rejected else "")
-        left = self._listed(funnel, step) if text_only else self.studies
+
+        def step(studies: list[Study], name: str, test: Callable[[Study], Any]) -> list[Study]:
+            return funnel.keep(studies, name, "studies", test)
+
+        funnel.example = self.rejected[0][1] if self.rejected else ""
+        left = self._listed(funnel) if text_only else self.studies
         if not text_only:
             funnel.step("studies with such an image", "studies", len(self.studies))
         said = any(study.report == TEMPLATE for study in self.studies)
@@ -206,8 +210,8 @@ class Results:
         left = step(left, "report has a usable section with a sentence", lambda s: s.sentences)
         # An archive without any report still has images with labels or boxes to evaluate on.
         silent = all(study.report == MISSING for study in self.studies)
-        step.stop_if_empty(len(left) or (len(self.images) if silent else 0))
-        step.start = 0 if left else len(funnel.rows)
+        funnel.stop_if_empty(len(left) or (len(self.images) if silent else 0))
+        funnel.start = 0 if left else len(funnel.rows)
         self._count_sections(funnel)
         kept = sum(study.sentences for study in self.studies)
         before = kept + self._cut.total()
@@ -224,7 +228,7 @@ class Results:
         mended = Counter(row.mended for row in self.rows if row.mended)
         for what, count in sorted(mended.items()):
             funnel.step(f"image is read though {what}", "images", count)
-        step.stop_if_empty(len(self.rows))
+        funnel.stop_if_empty(len(self.rows))
         readable = {row.at for row in self.rows}
         wanted = [study for study in self.studies if study.images]
         step_name = "study has a readable image"
@@ -240,11 +244,11 @@ class Results:
             funnel.step(f"left aside: section '{name}'", unit, left - words, left)
             left -= words
 
-    def _listed(self, funnel: Funnel, step: _Steps) -> list[Study]:
+    def _listed(self, funnel: Funnel) -> list[Study]:
         """Count what the selection counts by images where there are some."""
         funnel.step("studies listed", "studies", len(self.studies))
-        known = step(self.studies, "split is known", lambda study: study.split)
-        step.stop_if_empty(len(known))
+        known = funnel.keep(self.studies, "split is known", "studies", lambda study: study.split)
+        funnel.stop_if_empty(len(known))
         moved = sum(study.split == "held_out" for study in known)
         if moved:
             before = moved + sum(study.split in TRAINING for study in known)
@@ -273,23 +277,6 @@ class Results:
             dropped=entry["dropped"],
             words=entry["words"],
         )
-
-
-class _Steps:
-    def __init__(self, funnel: Funnel, example: str) -> None:
-        self.funnel = funnel
-        self.example = example
-        self.start = 0  # the steps before it are not to blame for an empty set
-
-    def __call__(
-        self, studies: list[Study], name: str, test: Callable[[Study], Any]
-    ) -> list[Study]:
-        kept = [study for study in studies if test(study)]
-        self.funnel.step(name, "studies", len(kept), before=len(studies))
-        return kept
-
-    def stop_if_empty(self, count: int) -> None:
-        self.funnel.stop_if_empty(count, self.example, self.start)
 
 
 def _blamed(head: dict[str, Any], study: Study) -> list[tuple[int, str, str]]:

@@ -107,14 +107,22 @@ def select(
         plan = Plan([], [], phrases, funnel, [], text_only=True, held_out=held_out)
         return replace(plan, annotations=others)
     check_leak(listed)
-    keep = _Keeper(funnel)
+
+    def keep(
+        images: list[ImageRecord], step: str, test: Callable[[ImageRecord], Any]
+    ) -> list[ImageRecord]:
+        kept = funnel.keep(images, step, "images", test)
+        funnel.stop_if_empty(len(kept))
+        return kept
+
     rejected: list[tuple[str, str]] = []
     missing: list[tuple[str, str]] = []
     images = listed
     stamps: dict[str, str] = {}
     in_headers = any(image.view_in_header for image in images)
     if in_headers:  # a file that is not there has no header
-        images, stamps = _there(images, keep, rejected, missing, source.kind)
+        stamps = _stamps(images, rejected, missing, source.kind)
+        images = keep(images, "image file is there", lambda i: bool(stamps[i.image_id]))
         images = _with_views(images, stamps, views, funnel)
     if settings.blank_view == "exclude":
         if in_headers and not any(image.view.strip() for image in images):
@@ -128,10 +136,18 @@ def select(
                 " with --blank-view include."
             )
         images = keep(images, "view is not blank", lambda i: bool(i.view.strip()))
-    images = _of_views(images, settings.views, keep)
+    before = Counter(view_class(image.view) for image in images)
+    asked = settings.views
+    wider = any(plain_view(view) == ALL_VIEWS or not is_frontal(view, asked) for view in asked)
+    step = "view is one of those asked for" if wider else "view is frontal"
+    images = keep(images, step, lambda i: not i.view.strip() or is_chosen(i.view, asked))
+    after = Counter(view_class(image.view) for image in images)
+    for kind in filter(before.get, CLASSES):  # by what they show
+        funnel.step(f"view is {kind}, asked for", "images by view", after[kind], before[kind])
     images = keep(images, "split is known", lambda i: bool(i.split))
     if not in_headers:
-        images, stamps = _there(images, keep, rejected, missing, source.kind)
+        stamps = _stamps(images, rejected, missing, source.kind)
+        images = keep(images, "image file is there", lambda i: bool(stamps[i.image_id]))
     boxed = {phrase.image_id for phrase in phrases}
     chosen = one_view(images, settings, boxed)
     if settings.multi_view != "all":
@@ -180,42 +196,13 @@ def one_view(
     return kept
 
 
-def _of_views(images: list[ImageRecord], views: Sequence[str], keep: _Keeper) -> list[ImageRecord]:
-    """Keep the images whose view is asked for, or blank; count them by what they show."""
-    wider = any(plain_view(view) == ALL_VIEWS or not is_frontal(view, views) for view in views)
-    step = "view is one of those asked for" if wider else "view is frontal"
-    kept = keep(images, step, lambda i: not i.view.strip() or is_chosen(i.view, views))
-    before, after = (Counter(view_class(i.view) for i in found) for found in (images, kept))
-    for kind in CLASSES:
-        if before[kind]:
-            step = f"view is {kind}, asked for"
-            keep.funnel.step(step, "images by view", after[kind], before[kind])
-    return kept
-
-
-class _Keeper:
-    """Keeps what passes a test, counts it, and stops when nothing is left."""
-
-    def __init__(self, funnel: Funnel) -> None:
-        self.funnel = funnel
-
-    def __call__(
-        self, images: list[ImageRecord], step: str, test: Callable[[ImageRecord], Any]
-    ) -> list[ImageRecord]:
-        kept = [image for image in images if test(image)]
-        self.funnel.step(step, "images", len(kept), before=len(images))
-        self.funnel.stop_if_empty(len(kept))
-        return kept
-
-
-def _there(
+def _stamps(
     images: list[ImageRecord],
-    keep: _Keeper,
     rejected: list[tuple[str, str]],
     missing: list[tuple[str, str]],
     kind: str,
-) -> tuple[list[ImageRecord], dict[str, str]]:
-    """Return the images whose files are there, and the stamp of every file."""
+) -> dict[str, str]:
+    """Return the stamp of every image's file, ``""`` for one that is not there."""
     stamps = {image.image_id: _stamp(image, rejected) for image in images}
     refused = {image_id for image_id, _ in rejected}
     missing += [
@@ -233,7 +220,7 @@ def _there(
             f" {images[0].path} (nor an image of that stem); correct the place of the"
             f" images{alone}."
         )
-    return keep(images, "image file is there", lambda i: bool(stamps[i.image_id])), stamps
+    return stamps
 
 
 def _with_views(
