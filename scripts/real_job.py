@@ -29,7 +29,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.files import write_json
 from openi import judged_classes
-from real_report import write_report
+from real_report import has_reports, write_report
 
 LANGUAGE_MODEL = ["hidden=64", "heads=2", "layers=2", "vocabulary=2000", "batch_size=64", "lr=3e-3"]
 SHARED_PROMPTS = "chestxray14"
@@ -118,7 +118,7 @@ def weighted_sets(prepared: dict[str, Path], *, text: bool) -> str:
             counts[name] = len(TrainingStudies.of(data, text=text))
         except UserError:
             counts[name] = 0
-        reports[name] = not data.sentences["section"].isin(["template", "stated"]).all()
+        reports[name] = has_reports(path)
     halves = {
         side: sum(n for name, n in counts.items() if reports[name] == side) for side in (0, 1)
     }
@@ -147,7 +147,8 @@ def coco_boxes(archive: Archive, out: Path) -> Iterator[tuple[str, Path]]:
         rows = [row for row in csv.DictReader(file) if row.get("source")]
     places = {path.stem: path for path in archive.folder.rglob("*.jpg")}
     places |= {path.stem: path for path in archive.folder.rglob("*.png")}
-    for group in sorted({row["source"] for row in rows}):
+    own = any(archive.folder.glob("BBox_List_2017*"))  # then the NIH's boxes are the set's own
+    for group in sorted({row["source"] for row in rows} - ({"NIH"} if own else set())):
         images: dict[str, dict[str, Any]] = {}
         categories: dict[str, int] = {}
         annotations = []

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from medclip_debias.data.layout import STATED, TEMPLATE
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.catalogue import CHANCE, METRICS
 from medclip_debias.evaluation.table import FLOORS, Results, read_results
 from medclip_debias.files import read_json, write_text
@@ -40,7 +42,7 @@ def write_report(out: Path, archives: list[str]) -> Path:
     sections = [
         ("Zero-shot classification", [_zero_shot(own), _classes(own)]),
         ("Grounding", [_grounding(results)]),
-        ("Retrieval", [_retrieval(own)]),
+        ("Retrieval", [_retrieval({n: own[n] for n in own if has_reports(out / "prepared" / n)})]),
         ("Calibration across archives", [_calibration(calibration)]),
     ]
     rows = [{"archive": name} | row for name, found in results.items() for row in found["metrics"]]
@@ -50,6 +52,12 @@ def write_report(out: Path, archives: list[str]) -> Path:
     shown = {"title": "Real radiographs", "lead": LEAD, "sections": sections}
     write_text(page, render("tables.html.j2", **shown))
     return page
+
+
+def has_reports(prepared: Path) -> bool:
+    """Whether a set has sentences that are no labels' own."""
+    sections = PreparedSet.open(prepared).sentences["section"]
+    return not sections.isin((TEMPLATE, STATED)).all()
 
 
 def _zero_shot(results: Mapping[str, Results]) -> PrintedTable:
@@ -115,8 +123,7 @@ def _retrieval(results: Mapping[str, Results]) -> PrintedTable:
     head = ("archive", "studies", "distinct reports", "recall", "95% interval", "lenient", CHANCE)
     caption = (
         "Mean of the recalls at 10, 50 and 100 of test studies' whole reports, both ways. Lenient:"
-        " any report of the same sentences counts. The reports of archives without any are the"
-        " sentences that their labels say, of which many studies have the same."
+        " any report of the same sentences counts. Archives of labels alone have no reports."
     )
     return PrintedTable(head, tuple(rows), caption)
 

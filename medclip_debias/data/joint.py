@@ -23,7 +23,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 
 ARCHIVES: Mapping[str, str] = {
-    "rsna": "chestxray14",
+    "rsna": "chestxray14",  # by RSNA's own table of its images
     "chexpert_plus": "chexpert",
     "chexlocalize": "chexpert",
     "padchest_gr": "padchest",
@@ -92,12 +92,12 @@ class JointSet(PreparedSet):
             [part.content_hash, weight, people]
             for part, weight, people in zip(self._parts, self.weights, self._people, strict=True)
         ]
-        counts = {"images": sum(map(len, self._parts))}
         meta = {
             "content_hash": hashlib.sha256(json.dumps(content).encode()).hexdigest(),
             "kind": "+".join(dict.fromkeys(kinds)),
             "synthetic": any(part.meta.get("synthetic") for part in self._parts),
-            "counts": counts,
+            "counts": {"images": sum(map(len, self._parts))},
+            "sets": [part.content_hash for part in self._parts],
         }
         super().__init__(first.folder, meta, first.settings)
 

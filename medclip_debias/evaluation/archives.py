@@ -92,18 +92,19 @@ def trained_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
         for part in (provenance.get("provenance"), provenance.get("data"))
     )
     found = {"kind": named.get("kind"), "synthetic": named.get("synthetic")}
-    return found | {"data_hash": inner.get("data_hash")}
+    sets = {"sets": named["sets"]} if named.get("sets") else {}
+    return found | {"data_hash": inner.get("data_hash")} | sets
 
 
 def _relation(trained: Mapping[str, Any], tested: Mapping[str, Any]) -> str:
-    if trained["data_hash"] is not None and trained["data_hash"] == tested["data_hash"]:
+    hashes = (trained["data_hash"], *trained.get("sets", ()))
+    if tested["data_hash"] is not None and tested["data_hash"] in hashes:
         return SAME_SET
     if trained["kind"] is None or tested["kind"] is None:
         return NOT_KNOWN
-    kinds = {trained["kind"], tested["kind"]}
     if bool(trained["synthetic"]) != tested["synthetic"]:
         return ANOTHER
-    if kinds & set(ANYBODYS):
-        return NOT_KNOWN
-    alike = len(kinds) == 1 or any(kinds <= family for family in FAMILIES)
-    return SAME_ARCHIVE if alike else ANOTHER
+    pairs = [{kind, tested["kind"]} for kind in trained["kind"].split("+")]  # of a joint training
+    if any(len(kinds) == 1 or any(kinds <= f for f in FAMILIES) for kinds in pairs):
+        return NOT_KNOWN if tested["kind"] in ANYBODYS else SAME_ARCHIVE
+    return NOT_KNOWN if any(kinds & set(ANYBODYS) for kinds in pairs) else ANOTHER

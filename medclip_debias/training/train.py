@@ -434,6 +434,8 @@ def _save_model(trainer: Trainer, state: RunState) -> None:
     provenance["synthetic"] = meta.get("synthetic", "unknown")
     provenance["parameters"] = trainer.counts
     provenance["data"] = {key: meta.get(key) for key in ("kind", "synthetic")}
+    if "sets" in meta:
+        provenance["data"]["sets"] = meta["sets"]
     if settings.train.ema:
         provenance["weights"] = "exponential moving average"
     provenance["kept"] = settings.train.keep

@@ -320,13 +320,16 @@ def test_a_table_names_the_row_that_contradicts_itself(small_prepared, small_mod
         (("manifest", False, "a"), ("manifest", False, "b"), "unknown", "share patients is not"),
         (("openi", False, "a"), ("manifest", False, "b"), "unknown", "share patients is not"),
         (("mimic_cxr", True, "a"), ("manifest", False, "b"), "another archive", "External test"),
+        (("openi+rsna", False, "a"), ("siim", False, "b"), "same archive", "come from one archive"),
+        (("openi+rsna", False, "a"), ("padchest", False, "b"), "another archive", "External test"),
+        (("openi+rsna", False, "a"), ("openi", False, "part"), "same set", "all of them put"),
         ((None, None, "a"), ("openi", False, "b"), "unknown", "does not say of which archive"),
         ((None, None, None), ("openi", False, "b"), "unknown", ""),
     ],
 )
 def test_archives_are_told_apart_by_kind_and_content(trained, tested, relation, note):
     kind, synthetic, digest = trained
-    data = {"kind": kind, "synthetic": synthetic}
+    data = {"kind": kind, "synthetic": synthetic, "sets": ["part"] * ("+" in (kind or ""))}
     model = SimpleNamespace(provenance={"provenance": {"data_hash": digest}, "data": data})
     meta = {"kind": tested[0], "synthetic": tested[1], "options": {"all_test": True}}
     prepared = SimpleNamespace(meta=meta, content_hash=tested[2])
