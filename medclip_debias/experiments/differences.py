@@ -92,10 +92,6 @@ class SeedTables:
         """How a metric is shown; one that was not declared goes by its name."""
         return self.metrics.get(name) or Metric("", name, name, "", "share")
 
-    def digits(self, metric: str) -> int:
-        """Digits after the point that a table shows."""
-        return self.metric(metric).digits
-
     def ranks(self, groups: Groups, metrics: Sequence[str]) -> list[float]:
         """Each method's mean rank over the metrics, 1 for the best, by the means over seeds."""
         from medclip_debias.evaluation.statistics import average_ranks
@@ -112,7 +108,7 @@ class SeedTables:
         body = [
             [
                 str(name),
-                *(mean_sd([row[m] for row in own.values()], self.digits(m)) for m in chosen),
+                *(mean_sd([row[m] for row in own.values()], self.metric(m).digits) for m in chosen),
                 f"{rank:.1f}",
             ]
             for (name, own), rank in zip(groups.items(), self.ranks(groups, chosen), strict=True)
@@ -128,7 +124,10 @@ class SeedTables:
         for (name, own), rank in zip(groups.items(), self.ranks(groups, chosen), strict=True):
             cells = []
             for metric in chosen:
-                found, d = seed_summary([r[metric] for r in own.values()]), self.digits(metric)
+                found, d = (
+                    seed_summary([r[metric] for r in own.values()]),
+                    self.metric(metric).digits,
+                )
                 low, high = found.interval or (found.mean, found.mean)
                 cells.append(f"{found.mean:.{d}f} [{low:.{d}f}, {high:.{d}f}]")
             body.append([str(name), *cells, f"{rank:.1f}"])
@@ -165,26 +164,16 @@ class SeedTables:
             own[name] = (*own[name][:2], math.nan if corrected is None else corrected)
         return found
 
-    def family(self, groups: Groups, more: Sequence[str] = ()) -> list[str]:
-        """The metrics of a family: those that a table shows, as far as every row holds them."""
+    def differences(self, groups: Groups, baseline: Any, metric: str) -> dict[Any, Difference]:
+        """Paired difference to ``baseline`` of every other method in one metric.
+
+        Holm's correction is over the methods times this metric and those that a table shows, as
+        far as every row holds them.
+        """
         rows = [row for own in groups.values() for row in own.values()]
         held = [m for m in self.shown if all(m in row for row in rows)]
-        return list(dict.fromkeys((*held, *more)))
-
-    def differences(
-        self, groups: Groups, baseline: Any, metric: str, family: Sequence[str] | None = None
-    ) -> dict[Any, Difference]:
-        """Paired difference to ``baseline`` of every other method.
-
-        Args:
-            groups: rows of each method by seed.
-            baseline: one of the methods.
-            metric: of the difference.
-            family: metrics that Holm's correction is over, times the methods; by default those
-                that a table shows.
-        """
-        chosen = self.family(groups, [metric]) if family is None else [*family]
-        return self.contrasts(_to_baseline(groups, baseline), chosen)[metric]
+        family = list(dict.fromkeys((*held, metric)))
+        return self.contrasts(_to_baseline(groups, baseline), family)[metric]
 
     def star_note(self, metrics: Iterable[str], seeds: int) -> str:
         """For a title: which of the metrics have too few seeds for a star; often empty."""
@@ -227,48 +216,9 @@ class SeedTables:
                     continue
                 value, interval, p = columns[metric][name]
                 star = " *" if p < 0.05 else ""
-                cells.append(with_interval(value, interval, self.digits(metric)) + star)
+                cells.append(with_interval(value, interval, self.metric(metric).digits) + star)
             body.append([str(name), *cells])
         return Table(title, [head, *(self.metric(m).title for m in chosen)], body)
-
-    def verdict(
-        self,
-        groups: Groups,
-        name: Any,
-        baseline: Any,
-        metrics: Sequence[str],
-        among: Sequence[Any] | None = None,
-    ) -> str:
-        """One clause: where ``name`` is better or worse than ``baseline``.
-
-        What is named has p < .05 after Holm's correction, and seeds enough.
-
-        Args:
-            groups: rows of each method by seed.
-            name: of the method.
-            baseline: what it is compared with.
-            metrics: that are spoken of. The correction is over all metrics that a table shows.
-            among: methods that the correction is over; by default this one alone.
-        """
-        chosen = {baseline: groups[baseline]} | {one: groups[one] for one in among or [name]}
-        columns = self.contrasts(_to_baseline(chosen, baseline), self.family(chosen, metrics))
-        better: list[str] = []
-        worse: list[str] = []
-        for metric in metrics:
-            found = columns[metric]
-            if name not in found:
-                return f"{name} against {baseline}: too few seeds to say anything"
-            value, _, p = found[name]
-            if not p < 0.05 or value == 0:
-                continue
-            shown = self.metric(metric)
-            text = f"{shown.title} {value:+.{shown.digits}f}"
-            (better if (value < 0) == shown.lower_is_better else worse).append(text)
-        said = ["better in " + ", ".join(better)] if better else []
-        said += ["worse in " + ", ".join(worse)] if worse else []
-        return f"{name} against {baseline}: " + (
-            "; ".join(said) or "no statistically significant difference"
-        )
 
 
 def _to_baseline(groups: Groups, baseline: Any) -> Contrasts:

@@ -34,13 +34,11 @@ class Summary:
         findings: plain sentences, written from the metrics; also where they contradict the paper.
         tables: for the page.
         figures: numbers for ``results.json``, by name.
-        overview: tables that an index of several experiments shows as well.
     """
 
     findings: list[str]
     tables: list[Table] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
-    overview: list[Table] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -69,8 +67,6 @@ class Experiment(ABC):
         outdated: what to know of cells that an earlier version measured (Markdown).
         settings_class: its settings.
         about: what is done, for the page (Markdown).
-        machines: how far its cells move on another kind of processor, for the page (Markdown).
-        inputs_version: raised when what cells share is computed in another way.
     """
 
     kind: ClassVar[str] = "experiment"
@@ -81,8 +77,6 @@ class Experiment(ABC):
     outdated: ClassVar[str] = ""
     settings_class: ClassVar[type[Settings]]
     about: ClassVar[str] = ""
-    machines: ClassVar[str] = ""
-    inputs_version: ClassVar[int] = 1
 
     settings: Any
 
@@ -134,7 +128,7 @@ class Experiment(ABC):
     def shared_path(self, wanted: Mapping[str, Any]) -> Path:
         """Where that lies, made or not."""
         assert self.inputs is not None
-        return self.inputs / json_hash([type(self).inputs_version, dict(wanted)])
+        return self.inputs / json_hash([1, dict(wanted)])
 
     def shared_folder(self, cell: Cell) -> Path:
         """The folder of what ``cell`` shares with others; made if it is not there."""
@@ -151,10 +145,6 @@ class Experiment(ABC):
             rows: of `cells`, each cell and its measurement joined.
         """
         return []
-
-    def follow_up_seconds(self) -> float:
-        """About how long those take on one core, for the prediction."""
-        return 0.0
 
     @abstractmethod
     def summary(self, rows: Sequence[Row]) -> Summary:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,7 +40,6 @@ def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> 
         f"Every cell: [{files.results}]({files.results}) (`results.json` of the run); settings "
         f"for {files.reader}: [{files.settings}]({files.settings}).",
         "",
-        *([experiment.machines, ""] if experiment.machines else []),
     ]
     return "\n".join(lines)
 
@@ -80,7 +78,6 @@ def html_page(
             for one in found.tables
         ],
         command=experiment.command(),
-        machines=prose(experiment.machines),
         cells=results["cells"],
         seconds=results["seconds"],
         settings=[[key.replace("_", " "), _shown(value)] for key, value in settings.items()],
@@ -108,28 +105,6 @@ def _outdated(experiment: Experiment, results: Mapping[str, Any]) -> list[str]:
         *([what] if what else []),
         "",
     ]
-
-
-def changed(experiment: Experiment) -> list[str]:
-    """The words ``key.path=value`` that turn the default settings into its own.
-
-    Values are JSON, which a command line reads as YAML.
-    """
-    usual = type(experiment).settings_class().model_dump(mode="json")
-    return _changed(experiment.settings.model_dump(mode="json"), usual, "")
-
-
-def _changed(given: Mapping[str, Any], usual: Mapping[str, Any], prefix: str) -> list[str]:
-    words = []
-    for key, value in given.items():
-        known = usual.get(key)
-        if value == known:
-            continue
-        if isinstance(value, dict) and isinstance(known, dict):
-            words += _changed(value, known, f"{prefix}{key}.")
-        else:
-            words.append(f"{prefix}{key}={json.dumps(value)}")
-    return words
 
 
 def tables(given: Sequence[Table]) -> list[str]:

@@ -15,7 +15,7 @@ from medclip_debias.data.executor import map_pieces
 from medclip_debias.data.parallel import cpus
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.experiment import Cell, Experiment, Row
-from medclip_debias.experiments.page import html_page, page, tables
+from medclip_debias.experiments.page import html_page, page
 from medclip_debias.files import atomic_file, read_json, write_json, write_text
 from medclip_debias.reporting.plots import lay_out
 
@@ -30,8 +30,7 @@ class Plan:
         cells: the whole grid.
         missing: places in ``cells`` of those not measured yet.
         inputs: of all that the missing ones share and that is not there yet, one cell each.
-        seconds: predicted for inputs, missing ones and the cells that follow from them, with
-            ``workers`` processes.
+        seconds: predicted for inputs and missing ones, with ``workers`` processes.
         workers: processes.
     """
 
@@ -56,11 +55,10 @@ def plan(
         workers: processes; default as many as are worth it.
         cells: to look at; by default the experiment's own, before any follow-up.
     """
-    later = experiment.follow_up_seconds() if cells is None else 0.0
     cells = experiment.cells() if cells is None else cells
     missing = [n for n, cell in enumerate(cells) if not _path(experiment, out, cell).is_file()]
     each = [experiment.seconds(cells[n]) for n in missing]
-    total = sum(each) + (later if missing else 0.0)
+    total = sum(each)
     inputs = _inputs_to_make(experiment, [cells[n] for n in missing])
     before = [experiment.shared_seconds(experiment.shared(cell) or {}) for cell in inputs]
     # A process costs its imports; short experiments are faster in this one.
@@ -107,8 +105,7 @@ def run_experiment(
     Args:
         experiment: with its settings.
         out: folder; gets ``cells/``, ``results.json``, ``settings.yaml``, ``figure.png``,
-            ``figure.svg``, ``page.md``, ``page.html`` and, for an index of several, perhaps
-            ``overview.md``.
+            ``figure.svg``, ``page.md`` and ``page.html``.
         workers: processes; default as many cores as are worth it.
         progress: called with what is done and what there is to do, of inputs and cells.
         say: called with one line: the predicted time.
@@ -193,8 +190,6 @@ def _write(
     write_text(out / "page.md", page(experiment, found, results))
     svg = (out / "figure.svg").read_bytes()
     write_text(out / "page.html", html_page(experiment, found, results, svg))
-    if found.overview:
-        write_text(out / "overview.md", "\n".join(tables(found.overview)))
     write_text(out / "settings.yaml", yaml.safe_dump(results["settings"], sort_keys=False))
     write_json(out / "results.json", results)
     return results

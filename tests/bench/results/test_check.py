@@ -233,6 +233,10 @@ def outcome(**changes):
     return lambda root, edit: edit(root / A / "results.json", lambda r: r.update(**changes))
 
 
+def table(change):
+    return lambda root, edit: edit(root / A / "results.json", lambda r: change(r["metrics"]))
+
+
 def items(change):
     def damage(root, _):
         path = root / A / "items" / "zero_shot.parquet"
@@ -307,6 +311,12 @@ FAULTS = {
     "hash": (model(hash="abc"), "no hash of weights"),
     "name": (model(name="<b>a</b>"), "must be the folder's"),
     "provenance": (model(provenance={"set": "~/sets/x"}), "'provenance.set' holds a path"),
+    "a row twice": (table(lambda rows: rows.append(rows[0])), "lists a metric twice"),
+    "a word for a figure": (
+        table(lambda rows: rows[0].update(value="high")),
+        "is damaged at 'metrics.0.value'",
+    ),
+    "a row left out": (table(lambda rows: rows.pop(0)), "has no 'zero_shot.mean_auc'"),
     "other data": (outcome(data_hash="0" * 64), "its 'data_hash' is another"),
     "no results": (lambda root, _: (root / A / "results.json").unlink(), "there is no such file"),
     "extra file": (write(f"{A}/heatmaps/x.png"), "heatmaps"),
