@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EvaluationOptions", "evaluate", "headline", "plain"]
 
-_DIVISIONS = ("classes", "categories")
+_DIVISIONS = ("classes", "categories", "iou")
 ON_TRAINING = (
     "Measured on training images: these metrics say how well the model remembers, not how well it "
     "does on new patients."
@@ -375,11 +375,15 @@ def measure(
 
 def _preset_rows(group: str, counted: Mapping[str, Any]) -> list[Row]:
     """What a protocol counted under a preset as rows."""
-    measured = rows(counted, group=group)
-    for name, own in (counted.get("classes") or {}).items():
-        measured += rows(own, of_class=name, group=group)
+    parts = [(group, None, counted)]
+    parts += [(group, name, own) for name, own in (counted.get("classes") or {}).items()]
     for name, own in (counted.get("categories") or {}).items():
-        measured += rows(own, n=own["phrases"], group=f"{group}, category: {name}")
+        parts.append((f"{group}, category: {name}", None, own))
+    measured = []
+    for place, of_class, part in parts:
+        measured += rows(part, n=part.get("phrases"), of_class=of_class, group=place)
+        for threshold, overlap in (part.get("iou") or {}).items():
+            measured += rows({"iou": overlap}, group=f"{place}, threshold {threshold}")
     return measured
 
 

@@ -82,6 +82,13 @@ def test_grounding_counts_its_own_phrases(both):
     assert found["biovil"]["grounding"]["phrases"] == total
     assert found["radzero"]["grounding"]["phrases"] == 0  # two phrases on every image
     assert "grounding" not in found["gloria"]
+    place = "preset afloc, category: Edema"
+    overlaps = [
+        row["value"]
+        for row in both[1]["metrics"]
+        if str(row["group"]).startswith(f"{place}, threshold ")
+    ]
+    assert np.mean(overlaps) == pytest.approx(both[1].value("grounding", "miou", None, place))
     studies = both[1].details("study_retrieval")["studies"]
     assert found["cxr_clip"]["study_retrieval"]["images"] == studies
     assert found["gloria"]["study_retrieval"]["reason"] == "no study has such a section"
