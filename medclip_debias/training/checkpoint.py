@@ -144,7 +144,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     if digest != digest_file.read_text(encoding="utf-8", errors="replace").strip():
-        raise UserError(f"{path}: is damaged, its content does not have the hash digest_file it.")
+        raise UserError(f"{path}: is damaged, its content does not have the hash beside it.")
     with explained(f"{path}: cannot be read as a checkpoint", Exception):
         state = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(state, dict) or "step" not in state:

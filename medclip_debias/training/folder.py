@@ -92,8 +92,6 @@ def open_folder(
     """
     out, settings = trainer.settings.out, identity(trainer)
     folder, path = out / "checkpoints", out / "settings.yaml"
-    if out.is_file():
-        raise UserError(f"{out}: is a file; give a folder for the run in 'out'.")
     with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(out)

@@ -24,6 +24,7 @@ from medclip_debias.data.loader import training_corpus
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.training.settings import RunSettings, TrainSettings
+from medclip_debias.training.train import train
 
 Change = Callable[..., RunSettings]
 
@@ -58,8 +59,8 @@ def _language_model(prepared: Path, out: Path, layers: int) -> Path:
 
 @pytest.fixture
 def networks() -> str:
-    """What `run` trains; "tiny" in files whose tests look at files and processes, not at layers."""
-    return "small"
+    """What `run` trains: of each kind of layer one or two, or "small" where layers matter."""
+    return "tiny"
 
 
 @pytest.fixture
@@ -112,6 +113,17 @@ def run_in(
         )
 
     return lambda root, networks: partial(make, root, networks)
+
+
+def train_until(settings: RunSettings, step: int, **options: Any) -> None:
+    """Train, and interrupt the run after ``step`` steps."""
+
+    def stop(done: int, *_: Any) -> None:
+        if done == step:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, progress=stop, **options)
 
 
 def in_processes(world: int, work: Callable[[], None]) -> list[int]:

@@ -17,16 +17,10 @@ from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.stall import StallTimer
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
-from tests.training.conftest import in_processes, largest_difference
+from tests.training.conftest import in_processes, largest_difference, train_until
 
 KINDS = ["attention", "cross_attention", "local_words"]
 every = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture
-def networks():
-    """Aggregators stand above them."""
-    return "tiny"
 
 
 def of_kind(run, kind, out="run", **more):
@@ -77,12 +71,7 @@ def test_a_run_resumes_validates_and_leaves_a_model_that_loads(run, prepared_pha
     settings = of_kind(run, kind, **more)
     validator = validator_of(prepared_phantom, 16)
 
-    def stop(done, *_):
-        if done == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(settings, progress=stop, validator=validator)
+    train_until(settings, 2, validator=validator)
     result = train(settings, validator=validator)
     assert result.resumed_at == 2
     whole = train(of_kind(run, kind, "whole", **more), validator=validator)

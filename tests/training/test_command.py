@@ -21,11 +21,6 @@ from tests.training.conftest import in_processes
 
 
 @pytest.fixture
-def networks():
-    return "tiny"
-
-
-@pytest.fixture
 def config(run, tmp_path):
     """A function that writes a run's YAML file."""
 

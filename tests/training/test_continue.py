@@ -14,15 +14,10 @@ from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.folder import CONTINUED
 from medclip_debias.training.optim import learning_rate
 from medclip_debias.training.train import train
-from tests.training.conftest import same, weights
+from tests.training.conftest import same, train_until, weights
 
 FULL = {"ema": 0.9, "validate_every": 2, "batch_size": 4, "keep": "best", "schedule": "constant"}
 LOSS = {"kind": "clip", "negatives": [{"kind": "glofnd", "alpha": 0.2}]}
-
-
-@pytest.fixture
-def networks():
-    return "tiny"
 
 
 def judge(model):
@@ -54,12 +49,7 @@ def test_a_cosine_goes_on_as_that_of_the_longer_run_and_says_so(run):
     said = []
     settings = run(steps=8)
 
-    def stop(done, *_):
-        if done == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):  # before the first checkpoint of the longer run
-        train(settings, longer=True, progress=stop, say=said.append)
+    train_until(settings, 5, longer=True, say=said.append)
     result = train(settings, longer=True, say=said.append)
     assert result.steps == 8
     (sentence,) = {each for each in said if "follows the cosine of 8 steps" in each}

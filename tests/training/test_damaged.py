@@ -24,11 +24,6 @@ TRAIN = {
 }
 
 
-@pytest.fixture
-def networks():
-    return "tiny"
-
-
 def model_files(folder):
     """What a model folder holds, but for where the run was."""
     found = {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -24,15 +24,10 @@ from medclip_debias.training.stall import StallTimer
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
 from tests.disk import files_of_at_most
-from tests.training.conftest import in_processes, largest_difference, same
+from tests.training.conftest import in_processes, largest_difference, same, train_until
 
 STILL = {"crop": False, "brightness": 0, "contrast": 0}
 FROZEN = {"freeze": {"image": "all"}, "augment": STILL}
-
-
-@pytest.fixture
-def networks():
-    return "tiny"
 
 
 def after(settings, steps=2):
@@ -129,12 +124,7 @@ def test_a_run_resumes_to_the_same_weights_and_the_file_is_written_once(run, tmp
     assert "MiB in fp32" in said[0]
     cut = run("cut", **frozen)
 
-    def stop(done, *_):
-        if done == 4:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(cut, progress=stop, warn=said.append)
+    train_until(cut, 4, warn=said.append)
     again = train(cut, warn=said.append)
     assert again.resumed_at == 4
     assert len(said) == 1

@@ -17,12 +17,7 @@ from medclip_debias.training.checkpoint import (
     save_checkpoint,
 )
 from medclip_debias.training.train import train
-from tests.training.conftest import flip, in_processes
-
-
-@pytest.fixture
-def networks():
-    return "tiny"
+from tests.training.conftest import flip, in_processes, train_until
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +80,7 @@ def test_a_run_that_starts_over_is_not_taken_for_finished(finished):
     settings = finished
     old = stamps(settings.out / "model")
 
-    def stop(done, total, loss):
-        if done == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(settings, fresh=True, progress=stop)
+    train_until(settings, 2, fresh=True)
     assert checkpoints(settings.out / "checkpoints")
     assert not train(settings).finished_before
     assert stamps(settings.out / "model") != old

@@ -27,7 +27,14 @@ from medclip_debias.training.signals import StoppedBySignalError
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
 from tests.disk import files_of_at_most
-from tests.training.conftest import flip, in_processes, largest_difference, same, weights
+from tests.training.conftest import (
+    flip,
+    in_processes,
+    largest_difference,
+    same,
+    train_until,
+    weights,
+)
 
 KILLS = 8
 # Everything a checkpoint must hold: state of samples, a moving average, a best validation.
@@ -38,11 +45,6 @@ LOSS = {"kind": "clip", "negatives": [{"kind": "glofnd", "alpha": 0.2}]}
 def judge(model):
     """A deterministic figure of the weights, cheaper than a validation."""
     return {"recall_at_10": float(model.image_projection.weight.double().abs().sum())}
-
-
-@pytest.fixture
-def networks():
-    return "tiny"
 
 
 @pytest.fixture(scope="module")
@@ -256,12 +258,7 @@ def test_the_rows_of_a_run_that_went_on_are_those_of_the_whole_run(run, whole_ro
     """The row after a resume averages the steps before the checkpoint too."""
     broken = run("broken", **ROWS)
 
-    def stop(done, total, loss):
-        if done == cut:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(broken, progress=stop)
+    train_until(broken, cut)
     assert train(broken).resumed_at == cut
     assert [row["step"] for row in whole_rows] == ["3", "5"]
     assert {"loss", "scale", "gradient_norm", "lr"} <= whole_rows[0].keys()
@@ -276,12 +273,7 @@ def interrupted(tiny):
     """The folder of a run with checkpoints after steps 2 and 4 of 6."""
     settings = tiny("interrupted")
 
-    def at_five(done, total, loss):
-        if done == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(settings, progress=at_five)
+    train_until(settings, 5)
     return settings.out
 
 

@@ -24,11 +24,6 @@ FINDINGS = ("Mass", "No Finding", "Cardiomegaly|Effusion", "Pneumonia", "Edema|A
 
 
 @pytest.fixture
-def networks():
-    return "tiny"
-
-
-@pytest.fixture
 def joint_run(run, prepared_phantom, nih_folder, tmp_path):
     """A function: settings of a run on the phantom and on films with labels alone."""
     labelled = tmp_path / "nih-set"

@@ -13,7 +13,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.training.logs import FILE, RunLog, last_loss
 from medclip_debias.training.pace import Pace
 from medclip_debias.training.train import train
-from tests.training.conftest import same, weights
+from tests.training.conftest import same, train_until, weights
 
 WHOLE = "step,loss,lr,images_per_second,seconds\n10,2.5,1,8,9\n20,1.5,1,8,18\n"
 IDENTITY = {"train": {}, "loss": {}, "provenance": {}}
@@ -22,11 +22,6 @@ ROW = (
     TIME + r"step (\d+) of (\d+), lr (\S+), [\d.]+ images/s, loss ([\d.]+), "
     r"elapsed \d+:\d\d:\d\d, left \d+:\d\d:\d\d"
 )
-
-
-@pytest.fixture
-def networks():
-    return "tiny"
 
 
 @pytest.mark.parametrize("torn", ["", "30", "30,", "30,1.25", "30,x,1,8,9", "\x00\x00\x00"])
@@ -85,12 +80,7 @@ def test_the_lines_say_step_rate_speed_loss_validation_and_what_is_kept(run):
 def test_a_stopped_run_says_where_and_a_resumed_one_goes_on_below(run, monkeypatch):
     settings = run(steps=4, ema=0.5)
 
-    def stop(done, *_):
-        if done == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(settings, progress=stop)
+    train_until(settings, 2)
     train(settings)
     lines = [line[21:] for line in (settings.out / FILE).read_text().splitlines()]
     assert "resumed after step 2 of 4" in lines

@@ -24,11 +24,6 @@ from medclip_debias.training.train import train
 from tests.training.conftest import same, weights
 
 
-@pytest.fixture
-def networks():
-    return "tiny"
-
-
 @pytest.fixture(scope="module")
 def claimed(prepared_phantom, tmp_path_factory):
     """The phantom's set with its claims, apart from the one that other tests share."""

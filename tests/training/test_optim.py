@@ -20,6 +20,11 @@ from medclip_debias.training.train import train
 
 
 @pytest.fixture
+def networks():
+    return "small"
+
+
+@pytest.fixture
 def vit(run):
     """Settings with a small ViT, as ``run`` makes them."""
 

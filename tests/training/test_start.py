@@ -15,7 +15,6 @@ import yaml
 from medclip_debias.config import (
     ImageEncoderSettings,
     ModelSettings,
-    PrepareSettings,
     Preprocessing,
     SimilaritySettings,
     StartSettings,
@@ -53,7 +52,7 @@ from medclip_debias.training.optim import frozen_part
 from medclip_debias.training.settings import RunSettings, TrainSettings
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
-from tests.training.conftest import largest_difference
+from tests.training.conftest import largest_difference, train_until
 
 SIDE, DIM = 64, 12
 SENTENCES = ["No pleural effusion.", "Right pneumothorax."]
@@ -314,15 +313,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(kind, start, run_of):
     whole = train(run_of(folder, "whole", ema=0.5)).model
     settings = run_of(folder, "cut", ema=0.5)
 
-    class Stop(Exception):
-        pass
-
-    def after_two(done, *_):
-        if done == 3:
-            raise Stop
-
-    with pytest.raises(Stop):
-        train(settings, progress=after_two)
+    train_until(settings, 3)
     resumed = train(settings)
     assert resumed.resumed_at == 2
     a, b = (load_model(path).state_dict() for path in (whole, resumed.model))
@@ -438,14 +429,6 @@ def test_the_vectors_of_a_start_stand_in_for_those_of_a_language_model(start, fi
     torch.testing.assert_close(vectors, expected, atol=1e-5, rtol=0)
     assert not vectors.requires_grad
     trainer.step(0)
-
-
-def test_prepared_settings_without_a_start_are_as_before():
-    content = {"prepared": "p", "out": "o", "model": {"text": {"folder": "lm"}}}
-    settings = validate(RunSettings, content, "run.yaml")
-    assert isinstance(settings.model, ModelSettings)
-    assert settings.model_dump(mode="json")["model"]["text"]["folder"] == "lm"
-    assert settings.preprocessing.prepare == PrepareSettings()
 
 
 # ------------------------------------------------------------------- with stored features

@@ -30,12 +30,6 @@ OBJECTIVES = {
 
 
 @pytest.fixture
-def networks():
-    """Of each kind of layer one or two: a step treats all alike."""
-    return "tiny"
-
-
-@pytest.fixture
 def deeper(run_in, tmp_path):
     """As `run`, for what is told from layer to layer."""
     return run_in(tmp_path, "small")

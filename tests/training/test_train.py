@@ -45,11 +45,6 @@ def settings(run_in, scored, tmp_path):
     return settings_in(run_in, scored, tmp_path)
 
 
-@pytest.fixture
-def networks():
-    return "tiny"
-
-
 def changed(settings, **train):
     return settings.model_copy(update={"train": settings.train.model_copy(update=train)})
 
