@@ -18,7 +18,6 @@ An objective can be computed so if no anchor's loss depends on the other anchors
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -74,76 +73,67 @@ def _exchange(parts: list[Tensor], shapes: list[tuple[int, int]], ranks: Ranks) 
     return [x.view(shape) for x, shape in zip(received.split(sizes), shapes, strict=True)]
 
 
-@dataclass(frozen=True)
-class Share:
-    """Which rows of the whole batch a process has.
-
-    Attributes:
-        ranks: which process this is.
-        images: number of images of each process.
-        texts: number of sentences of each process.
-    """
-
-    ranks: Ranks
-    images: list[int]
-    texts: list[int]
-
-    @property
-    def first_image(self) -> int:
-        """Index of this process's first image in the whole batch."""
-        return sum(self.images[: self.ranks.rank])
-
-    @property
-    def first_text(self) -> int:
-        """Index of this process's first sentence."""
-        return sum(self.texts[: self.ranks.rank])
-
-
 class ShardedBatch(ContrastiveBatch):
     """A process's anchors against all candidates.
 
     ``similarity`` has the rows of this process's images, ``[I of this process, T]``, and all other
-    fields are of the whole batch, as are the numbers in `Anchors.rows` and ``columns``.
+    fields are of the whole batch, as are the numbers in `Anchors.rows` and ``candidates``.
+
+    Args:
+        similarity: see above.
+        scale: as of `ContrastiveBatch`.
+        ranks: which process this is.
+        images: number of images of each process.
+        texts: number of sentences of each process.
+        **fields: of the whole batch.
     """
 
-    def __init__(self, similarity: Tensor, scale: Tensor, *fields: Any, share: Share, **more: Any):
-        self.share = share
-        super().__init__(similarity, scale, *fields, **more)
+    def __init__(
+        self,
+        similarity: Tensor,
+        scale: Tensor,
+        *,
+        ranks: Ranks,
+        images: list[int],
+        texts: list[int],
+        **fields: Any,
+    ) -> None:
+        self.ranks, self.images, self.texts = ranks, images, texts
+        super().__init__(similarity, scale, **fields)
 
     @property
     def counts(self) -> tuple[int, int]:
         """I and T of all processes."""
-        return sum(self.share.images), sum(self.share.texts)
+        return sum(self.images), sum(self.texts)
 
     @cached_property
     def columns(self) -> Tensor:
         """``[I, T of this process]`` scores of all images and this process's sentences."""
-        share = self.share
-        columns: Tensor = _Transposed.apply(self.similarity, share.images, share.texts, share.ranks)
+        columns: Tensor = _Transposed.apply(self.similarity, self.images, self.texts, self.ranks)
         return columns
 
     def anchors(self, direction: Direction) -> list[Anchors]:
         """This process's anchors of ``direction``: one set, or two for ``symmetric``."""
-        share, sets = self.share, []
-        texts = torch.arange(share.texts[share.ranks.rank], device=self.owners.device)
-        texts = texts + share.first_text
+        rank, sets = self.ranks.rank, []
+        texts = torch.arange(self.texts[rank], device=self.owners.device)
+        texts = texts + sum(self.texts[:rank])
         if direction != "image_to_text":
             sets.append(rows_of((self.columns * self.scale).T, texts, self, "text"))
         if direction != "text_to_image":
-            place = self.owners[texts] - share.first_image
+            place = self.owners[texts] - sum(self.images[:rank])
             sets.append(rows_of((self.similarity * self.scale)[place], texts, self, "image"))
         return sets
 
     def total(self, value: Tensor) -> Tensor:
         """The sum over all processes, without gradient."""
         result = value.detach().clone()
-        if self.share.ranks.world > 1:
-            dist.all_reduce(result, group=self.share.ranks.group)
+        if self.ranks.world > 1:
+            dist.all_reduce(result, group=self.ranks.group)
         return result
 
     def loss_of(self, output: LossOutput) -> Tensor:
         """The loss of the whole batch, with the gradient of this process's anchors in it."""
-        each, world = output.per_anchor, self.share.ranks.world
+        each, world = output.per_anchor, self.ranks.world
         count = self.total(each.new_tensor(len(each)))
         # The mean over the processes of these is the mean over all anchors.
         mine = each.sum() * (world / count)
@@ -163,8 +153,8 @@ def shard_batch(
 ) -> ShardedBatch:
     """This process's share of the batch; arguments as of `distributed.gather_batch`."""
     images, texts = row_counts(regions, ranks), row_counts(sentences, ranks)
-    share = Share(ranks, images, texts)
     similarity = score(regions, gather_rows(sentences, ranks, texts))
-    owners = gather_rows(image_of_sentence + share.first_image, ranks, texts)
+    owners = gather_rows(image_of_sentence + sum(images[: ranks.rank]), ranks, texts)
     known = gather_fields(fields, ranks, images, texts, text_vectors)
-    return ShardedBatch(similarity, scale, owners, **known, share=share)
+    known["image_of_sentence"] = owners
+    return ShardedBatch(similarity, scale, ranks=ranks, images=images, texts=texts, **known)

@@ -31,7 +31,7 @@ from torch import Tensor
 from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.distributed import Ranks, gather_batch
 from medclip_debias.losses.objective import Objective, build_objective, loss_settings
-from medclip_debias.losses.sharded import ShardedBatch, Share, shard_batch
+from medclip_debias.losses.sharded import ShardedBatch, shard_batch
 from medclip_debias.models.similarity import pooled_cosine
 
 MIB, DIM = 2**20, 128
@@ -100,7 +100,14 @@ def once(objective: Objective, size: int, world: int) -> dict[str, float]:
         objective(ContrastiveBatch(rows, scale)).loss.backward()
     else:
         counts = [mine] * world
-        batch = Alone(rows, scale, torch.arange(size), share=Share(Ranks(0, world), counts, counts))
+        batch = Alone(
+            rows,
+            scale,
+            image_of_sentence=torch.arange(size),
+            ranks=Ranks(0, world),
+            images=counts,
+            texts=counts,
+        )
         batch.__dict__["columns"] = columns  # which the other processes would have sent
         batch.loss_of(objective(batch)).backward()
     seconds = time.perf_counter() - began
