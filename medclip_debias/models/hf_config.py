@@ -199,18 +199,6 @@ def _wrong(name: str, value: Any, usual: Any) -> str | None:
     return "it has too many values" if len(numbers) > 1024 else None
 
 
-def make_text_model(config: object, where: str = "config.json") -> Any:
-    """Build transformers' own module, with random weights and without a pooling layer.
-
-    Raises:
-        UserError: see `text_config`.
-    """
-    from transformers import AutoModel
-
-    extra = {"add_pooling_layer": False} if family_of(config, where).pooler else {}
-    return AutoModel.from_config(text_config(config, where), trust_remote_code=False, **extra)
-
-
 def encoder_tensors(state: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """The encoder's own tensors among those of a published file, under its own names.
 

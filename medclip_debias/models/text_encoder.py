@@ -24,11 +24,10 @@ from medclip_debias.models.hf_config import (
     check_room,
     encoder_tensors,
     family_of,
-    make_text_model,
     text_config,
 )
 from medclip_debias.models.image_encoder import WEIGHT_FILES, weight_file
-from medclip_debias.models.tokenizer_file import MAX_BYTES, padded, read_tokenizer
+from medclip_debias.models.tokenizer_file import MAX_BYTES, FileTokenizer, read_tokenizer
 from medclip_debias.models.tower import Tower
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ _ROBERTA_TOKENS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 Pooling = Literal["cls", "mean"]
 
 
-class SentenceTokenizer:
+class SentenceTokenizer(FileTokenizer):
     """Sentence to token ids between [CLS] and [SEP] (RoBERTa's and MPNet's ``<s>``, ``</s>``).
 
     From ``tokenizer.json``, WordPiece's ``vocab.txt``, or RoBERTa's ``vocab.json`` and
@@ -52,10 +51,8 @@ class SentenceTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer, where: str = "tokenizer") -> None:
-        self._tokenizer = tokenizer
+        super().__init__(tokenizer)
         vocabulary = tokenizer.get_vocab()
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
         sentence = f"{where}: its vocabulary of {len(vocabulary)} tokens reads no text"
         with explained(sentence, Exception):
             encoded = tokenizer.encode("x")
@@ -92,11 +89,6 @@ class SentenceTokenizer:
             f"{folder}: holds neither tokenizer.json nor vocab.txt, nor vocab.json with merges.txt."
         )
 
-    @property
-    def size(self) -> int:
-        """Number of tokens in the vocabulary."""
-        return int(self._tokenizer.get_vocab_size())
-
     def encode(self, sentences: Sequence[str], max_tokens: int) -> list[list[int]]:
         """Token ids of each sentence, [CLS] and [SEP] included, cut to ``max_tokens``."""
         encoded = self._tokenizer.encode_batch(list(sentences))
@@ -114,14 +106,6 @@ class SentenceTokenizer:
         from tokenizers import Tokenizer
 
         return Tokenizer.from_str(self._tokenizer.to_str())
-
-    def save(self, folder: Path) -> None:
-        """Write ``tokenizer.json`` into ``folder``."""
-        self._tokenizer.save(str(folder / "tokenizer.json"))
-
-    def pad(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Token ids and attention mask, both ``[T, L]``, padded to the longest sentence."""
-        return padded(ids, self.pad_id)
 
 
 def _byte_pairs(folder: Path) -> Tokenizer:
@@ -194,11 +178,15 @@ class TextEncoder(Tower):
         where: str = "config.json",
         pooling: Pooling = "cls",
     ) -> None:
+        from transformers import AutoModel
+
         super().__init__()
         self.config = config
         self.family = family_of(config, where)
         self.pooling = pooling
-        self.bert: Any = make_text_model(config, where)
+        extra = {"add_pooling_layer": False} if self.family.pooler else {}
+        sizes = text_config(config, where)
+        self.bert: Any = AutoModel.from_config(sizes, trust_remote_code=False, **extra)
         self.layer_lists = (f"bert.{self.family.layers}",)
         made = self.bert.config
         self.vocabulary, self.pad_id = made.vocab_size, made.pad_token_id

@@ -54,6 +54,39 @@ _OF_PIECES: Mapping[str, str] = {
 """What SentencePiece's have besides."""
 
 
+class FileTokenizer:
+    """A tokenizer of the library that is kept as ``tokenizer.json``.
+
+    Attributes:
+        pad_id: what sentences are filled up with.
+    """
+
+    pad_id: int
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        self._tokenizer = tokenizer
+
+    @property
+    def size(self) -> int:
+        """Number of tokens in the vocabulary."""
+        return int(self._tokenizer.get_vocab_size())
+
+    def pad(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Token ids and attention mask, both ``[T, L]``, padded to the longest sentence."""
+        import torch
+        from torch.nn.utils.rnn import pad_sequence
+
+        rows = [torch.tensor(row, dtype=torch.long) for row in ids]
+        mask = [torch.ones(len(row), dtype=torch.long) for row in ids]
+        return pad_sequence(rows, True, self.pad_id), pad_sequence(mask, True, 0)
+
+    def save(self, folder: Path) -> None:
+        """Write ``tokenizer.json`` into ``folder``."""
+        self._tokenizer.save(str(folder / "tokenizer.json"))
+
+
 def read_tokenizer(path: Path, *, pieces: bool = False) -> Tokenizer:
     """Read ``tokenizer.json``.
 
@@ -158,13 +191,3 @@ _HARMLESS: Mapping[str, Callable[[Any], bool]] = {
     "Unigram": lambda part: 0 <= int(part["unk_id"]) < len(part["vocab"]),
 }
 """Whether the settings of a part are harmless, where it has some that may not be."""
-
-
-def padded(ids: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
-    """Token ids and attention mask, both ``[T, L]``, padded to the longest sentence."""
-    import torch
-    from torch.nn.utils.rnn import pad_sequence
-
-    rows = [torch.tensor(row, dtype=torch.long) for row in ids]
-    mask = [torch.ones(len(row), dtype=torch.long) for row in ids]
-    return pad_sequence(rows, True, pad), pad_sequence(mask, True, 0)

@@ -6,9 +6,9 @@ A folder holds ``config.json``, ``model.safetensors`` (or ``pytorch_model.bin``)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,9 +35,12 @@ from medclip_debias.models.peers.tokenizers import (
 )
 
 State = Mapping[str, Tensor]
-FolderRead = tuple[PeerSettings, dict[str, Tensor], PeerTokenizer]
-_LARGEST = 16 << 20
-
+MODEL_TYPES: Mapping[Kind, tuple[str, ...]] = {
+    "siglip": ("siglip", "siglip2"),
+    "clip": ("clip",),
+    "rad_dino": ("dinov2", "dinov2_with_registers"),
+}
+"""The kinds whose weights are a folder, and ``model_type`` of their ``config.json``."""
 NAMES: Names = (
     (r"^(logit_scale|logit_bias)$", None),
     (r"position_ids$", None),
@@ -56,149 +59,107 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "clip": {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5},
 }
 _ACTIVATIONS = ("gelu", "quick_gelu", "gelu_pytorch_tanh")
+_PATCHES = "vision_model.embeddings.patch_embedding.weight"
 
 
-def read_siglip(folder: Path, state: State, where: str) -> FolderRead:
-    """SigLIP and SigLIP 2 (Zhai et al. 2023, Tschannen et al. 2025): MedSigLIP, XraySigLIP.
+def read_folder(
+    kind: Kind, folder: Path, state: State, where: str
+) -> tuple[PeerSettings, dict[str, Tensor], PeerTokenizer]:
+    """Architecture, tensors under the names they have here, and tokenizer of a folder.
 
-    Of SigLIP 2's NaFlex the square of as many patches as it has positions is read.
+    SigLIP and SigLIP 2 (Zhai et al. 2023, Tschannen et al. 2025): MedSigLIP, XraySigLIP. Of SigLIP
+    2's NaFlex the square of as many patches as it has positions is read. CLIP: XrayCLIP,
+    PubMedCLIP. RAD-DINO (Pérez-García et al. 2024) and other DINOv2: images alone.
+
+    Args:
+        kind: one of `MODEL_TYPES`.
+        folder: as transformers wrote it.
+        state: its tensors.
+        where: names their file in messages.
+
+    Raises:
+        UserError: a file is missing, or is of another kind of model.
     """
-    content = _config(folder, ("siglip", "siglip2"))
-    if (content.get("vision_config") or {}).get("vision_use_head", True) is not True:
-        raise UserError(f"{folder}/config.json: 'vision_use_head' is off, which is not read.")
-    state = _patches_as_convolution(state, where)
-    image, text = _towers("siglip", folder, content, state, where, class_token=0)
-    tokenizer = read_pieces(folder)
-    checked(tokenizer, text.config["vocab_size"], where)
-    text = text.model_copy(update={"pad": tokenizer.pad_id})
-    width = shape_of(state, "vision_model.embeddings.patch_embedding.weight", where)[0]
-    return _peer("siglip", width, image, text), renamed(state, NAMES), tokenizer
-
-
-def read_clip(folder: Path, state: State, where: str) -> FolderRead:
-    """CLIP in transformers' names and configuration: XrayCLIP, PubMedCLIP."""
-    content = _config(folder, ("clip",))
-    image, text = _towers("clip", folder, content, state, where, class_token=1)
-    tokenizer = clip_tokenizer(folder)
-    checked(tokenizer, text.config["vocab_size"], where)
-    dim = shape_of(state, "visual_projection.weight", where)[0]
-    return _peer("clip", dim, image, text), renamed(state, NAMES), tokenizer
-
-
-def read_rad_dino(folder: Path, state: State, _: str) -> FolderRead:
-    """RAD-DINO (Pérez-García et al. 2024) and other DINOv2: images alone."""
-    content = _config(folder, ("dinov2", "dinov2_with_registers"))
-    with torch.device("meta"):
-        network = Dinov2Regions("dinov2", content, f"{folder}/config.json")
-        named = network.from_file(state)
-    settings = PeerSettings(
-        kind="rad_dino",
-        dim=network.width,
-        max_tokens=3,
-        image=RadDinoSettings(config=network.config),
-        text=NoTextSettings(),
-    )
-    return settings, {f"image.encoder.trunk.{k}": v for k, v in named.items()}, NoTokenizer()
-
-
-READERS: Mapping[Kind, Callable[[Path, State, str], FolderRead]] = {
-    "siglip": read_siglip,
-    "clip": read_clip,
-    "rad_dino": read_rad_dino,
-}
-"""The kinds whose weights are a folder."""
-
-
-def clip_tokenizer(folder: Path) -> ClipTokenizer:
-    """CLIP's tokenizer from ``tokenizer.json`` or ``merges.txt``."""
-    if (folder / "tokenizer.json").is_file():
-        return ClipTokenizer.load(folder)
-    if (folder / "merges.txt").is_file():
-        return ClipTokenizer.from_merges(folder / "merges.txt")
-    raise UserError(f"{folder}: holds no tokenizer: neither tokenizer.json nor merges.txt.")
-
-
-# ------------------------------------------------------------------------------ configuration
-
-
-def _json(folder: Path, name: str) -> dict[str, Any]:
-    path = folder / name
-    if not path.is_file():
+    file = folder / "config.json"
+    if not file.is_file():
         raise UserError(
-            f"{folder}: there is no {name}; give the whole folder as transformers writes it "
+            f"{folder}: there is no config.json; give the whole folder as transformers writes it "
             "(config.json, model.safetensors, preprocessor_config.json, tokenizer.json)."
         )
-    return read_json(path, "copy the model folder again", limit=_LARGEST)
-
-
-def _config(folder: Path, types: tuple[str, ...]) -> dict[str, Any]:
-    content = _json(folder, "config.json")
-    if content.get("model_type") not in types:
+    content = read_json(file, "copy the model folder again", limit=16 << 20)
+    if content.get("model_type") not in MODEL_TYPES[kind]:
         raise UserError(
-            f"{folder}/config.json: model_type is {content.get('model_type')!r}; "
-            f"{' and '.join(types)} can be read as this kind."
+            f"{file}: model_type is {content.get('model_type')!r}; "
+            f"{' and '.join(MODEL_TYPES[kind])} can be read as this kind."
         )
-    return content
-
-
-def _towers(
-    family: Literal["siglip", "clip"],
-    folder: Path,
-    content: Mapping[str, Any],
-    state: State,
-    where: str,
-    *,
-    class_token: int,
-) -> tuple[HfClipSettings, HfClipTextSettings]:
-    """Both towers' settings: sizes that a tensor tells are the tensor's."""
-    file = f"{folder}/config.json"
-    parts = {}
-    for part in ("vision_config", "text_config"):
-        given = content.get(part) or {}
-        parts[part] = {name: given[name] for name in _SIZES if name in given}
-        activation = parts[part].setdefault("hidden_act", _DEFAULTS[family]["hidden_act"])
-        parts[part].setdefault("layer_norm_eps", _DEFAULTS[family]["layer_norm_eps"])
-        if activation not in _ACTIVATIONS:
-            raise UserError(f"{file}: {part}.hidden_act {activation!r} is not read.")
-    name = "vision_model.embeddings.patch_embedding.weight"
-    patch = shape_of(state, name, where)[-1]
-    name = "vision_model.embeddings.position_embedding.weight"
-    places = shape_of(state, name, where)[0] - class_token
+    if kind == "rad_dino":
+        with torch.device("meta"):
+            network = Dinov2Regions("dinov2", content, str(file))
+        image = RadDinoSettings(config=network.config)
+        width, none = network.width, NoTextSettings()
+        settings = PeerSettings(kind=kind, dim=width, max_tokens=3, image=image, text=none)
+        named = network.from_file(state)
+        return settings, {f"image.encoder.trunk.{k}": v for k, v in named.items()}, NoTokenizer()
+    if kind == "siglip":
+        if (content.get("vision_config") or {}).get("vision_use_head", True) is not True:
+            raise UserError(f"{file}: 'vision_use_head' is off, which is not read.")
+        state = _patches_as_convolution(state, where)
+    vision, words = (_sizes(kind, part, content, file) for part in ("vision_config", "text_config"))
+    patch = shape_of(state, _PATCHES, where)[-1]
+    positions = shape_of(state, "vision_model.embeddings.position_embedding.weight", where)[0]
+    places = positions - (kind == "clip")  # without the class token's
     stated = (content.get("vision_config") or {}).get("image_size")
-    default = 224 if content.get("model_type") in ("siglip", "clip") else None
-    size = _image_size(places, patch, stated or default, where)
-    vision = parts["vision_config"] | {"patch_size": patch, "image_size": size}
-    vocabulary = shape_of(state, "text_model.embeddings.token_embedding.weight", where)[0]
-    context = shape_of(state, "text_model.embeddings.position_embedding.weight", where)[0]
-    words = parts["text_config"] | {
-        "vocab_size": vocabulary,
-        "max_position_embeddings": context,
-    }
-    if family == "siglip":
+    if stated is None and content["model_type"] != "siglip2":
+        stated = 224
+    vision |= {"patch_size": patch, "image_size": _image_size(places, patch, stated, where)}
+    embeddings = "text_model.embeddings."
+    words["vocab_size"] = shape_of(state, f"{embeddings}token_embedding.weight", where)[0]
+    context = shape_of(state, f"{embeddings}position_embedding.weight", where)[0]
+    words["max_position_embeddings"] = context
+    tokenizer: ClipTokenizer
+    if kind == "siglip":
         words["projection_size"] = shape_of(state, "text_model.head.weight", where)[0]
-    image, text = ({"family": family, "config": config} for config in (vision, words))
-    return (
-        validate(HfClipSettings, image, file, "vision_config."),
-        validate(HfClipTextSettings, text, file, "text_config."),
+        tokenizer, dim = read_pieces(folder), shape_of(state, _PATCHES, where)[0]
+    else:
+        dim = shape_of(state, "visual_projection.weight", where)[0]
+        if (folder / "tokenizer.json").is_file():
+            tokenizer = ClipTokenizer.load(folder)
+        elif (folder / "merges.txt").is_file():
+            tokenizer = ClipTokenizer.from_merges(folder / "merges.txt")
+        else:
+            raise UserError(f"{folder}: holds no tokenizer: neither tokenizer.json nor merges.txt.")
+    checked(tokenizer, words["vocab_size"], where)
+    tower = {"family": kind, "config": vision}
+    text = {"family": kind, "config": words, "pad": tokenizer.pad_id}
+    settings = PeerSettings(
+        kind=kind,
+        dim=dim,
+        max_tokens=context,
+        image=validate(HfClipSettings, tower, str(file), "vision_config."),
+        text=validate(HfClipTextSettings, text, str(file), "text_config."),
     )
+    return settings, renamed(state, NAMES), tokenizer
 
 
-def _peer(kind: Kind, dim: int, image: HfClipSettings, text: HfClipTextSettings) -> PeerSettings:
-    context = text.config["max_position_embeddings"]
-    return PeerSettings(kind=kind, dim=dim, max_tokens=context, image=image, text=text)
+def _sizes(kind: Kind, part: str, content: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """What a configuration says of a tower and no tensor tells."""
+    stated = content.get(part) or {}
+    sizes = dict(_DEFAULTS[kind]) | {name: stated[name] for name in _SIZES if name in stated}
+    if sizes["hidden_act"] not in _ACTIVATIONS:
+        raise UserError(f"{file}: {part}.hidden_act {sizes['hidden_act']!r} is not read.")
+    return sizes
 
 
 def _patches_as_convolution(state: State, where: str) -> dict[str, Tensor]:
     """NaFlex maps flattened patches (row, column, channel) by a matrix: the same convolution."""
-    name = "vision_model.embeddings.patch_embedding.weight"
-    shape = shape_of(state, name, where)
+    shape = shape_of(state, _PATCHES, where)
     if len(shape) == 4:
         return dict(state)
     patch = round((shape[1] / 3) ** 0.5) if len(shape) == 2 else 0
     if 3 * patch * patch != shape[-1]:
         raise UserError(f"{where}: the map of its patches is of no square of three channels.")
-    filters = state[name].unflatten(1, (patch, patch, 3)).permute(0, 3, 1, 2)
-    return {**state, name: filters.contiguous()}
+    filters = state[_PATCHES].unflatten(1, (patch, patch, 3)).permute(0, 3, 1, 2)
+    return {**state, _PATCHES: filters.contiguous()}
 
 
 def _image_size(places: int, patch: int, stated: int | None, where: str) -> int:

@@ -17,7 +17,7 @@ from medclip_debias.models.checkpoint import load_strictly, read_checkpoint
 from medclip_debias.models.image_encoder import weight_file
 from medclip_debias.models.peers.checkpoints import read_published
 from medclip_debias.models.peers.families import family
-from medclip_debias.models.peers.folder_models import READERS
+from medclip_debias.models.peers.folder_models import MODEL_TYPES, read_folder
 from medclip_debias.models.peers.open_clip import clip_preprocessing, read_chexzero, read_open_clip
 from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.processor import read_processor
@@ -88,7 +88,7 @@ def import_model(
         raise UserError(f"only gloria has a local score; leave --score {score} out for {kind}.")
     kind = cast("Kind", kind)
     unused: Counter[str] = Counter()
-    if kind in READERS:
+    if kind in MODEL_TYPES:
         if text or config:
             raise UserError(f"{kind} is read from its one folder; leave --text and --config out.")
         folder = weights.parent if weights.is_file() else weights
@@ -102,8 +102,8 @@ def import_model(
     preprocessing: PeerPreprocessing | None = None
     state: Mapping[str, Tensor]
     tokenizer: PeerTokenizer
-    if kind in READERS:
-        settings, state, tokenizer = READERS[kind](folder, published, where)
+    if kind in MODEL_TYPES:
+        settings, state, tokenizer = read_folder(kind, folder, published, where)
         side = settings.image.image_size if isinstance(settings.image, HfClipSettings) else None
         processor = folder / "preprocessor_config.json"
         preprocessing = read_processor(kind, processor, image_size=side)

@@ -25,8 +25,8 @@ from medclip_debias.models.tokenizer_file import (
     CLIP_WORDS,
     MAX_BYTES,
     PUNCTUATION,
+    FileTokenizer,
     check_parts,
-    padded,
     read_tokenizer,
 )
 
@@ -43,7 +43,7 @@ NO_TEXT = (
 )
 
 
-class ClipTokenizer:
+class ClipTokenizer(FileTokenizer):
     """Sentence to token ids between start and end; SigLIP's (`PieceTokenizer`) have no start.
 
     Args:
@@ -63,9 +63,7 @@ class ClipTokenizer:
     pieces: ClassVar[bool] = False
 
     def __init__(self, tokenizer: Tokenizer, where: str = "tokenizer") -> None:
-        self._tokenizer = tokenizer
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
+        super().__init__(tokenizer)
         vocabulary = tokenizer.get_vocab()
         end = next((token for token in self.ends if token in vocabulary), None)
         if end is None or not vocabulary.keys() >= set(self.starts):
@@ -89,24 +87,11 @@ class ClipTokenizer:
         """Number of the start token."""
         return self._start[0]
 
-    @property
-    def size(self) -> int:
-        """Number of tokens in the vocabulary."""
-        return int(self._tokenizer.get_vocab_size())
-
     def encode(self, sentences: Sequence[str], max_tokens: int) -> list[list[int]]:
         """Token ids of each sentence, start and end included, cut to ``max_tokens``."""
         rows = self._tokenizer.encode_batch(list(sentences), add_special_tokens=False)
         most = max_tokens - len(self._start) - 1
         return [[*self._start, *row.ids[:most], self.end_id] for row in rows]
-
-    def pad(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Token ids and mask, both ``[T, L]``, padded as published."""
-        return padded(ids, self.pad_id)
-
-    def save(self, folder: Path) -> None:
-        """Write ``tokenizer.json``."""
-        self._tokenizer.save(str(folder / "tokenizer.json"))
 
     @classmethod
     def from_merges(cls, path: Path) -> ClipTokenizer:
