@@ -19,6 +19,7 @@ from medclip_debias.data.text.evidence import Evidence
 from medclip_debias.data.text.evidence.entail import implied, judge, said
 from medclip_debias.data.verify import check_sample
 from medclip_debias.errors import UserError
+from medclip_debias.language.class_probability import log_probabilities
 
 SIZE = 16
 
@@ -201,6 +202,9 @@ def test_claims_and_scores_are_those_of_the_sets(reports, made):
         texts = PreparedSet.open(path).texts
         write_scores(path, texts, [-float(len(text)) for text in texts], [1] * len(texts), "lm")
     assert whole.scores("lm") == {text: -float(len(text)) for text in whole.texts}
+    learned = TrainingStudies.of(whole).texts
+    expected = [-float(len(text)) for text in learned]
+    assert log_probabilities(whole, learned, None).tolist() == expected  # what eta reads
     texts = PreparedSet.open(other).texts
     write_scores(other, texts, [-1.0] * len(texts), [1] * len(texts), "another")
     with pytest.raises(UserError, match="the scores come from the language model another"):

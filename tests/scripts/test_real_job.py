@@ -1,0 +1,101 @@
+"""What `make real` does with a folder of archives, on two small ones that are made up."""
+
+import json
+
+import numpy as np
+import pytest
+
+import real_job
+from medclip_debias.cli import run
+from medclip_debias.cli.stages import run_stages
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.table import read_results
+from medclip_debias.settings_files import apply_overrides
+
+LABELS = ("Cardiomegaly", "Effusion|Edema", "No Finding", "Mass")
+TINY = real_job.Plan(language_model=2, pretrain=1, train=1, bootstrap=0, least=2)
+
+
+@pytest.fixture
+def archives(nih_folder, tmp_path):
+    """A folder of films with labels and boxes, of films with reports, and of something else."""
+    images = {f"{n:08d}_000": (LABELS[n % 4], "train") for n in range(1, 60)}
+    images |= {f"{n:08d}_000": (LABELS[n % 4], "test") for n in range(70, 86)}
+    folder = nih_folder("archives/labels", images)
+    boxes = ["image,source,finding,x,y,width,height"]
+    boxes += [f"{n:08d}_000.png,Others,Effusion,2,3,8.5,6" for n in range(70, 86)]
+    boxes += ["99999999_000.png,Others,Mass,1,1,2,2", "00000071_000.png,Else,Mass,1,1,4,4"]
+    (folder / "boxes.csv").write_text("\n".join([*boxes, ""]))
+    reports = nih_folder("archives/reports", {f"{n:08d}_000": ("", "") for n in range(1, 81)})
+    (reports / "Data_Entry_2017.csv").unlink()
+    rows = ["image,patient_id,study_id,view,split,report"]
+    for n in range(1, 81):
+        split = "test" if n > 70 else "train"
+        text = "The heart is enlarged." if n % 2 else "There is a left effusion. No mass."
+        rows.append(f"images/{n:08d}_000.png,{n},s{n},PA,{split},{text}")
+    (reports / "manifest.csv").write_text("\n".join([*rows, ""]))
+    (tmp_path / "archives" / "letters").mkdir()
+    (tmp_path / "archives" / "letters" / "a.txt").write_text("nothing")
+    return tmp_path / "archives"
+
+
+def test_it_goes_from_a_folder_to_a_page_and_goes_on_where_it_stopped(archives, tmp_path, capsys):
+    out = tmp_path / "real"
+    run_stages(real_job.stages(archives, out, TINY), out, run)
+    told = capsys.readouterr().out
+    assert "# letters: left aside" in told
+    assert "found 2 archives: labels (chestxray14), reports (manifest)" in told
+    page = (out / "report.html").read_text()
+    for title in ("Zero-shot", "Grounding", "Retrieval", "Calibration across archives"):
+        assert title in page
+    rows = json.loads((out / "results.json").read_text())["metrics"]
+    judged = read_results(out / "archives" / "labels" / "results.json")
+    mean = [r for r in rows if r["archive"] == "labels" and r["metric"] == "mean_auc"]
+    assert mean[0]["value"] == judged.value("zero_shot", "mean_auc")
+    boxes = read_results(out / "archives" / "labels-Others" / "results.json")
+    assert boxes.details("grounding")["phrases"] == 16
+    trained = json.loads((out / "archives" / "labels" / "results.json").read_text())["archives"]
+    assert trained["relation"] == "same set"
+    model = (out / "model" / "model.safetensors").stat().st_mtime_ns
+    run_stages(real_job.stages(archives, out, TINY), out, run)
+    again = capsys.readouterr().out
+    assert "is there already" in again
+    assert (out / "model" / "model.safetensors").stat().st_mtime_ns == model
+
+
+def test_reports_are_half_of_a_batch_and_films_count_alike_alone(archives, tmp_path):
+    prepared = {}
+    for archive in real_job.find_archives(archives):
+        path = prepared[archive.name] = tmp_path / archive.name
+        words = ["prepare", archive.folder, path, "--size", 16, "--label-sentences", "-q"]
+        assert run([str(word) for word in words]) == 0
+    weights = {}
+    for text in (True, False):
+        setting = f"prepared={real_job.weighted_sets(prepared, text=text)}"
+        sets = apply_overrides({}, [setting])["prepared"]
+        weights[text] = {each["path"].rsplit("/")[-1]: each["weight"] for each in sets}
+    assert weights[True] == {"labels": 1.0, "reports": 1.0}
+    films = {
+        name: (PreparedSet.open(path).images["split"] == "train").sum()
+        for name, path in prepared.items()
+    }
+    total = sum(films.values())
+    assert weights[False] == {n: pytest.approx(k / total, abs=1e-4) for n, k in films.items()}
+
+
+def test_boxes_of_other_groups_keep_their_places(archives, tmp_path):
+    archive = next(a for a in real_job.find_archives(archives) if a.name == "labels")
+    files = dict(real_job.coco_boxes(archive, tmp_path / "boxes"))
+    assert files.keys() == {"Others", "Else"}
+    content = json.loads(files["Others"].read_text())
+    assert len(content["images"]) == len(content["annotations"]) == 16  # one film is not there
+    assert {(image["width"], image["height"]) for image in content["images"]} == {(24, 24)}
+    boxes = np.array([each["bbox"] for each in content["annotations"]])
+    assert (boxes == [2, 3, 8.5, 6]).all()
+    assert {each["label_text"] for each in content["annotations"]} == {"Pleural effusion."}
+
+
+def test_a_folder_without_archives_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match="holds no archive that 'prepare' knows"):
+        real_job.find_archives(tmp_path)
