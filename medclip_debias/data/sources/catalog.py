@@ -80,6 +80,9 @@ class CatalogSource(ArchiveSource):
                         f"{row.origin}: its image is in both parts, {other.split} and {row.split};"
                         " download the tables again."
                     )
+        if not rows:
+            listed = ", ".join(path.name for path in tables.values())
+            raise UserError(f"{root}: no row of {listed} names an image; download it again.")
         self._add_images(list(rows.values()))
         self._labels |= self._votes.labels()
         self._read_boxes(tables, rows.values())
@@ -128,12 +131,13 @@ class CatalogSource(ArchiveSource):
 
     def _of_table(self, split: str, path: Path) -> Iterator[_Row]:
         how = self.entry["columns"]
+        boxes = self.entry.get("boxes", {})
         needed = [how[name] for name in ("patient", "study", "filled") if name in how]
-        table = read_table(path, required=needed)
+        beside = [boxes["when"], *boxes["sides"]] if "when" in boxes else []
+        single = how["image"] if len(how["image"]) == 1 else []
+        table = read_table(path, required=[*single, *needed, *beside])
         columns = [name for name in how["image"] if name in table.columns]
         if not columns:
-            if len(how["image"]) == 1:
-                read_table(path, required=how["image"])  # says which columns there are
             raise UserError(
                 f"{path}: has neither column {' nor '.join(how['image'])}; download it again."
             )
@@ -144,7 +148,6 @@ class CatalogSource(ArchiveSource):
             "/".join(filter(None, (*p, file_stem(n)))) for p, n in zip(paths, names, strict=True)
         ]
         self._read_labels(split, path, table, images)
-        boxes = self.entry.get("boxes", {})
         if "when" in boxes:
             for image, finding, _, box in self._marks.read_boxes(path, table, boxes, images):
                 self._marks.add(image, finding, [box])
@@ -250,17 +253,19 @@ class CatalogSource(ArchiveSource):
         try:
             names = {image["id"]: str(image["file_name"]) for image in content["images"]}
             classes = {one["id"]: finding_name(one["name"]) for one in content["categories"]}
-            boxes = [(a["image_id"], a["category_id"], a["bbox"]) for a in content["annotations"]]
-        except (KeyError, TypeError) as error:
+            boxes = content["annotations"]
+            listed = [(a["image_id"], a["category_id"], a["bbox"]) for a in boxes]
+            known = [(names[i], classes[c], s) for i, c, s in listed if i in names and c in classes]
+        except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{path}: is no list of images, categories and annotations; download it again."
             ) from error
         good = 0
-        for image, category, sides in boxes:
+        for name, finding, sides in known:
             box = box_of(sides) if isinstance(sides, list) else None
-            if box is not None and image in names and category in classes:
+            if box is not None:
                 good += 1
-                self._marks.add(file_stem(names[image]), classes[category], [box])
+                self._marks.add(file_stem(name), finding, [box])
         self.count(f"annotation of {path.name} has image and box", "boxes", good, len(boxes))
         self._tell_no_patients()
         for number, name in enumerate(names.values(), start=1):

@@ -63,7 +63,8 @@ class ArchiveFiles:
     def _is_its(self, path: Path) -> bool:
         """Tell whether a table is the archive's, where its name says little."""
         how = self.entry.get("recognised", {})
-        if path.name not in how.get("of", (path.name,)):
+        name = path.name.removesuffix(".gz")
+        if name not in how.get("of", (name,)):
             return True
         if not {*how.get("columns", ())} <= {*header_of(path)}:
             return False
@@ -154,4 +155,5 @@ class ArchiveFiles:
 
 
 def _first(folder: Path, names: Iterable[str]) -> Path | None:
-    return find_table([folder], *(pattern for name in names for pattern in (name, f"{name}.gz")))
+    suffixes = [(name, f"{name}.gz") if not name.endswith(".json") else (name,) for name in names]
+    return find_table([folder], *(pattern for patterns in suffixes for pattern in patterns))

@@ -71,3 +71,9 @@ def test_a_table_without_paths_is_a_sentence(tmp_path):
     (tmp_path / TABLE).write_text("PatientID,AccessionNumber,ViewPosition\np1,7,PA\n")
     with pytest.raises(UserError, match="neither column PngPath nor DicomPath"):
         detect(tmp_path)
+
+
+def test_a_table_whose_rows_all_lack_something_is_a_sentence(tmp_path):
+    write(tmp_path, row(1, patient=""), files=False)
+    with pytest.raises(UserError, match=rf"no row of {TABLE} names an image"):
+        detect(tmp_path)

@@ -134,6 +134,10 @@ def test_its_real_dicom_files_are_prepared_with_their_views(tmp_path, shared_dat
         (lambda f: (f / "stage_2_train_labels.csv").write_text("a\n1"), "'patientId' is missing"),
         (lambda f: (f / "stage_2_detailed_class_info.csv").write_text("patientId"), "'class' is"),
         (
+            lambda f: (f / "stage_2_train_labels.csv").write_text("patientId,Target\na,1\n"),
+            "'x' is missing",
+        ),
+        (
             lambda f: (f / "pneumonia-challenge-dataset-mappings_2018.json").write_text("["),
             "cannot be read as JSON",
         ),

@@ -1,5 +1,6 @@
 """TBX11K: boxes of tuberculosis, in COCO's lists or in tables; images without a box have none."""
 
+import gzip
 import json
 
 import numpy as np
@@ -117,3 +118,26 @@ def test_the_real_copy_is_read(shared_data, tmp_path):
     )
     assert len(made) == 522
     assert sum(map(len, made.phrases["boxes"])) == 789
+
+
+@pytest.mark.parametrize("name", ["images.csv", "images.csv.gz"])
+def test_a_table_of_images_without_boxes_of_tuberculosis_is_another_archives(tmp_path, name):
+    text = b"image,class\n1.png,train\n"
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    with pytest.raises(UserError, match="is no known layout"):
+        detect(tmp_path)
+
+
+@pytest.mark.parametrize("image", [[1], {"a": 1}, None])
+def test_an_annotation_of_no_image_is_a_sentence_or_counted(tmp_path, image):
+    path = tmp_path / "annotations" / "json" / "TBX11K_train.json"
+    path.parent.mkdir(parents=True)
+    box = {"image_id": image, "category_id": 1, "bbox": [1, 2, 3, 4]}
+    lists = {"images": [{"id": 1, "file_name": "a.png"}], "categories": [{"id": 1, "name": "x"}]}
+    path.write_text(json.dumps(lists | {"annotations": [box]}))
+    if image is None:
+        step = ("annotation of TBX11K_train.json has image and box", "boxes", 0, 1)
+        assert step in detect(tmp_path).steps()
+    else:
+        with pytest.raises(UserError, match="is no list of images, categories and annotations"):
+            detect(tmp_path)
