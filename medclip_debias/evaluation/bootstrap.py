@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +25,7 @@ Floats = NDArray[np.float64]
 # Weights [resamples, items] to named replicates [resamples].
 Statistics = Callable[[Floats], Mapping[str, Floats]]
 Interval = tuple[float, float]
+Name = TypeVar("Name", str, tuple[str, str])
 # Groups of patients that the jackknife leaves out, one after the other.
 _GROUPS = 200
 
@@ -51,16 +53,19 @@ def bootstrap_intervals(
     """
     if resamples < 1 or len(set(patients)) < 2:  # the names, all the same
         return dict.fromkeys(statistics(np.ones((1, len(patients)))))
-    resampled = _collect(statistics, resample_weights(patients, resamples, seed))
-    without = _collect(statistics, jackknife_weights(patients))
+    resampled = collect(statistics, resample_weights(patients, resamples, seed))
+    without = collect(statistics, jackknife_weights(patients))
     return {
         name: expanded_interval(values, influence(without[name], len(set(patients))), level)
         for name, values in resampled.items()
     }
 
 
-def _collect(statistics: Statistics, blocks: Iterator[Floats]) -> dict[str, Floats]:
-    parts: dict[str, list[Floats]] = {}
+def collect(
+    statistics: Callable[[Floats], Mapping[Name, Floats]], blocks: Iterator[Floats]
+) -> dict[Name, Floats]:
+    """Every statistic on all blocks of weights, joined."""
+    parts: dict[Name, list[Floats]] = {}
     for weights in blocks:
         for name, values in statistics(weights).items():
             parts.setdefault(name, []).append(np.asarray(values, dtype=np.float64))

@@ -25,8 +25,13 @@ from medclip_debias.evaluation.catalogue import COMPARED, PROTOCOLS, Metric
 from medclip_debias.evaluation.crossed import compared as compared_groups
 from medclip_debias.evaluation.item_metrics import ITEMS
 from medclip_debias.evaluation.protocols.zero_shot import class_columns
-from medclip_debias.evaluation.run_settings import differing_settings
-from medclip_debias.evaluation.runs import Group, differences, mismatch, read_groups
+from medclip_debias.evaluation.runs import (
+    Group,
+    differences,
+    differing_settings,
+    mismatch,
+    read_groups,
+)
 from medclip_debias.evaluation.statistics import (
     ALPHA,
     Replicated,

@@ -19,6 +19,7 @@ from medclip_debias.evaluation.bootstrap import (
     Influence,
     Interval,
     Statistics,
+    collect,
     influence,
     jackknife_weights,
     resample_weights,
@@ -99,36 +100,24 @@ def replicates(
 
     Fewer than two patients allow no resample.
     """
-    once = np.ones((1, len(patients)))
-    points = {label: run(once) for label, run in runs.items()}
-    parts: dict[str, dict[str, list[Floats]]] = {
-        label: {name: [] for name in point} for label, point in points.items()
-    }
-    left: dict[str, dict[str, list[Floats]]] = {
-        label: {name: [] for name in point} for label, point in points.items()
-    }
-    count = len(set(patients))
-    if count > 1 and resamples > 0:
-        for blocks, found in (
-            (resample_weights(patients, resamples, seed), parts),
-            (jackknife_weights(patients), left),
-        ):
-            for weights in blocks:
-                for label, run in runs.items():
-                    for name, values in run(weights).items():
-                        found[label][name].append(np.asarray(values, dtype=np.float64))
-    return {
-        label: {
-            name: Replicated(
-                float(value[0]),
-                np.concatenate([np.empty(0), *parts[label][name]]),
-                np.concatenate([np.empty(0), *left[label][name]]),
-                count,
-            )
-            for name, value in point.items()
+
+    def of_all(weights: Floats) -> dict[tuple[str, str], Floats]:
+        return {
+            (label, name): values
+            for label, run in runs.items()
+            for name, values in run(weights).items()
         }
-        for label, point in points.items()
-    }
+
+    count = len(set(patients))
+    resampled = without = dict[tuple[str, str], Floats]()
+    if count > 1 and resamples > 0:
+        resampled = collect(of_all, resample_weights(patients, resamples, seed))
+        without = collect(of_all, jackknife_weights(patients))
+    found: dict[str, dict[str, Replicated]] = {label: {} for label in runs}
+    for place, value in of_all(np.ones((1, len(patients)))).items():
+        drawn, left = (part.get(place, np.empty(0)) for part in (resampled, without))
+        found[place[0]][place[1]] = Replicated(float(value[0]), drawn, left, count)
+    return found
 
 
 def difference(run: Replicated, baseline: Replicated, level: float = 0.95) -> Difference:

@@ -73,7 +73,7 @@ def run_grid(
     for other in others:
         taken = reuse(experiment, folder, other, progress)
         if say:
-            say(taken.sentence(other))
+            say(taken)
     ahead = plan(experiment, folder, workers)
     for number in ahead.missing:
         settings = experiment.run_settings(ahead.cells[number])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from collections import Counter
 from pathlib import Path
 
 import yaml
@@ -17,33 +17,9 @@ from medclip_debias.files import atomic_folder, read_json, write_json, write_tex
 BEGUN = ("checkpoints", "model")
 
 
-@dataclass(frozen=True)
-class Taken:
-    """What was found in the folder of another grid.
-
-    Attributes:
-        cells: copied.
-        without_evaluation: measured there, but their evaluation is gone, so they are not copied.
-        begun: measured there, but their training has begun here, so it goes on here.
-    """
-
-    cells: int = 0
-    without_evaluation: int = 0
-    begun: int = 0
-
-    def sentence(self, other: Path) -> str:
-        """What to tell the user."""
-        told = f"{other}: {self.cells} cells taken from there"
-        if self.without_evaluation:
-            told += f"; {self.without_evaluation} have lost their evaluation and are measured here"
-        if self.begun:
-            told += f"; {self.begun} have begun here already and go on here"
-        return f"{told}."
-
-
 def reuse(
     experiment: Trainings, folder: Path, other: Path, progress: Progress | None = None
-) -> Taken:
+) -> str:
     """Copy the cells of another grid that are missing here, with their run folders.
 
     A cell is named by what its result depends on, so that one of another name is the same one. It
@@ -55,13 +31,16 @@ def reuse(
         other: of the other one.
         progress: called with cells done and cells to do.
 
+    Returns:
+        How many were taken, and how many were not, in a sentence.
+
     Raises:
         UserError: ``other`` holds no cells, or cells that cannot be read.
     """
     if not (other / "cells").is_dir():
         raise UserError(f"{other}: holds no cells; give a folder of 'experiment' in --reuse.")
     there = Trainings(experiment.settings, other / "runs")
-    taken = {"cells": 0, "without_evaluation": 0, "begun": 0}
+    taken: Counter[str] = Counter()
     notes = {f"{experiment.key(cell)}.json": cell for cell in experiment.cells()}
     known = [n for n in notes if (other / "cells" / n).is_file()]
     wanted = [n for n in known if not (folder / "cells" / n).exists()]
@@ -70,11 +49,16 @@ def reuse(
         taken[_take(experiment, there, notes[name], note, folder / "cells")] += 1
         if progress is not None:
             progress(done, len(wanted))
-    return Taken(**taken)
+    told = f"{other}: {taken['cells']} cells taken from there"
+    if taken["without_evaluation"]:
+        told += f"; {taken['without_evaluation']} have lost their evaluation and are measured here"
+    if taken["begun"]:
+        told += f"; {taken['begun']} have begun here already and go on here"
+    return f"{told}."
 
 
 def _take(experiment: Trainings, there: Trainings, cell: Cell, note: Path, cells: Path) -> str:
-    """Copy one cell; which of the counts of `Taken` it is."""
+    """Copy one cell, or say why not."""
     remedy = "give a whole folder in --reuse, or leave it out"
     content = read_json(note, remedy, keys=("cell", "values", "seconds"))
     if not isinstance(content["values"], dict):
