@@ -1,14 +1,21 @@
-"""Draw README.md's pictures: what a model sees, why negatives are false, what was found, a report.
+"""Draw the pictures of README.md and the pages: maps, plots, the report and the viewer.
 
-    python scripts/front_page.py runs/demo          # behind `make demo`; into docs/images
+    python scripts/front_page.py runs/demo                   # behind `make demo`; into docs/images
+    python scripts/front_page.py runs/demo --only viewer     # one of them
 
-The radiographs are the phantom's; the last plot is of docs/studies/positives.parquet.
+The radiographs are the phantom's; the plot of differences is of docs/studies/positives.parquet.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,29 +118,87 @@ def draw_differences(axes: Any) -> None:
     axes.legend(frameon=False, loc="lower right")
 
 
-def photograph_report(run: Path, out: Path) -> None:
-    """The head of the run's report, as the system's Chromium shows it."""
+def draw_grounding(run: Path, figure: Any) -> None:
+    """Four maps whose peak lies in a true box, and four whose peak does not: as the report has."""
+    import io
+    from base64 import b64decode
+
     from PIL import Image
+
+    from medclip_debias.reporting.report import opening_pictures
+    from medclip_debias.reporting.run_files import read_heatmaps
+
+    groups = opening_pictures(read_heatmaps(run / "heatmaps")["items"])
+    for part, (title, shown) in zip(figure.subfigures(2, 1), groups, strict=True):
+        part.suptitle(title.split(" (")[0], fontsize=10, weight="bold", x=0.01, ha="left")
+        for panel, item in zip(part.subplots(1, 4), shown, strict=True):
+            with Image.open(io.BytesIO(b64decode(item["picture"].split(",", 1)[1]))) as picture:
+                panel.imshow(picture.convert("RGB"))
+            text = item["text"]
+            panel.set_title(text if len(text) <= 44 else f"{text[:43]}…", fontsize=8)
+            panel.set_axis_off()
+
+
+@contextmanager
+def browser_page(width: int, height: int) -> Iterator[Any]:
+    """A page of the system's Chromium, as the tests of the viewer open one."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as started:
         browser = started.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
-        page = browser.new_page(viewport={"width": 1180, "height": 900})
+        yield browser.new_page(viewport={"width": width, "height": height})
+        browser.close()
+
+
+def photograph_report(run: Path, out: Path) -> None:
+    """The head of the run's report."""
+    with browser_page(1180, 900) as page:
         page.goto((run / "report.html").resolve().as_uri())
         page.screenshot(path=out)
-        browser.close()
-    with Image.open(out) as picture:  # 256 colours are enough, and a third of the bytes
-        small = picture.convert("RGB").quantize(256)
-    small.save(out, optimize=True)
+    make_small(out)
+
+
+def photograph_viewer(run: Path, out: Path) -> None:
+    """The viewer on a held-out radiograph of the phantom, with the map of a sentence."""
+    images = run / "phantom" / "files" / "p19"
+    command = [sys.executable, "-m", "medclip_debias", "view", f"{run / 'model'}", "--port", "0"]
+    command += ["--images", f"{images}", "--device", "cpu", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            address = json.loads(server.stdout.readline())["address"]
+            with browser_page(1180, 900) as page:
+                page.goto(address)
+                page.wait_for_selector("#findings-lists button", timeout=60_000)
+                page.fill("#sentence", "The heart is enlarged.")
+                page.click("#add button")
+                page.wait_for_selector("#list li", timeout=60_000)
+                page.wait_for_timeout(1000)
+                page.screenshot(path=out)
+        finally:
+            server.send_signal(signal.SIGINT)
+    make_small(out)
+
+
+def make_small(path: Path) -> None:
+    """Write a picture anew with 256 colours: a third of the bytes."""
+    from PIL import Image
+
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
+    small.save(path, optimize=True)
 
 
 def main() -> None:
     """Write the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="folder of a finished demo")
-    run = parser.parse_args().run
+    names = ("example", "grounding", "false_negatives", "differences", "report", "viewer")
+    parser.add_argument("--only", choices=names, action="append", help="one of the pictures")
+    arguments = parser.parse_args()
+    run, wanted = arguments.run, arguments.only or names
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -141,17 +206,26 @@ def main() -> None:
 
     mpl.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
     IMAGES.mkdir(exist_ok=True)
-    figure = plt.figure(figsize=(12, 3.1), layout="constrained")
-    draw_example(run, figure)
-    figure.savefig(IMAGES / "example.png", dpi=90)
+    for name, draw_all, height in (
+        ("example", draw_example, 3.1),
+        ("grounding", draw_grounding, 4.2),
+    ):
+        if name in wanted:
+            figure = plt.figure(figsize=(12, height), layout="constrained")
+            draw_all(run, figure)
+            figure.savefig(IMAGES / f"{name}.png", dpi=90)
+            make_small(IMAGES / f"{name}.png")
     for name, draw, height in (
         ("false_negatives", lambda axes: draw_false_negatives(run, axes), 3.2),
         ("differences", draw_differences, 2.9),
     ):
-        figure, axes = plt.subplots(figsize=(7.5, height), layout="constrained")
-        draw(axes)
-        figure.savefig(IMAGES / f"{name}.png", dpi=90)
-    photograph_report(run, IMAGES / "report.png")
+        if name in wanted:
+            figure, axes = plt.subplots(figsize=(7.5, height), layout="constrained")
+            draw(axes)
+            figure.savefig(IMAGES / f"{name}.png", dpi=90)
+    for name, photograph in (("report", photograph_report), ("viewer", photograph_viewer)):
+        if name in wanted:
+            photograph(run, IMAGES / f"{name}.png")
 
 
 if __name__ == "__main__":

@@ -74,7 +74,10 @@ def model_faults(folder: Path, results: list[Result]) -> Iterator[str]:
         elif entry.is_dir():
             yield from _result_faults(entry, model, results)
         elif entry.name != MODEL:
-            yield f"{entry}: is none of a model's files ({MODEL} and a folder a card); remove it."
+            yield (
+                f"{entry}: is not a file of a model's results ({MODEL} and a folder a card);"
+                " remove it."
+            )
     if len(results) == before and not any(path.is_dir() for path in folder.iterdir()):
         yield f"{folder}: holds no result; a folder a card, as 'bench' writes them."
 
@@ -89,7 +92,7 @@ def _result_faults(folder: Path, model: ModelRecord | None, results: list[Result
             yield link_fault(entry)
         elif place not in {RECORD, RESULTS, FOLDER, *names}:
             yield (
-                f"{entry}: is none of a result's files ({RECORD}, {RESULTS}, {FOLDER}/); remove it."
+                f"{entry}: is not a file of a result ({RECORD}, {RESULTS}, {FOLDER}/); remove it."
             )
     if linked:
         return

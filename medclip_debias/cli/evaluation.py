@@ -47,8 +47,8 @@ def say_if_training(*folders: Path) -> None:
         holder = holder_of(folder)
         if holder is not None:
             note(
-                f"{folder}: a run trains here right now ({holder}); what is read is what lies "
-                "there at this moment, so give this command again when the run has ended."
+                f"{folder}: a run is training here ({holder}); this "
+                "command reads its present files, so repeat it when the run has finished."
             )
 
 

@@ -162,7 +162,7 @@ def ground(
     if result["maps"]:
         note(result["maps"])
     for entry in result["rejected"]:
-        note(f"left out: {entry['reason']}")
+        note(f"skipped: {entry['reason']}")
     for line in result["boxes_left_aside"]:
         note(line)
     for reason, count in (result["delivered"] or {}).get("left_out", {}).items():

@@ -155,7 +155,7 @@ def train(
         gave_up = result.steps < chosen.train.steps
         needs = "a larger train.patience" if gave_up else f"train.steps above {result.steps}"
         more = f"; to continue it, give {needs}" if longer else ""
-        note(f"{chosen.out}: this run is finished, and its model is left as it is{more}.")
+        note(f"{chosen.out}: this run has finished; its model was not changed{more}.")
     figures = {
         "steps": result.steps,
         "resumed_at": result.resumed_at,

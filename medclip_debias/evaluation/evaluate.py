@@ -412,7 +412,7 @@ def _notes(data: PreparedSet, split: str, options: EvaluationOptions) -> list[st
     aside = int((judged & ~data.frontal).sum())
     if aside and options.views == "frontal":
         notes.append(
-            f"{aside} of {int(judged.sum())} images are not frontal and were left aside (the"
+            f"{aside} of {int(judged.sum())} images are not frontal and were skipped (the"
             " option views: all judges them)."
         )
     return notes

@@ -55,7 +55,7 @@ def decide(
         try:
             target, _ = fitted.chosen_prevalence(name, asked, scores)
         except Unfit as reason:
-            warn(f"'{name}' is left out: {reason}.")
+            warn(f"skipped '{name}': {reason}.")
             continue
         sets = fitted.sets(scores, level, calibration.conformal, target)
         probability = sigmoid(fitted.logits(scores, target))

@@ -123,7 +123,7 @@ class ReferenceBoxes:
             counts["outside"] += fitted.outside
         counts["elsewhere"] = self.elsewhere
         parts = [f"{counts[name]} {words}" for name, words in _SAID.items() if counts[name]]
-        return [f"reference boxes left aside: {'; '.join(parts)}."] if parts else []
+        return [f"reference boxes skipped: {'; '.join(parts)}."] if parts else []
 
 
 def _key(image: Path) -> str:

@@ -367,7 +367,7 @@ def _inputs(folder: Path) -> tuple[Preprocessing, int]:
         found = own.get("preprocessing") if isinstance(own, dict) else None
         longest = content.get("max_tokens")
         if not isinstance(found, dict) or not isinstance(longest, int):
-            raise UserError(f"{path}: is none of this project's processors.")
+            raise UserError(f"{path}: is not a processor of this project.")
         return validate(Preprocessing, found, str(path)), longest
     preprocessing = expected_images(folder)
     if (folder / "peer.yaml").is_file():

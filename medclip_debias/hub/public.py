@@ -32,7 +32,7 @@ def public_config(folder: Path) -> dict[str, Any]:
         )
     content = read_model_json(folder / "config.json")
     if "architecture" not in content or "preprocessing" not in content:
-        raise UserError(f"{folder}: is no model folder of this project; give RUN/model.")
+        raise UserError(f"{folder}: is not a model folder of this project; give RUN/model.")
     provenance = content.get("provenance") or {}
     if not isinstance(provenance, Mapping):
         raise UserError(f"{folder}/config.json: the field 'provenance' is not a JSON object.")

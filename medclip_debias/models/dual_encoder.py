@@ -297,7 +297,7 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         folder = Path(folder)
         for name in ("config.json", "model.safetensors", "tokenizer.json"):
             if not (folder / name).is_file():
-                raise UserError(f"{folder}: is no model folder, it holds no {name}.")
+                raise UserError(f"{folder}: is not a model folder: {name} is missing.")
         config = read_model_json(folder / "config.json")
         if config.get("format") != FORMAT:
             raise UserError(
@@ -393,10 +393,7 @@ def _check_fields(config: Mapping[str, Any], where: str) -> None:
     """Refuse a ``config.json`` with fields that `DualEncoder.save` does not write."""
     for name, value in config.items():
         if name not in FIELDS:
-            raise UserError(
-                f"{where}: the field '{name}' is none of a model folder; known: "
-                f"{', '.join(FIELDS)}."
-            )
+            raise UserError(f"{where}: unknown field '{name}'; known fields: {', '.join(FIELDS)}.")
         if name in ("format", "medclip_debias"):
             continue
         if name == "model_type":

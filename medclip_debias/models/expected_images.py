@@ -28,7 +28,7 @@ def expected_images(folder: Path) -> Preprocessing:
         inside = folder / "model"
         hint = f"; {inside} is one" if (inside / "config.json").is_file() else ""
         raise UserError(
-            f"{folder}: is no model folder, it holds neither config.json nor peer.yaml{hint}."
+            f"{folder}: is not a model folder: it has no config.json or peer.yaml{hint}."
         )
     content = read_json(own, "copy the model folder again", limit=_LARGEST)
     if "preprocessing" not in content:

@@ -33,7 +33,7 @@ def read_run(run: Path) -> dict[str, Any]:
     settings, results = run / "settings.yaml", run / "results.json"
     if not settings.is_file() and not results.is_file():
         raise UserError(
-            f"{run}: is no run folder (it holds neither settings.yaml nor results.json); give the "
+            f"{run}: is not a run folder (no settings.yaml or results.json); give the "
             "folder that 'train' or 'evaluate' wrote."
         )
     for path in (settings, results, run / "metrics.csv", run / "validation.csv"):
@@ -77,7 +77,7 @@ def read_metrics(path: Path) -> dict[str, list[float | None]]:
             "report is written without curves."
         ) from error
     if text and not text.endswith("\n"):
-        _warn(f"{path}: its last row is cut off and left aside.")
+        _warn(f"{path}: its last row is incomplete and was skipped.")
         rows = rows[:-1]
     if not rows:
         _warn(f"{path}: holds no rows, so the report has no curves.")

@@ -65,10 +65,10 @@ class Pace:
 
 
 def what_trains(counts: Mapping[str, Mapping[str, int]]) -> str:
-    """One sentence: ``training 1,234 of 5,678 numbers of the image encoder, ...``."""
+    """One sentence: ``trainable parameters: 1,234 of 5,678 in the image encoder, ...``."""
     names = {"image": "the image encoder", "text": "the text encoder", "heads": "the rest"}
     parts = []
     for part, count in counts.items():
         trained, frozen = count["trained"], count["frozen"]
-        parts.append(f"{trained:,} of {trained + frozen:,} numbers of {names[part]}")
-    return f"training {', '.join(parts)}"
+        parts.append(f"{trained:,} of {trained + frozen:,} in {names[part]}")
+    return f"trainable parameters: {', '.join(parts)}"

@@ -287,7 +287,7 @@ def _restore(
         return 0
     path = folder / name
     saved = newest[1] if newest else load_checkpoint(path)
-    sentence = f"{path}: is no checkpoint of such a run; give another 'out', or --fresh"
+    sentence = f"{path}: does not fit these settings; give another 'out', or --fresh"
     with explained(sentence, KeyError, TypeError, ValueError, AttributeError):
         trainer.restore(saved, str(path))
         state.best.restore(saved["best"])

@@ -94,7 +94,7 @@ def test_frontal_images_are_judged_and_the_others_counted(mixed, small_model, sc
     aside = int((held & lateral(mixed)).sum())
     assert found.details("grounding")["other_views"] == 2 * aside  # two phrases an image
     assert found["notes"] == [
-        f"{aside} of {held.sum()} images are not frontal and were left aside (the option views: "
+        f"{aside} of {held.sum()} images are not frontal and were skipped (the option views: "
         "all judges them)."
     ]
 

@@ -275,7 +275,7 @@ def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(UserError, match="there is no such folder"):
         write_report(tmp_path / "absent")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="is no run folder"):
+    with pytest.raises(UserError, match="is not a run folder"):
         write_report(tmp_path / "empty")
     run = write_run(tmp_path / "run")
     (run / "results.json").write_text("{")
@@ -310,7 +310,7 @@ def test_figures_are_written_as_people_read_them():
 @pytest.mark.parametrize(
     ("name", "damage", "sentence"),
     [
-        ("metrics.csv", lambda text: text[:-5], "its last row is cut off and left aside"),
+        ("metrics.csv", lambda text: text[:-5], "its last row is incomplete and was skipped"),
         ("metrics.csv", lambda text: "", "holds no rows, so the report has no curves"),
         ("settings.yaml", lambda text: "", "is not whole; the report shows what is there"),
     ],

@@ -172,4 +172,4 @@ def test_the_verb_says_that_a_run_is_finished(config, capsys):
     assert command(["train", path]) == 0
     assert "is finished" not in capsys.readouterr().err
     assert command(["train", path]) == 0
-    assert "is finished, and its model is left as it is" in capsys.readouterr().err
+    assert "has finished; its model was not changed" in capsys.readouterr().err

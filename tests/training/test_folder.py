@@ -165,9 +165,9 @@ def test_the_verbs_that_write_beside_a_run_say_that_it_trains(run, training, cap
     model = str(settings.out / "model")
     command(["evaluate", model, str(settings.prepared), "--out", str(tmp_path / "e")])
     said = capsys.readouterr().err
-    assert said.count(f"{settings.out}: a run trains here right now (process ") == 1
+    assert said.count(f"{settings.out}: a run is training here (process ") == 1
     command(["report", str(settings.out)])
-    assert "a run trains here right now" in capsys.readouterr().err
+    assert "a run is training here" in capsys.readouterr().err
     command(["report", str(tmp_path)])
     assert "a run trains here" not in capsys.readouterr().err
 

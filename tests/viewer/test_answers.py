@@ -359,7 +359,7 @@ def test_maps_by_another_method_stand_beside_those_by_similarity(model_folder, i
         beside=model_folder,
         methods=["similarity", "occlusion"],
     )
-    assert [one.model.map_kind for one in opened.models] == ["cosine", "occlusion"]
+    assert [one.model.outputs.map_kind for one in opened.models] == ["cosine", "occlusion"]
     image = opened.choose(opened.names[0])
     plain, covered = opened.look(image, "Left lung.")
     described = opened.opened(image)

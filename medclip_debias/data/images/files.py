@@ -75,12 +75,12 @@ def check_visible(path: Path, image: Radiograph) -> None:
         UserError: padding alone, values that are no numbers, or a single grey value.
     """
     if not image.counts.any():
-        raise UserError(f"{path}: holds padding alone, so nothing can be seen on it.")
+        raise UserError(f"{path}: contains only padding.")
     low, high = image.range
     if not math.isfinite(high - low):
         raise UserError(f"{path}: holds values that are not numbers; export the image again.")
     if low == high:
-        raise UserError(f"{path}: holds a single grey value, so nothing can be seen on it.")
+        raise UserError(f"{path}: all its pixels have a single grey value.")
 
 
 def read_image(path: Path | str, window: WindowPolicy = "first") -> NDArray[np.float32]:

@@ -197,7 +197,7 @@ class ReportTable:
         said = self.mended.said(self.path)
         again = self.rows - len(self.reports)
         if again:
-            said.append(f"{self.path}: {again} rows repeat a row above and are left aside.")
+            said.append(f"{self.path}: {again} rows repeat an earlier row and are skipped.")
         if self.blank_cells:
             said.append(
                 f"{self.path}: {self.blank_cells} cells are a program's word for blank ('nan',"

@@ -216,7 +216,7 @@ class OpeniSource(ArchiveSource):
                     " choose a policy for blank views."
                 )
         elif self.text_only:
-            said.append("Text alone: images are left aside.")
+            said.append("Text only: images are skipped.")
         else:
             packed = [name for name in _PACKED if is_file(self.root / name)]
             how = f"unpack {packed[0]}" if packed else f"unpack {_PACKED[0]} beside the reports"

@@ -149,7 +149,7 @@ class TestRaster:
     @pytest.mark.parametrize("value", [0, 17])
     def test_a_single_grey_value_is_refused(self, tmp_path, value):
         path = png(tmp_path / "a.png", np.full((19, 19), value, np.uint8))
-        with pytest.raises(UserError, match=r"a\.png: holds a single grey value"):
+        with pytest.raises(UserError, match=r"a\.png: all its pixels have a single grey value"):
             read_image(path)
 
 
