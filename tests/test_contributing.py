@@ -26,7 +26,7 @@ def test_every_folder_of_the_package_is_on_the_map():
     there = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
     assert there <= named
     nested = {path.parent.name for path in PACKAGE.rglob("__init__.py")} | there
-    outside = {"configs", "scripts", "studies", "bench", "fuzz", "tests", "docs", "bad_inputs"}
+    outside = {"configs", "scripts", "studies", "bench", "tests", "docs", "bad_inputs"}
     assert named <= nested | outside
 
 

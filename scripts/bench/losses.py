@@ -3,11 +3,8 @@
     python scripts/bench/losses.py memory
     python scripts/bench/losses.py memory --aggregator cross_attention --sizes 128
     python scripts/bench/losses.py objectives
-    python scripts/bench/losses.py step
 
-Writes markdown tables to standard output. Random unit vectors, 225 regions, 128 dimensions;
-``step`` is a whole training step of the image side at 480 px instead. The text side is left out
-there: with it a step is longer, and the part of the loss in it smaller.
+Writes markdown tables to standard output. Random unit vectors, 225 regions, 128 dimensions.
 """
 
 from __future__ import annotations
@@ -24,7 +21,6 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch.utils.checkpoint import checkpoint
 
 from medclip_debias.config import ImageEncoderSettings, SimilaritySettings
 from medclip_debias.losses.batch import ContrastiveBatch
@@ -211,69 +207,6 @@ def encoder(images: int, repeats: int) -> None:
     print(f"\nImage encoder (resnet18, {INPUT} px): {each * 1e3:.0f} ms an image\n")
 
 
-def real_steps(batch: int, micro: int, repeats: int) -> None:
-    """Whole training steps of encoder, projection, similarity and each loss, in turn.
-
-    The part of the loss is measured inside the step: its forward pass, and its backward pass up
-    to the gradient of the similarities. A difference of two whole steps says less, since steps
-    differ by more than a loss costs.
-
-    Args:
-        batch: images of a step.
-        micro: images encoded at once; fewer than ``batch`` save memory and encode twice.
-        repeats: steps of each loss.
-    """
-    model = build_image_encoder(ImageEncoderSettings())
-    project = torch.nn.Linear(model.width, DIM)
-    similarity = Similarity(SimilaritySettings(), DIM)
-    pixels, given = torch.randn(batch, 1, INPUT, INPUT), fields(batch)
-    sentences = vectors(batch)[1]
-
-    def encode(part: torch.Tensor) -> torch.Tensor:
-        return F.normalize(project(model(part).flatten(2).transpose(1, 2)), dim=-1)
-
-    def regions() -> torch.Tensor:
-        if micro >= batch:
-            return encode(pixels)
-        parts = (checkpoint(encode, part, use_reentrant=False) for part in pixels.split(micro))
-        return torch.cat(list(parts))
-
-    def step(objective: Objective | None) -> tuple[float, float]:
-        start = time.perf_counter()
-        scores = similarity(regions(), sentences)
-        scored = time.perf_counter()
-        done: list[float] = []
-        scores.register_hook(lambda _: done.append(time.perf_counter()))
-        if objective is None:
-            loss = scores.mean()
-        else:
-            loss = objective(ContrastiveBatch(scores, similarity.scale, **given)).loss
-        loss.backward()
-        return time.perf_counter() - start, done[0] - scored
-
-    known: dict[str, Objective | None] = {"none (mean of the scores)": None, **dict(contenders())}
-    whole: dict[str, list[float]] = {name: [] for name in known}
-    inside: dict[str, list[float]] = {name: [] for name in known}
-    step(None)  # what a first call allocates once
-    for objective in known.values():
-        if objective is not None:
-            leaf = torch.zeros(batch, batch, requires_grad=True)
-            objective(ContrastiveBatch(leaf, similarity.scale, **given)).loss.backward()
-    for _ in range(repeats):
-        for name, objective in known.items():
-            total, own = step(objective)
-            whole[name].append(total)
-            inside[name].append(own)
-    bare = statistics.median(whole["none (mean of the scores)"])
-    print(f"\nOne step of {batch} images at {INPUT} px, {micro} encoded at once\n")
-    print("| objective | step, s | against no loss | loss inside the step, ms | part of it |")
-    print("| --- | --- | --- | --- | --- |")
-    for name in known:
-        total, own = statistics.median(whole[name]), statistics.median(inside[name])
-        row = (f"{total:.2f}", f"{total / bare:.3f}", f"{own * 1e3:.2f}", f"{own / total:.5f}")
-        print(f"| {name} | " + " | ".join(row) + " |", flush=True)
-
-
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -287,10 +220,6 @@ def main() -> None:
     verb = verbs.add_parser("objectives")
     verb.add_argument("--sizes", type=int, nargs="+", default=[64, 256])
     verb.add_argument("--repeats", type=int, default=15)
-    verb = verbs.add_parser("step")
-    verb.add_argument("--batch", type=int, default=64)
-    verb.add_argument("--micro", type=int, default=64)
-    verb.add_argument("--repeats", type=int, default=3)
     verb = verbs.add_parser("case")
     verb.add_argument("batch", type=int)
     verb.add_argument("form", choices=FORMS)
@@ -302,8 +231,6 @@ def main() -> None:
         one_case(given.batch, given.form, given.repeats, given.aggregator)
     elif given.verb == "memory":
         memory(given.sizes, given.rounds, given.repeats, given.aggregator)
-    elif given.verb == "step":
-        real_steps(given.batch, given.micro, given.repeats)
     else:
         encoder(4, 3)
         for batch in given.sizes:

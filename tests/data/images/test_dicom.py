@@ -1,7 +1,6 @@
 """DICOM: what stored values mean, the compressed forms, and what is refused in which words."""
 
 import io
-import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -29,6 +28,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
+from lossless_jpeg import lossless_jpeg
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.images import (
     elements,
@@ -40,8 +40,6 @@ from medclip_debias.data.images.dicom import codestream_size
 from medclip_debias.data.images.headers import view_position
 from medclip_debias.errors import UserError
 
-FUZZ = Path(__file__).parents[3] / "scripts" / "fuzz"
-lossless_jpeg = runpy.run_path(str(FUZZ / "lossless_jpeg.py"))["lossless_jpeg"]
 RAMP = np.arange(60)[:, None] * 7 + np.arange(50)[None, :] * 3
 
 

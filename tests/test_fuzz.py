@@ -1,0 +1,297 @@
+"""Random damage to DICOM files and reports: read or refused in a sentence, never anything else.
+
+Every input is a function of its number, which hypothesis draws (and prints, if it fails): small
+valid DICOM files of every form that the reader takes, a few bytes of which are changed, cut,
+doubled, or replaced by another file's; reports changed in up to eight places. For more of them than
+a run of all tests has time for: ``FUZZ=100000 pytest tests/test_fuzz.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from lossless_jpeg import lossless_jpeg
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.images import prepare_image, read_radiograph
+from medclip_debias.data.images.headers import view_position
+from medclip_debias.data.text.languages import language
+from medclip_debias.data.text.reports import (
+    ReportSettings,
+    report_sentences_counted,
+    sections_counted,
+    words_in,
+)
+from medclip_debias.data.text.sentences import DROPPED
+from medclip_debias.errors import UserError
+
+many = examples(max_examples=int(os.environ.get("FUZZ", "150")), deadline=10_000, derandomize=True)
+INTERESTING = (b"\0\0", b"\xff\xff", b"\0\0\0\0", b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"-1")
+
+
+def seeds() -> list[bytes]:
+    """Small valid files of every form that the reader takes."""
+    from PIL import Image
+    from pydicom import dcmread, dcmwrite
+    from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
+    from pydicom.encaps import encapsulate
+    from pydicom.uid import UID
+
+    def made(dtype: str, syntax: str = "1.2.840.10008.1.2.1", **elements: Any) -> bytes:
+        array = (np.arange(40)[:, None] * 4 + np.arange(36) * 2).astype(dtype)
+        meta = FileMetaDataset()
+        meta.MediaStorageSOPClassUID = UID("1.2.840.10008.5.1.4.1.1.1.1")
+        meta.MediaStorageSOPInstanceUID = UID("2.25.1")
+        meta.TransferSyntaxUID = UID("1.2.840.10008.1.2.1")
+        dataset = FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
+        dataset.SOPClassUID = meta.MediaStorageSOPClassUID
+        dataset.SOPInstanceUID = meta.MediaStorageSOPInstanceUID
+        dataset.Rows, dataset.Columns = array.shape
+        dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME1"
+        bits = 8 * array.dtype.itemsize
+        dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = bits, bits, bits - 1
+        dataset.PixelRepresentation = int(array.dtype.kind == "i")
+        dataset.PixelData = array.tobytes()
+        for name, value in elements.items():
+            setattr(dataset, name, value)
+        stream = io.BytesIO()
+        big = syntax.endswith(".2.2")
+        if syntax.endswith(("1.2.1", "1.2.1.99")) or big:
+            meta.TransferSyntaxUID = UID(syntax)
+            dataset.PixelData = array.byteswap().tobytes() if big else array.tobytes()
+        elif syntax.endswith(".70"):
+            meta.TransferSyntaxUID = UID(syntax)
+            dataset.PixelData = encapsulate([lossless_jpeg(array, bits)])
+            dataset["PixelData"].is_undefined_length = True
+        elif syntax.endswith((".50", ".51")):
+            picture = io.BytesIO()
+            Image.fromarray(array).save(picture, "JPEG")
+            meta.TransferSyntaxUID = UID(syntax)
+            dataset.PixelData = encapsulate([picture.getvalue()])
+            dataset["PixelData"].is_undefined_length = True
+        else:
+            dataset.compress(syntax, generate_instance_uid=False)
+        dcmwrite(stream, dataset, little_endian=not big, implicit_vr=False)
+        assert dcmread(io.BytesIO(stream.getvalue())).Rows == 40
+        return stream.getvalue()
+
+    item = Dataset()
+    item.LUTDescriptor, item.LUTData = [256, 0, 16], np.arange(256, dtype="<u2").tobytes()
+    windows = {"WindowCenter": ["90", "200"], "WindowWidth": ["150", "30"]}
+    rescale = {"RescaleSlope": "2.5", "RescaleIntercept": "-100"}
+    encoded = [f"1.2.840.10008.1.2.{end}" for end in ("5", "4.50", "4.80", "4.90")]
+    whole = [
+        made("u2", **windows, **rescale),
+        made("i2", **windows, VOILUTFunction="SIGMOID"),
+        made("u1", VOILUTSequence=[item]),
+        made("u2", ModalityLUTSequence=[item]),
+        made("u2", BitsStored=12, HighBit=15, Modality="DX", **windows),
+        made("i2", encoded[0], BitsStored=10, HighBit=12),
+        made("i2", PixelPaddingValue=-3, PixelPaddingRangeLimit=40, **rescale),
+        made("u2", encoded[2], PixelPaddingValue=100, Modality="CR"),
+        made("u2", "1.2.840.10008.1.2.2", **rescale),
+        made("u2", "1.2.840.10008.1.2.1.99", **windows),
+        *(made("u1", syntax, **windows) for syntax in encoded),
+        made("u2", encoded[0]),
+        made("u2", encoded[2]),
+        made("i2", encoded[3]),
+        made("u2", "1.2.840.10008.1.2.4.70"),
+        made("u1", "1.2.840.10008.1.2.4.70"),
+    ]
+    meta_only = [content[132:] for content in whole]
+    return [*whole, meta_only[0], meta_only[5], *map(without_meta, (whole[0], whole[2]))]
+
+
+def without_meta(content: bytes) -> bytes:
+    """The elements of a DICOM file alone, as implicit VR: no preamble, no meta header."""
+    from pydicom import dcmread, dcmwrite
+
+    dataset, stream = dcmread(io.BytesIO(content)), io.BytesIO()
+    del dataset.file_meta
+    dataset.preamble = None
+    dcmwrite(stream, dataset, implicit_vr=True, little_endian=True)
+    return stream.getvalue()
+
+
+def mutated(number: int, files: list[bytes]) -> bytes:
+    """Input ``number``: one to six changes of one of ``files``, behind its preamble."""
+    rng = np.random.default_rng([7, number])
+    data = bytearray(files[number % len(files)])
+    first = 132 if data[128:132] == b"DICM" else 4
+    for _ in range(rng.integers(1, 7)):
+        place = int(rng.integers(first, max(first + 1, len(data))))
+        length = int(rng.integers(1, 33))
+        match int(rng.integers(7)):
+            case 0:
+                data[place : place + 1] = bytes([int(rng.integers(256))])
+            case 1 if place < len(data):
+                data[place] ^= 1 << int(rng.integers(8))
+            case 2:
+                del data[place : place + length]
+            case 3:
+                data[place:place] = data[place : place + length]
+            case 4:
+                chosen = INTERESTING[int(rng.integers(len(INTERESTING)))]
+                data[place : place + len(chosen)] = chosen
+            case 5:
+                other = files[int(rng.integers(len(files)))]
+                start = int(rng.integers(132, len(other)))
+                data[place : place + length] = other[start : start + length]
+            case _ if rng.random() < 0.3:
+                del data[place:]
+    return bytes(data)
+
+
+@pytest.fixture(scope="module")
+def files() -> list[bytes]:
+    """The valid files."""
+    return seeds()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where an input is written."""
+    return tmp_path_factory.mktemp("fuzz") / "input.dcm"
+
+
+@pytest.mark.filterwarnings("ignore")
+@many
+@given(number=st.integers(0, 2**32 - 1))
+def test_a_damaged_dicom_file_is_read_or_refused(files, place, number):
+    place.write_bytes(mutated(number, files))
+    with contextlib.suppress(UserError):
+        view_position(place)
+        prepare_image(read_radiograph(place), PrepareSettings(size=32))
+
+
+# --------------------------------------------------------------------------------- reports
+
+TOKENS = (
+    *("\n", "\r\n", "\r", "\n \n", "\t", " ", ":", ": ", ".", "\u2028", "\x0b", "\x00", "\ufeff"),
+    *("Hallazgos: ", "\n IMPRESIÓN:", "Conclusión : ", " izq. ", "Größe", " œdème", " . "),
+    *("FINDINGS:", "\n FINDINGS:\n", "Impression: ", "IMPRESSION", "\n WET READ: 9:11 PM\n"),
+    *("\n FINAL ADDENDUM\n", "COMPARISON", "findings:", "CHEST, TWO VIEWS (PA/LAT):", "LUNGS:"),
+    *("\n PORTABLE CHEST, 10:30 A.M.: ", ". Comparison: ", " TECHNIQUE: ", "\n ETT: ", "\n XYZ: "),
+    *("\n\n PORTABLE CHEST\n\n", ". PA VIEW: ", "\nDictated by: J. Roe, M.D.\n", "Signed by Dr. "),
+    *(
+        "FINAL REPORT",
+        "_" * 78,
+        "___",
+        "XXXX",
+        "1. ",
+        "\n2) ",
+        "(3) ",
+        "- ",
+        "\u2022 ",
+        "Dr. ",
+        "1.5",
+    ),
+    *(
+        " cm. ",
+        " approx. ",
+        " pt. ",
+        "Bilat. ",
+        "No. of ",
+        " ? ",
+        "normal.The",
+        " R.U.L. ",
+        "3 p.m. ",
+    ),
+    *("\u222f", "\u2668", "\u0130", "\u00df", "\ud83d\ude00", "\u0301", "\u202e", "\\", "(?:", "["),
+)
+SETTINGS = (
+    ReportSettings(language="en"),
+    ReportSettings(sections=("impression", "wet_read", "addendum"), order="settings"),
+    ReportSettings(sections=("findings",), fallback=(), min_words=3, max_words=20),
+    ReportSettings(drop_repeated=True),
+    ReportSettings(language="es"),
+)
+DEIDENTIFIED = re.compile(r"_+|\bX{3,}\b")
+
+
+@pytest.fixture(scope="module")
+def reports(phantom_tree: Path) -> list[str]:
+    """The phantom's reports."""
+    return sorted({path.read_text() for path in phantom_tree.rglob("s*.txt")})
+
+
+@many
+@given(number=st.integers(0, 2**32 - 1))
+def test_no_damage_to_a_report_breaks_a_promise_of_its_sentences(reports, number):
+    text = mutate(random.Random(number), reports)
+    assert check(text, SETTINGS[number % len(SETTINGS)]) == ""
+
+
+def mutate(source: random.Random, seeds: list[str]) -> str:
+    """Return a report changed in up to eight places, or two of them spliced."""
+    text = source.choice(seeds)
+    if source.random() < 0.2:
+        other = source.choice(seeds)
+        text = text[: source.randint(0, len(text))] + other[source.randint(0, len(other)) :]
+    for _ in range(source.randint(1, 8)):
+        start = source.randint(0, len(text))
+        end = min(len(text), start + int(source.expovariate(1 / 12)))
+        text = text[:start] + _replacement(source, text[start:end]) + text[end:]
+    return text
+
+
+def _replacement(source: random.Random, piece: str) -> str:
+    choices = (
+        lambda: source.choice(TOKENS),
+        lambda: source.choice(TOKENS) * source.randint(2, 40),
+        lambda: "",
+        lambda: piece * source.randint(2, 4),
+        lambda: piece.swapcase(),
+        lambda: piece[::-1],
+        lambda: chr(source.randint(0, source.choice((0x2FF, 0xFFFF)))),
+        lambda: piece.replace(" ", source.choice(("\n", "", "\n ", "\u00a0", "  "))),
+    )
+    return source.choice(choices)()
+
+
+def check(text: str, settings: ReportSettings) -> str:
+    """Return the promise that this input breaks, or ``""``."""
+    spoken = "en" if settings.language == "auto" else settings.language
+    cut = report_sentences_counted(text, settings)
+    if cut.language != spoken:
+        return "another language than the one given"
+    named = (*settings.sections, *settings.fallback)
+    found = sections_counted(text, named, language(spoken)).found
+    if not all(name and piece and piece == piece.strip() for name, piece in found.items()):
+        return "an empty section"
+    if any(name != name.lower() or " " in name for name in found):
+        return "a name that is not normal"
+    kept, dropped, used, aside, _ = cut
+    if used + aside.total() > words_in(text):
+        return "words counted twice"
+    if any(name == name.upper() or len(name) > 30 for name in aside):
+        return "a heading of the report among the counts"
+    if set(dropped) - set(DROPPED) or min(dropped.values(), default=1) < 1:
+        return "an unknown count"
+    for name, sentence in kept:
+        if name not in found or sentence != " ".join(sentence.split()):
+            return "a sentence that is not clean"
+        if not any(c.isalpha() for c in DEIDENTIFIED.sub("", sentence)):
+            return "a sentence without a word"
+    if settings in (SETTINGS[0], *SETTINGS[-4:]) and not dropped["signature"]:
+        wanted = [n for n in found if n in settings.sections]
+        wanted = wanted or [n for n in settings.fallback if n in found][:1]
+        whole = " ".join(found[name] for name in wanted)
+        if _letters(whole) != _letters(" ".join(sentence for _, sentence in kept)):
+            return "lost letters"
+    return ""
+
+
+def _letters(text: str) -> list[str]:
+    return [c for c in DEIDENTIFIED.sub(" ", text) if c.isalpha()]
