@@ -153,10 +153,17 @@ def mutated(number: int, files: list[bytes]) -> bytes:
     return bytes(data)
 
 
+class Seeds(list[Any]):
+    """What is damaged; hypothesis shows its number instead of all of it."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} seeds>"
+
+
 @pytest.fixture(scope="module")
-def files() -> list[bytes]:
+def files() -> Seeds:
     """The valid files."""
-    return seeds()
+    return Seeds(seeds())
 
 
 @pytest.fixture(scope="module")
@@ -221,9 +228,9 @@ DEIDENTIFIED = re.compile(r"_+|\bX{3,}\b")
 
 
 @pytest.fixture(scope="module")
-def reports(phantom_tree: Path) -> list[str]:
+def reports(phantom_tree: Path) -> Seeds:
     """The phantom's reports."""
-    return sorted({path.read_text() for path in phantom_tree.rglob("s*.txt")})
+    return Seeds(sorted({path.read_text() for path in phantom_tree.rglob("s*.txt")}))
 
 
 @many
@@ -284,7 +291,7 @@ def check(text: str, settings: ReportSettings) -> str:
             return "a sentence that is not clean"
         if not any(c.isalpha() for c in DEIDENTIFIED.sub("", sentence)):
             return "a sentence without a word"
-    if settings in (SETTINGS[0], *SETTINGS[-4:]) and not dropped["signature"]:
+    if settings in (SETTINGS[0], SETTINGS[-1]) and not dropped["signature"]:
         wanted = [n for n in found if n in settings.sections]
         wanted = wanted or [n for n in settings.fallback if n in found][:1]
         whole = " ".join(found[name] for name in wanted)
