@@ -320,9 +320,9 @@ FAULTS = {
     "other data": (outcome(data_hash="0" * 64), "its 'data_hash' is another"),
     "no results": (lambda root, _: (root / A / "results.json").unlink(), "there is no such file"),
     "extra file": (write(f"{A}/heatmaps/x.png"), "heatmaps"),
-    "extra table": (write(f"{A}/items/reports.parquet"), "not a file of a result's files"),
+    "extra table": (write(f"{A}/items/reports.parquet"), "not a file of a result"),
     "beside": (write("notes.txt"), "does not belong here"),
-    "in the model": (write("a/weights.pt"), "not a file of a model's files"),
+    "in the model": (write("a/weights.pt"), "not a file of a model"),
     "empty": (lambda root, _: (root / "d").mkdir(), "holds no result"),
 }
 

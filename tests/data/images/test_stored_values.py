@@ -194,7 +194,7 @@ class TestPadding:
     def test_a_file_of_padding_alone_is_refused(self, tmp_path, write_dicom):
         array = np.full((20, 20), 7, np.uint16)
         path = write_dicom(tmp_path / "a.dcm", array, PixelPaddingValue=7)
-        with pytest.raises(UserError, match="holds padding alone"):
+        with pytest.raises(UserError, match="contains only padding"):
             read_image(path)
 
     def test_a_value_that_no_pixel_has_changes_nothing(self, tmp_path, write_dicom):
