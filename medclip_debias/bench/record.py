@@ -18,7 +18,7 @@ from medclip_debias.config import Settings, validate
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.archives import trained_on
 from medclip_debias.files import read_json, write_json
-from medclip_debias.models.expected_images import expected_images
+from medclip_debias.models.load import expected_images
 from medclip_debias.models.synthetic import trained_on_synthetic
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from medclip_debias.data.executor import map_pieces
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.files import write_text
-from medclip_debias.models.expected_images import expected_images
 from medclip_debias.models.finite import NotFiniteError
+from medclip_debias.models.load import expected_images
 from medclip_debias.training.lock import holder_of, locked
 
 if TYPE_CHECKING:

@@ -253,7 +253,7 @@ def _show_set(out: Path, prepared: PreparedSet, as_json: bool) -> None:
 
 def _as_expected(model: Path, asked: PrepareSettings, context: typer.Context) -> PrepareSettings:
     """The settings that a model expects; what the user gave beside them must be the same."""
-    from medclip_debias.models.expected_images import expected_images
+    from medclip_debias.models.load import expected_images
 
     wanted = expected_images(model).prepare
     for name in type(wanted).model_fields:

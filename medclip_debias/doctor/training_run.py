@@ -30,7 +30,7 @@ from medclip_debias.language.masked_lm import language_model_hash
 from medclip_debias.losses.debiased import LanguageModelEta
 from medclip_debias.losses.keyword_supervision import KeywordSettings
 from medclip_debias.losses.objective import build_objective, loss_settings
-from medclip_debias.models.starting import start_training
+from medclip_debias.models.start import start_training
 from medclip_debias.training.checkpoint import KEEP, checkpoints
 from medclip_debias.training.lock import holder_of
 from medclip_debias.training.settings import RunSettings

@@ -12,7 +12,7 @@ from medclip_debias.data.prepare import Reading
 from medclip_debias.data.prepare import prepare as run
 from medclip_debias.data.text.reports import ReportSettings
 from medclip_debias.errors import UserError, did_you_mean
-from medclip_debias.models.expected_images import expected_images
+from medclip_debias.models.load import expected_images
 
 if TYPE_CHECKING:
     from medclip_debias.data.prepare.collect import Progress, Say

@@ -33,7 +33,7 @@ from medclip_debias.files import write_json
 from medclip_debias.front.images import ImagesLike, given_images
 from medclip_debias.models.downloaded import model_folder
 from medclip_debias.models.dual_encoder import FIELDS, MODEL_TYPE, DualEncoder
-from medclip_debias.models.expected_images import expected_images
+from medclip_debias.models.load import expected_images
 from medclip_debias.models.sentences import sentence_list
 from medclip_debias.models.text_encoder import SentenceTokenizer, read_model_json
 

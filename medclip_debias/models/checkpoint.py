@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from medclip_debias.errors import UserError
 
@@ -124,3 +128,49 @@ def shape_of(state: Mapping[str, Tensor], name: str, where: str) -> tuple[int, .
             f"{where}: these weights are of another architecture; tensor '{name}' is missing."
         )
     return tuple(state[name].shape)
+
+
+# Of torch.nn.init, and transformers' of the same names in their place: skipped as a whole. A
+# tensor's own normal_ is drawn: torch's trunc_normal_ draws by it until every number lies within
+# its bounds, which numbers that stay never do.
+_SKIPPED = frozenset({"normal_", "uniform_", "kaiming_uniform_"})
+
+
+def _skipped(func: Callable[..., Any]) -> bool:
+    return isinstance(func, FunctionType) and func.__name__ in _SKIPPED
+
+
+class _NothingDrawn(TorchFunctionMode):
+    """Leaves a tensor as it is where it would be filled with random numbers."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        given = kwargs or {}
+        if _skipped(func):
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)
+
+
+@contextmanager
+def uninitialised() -> Iterator[None]:
+    """What is built inside has weights of no meaning where layers would draw them.
+
+    To draw them takes longer than all else that loading a BERT of base size takes
+    (docs/results.md). Every tensor that is not drawn must be loaded afterwards, from a file that is
+    refused where it lacks one (`load_strictly`).
+
+    >>> import torch
+    >>> from torch import nn
+    >>> before = torch.get_rng_state()
+    >>> with uninitialised():
+    ...     layer = nn.Linear(768, 768)
+    >>> torch.equal(torch.get_rng_state(), before)
+    True
+    """
+    with _NothingDrawn():
+        yield

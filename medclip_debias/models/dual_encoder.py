@@ -21,7 +21,7 @@ from medclip_debias.config import (
 )
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_folder, file_hash, write_json
-from medclip_debias.models.checkpoint import load_strictly, read_checkpoint
+from medclip_debias.models.checkpoint import load_strictly, read_checkpoint, uninitialised
 from medclip_debias.models.downloaded import model_folder
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
@@ -39,7 +39,6 @@ from medclip_debias.models.sentences import sentence_list
 from medclip_debias.models.similarity import Similarity
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, read_model_json
 from medclip_debias.models.tower import Head
-from medclip_debias.models.unfilled import unfilled
 
 FORMAT = 1
 MODEL_TYPE = "medclip_debias"
@@ -325,7 +324,7 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
 
         with torch.device("meta"):
             check_room(built(), folder / "model.safetensors", where)
-        with unfilled():
+        with uninitialised():
             model = built()
         path = folder / "model.safetensors"
         state = _of_image(read_checkpoint(path), model.image_encoder.from_file)

@@ -5,10 +5,44 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medclip_debias.models.interface import ImageTextModel
+from medclip_debias.config import Preprocessing, validate
+from medclip_debias.errors import UserError
+from medclip_debias.files import read_json
+from medclip_debias.models.peers.settings import PeerPreprocessing
+from medclip_debias.settings_files import load_yaml
 
 if TYPE_CHECKING:
     import torch
+
+    from medclip_debias.models.interface import ImageTextModel
+
+_LARGEST = 1 << 24  # bytes; a config of a model has some thousands
+
+
+def expected_images(folder: Path) -> Preprocessing:
+    """Read the preprocessing that a model folder (or a peer's) was saved with.
+
+    Raises:
+        UserError: it is no model folder, or its file is damaged.
+    """
+    peer, own = folder / "peer.yaml", folder / "config.json"
+    if peer.is_file():
+        content = load_yaml(peer)
+        part = content.get("preprocessing", {})
+        return validate(PeerPreprocessing, part, str(peer), "preprocessing.")
+    if not own.is_file():
+        inside = folder / "model"
+        hint = f"; {inside} is one" if (inside / "config.json").is_file() else ""
+        raise UserError(
+            f"{folder}: is not a model folder: it has no config.json or peer.yaml{hint}."
+        )
+    content = read_json(own, "copy the model folder again", limit=_LARGEST)
+    if "preprocessing" not in content:
+        raise UserError(
+            f"{own}: does not say how images are prepared, so it is no model of this project; give"
+            " the folder 'model' of a run."
+        )
+    return validate(Preprocessing, content["preprocessing"], str(own), "preprocessing.")
 
 
 def load_model(

@@ -30,7 +30,7 @@ from medclip_debias.losses.debiased import LanguageModelEta, TableEta
 from medclip_debias.losses.evidence import ClaimsSettings
 from medclip_debias.losses.keywords import load_keywords
 from medclip_debias.losses.objective import LossSettings, Objective
-from medclip_debias.models.starting import TrainableModel
+from medclip_debias.models.start import TrainableModel
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, token_mean
 
 

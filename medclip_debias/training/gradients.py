@@ -28,7 +28,7 @@ from medclip_debias.losses.sharded import ShardedBatch, shard_batch, whole_batch
 from medclip_debias.models.batch_norm import StepBatchNorm2d, remembering
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.features import ImageFeatures
-from medclip_debias.models.starting import TrainableModel
+from medclip_debias.models.start import TrainableModel
 from medclip_debias.training.distributed import total
 from medclip_debias.training.feature_cache import FeatureCache
 from medclip_debias.training.fields import BatchFields

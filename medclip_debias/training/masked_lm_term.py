@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from medclip_debias.language.masked_lm import mask_tokens
 from medclip_debias.losses.biovil import MaskedLMSettings
 from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.models.starting import TrainableModel
+from medclip_debias.models.start import TrainableModel
 from medclip_debias.models.text_encoder import load_masked_lm
 
 

@@ -13,7 +13,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.losses.objective import Objective
 from medclip_debias.models.interface import Layered
 from medclip_debias.models.lora import add_adapters
-from medclip_debias.models.starting import TrainableModel
+from medclip_debias.models.start import TrainableModel
 from medclip_debias.training.settings import RateSchedule, TrainSettings
 
 

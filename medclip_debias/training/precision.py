@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from medclip_debias.errors import UserError
-from medclip_debias.models.starting import TrainableModel
+from medclip_debias.models.start import TrainableModel
 from medclip_debias.training.settings import TrainSettings
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}

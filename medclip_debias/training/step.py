@@ -30,7 +30,7 @@ from medclip_debias.models.batch_norm import StepBatchNorm2d, use_step_batch_nor
 from medclip_debias.models.checkpoint import load_strictly
 from medclip_debias.models.device import best_device
 from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.models.starting import Start, TrainableModel, start_training
+from medclip_debias.models.start import Start, TrainableModel, start_training
 from medclip_debias.training.distributed import average_gradients
 from medclip_debias.training.feature_cache import FeatureCache, Features, Progress
 from medclip_debias.training.fields import OF_SENTENCES, BatchFields, RunData, excludes_own_study

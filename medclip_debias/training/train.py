@@ -23,7 +23,7 @@ from medclip_debias.data.verify import check_sample
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import write_json
 from medclip_debias.models.checkpoint import load_strictly
-from medclip_debias.models.starting import TrainableModel
+from medclip_debias.models.start import TrainableModel
 from medclip_debias.training.checkpoint import (
     best_path,
     checkpoints,

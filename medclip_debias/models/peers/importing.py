@@ -13,7 +13,7 @@ from torch import Tensor
 from medclip_debias.config import PrepareSettings, validate
 from medclip_debias.errors import UserError, did_you_mean, explained
 from medclip_debias.files import file_hash, read_bytes
-from medclip_debias.models.checkpoint import load_strictly, read_checkpoint
+from medclip_debias.models.checkpoint import load_strictly, read_checkpoint, uninitialised
 from medclip_debias.models.image_encoder import weight_file
 from medclip_debias.models.peers.checkpoints import read_published
 from medclip_debias.models.peers.families import family
@@ -28,7 +28,6 @@ from medclip_debias.models.peers.settings import (
     Score,
 )
 from medclip_debias.models.peers.tokenizers import PeerTokenizer
-from medclip_debias.models.unfilled import unfilled
 
 BAD = (AssertionError, ValueError, TypeError, ZeroDivisionError, RuntimeError, AttributeError)
 """What building a model of numbers that do not fit raises, in one library or another."""
@@ -131,7 +130,7 @@ def import_model(
         "unused_tensors": dict(unused),
     }
     misfit = f"{where}: the widths and heads of this model do not fit together"
-    with explained(misfit, *BAD), unfilled():
+    with explained(misfit, *BAD), uninitialised():
         peer = Peer(settings, preprocessing, tokenizer, provenance)
     load_strictly(peer, state, where)
     peer.eval().save(out, golden=golden)

@@ -18,12 +18,12 @@ from torch import Tensor
 from medclip_debias.config import SimilaritySettings, json_hash, validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_folder, file_hash, write_text
-from medclip_debias.models.checkpoint import load_strictly, read_checkpoint
+from medclip_debias.models.checkpoint import load_strictly, read_checkpoint, uninitialised
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.interface import ImageTextModel, Outputs
 from medclip_debias.models.lora import merged_state
-from medclip_debias.models.peers.building import (
+from medclip_debias.models.peers.architecture import (
     build_similarity,
     build_towers,
     check_buildable,
@@ -53,7 +53,6 @@ from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.sentences import sentence_list
 from medclip_debias.models.similarity import SCALE_MAX, SCALE_MIN, Similarity, region_scores
 from medclip_debias.models.tower import Head, Tower
-from medclip_debias.models.unfilled import unfilled
 from medclip_debias.settings_files import load_yaml
 
 FORMAT = 1
@@ -385,7 +384,7 @@ class Peer(ImageTextModel):
         tokenizer = read_tokenizer(settings, folder)
         weights = folder / WEIGHTS
         check_buildable(settings, weights, where)
-        with unfilled():
+        with uninitialised():
             model = cls(settings, preprocessing, tokenizer, content.get("provenance"))
         load_strictly(model, read_checkpoint(weights), str(weights))
         model.content_hash = files = model._hash(folder)

@@ -8,7 +8,7 @@ import pytest
 
 from medclip_debias.config import PrepareSettings, Preprocessing
 from medclip_debias.errors import UserError
-from medclip_debias.models.expected_images import expected_images
+from medclip_debias.models.load import expected_images
 from medclip_debias.models.peers.settings import PeerPreprocessing
 
 OWN = Preprocessing(prepare=PrepareSettings(size=96, clip=(0, 100), fit="crop"), input_size=80)
@@ -46,7 +46,7 @@ def test_a_folder_that_is_no_model_is_one_sentence(tmp_path, content, sentence):
 
 def test_a_run_folder_names_the_model_in_it(tmp_path):
     write(tmp_path, "settings.json", {})
-    with pytest.raises(UserError, match=r"neither config\.json nor peer\.yaml\.$"):
+    with pytest.raises(UserError, match=r"no config\.json or peer\.yaml\.$"):
         expected_images(tmp_path)
     write(tmp_path / "model", "config.json", {})
     with pytest.raises(UserError, match=r"model is one\.$"):

@@ -17,8 +17,8 @@ from medclip_debias.config import (
     TextEncoderSettings,
 )
 from medclip_debias.models import dual_encoder
+from medclip_debias.models.checkpoint import _NothingDrawn, _skipped, uninitialised
 from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.models.unfilled import _NothingDrawn, _skipped, unfilled
 
 
 class Poisoned(_NothingDrawn):
@@ -57,7 +57,7 @@ def test_what_is_loaded_is_the_files_and_nothing_is_left_of_the_memory(
         Preprocessing(prepare=PrepareSettings(size=side), input_size=side),
     )
     model.save(tmp_path / "model")
-    monkeypatch.setattr(dual_encoder, "unfilled", poisoned)
+    monkeypatch.setattr(dual_encoder, "uninitialised", poisoned)
     loaded = DualEncoder.load(tmp_path / "model")
     assert empty(loaded) == set()
     found, kept = loaded.state_dict(), model.state_dict()
@@ -68,7 +68,7 @@ def test_what_is_loaded_is_the_files_and_nothing_is_left_of_the_memory(
 @pytest.mark.parametrize("bounds", [(-2.0, 2.0), (0.3, 2.0), (1.0, 1.5)])
 def test_what_is_drawn_until_it_lies_within_bounds_ends(bounds):
     """Memory that nobody filled lies anywhere; a loop that waits for it would never end."""
-    with unfilled():
+    with uninitialised():
         weight = torch.full((64, 64), 1e30)
         nn.init.trunc_normal_(weight, 0.0, 1.0, *bounds)
     assert bounds[0] <= float(weight.min()) < float(weight.max()) <= bounds[1]
