@@ -11,8 +11,8 @@ import csv
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -28,11 +28,6 @@ from medclip_debias.data.boxes import Fitted, fit_boxes
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.masks import as_coco
 from medclip_debias.data.named_split import SPLIT_FILE, NamedSplit
-from medclip_debias.data.prepare.annotations import (
-    file_name,
-    kept_annotations,
-    write_annotations,
-)
 from medclip_debias.data.prepare.chunks import Entry
 from medclip_debias.data.prepare.outcome import Part, Results, Row, Study, heads_of
 from medclip_debias.data.prepare.workspace import Workspace
@@ -129,7 +124,7 @@ def assemble(
     }
     _count_boxes(fitted, funnel)
     ids = set(images["image_id"]), set(tables["studies"]["study_id"])
-    others = kept_annotations(about.annotations, *ids, funnel)
+    others = _kept_annotations(about.annotations, *ids, funnel)
     sentences = _Sentences(folder / "sentences.parquet", parts)
     digest = layout.ContentHash(about.settings, about.kind)
     digest.table("images", images)
@@ -142,7 +137,7 @@ def assemble(
     for name, table in tables.items():
         _write_parquet(folder / f"{name}.parquet", table, name)
     _write_parquet(folder / layout.PHRASE_BOXES, _phrase_boxes(fitted), "phrase_boxes")
-    write_annotations(folder, others)
+    _write_annotations(folder, others)
     manifest = _manifest(images, results.rows, studies, sentences.hashes)
     manifest.to_parquet(folder / layout.MANIFEST, index=False)
     _inputs(images, results.rows, studies).to_parquet(folder / INPUTS, index=False)
@@ -180,9 +175,9 @@ def assemble(
         },
         "funnel": funnel.rows,
         "annotations": [other.name for other in others],
-        "files": [*files, *map(file_name, others)],
+        "files": [*files, *map(_file_name, others)],
         **named,
-        layout.HASHES: layout.table_hashes(folder, map(file_name, others)),
+        layout.HASHES: layout.table_hashes(folder, map(_file_name, others)),
         "source_stamp": about.source_stamp(heads_of(parts)),
         "manifest_hash": layout.manifest_hash(manifest),
         "content_hash": digest.hexdigest(),
@@ -404,3 +399,56 @@ class _Sentences:
             for position, (section, sentence) in enumerate(found):
                 self.distinct.add(hashlib.blake2b(sentence.encode(), digest_size=8).digest())
                 yield study.study_id, section, position, sentence
+
+
+# ------------------------------------------------------------------ the archive's own tables
+
+
+def _kept_annotations(
+    found: Sequence[Annotations],
+    images: Collection[str],
+    studies: Collection[str],
+    funnel: Funnel,
+) -> list[Annotations]:
+    """Return the tables with the rows whose images (or study) are in the set, and count them."""
+    kept = []
+    for table in found:
+        names = [name for name, _ in table.columns]
+        at = [names.index(name) for name in table.images]
+        study = names.index(table.study) if table.study else None
+        rows = [
+            row
+            for row in table.rows
+            if all(row[place] in images for place in at)
+            and (study is None or row[study] in studies)
+        ]
+        funnel.step(f"{table.unit} listed in {table.name}", table.unit, len(table.rows))
+        whose = "images are" if len(at) > 1 else "image is" if at else "study is"
+        step = f"{whose} in the set, of {table.unit} in {table.name}"
+        funnel.step(step, table.unit, len(rows), len(table.rows))
+        kept.append(replace(table, rows=rows))
+    return kept
+
+
+def _file_name(table: Annotations) -> str:
+    """Name of a table's file in the set."""
+    return f"{table.name}.parquet"
+
+
+def _write_annotations(folder: Path, tables: Sequence[Annotations]) -> None:
+    """Write each table to its own Parquet file in ``folder``."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = {
+        "text": pa.string(),
+        "number": pa.int64(),
+        "yes_no": pa.bool_(),
+        "texts": pa.list_(pa.string()),
+        "boxes": pa.list_(pa.list_(pa.float64())),
+    }
+    for table in tables:
+        schema = pa.schema([(name, types[kind]) for name, kind in table.columns])
+        columns: list[list[Any]] = [[row[at] for row in table.rows] for at in range(len(schema))]
+        arrays = [pa.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)]
+        pq.write_table(pa.Table.from_arrays(arrays, schema=schema), folder / _file_name(table))

@@ -8,11 +8,11 @@ every module of this folder, so they import pandas and other large libraries ins
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from medclip_debias.data.records import Source
 from medclip_debias.errors import UserError
@@ -87,8 +87,8 @@ class Format:
         give: what a user gives as SOURCE, for the help and docs/data.md.
         needs: what must be there, for the same.
         takes: names of the options of `Given` that it can use; the others are refused.
-        instead: by option it cannot use: what to do instead.
         reader: the class.
+        instead: by option it cannot use: what to do instead.
     """
 
     kind: str
@@ -97,8 +97,8 @@ class Format:
     give: str
     needs: str
     takes: frozenset[str]
-    instead: Mapping[str, str]
     reader: type[_Readable]
+    instead: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def module(self) -> str:
@@ -136,29 +136,16 @@ _R = TypeVar("_R", bound=type[_Readable])
 FORMATS: Registry[Format] = Registry("format of a source", __package__)
 
 
-def source(
-    *,
-    title: str,
-    looks: str,
-    give: str,
-    needs: str,
-    takes: Collection[str] = (),
-    instead: Mapping[str, str] | None = None,
-) -> Callable[[_R], _R]:
+def source(*, takes: Collection[str] = (), **words: Any) -> Callable[[_R], _R]:
     """Register the decorated class as a format; its attribute ``kind`` names it.
 
     Args:
-        title: see `Format`, as for the others.
-        looks: what a path must hold.
-        give: what a user gives.
-        needs: what must be there.
         takes: names of the options of `Given` that it can use; the others are refused.
-        instead: what to do in place of an option that it cannot use.
+        **words: the other attributes of `Format` but ``kind`` and ``reader``.
     """
 
     def add(reader: _R) -> _R:
-        words = (title, looks, give, needs, frozenset(takes))
-        known = Format(reader.kind, *words, MappingProxyType(dict(instead or {})), reader)
+        known = Format(kind=reader.kind, reader=reader, takes=frozenset(takes), **words)
         FORMATS.add(reader.kind, known, of=reader)
         return reader
 

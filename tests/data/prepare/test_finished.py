@@ -51,7 +51,7 @@ class TestTheSameCommand:
         assert run(command) == 0
         partial = tmp_path / "o.partial"
         partial.mkdir()
-        for name in ("lock", "recipe.json", "joined.json"):
+        for name in ("lock", "recipe.json"):
             (partial / name).write_text("")
         (partial / "old").mkdir()  # the set that was overwritten
         assert run(command) == 0
