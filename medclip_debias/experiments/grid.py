@@ -203,6 +203,11 @@ def resolved(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         UserError: a setting is unknown, missing or wrong.
     """
     run = validate(RunSettings, content, where)
+    if not isinstance(run.prepared, Path):
+        raise UserError(
+            f"{where}: setting 'prepared' lists several sets, but an experiment evaluates on the"
+            " one that it trains on; name one, or use 'train' and 'evaluate' on each."
+        )
     loss = with_policies(run.loss, lambda policy: with_start(policy, run.train.steps))
     doses: list[Mapping[str, Any]] = []
 

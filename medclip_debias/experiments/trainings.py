@@ -223,8 +223,7 @@ class Trainings(Experiment):
         try:
             settings = self.run_settings(cell)
             limit = settings.train.validate_images
-            if not isinstance(settings.prepared, Path):
-                raise UserError("an experiment evaluates on its one prepared set; name one.")
+            assert isinstance(settings.prepared, Path)  # as the grid's reader has seen
             validator = validator_of(settings.prepared, limit)
             trained = train(settings, where=_name(cell), validator=validator)
             results = evaluate(

@@ -64,6 +64,8 @@ def learned(
             "This folder holds an evaluation, not a training run (no settings.yaml), so it is not "
             "known what was corrected."
         )
+    if isinstance(settings.get("prepared"), list):
+        return None, "Which sentences are corrected is not shown of a run on several prepared sets."
     wanted = at(settings, "provenance", "data_hash")
     path = given or Path(str(settings.get("prepared")))
     if given is None and (not wanted or not (path / "meta.json").is_file()):

@@ -60,7 +60,7 @@ def training_rows(
 
     rows: list[list[Any]] = [
         *_archives(results),
-        ["Prepared set", settings.get("prepared")],
+        ["Prepared set", _sets(settings.get("prepared"))],
         ["Counts", ", ".join(f"{number(v)} {_words(k)}" for k, v in counts.items() if _plain(v))],
         ["Images by split", ", ".join(f"{number(v)} {k}" for k, v in sorted(splits.items()))],
         ["Starts from", at(architecture, "start_from")],
@@ -182,3 +182,10 @@ def validation_curves(
         plot = draw(steps, values, label, mark=step)
         shown.append({"title": title, "line": line, "plot": plot})
     return shown
+
+
+def _sets(prepared: Any) -> Any:
+    """A prepared set, or several with their weights."""
+    if not isinstance(prepared, list):
+        return prepared
+    return ", ".join(f"{each['path']} (weight {each['weight']:g})" for each in prepared)

@@ -90,6 +90,7 @@ def test_a_share_of_the_steps_becomes_a_step():
         (["seed=[1]"], "did you mean 'seeds'"),
         (['methods={"a,b": {}}', 'baseline="a,b"'], "must be without"),
         (["evaluate.splits=test"], "did you mean 'split'"),
+        (["base.prepared=[runs/a, runs/b]"], "lists several sets, but an experiment evaluates"),
         (["base.train.stepz=4"], "method 'CLIP' of setting 'rate 2e-3': unknown setting"),
         (["methods.CLIP.loss.kind=clop"], "did you mean 'clip'"),
         (['methods.twin={"loss": {"kind": "clip"}}'], "its settings are those of 'CLIP'"),
