@@ -38,5 +38,5 @@ def comparison_part(run: Path) -> dict[str, Any] | None:
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
-            f"{path}: is no file of 'compare'; run 'medclip-debias compare' again, or remove it."
+            f"{path}: is not a file of 'compare'; run 'medclip-debias compare' again, or remove it."
         ) from error

@@ -12,7 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
+from medclip_debias.errors import UserError
 from medclip_debias.evaluation.table import Results
+from medclip_debias.reporting.beside import comparison_part
 from medclip_debias.reporting.comparison import write_comparison
 from medclip_debias.reporting.content import few_patients, patients_of
 from medclip_debias.reporting.forest import forest
@@ -23,6 +25,7 @@ from medclip_debias.reporting.tables import (
     markdown,
     p_value,
     results_table,
+    seeds_sentence,
     tex,
 )
 from tests.helpers import results
@@ -273,3 +276,21 @@ def test_the_plot_is_the_same_each_time_and_fills_only_what_is_real():
 
     # Two marks of 6 points at 200 dots an inch, filled: some 2 * 0.6 * 17^2 dark dots more.
     assert dark(forest(content())["png"]) - dark(forest(none)["png"]) > 200
+
+
+def test_a_report_shows_the_comparison_that_the_demo_leaves_beside_its_run(tmp_path):
+    write_comparison(content(), tmp_path / "beside")
+    part = comparison_part(tmp_path)
+    assert part["table"].rows == comparison_table(content()).rows
+    assert part["seeds"] == seeds_sentence(content())
+    assert part["plot"].startswith("<svg")
+    assert comparison_part(tmp_path / "beside") is None
+
+
+@pytest.mark.parametrize("damaged", ["{}", '{"baseline": 1, "groups": [1]}'])
+def test_what_is_no_comparison_beside_a_run_is_refused(tmp_path, damaged):
+    path = tmp_path / "beside" / "comparison.json"
+    path.parent.mkdir()
+    path.write_text(damaged)
+    with pytest.raises(UserError, match="is not a file of 'compare'"):
+        comparison_part(tmp_path)
