@@ -17,7 +17,7 @@ LANGUAGE_MODEL += ["steps=2500", "lr=3e-3"]
 BESIDE, BESIDE_STEPS = "beside", 300
 ARMS = {
     "positives by claims": [],
-    "debiased by sentence": ["--loss", "debiased_language_model"],
+    "debiased": ["--loss", "debiased_language_model"],
     "InfoNCE": ["--loss", "no_correction"],
 }
 """Short trainings that the report compares: the demo's own objective, the paper's, and neither."""
