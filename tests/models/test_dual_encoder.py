@@ -130,7 +130,7 @@ def test_sentences_are_encoded_alike_in_any_company(model):
 
 
 def test_folders_that_hold_no_whole_model_are_named(model, tmp_path):
-    with pytest.raises(UserError, match=r"no config\.json"):
+    with pytest.raises(UserError, match=r"config\.json is missing"):
         DualEncoder.load(tmp_path)
     model.save(tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())

@@ -411,4 +411,4 @@ def _files(settings: PeerSettings) -> tuple[str, ...]:
 def _need(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         if not (folder / name).is_file():
-            raise UserError(f"{folder}: is no whole model folder, it holds no {name}.")
+            raise UserError(f"{folder}: is not a whole model folder: {name} is missing.")

@@ -266,5 +266,5 @@ def test_a_damaged_folder_is_reported(biovil_file, cxr_bert_folder, tmp_path):
     with pytest.raises(UserError, match="import the model again"):
         load_model(tmp_path / "peer")
     (tmp_path / "peer" / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"no model\.safetensors"):
+    with pytest.raises(UserError, match=r"model\.safetensors is missing"):
         load_model(tmp_path / "peer")
