@@ -149,7 +149,7 @@ class CatalogSource(ArchiveSource):
         ]
         self._read_labels(split, path, table, images)
         if "when" in boxes:
-            for image, finding, _, box in self._marks.read_boxes(path, table, boxes, images):
+            for image, finding, _, box in self._marks.read_boxes(path, table, boxes, {*images}):
                 self._marks.add(image, finding, [box])
         if "filled" in how:
             for image, cell in zip(images, table[how["filled"]], strict=True):
@@ -185,6 +185,9 @@ class CatalogSource(ArchiveSource):
                 split=split_name(word, where) if word else "",
                 origin=where,
             )
+        if "key" not in self.entry:  # elsewhere an image has several rows
+            step = f"image of {path.name} has a stem of its own"
+            self.count(step, "rows", len(seen), len(table))
 
     def _clean(
         self, path: Path, table: pd.DataFrame, image: str, needed: list[str]
@@ -268,6 +271,8 @@ class CatalogSource(ArchiveSource):
                 self._marks.add(file_stem(name), finding, [box])
         self.count(f"annotation of {path.name} has image and box", "boxes", good, len(boxes))
         self._tell_no_patients()
+        stems = {file_stem(name) for name in names.values()}
+        self.count(f"image of {path.name} has a stem of its own", "rows", len(stems), len(names))
         for number, name in enumerate(names.values(), start=1):
             ids = (file_stem(name),) * 3
             yield _Row((name,), name, *ids, "", split, f"{path}, image {number}")

@@ -141,3 +141,18 @@ def test_an_annotation_of_no_image_is_a_sentence_or_counted(tmp_path, image):
     else:
         with pytest.raises(UserError, match="is no list of images, categories and annotations"):
             detect(tmp_path)
+
+
+def test_images_of_one_stem_are_one_and_counted(tree):
+    path = tree / "images.csv"
+    if path.is_file():
+        path.write_text(path.read_text() + "\ntb1.jpg,train\n")
+    else:
+        path = tree / "annotations" / "json" / "TBX11K_train.json"
+        content = json.loads(path.read_text())
+        content["images"].append({"id": 9, "file_name": "tb/tb1.jpg"})
+        path.write_text(json.dumps(content))
+    source = detect(tree)
+    assert len(source.images()) == len(SPLITS)
+    (step,) = [s for s in source.steps() if s[0] == f"image of {path.name} has a stem of its own"]
+    assert step[3] - step[2] == 1
