@@ -3,7 +3,7 @@
 `faults_of` holds figures against what they follow from: the ranges of the catalogue, the counts of
 the record, the items of the same folder, and the other models' results on the same images.
 `validate_folder` also refuses what must not be shared (`medclip_debias.bench.sharing`). What no
-check can see stands in docs/benchmark_results.md.
+check can see stands in docs/benchmark.md.
 """
 
 from __future__ import annotations

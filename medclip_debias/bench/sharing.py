@@ -1,6 +1,6 @@
 """What must not be shared stands in no folder of results: raw ids, report text, paths, other files.
 
-Links are named and never opened. What no check can see stands in docs/benchmark_results.md.
+Links are named and never opened. What no check can see stands in docs/benchmark.md.
 """
 
 from __future__ import annotations
