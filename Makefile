@@ -23,7 +23,7 @@ openi: $(STAMP)
 
 real: $(STAMP)
 	@test -n "$(DATA)" || { echo "Say where the archives are: make real DATA=/path/to/archives"; exit 1; }
-	$(BIN)/python scripts/real_job.py "$(DATA)" --out runs/real $(REAL)
+	$(BIN)/python scripts/real_job.py "$(DATA)" $(REAL)
 
 # The short ones in turn beside the long one, whose tests wait for processes one second in seven:
 # they take those seconds, and few others, so that nothing is left to do alone at the end.

@@ -320,15 +320,14 @@ def main() -> None:
     """Run every stage, and leave results.json and report.html."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, help="folder of archives (docs/real.md)")
-    parser.add_argument("--out", type=Path, default=Path("runs/real"))
+    parser.add_argument("--out", type=Path, help="default runs/real, of --quick runs/real_quick")
     parser.add_argument("--quick", action="store_true", help="a few steps: does everything run?")
     parser.add_argument("--fresh", action="store_true", help="remove what is there first")
     options = parser.parse_args()
+    out = options.out or Path("runs/real_quick" if options.quick else "runs/real")
     if options.fresh:
-        shutil.rmtree(options.out, ignore_errors=True)
-    run_stages(
-        stages(options.data, options.out, QUICK if options.quick else Plan()), options.out, run
-    )
+        shutil.rmtree(out, ignore_errors=True)
+    run_stages(stages(options.data, out, QUICK if options.quick else Plan()), out, run)
 
 
 if __name__ == "__main__":

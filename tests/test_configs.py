@@ -19,7 +19,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 FAMILIES = ("mimic_cxr", "phantom")
 RUNS = (
     *("mimic_cxr/base", "mimic_cxr/debiased", "mimic_cxr/radzero_recipe", "openi/base"),
-    *("phantom/base", "phantom/demo", "real_cxr/smoke"),
+    *("phantom/base", "phantom/demo", "real_cxr/smoke", "real/pretrain", "real/joint"),
 )
 ELSEWHERE = {"clusters", "experiments", "studies"}  # they have tests of their own
 
