@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import Field
-
-from medclip_debias.config import Settings, validate
-from medclip_debias.data.text.headings import SECTIONS, Headings
+from medclip_debias.data.text.headings import Headings
 from medclip_debias.data.text.repairs import Repairs
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.settings_files import load_yaml
@@ -45,38 +42,6 @@ class Language:
     signatures: str | None
 
 
-class _Abbreviations(Settings):
-    always: tuple[str, ...]
-    exact: tuple[str, ...]
-    sometimes: tuple[str, ...]
-    lone: tuple[str, ...]
-
-
-class _Vocabulary(Settings):
-    """Content of a language's file; what each part means is said in `Headings` and `Repairs`."""
-
-    name: str
-    segmenter: str
-    upper: str
-    lower: str
-    sections: dict[str, tuple[str, ...]] = Field(min_length=1)
-    capitals_only: tuple[str, ...]
-    parts: dict[str, str]
-    titles: tuple[str, ...]
-    no_titles: tuple[str, ...]
-    title_words: tuple[str, ...]
-    organs: tuple[str, ...]
-    bare: tuple[str, ...]
-    preliminary: tuple[str, ...] = ()
-    unstopped: bool = False
-    abbreviations: _Abbreviations
-    honorifics: tuple[str, ...]
-    starts: tuple[str, ...]
-    continues: tuple[str, ...]
-    sure_starts: tuple[str, ...]
-    signatures: tuple[str, ...]
-
-
 @lru_cache(maxsize=16)
 def language(code: str) -> Language:
     """Return a language by its code.
@@ -92,47 +57,43 @@ def language(code: str) -> Language:
             f"The language '{code}' is not supported{did_you_mean(code, LANGUAGES)}; choose one"
             f" of {', '.join(LANGUAGES)}."
         )
-    words = validate(_Vocabulary, load_yaml(_FOLDER / f"{code}.yaml"), f"{code}.yaml")
-    if unknown := set(words.sections) - SECTIONS:
-        raise UserError(f"{code}.yaml: there is no section {', '.join(sorted(unknown))}.")
+    words = load_yaml(_FOLDER / f"{code}.yaml")
     names = {
         spelling: section
-        for section, written in words.sections.items()
+        for section, written in words["sections"].items()
         for heading in written
         for spelling in spellings(heading)
     }
-    short = words.abbreviations
+    letters = {name: words[name] for name in ("upper", "lower")}
+    short = {
+        name: words["abbreviations"][name] for name in ("always", "exact", "sometimes", "lone")
+    }
     return Language(
         code=code,
-        name=words.name,
+        name=words["name"],
         headings=Headings(
             names=names,
-            capitals_only=frozenset(s for w in words.capitals_only for s in spellings(w)),
-            parts=tuple(words.parts.items()),
-            titles=words.titles,
-            no_titles=words.no_titles,
-            title_words=frozenset(words.title_words),
-            organs=words.organs,
-            bare=tuple(_loud(words.bare)),
-            preliminary=tuple(_loud(words.preliminary)),
-            upper=words.upper,
-            lower=words.lower,
+            capitals_only=frozenset(s for w in words["capitals_only"] for s in spellings(w)),
+            parts=tuple(words["parts"].items()),
+            titles=tuple(words["titles"]),
+            no_titles=tuple(words["no_titles"]),
+            title_words=frozenset(words["title_words"]),
+            organs=tuple(words["organs"]),
+            bare=tuple(_loud(words["bare"])),
+            preliminary=tuple(_loud(words.get("preliminary", ()))),
+            **letters,
         ),
         repairs=Repairs(
-            always=short.always,
-            exact=short.exact,
-            sometimes=short.sometimes,
-            lone=short.lone,
-            starts=words.starts,
-            continues=words.continues,
-            sure_starts=words.sure_starts,
-            titles=words.honorifics,
-            unstopped=words.unstopped,
-            upper=words.upper,
-            lower=words.lower,
+            starts=words["starts"],
+            continues=words["continues"],
+            sure_starts=words["sure_starts"],
+            titles=words["honorifics"],
+            unstopped=words.get("unstopped", False),
+            **short,
+            **letters,
         ),
-        segmenter=words.segmenter,
-        signatures=_signed(words.signatures, words.upper) if words.signatures else None,
+        segmenter=words["segmenter"],
+        signatures=_signed(words["signatures"], words["upper"]) if words["signatures"] else None,
     )
 
 
