@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import shutil
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import torch
 
 from medclip_debias.config import StartSettings
 from medclip_debias.data.joint import open_prepared
 from medclip_debias.data.store import TABLES, PreparedSet
 from medclip_debias.data.verify import REMEDY, changes
-from medclip_debias.doctor.disks import existing, read_speed, write_speed
 from medclip_debias.doctor.findings import (
     GIB,
     OK,
@@ -38,6 +41,7 @@ from medclip_debias.training.step import Trainer
 
 _STEPS = 3  # the first one loads and allocates; the last is the one that counts
 _EVERY = 5.0  # seconds between two words on a long look
+_READS, _WRITE = 256, 64 * 2**20
 
 
 def examine_run(run: RunSettings, where: str, found: Examination) -> None:
@@ -174,6 +178,57 @@ def run_folder(run: RunSettings) -> Finding:
         text = f"{out} holds a run, whose last checkpoint is {there[-1].name}"
         return Finding(name, OK, text, numbers={"checkpoint": there[-1].name})
     return Finding(name, OK, f"{out} holds no run yet")
+
+
+def read_speed(pixels: Path, row: int, rows: int) -> Finding:
+    """Random rows of ``images.bin``, one after the other, from the disk where that is possible."""
+    count = min(_READS, rows)
+    order = np.random.default_rng(0).permutation(rows)[:count]
+    handle = os.open(pixels, os.O_RDONLY)
+    try:
+        # Pages that are in memory would tell nothing about the disk.
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        began = time.perf_counter()
+        for place in order:
+            os.pread(handle, row, int(place) * row)
+        seconds = time.perf_counter() - began
+    finally:
+        os.close(handle)
+    speed = count / seconds
+    text = f"{speed:.0f} images a second by one reader, {speed * row / 2**20:.0f} MiB/s"
+    return Finding("disk, prepared set", OK, text, numbers={"images_per_second": speed})
+
+
+def write_speed(out: Path) -> Finding:
+    """Write and sync a file beside the run's folder."""
+    folder = existing(out)
+    block = os.urandom(2**20)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:  # without a name: nothing can be left
+            began = time.perf_counter()
+            for _ in range(_WRITE // len(block)):
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+            speed = _WRITE / (time.perf_counter() - began)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        return Finding(
+            "disk, run folder",
+            STOPS,
+            f"{folder} cannot be written ({reason})",
+            "give another 'out', or mend its permissions or free space",
+        )
+    text = f"{speed / 2**20:.0f} MiB/s, synced"
+    return Finding("disk, run folder", OK, text, numbers={"bytes_per_second": speed})
+
+
+def existing(folder: Path) -> Path:
+    """``folder``, or the nearest folder above it that exists."""
+    folder = folder.absolute()
+    while not folder.is_dir():
+        folder = folder.parent
+    return folder
 
 
 @dataclass(frozen=True)
