@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from markupsafe import Markup, escape
 
 from medclip_debias.experiments.experiment import Experiment, Summary, Table
 from medclip_debias.markdown import markdown_table
@@ -57,7 +60,6 @@ def html_page(
     """
     from medclip_debias.reporting.page import render
     from medclip_debias.reporting.plots import inline
-    from medclip_debias.reporting.prose import prose, words
 
     settings = experiment.shown(results["settings"])
     heading = experiment.heading()
@@ -114,3 +116,35 @@ def tables(given: Sequence[Table]) -> list[str]:
         for one in given
         for line in (f"### {one.title}", "", *markdown_table(one.columns, one.rows), "")
     ]
+
+
+# ------------------------------------------------------- the few forms of Markdown, as HTML
+
+
+def prose(text: str) -> Markup:
+    """Paragraphs and lists, with code and bold words; links become their words.
+
+    >>> str(prose("As **told** by `eta`, [here](a.md)."))
+    '<p>As <strong>told</strong> by <code>eta</code>, here.</p>'
+    """
+    blocks = []
+    for block in re.split(r"\n\s*\n", text.strip()):
+        lines = [line.strip() for line in block.splitlines() if line.strip()]
+        if not lines:
+            continue
+        if lines[0].startswith("- "):
+            items = re.split(r"\n\s*- ", "\n" + block.strip())[1:]
+            listed = "".join(f"<li>{words(item)}</li>" for item in items)
+            blocks.append(f'<ul class="sentences">{listed}</ul>')
+        else:
+            blocks.append(f"<p>{words(' '.join(lines))}</p>")
+    return Markup("\n".join(blocks))
+
+
+def words(text: str) -> Markup:
+    """One line of `prose`."""
+    plain = str(escape(" ".join(text.split())))
+    plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", plain)
+    plain = re.sub(r"`([^`]+)`", r"<code>\1</code>", plain)
+    plain = re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", plain)
+    return Markup(plain)

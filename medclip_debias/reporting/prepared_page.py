@@ -80,19 +80,14 @@ def content_rows(prepared: PreparedSet) -> Rows:
     """Source, languages, and the like."""
     meta = prepared.meta
     spoken = ", ".join(f"{n:,} {code}" for code, n in (meta.get("languages") or {}).items())
-    kinds = {True: "synthetic: generated images and reports, no patient", False: "real"}
+    kind = "synthetic: generated images and reports, no patient" * bool(meta.get("synthetic"))
+    made = {"Scores of sentences": "scores.json", "Claims of sentences": "claims.parquet"}
     rows = [
-        ["Source", f"{meta.get('kind')}, {kinds[bool(meta.get('synthetic'))]}"],
+        ["Source", f"{meta.get('kind')}, {kind or 'real'}"],
         ["Reports by language", spoken],
-        [
-            "Scores of sentences",
-            "yes" if (prepared.folder / "scores.json").is_file() else "not yet",
-        ],
-        [
-            "Claims of sentences",
-            "yes" if (prepared.folder / "claims.parquet").is_file() else "not yet",
-        ],
     ]
+    for title, file in made.items():
+        rows.append([title, "yes" if (prepared.folder / file).is_file() else "not yet"])
     return [row for row in rows if row[1]]
 
 
@@ -137,31 +132,22 @@ def _words(value: Any) -> str:
 
 def split_rows(prepared: PreparedSet) -> Rows:
     """Images, studies and patients of each split."""
-    table = prepared.images
-    names = [name for name in SPLITS if (table["split"] == name).any()]
-    names += sorted(set(table["split"]) - set(names))
-    rows = []
-    for name in names:
-        images = table[table["split"] == name]
-        rows.append(
-            [
-                _words(name),
-                number(len(images)),
-                number(int(images["study_id"].nunique())),
-                number(int(images["patient_id"].nunique())),
-            ]
-        )
-    return rows
+    counts = prepared.images.groupby("split").agg(
+        {"image_id": "size", "study_id": "nunique", "patient_id": "nunique"}
+    )
+    of_split = {str(name): numbers for name, *numbers in counts.reset_index().to_numpy().tolist()}
+    names = [name for name in SPLITS if name in of_split]
+    names += sorted(set(of_split) - set(names))
+    return [[_words(name), *map(number, of_split[name])] for name in names]
 
 
 def label_rows(studies: pd.DataFrame) -> Rows:
     """Each label: studies in which it is present, absent, uncertain, and not mentioned."""
-    names = [name for name in studies.columns if name not in STUDY_COLUMNS]
     rows = []
-    for name in names:
+    for name in studies.columns.difference(list(STUDY_COLUMNS), sort=False):
         values = studies[name]
         known = [int((values == value).sum()) for value in (1, 0, -1)]
-        rows.append([name, *(number(n) for n in (*known, int(values.isna().sum())))])
+        rows.append([name, *map(number, (*known, int(values.isna().sum())))])
     return rows
 
 

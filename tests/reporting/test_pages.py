@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from medclip_debias.experiments.page import prose
 from medclip_debias.reporting import plots, prepared_page
 from medclip_debias.reporting.page import render
 from medclip_debias.reporting.prepared_page import (
@@ -19,13 +20,12 @@ from medclip_debias.reporting.prepared_page import (
     whole_bins,
     write_prepared_page,
 )
-from medclip_debias.reporting.prose import prose
-from medclip_debias.reporting.setting_sentences import (
+from medclip_debias.reporting.tables import PrintedTable
+from medclip_debias.reporting.training import (
     setting_words,
     train_sentences,
     validation_sentence,
 )
-from medclip_debias.reporting.tables import PrintedTable
 from medclip_debias.training.settings import TrainSettings
 from tests.reporting.conftest import SAID, write_set
 
