@@ -82,9 +82,9 @@ class GivenImage:
             return given
         if _is_dataset(given):
             return radiograph_of(_encoded(given, place), place, window)
-        found = Radiograph.of(_grey(given, self.spoken, place))
-        check_visible(place, found)
-        return found
+        radiograph = Radiograph.of(_grey(given, self.spoken, place))
+        check_visible(place, radiograph)
+        return radiograph
 
     def prepared(self, settings: PrepareSettings) -> NDArray[np.uint8]:
         """The square that ``prepare`` stores of it, ``[S, S]``.

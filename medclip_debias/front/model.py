@@ -380,12 +380,12 @@ class Model:
         settings = self.preprocessing.prepare
         how = checked_sharpen(sharpen)
         network = with_maps(self.network, method)
-        found = ground_image(network, radiograph, texts, smoothing=smoothing, sharpen=how)
-        values = np.stack([one.heatmap for one in found])
+        groundings = ground_image(network, radiograph, texts, smoothing=smoothing, sharpen=how)
+        values = np.stack([one.heatmap for one in groundings])
         return Heatmaps(
             values=values,
             sentences=tuple(texts),
-            scores=np.array([one.score for one in found], dtype=np.float32),
+            scores=np.array([one.score for one in groundings], dtype=np.float32),
             kind=network.outputs.map_kind,
             limits=(float(np.nanmin(values)), float(np.nanmax(values))),
             image=radiograph.stretched(settings),
@@ -425,12 +425,12 @@ class Model:
         texts, radiograph = self._one("boxes", image, sentences)
         rule = read_rule(Path(self.name), self.network) if suppress else None
         how = checked_sharpen(sharpen)
-        found = ground_image(
+        groundings = ground_image(
             self.network, radiograph, texts, smoothing=smoothing, sharpen=how, rule=rule
         )
         rows = [
             (one.text, *box.box, np.nan if box.confidence is None else box.confidence)
-            for one in found
+            for one in groundings
             for box in boxes_of_share(one.heatmap, share, one.verdict)
         ]
         columns = ["sentence", "x", "y", "width", "height", "confidence"]

@@ -73,14 +73,14 @@ def _sides(name: str, value: Any) -> dict[str, Any]:
 
 
 def _sentences(prompts: Any) -> list[str]:
-    found = [text.strip() for text in sentence_list(prompts)]
-    if len(set(found)) < len(found):
+    sentences = [text.strip() for text in sentence_list(prompts)]
+    if len(set(sentences)) < len(sentences):
         raise UserError("prompts: a sentence is given twice; give each once.")
-    if len(found) < 2:
+    if len(sentences) < 2:
         raise UserError(
             "prompts: among one sentence its probability is always 1; give its opposite too, as"
             " {class: (positive, negative)}, or ask for `scores`."
         )
-    if not all(found):
+    if not all(sentences):
         raise UserError("prompts: a sentence is empty; write what to look for.")
-    return found
+    return sentences

@@ -275,16 +275,16 @@ class MedClipDebiasProcessor(ProcessorMixin):
         """
         if images is None and text is None:
             raise UserError("give images, text or both.")
-        found: dict[str, Any] = {}
+        inputs: dict[str, Any] = {}
         if images is not None:
-            found |= self.image_processor(images, return_tensors=return_tensors)
+            inputs |= self.image_processor(images, return_tensors=return_tensors)
         if text is not None:
             texts = sentence_list(text)
             if not texts:
                 raise UserError("text is an empty list; give at least one text.")
             how = {"padding": True, "truncation": True, "return_tensors": return_tensors}
-            found |= self.tokenizer(texts, **how)
-        return BatchFeature(found)
+            inputs |= self.tokenizer(texts, **how)
+        return BatchFeature(inputs)
 
     @classmethod
     def from_pretrained(
@@ -364,11 +364,11 @@ def _inputs(folder: Path) -> tuple[Preprocessing, int]:
     if path.is_file() and not (folder / "config.json").is_file():
         content = read_model_json(path)
         own = content.get("image_processor", {})
-        found = own.get("preprocessing") if isinstance(own, dict) else None
+        prepared = own.get("preprocessing") if isinstance(own, dict) else None
         longest = content.get("max_tokens")
-        if not isinstance(found, dict) or not isinstance(longest, int):
+        if not isinstance(prepared, dict) or not isinstance(longest, int):
             raise UserError(f"{path}: is not a processor of this project.")
-        return validate(Preprocessing, found, str(path)), longest
+        return validate(Preprocessing, prepared, str(path)), longest
     preprocessing = expected_images(folder)
     if (folder / "peer.yaml").is_file():
         raise UserError(f"{folder}: is a peer, which has no processor; load it with md.load.")

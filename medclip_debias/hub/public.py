@@ -46,8 +46,8 @@ def public_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
     {'loss': {'lm': 'lm'}, 'studies': 5}
     """
     kept = {name: value for name, value in provenance.items() if name not in _PLACES}
-    found: dict[str, Any] = _without_paths(kept)
-    return found
+    cleaned: dict[str, Any] = _without_paths(kept)
+    return cleaned
 
 
 def _without_paths(value: Any) -> Any:

@@ -100,9 +100,9 @@ def load_strictly(module: nn.Module, state: Mapping[str, Tensor], where: str) ->
         if k in state and state[k].shape != own[k].shape
     ]
     problems = [
-        f"{len(found)} {kind} ({', '.join(found[:3])}{', ...' if len(found) > 3 else ''})"
-        for kind, found in (("missing", missing), ("unknown", unknown), ("misshapen", shapes))
-        if found
+        f"{len(names)} {kind} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
+        for kind, names in (("missing", missing), ("unknown", unknown), ("misshapen", shapes))
+        if names
     ]
     if problems:
         raise UserError(
@@ -113,8 +113,8 @@ def load_strictly(module: nn.Module, state: Mapping[str, Tensor], where: str) ->
 
 def layers_in(state: Mapping[str, Tensor], pattern: str) -> int:
     """One more than the largest number that ``pattern``'s group catches, 0 for none."""
-    found = (re.search(pattern, key) for key in state)
-    return 1 + max((int(match[1]) for match in found if match), default=-1)
+    matches = (re.search(pattern, key) for key in state)
+    return 1 + max((int(match[1]) for match in matches if match), default=-1)
 
 
 def shape_of(state: Mapping[str, Tensor], name: str, where: str) -> tuple[int, ...]:

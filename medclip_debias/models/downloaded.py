@@ -36,7 +36,7 @@ def model_folder(
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        found = snapshot_download(
+        path = snapshot_download(
             str(name),
             revision=revision,
             cache_dir=cache_dir,
@@ -57,4 +57,4 @@ def model_folder(
     except Exception as error:  # the hub's and its client's many ways to say no
         kind = type(error).__name__
         raise UserError(f"{name}: could not be downloaded from the hub ({kind}).") from error
-    return Path(found)
+    return Path(path)

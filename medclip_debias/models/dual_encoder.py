@@ -182,8 +182,8 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         """
         if not self._of_words:
             return self.encode_text_features(self.text_encoder(ids, mask))
-        found = self.encode_text_features(self.text_encoder.words(ids, mask))
-        cls, words = found[:, :1], found[:, 1:]
+        vectors = self.encode_text_features(self.text_encoder.words(ids, mask))
+        cls, words = vectors[:, :1], vectors[:, 1:]
         there = mask[:, 1:].bool() & (ids[:, 1:] != self.tokenizer.sep_id)
         words = words * there[..., None]
         alone = ~there.any(dim=1)[:, None, None]

@@ -207,14 +207,14 @@ def encoder_tensors(state: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """
     # A whole model's file has the prefix; some bare encoders have a module of the same name.
     inside = [key for key in state if key.startswith(family.prefix)]
-    found = {}
+    tensors = {}
     for key, value in state.items():
         if _HEADS.search(key.removeprefix(family.prefix)) or _HEADS.search(key):
             continue
         name = key.removeprefix(family.prefix) if inside else key
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
-        found[name.replace("LayerNorm.beta", "LayerNorm.bias")] = value
-    return found
+        tensors[name.replace("LayerNorm.beta", "LayerNorm.bias")] = value
+    return tensors
 
 
 def check_room(model: nn.Module, weights: Path, where: object) -> None:

@@ -146,13 +146,13 @@ def build_image_encoder(
         UserError: no such architecture, or the weight file is missing, unreadable or of another
             one, or the library's weights are not available.
     """
-    found = IMAGE_ENCODERS.find(settings.arch, where, "model.image.arch")
+    family = IMAGE_ENCODERS.find(settings.arch, where, "model.image.arch")
     if settings.name is not None and settings.arch != "timm":
         raise UserError(
             f"{where}: setting 'model.image.name' is a model of timm; it needs arch: timm, "
             f"not {settings.arch}."
         )
-    return found.build(settings)
+    return family.build(settings)
 
 
 def rebuilt_image_encoder(arch: str, config: Mapping[str, Any], where: str) -> ImageEncoder:
@@ -166,8 +166,8 @@ def rebuilt_image_encoder(arch: str, config: Mapping[str, Any], where: str) -> I
     Raises:
         UserError: it is none.
     """
-    found = IMAGE_ENCODERS.find(arch, where, "architecture.image.arch")
-    return found.rebuild(arch, config, where)
+    family = IMAGE_ENCODERS.find(arch, where, "architecture.image.arch")
+    return family.rebuild(arch, config, where)
 
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")

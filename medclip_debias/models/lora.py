@@ -62,7 +62,7 @@ def add_adapters(
     Returns:
         Empty where there is no such map, as in a ResNet.
     """
-    found: list[nn.Parameter] = []
+    adapters: list[nn.Parameter] = []
     for layer in layers:
         for name, module in list(layer.named_modules()):
             if targets != "linear" and not _ATTENTION.search(name):
@@ -77,8 +77,8 @@ def add_adapters(
                 weight = owner.get_parameter(matrix)
                 adapter = LowRank(weight, min(rank, *weight.shape), alpha)
                 parametrize.register_parametrization(owner, matrix, adapter)
-                found += [adapter.down, adapter.up]
-    return found
+                adapters += [adapter.down, adapter.up]
+    return adapters
 
 
 def merged_state(model: nn.Module) -> dict[str, Tensor]:

@@ -28,11 +28,11 @@ def sentence_list(texts: str | Iterable[str]) -> list[str]:
             f"sentences are a text or a list of texts, not {_kind(texts)}; give"
             " ['Left pleural effusion.']."
         )
-    found = list(texts)
-    for number, text in enumerate(found, start=1):
+    sentences = list(texts)
+    for number, text in enumerate(sentences, start=1):
         if not isinstance(text, str):
             raise UserError(f"sentence {number} is {_kind(text)}, not a text; write it as text.")
-    return found
+    return sentences
 
 
 def stacked(parts: Sequence[Tensor]) -> Tensor:

@@ -292,8 +292,8 @@ class Similarity(nn.Module, Bounded):
         """`forward` in one piece and in the precision given, as exported graphs have it."""
         s = self.settings
         if self.aggregator is not None:
-            found: Tensor = self.aggregator(regions, sentences)
-            return found
+            scores: Tensor = self.aggregator(regions, sentences)
+            return scores
         if s.aggregator == "global":
             return pooled_cosine(regions, sentences)
         if s.aggregator == "mean":

@@ -228,8 +228,8 @@ class TextEncoder(Tower):
             check_room(cls(config, use_projection_head, where, pooled), weight_file(folder), where)
         encoder = cls(config, use_projection_head, where, pooled)
         state = read_bert_state(folder)
-        found = encoder_tensors(state, encoder.family)
-        load_strictly(encoder.bert, found, f"{folder}: its weights do not fit its config.json")
+        tensors = encoder_tensors(state, encoder.family)
+        load_strictly(encoder.bert, tensors, f"{folder}: its weights do not fit its config.json")
         if encoder.head is not None:
             name = "cls_projection_head."
             head = {k.removeprefix(name): v for k, v in state.items() if k.startswith(name)}

@@ -154,33 +154,33 @@ class Dinov2Regions(ImageEncoder):
         """Published names to this version's; a fused gate is cut in two, the gate first."""
         if not self._renamed:
             return dict(state)
-        found = {}
+        renamed = {}
         for key, value in state.items():
             if ".mlp.weights_in." in key:
                 for name, half in zip(("gate_proj", "up_proj"), value.chunk(2), strict=True):
-                    found[key.replace("weights_in", name)] = half
+                    renamed[key.replace("weights_in", name)] = half
                 continue
             for published, own in _NAMES:
                 key = key.replace(published, own)
-            found[key] = value
-        return found
+            renamed[key] = value
+        return renamed
 
     def to_file(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """This version's names to the published ones."""
         if not self._renamed:
             return dict(state)
-        found = {}
+        renamed = {}
         for key, value in state.items():
             if ".mlp.up_proj." in key:
                 continue
             if ".mlp.gate_proj." in key:
                 halves = [value, state[key.replace("gate_proj", "up_proj")]]
-                found[key.replace("gate_proj", "weights_in")] = torch.cat(halves)
+                renamed[key.replace("gate_proj", "weights_in")] = torch.cat(halves)
                 continue
             for published, own in _NAMES:
                 key = key.replace(own, published)
-            found[key] = value
-        return found
+            renamed[key] = value
+        return renamed
 
     def forward(self, images: Tensor) -> Tensor:
         """Map ``[B, 1, H, W]`` to ``[B, C, H / patch, W / patch]``."""

@@ -81,8 +81,8 @@ class OpenClipImages(Tower):
         if self.timm:
             return self._timm(images)
         if hasattr(visual, "attnpool"):
-            found = visual.forward_intermediates(images, indices=1, intermediates_only=True)
-            places, pool = found["image_intermediates"][0], visual.attnpool
+            out = visual.forward_intermediates(images, indices=1, intermediates_only=True)
+            places, pool = out["image_intermediates"][0], visual.attnpool
             regions = pool.c_proj(pool.v_proj(places.flatten(2).transpose(1, 2)))
             return regions, pool(places)
         tokens = visual.transformer(visual._embeds(images))

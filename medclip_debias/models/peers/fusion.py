@@ -87,12 +87,12 @@ class SimilarityAttention(Fusion):
         """See `Fusion.scores`; sentences are unit vectors ``[T, D]``."""
         own = self.attn_temperature
         temperature = (self.loss_temperature if own is None else own).exp()
-        found = []
+        scores = []
         for each in tokens:  # one image at a time: all cosines of a batch would be large
             cosines = sentences @ each.T
             mean = (cosines / temperature).softmax(dim=-1) @ each
-            found.append((F.normalize(mean, dim=-1) * sentences).sum(dim=-1))
-        return torch.stack(found)
+            scores.append((F.normalize(mean, dim=-1) * sentences).sum(dim=-1))
+        return torch.stack(scores)
 
     def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
         """See `Fusion.maps`."""
@@ -191,8 +191,8 @@ class _Question(nn.Module):
         self.norm2, self.norm3 = nn.LayerNorm(dim), nn.LayerNorm(dim)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        found, weights = self.multihead_attn(self.norm2(x), memory, memory, attn_mask=mask)
-        x = x + found
+        answers, weights = self.multihead_attn(self.norm2(x), memory, memory, attn_mask=mask)
+        x = x + answers
         return x + self.linear2(F.relu(self.linear1(self.norm3(x)))), weights
 
 
@@ -401,8 +401,8 @@ class _BookQuestion(_Question):
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         own = self.norm1(x)
         x = x + self.self_attn(own, own, own, attn_mask=mask, need_weights=False)[0]
-        found: tuple[Tensor, Tensor] = super().forward(x, memory, None)
-        return found
+        answers: tuple[Tensor, Tensor] = super().forward(x, memory, None)
+        return answers
 
 
 def build_fusion(settings: FusionSettings | None, dim: int) -> Fusion | None:

@@ -133,9 +133,9 @@ def clip_preprocessing(settings: PeerSettings, config: Path | None) -> PeerPrepr
         UserError: the configuration asks for a way of resizing that is not offered here.
     """
     assert isinstance(settings.image, OpenClipSettings)
-    found = published_preprocessing(settings.kind, settings.image.image_size)
+    published = published_preprocessing(settings.kind, settings.image.image_size)
     if config is None:
-        return found
+        return published
     given = read_config(config).get("preprocess_cfg") or {}
     fits = {"shortest": "crop", "longest": "pad", "squash": "squash"}
     for name, known in (
@@ -148,13 +148,13 @@ def clip_preprocessing(settings: PeerSettings, config: Path | None) -> PeerPrepr
                 f"{', '.join(known)}."
             )
     prepare = {
-        "resample": given.get("interpolation", found.prepare.resample),
+        "resample": given.get("interpolation", published.prepare.resample),
         "fit": fits[given.get("resize_mode", "shortest")],
     }
-    change: dict[str, Any] = {"prepare": found.prepare.model_copy(update=prepare)}
+    change: dict[str, Any] = {"prepare": published.prepare.model_copy(update=prepare)}
     if isinstance(given.get("mean"), list) and isinstance(given.get("std"), list):
         change |= {"channel_mean": tuple(given["mean"]), "channel_std": tuple(given["std"])}
-    return found.model_copy(update=change)
+    return published.model_copy(update=change)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -166,8 +166,8 @@ def installed_merges() -> Path:
     """CLIP's merges file out of an installed open_clip, without importing it."""
     from importlib.util import find_spec
 
-    found = find_spec("open_clip")
-    places = list(found.submodule_search_locations or []) if found else []
+    package = find_spec("open_clip")
+    places = list(package.submodule_search_locations or []) if package else []
     for place in places:
         path = Path(place) / "bpe_simple_vocab_16e6.txt.gz"
         if path.is_file():

@@ -269,8 +269,8 @@ class Peer(ImageTextModel):
             if by_words:
                 assert isinstance(self.text, BertTower)
                 return self.text.words(padded, mask, places)
-            found: Tensor = self.text(padded, mask, places)
-            return found.float()
+            several: Tensor = self.text(padded, mask, places)
+            return several.float()
         vectors: Tensor = self.text(padded, mask).float()
         raw = self.fusion is not None and self.fusion.raw
         return vectors if raw else F.normalize(vectors, dim=-1)
