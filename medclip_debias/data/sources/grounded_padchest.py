@@ -18,13 +18,13 @@ from typing import Any, ClassVar, NamedTuple
 from medclip_debias.data.records import (
     RELATIVE,
     Annotations,
-    Box,
     ImageRecord,
     PhraseRecord,
     StudyRecord,
     file_stem,
 )
 from medclip_debias.data.sources.archive import ArchiveSource, find_table
+from medclip_debias.data.sources.findings import from_corners
 from medclip_debias.data.sources.ids import is_blank, read_ids
 from medclip_debias.data.sources.label_groups import LabelColumns, label_groups
 from medclip_debias.data.sources.registry import Given, Sure, source
@@ -143,8 +143,9 @@ class GroundedPadChestSource(ArchiveSource):
 
     def annotations(self) -> list[Annotations]:
         """Return every sentence, positive and negative, with both readers' boxes as they stand."""
-        whole = Annotations(SENTENCES, "sentences", _COLUMNS, self._rows, images=("image_id",))
-        return [whole if self.image_records else _of_studies(whole)]
+        about = SENTENCES, "sentences", _COLUMNS, self._rows
+        by_study = Annotations(*about, study="study_id")
+        return [Annotations(*about, images=("image_id",)) if self.image_records else by_study]
 
     # ------------------------------------------------------------------------ the tables
 
@@ -193,16 +194,12 @@ class GroundedPadChestSource(ArchiveSource):
                 found = enumerate(entry["findings"], start=1)
                 entries[file] = [self._finding(n, one, f"{where}, finding {n}") for n, one in found]
         listed = len(content)
-        if repeated:
-            name = f"entry of {self.path.name} is no repeat"
-            self.counted.append((name, "rows", listed - repeated, listed))
-        if unknown:
-            name = f"image of {self.path.name} is in {self.master.name}"
-            self.counted.append((name, "rows", listed - repeated - unknown, listed - repeated))
-        idle = len(owners.keys() - entries.keys())
-        if idle:
-            name = f"image of {self.master.name} is in {self.path.name}"
-            self.counted.append((name, "rows", len(owners) - idle, len(owners)))
+        once = listed - repeated
+        self.count(f"entry of {self.path.name} is no repeat", "rows", once, listed)
+        step = f"image of {self.path.name} is in {self.master.name}"
+        self.count(step, "rows", once - unknown, once)
+        step = f"image of {self.master.name} is in {self.path.name}"
+        self.count(step, "rows", len(owners.keys() & entries.keys()), len(owners))
         return entries
 
     def _finding(self, number: int, content: Any, where: str) -> _Finding:
@@ -244,7 +241,7 @@ class GroundedPadChestSource(ArchiveSource):
             if f.abnormal and f.text and f.boxes:
                 name = f"{image}/{f.number}"
                 category = f.labels[0] if f.labels else ""
-                boxes = tuple(_as_box(corners) for corners in f.boxes)
+                boxes = tuple(from_corners((a, b, c, d)) for a, b, c, d in f.boxes)
                 phrase = PhraseRecord(name, image, category, f.text, boxes, RELATIVE, owner.split)
                 self.phrase_records.append(phrase)
 
@@ -267,13 +264,10 @@ class GroundedPadChestSource(ArchiveSource):
             ("sentence with boxes has a second reader's, too", unit, len(second), len(boxed)),
             (f"box is the first reader's {others}", "boxes", first, boxes),
         ]
-        if several:
-            name = "phrase has one label (of others the first is the category)"
-            self.counted.append((name, "label rows", len(boxed) - several, len(boxed)))
-        if negative:
-            name = "negative sentence has no boxes"
-            bare = len(findings) - sum(f.abnormal for f in findings)
-            self.counted.append((name, "label rows", bare - negative, bare))
+        step = "phrase has one label (of others the first is the category)"
+        self.count(step, unit, len(boxed) - several, len(boxed))
+        bare = len(findings) - sum(f.abnormal for f in findings)
+        self.count("negative sentence has no boxes", unit, bare - negative, bare)
 
     def _describe(self, entries: Mapping[str, list[_Finding]]) -> None:
         splits = Counter(study.split for study in self.study_records)
@@ -293,11 +287,6 @@ class GroundedPadChestSource(ArchiveSource):
                 "There are parts PadChest_GR.zip.001 ...: join them in their order and unpack the"
                 " zip that they make."
             )
-
-
-def _of_studies(table: Annotations) -> Annotations:
-    """The table for a set without images."""
-    return Annotations(table.name, table.unit, table.columns, table.rows, study="study_id")
 
 
 def _strings(value: Any, where: str) -> list[str]:
@@ -324,11 +313,6 @@ def _boxes(value: Any, where: str) -> list[list[float]]:
 def _is_number(value: Any) -> bool:
     # NaN, which Python's JSON reader lets through, fails the comparison.
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9
-
-
-def _as_box(corners: list[float]) -> Box:
-    left, top, right, bottom = corners
-    return left, top, right - left, bottom - top
 
 
 def _stopped(text: str) -> str:

@@ -140,9 +140,7 @@ class PadChestSource(ArchiveSource):
         if table.empty:
             raise UserError(f"{self.path}: the table has no rows; download it again.")
         named = table[~table["ImageID"].map(is_blank)]
-        if len(named) < len(table):
-            step = f"row of {self.path.name} names an image"
-            self.counted.append((step, "rows", len(named), len(table)))
+        self.count(f"row of {self.path.name} names an image", "rows", len(named), len(table))
         return without_repeats(self.path, named, "ImageID", self.counted, self.said)
 
     def _read_studies(self, table: pd.DataFrame) -> None:
@@ -174,25 +172,21 @@ class PadChestSource(ArchiveSource):
             if not study.sentences and not is_blank(sentences):
                 study.sentences, study.sentences_origin = sentences, origin
         self._count_cells(cells)
-        if differ:
-            step = "row has the report of its study's first row"
-            self.counted.append((step, "reports", reports - differ, reports))
+        step = "row has the report of its study's first row"
+        self.count(step, "reports", reports - differ, reports)
 
     def _count_cells(self, cells: list[_Cell]) -> None:
         readable = sum(cell.readable for cell in cells)
-        if readable < len(cells):
-            step = f"cell 'Labels' of {self.path.name} is a list"
-            self.counted.append((step, "label cells", readable, len(cells)))
+        step = f"cell 'Labels' of {self.path.name} is a list"
+        self.count(step, "label cells", readable, len(cells))
         named = sum(cell.named for cell in cells)
         stray = sum(cell.stray for cell in cells)
         once = sum(len(cell.names) for cell in cells)
         self.counted.append(("labels named in the rows", "label cells", named, None))
-        if stray:
-            step = "label has no blank before or behind it (read without)"
-            self.counted.append((step, "label cells", named - stray, named))
-        if once < named:
-            step = "label is named once in its row (others count once)"
-            self.counted.append((step, "label cells", once, named))
+        step = "label has no blank before or behind it (read without)"
+        self.count(step, "label cells", named - stray, named)
+        step = "label is named once in its row (others count once)"
+        self.count(step, "label cells", once, named)
 
     def _count_studies(self) -> None:
         studies = self._studies.values()
@@ -229,9 +223,8 @@ class PadChestSource(ArchiveSource):
                     else:  # a place without a label
                         found.append(("", [item]))
                 yield from ((name, number, label, places) for label, places in found)
-        if bad:
-            step = f"cell 'LabelsLocalizationsBySentence' of {self.path.name} is a list"
-            self.counted.append((step, "label cells", there - bad, there))
+        step = f"cell 'LabelsLocalizationsBySentence' of {self.path.name} is a list"
+        self.count(step, "label cells", there - bad, there)
 
     # ---------------------------------------------------------------------------- images
 

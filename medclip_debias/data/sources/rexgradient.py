@@ -83,9 +83,8 @@ class ReXGradientSource(ArchiveSource):
             raise UserError(f"{path}: is no object of studies; download it again.")
         listed = list(enumerate(content.values(), start=1))
         entries = [(number, entry) for number, entry in listed if _is_study(entry)]
-        if len(entries) < len(listed):
-            step = f"study of {path.name} has a patient, an id and images"
-            self.counted.append((step, "rows", len(entries), len(listed)))
+        step = f"study of {path.name} has a patient, an id and images"
+        self.count(step, "rows", len(entries), len(listed))
         names = [str(name) for _, entry in entries for name in entry["ImagePath"]]
         places = None if self.text_only else self.locate(names, ("..",))
         kept = short = 0
@@ -107,9 +106,7 @@ class ReXGradientSource(ArchiveSource):
                     ImageRecord(image, study, patient, file, view, its_split, origin)
                 )
             reports[study] = reports.get(study) or _report(entry)
-        if kept < len(names):
-            step = f"image of {path.name} is named once"
-            self.counted.append((step, "rows", kept, len(names)))
+        self.count(f"image of {path.name} is named once", "rows", kept, len(names))
         if short:
             self.said.append(
                 f"{path}: {short} studies have more or fewer view positions than images; the views"
