@@ -75,7 +75,7 @@ def test_openi_leaves_its_images_aside_when_asked(tmp_path, capsys):
     (tmp_path / "openi" / "CXR1_1.png").write_bytes(b"x")
     words = ["prepare", str(tmp_path / "openi"), str(tmp_path / "o"), "--text-only"]
     assert run(words) == 0
-    assert "images are left aside" in capsys.readouterr().err
+    assert "images are skipped" in capsys.readouterr().err
     assert len(PreparedSet.open(tmp_path / "o")) == 0
 
 
