@@ -56,7 +56,7 @@ def test_the_first_example_of_readme_runs_where_the_demo_left_its_files(
 def test_the_first_examples_of_the_page_run(
     model_folder, grey, files, tmp_path, monkeypatch, capsys
 ):
-    first, picture, _ = examples("docs/python.md")
+    first, picture = examples("docs/python.md")[:2]
     (tmp_path / "runs/debiased").mkdir(parents=True)
     (tmp_path / "runs/debiased/model").symlink_to(model_folder)
     (tmp_path / "first.dcm").symlink_to(files[0])
