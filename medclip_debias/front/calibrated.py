@@ -57,9 +57,9 @@ def decide(
         except Unfit as reason:
             warn(f"skipped '{name}': {reason}.")
             continue
-        sets = fitted.sets(scores, level, calibration.conformal, target)
+        rule, values = fitted.sets(scores, level, calibration.conformal, target)
         probability = sigmoid(fitted.logits(scores, target))
-        decisions[name] = ClassDecisions(probability, sets.words, target)
+        decisions[name] = ClassDecisions(probability, rule.words(values), target)
     if not decisions:
         raise UserError(f"{where}: gives no probability of any of these classes.")
     return decisions

@@ -77,23 +77,15 @@ class FittedClass(Settings):
             return self.target, "calibration"
         return self.prevalence, "validation"
 
-    def sets(self, scores: Floats, coverage: float, kind: Conformal, target: float) -> ClassSets:
-        """Sets of answers of ``scores``; see `medclip_debias.evaluation.decisions.conformal`."""
+    def sets(
+        self, scores: Floats, coverage: float, kind: Conformal, target: float
+    ) -> tuple[conformal.Sets, Floats]:
+        """The rule of sets of answers, and the values of ``scores`` that it is asked of."""
         positive, negative = np.array(self.positive), np.array(self.negative)
         if kind == "class_conditional":
-            return ClassSets(conformal.class_conditional(positive, negative, coverage), scores)
+            return conformal.class_conditional(positive, negative, coverage), scores
         ends = self.logits(positive, target), self.logits(negative, target)
-        rule = conformal.marginal(*ends, coverage, target)
-        return ClassSets(rule, self.logits(scores, target))
-
-
-class ClassSets:
-    """The sets of some images: ``present`` and ``absent`` in them, and in ``words``."""
-
-    def __init__(self, rule: conformal.Sets, values: Floats) -> None:
-        self.rule = rule
-        self.present, self.absent = rule.of(values)
-        self.words = rule.words(values)
+        return conformal.marginal(*ends, coverage, target), self.logits(scores, target)
 
 
 class Skipped(Settings):

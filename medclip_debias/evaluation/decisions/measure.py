@@ -16,7 +16,6 @@ from medclip_debias.evaluation.classification import reliability, sigmoid
 from medclip_debias.evaluation.decisions.calibration import (
     FEW,
     Calibration,
-    ClassSets,
     FittedClass,
     fit_classes,
     known_classes,
@@ -127,18 +126,20 @@ class ClassDecisions:
         stages: log-odds by name: ``uncalibrated`` (the model's own, where it has a scale),
             ``validation`` (calibrated), ``probabilities`` (calibrated, for the target prevalence).
         flagged: by threshold rule, which images count as positive.
-        sets: sets of answers.
+        present: which images have "present" in their set of answers.
+        absent: which have "absent".
     """
 
     known: Bools
     positive: Bools
     stages: Mapping[str, Floats]
     flagged: Mapping[str, Bools]
-    sets: ClassSets
+    present: Bools
+    absent: Bools
 
     def statistics(self, weights: Floats) -> dict[str, Floats]:
         """Every metric under each row of ``weights [b, n]`` of these images."""
-        y, present, absent = self.positive, self.sets.present, self.sets.absent
+        y, present, absent = self.positive, self.present, self.absent
         found: dict[str, Floats] = {}
         for stage, logits in self.stages.items():
             own = qualities(y, logits, weights)
@@ -254,10 +255,9 @@ def _plan(
         threshold_probability=options.threshold_probability,
         prevalence=target,
     )
-    sets = fitted.sets(scores, options.coverage, options.conformal, target)
-    plan = ClassDecisions(
-        known, positive, stages, {rule: scores >= t for rule, t in bounds.items()}, sets
-    )
+    rule, asked = fitted.sets(scores, options.coverage, options.conformal, target)
+    flagged: dict[str, Bools] = {name: scores >= bound for name, bound in bounds.items()}
+    plan = ClassDecisions(known, positive, stages, flagged, *rule.of(asked))
     return plan, {
         "fitted": {
             "positive": len(fitted.positive),
@@ -272,13 +272,13 @@ def _plan(
         },
         "probabilities": {"reliability": reliability(positive, sigmoid(logits))},
         "thresholds": {
-            rule: {"score": t, "probability": float(sigmoid(fitted.logits(np.array(t), target)))}
-            for rule, t in bounds.items()
+            name: {"score": t, "probability": float(sigmoid(fitted.logits(np.array(t), target)))}
+            for name, t in bounds.items()
         },
         "net_benefit": _curve(positive, sigmoid(logits)),
         "sets": {
-            "present_from": sets.rule.present_from,
-            "absent_to": sets.rule.absent_to,
+            "present_from": rule.present_from,
+            "absent_to": rule.absent_to,
             "images": len(positive),
         },
     }

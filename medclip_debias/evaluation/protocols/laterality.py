@@ -46,7 +46,14 @@ def mirrored(sentence: str) -> str:
     >>> mirrored("Right-sided port; left lung clear.")
     'Left-sided port; right lung clear.'
     """
-    return _SIDE.sub(_other_side, sentence)
+
+    def other_side(found: re.Match[str]) -> str:
+        word = found.group()
+        other = "right" if word.lower() == "left" else "left"
+        capital = other.capitalize() if word[0].isupper() else other
+        return other.upper() if word.isupper() else capital
+
+    return _SIDE.sub(other_side, sentence)
 
 
 def sides_of(sentence: str) -> set[str]:
@@ -56,12 +63,6 @@ def sides_of(sentence: str) -> set[str]:
     ({'left'}, True)
     """
     return {found.group().lower() for found in _SIDE.finditer(sentence)}
-
-
-def _other_side(found: re.Match[str]) -> str:
-    word = found.group()
-    other = "right" if word.lower() == "left" else "left"
-    return other.upper() if word.isupper() else other.capitalize() if word[0].isupper() else other
 
 
 class LateralityProtocol(Protocol):
