@@ -109,12 +109,12 @@ def choose(
         ]
         for row in rows
     }
-    pool = _pool(
-        [phrase.text for phrase in phrases.phrases if phrase.groundable]
-        if phrases is not None
-        else [text for texts in said.values() for text in texts],
-        reader,
-    )
+    candidates = [text for texts in said.values() for text in texts]
+    if phrases is not None:
+        candidates = [phrase.text for phrase in phrases.phrases if phrase.groundable]
+    distinct = {normalised(text): text for text in reversed(candidates)}
+    # Distinct sentences that say that something is there, and what.
+    pool = {t: reader.asserted(t) for t in sorted(distinct.values()) if reader.states(t)}
     counts: Counter[str] = Counter(
         images=len(rows), images_without_report=sum(row not in reports for row in rows)
     )
@@ -140,7 +140,10 @@ def choose(
             counts[kind_of] += 1
         for kind, texts in choice.items():
             distinct = {normalised(text): text for text in reversed(list(texts))}
-            chosen = sorted(distinct.values(), key=lambda text: _digest(image, text))[:per_image]
+            digests = {
+                t: hashlib.sha256(f"{image}\n{t}".encode()).hexdigest() for t in distinct.values()
+            }
+            chosen = sorted(digests, key=digests.__getitem__)[:per_image]
             found.queries += [Query(row, text, kind) for text in chosen]
             counts[f"{kind}_found"] += len(distinct)
             counts[kind] += len(chosen)
@@ -152,16 +155,6 @@ def choose(
         )
     }
     return found
-
-
-def _pool(texts: Sequence[str], reader: Reader) -> dict[str, tuple[str, ...]]:
-    """Distinct sentences that say that something is there, and what."""
-    distinct = {normalised(text): text for text in reversed(texts)}
-    return {t: reader.asserted(t) for t in sorted(distinct.values()) if reader.states(t)}
-
-
-def _digest(image: str, text: str) -> str:
-    return hashlib.sha256(f"{image}\n{text}".encode()).hexdigest()
 
 
 def _reports(data: PreparedSet, rows: Sequence[int]) -> dict[int, tuple[str, ...]]:
