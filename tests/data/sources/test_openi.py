@@ -364,7 +364,7 @@ def test_what_is_wrong_in_the_tables_is_counted(tmp_path):
     texts = {s.study_id: sections(s.report) for s in source.studies()}
     assert texts["CXR4"] == {"impression": "Clear."}
     said = " ".join(source.describe())
-    assert "1 rows repeat a row above" in said
+    assert "1 rows repeat an earlier row" in said
     assert "1 cells are a program's word for blank" in said
 
 
