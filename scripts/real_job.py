@@ -144,9 +144,17 @@ def coco_boxes(archive: Archive, out: Path) -> Iterator[tuple[str, Path]]:
     from medclip_debias.data.sources.findings import finding_name, finding_sentence
 
     with archive.box_files.open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row.get("source")]
+        table = csv.DictReader(file)
+        if "source" not in (table.fieldnames or ()):
+            return  # the archive's own table, which `prepare` reads
+        listed_rows = list(table)
     places = {path.stem: path for path in archive.folder.rglob("*.jpg")}
     places |= {path.stem: path for path in archive.folder.rglob("*.png")}
+    rows = [row for row in listed_rows if row.get("source") and Path(row["image"]).stem in places]
+    if without := sum(not row.get("source") for row in listed_rows):
+        print(f"# {archive.name}/boxes.csv: skipped {without} rows without a source")
+    if absent := len(listed_rows) - without - len(rows):
+        print(f"# {archive.name}/boxes.csv: skipped {absent} boxes of images that are not here")
     own = any(archive.folder.glob("BBox_List_2017*"))  # then the NIH's boxes are the set's own
     for group in sorted({row["source"] for row in rows} - ({"NIH"} if own else set())):
         images: dict[str, dict[str, Any]] = {}
@@ -154,7 +162,7 @@ def coco_boxes(archive: Archive, out: Path) -> Iterator[tuple[str, Path]]:
         annotations = []
         for row in rows:
             stem = Path(row["image"]).stem
-            if row["source"] != group or stem not in places:
+            if row["source"] != group:
                 continue
             if stem not in images:
                 with Image.open(places[stem]) as image:

@@ -45,6 +45,7 @@ def test_it_goes_from_a_folder_to_a_page_and_goes_on_where_it_stopped(archives, 
     run_stages(real_job.stages(archives, out, TINY), out, run)
     told = capsys.readouterr().out
     assert "# letters: left aside" in told
+    assert "# labels/boxes.csv: skipped 1 boxes of images that are not here" in told
     assert "found 2 archives: labels (chestxray14), reports (manifest)" in told
     page = (out / "report.html").read_text()
     for title in ("Zero-shot", "Grounding", "Retrieval", "Calibration across archives"):
