@@ -21,7 +21,8 @@ ARMS = {
     "InfoNCE": ["--loss", "no_correction"],
 }
 """Short trainings that the report compares: the demo's own objective, the paper's, and neither."""
-COMPARED = "zero_shot.mean_auc,zero_shot.accuracy,grounding.cnr,grounding.pointing_game"
+COMPARED = "zero_shot.mean_auc,zero_shot.mean_auc_positive,zero_shot.mean_auc_negative"
+COMPARED += ",zero_shot.accuracy,grounding.cnr,grounding.pointing_game"
 COMPARED += ",retrieval.recall,retrieval.median_rank"
 QUICK = {
     "phantom": ["--set", "min_side=96", "--set", "max_side=144"],

@@ -17,6 +17,7 @@ from medclip_debias.settings_files import apply_overrides, load_yaml, merge
 from studies.study import STUDIES, find_study
 
 KEPT = ("study", "version", "medclip_debias", "seconds", "settings")
+HINT = "give the results.json of a run of the study, or docs/studies/NAME.parquet"
 START, END = "<!-- tables -->", "<!-- /tables -->"
 
 
@@ -76,7 +77,12 @@ def rewrite_named(name: str, cells: Path, out: Path) -> dict[str, Any]:
     found = read_cells(cells)
     if found["study"] != name:
         raise UserError(f"{cells}: holds the study '{found['study']}', not '{name}'.")
-    return rewrite(kind(found["settings"], out.parent / "inputs"), found, out)
+    study = kind(found["settings"], out.parent / "inputs")
+    needed = [{key for key, value in cell.items() if value is not None} for cell in study.cells()]
+    for number, row in enumerate(found["rows"], start=1):
+        if not any(keys <= row.keys() for keys in needed):
+            raise UserError(f"{cells}: cell {number} lacks what names a cell of '{name}'; {HINT}.")
+    return rewrite(study, found, out)
 
 
 def write_cells(results: Mapping[str, Any], path: Path) -> None:
@@ -99,19 +105,28 @@ def read_cells(path: Path) -> dict[str, Any]:
     Raises:
         UserError: the file is neither a run's ``results.json`` nor a published table.
     """
-    if path.suffix == ".json":
-        hint = "give the results.json of a run of the study"
-        return read_json(path, hint, keys=("rows", *KEPT))
+    content = (
+        read_json(path, HINT, keys=("rows", *KEPT)) if path.suffix == ".json" else _table(path)
+    )
+    rows, version, seconds = content["rows"], content["version"], content["seconds"]
+    if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
+        raise UserError(f"{path}: 'rows' must be a list of cells; {HINT}.")
+    if type(version) is not int or not isinstance(seconds, int | float):
+        raise UserError(f"{path}: 'version' and 'seconds' must be numbers; {HINT}.")
+    return content
+
+
+def _table(path: Path) -> dict[str, Any]:
+    """The content of a published table."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         table = pq.read_table(path)
         about = json.loads((table.schema.metadata or {})[b"study"])
-    except (OSError, pa.ArrowInvalid, KeyError, ValueError) as error:
-        raise UserError(
-            f"{path}: is no table of a study's cells; give docs/studies/NAME.parquet."
-        ) from error
+        about = {key: about[key] for key in KEPT}
+    except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: is no table of a study's cells; {HINT}.") from error
     return {**about, "rows": [_known(row) for row in table.to_pylist()]}
 
 

@@ -137,7 +137,7 @@ def test_a_vit_is_trained_saved_loaded_evaluated_and_shown(vit, tmp_path, phanto
     settings = vit(blocks=1, steps=3, trainable={"image": {"lora": {"rank": 2}}}, ema=0.5)
     result = train(settings, say=said.append)
     counts = json.loads((settings.out / "parameters.json").read_text())
-    assert f"training {counts['image']['trained']:,} of " in said[0]
+    assert f"trainable parameters: {counts['image']['trained']:,} of " in said[0]
     model = load_model(result.model)
     assert isinstance(model, DualEncoder)
     assert model.self_test["status"] == "passed"

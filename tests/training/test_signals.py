@@ -135,7 +135,7 @@ def resumes_to_the_same(settings, whole, resumed_at):
 def told(capfd):
     """What a run said on standard error, but for what trains and the lines of its log."""
     lines = capfd.readouterr().err.splitlines()
-    return [line for line in lines if not re.match(r"training |\d{4}-\d\d-\d\d ", line)]
+    return [line for line in lines if not re.match(r"training |trainable |\d{4}-\d\d-\d\d ", line)]
 
 
 @pytest.mark.parametrize(
