@@ -33,7 +33,7 @@ REPO = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/start.md")
 # What is not run: under which heading.
 NEEDS_DATA = {
-    "On real radiographs: Open-i": "needs the archive Open-i",
+    "On real radiographs": "needs archives of real radiographs",
     "On MIMIC-CXR": "needs MIMIC-CXR, which takes an account, and CXR-BERT",
 }
 ONCE = "make demo"

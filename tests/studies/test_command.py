@@ -78,7 +78,7 @@ def test_publishing_puts_tables_cells_and_plot_into_the_docs_and_writes_them_ane
     content = json.loads((out / "results.json").read_text()) | {"rows": [{"example": 1}]}
     (out / "results.json").write_text(json.dumps(content))
     assert run([*words, str(again), "--from", str(out / "results.json")]) == 2
-    assert "the cells do not hold what fine-grained reads" in capsys.readouterr().err
+    assert "lacks what names a cell of 'fine-grained'" in capsys.readouterr().err
 
 
 def test_the_settings_of_a_run_are_a_file_that_repeats_it(tmp_path):

@@ -333,7 +333,7 @@ def test_a_signal_ends_as_saved_wherever_it_comes(config, run, capfd, monkeypatc
     begins = {"settings": 0, "set-up": 0, "validation": 1, "last save": 2}[place]
     if place == "last save":
         assert command(["train", path]) == 0
-        assert "is finished" in capfd.readouterr().err
+        assert "has finished" in capfd.readouterr().err
         return
     # A validation while resuming is that of the run that was never stopped.
     assert command(["train", path, "--json"]) == 0
