@@ -126,7 +126,7 @@ class JointSet(PreparedSet):
     def describe(self) -> list[str]:
         """Return a sentence on each set of which something is left aside."""
         return [
-            f"{name}: {counts['patients']} patients are in another split of another set; their"
+            f"{name}: {counts['patients']} patients are in another split elsewhere; their"
             f" {counts['studies']} studies ({counts['images']} images) are left aside"
             for name, counts in self.aside.items()
         ]

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,25 @@ class Cluster:
         self.workers[number].wait()
         self.workers[number] = self.worker()
 
+    @contextmanager
+    def losing_workers(self, seed: int, pause: tuple[float, float], most: int) -> Iterator[None]:
+        """Kill up to ``most`` workers at random moments, at least one while the block runs."""
+        rng, over, kills = random.Random(seed), threading.Event(), []
+
+        def killing() -> None:
+            while not over.wait(rng.uniform(*pause)) and len(kills) < most:
+                self.kill_one(rng)
+                kills.append(time.monotonic())
+
+        killer = threading.Thread(target=killing)
+        killer.start()
+        try:
+            yield
+        finally:
+            over.set()
+            killer.join()
+        assert kills
+
     def end(self) -> None:
         for process in self._processes:
             process.kill()
@@ -126,22 +147,9 @@ def test_killed_workers_of_a_cluster_change_no_byte(cluster, tmp_path):
     ours.mkdir()
     theirs.mkdir()
     expected = list(map_pieces(chunk, [(ours, n) for n in range(60)]))
-    rng, over, kills = random.Random(4), threading.Event(), []
-
-    def killing():
-        while not over.wait(rng.uniform(0.1, 0.6)) and len(kills) < 10:
-            cluster.kill_one(rng)
-            kills.append(time.monotonic())
-
-    killer = threading.Thread(target=killing)
-    killer.start()
-    try:
+    with cluster.losing_workers(seed=4, pause=(0.1, 0.6), most=10):
         pieces = [(theirs, n) for n in range(60)]
         found = list(map_pieces(chunk, pieces, cluster=cluster.address))
-    finally:
-        over.set()
-        killer.join()
-    assert kills
     assert found == expected
     names = sorted(path.name for path in ours.iterdir() if not path.name.startswith("."))
     assert [path for path in names if not (theirs / path).exists()] == []
@@ -186,24 +194,11 @@ def test_a_set_prepared_while_workers_are_killed_is_the_same_bytes(
     from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
     from medclip_debias.language.scoring import score_prepared
 
-    rng, over, kills = random.Random(7), threading.Event(), []
-
-    def killing():
-        while not over.wait(rng.uniform(0.5, 2)) and len(kills) < 5:
-            cluster.kill_one(rng)
-            kills.append(time.monotonic())
-
-    killer = threading.Thread(target=killing)
-    killer.start()
     there = {"cluster": cluster.address}
-    try:
+    with cluster.losing_workers(seed=7, pause=(0.5, 2), most=5):
         prepare(small_phantom, tmp_path / "other", PrepareSettings(size=40), **there)
         made = prepare(small_phantom, tmp_path / "there", PrepareSettings(size=32), **there)
         claim_set(made.folder, **there)
-    finally:
-        over.set()
-        killer.join()
-    assert kills
     here = tmp_path / "here"
     shutil.copytree(small_prepared, here)
     assert contents(made.folder).keys() - contents(here).keys() == {"claims.parquet"}
