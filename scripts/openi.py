@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 from pathlib import Path
 
 from medclip_debias.cli import run
@@ -149,4 +150,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        print(f"medclip-debias: {error}", file=sys.stderr)
+        sys.exit(2)

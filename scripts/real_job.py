@@ -12,6 +12,7 @@ import argparse
 import csv
 import json
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,12 +27,13 @@ from medclip_debias.data.loader import TrainingStudies
 from medclip_debias.data.prompts import packaged_sets
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, explained
 from medclip_debias.files import write_json
 from openi import judged_classes
 from real_report import has_reports, write_report
 
 LANGUAGE_MODEL = ["hidden=64", "heads=2", "layers=2", "vocabulary=2000", "batch_size=64", "lr=3e-3"]
+BOX_COLUMNS = {"image", "source", "finding", "x", "y", "width", "height"}
 SHARED_PROMPTS = "chestxray14"
 """The prompt set by which calibration is compared across archives."""
 
@@ -84,6 +86,8 @@ def find_archives(data: Path) -> list[Archive]:
     Raises:
         UserError: there is none.
     """
+    if not data.is_dir():
+        raise UserError(f"{data}: there is no such folder; give one that holds archives.")
     archives = []
     for folder in [data, *sorted(path for path in data.iterdir() if path.is_dir())]:
         try:
@@ -136,6 +140,9 @@ def coco_boxes(archive: Archive, out: Path) -> Iterator[tuple[str, Path]]:
 
     Yields:
         Name of the group and the file.
+
+    Raises:
+        UserError: the table lacks a column, or a box is not four numbers.
     """
     if not archive.box_files.is_file():
         return
@@ -147,11 +154,13 @@ def coco_boxes(archive: Archive, out: Path) -> Iterator[tuple[str, Path]]:
         table = csv.DictReader(file)
         if "source" not in (table.fieldnames or ()):
             return  # the archive's own table, which `prepare` reads
+        if missing := BOX_COLUMNS - set(table.fieldnames or ()):
+            raise UserError(f"{archive.box_files}: has no column {', '.join(sorted(missing))}.")
         listed_rows = list(table)
     places = {path.stem: path for path in archive.folder.rglob("*.jpg")}
     places |= {path.stem: path for path in archive.folder.rglob("*.png")}
-    rows = [row for row in listed_rows if row.get("source") and Path(row["image"]).stem in places]
-    if without := sum(not row.get("source") for row in listed_rows):
+    rows = [row for row in listed_rows if row["source"] and Path(row["image"] or "").stem in places]
+    if without := sum(not row["source"] for row in listed_rows):
         print(f"# {archive.name}/boxes.csv: skipped {without} rows without a source")
     if absent := len(listed_rows) - without - len(rows):
         print(f"# {archive.name}/boxes.csv: skipped {absent} boxes of images that are not here")
@@ -164,8 +173,17 @@ def coco_boxes(archive: Archive, out: Path) -> Iterator[tuple[str, Path]]:
             stem = Path(row["image"]).stem
             if row["source"] != group:
                 continue
+            try:
+                x, y, wide, high = (float(row[side]) for side in ("x", "y", "width", "height"))
+            except (TypeError, ValueError):
+                line = listed_rows.index(row) + 2
+                raise UserError(
+                    f"{archive.box_files}: line {line} holds a box whose x, y, width and height "
+                    "are not four numbers; correct or remove it."
+                ) from None
             if stem not in images:
-                with Image.open(places[stem]) as image:
+                sentence = f"{places[stem]}: is not an image; remove it"
+                with explained(sentence, OSError), Image.open(places[stem]) as image:
                     width, height = image.size
                 images[stem] = {"id": len(images) + 1, "file_name": row["image"]}
                 images[stem] |= {"width": width, "height": height}
@@ -175,7 +193,7 @@ def coco_boxes(archive: Archive, out: Path) -> Iterator[tuple[str, Path]]:
                     "id": len(annotations) + 1,
                     "image_id": images[stem]["id"],
                     "category_id": categories.setdefault(name, len(categories) + 1),
-                    "bbox": [float(row[side]) for side in ("x", "y", "width", "height")],
+                    "bbox": [x, y, wide, high],
                     "label_text": finding_sentence(name),
                 }
             )
@@ -339,4 +357,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        print(f"medclip-debias: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,6 +1,8 @@
 """What `make real` does with a folder of archives, on two small ones that are made up."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -100,3 +102,43 @@ def test_boxes_of_other_groups_keep_their_places(archives, tmp_path):
 def test_a_folder_without_archives_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="holds no archive that 'prepare' knows"):
         real_job.find_archives(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("table", "wrong"),
+    [
+        ("image,source,finding,x,y,width\n", "has no column height"),
+        (
+            "image,source,finding,x,y,width,height\n{},Others,Mass,1,1,2,wide\n",
+            "line 2 holds a box",
+        ),
+        ("image,source,finding,x,y,width,height\n{},Others,Mass,1\n", "line 2 holds a box"),
+    ],
+)
+def test_a_table_of_boxes_that_cannot_be_read_is_one_sentence(archives, tmp_path, table, wrong):
+    (archives / "labels" / "boxes.csv").write_text(table.format("00000071_000.png"))
+    labels = next(one for one in real_job.find_archives(archives) if one.name == "labels")
+    with pytest.raises(UserError, match=wrong):
+        list(real_job.coco_boxes(labels, tmp_path / "boxes"))
+
+
+def test_what_is_no_folder_of_archives_ends_in_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    for name, wrong in {
+        "none": "no such folder",
+        "file": "no such folder",
+        "empty": "no archive",
+    }.items():
+        with pytest.raises(UserError, match=wrong):
+            real_job.find_archives(tmp_path / name)
+    words = [
+        sys.executable,
+        real_job.__file__,
+        str(tmp_path / "none"),
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert not (tmp_path / "o").exists()
