@@ -65,9 +65,6 @@ def export_bundle(model: Path, out: Path) -> dict[str, Any]:
     Returns:
         ``warning``, that the model knows synthetic images alone, or None; ``parity``, empty: the
         bundle runs the same weights by the same code.
-
-    Raises:
-        UserError: no such model.
     """
     network = load_model(Path(model))
     with atomic_folder(Path(out)) as folder:

@@ -90,9 +90,6 @@ def make_card(
         name: by default the run's.
         dataset: of the hub, ``group/name``, on which ``results`` were measured; for
             ``.eval_results``.
-
-    Raises:
-        UserError: it is no such folder, the results are another model's, or a name cannot be one.
     """
     import huggingface_hub
 

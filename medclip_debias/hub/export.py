@@ -56,10 +56,6 @@ def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
 
     Returns:
         The content of ``export.json``.
-
-    Raises:
-        UserError: no such form or model, a library is missing, the architecture cannot be
-            exported, or a number is further from the model's than `LIMITS`.
     """
     if form == "open_clip":
         raise UserError(NOT_OPEN_CLIP)

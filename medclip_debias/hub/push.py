@@ -17,12 +17,7 @@ _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 
 def outgoing(folder: Path) -> tuple[dict[str, int], list[str]]:
-    """What an upload of a model folder holds: names and bytes; and the names of what stays here.
-
-    Raises:
-        UserError: it is no model folder of this project, or lacks a file or its card; or one is a
-            link out of the folder, or no regular file.
-    """
+    """What an upload of a model folder holds: names and bytes; and the names of what stays here."""
     folder = Path(folder)
     config = public_config(folder)
     for name in FILES:
@@ -66,9 +61,6 @@ def push(
 
     Returns:
         Address of the commit.
-
-    Raises:
-        UserError: as of `outgoing`; or the hub cannot be reached, or refuses.
     """
     from huggingface_hub import HfApi
 
@@ -97,10 +89,6 @@ def push(
 
 
 def check_repo(repo: str) -> None:
-    """Refuse what names no repository.
-
-    Raises:
-        UserError: it is not ``group/name``.
-    """
+    """Refuse what names no repository."""
     if not _REPO.fullmatch(repo):
         raise UserError(f"'{repo}' names no repository; write GROUP/NAME.")

@@ -29,9 +29,6 @@ def log_probabilities(
         prepared: a scored set.
         texts: sentences of that set.
         language_model: folder of the model that the scores must come from; None accepts any.
-
-    Raises:
-        UserError: there are no scores, or another language model gave them.
     """
     expected = None if language_model is None else language_model_hash(language_model)
     scores = prepared.scores(expected)
@@ -39,12 +36,7 @@ def log_probabilities(
 
 
 def eta_table(path: Path, texts: list[str]) -> NDArray[np.float64]:
-    """eta of each text from a CSV or Parquet file with columns ``text`` and ``eta``.
-
-    Raises:
-        UserError: the file or a column is missing, a value is outside [0, 1), or a sentence of
-            the training set has no row.
-    """
+    """eta of each text from a CSV or Parquet file with columns ``text`` and ``eta``."""
     check_guarded(path, "give a table with the columns 'text' and 'eta'", limit=_LARGEST)
     try:
         table = read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)

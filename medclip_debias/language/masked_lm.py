@@ -109,9 +109,6 @@ def train_masked_lm(
 
     Returns:
         Numbers of the training: tokens, parameters, loss at the end, seconds.
-
-    Raises:
-        UserError: the corpus is too small to learn from, or ``out`` is a file.
     """
     from transformers import BertConfig, BertForMaskedLM
 

@@ -39,9 +39,6 @@ def score_prepared(
         cluster: where groups of sentences are scored instead of here
             (`medclip_debias.data.executor.map_pieces`).
 
-    Raises:
-        UserError: the set is not what was prepared, or the folder holds no such model.
-
     Returns:
         Counts, the model's hash, and percentiles of the log probability (nats).
     """

@@ -66,7 +66,6 @@ class _Sharp(Aggregator, Bounded):
 
     @torch.no_grad()
     def keep_in_bounds(self) -> None:
-        """Put the stored logarithm back within the bounds of the temperature."""
         self.log_temperature.clamp_(math.log(SHARP_MIN), math.log(SHARP_MAX))
 
 
@@ -89,11 +88,9 @@ class Attention(_Sharp):
         return (F.normalize(weights @ regions, dim=-1) * sentences).sum(dim=-1)
 
     def maps(self, regions: Tensor, sentences: Tensor) -> Tensor:
-        """Cosines ``[B, T, N]``."""
         return torch.einsum("bnd,td->btn", regions, sentences)
 
     def numbers(self, regions: Tensor, sentences: Tensor) -> int:
-        """Cosines and weights of every region; mixed regions."""
         mixed = 2 * regions.shape[2] if self.value == "region" else 0
         return len(sentences) * (4 * regions.shape[1] + mixed)
 
@@ -160,7 +157,6 @@ class CrossAttention(Aggregator):
         return torch.tanh(score[..., 0])
 
     def maps(self, regions: Tensor, sentences: Tensor) -> Tensor:
-        """Attention of the last layer, mean over its heads ``[B, T, N]``; each map sums to one."""
         x, queries = self.norm(regions), self.norm(sentences)[None]
         *before, last = self.layers
         for layer in before:
@@ -169,7 +165,6 @@ class CrossAttention(Aggregator):
         return last.weights(queries, x).expand(len(regions), -1, -1)
 
     def numbers(self, regions: Tensor, sentences: Tensor) -> int:
-        """Queries, hidden units and attention of every layer; keys and values of the regions."""
         n, dim = regions.shape[1:]
         heads = self.layers[0].heads if isinstance(self.layers[0], _CrossLayer) else 1
         sentence = len(self.layers) * (14 * dim + heads * n) + 4 * dim
@@ -202,13 +197,11 @@ class LocalWords(_Sharp):
         return (torch.logsumexp(logits, dim=-1) - count.to(cosines.dtype).log()) / self.k
 
     def maps(self, regions: Tensor, sentences: Tensor) -> Tensor:
-        """Attention of a sentence's words, their mean ``[B, T, N]``; each map sums to one."""
         y, there = _kept(sentences)
         share = there.to(y.dtype) / there.sum(dim=-1, keepdim=True)
         return (self._attention(regions, y) * share[..., None]).sum(dim=2)
 
     def numbers(self, regions: Tensor, sentences: Tensor) -> int:
-        """Cosines, weights and mixed regions of every word."""
         words = len(sentences) * sentences.shape[1]
         return words * (3 * regions.shape[1] + 3 * regions.shape[2])
 

@@ -31,11 +31,7 @@ PARTS = ("image_encoder", "text_encoder", "model")
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
-    """Read a state dict from ``.safetensors`` or ``torch.save``; pickled objects are refused.
-
-    Raises:
-        UserError: no such file, damaged, or one that holds more than tensors.
-    """
+    """Read a state dict from ``.safetensors`` or ``torch.save``; pickled objects are refused."""
     if not path.is_file():
         raise UserError(f"{path}: there is no such weight file.")
     try:
@@ -86,11 +82,7 @@ def summed_channels(state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]
 
 
 def load_strictly(module: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
-    """Load ``state``; every tensor must be there, fit, and be wanted.
-
-    Raises:
-        UserError: naming the first missing, unknown and misshapen tensors.
-    """
+    """Load ``state``; every tensor must be there, fit, and be wanted."""
     own = module.state_dict()
     missing = [k for k in own if k not in state and not k.endswith("num_batches_tracked")]
     unknown = [k for k in state if k not in own]
@@ -118,11 +110,7 @@ def layers_in(state: Mapping[str, Tensor], pattern: str) -> int:
 
 
 def shape_of(state: Mapping[str, Tensor], name: str, where: str) -> tuple[int, ...]:
-    """Shape of the tensor ``name``.
-
-    Raises:
-        UserError: it is not there, so the file is of another model.
-    """
+    """Shape of the tensor ``name``."""
     if name not in state:
         raise UserError(
             f"{where}: these weights are of another architecture; tensor '{name}' is missing."

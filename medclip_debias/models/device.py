@@ -8,11 +8,7 @@ from medclip_debias.errors import UserError
 
 
 def best_device(name: str = "auto") -> torch.device:
-    """The device called ``name``; ``auto`` takes a GPU when there is one.
-
-    Raises:
-        UserError: there is no such device here.
-    """
+    """The device called ``name``; ``auto`` takes a GPU when there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -25,9 +25,6 @@ def model_folder(
         force_download: download again.
         local_files_only: take what was downloaded before, or fail; False downloads.
         token: of the hub.
-
-    Raises:
-        UserError: there is no such folder or model, or it was not downloaded yet.
     """
     folder = Path(name)
     if folder.is_dir():

@@ -122,27 +122,22 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
 
     @property
     def max_tokens(self) -> int:
-        """Longest sentence that is read; the rest of a longer one is not seen."""
         return int(self.settings.text.max_tokens)
 
     @property
     def outputs(self) -> Outputs:
-        """What vectors, scores and maps are."""
         return Outputs(map_kind=self.similarity.map_kind)
 
     @property
     def learned_scale(self) -> float:
-        """What `score` is multiplied by in training, in [1, 100]."""
         return float(self.similarity.scale.detach())
 
     @property
     def grid(self) -> RegionGrid:
-        """Where the regions of one input lie."""
         return self.image_encoder.grid(self.preprocessing.input_size)
 
     @property
     def heads(self) -> list[Head]:
-        """What maps into the shared space, and compares there; it always trains."""
         return [self.image_projection, self.text_projection, self.similarity]
 
     def normalise(self, pixels: Tensor) -> Tensor:
@@ -216,17 +211,14 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         return self.encode_ids(ids, batch_size)[:, : max(max(len(row) for row in ids) - 2, 1)]
 
     def encode_padded(self, ids: list[list[int]]) -> Tensor:
-        """`encode_tokens` of some tokenised sentences, which are padded."""
         padded, mask = self.tokenizer.pad(ids)
         return self.encode_tokens(padded.to(self.device), mask.to(self.device))
 
     def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        """Similarities ``[B, T]`` of images and sentences ``[T, D]``, on the cosine scale."""
         scores: Tensor = self.similarity(features.regions, sentences)
         return scores
 
     def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        """The similarity's map of images and sentences ``[B, T, N]``."""
         return self.similarity.maps(features.regions, sentences)
 
     def forward(self, images: Tensor, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -289,9 +281,6 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
             device: where the model shall be.
             check: compute the scores that were stored with it and warn when they differ
                 (`medclip_debias.models.golden`).
-
-        Raises:
-            UserError: no such folder, or one that holds no whole model of this format.
         """
         folder = Path(folder)
         for name in ("config.json", "model.safetensors", "tokenizer.json"):
@@ -367,11 +356,7 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         return cls.load(folder, device)
 
     def push_to_hub(self, *_: Any, **__: Any) -> str:
-        """Refused: `medclip_debias.hub.push` lists what goes out and takes paths away.
-
-        Raises:
-            UserError: always.
-        """
+        """Refused: `medclip_debias.hub.push` lists what goes out and takes paths away."""
         raise UserError(
             "a model goes to the hub by 'medclip-debias hub push MODEL REPO', which lists its files"
             " first; save it, write its card with 'medclip-debias hub card', and push the folder."

@@ -85,11 +85,7 @@ _HEADS = re.compile(
 
 
 def family_of(config: object, where: str) -> Family:
-    """The family of a ``config.json``; one that does not say is a BERT.
-
-    Raises:
-        UserError: it is no JSON object, or of a family that is not read.
-    """
+    """The family of a ``config.json``; one that does not say is a BERT."""
     if not isinstance(config, Mapping):
         raise UserError(f"{where}: the text encoder's configuration is not a JSON object.")
     kind = config.get("model_type", "bert")
@@ -102,11 +98,7 @@ def family_of(config: object, where: str) -> Family:
 
 
 def text_config(config: object, where: str = "config.json") -> PretrainedConfig:
-    """transformers' configuration of a text encoder of one of the `FAMILIES`.
-
-    Raises:
-        UserError: see `family_of` and `hf_config`.
-    """
+    """transformers' configuration of a text encoder of one of the `FAMILIES`."""
     family = family_of(config, where)
     assert isinstance(config, Mapping)
     return hf_config({**config, "model_type": family.model_type}, where, "text_config.")
@@ -119,10 +111,6 @@ def hf_config(config: object, where: str, prefix: str) -> PretrainedConfig:
         config: content of a ``config.json``.
         where: its file, for messages.
         prefix: dotted place of the fields, for messages.
-
-    Raises:
-        UserError: it is no JSON object, a field is of absurd size or wrong type, or one is there
-            that would change what is computed.
     """
     from transformers import AutoConfig, PretrainedConfig
 
@@ -224,9 +212,6 @@ def check_room(model: nn.Module, weights: Path, where: object) -> None:
         model: built on the ``meta`` device, which takes none.
         weights: the file.
         where: the file that the sizes are from.
-
-    Raises:
-        UserError: it has fewer bytes than the model has numbers.
     """
     numbers = sum(value.numel() for value in model.state_dict().values())
     size = weights.stat().st_size

@@ -45,11 +45,7 @@ class ImageEncoder(nn.Module):
     @classmethod
     @abstractmethod
     def build(cls, settings: ImageEncoderSettings) -> ImageEncoder:
-        """The encoder that a run starts from, weights included.
-
-        Raises:
-            UserError: a file is missing, damaged or of another architecture.
-        """
+        """The encoder that a run starts from, weights included."""
 
     @classmethod
     @abstractmethod
@@ -60,9 +56,6 @@ class ImageEncoder(nn.Module):
             arch: name it was chosen by.
             config: as the attribute, from a stranger's file.
             where: that file, for messages.
-
-        Raises:
-            UserError: a field is missing, unknown, of a wrong type or an absurd size.
         """
 
     @property
@@ -93,11 +86,7 @@ class ImageEncoder(nn.Module):
         return RegionGrid(cells, cells, self.stride, self.first_centre)
 
     def check_side(self, side: int, where: str) -> None:
-        """Refuse an input whose side is no multiple of `side_multiple`.
-
-        Raises:
-            UserError: naming the nearest sides.
-        """
+        """Refuse an input whose side is no multiple of `side_multiple`."""
         left = side % self.side_multiple
         if left:
             raise UserError(
@@ -140,12 +129,7 @@ IMAGE_ENCODERS: Registry[type[ImageEncoder]] = Registry(
 def build_image_encoder(
     settings: ImageEncoderSettings, where: str = "the settings"
 ) -> ImageEncoder:
-    """Build the network of ``settings`` and load its weights, if any.
-
-    Raises:
-        UserError: no such architecture, or the weight file is missing, unreadable or of another
-            one, or the library's weights are not available.
-    """
+    """Build the network of ``settings`` and load its weights, if any."""
     family = IMAGE_ENCODERS.find(settings.arch, where, "model.image.arch")
     if settings.name is not None and settings.arch != "timm":
         raise UserError(
@@ -162,9 +146,6 @@ def rebuilt_image_encoder(arch: str, config: Mapping[str, Any], where: str) -> I
         arch: of the folder's ``architecture``.
         config: its ``image_config``.
         where: its file, for messages.
-
-    Raises:
-        UserError: it is none.
     """
     family = IMAGE_ENCODERS.find(arch, where, "architecture.image.arch")
     return family.rebuild(arch, config, where)
@@ -174,11 +155,7 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
 def weight_file(folder: Path) -> Path:
-    """The weight file of a folder as transformers and timm write it.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The weight file of a folder as transformers and timm write it."""
     for name in WEIGHT_FILES:
         if (folder / name).is_file():
             return folder / name
@@ -196,9 +173,6 @@ def filled(build: Callable[[], E], path: Path, heads: re.Pattern[str], where: st
         path: the file; the trunk may be inside of a larger model, under a prefix.
         heads: parts from which no region is computed; they are left out.
         where: the file that the sizes are from, for messages.
-
-    Raises:
-        UserError: the sizes are larger than the file, or tensors are missing, unknown or misshapen.
     """
     with torch.device("meta"):
         check_room(build(), path, where)

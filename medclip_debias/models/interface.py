@@ -148,9 +148,6 @@ class ImageTextModel(nn.Module):
 
         A model that scores a sentence by several vectors gives ``[T, K, D]``, with rows of zeros
         behind those of a sentence that has fewer than K.
-
-        Raises:
-            UserError: something among them is no text, or the model reads images alone.
         """
         ids = self.token_ids(sentence_list(sentences))
         if not ids:
@@ -201,9 +198,6 @@ def need_vectors(model: ImageTextModel, verb: str, *, several: bool = False) -> 
         model: to be asked.
         verb: what shall be done with it.
         several: whether ``verb`` can do with the rows that ``sentence_rows`` names.
-
-    Raises:
-        UserError: saying what ``verb`` would need.
     """
     outputs = model.outputs
     if outputs.text_form == "none":

@@ -20,11 +20,7 @@ _LARGEST = 1 << 24  # bytes; a config of a model has some thousands
 
 
 def expected_images(folder: Path) -> Preprocessing:
-    """Read the preprocessing that a model folder (or a peer's) was saved with.
-
-    Raises:
-        UserError: it is no model folder, or its file is damaged.
-    """
+    """Read the preprocessing that a model folder (or a peer's) was saved with."""
     peer, own = folder / "peer.yaml", folder / "config.json"
     if peer.is_file():
         content = load_yaml(peer)
@@ -54,9 +50,6 @@ def load_model(
         folder: where it is.
         device: where the model shall be.
         check: encode its golden samples, and warn if they moved (`medclip_debias.models.golden`).
-
-    Raises:
-        UserError: no such folder, or one that holds no whole model of this format.
     """
     if (Path(folder) / "peer.yaml").is_file():
         from medclip_debias.models.peers.peer import Peer, score_by_words

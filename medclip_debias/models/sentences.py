@@ -15,9 +15,6 @@ from medclip_debias.errors import UserError
 def sentence_list(texts: str | Iterable[str]) -> list[str]:
     """Return the sentences of ``texts``; a string is one sentence, not a list of letters.
 
-    Raises:
-        UserError: it is neither, or holds something that is no text.
-
     >>> sentence_list("Left effusion."), sentence_list(("Edema.", "No edema."))
     (['Left effusion.'], ['Edema.', 'No edema.'])
     """

@@ -76,10 +76,6 @@ def start_training(settings: StartSettings, where: str) -> tuple[TrainableModel,
     Args:
         settings: which one, and what of it is to be otherwise.
         where: file of the settings, for messages.
-
-    Raises:
-        UserError: no such folder, one that holds no whole model, one that cannot be trained on, a
-            similarity that does not fit it, or sentences longer than it reads.
     """
     folder = settings.start_from
     model = load_model(folder)

@@ -66,11 +66,7 @@ class SentenceTokenizer(FileTokenizer):
 
     @classmethod
     def load(cls, folder: Path) -> SentenceTokenizer:
-        """Read ``tokenizer.json``, else ``vocab.txt``, else ``vocab.json``, from ``folder``.
-
-        Raises:
-            UserError: there is none of them, or it is damaged or of another kind.
-        """
+        """Read ``tokenizer.json``, else ``vocab.txt``, else ``vocab.json``, from ``folder``."""
         from tokenizers.implementations import BertWordPieceTokenizer
 
         fast, vocabulary = folder / "tokenizer.json", folder / "vocab.txt"
@@ -218,9 +214,6 @@ class TextEncoder(Tower):
             folder: of a family of `medclip_debias.models.hf_config.FAMILIES`.
             use_projection_head: as for the class.
             pooling: as for the class; None takes what the folder says (`folder_pooling`).
-
-        Raises:
-            UserError: no such folder, or tensors are missing, unknown or of another shape.
         """
         config, where = read_text_config(folder), f"{folder}/config.json"
         pooled = pooling or folder_pooling(folder)
@@ -277,9 +270,6 @@ def folder_pooling(folder: Path) -> Pooling:
 
     Warns:
         ReportedWarning: the folder lists modules after the pooling that are not read.
-
-    Raises:
-        UserError: it pools in another way.
     """
     modules = folder / "modules.json"
     if modules.is_file():
@@ -304,11 +294,7 @@ def folder_pooling(folder: Path) -> Pooling:
 
 
 def read_text_config(folder: Path) -> dict[str, Any]:
-    """Read ``config.json`` of a text encoder's folder.
-
-    Raises:
-        UserError: no such folder, no config, or a family that is not read.
-    """
+    """Read ``config.json`` of a text encoder's folder."""
     if not folder.is_dir():
         raise UserError(
             f"{folder}: there is no such language-model folder; "
@@ -322,11 +308,7 @@ def read_text_config(folder: Path) -> dict[str, Any]:
 
 
 def read_bert_config(folder: Path) -> dict[str, Any]:
-    """Read ``config.json`` of a folder that must be a BERT's or CXR-BERT's.
-
-    Raises:
-        UserError: no such folder, no config, or a model that is not a BERT.
-    """
+    """Read ``config.json`` of a folder that must be a BERT's or CXR-BERT's."""
     config = read_text_config(folder)
     if config.get("model_type") not in ("bert", "cxr-bert"):
         raise UserError(

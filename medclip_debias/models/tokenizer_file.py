@@ -93,9 +93,6 @@ def read_tokenizer(path: Path, *, pieces: bool = False) -> Tokenizer:
     Args:
         path: of the file.
         pieces: whether it may be SentencePiece's, too.
-
-    Raises:
-        UserError: it is damaged, too large, or holds a part that is not on the list (named).
     """
     from tokenizers import Tokenizer
 
@@ -106,11 +103,7 @@ def read_tokenizer(path: Path, *, pieces: bool = False) -> Tokenizer:
 
 
 def check_parts(content: dict[str, Any], where: object, *, pieces: bool = False) -> None:
-    """Refuse content of a ``tokenizer.json`` with a part that is not on the list.
-
-    Raises:
-        UserError: naming the part.
-    """
+    """Refuse content of a ``tokenizer.json`` with a part that is not on the list."""
     with explained(f"{where}: this is not a tokenizer file", Exception):
         problem = next(_problems(content, pieces), None)
     if problem:

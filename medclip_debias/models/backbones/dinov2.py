@@ -74,9 +74,6 @@ class Dinov2Regions(ImageEncoder):
         arch: ``dinov2``, or a name in `SCRATCH`.
         config: sizes, as a ``config.json`` of transformers has them.
         where: that file, for messages.
-
-    Raises:
-        UserError: they are of no DINOv2.
     """
 
     def __init__(self, arch: str, config: Mapping[str, Any], where: str = "config.json") -> None:
@@ -105,7 +102,6 @@ class Dinov2Regions(ImageEncoder):
 
     @classmethod
     def build(cls, settings: ImageEncoderSettings) -> Dinov2Regions:
-        """From the folder ``settings.weights``, or with random weights of the named sizes."""
         if settings.weights == "library":
             raise UserError(
                 f"{settings.arch} has no library weights; give a folder in model.image.weights"
@@ -132,17 +128,14 @@ class Dinov2Regions(ImageEncoder):
 
     @classmethod
     def rebuild(cls, arch: str, config: Mapping[str, Any], where: str) -> Dinov2Regions:
-        """From the sizes that a model folder holds."""
         return cls(arch, config, where)
 
     @property
     def layers(self) -> list[nn.Module]:
-        """The transformer's blocks."""
         return list(next(m for m in self.trunk.modules() if isinstance(m, nn.ModuleList)))
 
     @property
     def above(self) -> list[nn.Module]:
-        """The last norm."""
         return [self.trunk.get_submodule("layernorm")]
 
     @property
@@ -151,7 +144,6 @@ class Dinov2Regions(ImageEncoder):
         return any(".q_proj." in name for name, _ in self.trunk.named_parameters())
 
     def from_file(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Published names to this version's; a fused gate is cut in two, the gate first."""
         if not self._renamed:
             return dict(state)
         renamed = {}
@@ -166,7 +158,6 @@ class Dinov2Regions(ImageEncoder):
         return renamed
 
     def to_file(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """This version's names to the published ones."""
         if not self._renamed:
             return dict(state)
         renamed = {}

@@ -102,7 +102,6 @@ class ResNetRegions(ImageEncoder):
 
     @classmethod
     def build(cls, settings: ImageEncoderSettings) -> ResNetRegions:
-        """The network of ``settings.arch``, with the weights that they name, if any."""
         encoder = cls(settings.arch)
         if settings.weights == "library":
             state = _library_weights(settings.arch)
@@ -114,19 +113,16 @@ class ResNetRegions(ImageEncoder):
 
     @classmethod
     def rebuild(cls, arch: str, config: Mapping[str, Any], where: str) -> ResNetRegions:
-        """The network of ``arch``; there is nothing else to know of it."""
         if config:
             raise UserError(f"{where}: the field 'image_config' is none of a {arch}'s folder.")
         return cls(arch)
 
     @property
     def layers(self) -> list[nn.Module]:
-        """The residual stages, ``layer1`` first."""
         return [self.get_submodule(name) for name in self._stages]
 
     @property
     def splits(self) -> bool:
-        """After any stage."""
         return True
 
     def forward(self, images: Tensor) -> Tensor:
@@ -134,14 +130,12 @@ class ResNetRegions(ImageEncoder):
         return self.features_upto(images, len(self.layers))
 
     def features_upto(self, images: Tensor, depth: int) -> Tensor:
-        """``[B, C, rows, columns]`` of the stem and the first ``depth`` stages."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
         for stage in self.layers[:depth]:
             x = stage(x)
         return x
 
     def features_after(self, features: Tensor, depth: int) -> Tensor:
-        """Region features ``[B, C, rows, columns]`` from what `features_upto` gave."""
         for stage in self.layers[depth:]:
             features = stage(features)
         return features

@@ -101,7 +101,6 @@ class TimmRegions(ImageEncoder):
 
     @classmethod
     def build(cls, settings: ImageEncoderSettings) -> TimmRegions:
-        """From the folder or file ``settings.weights``, or with random weights."""
         if settings.weights == "library":
             raise UserError("timm's weights are read from a local folder or file alone.")
         path = None if settings.weights is None else Path(settings.weights)
@@ -114,17 +113,14 @@ class TimmRegions(ImageEncoder):
 
     @classmethod
     def rebuild(cls, arch: str, config: Mapping[str, Any], where: str) -> TimmRegions:
-        """From what a model folder holds."""
         return cls(validate(TimmFields, config, where, "image_config."), where, arch)
 
     @property
     def layers(self) -> list[nn.Module]:
-        """Transformer blocks of ViT and EVA, stages of Swin and ConvNeXt."""
         return trunk_layers(self.trunk, self.kind)
 
     @property
     def above(self) -> list[nn.Module]:
-        """The last norm."""
         return [self.trunk.norm_pre if self.kind == "convnext" else self.trunk.norm]
 
     def forward(self, images: Tensor) -> Tensor:
@@ -151,11 +147,7 @@ def timm_package() -> Any:
 
 
 def trunk_kind(name: str, where: str) -> str:
-    """The module of timm that a network is from, one whose regions' places are known.
-
-    Raises:
-        UserError: timm is not installed, has no such network, or has it from another module.
-    """
+    """The module of timm that a network is from, one whose regions' places are known."""
     timm = timm_package()
     if not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models())

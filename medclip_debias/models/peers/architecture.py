@@ -75,9 +75,6 @@ def build_similarity(settings: PeerSettings, fusion: nn.Module | None = None) ->
     """What a peer is trained with; `ImageFeatures.stored` has one region where it is its own.
 
     ``fusion`` tells where the temperature of an attention starts.
-
-    Raises:
-        UserError: that temperature is outside of the bounds of what is trained here.
     """
     similarity = settings.similarity
     if settings.fusion is not None:

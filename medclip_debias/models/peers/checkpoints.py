@@ -77,9 +77,6 @@ def read_published(
         config: ``preprocessor_config.json`` (radzero, conns), or the questions (kad, medklip).
         where: names the file in messages.
         unused: counts what is left out.
-
-    Raises:
-        UserError: a file is missing, or the tensors are of another architecture.
     """
     if text is None:
         raise UserError(

@@ -27,11 +27,7 @@ from medclip_debias.models.tower import Head, Tower
 
 
 def open_clip_networks() -> Any:
-    """open_clip's ``model`` module.
-
-    Raises:
-        UserError: open_clip is not installed.
-    """
+    """open_clip's ``model`` module."""
     try:
         from open_clip import model
     except ImportError as error:
@@ -108,7 +104,6 @@ class OpenClipImages(Tower):
 
     @property
     def layers(self) -> list[nn.Module]:
-        """Transformer blocks, or the stages of ResNet, Swin and ConvNeXt; the lowest first."""
         if self.timm:
             return trunk_layers(self.visual.trunk, self.timm)
         if hasattr(self.visual, "attnpool"):
@@ -117,7 +112,6 @@ class OpenClipImages(Tower):
 
     @property
     def above(self) -> list[nn.Module]:
-        """What comes after the last layer, but for the map."""
         if self.timm:
             return [part for part in self._after if part not in self.heads]
         if hasattr(self.visual, "attnpool"):
@@ -127,7 +121,6 @@ class OpenClipImages(Tower):
 
     @property
     def heads(self) -> list[Head]:
-        """The map into the shared space, open_clip's or timm's own."""
         if self.timm:
             mapped = list(self.visual.head.parameters())
             return [self.visual.head] if mapped else [self._after[-1]]

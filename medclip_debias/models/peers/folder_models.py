@@ -76,9 +76,6 @@ def read_folder(
         folder: as transformers wrote it.
         state: its tensors.
         where: names their file in messages.
-
-    Raises:
-        UserError: a file is missing, or is of another kind of model.
     """
     file = folder / "config.json"
     if not file.is_file():

@@ -80,11 +80,9 @@ class SimilarityAttention(Fusion):
 
     @property
     def scale(self) -> float:
-        """One over the learned temperature of the loss, within [1, 100]."""
         return min(max(float((-self.loss_temperature.detach()).exp()), 1.0), 100.0)
 
     def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        """See `Fusion.scores`; sentences are unit vectors ``[T, D]``."""
         own = self.attn_temperature
         temperature = (self.loss_temperature if own is None else own).exp()
         scores = []
@@ -95,7 +93,6 @@ class SimilarityAttention(Fusion):
         return torch.stack(scores)
 
     def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        """See `Fusion.maps`."""
         return region_scores(tokens[:, 1:], sentences)
 
 
@@ -134,11 +131,9 @@ class QueryAttention(Fusion):
 
     @property
     def scale(self) -> float:
-        """The published logit is this many times the score."""
         return UNBOUNDED_SCALE
 
     def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        """See `Fusion.scores`; sentences are ``[T, 1 + W, D]``: whole, words, zeros."""
         images, texts = self._learned(tokens), self._learned(sentences)
         of_text = torch.stack([self._ask(texts[:, 0], image)[0] for image in images])
         answers = []
@@ -156,7 +151,6 @@ class QueryAttention(Fusion):
         return both
 
     def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        """See `Fusion.maps`."""
         images, queries = self._learned(tokens), self._learned(sentences[:, 0])
         return torch.stack([self._ask(queries, image)[1][:, 1:] for image in images])
 
@@ -206,11 +200,9 @@ class TwoSpaces(Fusion):
     outputs: ClassVar[Outputs] = Outputs(has_whole=True, whole_alone=True, sentence_rows=(0, 1))
 
     def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        """See `Fusion.scores`."""
         return tokens[:, 0] @ sentences[:, 0].T
 
     def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        """See `Fusion.maps`."""
         return region_scores(tokens[:, 1:], sentences[:, 1])
 
 
@@ -227,11 +219,9 @@ class Products(Fusion):
     raw: ClassVar[bool] = True
 
     def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        """See `Fusion.scores`."""
         return tokens[:, 0] @ sentences[:, 0].T / UNBOUNDED_SCALE
 
     def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        """See `Fusion.maps`."""
         return region_scores(tokens[:, 1:], sentences[:, 0]) / UNBOUNDED_SCALE
 
 
@@ -276,7 +266,6 @@ class WordAttention(Fusion):
         return (4 * shares).softmax(dim=1).transpose(1, 2)
 
     def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        """See `Fusion.scores`."""
         regions, best = tokens[:, 1:], []
         for words in _words(sentences):
             seen = self.attention(regions, words) @ regions
@@ -287,7 +276,6 @@ class WordAttention(Fusion):
         return (5 * local + F.normalize(tokens[:, 0], dim=-1) @ sentences[:, 0].T) / 6
 
     def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        """See `Fusion.maps`; each map sums to one."""
         maps = [self.attention(tokens[:, 1:], words).mean(dim=1) for words in _words(sentences)]
         return torch.stack(maps, dim=1)
 
@@ -341,14 +329,12 @@ class QueryNetwork(Fusion):
         return self.names.get(plain.lower(), plain), denied
 
     def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        """See `Fusion.scores`: probabilities."""
         answers = self._answers(tokens, sentences[:, 0])[0].softmax(dim=-1)
         denied = sentences[:, 1:].amax(dim=(1, 2)) > 0.5 if sentences.shape[1] > 1 else None
         there = answers[..., 1]
         return there if denied is None else torch.where(denied, answers[..., 0], there)
 
     def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        """See `Fusion.maps`."""
         return self._answers(tokens, sentences[:, 0])[1]
 
     def _answers(self, regions: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:

@@ -72,10 +72,6 @@ def import_model(
 
     Returns:
         The model, as `Peer.load` reads it from ``out``.
-
-    Raises:
-        UserError: an unknown kind, a file that is missing or holds code, or tensors that are
-            missing, unknown or of another shape.
     """
     for what, value, known in (("kind of model", kind, KINDS), ("score", score, get_args(Score))):
         if value not in known:

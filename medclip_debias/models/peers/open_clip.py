@@ -107,10 +107,6 @@ def read_open_clip(state: State, text: Path | None, config: Path | None, where: 
         text: for BERT its folder; for CLIP's tokenizer its merges file, or None.
         config: ``open_clip_config.json``, or open_clip's model configuration.
         where: names the weights in messages.
-
-    Raises:
-        UserError: no configuration, an option or tower that is not read here (named), or tensors
-            that do not fit.
     """
     if config is None:
         raise UserError(
@@ -127,11 +123,7 @@ def read_open_clip(state: State, text: Path | None, config: Path | None, where: 
 
 
 def clip_preprocessing(settings: PeerSettings, config: Path | None) -> PeerPreprocessing:
-    """The published preprocessing, with what the configuration says of its own.
-
-    Raises:
-        UserError: the configuration asks for a way of resizing that is not offered here.
-    """
+    """The published preprocessing, with what the configuration says of its own."""
     assert isinstance(settings.image, OpenClipSettings)
     published = published_preprocessing(settings.kind, settings.image.image_size)
     if config is None:

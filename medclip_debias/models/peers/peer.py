@@ -102,9 +102,6 @@ class Peer(ImageTextModel):
         Args:
             similarity: of regions, instead of the model's own score.
             max_tokens: longest sentence that shall be read.
-
-        Raises:
-            UserError: the model's score is of a kind that is not trained here.
         """
         before, fusion = self.settings, self.fusion
         if fusion is not None and not isinstance(fusion, SimilarityAttention):
@@ -148,12 +145,10 @@ class Peer(ImageTextModel):
 
     @property
     def heads(self) -> list[Head]:
-        """What maps into the shared space, and compares there; it always trains."""
         return [*self.image.heads, *self.text.heads, self.similarity]
 
     @property
     def outputs(self) -> Outputs:
-        """What vectors, scores and maps are."""
         if self.fusion is not None:
             return self.fusion.outputs
         if isinstance(self.settings.text, NoTextSettings):
@@ -164,7 +159,6 @@ class Peer(ImageTextModel):
 
     @property
     def learned_scale(self) -> float | None:
-        """What scores were multiplied by in training, in [1, 100]; None where it is not known."""
         if self.trained_similarity is not None:
             return float(self.trained_similarity.scale.detach())
         if self.fusion is not None:
@@ -174,7 +168,6 @@ class Peer(ImageTextModel):
 
     @property
     def max_tokens(self) -> int:
-        """Longest sentence that is read; the rest of a longer one is not seen."""
         return int(self.settings.max_tokens)
 
     @property
@@ -252,7 +245,6 @@ class Peer(ImageTextModel):
         return vectors[:, None] if isinstance(fusion, Products) else vectors
 
     def token_ids(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Each sentence as `encode_ids` takes it."""
         text = self.settings.text
         sentences = cleaned(self.settings.kind, list(sentences))
         if isinstance(text, BertSettings) and not text.separator:
@@ -261,7 +253,6 @@ class Peer(ImageTextModel):
         return super().token_ids(sentences)
 
     def encode_padded(self, ids: list[list[int]]) -> Tensor:
-        """Vectors of some tokenised sentences, of one length or several vectors each."""
         padded, mask = (part.to(self.device) for part in self.tokenizer.pad(ids))
         by_words = isinstance(self.fusion, WordAttention)
         if self.text.by_words or by_words:
@@ -299,7 +290,6 @@ class Peer(ImageTextModel):
         return self.fusion.scores(tokens, sentences)
 
     def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        """A map over the regions for every image and sentence ``[B, T, N]``."""
         if self.fusion is not None:
             return self.fusion.maps(self._tokens(features), sentences)
         if not self.outputs.has_whole:
@@ -364,9 +354,6 @@ class Peer(ImageTextModel):
             folder: where it is.
             device: where the model runs.
             check: score the golden samples, where there are any, and warn if they moved.
-
-        Raises:
-            UserError: a file is missing, damaged, or of another version.
         """
         folder = Path(folder)
         _need(folder, (WEIGHTS,))
@@ -394,11 +381,7 @@ class Peer(ImageTextModel):
 
 
 def score_by_words(model: ImageTextModel, score: Literal["local", "both"] = "local") -> None:
-    """Let a GLoRIA score by its words and regions from here on (`WordAttention`).
-
-    Raises:
-        UserError: another model.
-    """
+    """Let a GLoRIA score by its words and regions from here on (`WordAttention`)."""
     if not isinstance(model, Peer) or model.settings.kind != "gloria":
         raise UserError("only GLoRIA has a local score, by attention from words to regions.")
     model.fusion, model.trained_similarity = WordAttention(score), None

@@ -30,9 +30,6 @@ def read_processor(
         path: the file.
         image_size: the network's; None where it reads any and the processor decides.
         multiple: of what the network's side must be.
-
-    Raises:
-        UserError: there is no such file, or it asks for what is not offered here.
     """
     given = read_json(path, "give the preprocessor_config.json of the model", limit=16 << 20)
     published = published_preprocessing(kind, image_size or 224)

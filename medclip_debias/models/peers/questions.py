@@ -62,9 +62,6 @@ def read_book(kind: Kind, path: Path | None) -> dict[str, str]:
         kind: of KAD those of its ChestX-ray14 evaluation where there is no file; of MedKLIP the
             entities and their descriptions, in the file's order, and other names of them.
         path: a JSON object of names to texts.
-
-    Raises:
-        UserError: MedKLIP has no file, or the file holds something else.
     """
     if kind not in ("kad", "medklip"):
         return {}

@@ -108,7 +108,6 @@ class EncoderText(Tower):
 
     @property
     def above(self) -> list[nn.Module]:
-        """What comes after the encoder's last layer."""
         return self.encoder.above
 
 

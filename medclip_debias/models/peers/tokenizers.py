@@ -53,9 +53,6 @@ class ClipTokenizer(FileTokenizer):
     Attributes:
         end_id: number of the end token.
         pad_id: what sentences are filled up with.
-
-    Raises:
-        UserError: its vocabulary lacks start or end.
     """
 
     starts: ClassVar[tuple[str, ...]] = (START,)
@@ -147,11 +144,7 @@ class NoTokenizer:
     size: ClassVar[int] = 0
 
     def encode(self, sentences: Sequence[str], _: int) -> list[list[int]]:
-        """Nothing of nothing.
-
-        Raises:
-            UserError: there is a sentence.
-        """
+        """Nothing of nothing."""
         if sentences:
             raise UserError(NO_TEXT)
         return []
@@ -183,9 +176,6 @@ def read_pieces(folder: Path, clean: Clean | None = None) -> PieceTokenizer:
         folder: with ``tokenizer.json``, or ``spiece.model``.
         clean: what is done to a text first; None is what transformers does: ``canonical`` for
             unigrams (SigLIP) and ``lower`` for byte pairs (SigLIP 2).
-
-    Raises:
-        UserError: there is neither file, or it is damaged or of another kind.
     """
     from tokenizers import Tokenizer
 
