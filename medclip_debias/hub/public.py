@@ -20,7 +20,7 @@ _ABSOLUTE = re.compile(r"(?<![\w.])(?:[A-Za-z]:)?[\\/](?:[^\s\\/]+[\\/])*([^\s\\
 
 
 def public_config(folder: Path) -> dict[str, Any]:
-    """``config.json`` as others may see it: the same model and hash, with no path of this machine."""
+    """``config.json`` as others may see it: the same model and hash, no path of this machine."""
     if (folder / "peer.yaml").is_file():
         raise UserError(
             f"{folder}: is a peer, whose weights are its authors' to publish; give a model of this"
