@@ -41,7 +41,11 @@ def open_prepared(sets: Path | Sequence[SetSettings]) -> PreparedSet:
     Raises:
         UserError: one of them cannot be opened, or they do not go together.
     """
-    return PreparedSet.open(sets) if isinstance(sets, Path) else JointSet(sets)
+    if isinstance(sets, Path):
+        return PreparedSet.open(sets)
+    if len(sets) == 1 and sets[0].weight:  # alone its claims and evidence are those of its folder
+        return PreparedSet.open(sets[0].path)
+    return JointSet(sets)
 
 
 class JointSet(PreparedSet):

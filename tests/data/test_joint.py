@@ -211,6 +211,14 @@ def test_claims_and_scores_are_those_of_the_sets(reports, made):
         whole.scores()
 
 
+def test_a_list_of_one_set_is_that_set(reports):
+    alone = open_prepared([SetSettings(path=reports)])
+
+    assert alone.content_hash == PreparedSet.open(reports).content_hash
+    assert not isinstance(alone, JointSet)
+    assert read_claims(alone).claims  # `claims` wrote them for this set, not for a list of it
+
+
 def test_sets_that_do_not_go_together_are_refused_in_a_sentence(reports, made):
     larger = made("large", images(range(1, 4), "train"), size=20)
     with pytest.raises(UserError, match=r"was prepared with '--size 20 .* prepare them alike"):

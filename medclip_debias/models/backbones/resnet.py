@@ -43,6 +43,7 @@ def _imagenet(block: Literal["basic", "bottleneck"], depths: tuple[int, ...]) ->
 ARCHITECTURES: dict[str, Arch] = {
     "resnet_tiny": Arch("basic", 16, 5, False, ((1, 32, 2), (1, 64, 2))),
     "resnet_small": Arch("basic", 24, 5, False, ((1, 32, 2), (1, 64, 2), (1, 128, 1))),
+    "resnet_small_16": Arch("basic", 24, 5, False, ((1, 32, 2), (1, 64, 2), (1, 128, 2))),
     "resnet18": _imagenet("basic", (2, 2, 2, 2)),
     "resnet34": _imagenet("basic", (3, 4, 6, 3)),
     "resnet50": _imagenet("bottleneck", (3, 4, 6, 3)),
@@ -58,7 +59,8 @@ class ResNetRegions(ImageEncoder):
 
     Attributes:
         width: channels C of a region.
-        stride: input pixels a region advances (32 for ResNet-18/34/50, 8 for resnet_small).
+        stride: input pixels a region advances (32 for ResNet-18/34/50, 8 for resnet_small, 16 for
+            resnet_small_16).
         first_centre: centre of the first region's receptive field. Every layer pads so that its
             first output is centred on its first input, so it is the centre of the first pixel.
 

@@ -1,0 +1,265 @@
+"""Arms of a registered study on several archives of real films, trained, judged and compared.
+
+    python scripts/studies/real_arms.py DATA [--arms configs/real/arms.yaml] [--out runs/real_arms]
+
+Prepares the archives below DATA (and mirrored copies, with left and right swapped in reports),
+trains a small language model of all their sentences, then one model for each arm and seed, seed by
+seed, and judges each on test films. Run again, it goes on where it stopped; several may run beside
+one another. Leaves ``cells/ARCHIVE/ARM/SEED`` in its folder, and ``table.json`` once all are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import re
+import shutil
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+from PIL import Image, ImageOps
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from medclip_debias.cli import run
+from medclip_debias.data.loader import TrainingStudies
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.compare import compare
+from medclip_debias.evaluation.statistics import holm
+from medclip_debias.files import write_json
+from openi import judged_classes
+
+OTHER_SIDE = {"left": "right", "right": "left"}
+LANGUAGE_MODEL = ["hidden=64", "heads=2", "layers=2", "vocabulary=2000", "batch_size=64", "lr=3e-3"]
+PROMPTS = {"openi": "openi"}
+"""Prompt sets of archives; the others are ChestX-ray14's."""
+
+
+def swap_sides(text: str) -> str:
+    """Return a report as it would read for the mirrored film: left for right, right for left.
+
+    >>> swap_sides("Left effusion; the RIGHT lung is clear.")
+    'Right effusion; the LEFT lung is clear.'
+    """
+
+    def other(match: re.Match[str]) -> str:
+        side, swapped = match.group(), OTHER_SIDE[match.group().lower()]
+        return (
+            swapped.upper()
+            if side.isupper()
+            else swapped.capitalize()
+            if side[0].isupper()
+            else swapped
+        )
+
+    return re.sub(r"\b(left|right)\b", other, text, flags=re.IGNORECASE)
+
+
+def mirror(archive: Path, out: Path) -> None:
+    """Write a copy of an archive with mirrored films and swapped sides; without boxes."""
+    for path in sorted(archive.rglob("*")):
+        copy = out / path.relative_to(archive)
+        if path.is_dir() or path.name == "boxes.csv":
+            continue
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix.lower() in (".jpg", ".png"):
+            ImageOps.mirror(Image.open(path)).save(copy, quality=95)
+        elif path.suffix == ".tgz":
+            with tarfile.open(path) as reports, tarfile.open(copy, "w:gz") as swapped:
+                for member in reports:
+                    if not member.isfile():
+                        continue
+                    content = reports.extractfile(member).read().decode()  # type: ignore[union-attr]
+                    encoded = swap_sides(content).encode()
+                    member.size = len(encoded)
+                    swapped.addfile(member, io.BytesIO(encoded))
+        elif path.name.startswith("indiana_"):
+            copy.write_text(swap_sides(path.read_text(encoding="utf-8")), encoding="utf-8")
+        else:
+            shutil.copy(path, copy)
+
+
+def command(*words: str) -> None:
+    """Run one verb in this process.
+
+    Raises:
+        UserError: it failed; its sentence was printed.
+    """
+    print("$ medclip-debias", *words, flush=True)
+    if run(list(words)):
+        raise UserError(f"'{words[0]}' failed; its message stands above.")
+
+
+def prepare(data: Path, out: Path, study: dict[str, Any]) -> None:
+    """Prepare every archive at each size, read claims, and train the language model."""
+    names = {study["reports"], *study["labels"], *study["judged"]}
+    sizes = sorted({72, *(arm["size"] for arm in study["arms"].values() if "size" in arm)})
+    places = [
+        (data / name, out / "sets" / f"{size}" / name, size) for size in sizes for name in names
+    ]
+    for arm in study["arms"].values():
+        for name in arm.get("mirrored", ()):
+            copy = out / "mirrored_archives" / name
+            if not copy.exists():
+                mirror(data / name, out / "unfinished" / name)
+                copy.parent.mkdir(exist_ok=True)
+                (out / "unfinished" / name).rename(copy)
+            places.append((copy, out / "sets" / "mirrored" / name, 72))
+    for archive, place, size in places:
+        if not (place / "claims.parquet").is_file():
+            words = ["--split-seed", "0"] if archive.name == "tbx11k" else []
+            command(
+                "prepare",
+                f"{archive}",
+                f"{place}",
+                "--size",
+                f"{size}",
+                "--label-sentences",
+                *words,
+            )
+            command("claims", f"{place}")
+    if not (out / "language_model").exists():
+        first, *others = [f"{out / 'sets' / '72' / name}" for name in sorted(names)]
+        pairs = [word for other in others for word in ("--with", other)]
+        command(
+            "language-model",
+            first,
+            f"{out / 'language_model'}",
+            *LANGUAGE_MODEL,
+            "steps=2500",
+            *pairs,
+        )
+
+
+def training_sets(out: Path, study: dict[str, Any], arm: dict[str, Any], *, text: bool) -> str:
+    """Return the setting ``prepared``: reports half of each batch, labels the other half by size.
+
+    A set and its mirrored copy share its weight; of films alone every film counts the same. Judged
+    sets have weight 0, so that no other set trains on their patients.
+    """
+    size = out / "sets" / f"{arm.get('size', 72)}"
+    labels = arm.get("labels", study["labels"])
+    counts = {
+        name: len(TrainingStudies.of(PreparedSet.open(size / name), text=text))
+        for name in (study["reports"], *labels)
+    }
+    labelled = sum(counts[name] for name in labels)
+    sets = []
+    for name, count in counts.items():
+        share = count / sum(counts.values())
+        if text:
+            share = (
+                (1.0 if not labels else 0.5) if name == study["reports"] else 0.5 * count / labelled
+            )
+        folders = [size / name] + [out / "sets" / "mirrored" / name] * (
+            name in arm.get("mirrored", ())
+        )
+        for folder in folders:
+            weight = round(share / len(folders), 4)
+            sets.append(f"{{path: {folder}, weight: {weight}}}")
+    judged = [size / name for name in study["judged"] if name not in counts]
+    sets += [f"{{path: {folder}, weight: 0}}" for folder in judged]
+    return f"prepared=[{', '.join(sets)}]"
+
+
+def train(out: Path, study: dict[str, Any], arm: dict[str, Any], folder: Path, seed: int) -> None:
+    """Train one cell; an arm with ``pretrain`` starts from a trunk of that many steps of SimCLR."""
+    settings = [*study["settings"], *arm.get("settings", [])]
+    text = [f"model.text.folder={out / 'language_model'}", f"train.seed={seed}"]
+    config = "phantom/base"
+    if arm.get("pretrain"):
+        trunk = folder / "trunk"
+        words = [f"out={trunk}", training_sets(out, study, arm, text=False), *settings, *text]
+        words += [
+            "train.task=two_view",
+            f"train.steps={arm['pretrain']}",
+            "train.sentences_per_study=1",
+        ]
+        words += ["train.augment={brightness: 0.4, contrast: 0.4}"]
+        command("train", "phantom/base", "--loss", "clip", *words)
+        config = "real/joint"  # the same steps from a trunk
+        settings = [word for word in settings if not word.startswith("model.")]
+        text = [f"model.start_from={trunk / 'model'}", f"train.seed={seed}"]
+    words = [f"out={folder}", training_sets(out, study, arm, text=True), *settings, *text]
+    command("train", config, "--loss", study["preset"], *words)
+
+
+def judge(out: Path, study: dict[str, Any], arm: dict[str, Any], folder: Path, cell: Path) -> None:
+    """Evaluate a model on the test films of every judged archive."""
+    for name in study["judged"]:
+        prepared = out / "sets" / f"{arm.get('size', 72)}" / name
+        prompts = PROMPTS.get(name, "chestxray14")
+        classes = ",".join(judged_classes(prepared, prompts=prompts))
+        words = [
+            "evaluate",
+            f"{folder / 'model'}",
+            f"{prepared}",
+            "--out",
+            f"{out / 'cells' / name / cell}",
+        ]
+        command(
+            *words,
+            "--prompts",
+            prompts,
+            "--classes",
+            classes,
+            "--bootstrap",
+            "50",
+            "--heatmaps",
+            "0",
+        )
+
+
+def table(out: Path, study: dict[str, Any]) -> None:
+    """Write every arm's difference to the first arm, over patients and seeds, one Holm family."""
+    rows = []
+    for name, metrics in study["outcomes"].items():
+        groups = [
+            f"{arm}=" + ",".join(f"{out / 'cells' / name / arm / str(s)}" for s in study["seeds"])
+            for arm in study["arms"]
+        ]
+        found = compare([], named=groups, metrics=metrics, force=True)
+        rows += [{"archive": name} | row for row in found["rows"]]
+    write_json(out / "table.json", {"title": study["title"], "rows": rows, "holm": holm.__name__})
+
+
+def main() -> None:
+    """Run what is left of the study."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--arms", type=Path, default=Path("configs/real/arms.yaml"))
+    parser.add_argument("--out", type=Path, default=Path("runs/real_arms"))
+    options = parser.parse_args()
+    study, out = yaml.safe_load(options.arms.read_text(encoding="utf-8")), options.out
+    out.mkdir(parents=True, exist_ok=True)
+    with FileLock(out / "prepare.lock"):
+        prepare(options.data, out, study)
+    missing = False
+    for seed in study["seeds"]:
+        for name, arm in study["arms"].items():
+            cell, folder = Path(name) / f"{seed}", out / "runs" / name / f"{seed}"
+            done = [out / "cells" / judged / cell / "results.json" for judged in study["judged"]]
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                with FileLock(folder.with_suffix(".lock"), timeout=0):
+                    if not all(path.is_file() for path in done):
+                        train(out, study, arm, folder, seed)
+                        judge(out, study, arm, folder, cell)
+            except Timeout:
+                missing = True
+    if not missing:
+        table(out, study)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        print(f"real_arms: {error}", file=sys.stderr)
+        sys.exit(2)
