@@ -18,7 +18,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.table import read_results
 from medclip_debias.markdown import markdown_table
-from medclip_debias.reporting.supervised import HEAD, supervised_rows
+from medclip_debias.reporting.sections import supervised_table
 from medclip_debias.training.resolve import load_run
 
 CONFIG = Path("openi/base")
@@ -122,9 +122,10 @@ def auc_table(out: Path) -> str:
     Raises:
         UserError: the run in ``out`` was not evaluated.
     """
-    *classes, mean = supervised_rows(out, read_results(out / "results.json"))
+    table = supervised_table(out, read_results(out / "results.json"))
+    *classes, mean = table.rows
     classes.sort(key=lambda row: -float(row[4]))
-    return "\n".join(markdown_table(HEAD, [*classes, mean], words=1))
+    return "\n".join(markdown_table(table.head, [*classes, mean], words=1))
 
 
 def main() -> None:

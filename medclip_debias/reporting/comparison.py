@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from medclip_debias.errors import UserError
 from medclip_debias.evaluation.provenance import plain
-from medclip_debias.files import atomic_file, write_json, write_text
+from medclip_debias.files import atomic_file, read_json, write_json, write_text
 from medclip_debias.models.synthetic import WARNING
-from medclip_debias.reporting.content import number
-from medclip_debias.reporting.forest import forest
+from medclip_debias.reporting.content import number, words
 from medclip_debias.reporting.page import render
-from medclip_debias.reporting.plots import inline
+from medclip_debias.reporting.plots import forest, inline
+from medclip_debias.reporting.run_files import check_own
 from medclip_debias.reporting.tables import (
     PrintedTable,
     class_table,
@@ -24,79 +25,82 @@ from medclip_debias.reporting.tables import (
     settings_table,
 )
 
+_YAML_WORDS = {"null": "none", "[]": "none", "{}": "none", "true": "yes", "false": "no"}
+
 
 def write_comparison(content: Mapping[str, Any], out: Path) -> list[Path]:
     """Write ``comparison`` with the endings json, md, tex, html, svg and png; return the paths."""
-    tables = [comparison_table(content)]
-    classes = class_table(content)
-    if classes is not None:
-        tables.append(classes)
-    plots = forest(content)
-    paths = {kind: out / f"comparison.{kind}" for kind in ("json", "md", "tex", "svg", "png")}
+    settings, classes = settings_table(content), class_table(content)
+    tables = [comparison_table(content), *([classes] if classes else [])]
+    every = [*([settings] if settings else []), *tables]
+    ranks, plots = "", forest(content)
+    if content["average_ranks"]:
+        listed = (
+            f"{run} {number(float(rank), 2)}" for run, rank in content["average_ranks"].items()
+        )
+        ranks = f"Average rank over the metrics (1 is best): {', '.join(listed)}."
+    kinds = ("json", "md", "tex", "svg", "png", "html")
+    paths = {kind: out / f"comparison.{kind}" for kind in kinds}
     write_json(paths["json"], plain(content))
-    settings = settings_table(content)
-    every = [settings, *tables] if settings else tables
     printed = "\n".join(markdown(table) for table in every)
-    write_text(paths["md"], f"{seeds_sentence(content)}\n\n{printed}{_ranks(content)}")
+    end = f"\n{ranks}\n" if ranks else ""
+    write_text(paths["md"], f"{seeds_sentence(content)}\n\n{printed}{end}")
     write_text(paths["tex"], "\n".join(latex(table) for table in every))
-    for kind, content_of_file in plots.items():
+    for kind, plot in plots.items():
         with atomic_file(paths[kind]) as temporary:
-            temporary.write_bytes(content_of_file)
-    paths["html"] = out / "comparison.html"
-    write_text(paths["html"], _page(content, tables, plots["svg"]))
+            temporary.write_bytes(plot)
+    label = (
+        f"Differences to {content['baseline']} with 95% intervals, one panel for each metric; the "
+        "numbers are in the table below"
+    )
+    page = render(
+        "comparison.html.j2",
+        content=content,
+        settings=_in_words(settings) if settings else None,
+        seeds=seeds_sentence(content),
+        warning=WARNING if WARNING in content.get("notes", ()) else None,
+        tables=tables,
+        plot=inline(plots["svg"], label),
+        ranks=ranks,
+    )
+    write_text(paths["html"], page)
     return list(paths.values())
 
 
-def _ranks(content: Mapping[str, Any]) -> str:
-    ranks = content["average_ranks"]
-    if not ranks:
-        return ""
-    listed = ", ".join(f"{label} {number(float(r), 2)}" for label, r in ranks.items())
-    return f"\nAverage rank over the metrics (1 is best): {listed}.\n"
-
-
-def _in_words(table: PrintedTable | None) -> PrintedTable | None:
+def _in_words(table: PrintedTable) -> PrintedTable:
     """A table of settings without the marks of YAML."""
-    if table is None:
-        return None
-    blank = {"null": "none", "[]": "none", "{}": "none", "true": "yes", "false": "no"}
     rows = tuple(
         (
-            name.replace(".", ": ").replace("_", " "),
-            *(
-                blank.get(value, value if "/" in value else value.replace("_", " "))
-                for value in values
-            ),
+            words(name.replace(".", ": ")),
+            *(_YAML_WORDS.get(v, v if "/" in v else words(v)) for v in values),
         )
         for name, *values in table.rows
     )
     return replace(table, rows=rows)
 
 
-def _page(content: Mapping[str, Any], tables: list[Any], plot: bytes) -> str:
-    label = (
-        f"Differences to {content['baseline']} with 95% intervals, one panel for each metric; the "
-        "numbers are in the table below"
-    )
-    runs = [
-        (
-            group["label"],
-            f"{run}, seed {'not named' if seed is None else seed}, model {model}, code "
-            f"{code or 'not named'}",
-        )
-        for group in content["groups"]
-        for run, seed, model, code in zip(
-            *(group[key] for key in ("runs", "seeds", "model_hashes", "code_hashes")), strict=False
-        )
-    ]
-    return render(
-        "comparison.html.j2",
-        content=content,
-        settings=_in_words(settings_table(content)),
-        seeds=seeds_sentence(content),
-        warning=WARNING if WARNING in content.get("notes", ()) else None,
-        tables=tables,
-        plot=inline(plot, label),
-        runs=runs,
-        ranks=_ranks(content).strip(),
-    )
+def comparison_part(run: Path) -> dict[str, Any] | None:
+    """What `demo` leaves beside a run, ``RUN/beside/comparison.json``: other objectives, same seed.
+
+    Raises:
+        UserError: the file is no comparison.
+    """
+    path = run / "beside" / "comparison.json"
+    check_own(path.parent)
+    check_own(path)
+    if not path.is_file():
+        return None
+    content = read_json(path, "run 'medclip-debias compare' again")
+    try:
+        label = f"Differences to {content['baseline']} with 95% intervals; numbers in the table"
+        return {
+            "baseline": content["baseline"],
+            "labels": [group["label"] for group in content["groups"]],
+            "plot": inline(forest(content)["svg"], label),
+            "table": comparison_table(content),
+            "seeds": seeds_sentence(content),
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{path}: is not a file of 'compare'; run 'medclip-debias compare' again, or remove it."
+        ) from error

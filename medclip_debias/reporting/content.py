@@ -18,10 +18,8 @@ from medclip_debias.evaluation.catalogue import (
 from medclip_debias.evaluation.table import Results
 
 NOTHING = "\N{EN DASH}"
+FEW_PATIENTS = 100
 Rows = list[list[str]]
-
-
-# ------------------------------------------------------------------------------ formatting
 
 
 def number(value: Any, digits: int = 3) -> str:
@@ -40,10 +38,29 @@ def interval(value: Sequence[float] | None, digits: int = 3) -> str:
     return f"{number(float(value[0]), digits)} to {number(float(value[1]), digits)}"
 
 
-FEW_PATIENTS = 100
-PATIENTS_OF = (
-    *("zero_shot", "grounding", "study_retrieval", "triplets", "segmentation", "progression"),
-)
+def duration(seconds: Any) -> str:
+    """Seconds as people say them.
+
+    >>> duration(75), duration(3.21)
+    ('1 min 15 s', '3.2 s')
+    """
+    if float(seconds) < 60:
+        return f"{float(seconds):.1f} s"
+    minutes, rest = divmod(round(float(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def words(value: Any) -> str:
+    """A name of settings or files as words."""
+    return str(value).replace("_", " ")
+
+
+def at(content: Any, *keys: str) -> Any:
+    """What stands below keys of nested mappings; None where one is missing."""
+    for key in keys:
+        content = content.get(key) if isinstance(content, Mapping) else None
+    return content
 
 
 def few_patients(counts: Iterable[Any]) -> str:
@@ -65,44 +82,7 @@ def few_patients(counts: Iterable[Any]) -> str:
 
 def patients_of(results: Results) -> list[Any]:
     """Numbers of patients behind the protocols of one evaluation."""
-    return [results.details(protocol).get("patients") for protocol in PATIENTS_OF]
-
-
-def at(content: Any, *keys: str) -> Any:
-    """What stands below keys of nested mappings; None where one is missing."""
-    for key in keys:
-        content = content.get(key) if isinstance(content, Mapping) else None
-    return content
-
-
-def duration(seconds: Any) -> str:
-    """Seconds as people say them.
-
-    >>> duration(75), duration(3.21)
-    ('1 min 15 s', '3.2 s')
-    """
-    if seconds is None:
-        return NOTHING
-    seconds = float(seconds)
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
-
-
-def flat(content: Any, prefix: str = "") -> Rows:
-    """Nested mappings as rows of dotted key and value."""
-    if isinstance(content, Mapping):
-        return [row for key, item in content.items() for row in flat(item, f"{prefix}{key}.")]
-    if isinstance(content, list):
-        text = ", ".join(str(item) for item in content)
-    else:
-        text = f"{content:,}" if type(content) is int else str(content)
-    return [[prefix.removesuffix("."), text]]
-
-
-# -------------------------------------------------------------------------------- sections
+    return [each.get("patients") for each in (results.get("details") or {}).values()]
 
 
 def tiles(results: Results) -> list[dict[str, str]]:
@@ -125,44 +105,37 @@ def metric_rows(results: Results) -> list[tuple[str, bool, list[dict[str, str]]]
     Returns:
         Title of the protocol, whether the paper has any of its metrics, and their rows.
     """
-    groups: dict[str, tuple[list[dict[str, str]], list[bool]]] = {}
+    groups: dict[str, list[tuple[Metric, dict[str, str]]]] = {}
     for metric in METRICS:
-        value = results.value(metric.protocol, metric.name)
+        place, digits = (metric.protocol, metric.name), metric.digits
+        value = results.value(*place)
         if value is None:
             continue
-        digits = metric.digits
-        beside = results.floors(metric)
-        chance = beside.pop(CHANCE, None)
-        others = "".join(f"; {name} {number(floor, digits)}" for name, floor in beside.items())
-        rows, in_paper = groups.setdefault(metric.protocol, ([], []))
-        in_paper.append(metric.paper is not None)
-        rows.append(
-            {
-                "title": metric.title,
-                "definition": metric.definition,
-                "value": number(value, digits),
-                "interval": interval(results.interval(metric.protocol, metric.name), digits),
-                "chance": number(chance, digits) + others,
-                "base": _paper(metric, PAPER_BASE),
-                "best": _paper(metric, PAPER_BEST),
-            }
-        )
-    return [(PROTOCOL_TITLES[n], any(known), rows) for n, (rows, known) in groups.items()]
+        floors = results.floors(metric)
+        chance = number(floors.pop(CHANCE, None), digits)
+        row = {
+            "title": metric.title,
+            "definition": metric.definition,
+            "value": number(value, digits),
+            "interval": interval(results.interval(*place), digits),
+            "chance": "; ".join([chance, *(f"{k} {number(v, digits)}" for k, v in floors.items())]),
+            "base": paper_cells(PAPER_BASE).get(metric.paper, NOTHING),
+            "best": paper_cells(PAPER_BEST).get(metric.paper, NOTHING),
+        }
+        groups.setdefault(metric.protocol, []).append((metric, row))
+    return [
+        (PROTOCOL_TITLES[name], any(m.paper for m, _ in group), [row for _, row in group])
+        for name, group in groups.items()
+    ]
 
 
-def _paper(metric: Metric, method: str) -> str:
-    if metric.paper is None:
-        return NOTHING
-    column = PAPER_COLUMNS.index(metric.paper)
-    return paper_value(PAPER_TABLE_1[method], column)
+def paper_cells(method: str) -> dict[Any, str]:
+    """A row of the paper's Table 1 by column, with the decimals that it was printed with."""
+    values = zip(PAPER_COLUMNS, PAPER_TABLE_1[method], strict=True)
+    return {column: f"{v:.0f}" if column == "MedR" else f"{v:.2f}" for column, v in values}
 
 
-def paper_value(row: Sequence[float], column: int) -> str:
-    """One of the paper's values with the decimals that it was printed with."""
-    return f"{row[column]:.0f}" if PAPER_COLUMNS[column] == "MedR" else f"{row[column]:.2f}"
-
-
-def funnel_rows(results: Mapping[str, Any]) -> Rows:
+def funnel_rows(funnel: Iterable[Mapping[str, Any]] | None) -> Rows:
     """The funnel: step, unit, kept, dropped."""
     return [
         [
@@ -171,35 +144,34 @@ def funnel_rows(results: Mapping[str, Any]) -> Rows:
             number(step.get("kept")),
             number(step.get("dropped")),
         ]
-        for step in at(results, "data", "funnel") or []
+        for step in funnel or ()
     ]
-
-
-def timing_rows(results: Mapping[str, Any]) -> Rows:
-    """How long each part took."""
-    return [[name, duration(seconds)] for name, seconds in (results.get("timing") or {}).items()]
 
 
 def provenance_rows(results: Mapping[str, Any]) -> tuple[Rows, Rows]:
     """What names the results, and all that somebody needs to repeat them."""
-    heads = {
-        "Data": ("data_hash",),
-        "Model": ("model_hash",),
-        "Code": ("code_hash",),
-        "Self-test of the model": ("self_test", "status"),
-        "Split": ("split",),
-        "Seed of the bootstrap": ("seed",),
-        "Prompts": ("prompts", "name"),
+    values = {
+        "Data": results.get("data_hash"),
+        "Model": results.get("model_hash"),
+        "Code": results.get("code_hash"),
+        "Self-test of the model": at(results, "self_test", "status"),
+        "Split": results.get("split"),
+        "Seed of the bootstrap": results.get("seed"),
+        "Prompts": at(results, "prompts", "name"),
     }
-    values = {title: at(results, *keys) for title, keys in heads.items()}
-    first = [[title, str(value)] for title, value in values.items() if value is not None]
-    versions = results.get("versions") or {}
-    if versions:
-        first.append(["Versions", ", ".join(f"{_words(k)} {v}" for k, v in versions.items())])
+    if versions := results.get("versions"):
+        values["Versions"] = ", ".join(f"{words(k)} {v}" for k, v in versions.items())
+    names = [[title, str(value)] for title, value in values.items() if value is not None]
     keys = ("self_test", "options", "prompts")
-    rest = [row for key in keys if key in results for row in flat(results[key], f"{key}.")]
-    return first, [[_words(name.replace(".", ": ")), text] for name, text in rest]
+    return names, [row for key in keys if key in results for row in _flat(results[key], key)]
 
 
-def _words(key: str) -> str:
-    return key.replace("_", " ")
+def _flat(content: Any, name: str) -> Rows:
+    """Nested mappings as rows of their keys and a value."""
+    if isinstance(content, Mapping):
+        return [row for key, item in content.items() for row in _flat(item, f"{name}: {key}")]
+    if isinstance(content, list):
+        text = ", ".join(map(str, content))
+    else:
+        text = f"{content:,}" if type(content) is int else str(content)
+    return [[words(name.replace(".", ": ")), text]]

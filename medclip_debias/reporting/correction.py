@@ -1,4 +1,8 @@
-"""What a run's objective corrects, for the report: eta of each sentence, and which pairs count."""
+"""What a run's objective corrects, for the report: eta of each sentence, and which pairs count.
+
+A run's folder may come from somebody else, and its settings name a folder of one's own. So a set
+of real reports is read only if the user names it; a synthetic one has no patient to protect.
+"""
 
 from __future__ import annotations
 
@@ -8,174 +12,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
-from markupsafe import Markup
-from numpy.typing import NDArray
 
-from medclip_debias.errors import UserError
+from medclip_debias.data.loader import TrainingStudies
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError, explained
 from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.debiased import ETA_MAX, ConstantEta, eta_of
+from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.reporting.content import Rows, at, number
-from medclip_debias.reporting.learned_from import Learned, learned
-from medclip_debias.reporting.pair_classes import SAMPLE, Judged, judged
-from medclip_debias.training.fields import READERS
+from medclip_debias.reporting.pair_classes import SAMPLE, PairClasses, pair_classes
+from medclip_debias.reporting.plots import bars, points
+from medclip_debias.training.fields import READERS, RunData
 
-Floats = NDArray[np.float64]
 BINS = 24
 SHOWN = 8
 """Sentences quoted at either end."""
 MOST_POINTS = 1000
-
-
-@dataclass(frozen=True)
-class Correction:
-    """eta of the distinct sentences that a run learned from.
-
-    Attributes:
-        texts: the sentences.
-        eta: ``[T]``, as the loss takes it.
-        log_prob: ``[T]`` nats; None where eta does not come from a language model.
-        studies: ``[T]`` how many training studies say each.
-    """
-
-    texts: list[str]
-    eta: Floats
-    log_prob: Floats | None
-    studies: NDArray[np.int64]
-
-    @property
-    def mean(self) -> float:
-        """Mean over all occurrences: what an anchor drawn at random has."""
-        return float(np.average(self.eta, weights=self.studies))
-
-    def histogram(self) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
-        """Edges of `BINS` bins from 0 to the highest eta, occurrences and sentences in each."""
-        edges = np.linspace(0.0, float(self.eta.max()) or 1.0, BINS + 1)
-        said = np.histogram(self.eta, edges, weights=self.studies)[0].astype(np.int64)
-        return edges, said, np.histogram(self.eta, edges)[0]
-
-    def order(self) -> NDArray[np.int64]:
-        """Places of the sentences, the most corrected first; of equal ones the most frequent."""
-        return np.lexsort((np.array(self.texts), -self.studies, -self.eta))
-
-    def summary(self, batch_size: int) -> list[str]:
-        """What the correction amounts to, in sentences."""
-        top = self.order()[: max(1, len(self.texts) // 100)]
-        share = self.studies[top].sum() / self.studies.sum()
-        eta, rest = self.mean, batch_size - 1
-        lines = [
-            "eta of a sentence is the share of other patients' images that are expected to agree"
-            f" with it. In a batch of {batch_size}, with {rest} other images for each sentence, the"
-            f" mean eta {eta:.3f} stands for {eta * rest:.1f} images that are no true negatives,"
-            f" and the highest, {self.eta.max():.3f}, for {self.eta.max() * rest:.1f}.",
-            f"{number(len(self.texts))} distinct sentences, said {number(int(self.studies.sum()))} "
-            f"times by the training studies. The 1% of sentences that are corrected most "
-            f"({number(len(top))}) make {share:.0%} of what is said.",
-        ]
-        if self.log_prob is not None:
-            lines.append(
-                "Rank correlation of log p with how many studies say a sentence: "
-                f"{rank_correlation(self.log_prob, self.studies):.2f}. (The language model does not"
-                " count sentences: it also gives a high p to one that it has seen in other words.)"
-            )
-        return lines
-
-    def ends(self) -> tuple[Rows, Rows]:
-        """The most and the least corrected sentences: text, eta, log p, studies."""
-        order = self.order()
-        count = min(SHOWN, len(order) // 2) or 1
-
-        def rows(places: NDArray[np.int64]) -> Rows:
-            return [
-                [
-                    self.texts[n],
-                    _small(float(self.eta[n])),
-                    number(None if self.log_prob is None else float(self.log_prob[n]), 1),
-                    number(int(self.studies[n])),
-                ]
-                for n in places
-            ]
-
-        return rows(order[:count]), rows(order[::-1][:count])
-
-    def plots(self) -> list[tuple[Markup, str, str]]:
-        """Histogram of eta, and log p over frequency: plot, title, caption."""
-        from medclip_debias.reporting.plots import bars, points
-
-        edges, said, sentences = self.histogram()
-        shares = [(counts / counts.sum()).tolist() for counts in (said, sentences)]
-        title = "How much is corrected"
-        caption = (
-            "Filled: share of all occurrences of sentences, which is what the loss sees; dashed "
-            "outline: share of the distinct sentences. The vertical axis is logarithmic."
-        )
-        label = f"Histogram of eta from 0 to {edges[-1]:.3f}, mean {self.mean:.3f}"
-        drawn = bars(edges.tolist(), shares[0], label, x="eta", y="share", second=shares[1])
-        result = [(drawn, title, caption)]
-        if self.log_prob is not None:
-            chosen = np.arange(len(self.texts))
-            if len(chosen) > MOST_POINTS:
-                chosen = np.sort(
-                    np.random.default_rng(0).choice(chosen, MOST_POINTS, replace=False)
-                )
-            which = (
-                f"{number(len(chosen))} of the {number(len(self.texts))} sentences, at random"
-                if len(chosen) < len(self.texts)
-                else f"All {number(len(chosen))} sentences"
-            )
-            label = "Scatter plot of log p over the number of studies that say a sentence"
-            x, y = self.studies[chosen].tolist(), self.log_prob[chosen].tolist()
-            drawn = points(x, y, label, titles=("studies that say it", "log p (nats)"))
-            title = "log p against frequency"
-            result.append((drawn, title, f"{which}. The language model's log p gives eta."))
-        return result
-
-
-def correction(learned: Learned) -> Correction | None:
-    """eta of every sentence; None where the objective has none, or one for all.
-
-    Raises:
-        UserError: the set lacks what eta is computed from.
-    """
-    run = learned.run
-    settings = run.core.eta
-    if settings is None or isinstance(settings, ConstantEta):
-        return None
-    name = "log_prob" if settings.kind == "language_model" else "eta"
-    values = READERS[name](run).double()
-    batch: Any = ContrastiveBatch(
-        torch.zeros(1, len(values), dtype=torch.float64),
-        torch.tensor(1.0),
-        image_of_sentence=torch.zeros(len(values), dtype=torch.int64),
-        **{name: values},
-    )
-    plain = settings.model_copy(update={"control": "none"})
-    eta = eta_of(plain, batch).clamp(0, ETA_MAX)
-    log_prob = values.numpy() if name == "log_prob" else None
-    return Correction(run.studies.texts, eta.numpy(), log_prob, run.studies.occurrences)
-
-
-def constant(learned: Learned) -> float | None:
-    """The eta of all sentences, where the objective has one for all."""
-    settings = learned.run.core.eta
-    return settings.value if isinstance(settings, ConstantEta) else None
-
-
-def rank_correlation(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Spearman's, ties sharing their mean rank; nan where one side is constant."""
-    from scipy.stats import spearmanr
-
-    if len(a) < 2 or (a == a[0]).all() or (b == b[0]).all():
-        return float("nan")
-    return float(spearmanr(a, b).statistic)
-
-
-def _small(value: float) -> str:
-    return f"{value:.3f}" if value >= 0.0005 or value == 0 else f"{value:.0e}"
+_NOT_SHOWN = "Which sentences are corrected is not shown"
 
 
 @dataclass
-class CorrectionPart:
+class Correction:
     """What the section shows.
 
     Attributes:
@@ -192,55 +51,237 @@ class CorrectionPart:
     lines: list[str] = field(default_factory=list)
     plots: list[tuple[Any, str, str]] = field(default_factory=list)
     ends: list[tuple[str, Rows]] = field(default_factory=list)
-    pairs: list[Judged] = field(default_factory=list)
+    pairs: list[PairClasses] = field(default_factory=list)
     sampled: int = 0
     quotes: bool = False
 
 
 def correction_part(
     folder: Path, settings: Mapping[str, Any], named: Path | None = None
-) -> CorrectionPart:
+) -> Correction:
     """What a run's objective corrects.
 
     Args:
         folder: of the run.
-        settings: content of its ``settings.yaml``.
+        settings: content of its ``settings.yaml``; empty for an evaluation alone.
         named: the set that it learned from, as the user names it.
 
     Raises:
         UserError: ``named`` is not that set.
     """
-    training, why = learned(folder, settings, named)
-    shown = CorrectionPart(missing=why)
-    if training is None:
-        return shown
+    run, missing = learned(folder, settings, named)
+    part = Correction(missing)
+    if run is None:
+        return part
+    batch_size = at(settings, "train", "batch_size") or 64
     try:
-        _fill(shown, training, int(at(settings, "train", "batch_size") or 64))
+        _fill(part, run, int(batch_size))
     except (UserError, TypeError, ValueError) as error:  # settings may hold anything
-        shown.missing = f"Not all can be shown. {error}"
-    shown.quotes = not training.synthetic and bool(shown.ends or shown.pairs)
-    return shown
+        part.missing = f"Not all can be shown. {error}"
+    part.quotes = not run.prepared.meta.get("synthetic") and bool(part.ends or part.pairs)
+    return part
 
 
-def _fill(shown: CorrectionPart, training: Learned, batch_size: int) -> None:
-    value = constant(training)
-    if value:
-        rest = batch_size - 1
-        shown.lines.append(
-            f"Every sentence is corrected alike: eta {value:g} stands for {value * rest:.1f} of "
-            f"the {rest} other images in a batch of {batch_size}, whatever the sentence says."
+def learned(
+    folder: Path, settings: Mapping[str, Any], named: Path | None
+) -> tuple[RunData | None, str]:
+    """What a run learned from and by which objective, or why that is not known.
+
+    Raises:
+        UserError: ``named`` is not the set that the run learned from.
+    """
+    command = f"'medclip-debias report {folder} --prepared DIR'"
+    if not settings:
+        return None, (
+            "This folder holds an evaluation, not a training run (no settings.yaml), so it is not "
+            "known what was corrected."
         )
-    eta: Correction | None = correction(training)
-    if eta is not None:
-        shown.lines += eta.summary(batch_size)
-        shown.plots = eta.plots()
-        most, least = eta.ends()
-        shown.ends = [("Corrected most", most), ("Corrected least", least)]
-    shown.pairs, notes = judged(training)
-    shown.sampled = min(SAMPLE, len(training.run.studies))
-    shown.lines += notes
-    if not shown.lines and not shown.pairs:
-        shown.lines.append(
+    if isinstance(settings.get("prepared"), list):
+        return None, f"{_NOT_SHOWN} of a run on several prepared sets."
+    wanted = at(settings, "provenance", "data_hash")
+    path = named or Path(str(settings.get("prepared")))
+    if named is None and (not wanted or not (path / "meta.json").is_file()):
+        return None, (
+            f"{_NOT_SHOWN}: the prepared set that the run names is not there any more, or not "
+            f"named; run {command}."
+        )
+    try:
+        prepared = PreparedSet.open(path)
+        if prepared.content_hash != wanted:
+            raise UserError(
+                f"{path}: is not the set that {folder} learned from; give that one in --prepared."
+            )
+    except UserError:
+        if named is not None:
+            raise
+        return None, (
+            f"{_NOT_SHOWN}: the prepared set in the folder that the run names is damaged or "
+            f"another one by now; run {command}."
+        )
+    if named is None and not prepared.meta.get("synthetic"):
+        return None, (
+            f"{_NOT_SHOWN}: the run learned from real reports, whose words this page holds only if "
+            "you ask for them. To have them, and to share the page only as you may share the "
+            f"reports, run {command}."
+        )
+    where = str(folder / "settings.yaml")
+    try:
+        with explained(
+            f"{where}: holds other values than 'train' writes",
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+        ):
+            loss = loss_settings(settings.get("loss") or {}, where)
+            text = at(settings, "model", "text", "folder")
+            two_view = at(settings, "train", "task") == "two_view"
+            return RunData(
+                objective=build_objective(loss),
+                settings=loss,
+                prepared=prepared,
+                studies=TrainingStudies.of(prepared, text=not two_view),
+                text_folder=Path(text) if text else None,
+                max_tokens=int(at(settings, "model", "text", "max_tokens") or 64),
+                device=torch.device("cpu"),
+                where=where,
+            ), ""
+    except UserError as error:
+        return None, f"{_NOT_SHOWN}. {str(error).rstrip('.')}."
+
+
+def _fill(part: Correction, run: RunData, batch_size: int) -> None:
+    eta = run.core.eta
+    if isinstance(eta, ConstantEta) and eta.value:
+        part.lines.append(
+            f"Every sentence is corrected alike: eta {eta.value:g} stands for "
+            f"{eta.value * (batch_size - 1):.1f} of the {batch_size - 1} other images in a batch "
+            f"of {batch_size}, whatever the sentence says."
+        )
+    table = eta_of_sentences(run)
+    if table is not None:
+        part.lines += _eta_lines(table, batch_size)
+        part.plots = _eta_plots(table)
+        part.ends = _ends(table)
+    part.pairs, notes = pair_classes(run)
+    part.sampled = min(SAMPLE, len(run.studies))
+    part.lines += notes
+    if not part.lines and not part.pairs:
+        part.lines.append(
             "This objective does not correct the negatives of a sentence by what they say: see the "
             "loss above."
         )
+
+
+# ------------------------------------------------------------------------- eta of sentences
+
+
+def eta_of_sentences(run: RunData) -> pd.DataFrame | None:
+    """The distinct sentences that a run learned from; None where eta is none, or one for all.
+
+    Returns:
+        ``text``; ``eta`` as the loss takes it; ``log_prob`` in nats, where eta comes from a
+        language model; ``studies``: how many training studies say it.
+
+    Raises:
+        UserError: the set lacks what eta is computed from.
+    """
+    settings = run.core.eta
+    if settings is None or isinstance(settings, ConstantEta):
+        return None
+    name = "log_prob" if settings.kind == "language_model" else "eta"
+    values = READERS[name](run).double()
+    fields: dict[str, Any] = {name: values}
+    batch = ContrastiveBatch(
+        torch.zeros(1, len(values), dtype=torch.float64),
+        torch.tensor(1.0),
+        image_of_sentence=torch.zeros(len(values), dtype=torch.int64),
+        **fields,
+    )
+    eta = eta_of(settings.model_copy(update={"control": "none"}), batch).clamp(0, ETA_MAX)
+    table = pd.DataFrame(
+        {"text": run.studies.texts, "eta": eta, "studies": run.studies.occurrences}
+    )
+    return table.assign(log_prob=values) if name == "log_prob" else table
+
+
+def _by_correction(table: pd.DataFrame) -> pd.DataFrame:
+    """The most corrected sentences first; of equal ones the most frequent."""
+    return table.sort_values(["eta", "studies", "text"], ascending=[False, False, True])
+
+
+def _eta_lines(table: pd.DataFrame, batch_size: int) -> list[str]:
+    """What the correction amounts to, in sentences."""
+    top = _by_correction(table).head(max(1, len(table) // 100))
+    total, highest, rest = int(table["studies"].sum()), table["eta"].max(), batch_size - 1
+    mean = float(np.average(table["eta"], weights=table["studies"]))
+    lines = [
+        "eta of a sentence is the share of other patients' images that are expected to agree with "
+        f"it. In a batch of {batch_size}, with {rest} other images for each sentence, the mean "
+        f"eta {mean:.3f} stands for {mean * rest:.1f} images that are no true negatives, and the "
+        f"highest, {highest:.3f}, for {highest * rest:.1f}.",
+        f"{number(len(table))} distinct sentences, said {number(total)} times by the training "
+        f"studies. The 1% of sentences that are corrected most ({number(len(top))}) make "
+        f"{top['studies'].sum() / total:.0%} of what is said.",
+    ]
+    if "log_prob" in table:
+        rank = table["log_prob"].corr(table["studies"], method="spearman")
+        lines.append(
+            "Rank correlation of log p with how many studies say a sentence: "
+            f"{rank:.2f}. (The language model does not count sentences: it also gives a high p to "
+            "one that it has seen in other words.)"
+        )
+    return lines
+
+
+def _eta_plots(table: pd.DataFrame) -> list[tuple[Any, str, str]]:
+    """Histogram of eta, and log p over frequency: plot, title, caption."""
+    edges = np.linspace(0.0, float(table["eta"].max()) or 1.0, BINS + 1)
+    shares = [
+        (np.histogram(table["eta"], edges, weights=weights)[0] / weights.sum()).tolist()
+        for weights in (table["studies"], np.ones(len(table)))
+    ]
+    mean = float(np.average(table["eta"], weights=table["studies"]))
+    label = f"Histogram of eta from 0 to {edges[-1]:.3f}, mean {mean:.3f}"
+    caption = (
+        "Filled: share of all occurrences of sentences, which is what the loss sees; dashed "
+        "outline: share of the distinct sentences. The vertical axis is logarithmic."
+    )
+    plot = bars(edges.tolist(), shares[0], label, x="eta", y="share", second=shares[1])
+    plots: list[tuple[Any, str, str]] = [(plot, "How much is corrected", caption)]
+    if "log_prob" in table:
+        chosen, which = table, f"All {number(len(table))} sentences"
+        if len(table) > MOST_POINTS:
+            rng = np.random.default_rng(0)
+            chosen = table.iloc[np.sort(rng.choice(len(table), MOST_POINTS, replace=False))]
+            which = f"{number(MOST_POINTS)} of the {number(len(table))} sentences, at random"
+        label = "Scatter plot of log p over the number of studies that say a sentence"
+        titles = ("studies that say it", "log p (nats)")
+        plot = points(chosen["studies"].tolist(), chosen["log_prob"].tolist(), label, titles)
+        caption = f"{which}. The language model's log p gives eta."
+        plots.append((plot, "log p against frequency", caption))
+    return plots
+
+
+def _ends(table: pd.DataFrame) -> list[tuple[str, Rows]]:
+    """The most and the least corrected sentences: text, eta, log p, studies."""
+    order = _by_correction(table)
+    count = min(SHOWN, len(order) // 2) or 1
+
+    def rows(part: pd.DataFrame) -> Rows:
+        return [
+            [
+                row["text"],
+                f"{row['eta']:.3f}"
+                if row["eta"] >= 0.0005 or not row["eta"]
+                else f"{row['eta']:.0e}",
+                number(row.get("log_prob"), 1),
+                number(row["studies"]),
+            ]
+            for row in part.to_dict("records")
+        ]
+
+    return [
+        ("Corrected most", rows(order.head(count))),
+        ("Corrected least", rows(order[::-1].head(count))),
+    ]

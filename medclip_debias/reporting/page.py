@@ -16,11 +16,11 @@ class Contents:
     """The list of a page's sections, filled while the page is.
 
     Attributes:
-        entries: address within the page and title of each section, in order.
+        entries: title of each section by its address within the page.
     """
 
     def __init__(self) -> None:
-        self.entries: list[tuple[str, str]] = []
+        self.entries: dict[str, str] = {}
 
     def add(self, title: str) -> str:
         """Enter a section; return what its heading is to be called.
@@ -29,25 +29,23 @@ class Contents:
         >>> contents.add("Where the model looks"), contents.add("Where the model looks?")
         ('where-the-model-looks', 'where-the-model-looks-2')
         """
-        name = re.sub(r"\W+", "-", title.lower()).strip("-") or "section"
-        taken = {used for used, _ in self.entries}
-        number, free = 1, name
-        while free in taken:
+        name = address = re.sub(r"\W+", "-", title.lower()).strip("-") or "section"
+        number = 1
+        while address in self.entries:
             number += 1
-            free = f"{name}-{number}"
-        self.entries.append((free, title))
-        return free
+            address = f"{name}-{number}"
+        self.entries[address] = title
+        return address
 
 
 def render(template: str, **values: Any) -> str:
     """The page of ``templates/template``; values are escaped, and a missing one is an error."""
-    shared = {"contents": Contents(), "version": __version__}
-    return _templates().get_template(template).render(**shared | values)
+    values |= {"contents": Contents(), "version": __version__}
+    return _templates().get_template(template).render(values)
 
 
 @cache
 def _templates() -> Environment:
-    """All templates, each compiled once: a run writes its page again and again."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(

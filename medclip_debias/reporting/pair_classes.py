@@ -5,7 +5,7 @@ Counted over a sample of training studies, each with one of its sentences, as a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,23 +14,24 @@ import torch
 from torch import Tensor
 
 from medclip_debias.data.loader import TrainingStudies
-from medclip_debias.losses.batch import FIELDS, Anchors, ContrastiveBatch
-from medclip_debias.losses.evidence import PairEvidence
+from medclip_debias.losses.batch import FIELDS, ContrastiveBatch
 from medclip_debias.losses.multi_positive import MultiPositive
 from medclip_debias.losses.policies.evidence import WeighByEvidence
 from medclip_debias.losses.policy import LateStart, Policy
 from medclip_debias.reporting.content import Rows, number
-from medclip_debias.reporting.learned_from import Learned
-from medclip_debias.training.fields import BatchFields
+from medclip_debias.training.fields import BatchFields, RunData
 
 SAMPLE = 256
 """Studies, and so sentences: 65,280 pairs."""
 EXAMPLES = 3
 _LONGEST = 240
 
+Classes = dict[str, tuple[Tensor, str]]
+"""Mask of the pairs of each class, and what the loss makes of them."""
+
 
 @dataclass(frozen=True)
-class Judged:
+class PairClasses:
     """What one part of an objective makes of the pairs of the sample.
 
     Attributes:
@@ -52,97 +53,107 @@ class Sample:
     texts: list[int]
     batch: ContrastiveBatch
 
-    @property
-    def anchors(self) -> Anchors:
-        """Each sentence against the images."""
-        return self.batch.anchors("text_to_image")[0]
-
     def report(self, study: int) -> str:
         """All sentences of a study, cut where they are long."""
         text = " ".join(self.studies.texts[n] for n in self.studies.sentences[study])
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rsplit(' ', 1)[0]} ..."
 
 
-def sample(learned: Learned, seed: int = 0) -> Sample:
+def sample(run: RunData, seed: int = 0) -> Sample:
     """Draw `SAMPLE` studies, or all, and one sentence of each.
 
     Raises:
         UserError: the set lacks something that the objective reads.
     """
-    whole, rng = learned.run.studies, np.random.default_rng(seed)
-    count = min(SAMPLE, len(whole))
-    places = np.sort(rng.choice(len(whole), count, replace=False))
-    used = sorted({int(n) for place in places for n in whole.sentences[place]})
-    position = {n: new for new, n in enumerate(used)}
-    said = [np.array([position[int(n)] for n in whole.sentences[place]]) for place in places]
-    studies = TrainingStudies(
-        texts=[whole.texts[n] for n in used],
-        rows=[whole.rows[place] for place in places],
-        sentences=said,
-        occurrences=whole.occurrences[used],
+    every, rng = run.studies, np.random.default_rng(seed)
+    count = min(SAMPLE, len(every))
+    places = np.sort(rng.choice(len(every), count, replace=False))
+    used, numbers = np.unique(
+        np.concatenate([every.sentences[p] for p in places]), return_inverse=True
     )
-    texts = [int(rng.choice(own)) for own in said]
-    fields = BatchFields(replace(learned.run, studies=studies))
+    ends = np.cumsum([len(every.sentences[place]) for place in places])[:-1]
+    sentences = np.split(numbers, ends)
+    studies = TrainingStudies(
+        texts=[every.texts[n] for n in used],
+        rows=[every.rows[place] for place in places],
+        sentences=sentences,
+        occurrences=every.occurrences[used],
+    )
+    texts = [int(rng.choice(numbers)) for numbers in sentences]
     index = torch.tensor(texts)
-    given: dict[str, Any] = {"seed": 0, "done": 1.0}
-    for name, values in fields.values.items():
+    fields: dict[str, Any] = {"seed": 0, "done": 1.0}
+    for name, values in BatchFields(replace(run, studies=studies)).values.items():
         match FIELDS[name].axis:
             case "text":
-                given[name] = values[index]
+                fields[name] = values[index]
             case "image":
-                given[name] = values[torch.arange(count)]
+                fields[name] = values[torch.arange(count)]
             case "pair":
-                given[name] = values[index] @ values[index].T
+                fields[name] = values[index] @ values[index].T
             case "batch":
-                given[name] = values
-    batch = ContrastiveBatch(torch.zeros(count, count), torch.tensor(1.0), **given)
+                fields[name] = values
+    batch = ContrastiveBatch(torch.zeros(count, count), torch.tensor(1.0), **fields)
     return Sample(studies, texts, batch)
 
 
-def judged(learned: Learned) -> tuple[list[Judged], list[str]]:
+def pair_classes(run: RunData) -> tuple[list[PairClasses], list[str]]:
     """What the parts of the objective make of pairs, and sentences on parts that cannot be shown.
 
     Raises:
         UserError: the set lacks something that the objective reads.
     """
-    parts: list[Any] = list(_parts(learned))
-    late: list[Any] = [part for part in parts if isinstance(part, LateStart)]
-    shown = [part for part in parts if part not in late]
+    parts = [one for one in run.objective.modules() if isinstance(one, MultiPositive | Policy)]
+    late = [one for one in parts if isinstance(one, LateStart)]
     notes = [
-        f"The policy '{part.kind}' decides by what the model itself finds similar, so the pairs "
+        f"The policy '{one.kind}' decides by what the model itself finds similar, so the pairs "
         "that it takes away change from step to step."
-        for part in late
+        for one in late
     ]
-    if not shown or len(learned.run.studies) < 2:
+    shown = [one for one in parts if one not in late]
+    if not shown or len(run.studies) < 2:
         return [], notes
-    drawn = sample(learned)
-    return [_of_part(part, drawn) for part in shown], notes
+    drawn = sample(run)
+    return [_counted(*_classes(one, drawn.batch), drawn) for one in shown], notes
 
 
-def _parts(learned: Learned) -> Iterator[Any]:
-    """Multiple positives, then policies, in the order of the objective."""
-    for module in learned.objective.modules():
-        if isinstance(module, MultiPositive | Policy):
-            yield module
-
-
-def _of_part(part: Any, drawn: Sample) -> Judged:
+def _classes(part: Any, batch: ContrastiveBatch) -> tuple[str, Classes]:
+    """The title of a part of the objective, and its classes of pairs."""
+    anchors = batch.anchors("text_to_image")[0]
+    others = anchors.negatives
     if isinstance(part, MultiPositive):
-        several = part.settings
-        title = f"Several positives, by the evidence '{several.evidence.kind}'"
         agree = "pulled near, as the sentence's own image is"
-        if several.weight < 1 or several.schedule is not None:
+        if part.settings.weight < 1 or part.settings.schedule is not None:
             agree += " (in a part of the loss, or of the run)"
-        weak = "left among the negatives: the evidence is too weak"
-        effects = (agree, weak, "negatives", "negatives")
-        return _by_evidence(part.evidence, drawn, title, several.threshold, effects)
-    if isinstance(part, WeighByEvidence):
-        s = part.settings
-        title = f"Negatives weighed by the evidence '{s.evidence.kind}'"
-        between = f"between {s.unknown:g} and {s.agree:g} times a negative"
-        effects = (_weight(s.agree), between, _weight(s.unknown), _weight(s.contradict))
-        return _by_evidence(part.evidence, drawn, title, 1 - 1e-6, effects)
-    return _by_policy(part, drawn)
+        title = f"Several positives, by the evidence '{part.settings.evidence.kind}'"
+        threshold = part.settings.threshold
+        effects = (agree, "left among the negatives: the evidence is too weak", *["negatives"] * 2)
+    elif isinstance(part, WeighByEvidence):
+        title = f"Negatives weighed by the evidence '{part.settings.evidence.kind}'"
+        threshold = 1 - 1e-6
+        settings = part.settings
+        between = f"between {settings.unknown:g} and {settings.agree:g} times a negative"
+        weights = (settings.agree, settings.unknown, settings.contradict)
+        agree, unknown, contradict = map(_weight, weights)
+        effects = (agree, between, unknown, contradict)
+    else:
+        after = part.apply_to(anchors, batch)
+        kept, less = after.negatives, torch.zeros_like(others)
+        if after.weights is not None:
+            less = kept & (after.weights != 1)
+        return f"The policy '{part.kind}'", {
+            "taken away": (others & ~kept, "no negatives: left out of the loss"),
+            "weight changed": (less, "negatives with another weight than 1"),
+            "kept": (kept & ~less, "negatives"),
+        }
+    value = part.evidence(anchors, batch)
+    masks = {
+        "agree": value > threshold,
+        "agree, uncertain": (value > 0) & (value <= threshold),
+        "unknown": value == 0,
+        "contradict": value < 0,
+    }
+    pairs = zip(masks.items(), effects, strict=True)
+    return title, {name: (mask & others, effect) for (name, mask), effect in pairs}
 
 
 def _weight(weight: float) -> str:
@@ -150,62 +161,20 @@ def _weight(weight: float) -> str:
     return known.get(weight, f"negatives that count {weight:g} times")
 
 
-def _by_evidence(
-    evidence: PairEvidence,
-    drawn: Sample,
-    title: str,
-    threshold: float,
-    effects: tuple[str, str, str, str],
-) -> Judged:
-    anchors = drawn.anchors
-    value, others = evidence(anchors, drawn.batch), anchors.negatives
-    classes = {
-        "agree": value > threshold,
-        "agree, uncertain": (value > 0) & (value <= threshold),
-        "unknown": value == 0,
-        "contradict": value < 0,
-    }
-    return _counted(
-        title,
-        {n: (m & others, e) for (n, m), e in zip(classes.items(), effects, strict=True)},
-        drawn,
-    )
-
-
-def _by_policy(part: Policy, drawn: Sample) -> Judged:
-    before = drawn.anchors
-    after = part.apply_to(before, drawn.batch)
-    kept, others = after.negatives, before.negatives
-    less = torch.zeros_like(kept)
-    if after.weights is not None:
-        less = kept & (after.weights != 1)
-    classes = {
-        "taken away": (others & ~kept, "no negatives: left out of the loss"),
-        "weight changed": (less, "negatives with another weight than 1"),
-        "kept": (kept & ~less, "negatives"),
-    }
-    return _counted(f"The policy '{part.kind}'", classes, drawn)
-
-
-def _counted(title: str, classes: dict[str, tuple[Tensor, str]], drawn: Sample) -> Judged:
-    total = sum(int(mask.sum()) for mask, _ in classes.values())
+def _counted(title: str, classes: Mapping[str, tuple[Tensor, str]], drawn: Sample) -> PairClasses:
+    counts = {name: int(mask.sum()) for name, (mask, _) in classes.items()}
+    total = sum(counts.values())
     rows, examples = [], []
     for name, (mask, effect) in classes.items():
-        count = int(mask.sum())
-        if not count:
+        if not counts[name]:
             continue
-        rows.append([name, effect, number(count), f"{count / total:.2%}"])
-        if name not in ("unknown", "kept"):
-            examples += [[name, *words] for words in _examples(mask, drawn)]
-    return Judged(title, rows, examples)
-
-
-def _examples(mask: Tensor, drawn: Sample) -> list[list[str]]:
-    """The first pairs of a class, with distinct sentences."""
-    shown: dict[str, str] = {}
-    for anchor, image in mask.nonzero().tolist():
-        text = drawn.studies.texts[drawn.texts[anchor]]
-        shown.setdefault(text, drawn.report(image))
-        if len(shown) == EXAMPLES:
-            break
-    return [[text, report] for text, report in shown.items()]
+        rows.append([name, effect, number(counts[name]), f"{counts[name] / total:.2%}"])
+        if name in ("unknown", "kept"):
+            continue
+        reports: dict[str, str] = {}  # the first pairs, with distinct sentences
+        for anchor, image in mask.nonzero().tolist():
+            reports.setdefault(drawn.studies.texts[drawn.texts[anchor]], drawn.report(image))
+            if len(reports) == EXAMPLES:
+                break
+        examples += [[name, text, report] for text, report in reports.items()]
+    return PairClasses(title, rows, examples)

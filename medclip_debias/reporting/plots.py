@@ -12,15 +12,16 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup, escape
 
 from medclip_debias.palette import ACCENT, AXIS, GRID, INK, PALE, SECOND, STYLES
 
 SMALL, WIDE = (3.6, 2.2), (4.6, 2.7)
 """Of a plot among others, and of one that stands for itself, in inches."""
+FOREST_COLUMNS = 3
 
 _NAMES = {
     **{colour.lower(): f"--plot-{place}" for place, (colour, _, _) in enumerate(STYLES)},
@@ -30,12 +31,7 @@ _NAMES = {
 
 
 def inline(svg: bytes, label: str) -> Markup:
-    """A plot as part of a page.
-
-    Args:
-        svg: what matplotlib wrote.
-        label: what the plot shows, for those who do not see it.
-    """
+    """A plot that matplotlib wrote as part of a page; ``label`` is for those who do not see it."""
     text = svg.decode("utf-8")
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
@@ -64,19 +60,11 @@ def curve(
     second: Sequence[float | None] | None = None,
     mark: float | None = None,
 ) -> Markup:
-    """Plot a curve over training steps (None leaves a gap), with a dashed second one.
-
-    Args:
-        steps: places.
-        values: of the curve.
-        label: what it shows.
-        second: of the dashed one.
-        mark: step of a vertical line.
-    """
+    """A curve over training steps, None a gap; a dashed second one, a vertical line at ``mark``."""
     figure, axes = _axes(SMALL)
-    for series, colour, style in ((values, ACCENT, "-"), (second or [], SECOND, "--")):
-        if series:
-            numbers = [float("nan") if value is None else value for value in series]
+    for series, style, colour in ((values, "-", ACCENT), (second, "--", SECOND)):
+        if series is not None:
+            numbers = np.array(series, dtype=float)
             marker = "o" if len(numbers) < 12 else None  # few points, or one, make no line
             axes.plot(steps, numbers, style, color=colour, linewidth=1.4, marker=marker, ms=3.5)
     distinct = {value for value in values if value is not None}
@@ -84,8 +72,7 @@ def curve(
         axes.set_ylim(0, 2 * max(distinct.pop(), 0) or 1)
     if mark is not None:
         axes.axvline(mark, color=SECOND, linewidth=1, linestyle=":")
-    axes.set_xlabel("step", fontsize=9, color=INK)
-    return inline(svg_of(figure), label)
+    return _drawn(figure, axes, label, "step")
 
 
 def reliability(bins: Sequence[Mapping[str, Any]], label: str) -> Markup:
@@ -97,16 +84,14 @@ def reliability(bins: Sequence[Mapping[str, Any]], label: str) -> Markup:
     """
     figure, axes = _axes((2.9, 2.7))
     axes.plot([0, 1], [0, 1], "--", color=AXIS, linewidth=1)
-    x, y = ([float(each[key]) for each in bins] for key in ("probability", "positive"))
-    most = max(int(each["images"]) for each in bins)
-    sizes = [12 + 110 * int(each["images"]) / most for each in bins]
+    images, x, y = (
+        [float(each[key]) for each in bins] for key in ("images", "probability", "positive")
+    )
+    sizes = [12 + 110 * count / max(images) for count in images]
     axes.plot(x, y, color=ACCENT, linewidth=1.2)
     axes.scatter(x, y, s=sizes, color=ACCENT, edgecolor="white", linewidth=0.8, zorder=3)
-    axes.set_xlim(-0.03, 1.03)
-    axes.set_ylim(-0.03, 1.03)
-    axes.set_xlabel("probability given", fontsize=9, color=INK)
-    axes.set_ylabel("share with the finding", fontsize=9, color=INK)
-    return inline(svg_of(figure), label)
+    axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
+    return _drawn(figure, axes, label, "probability given", "share with the finding")
 
 
 def bars(
@@ -125,64 +110,38 @@ def bars(
     figure, axes = _axes(WIDE)
     axes.set_yscale("log")
     # A logarithmic axis has no zero: everything stands on a floor below the lowest count.
-    seen = [count for count in (*counts, *(second or ())) if count > 0]
-    floor = min(seen, default=1) / 2
-    widths = [high - low for low, high in pairwise(edges)]
+    positive = [count for count in (*counts, *(second or ())) if count > 0]
+    floor, top = min(positive, default=1) / 2, 1.6 * max(positive, default=1)
     heights = [max(count - floor, 0) for count in counts]
+    widths = np.diff(edges)
     axes.bar(edges[:-1], heights, widths, floor, align="edge", fc=ACCENT, ec="white", lw=0.6)
     if second is not None:
-        outline = [max(count, floor) for count in second]
+        outline = np.maximum(second, floor)
         axes.stairs(outline, edges, baseline=floor, color=SECOND, linestyle="--", linewidth=1.3)
-    top = 1.6 * max(seen, default=1)
     axes.set_ylim(floor, top)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     if top >= 100 * floor:  # two powers of ten are labels enough
         axes.yaxis.minorticks_off()
-    else:
-        axes.yaxis.set_minor_formatter(lambda value, _: _between(value) if value >= 1 else "")
+    else:  # not all eight labels between two powers of ten, which would overlap
+        axes.yaxis.set_minor_formatter(
+            lambda value, _: f"{value:g}" if value >= 1 and f"{value:g}"[0] in "2357" else ""
+        )
         axes.tick_params(which="minor", labelsize=8.5, labelcolor=INK)
     axes.set_xlim(edges[0], edges[-1])
     if all(edge % 1 == 0.5 for edge in edges):  # bins of whole numbers
         axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_xlabel(x, fontsize=9, color=INK)
-    axes.set_ylabel(y, fontsize=9, color=INK)
-    return inline(svg_of(figure), label)
+    return _drawn(figure, axes, label, x, y)
 
 
-def _between(value: float) -> str:
-    """The label of a place between two powers of ten; not of all eight, which would overlap."""
-    label = f"{value:g}"
-    return label if label[0] in "2357" else ""
-
-
-def points(
-    x: Sequence[float],
-    y: Sequence[float],
-    label: str,
-    *,
-    titles: tuple[str, str],
-    best_x: float | None = None,
-) -> Markup:
-    """Scatter plot with a logarithmic horizontal axis of counts.
-
-    Args:
-        x: counts, 1 or more.
-        y: values.
-        label: what it shows.
-        titles: of the axes.
-        best_x: place of a vertical line.
-    """
+def points(x: Sequence[float], y: Sequence[float], label: str, titles: tuple[str, str]) -> Markup:
+    """Scatter plot over a logarithmic axis of counts, 1 or more; ``titles`` of both axes."""
     figure, axes = _axes(WIDE)
     axes.scatter(x, y, s=11, color=ACCENT, alpha=0.5, linewidth=0)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else "")
     axes.xaxis.set_minor_formatter("")
     axes.set_xlim(0.8, max(x) * 1.25)
-    if best_x is not None:
-        axes.axvline(best_x, color=SECOND, linewidth=1, linestyle=":")
-    axes.set_xlabel(titles[0], fontsize=9, color=INK)
-    axes.set_ylabel(titles[1], fontsize=9, color=INK)
-    return inline(svg_of(figure), label)
+    return _drawn(figure, axes, label, *titles)
 
 
 def levels(names: Sequence[str], values: Sequence[float], label: str, *, x: str) -> Markup:
@@ -198,8 +157,7 @@ def levels(names: Sequence[str], values: Sequence[float], label: str, *, x: str)
     for place, value in zip(places, values, strict=True):
         axes.text(value + 0.01 * ends, place, f"{value:,.4g}", va="center", fontsize=8, color=INK)
     axes.set_xlim(0, 1.16 * ends)
-    axes.set_xlabel(x, fontsize=9, color=INK)
-    return inline(svg_of(figure), label)
+    return _drawn(figure, axes, label, x)
 
 
 def _axes(size: tuple[float, float]) -> tuple[Any, Any]:
@@ -210,22 +168,24 @@ def _axes(size: tuple[float, float]) -> tuple[Any, Any]:
     figure = Figure(figsize=size, facecolor="none", layout="constrained")
     FigureCanvasSVG(figure)
     axes = figure.add_subplot(facecolor="none")
-    axes.tick_params(labelsize=8.5, colors=INK, length=3)
     axes.tick_params(which="minor", length=0)
     axes.grid(True, color=GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(AXIS)
+    _style(axes, 8.5, ("top", "right"))
     return figure, axes
 
 
-def lay_out(figure: Any) -> None:
-    """Give the parts of a figure their places, once: each `savefig` would draw all of it twice."""
-    if (layout := figure.get_layout_engine()) is not None:
-        layout.execute(figure)
-        figure.set_layout_engine(None)
+def _style(axes: Any, size: float, hidden: Sequence[str]) -> None:
+    axes.tick_params(labelsize=size, colors=INK, length=3)
+    axes.set_axisbelow(True)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side not in hidden)
+        spine.set_color(AXIS)
+
+
+def _drawn(figure: Any, axes: Any, label: str, x: str, y: str = "") -> Markup:
+    axes.set_xlabel(x, fontsize=9, color=INK)
+    axes.set_ylabel(y, fontsize=9, color=INK)
+    return inline(svg_of(figure), label)
 
 
 def svg_of(figure: Any) -> bytes:
@@ -240,6 +200,84 @@ def svg_of(figure: Any) -> bytes:
     return buffer.getvalue()
 
 
+def lay_out(figure: Any) -> None:
+    """Give the parts of a figure their places, once: each `savefig` would draw all of it twice."""
+    if (layout := figure.get_layout_engine()) is not None:
+        layout.execute(figure)
+        figure.set_layout_engine(None)
+
+
 def data_address(content: bytes, kind: str) -> str:
     """``content`` as a ``data:`` address that an ``<img>`` shows."""
     return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+# ---------------------------------------------------------------------------- comparisons
+
+
+def forest(content: Mapping[str, Any]) -> dict[str, bytes]:
+    """The differences of ``comparison.json``: SVG and PNG by their kind.
+
+    One small panel a metric, one line a run, zero in the middle. What it says does not hang on
+    colour: filled and hollow marks, and each run's own mark and line.
+    """
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = content["rows"]
+    labels = [g["label"] for g in content["groups"] if g["label"] != content["baseline"]]
+    columns = min(FOREST_COLUMNS, len(rows))
+    lines = math.ceil(len(rows) / columns)
+    height = 0.75 + 0.24 * len(labels)
+    figure = Figure((3.0 * columns, height * lines + 0.5), facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    for place, (axes, row) in enumerate(zip(panels, rows, strict=False)):
+        _panel(axes, row, labels, named=place % columns == 0)
+    for axes in panels[len(rows) :]:
+        axes.set_axis_off()
+    kinds: dict[str, dict[str, Any]] = {"svg": {"metadata": {"Date": None}}, "png": {"dpi": 200}}
+    drawn = {}
+    with mpl.rc_context({"svg.hashsalt": "medclip-debias"}):
+        lay_out(figure)
+        for kind, options in kinds.items():
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, **options)
+            drawn[kind] = buffer.getvalue()
+    return drawn
+
+
+def _panel(axes: Any, row: Mapping[str, Any], labels: list[str], *, named: bool) -> None:
+    reach = 0.0
+    for place, label in enumerate(labels):
+        entry = row["groups"][label]
+        colour, mark, _ = STYLES[place % len(STYLES)]
+        gap, bounds = float(entry["difference"]), entry["difference_interval"]
+        reach = max(reach, abs(gap), *(abs(float(bound)) for bound in bounds or ()))
+        if bounds:
+            axes.plot(bounds, [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
+        axes.plot(
+            [gap],
+            [place],
+            mark,
+            color=colour,
+            markerfacecolor="white" if entry["verdict"].startswith("not ") else colour,
+            markerfacecoloralt="white",
+            fillstyle="left" if entry["verdict"].startswith("differs") else "full",
+            markersize=6,
+            markeredgewidth=1.4,
+        )
+    axes.axvline(0, color=INK, linewidth=0.9, zorder=0)
+    reach = reach * 1.12 or 1.0
+    axes.set(xlim=(-reach, reach), ylim=(len(labels) - 0.4, -0.6))
+    axes.set_yticks(range(len(labels)), labels if named else [""] * len(labels), parse_math=False)
+    arrow = (
+        "\N{LEFTWARDS ARROW} better" if row["lower_is_better"] else "better \N{RIGHTWARDS ARROW}"
+    )
+    axes.set_title(row["title"], fontsize=8.5, color=INK, loc="left")
+    axes.set_title(arrow, fontsize=7, color=INK, loc="right")
+    axes.locator_params(axis="x", nbins=5)
+    axes.grid(True, axis="x", color=GRID, linewidth=0.7)
+    _style(axes, 7.5, ("top", "right", "left"))
+    axes.tick_params(axis="y", length=0)

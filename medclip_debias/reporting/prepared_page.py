@@ -5,7 +5,6 @@ It holds counts alone: no sentence, no id and no picture.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.data.store import STUDY_COLUMNS, PreparedSet
 from medclip_debias.files import write_text
-from medclip_debias.reporting.content import Rows, number
+from medclip_debias.reporting.content import Rows, funnel_rows, number, words
 from medclip_debias.reporting.page import render
 from medclip_debias.reporting.plots import bars, levels
 
@@ -23,6 +22,7 @@ NAME = "prepared.html"
 SPLITS = ("train", "validate", "test", "held_out")
 FREQUENCIES = ((1, 1), (2, 4), (5, 9), (10, 99), (100, None))
 """Ends of the groups of sentences by how many studies say them."""
+COUNTS = ("images", "studies", "patients", "sentences", "distinct_sentences")
 _MOST_BINS = 30
 _MOST_VIEWS = 24
 
@@ -37,32 +37,24 @@ def write_prepared_page(prepared: PreparedSet | Path) -> Path:
         prepared = PreparedSet.open(prepared)
     meta, counts = prepared.meta, prepared.meta["counts"]
     tiles = [
-        (title, number(int(counts[key])))
-        for title, key in (
-            ("Images", "images"),
-            ("Studies", "studies"),
-            ("Patients", "patients"),
-            ("Sentences", "sentences"),
-            ("Distinct sentences", "distinct_sentences"),
-            ("Phrases with boxes", "phrases"),
-        )
-        if counts.get(key)
+        (words(key).capitalize(), number(int(counts[key]))) for key in COUNTS if counts.get(key)
     ]
+    if counts.get("phrases"):
+        tiles.append(("Phrases with boxes", number(int(counts["phrases"]))))
+    pairs = prepared.sentences[["study_id", "text"]].drop_duplicates()
     page = render(
         "prepared.html.j2",
         name=prepared.folder.resolve().name,
-        synthetic=bool(meta.get("synthetic")),
+        meta=meta,
         tiles=tiles,
-        contents_rows=content_rows(prepared),
-        how=how(meta),
-        splits=split_rows(prepared),
+        languages=", ".join(f"{n:,} {code}" for code, n in (meta.get("languages") or {}).items()),
+        scored=(prepared.folder / "scores.json").is_file(),
+        claimed=(prepared.folder / "claims.parquet").is_file(),
+        splits=split_rows(prepared.images),
         labels=label_rows(prepared.studies),
-        frequencies=frequency_rows(said_by(prepared)),
+        frequencies=frequency_rows(pairs["text"].value_counts().to_numpy()),
         plots=_plots(prepared),
-        funnel=[
-            [str(s["step"]), str(s["unit"]), number(s["kept"]), number(s["dropped"])]
-            for s in prepared.funnel
-        ],
+        funnel=funnel_rows(prepared.funnel),
         rejected=int(counts.get("rejected", 0)),
         provenance=[
             ["Content", meta["content_hash"]],
@@ -76,92 +68,27 @@ def write_prepared_page(prepared: PreparedSet | Path) -> Path:
     return path
 
 
-def content_rows(prepared: PreparedSet) -> Rows:
-    """Source, languages, and the like."""
-    meta = prepared.meta
-    spoken = ", ".join(f"{n:,} {code}" for code, n in (meta.get("languages") or {}).items())
-    kind = "synthetic: generated images and reports, no patient" * bool(meta.get("synthetic"))
-    made = {"Scores of sentences": "scores.json", "Claims of sentences": "claims.parquet"}
-    rows = [
-        ["Source", f"{meta.get('kind')}, {kind or 'real'}"],
-        ["Reports by language", spoken],
-    ]
-    for title, file in made.items():
-        rows.append([title, "yes" if (prepared.folder / file).is_file() else "not yet"])
-    return [row for row in rows if row[1]]
-
-
-def how(meta: Mapping[str, Any]) -> list[str]:
-    """How the set was prepared, in sentences."""
-    settings, chosen = meta.get("settings") or {}, meta.get("selection") or {}
-    options = meta.get("options") or {}
-    low, high = settings.get("clip", (0.5, 99.5))
-    fit = "cut to its middle square" if settings.get("fit") == "crop" else "padded to a square"
-    lines = [
-        f"Each image is {fit} of {settings.get('size')} x {settings.get('size')} pixels; "
-        f"intensities are clipped at the percentiles {low:g} and {high:g} of the image"
-        + (", its histogram is equalised" if settings.get("equalize") else "")
-        + (
-            "; windows of the file are left out."
-            if settings.get("window") == "none"
-            else "; the file's first window is applied before."
-        ),
-        f"Views taken: {', '.join(chosen.get('views') or ()) or 'not named'}. Images whose view is "
-        f"blank: {_words(chosen.get('blank_view'))}. Of studies with several views: "
-        f"{_words(chosen.get('multi_view'))}. Studies without a sentence: "
-        f"{_words(chosen.get('without_sentence'))}.",
-    ]
-    reports = options.get("reports") or {}
-    if reports:
-        sections = ", ".join(map(str, reports.get("sections") or ()))
-        fallback = ", ".join(_words(name) for name in reports.get("fallback") or ())
-        lines.append(
-            f"Sections of reports that are read: {sections}"
-            + (f"; where there is none, the first of: {fallback}." if fallback else ".")
-        )
-    seed = options.get("split_seed")
-    lines.append(
-        "The source's own split is kept." if seed is None else f"Patients are split by seed {seed}."
-    )
-    return lines
-
-
-def _words(value: Any) -> str:
-    return str(value).replace("_", " ")
-
-
-def split_rows(prepared: PreparedSet) -> Rows:
+def split_rows(images: pd.DataFrame) -> Rows:
     """Images, studies and patients of each split."""
-    counts = prepared.images.groupby("split").agg(
-        {"image_id": "size", "study_id": "nunique", "patient_id": "nunique"}
-    )
-    of_split = {str(name): numbers for name, *numbers in counts.reset_index().to_numpy().tolist()}
-    names = [name for name in SPLITS if name in of_split]
-    names += sorted(set(of_split) - set(names))
-    return [[_words(name), *map(number, of_split[name])] for name in names]
+    columns = {"image_id": "size", "study_id": "nunique", "patient_id": "nunique"}
+    counts = images.groupby("split").agg(columns)
+    known = [name for name in SPLITS if name in counts.index]
+    counts = counts.loc[[*known, *counts.index.difference(known)]]
+    return [[words(name), *map(number, map(int, row))] for name, *row in counts.itertuples()]
 
 
 def label_rows(studies: pd.DataFrame) -> Rows:
     """Each label: studies in which it is present, absent, uncertain, and not mentioned."""
-    rows = []
-    for name in studies.columns.difference(list(STUDY_COLUMNS), sort=False):
-        values = studies[name]
-        known = [int((values == value).sum()) for value in (1, 0, -1)]
-        rows.append([name, *map(number, (*known, int(values.isna().sum())))])
-    return rows
+    labels = studies.drop(columns=list(STUDY_COLUMNS), errors="ignore").astype(float)
+    counts = {value: (labels == value).sum() for value in (1, 0, -1)} | {"": labels.isna().sum()}
+    return [[name, *(number(int(of[name])) for of in counts.values())] for name in map(str, labels)]
 
 
-def said_by(prepared: PreparedSet) -> NDArray[np.int64]:
-    """How many studies say each distinct sentence."""
-    pairs = prepared.sentences[["study_id", "text"]].drop_duplicates()
-    return np.asarray(pairs["text"].value_counts(), dtype=np.int64)
-
-
-def frequency_rows(counts: NDArray[np.int64]) -> Rows:
+def frequency_rows(counts: NDArray[np.integer]) -> Rows:
     """Distinct sentences by how many studies say them, and their share of what is said."""
     rows = []
     for low, high in FREQUENCIES:
-        group = counts[(counts >= low) & (counts <= (high or counts.max(initial=0)))]
+        group = counts[(counts >= low) & (counts <= (high or np.inf))]
         name = f"{low} or more" if high is None else str(low) if low == high else f"{low} to {high}"
         if len(group):
             share = group.sum() / counts.sum()
@@ -170,7 +97,7 @@ def frequency_rows(counts: NDArray[np.int64]) -> Rows:
 
 
 def _plots(prepared: PreparedSet) -> list[tuple[Any, str, str]]:
-    shown = []
+    plots: list[tuple[Any, str, str]] = []
     per_study = prepared.sentences.groupby("study_id").size().to_numpy()
     lengths = np.array([len(text.split()) for text in prepared.sentences["text"]], dtype=int)
     for values, title, x, caption in (
@@ -179,25 +106,24 @@ def _plots(prepared: PreparedSet) -> list[tuple[Any, str, str]]:
     ):
         if len(values):
             edges, counts = whole_bins(values)
-            middle = float(np.median(values))
-            label = f"Histogram: {title.lower()}, median {middle:g}, most {int(values.max())}"
-            text = (
-                f"{caption} Median {middle:g}, most {int(values.max())}. Heights are logarithmic."
+            summary = f"edian {np.median(values):g}, most {int(values.max())}"
+            plot = bars(
+                edges.tolist(),
+                counts.tolist(),
+                f"Histogram: {title.lower()}, m{summary}",
+                x=x,
+                y="count",
             )
-            drawn = bars(edges.tolist(), counts.tolist(), label, x=x, y="count")
-            shown.append((drawn, title, text))
+            plots.append((plot, title, f"{caption} M{summary}. Heights are logarithmic."))
     every = prepared.images["view"].replace("", "blank").value_counts()
     views, rest = every.head(_MOST_VIEWS), every.iloc[_MOST_VIEWS:]
     more = f" {len(rest)} more, of {rest.sum():,} images, are not shown." if len(rest) else ""
     if len(views):
-        plot = levels(
-            [str(name) for name in views.index],
-            views.tolist(),
-            f"Images by view: {', '.join(f'{name} {n:,}' for name, n in views.items())}",
-            x="images",
-        )
-        shown.append((plot, "Views", f"As the source names them.{more}"))
-    return shown
+        names = [str(name) for name in views.index]
+        listed = ", ".join(f"{name} {n:,}" for name, n in views.items())
+        plot = levels(names, views.tolist(), f"Images by view: {listed}", x="images")
+        plots.append((plot, "Views", f"As the source names them.{more}"))
+    return plots
 
 
 def whole_bins(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

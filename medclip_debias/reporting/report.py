@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,17 @@ from medclip_debias.evaluation.catalogue import (
 )
 from medclip_debias.files import write_text
 from medclip_debias.models.synthetic import WARNING
-from medclip_debias.reporting import beside, content, training
+from medclip_debias.reporting import content, training
+from medclip_debias.reporting.comparison import comparison_part
 from medclip_debias.reporting.correction import correction_part
 from medclip_debias.reporting.page import render
 from medclip_debias.reporting.prepared_page import write_prepared_page
-from medclip_debias.reporting.protocols import result_sections
 from medclip_debias.reporting.run_files import read_run
+from medclip_debias.reporting.sections import result_sections
 from medclip_debias.reporting.tables import write_run_tables
 
 OPENING = 4
 """Pictures of either kind that the report opens with."""
-_TITLES = {metric.name: metric.title for metric in of_protocol("grounding")}
 
 
 def write_report(run: Path, prepared_set: Path | None = None) -> Path:
@@ -37,7 +37,7 @@ def write_report(run: Path, prepared_set: Path | None = None) -> Path:
     Args:
         run: its folder.
         prepared_set: the set that it learned from, to quote sentences of; not needed for a
-            synthetic one (`medclip_debias.reporting.learned_from`).
+            synthetic one (`medclip_debias.reporting.correction`).
 
     Raises:
         UserError: the folder is no run, one of its files is damaged, or ``prepared_set`` is not
@@ -47,47 +47,44 @@ def write_report(run: Path, prepared_set: Path | None = None) -> Path:
     if (run / "meta.json").is_file() and (run / "images.bin").is_file():
         return write_prepared_page(run)
     parts = read_run(run)
-    settings, metrics, results = parts["settings"], parts["metrics"], parts["results"]
+    settings, results, heatmaps = parts["settings"], parts["results"], parts["heatmaps"]
     prepared = settings.get("prepared", "PREPARED")
-    rows = training.training_rows(settings, results, metrics)
-    items = parts["heatmaps"].get("items") or []
+    items = heatmaps.get("items") or []
     pictures = opening_pictures(items)
+    cases: dict[str, list[Any]] = {}  # the best, median and worst phrases by title of the metric
+    titles = {metric.name: metric.title for metric in of_protocol("grounding")}
+    for case in heatmaps.get("cases") or ():
+        cases.setdefault(titles.get(case["metric"], case["metric"]), []).append(case)
     page = render(
         "report.html.j2",
         name=run.resolve().name,
-        evaluated=bool(results),
-        trained=bool(metrics),
+        results=results,
+        data=results.get("data") or {},
         evaluate_command=f"medclip-debias evaluate {run}/model {prepared} --out {run}",
         warning=WARNING if WARNING in (results.get("notes") or ()) else None,
         tiles=content.tiles(results),
         pictures=pictures,
-        heatmaps=parts["heatmaps"],
+        heatmaps=heatmaps,
         others=[item for item in items if not any(item in shown for _, shown in pictures)],
-        cases=cases(parts["heatmaps"]),
+        cases=cases,
         maps_warning=content.at(results, "maps", "sentence"),
-        synthetic=bool(content.at(results, "data", "synthetic")),
-        split=results.get("split", "test"),
         notes=[note for note in results.get("notes") or () if note != WARNING],
         self_test=content.at(results, "self_test", "sentence"),
-        skipped=results.get("skipped", {}),
-        resamples=results.resamples,
         interval_kind=content.at(results, "options", "bootstrap", "interval") or "percentile",
         few_patients=content.few_patients(content.patients_of(results)),
         metrics=content.metric_rows(results),
         paper=(PAPER_BASE, PAPER_BEST, PAPER_COLUMNS),
-        paper_rows=[
-            [name, *(content.paper_value(row, column) for column in range(len(row)))]
-            for name, row in PAPER_TABLE_1.items()
-        ],
-        beside=beside.comparison_part(run),
+        paper_rows=[[name, *content.paper_cells(name).values()] for name in PAPER_TABLE_1],
+        beside=comparison_part(run),
         sections=result_sections(run, results),
         retrieval_examples=parts["retrieval"],
-        training=rows,
-        curves=training.curves(metrics),
+        training=training.training_rows(settings, results, parts["metrics"]),
+        trained=bool(parts["metrics"]),
+        curves=training.curves(parts["metrics"]),
         validated=training.validation_curves(parts["validation"], settings.get("train") or {}),
         correction=correction_part(run, settings, prepared_set),
-        funnel=content.funnel_rows(results),
-        timing=content.timing_rows(results),
+        funnel=content.funnel_rows(content.at(results, "data", "funnel")),
+        timing=[[part, content.duration(s)] for part, s in (results.get("timing") or {}).items()],
         provenance=content.provenance_rows(results),
         settings_text=parts["settings_text"],
     )
@@ -108,16 +105,8 @@ def opening_pictures(
     lies outside of all of them.
     """
     groups = []
-    for inside, words in ((True, "Right: the peak lies in a true box"), (False, "Wrong: outside")):
+    for inside, title in ((True, "Right: the peak lies in a true box"), (False, "Wrong: outside")):
         fitting = [item for item in items if item["inside"] is inside]
-        title = f"{words} ({len(fitting)} of {len(items)} pictures)"
+        title = f"{title} ({len(fitting)} of {len(items)} pictures)"
         groups.append((title, fitting[:OPENING]))
     return groups if any(shown for _, shown in groups) else []
-
-
-def cases(heatmaps: Mapping[str, Any]) -> list[tuple[str, list[dict[str, str]]]]:
-    """The best, median and worst phrases under the title of each metric."""
-    groups: dict[str, list[dict[str, str]]] = {}
-    for case in heatmaps.get("cases") or ():
-        groups.setdefault(_TITLES.get(case["metric"], case["metric"]), []).append(case)
-    return list(groups.items())

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import math
+import io
 import warnings
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from medclip_debias.errors import ReportedWarning, UserError, explained
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, Field
+
+from medclip_debias.config import validate
+from medclip_debias.errors import ReportedWarning, UserError
 from medclip_debias.evaluation.retrieval_examples import FOLDER
 from medclip_debias.evaluation.table import Results, read_results
 from medclip_debias.files import read_json, read_text
@@ -20,6 +23,46 @@ from medclip_debias.settings_files import load_yaml
 
 _LARGEST = 16 << 20
 _PNG = b"\x89PNG\r\n\x1a\n"
+_AGAIN = "run 'evaluate' again"
+
+
+class _Heatmap(BaseModel):
+    file: str = ""
+    text: str = ""
+    category: str = ""
+    metric: str = ""
+    case: str = ""
+    cnr_signed: float | None = None
+    miou: float | None = None
+    pointing_game: float | None = None
+
+
+class _Heatmaps(BaseModel):
+    choice: str = ""
+    scale: str = "Each picture has its own colour scale."
+    items: list[_Heatmap] = []
+    cases: list[_Heatmap] = []
+
+
+class _Query(BaseModel):
+    file: str | None = None
+    case: str = ""
+    own: str = ""
+    text: str = ""
+    rank: float = 0
+    score: float = 0
+    candidates: int = 0
+    right: int = 0
+    answers: list[_Query] = []
+
+
+class _Examples(BaseModel):
+    choice: str = ""
+    images: list[_Query] = Field([], alias="image_to_sentence")
+    sentences: list[_Query] = Field([], alias="sentence_to_image")
+
+
+Index = TypeVar("Index", _Heatmaps, _Examples)
 
 
 def read_run(run: Path) -> dict[str, Any]:
@@ -38,9 +81,14 @@ def read_run(run: Path) -> dict[str, Any]:
         )
     for path in (settings, results, run / "metrics.csv", run / "validation.csv"):
         check_own(path)
-    chosen, text = _settings(settings) if settings.is_file() else ({}, "")
+    content, text = {}, ""
+    if settings.is_file():
+        content = load_yaml(settings)
+        text = read_text(settings, "copy the run again", limit=_LARGEST, folder=run)
+        if "provenance" not in content:  # what `train` writes last
+            _warn(f"{settings}: is not whole; the report shows what is there.")
     return {
-        "settings": chosen,
+        "settings": content,
         "settings_text": text,
         "metrics": read_metrics(run / "metrics.csv"),
         "validation": read_metrics(run / "validation.csv"),
@@ -50,18 +98,10 @@ def read_run(run: Path) -> dict[str, Any]:
     }
 
 
-def _settings(path: Path) -> tuple[dict[str, Any], str]:
-    """A run's settings and their text; a warning when the file is not whole."""
-    content = load_yaml(path)
-    if "provenance" not in content:  # what `train` writes last
-        _warn(f"{path}: is not whole; the report shows what is there.")
-    return content, read_text(path, "copy the run again", limit=_LARGEST, folder=path.parent)
-
-
 def read_metrics(path: Path) -> dict[str, list[float | None]]:
     """Read ``metrics.csv`` as columns; empty and undefined values are None, no file is empty.
 
-    A last row that was cut off is left aside, with a warning.
+    A last row that was cut off is skipped, with a warning.
 
     Raises:
         UserError: it is no table of numbers.
@@ -70,19 +110,21 @@ def read_metrics(path: Path) -> dict[str, list[float | None]]:
         return {}
     try:
         text = path.read_text(encoding="utf-8")
-        rows = list(csv.DictReader(text.splitlines(), strict=True))
-    except (UnicodeDecodeError, csv.Error) as error:
+        whole = text[: text.rfind("\n") + 1]
+        table = pd.read_csv(io.StringIO(whole)) if whole.strip() else pd.DataFrame()
+    except (UnicodeDecodeError, pd.errors.ParserError) as error:
         raise UserError(
             f"{path}: cannot be read as a table ({type(error).__name__}); move it away, and the "
             "report is written without curves."
         ) from error
-    if text and not text.endswith("\n"):
+    if text != whole:
         _warn(f"{path}: its last row is incomplete and was skipped.")
-        rows = rows[:-1]
-    if not rows:
+    if table.empty:
         _warn(f"{path}: holds no rows, so the report has no curves.")
-    names = [name for name in (rows[0] if rows else {}) if name]
-    return {name: [_number(row.get(name)) for row in rows] for name in names}
+        return {}
+    table = table.apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan)
+    columns = table.astype(object).where(table.notna(), None).to_dict("list")
+    return {str(name): values for name, values in columns.items()}
 
 
 def _warn(sentence: str) -> None:
@@ -110,100 +152,61 @@ def read_heatmaps(folder: Path) -> dict[str, Any]:
         score lies in a true box, and ``cases``: the best, median and worst of each metric. Empty
         where there is none.
     """
-    index = _index(folder)
-    if not index:
+    index = _index(folder, _Heatmaps)
+    if index is None:
         return {}
 
-    def item(entry: Mapping[str, Any]) -> dict[str, Any]:
-        with _numbers(folder):
-            facts = [
-                f"{title} {number(entry.get(key), digits)}"
-                for key, title, digits in (("cnr_signed", "signed CNR", 2), ("miou", "mIoU", 3))
-            ]
-            inside = entry.get("pointing_game")
-            if inside is not None:
-                inside = float(inside) >= 0.5
-                facts.append("peak inside" if inside else "peak outside")
-        return {
-            "picture": _picture(folder, entry),
-            "text": str(entry.get("text", "")),
-            "category": str(entry.get("category", "")),
-            "facts": ", ".join(facts),
-            "inside": inside,
-        }
+    def shown(entry: _Heatmap) -> dict[str, Any]:
+        facts = f"signed CNR {number(entry.cnr_signed, 2)}, mIoU {number(entry.miou)}"
+        inside = None if entry.pointing_game is None else entry.pointing_game >= 0.5
+        if inside is not None:
+            facts += f", peak {'inside' if inside else 'outside'}"
+        picture = _picture(folder, entry.file)
+        return entry.model_dump() | {"picture": picture, "facts": facts, "inside": inside}
 
-    cases = [
-        item(entry) | {"metric": str(entry.get("metric")), "case": str(entry.get("case"))}
-        for entry in _entries(folder, index, "cases")
-    ]
     return {
-        "choice": str(index.get("choice", "")),
-        "scale": str(index.get("scale", "Each picture has its own colour scale.")),
-        "items": [item(entry) for entry in _entries(folder, index, "items")],
-        "cases": cases,
+        "choice": index.choice,
+        "scale": index.scale,
+        "items": [shown(entry) for entry in index.items],
+        "cases": [shown(entry) for entry in index.cases],
     }
 
 
 def read_retrieval(folder: Path) -> dict[str, Any]:
     """The examples of ``retrieval/index.json``, pictures as data addresses; empty for none."""
-    index = _index(folder)
-    if not index:
+    index = _index(folder, _Examples)
+    if index is None:
         return {}
-    shown: dict[str, Any] = {"choice": str(index.get("choice", ""))}
-    for name, key in (("images", "image_to_sentence"), ("sentences", "sentence_to_image")):
-        shown[name] = [
-            _query(folder, entry) | {"answers": [_query(folder, a) for a in answers]}
-            for entry in _entries(folder, index, key)
-            if (answers := _entries(folder, entry, "answers"))
-        ]
-    return shown
+
+    def shown(query: _Query) -> dict[str, Any]:
+        answers = [shown(answer) for answer in query.answers]
+        picture = "" if query.file is None else _picture(folder, query.file)
+        return query.model_dump() | {"picture": picture, "answers": answers}
+
+    return {
+        "choice": index.choice,
+        "images": [shown(query) for query in index.images if query.answers],
+        "sentences": [shown(query) for query in index.sentences if query.answers],
+    }
 
 
-def _query(folder: Path, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What the page shows of a query or of an answer; the file may come from anybody."""
-    query: dict[str, Any] = {key: str(entry.get(key, "")) for key in ("case", "own", "text")}
-    with _numbers(folder):
-        query |= {key: float(entry.get(key, 0)) for key in ("rank", "score")}
-        query |= {key: int(entry.get(key, 0)) for key in ("candidates", "right")}
-    return query | {"picture": _picture(folder, entry) if "file" in entry else ""}
-
-
-def _numbers(folder: Path) -> AbstractContextManager[None]:
-    """Say in which file a value is no number."""
-    sentence = f"{folder / 'index.json'}: holds words where numbers belong; run 'evaluate' again"
-    return explained(sentence, TypeError, ValueError, OverflowError)
-
-
-def _index(folder: Path) -> dict[str, Any]:
-    """Content of a folder's ``index.json``; empty where there is none."""
-    if not (folder / "index.json").is_file():
-        return {}
-    check_own(folder)
-    check_own(folder / "index.json")
-    return read_json(folder / "index.json", "run 'evaluate' again", folder=folder)
-
-
-def _entries(folder: Path, index: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    listed = index.get(key, [])
-    if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
-        raise UserError(f"{folder / 'index.json'}: is no list of pictures; run 'evaluate' again.")
-    return listed
-
-
-def _picture(folder: Path, entry: Mapping[str, Any]) -> str:
-    path = folder / Path(str(entry.get("file"))).name
+def _index(folder: Path, model: type[Index]) -> Index | None:
+    """A folder's ``index.json``, which may come from anybody; None where there is none."""
+    path = folder / "index.json"
     if not path.is_file():
-        raise UserError(f"{path}: this picture is missing; run 'evaluate' again.")
+        return None
+    check_own(folder)
+    check_own(path)
+    content: Mapping[str, Any] = read_json(path, _AGAIN, folder=folder)
+    return validate(model, content, str(path))
+
+
+def _picture(folder: Path, file: str) -> str:
+    path = folder / Path(file).name
+    if not path.is_file():
+        raise UserError(f"{path}: this picture is missing; {_AGAIN}.")
     check_own(path)
     content = path.read_bytes()
     if not content.startswith(_PNG):
-        raise UserError(f"{path}: is no PNG picture; run 'evaluate' again.")
+        raise UserError(f"{path}: is no PNG picture; {_AGAIN}.")
     return data_address(content, "image/png")
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

@@ -13,7 +13,14 @@ from medclip_debias.evaluation.catalogue import METRICS, Metric
 from medclip_debias.evaluation.table import Results
 from medclip_debias.files import write_text
 from medclip_debias.markdown import markdown_table, one_line, plain_words
-from medclip_debias.reporting.content import at, few_patients, interval, number, patients_of
+from medclip_debias.reporting.content import (
+    NOTHING,
+    at,
+    few_patients,
+    interval,
+    number,
+    patients_of,
+)
 
 _TEX = {
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
@@ -27,6 +34,17 @@ _TEX = {
     "*": "{*}",
     "\N{EN DASH}": "--",
 }
+_LATEX = r"""\begin{table}
+\centering
+\caption{<caption>}
+\begin{tabular}{<columns>}
+\toprule
+<head>
+\midrule
+<rows>\bottomrule
+\end{tabular}
+\end{table}
+"""
 
 
 @dataclass(frozen=True)
@@ -39,27 +57,26 @@ class PrintedTable:
         caption: what the table shows, in sentences.
         words: how many columns, from the left, hold words; the others hold numbers.
         bold: row and column of the cells that stand out.
+        title: of a table that a page folds.
+        total: the last row is over all the others.
     """
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    caption: str
+    caption: str = ""
     words: int = 1
     bold: frozenset[tuple[int, int]] = frozenset()
+    title: str = ""
+    total: bool = False
 
-    def marked(self, words: Callable[[str], str], bold: str) -> list[list[str]]:
-        """The rows with every cell as ``words`` writes it, put into ``bold`` where it stands out.
-
-        Args:
-            words: escapes what the format would read as its own.
-            bold: the format's way, with ``{}`` for the cell.
-        """
+    def marked(self, escape: Callable[[str], str], bold: str) -> list[list[str]]:
+        """The rows with every cell escaped, and put into ``bold`` (``{}``) where it stands out."""
         return [
             [
-                bold.format(words(cell)) if (row, column) in self.bold else words(cell)
+                bold.format(escape(cell)) if (line, column) in self.bold else escape(cell)
                 for column, cell in enumerate(cells)
             ]
-            for row, cells in enumerate(self.rows)
+            for line, cells in enumerate(self.rows)
         ]
 
 
@@ -72,21 +89,17 @@ def markdown(table: PrintedTable) -> str:
 
 def latex(table: PrintedTable) -> str:
     r"""The table as a LaTeX ``table``; needs ``\usepackage{booktabs}``."""
-    columns = "l" * table.words + "r" * (len(table.head) - table.words)
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{tex(table.caption)}}}",
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-        _ampersands([tex(title) for title in table.head]),
-        r"\midrule",
-        *(_ampersands(row) for row in table.marked(tex, r"\textbf{{{}}}")),
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+
+    def line(cells: Sequence[str]) -> str:
+        return " & ".join(cells) + r" \\"
+
+    parts = {
+        "caption": tex(table.caption),
+        "columns": "l" * table.words + "r" * (len(table.head) - table.words),
+        "head": line([tex(title) for title in table.head]),
+        "rows": "".join(f"{line(row)}\n" for row in table.marked(tex, r"\textbf{{{}}}")),
+    }
+    return re.sub(r"<(\w+)>", lambda match: parts[match[1]], _LATEX)
 
 
 def tex(text: str) -> str:
@@ -98,10 +111,6 @@ def tex(text: str) -> str:
     return "".join("{}" if letter == "\0" else _TEX.get(letter, letter) for letter in line)
 
 
-def _ampersands(cells: Sequence[str]) -> str:
-    return " & ".join(cells) + r" \\"
-
-
 # ------------------------------------------------------------------------------- of runs
 
 
@@ -111,46 +120,39 @@ def results_table(runs: Mapping[str, Results]) -> PrintedTable:
     Args:
         runs: name to the content of ``results.json``.
     """
-    rows = []
-    for metric in METRICS:
-        cells = [_cell(metric, results) for results in runs.values()]
-        if any(cells):
-            rows.append((metric.title, *(cell or number(None) for cell in cells)))
-    return PrintedTable(("metric", *runs), tuple(rows), _caption(list(runs.values())))
 
+    def cell(metric: Metric, results: Results) -> str:
+        place, digits = (metric.protocol, metric.name), metric.digits
+        value, bounds = results.value(*place), results.interval(*place)
+        if value is None:
+            return NOTHING
+        shown = number(float(value), digits)
+        return f"{shown} ({interval(bounds, digits)})" if bounds else shown
 
-def _cell(metric: Metric, results: Results) -> str:
-    value = results.value(metric.protocol, metric.name)
-    if value is None:
-        return ""
-    bounds = results.interval(metric.protocol, metric.name)
-    shown = number(float(value), metric.digits)
-    return f"{shown} ({interval(bounds, metric.digits)})" if bounds else shown
+    rows = ((m.title, *(cell(m, results) for results in runs.values())) for m in METRICS)
+    measured = tuple(row for row in rows if set(row[1:]) != {NOTHING})
+    return PrintedTable(("metric", *runs), measured, _caption(list(runs.values())))
 
 
 def _caption(runs: Sequence[Results]) -> str:
     splits = ", ".join(dict.fromkeys(str(run.get("split")) for run in runs))
     data = ", ".join(dict.fromkeys(str(run.get("data_hash"))[:16] for run in runs))
     models = ", ".join(str(run.get("model_hash")) for run in runs)
-    text = f"Split {splits} of data {data}; model {models}."
+    sentences = [f"Split {splits} of data {data}; model {models}."]
     if any(run.resamples for run in runs):
-        text += " In brackets 95% intervals, expanded percentile bootstrap over patients."
-        if few := few_patients(count for run in runs for count in patients_of(run)):
-            text += f" {few}"
-    for note in dict.fromkeys(note for run in runs for note in run.get("notes") or ()):
-        text += f" {note}"
+        kind = "In brackets 95% intervals, expanded percentile bootstrap over patients."
+        sentences += [kind, few_patients(count for run in runs for count in patients_of(run))]
+    sentences += dict.fromkeys(note for run in runs for note in run.get("notes") or ())
     if any(at(run, "data", "synthetic") for run in runs):
-        text += " Synthetic data: generated images and reports, no patient."
-    return text
+        sentences.append("Synthetic data: generated images and reports, no patient.")
+    return " ".join(filter(None, sentences))
 
 
-def write_run_tables(folder: Path, name: str, results: Results) -> list[Path]:
-    """Write ``results.md`` and ``results.tex`` beside a run's report; return their paths."""
+def write_run_tables(folder: Path, name: str, results: Results) -> None:
+    """Write ``results.md`` and ``results.tex`` beside a run's report."""
     table = results_table({name: results})
-    paths = [folder / "results.md", folder / "results.tex"]
-    write_text(paths[0], markdown(table))
-    write_text(paths[1], latex(table))
-    return paths
+    write_text(folder / "results.md", markdown(table))
+    write_text(folder / "results.tex", latex(table))
 
 
 # -------------------------------------------------------------------------- of comparisons
@@ -160,24 +162,22 @@ def comparison_table(content: Mapping[str, Any]) -> PrintedTable:
     """One row for each metric and run of a comparison."""
     rows = []
     for row in content["rows"]:
-        better = "lower is better" if row["lower_is_better"] else ""
+        title = row["title"] + " (lower is better)" * row["lower_is_better"]
         for place, (label, entry) in enumerate(row["groups"].items()):
-            title = row["title"] + (f" ({better})" if better else "")
-            cells = (title if not place else "", label, *_entry(entry, int(row["digits"])))
-            rows.append(cells)
+            rows.append((title * (not place), label, *_entry(entry, int(row["digits"]))))
     head = ("metric", "run", "value", "95%", "difference", "95%", "p", "Holm", "verdict")
     return PrintedTable(head, tuple(rows), comparison_caption(content), words=2)
 
 
 def class_table(content: Mapping[str, Any]) -> PrintedTable | None:
     """AUC per class by DeLong's test; None where it was not computed."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for row in content["classes"]:
         if "reason" in row:
-            rows.append((row["class"], number(None), row["reason"], *[number(None)] * 5))
+            rows.append((row["class"], NOTHING, row["reason"], *[NOTHING] * 5))
         for place, (label, entry) in enumerate(row["groups"].items()):
             value, _, *rest = _entry(entry, 3)
-            rows.append((row["class"] if not place else "", label, value, *rest))
+            rows.append((row["class"] * (not place), label, value, *rest))
     if not rows:
         return None
     caption = (
@@ -192,10 +192,9 @@ def _entry(entry: Mapping[str, Any], digits: int) -> tuple[str, ...]:
     value = number(float(entry["value"]), digits)
     if entry.get("sd") is not None:
         value += f" (sd {number(float(entry['sd']), digits)})"
-    dash = number(None)
     bounds = interval(entry.get("interval"), digits)
     if "difference" not in entry:
-        return value, bounds, "baseline", dash, dash, dash, dash
+        return value, bounds, "baseline", *[NOTHING] * 4
     return (
         value,
         bounds,
@@ -213,9 +212,7 @@ def p_value(value: float | None) -> str:
     >>> p_value(0.00012), p_value(0.0449), p_value(1.0)
     ('< 0.001', '0.045', '1.000')
     """
-    if value is None:
-        return number(None)
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+    return "< 0.001" if value is not None and value < 0.001 else number(value)
 
 
 def verdict(entry: Mapping[str, Any]) -> str:
@@ -229,8 +226,7 @@ def verdict(entry: Mapping[str, Any]) -> str:
     words = str(entry["verdict"])
     if words.startswith("not "):
         return words
-    mark = "," if words == "real" else ":"
-    return f"{words}{mark} {'better' if entry['better'] else 'worse'}"
+    return f"{words}{',' if words == 'real' else ':'} {'better' if entry['better'] else 'worse'}"
 
 
 def settings_table(content: Mapping[str, Any]) -> PrintedTable | None:
@@ -238,8 +234,12 @@ def settings_table(content: Mapping[str, Any]) -> PrintedTable | None:
     if not content.get("settings"):
         return None
     labels = [group["label"] for group in content["groups"]]
+
+    def text(value: Any) -> str:
+        return value if isinstance(value, str) else json.dumps(value)
+
     rows = tuple(
-        (entry["setting"], *(_setting(entry["values"][label]) for label in labels))
+        (entry["setting"], *(text(entry["values"][label]) for label in labels))
         for entry in content["settings"]
     )
     caption = "Settings that differ: a difference below may come from any of them."
@@ -248,17 +248,15 @@ def settings_table(content: Mapping[str, Any]) -> PrintedTable | None:
 
 def seeds_sentence(content: Mapping[str, Any]) -> str:
     """How many seeds each group has, and what follows from it."""
-    parts, few = [], False
+    parts = []
     for group in content["groups"]:
-        count, named = len(group["runs"]), [s for s in group["seeds"] if s is not None]
-        few = few or count == 1
-        words = "one seed" if count == 1 else f"{count} seeds"
-        which = f" ({', '.join(map(str, named))})" if named else ""
-        parts.append(f"{group['label']}: {words}{which}")
+        count, seeds = len(group["runs"]), [str(s) for s in group["seeds"] if s is not None]
+        which = f" ({', '.join(seeds)})" if seeds else ""
+        parts.append(f"{group['label']}: {'one seed' if count == 1 else f'{count} seeds'}{which}")
     sentence = f"Seeds: {'; '.join(parts)}."
     if not content.get("settings"):
         sentence = f"No setting differs that the runs name. {sentence}"
-    if few:
+    if any(len(group["runs"]) == 1 for group in content["groups"]):
         sentence += (
             " With one seed on a side a difference is one of these trainings on these patients;"
             " another seed may turn it round."
@@ -266,50 +264,34 @@ def seeds_sentence(content: Mapping[str, Any]) -> str:
     return sentence
 
 
-def _setting(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def comparison_caption(content: Mapping[str, Any]) -> str:
     """How the metrics of a comparison were computed, in sentences."""
-    options = content["options"]
-    several = any(len(group["runs"]) > 1 for group in content["groups"])
+    options, groups = content["options"], content["groups"]
+    counts = sorted({row["patients"] for row in content["rows"] if row["patients"]})
+    ends = " to ".join(f"{n:,}" for n in dict.fromkeys((counts[0], counts[-1]))) if counts else ""
+    codes = sorted({code for group in groups for code in group["code_hashes"] if code})
+    runs = {len(group["runs"]) for group in groups}
     sentences = [
+        *(f"Forced although {problem}." for problem in content["forced"]),
         f"Differences to {content['baseline']}, split {content['split']} of data "
-        f"{content['data_hash'][:16]}{_patients(content)}.",
-        f"95% intervals and two-sided p-values: t, with the standard error of a paired bootstrap, "
+        f"{content['data_hash'][:16]}{f', {ends} patients' if ends else ''}.",
+        "95% intervals and two-sided p-values: t, with the standard error of a paired bootstrap, "
         f"{options['resamples']:,} resamples of the patients.",
-    ]
-    if several:
-        sentences.append(
-            "Runs of several seeds: mean (sd); where both sides have them, p and interval are over "
-            "other patients and other seeds together (t, Satterthwaite's degrees of freedom)."
-        )
-    if any(len(group["runs"]) == 1 for group in content["groups"]):
-        sentences.append(
-            "One seed says nothing of how another training would turn out: what differs with one "
-            "seed on a side is not called real."
-        )
-    sentences.append(
+        "Runs of several seeds: mean (sd); where both sides have them, p and interval are over "
+        "other patients and other seeds together (t, Satterthwaite's degrees of freedom)."
+        if max(runs) > 1
+        else "",
+        "One seed says nothing of how another training would turn out: what differs with one "
+        "seed on a side is not called real."
+        if 1 in runs
+        else "",
         f"Real, or differs: at most {options['alpha']:g} after Holm's correction over the "
-        f"{options['tests']} tests of this table; 'not shown' is no proof of equality."
-    )
-    if few := few_patients(row["patients"] for row in content["rows"]):
-        sentences.append(few)
-    codes = sorted({h for group in content["groups"] for h in group["code_hashes"] if h})
-    if len(codes) > 1:
-        sentences.append(
-            f"The runs were evaluated by {len(codes)} versions of the code ({', '.join(codes)}): "
-            "part of a difference may come from that; evaluate them by one version to exclude it."
-        )
-    sentences += content.get("notes", [])
-    forced = [f"Forced although {problem}." for problem in content["forced"]]
-    return " ".join(forced + sentences)
-
-
-def _patients(content: Mapping[str, Any]) -> str:
-    counts = {row["patients"] for row in content["rows"] if row["patients"]}
-    if not counts:
-        return ""
-    low, high = min(counts), max(counts)
-    return f", {low:,} patients" if low == high else f", {low:,} to {high:,} patients"
+        f"{options['tests']} tests of this table; 'not shown' is no proof of equality.",
+        few_patients(row["patients"] for row in content["rows"]),
+        f"The runs were evaluated by {len(codes)} versions of the code ({', '.join(codes)}): "
+        "part of a difference may come from that; evaluate them by one version to exclude it."
+        if len(codes) > 1
+        else "",
+        *content.get("notes", []),
+    ]
+    return " ".join(filter(None, sentences))

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from markupsafe import Markup
-
 from medclip_debias.evaluation.catalogue import VALIDATION
-from medclip_debias.reporting.content import Rows, at, number
+from medclip_debias.reporting.content import Rows, at, number, words
 from medclip_debias.reporting.plots import curve
 from medclip_debias.training.settings import TrainSettings
 
@@ -33,112 +31,108 @@ CURVES = (
     ),
     ("lr", "Learning rate", "Warm-up, then cosine decay."),
 )
+# Settings that have a sentence of their own, and those that change no number of a run.
+_IN_SENTENCES = {
+    "steps", "batch_size", "sentences_per_study", "task", "lr", "warmup_steps", "seed",
+    "validate_every", "validate_images", "best_metric", "patience", "keep", "workers", "device",
+    "log_every", "checkpoint_every", "stall_minutes", "wandb", "wandb_project",
+}  # fmt: skip
 
 
 def training_rows(
     settings: Mapping[str, Any], results: Mapping[str, Any], metrics: Columns
 ) -> Rows:
     """What was trained on what, as rows of a name and sentences."""
-    counts = at(results, "data", "counts") or {}
-    splits = at(results, "data", "splits") or {}
+    data = results.get("data") or {}
     architecture = settings.get("model") or at(results, "model", "architecture") or {}
-    preprocessing = settings.get("preprocessing") or at(results, "model", "preprocessing") or {}
+    how = settings.get("preprocessing") or at(results, "model", "preprocessing") or {}
     train = settings.get("train") or {}
-    done = [step for step in metrics.get("step", []) if step is not None]
+    counts = (data.get("counts") or {}).items()
+    splits = sorted((data.get("splits") or {}).items())
+    side, size = how.get("input_size"), at(how, "prepare", "size")
+    folder, most = at(architecture, "text", "folder"), at(architecture, "text", "max_tokens")
+    steps = [step for step in metrics.get("step", []) if step is not None]
     best = at(results, "model", "provenance", "best_step")
 
-    def said(words: Callable[[], str]) -> str:
-        """Sentences on settings, which may be anybody's."""
+    def from_settings(sentence: Callable[[], str]) -> str:
+        """A sentence on settings, which may be anybody's."""
         try:
-            return words()
+            return sentence()
         except (AttributeError, KeyError, TypeError, ValueError):
             return "settings.yaml holds other values than 'train' writes; see the file below."
 
     rows: list[list[Any]] = [
         *_archives(results),
         ["Prepared set", _sets(settings.get("prepared"))],
-        ["Counts", ", ".join(f"{number(v)} {_words(k)}" for k, v in counts.items() if _plain(v))],
-        ["Images by split", ", ".join(f"{number(v)} {k}" for k, v in sorted(splits.items()))],
+        [
+            "Counts",
+            ", ".join(
+                f"{number(n)} {words(name)}" for name, n in counts if isinstance(n, int) and n > 0
+            ),
+        ],
+        ["Images by split", ", ".join(f"{number(n)} {name}" for name, n in splits)],
         ["Starts from", at(architecture, "start_from")],
-        ["Image encoder", _image_encoder(architecture, results)],
-        ["Text encoder", _text_encoder(architecture)],
+        ["Image encoder", _image_encoder(architecture, results.get("model") or {})],
+        [
+            "Text encoder",
+            folder
+            and f"from {folder}" + (f"; reads up to {most} tokens of a sentence" if most else ""),
+        ],
         ["Similarity", setting_words(architecture.get("similarity") or "")],
-        ["Input", _input(preprocessing)],
+        [
+            "Input",
+            side and size and f"{side} x {side} pixels out of {size} x {size}",
+        ],
         ["Loss", setting_words(settings.get("loss") or "")],
-        ["Training", said(lambda: " ".join(train_sentences(train, done[-1] if done else None)))],
-        ["Validation", said(lambda: validation_sentence(train, best))],
+        [
+            "Training",
+            from_settings(lambda: " ".join(train_sentences(train, steps[-1] if steps else None))),
+        ],
+        ["Validation", from_settings(lambda: validation_sentence(train, best))],
     ]
     return [[name, str(value)] for name, value in rows if value]
 
 
-def _plain(value: Any) -> bool:
-    return isinstance(value, int) and value > 0
-
-
-def _words(key: str) -> str:
-    return key.replace("_", " ")
-
-
 def _archives(results: Mapping[str, Any]) -> Rows:
     """The source of the data; two rows where the model was trained on another set."""
-    trained = at(results, "archives", "model") or {}
-    if at(results, "archives", "relation") in (None, "same set") or not trained.get("kind"):
-        return [["Data source", _source(results)]]
-    synthetic = ", synthetic" if trained.get("synthetic") else ""
-    relation = str(at(results, "archives", "relation"))
-    how = {"unknown": "whether it is the same archive is not known"}.get(relation, relation)
+    source, trained = at(results, "data", "source"), at(results, "archives", "model") or {}
+    if source and at(results, "data", "synthetic"):
+        source = f"{source}, synthetic: generated images and reports, no patient"
+    relation = at(results, "archives", "relation")
+    if relation in (None, "same set") or not trained.get("kind"):
+        return [["Data source", source]]
+    if relation == "unknown":
+        relation = "whether it is the same archive is not known"
     return [
-        ["Model trained on", f"{trained['kind']}{synthetic}"],
-        ["Evaluated on", f"{_source(results)} ({how})"],
+        ["Model trained on", trained["kind"] + ", synthetic" * bool(trained.get("synthetic"))],
+        ["Evaluated on", f"{source} ({relation})"],
     ]
 
 
-def _source(results: Mapping[str, Any]) -> Any:
-    kind = at(results, "data", "source")
-    if kind and at(results, "data", "synthetic"):
-        return f"{kind}, synthetic: generated images and reports, no patient"
-    return kind
-
-
-def _image_encoder(architecture: Mapping[str, Any], results: Mapping[str, Any]) -> str:
-    words = [str(at(architecture, "image", "arch") or "")]
-    grid = at(results, "model", "grid")
-    if grid:
-        words.append(f"{grid[0]} x {grid[1]} regions")
-    if at(results, "model", "parameters"):
-        words.append(
-            f"{number(at(results, 'model', 'parameters'))} parameters with the text encoder"
-        )
-    if at(architecture, "dim"):
-        words.append(f"shared vectors of {architecture['dim']} numbers")
-    if not words[0]:
-        return ", ".join(word for word in words if word)
+def _image_encoder(architecture: Mapping[str, Any], model: Mapping[str, Any]) -> str:
+    arch, grid, parameters = (
+        at(architecture, "image", "arch"),
+        *map(model.get, ("grid", "parameters")),
+    )
     start = at(architecture, "image", "weights") or "random weights (no pretraining)"
-    return ", ".join(words) + f"; starts from {start}"
+    dim = at(architecture, "dim")
+    parts = [
+        arch,
+        grid and f"{grid[0]} x {grid[1]} regions",
+        parameters and f"{number(parameters)} parameters with the text encoder",
+        dim and f"shared vectors of {dim} numbers",
+    ]
+    return ", ".join(filter(None, parts)) + (f"; starts from {start}" if arch else "")
 
 
-def _text_encoder(architecture: Mapping[str, Any]) -> str:
-    folder, most = at(architecture, "text", "folder"), at(architecture, "text", "max_tokens")
-    reads = f"; reads up to {most} tokens of a sentence" if most else ""
-    return f"from {folder}{reads}" if folder else ""
-
-
-def _input(preprocessing: Mapping[str, Any]) -> str:
-    side, size = preprocessing.get("input_size"), at(preprocessing, "prepare", "size")
-    return f"{side} x {side} pixels out of {size} x {size}" if side and size else ""
+def _sets(prepared: Any) -> Any:
+    """A prepared set, or several with their weights."""
+    if not isinstance(prepared, list):
+        return prepared
+    return ", ".join(f"{each['path']} (weight {each['weight']:g})" for each in prepared)
 
 
 # ---------------------------------------------------------------------- settings in words
-
-Settings = Mapping[str, Any]
-
-# Settings that have a sentence of their own, and those that change no number of a run.
-_SAID = (
-    *("steps", "batch_size", "sentences_per_study", "task", "lr", "warmup_steps", "seed"),
-    *("validate_every", "validate_images", "best_metric", "patience", "keep"),
-    *("workers", "device", "log_every", "checkpoint_every", "stall_minutes"),
-    *("wandb", "wandb_project"),
-)
 
 
 def setting_words(value: Any) -> str:
@@ -148,12 +142,11 @@ def setting_words(value: Any) -> str:
     'debiased (eta: constant (value 0.05))'
     """
     if isinstance(value, Mapping):
-        inner = {key: each for key, each in value.items() if key != "kind"}
-        parts = [
-            f"{key.replace('_', ' ')}{':' * isinstance(each, Mapping)} {setting_words(each)}"
-            for key, each in inner.items()
-        ]
-        listed = ", ".join(parts)
+        listed = ", ".join(
+            f"{words(key)}{':' * isinstance(each, Mapping)} {setting_words(each)}"
+            for key, each in value.items()
+            if key != "kind"
+        )
         if "kind" not in value:
             return listed
         return f"{value['kind']} ({listed})" if listed else str(value["kind"])
@@ -164,7 +157,7 @@ def setting_words(value: Any) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def train_sentences(train: Settings, last_step: float | None = None) -> list[str]:
+def train_sentences(train: Mapping[str, Any], last_step: float | None = None) -> list[str]:
     """How it was trained, in sentences.
 
     Args:
@@ -174,31 +167,29 @@ def train_sentences(train: Settings, last_step: float | None = None) -> list[str
     if not train:
         return []
     usual = TrainSettings().model_dump(mode="json")
-    get = {**usual, **train}
-    batch = (
-        "two augmentations of each image and no text"
-        if get["task"] == "two_view"
-        else f"sentences of each study: {get['sentences_per_study']}"
-    )
+    known = {**usual, **train}
+    batch = f"sentences of each study: {known['sentences_per_study']}"
+    if known["task"] == "two_view":
+        batch = "two augmentations of each image and no text"
     lines = [
-        f"{get['steps']:,} steps of AdamW with batches of {get['batch_size']:,} studies; {batch}.",
-        f"The learning rate rises to {get['lr']:g} in {get['warmup_steps']:,} steps and falls to 0"
-        f" by a cosine; seed {get['seed']}.",
+        f"{known['steps']:,} steps of AdamW with batches of {known['batch_size']:,} studies;"
+        f" {batch}.",
+        f"The learning rate rises to {known['lr']:g} in {known['warmup_steps']:,} steps and falls"
+        f" to 0 by a cosine; seed {known['seed']}.",
     ]
-    if last_step is not None and last_step < get["steps"]:
+    if last_step is not None and last_step < known["steps"]:
         lines.append(f"Not finished: the last step that was logged is {last_step:,.0f}.")
     others = {}
     for key, value in train.items():
-        known = usual.get(key)
-        if key in _SAID or value == known:
+        if key in _IN_SENTENCES or value == usual.get(key):
             continue
-        if isinstance(value, Mapping) and isinstance(known, Mapping):
-            value = {k: v for k, v in value.items() if v != known.get(k, ...)}
+        if isinstance(value, Mapping) and isinstance(usual.get(key), Mapping):
+            value = {k: v for k, v in value.items() if v != usual[key].get(k, ...)}
         others[key] = value
     return lines + ([f"Not as by default: {setting_words(others)}."] if others else [])
 
 
-def validation_sentence(train: Settings, best_step: int | None) -> str:
+def validation_sentence(train: Mapping[str, Any], best_step: int | None) -> str:
     """How it was validated, and which weights the model folder holds."""
     if not train:
         return ""
@@ -221,57 +212,40 @@ def validation_sentence(train: Settings, best_step: int | None) -> str:
 # -------------------------------------------------------------------------------- curves
 
 
-def _steps(columns: Columns) -> list[float]:
-    count = len(next(iter(columns.values()), []))
-    return [
-        float(index) if value is None else value
-        for index, value in enumerate(columns.get("step", [None] * count))
-    ]
-
-
-def curves(metrics: Columns, draw: Callable[..., Markup] = curve) -> list[dict[str, Any]]:
-    """Training curves of the columns that are there and hold numbers, by ``draw``."""
-    steps, shown = _steps(metrics), []
+def curves(metrics: Columns) -> list[tuple[Any, str, str]]:
+    """Plot, title and caption of each training curve whose column holds numbers."""
+    shown = []
     for column, title, line in CURVES:
         values = metrics.get(column, [])
-        if all(value is None for value in values):
+        known = [value for value in values if value is not None]
+        if not known:
             continue
         second = metrics.get("negative_similarity") if column == "positive_similarity" else None
-        last = next(value for value in reversed(values) if value is not None)
-        label = f"{title} over training steps, last value {last:.3g}"
-        plot = draw(steps, values, label, second=second)
-        shown.append({"title": f"{title}: {last:.3g} at the end", "line": line, "plot": plot})
+        label = f"{title} over training steps, last value {known[-1]:.3g}"
+        plot = curve(_steps(metrics), values, label, second=second)
+        shown.append((plot, f"{title}: {known[-1]:.3g} at the end", line))
     return shown
 
 
-def validation_curves(
-    validation: Columns, train: Mapping[str, Any], draw: Callable[..., Markup] = curve
-) -> list[dict[str, Any]]:
-    """Curves of the validations; a dotted line at the best step of each."""
+def validation_curves(validation: Columns, train: Mapping[str, Any]) -> list[tuple[Any, str, str]]:
+    """The same of the validations; a dotted line at the best step of each."""
     steps, shown = _steps(validation), []
     for metric in VALIDATION:
         values = validation.get(metric.name, [])
-        known = (
-            [(value, step) for value, step in zip(values, steps, strict=True) if value is not None]
-            if values
-            else []
-        )
+        known = [(v, step) for v, step in zip(values, steps, strict=False) if v is not None]
         if not known:
             continue
         pick = min if metric.lower_is_better else max
-        best = pick(value for value, _ in known)
-        step = next(step for value, step in known if value == best)
-        decides = metric.name == train.get("best_metric")
+        best, step = pick(known, key=lambda pair: pair[0])
         title = f"{metric.title}: best {number(best, metric.digits)} at step {step:,.0f}"
         label = f"{title}; over training steps, last value {number(known[-1][0], metric.digits)}"
-        line = metric.definition + (" It decides which weights are best." if decides else "")
-        plot = draw(steps, values, label, mark=step)
-        shown.append({"title": title, "line": line, "plot": plot})
+        decides = metric.name == train.get("best_metric")
+        line = metric.definition + " It decides which weights are best." * decides
+        shown.append((curve(steps, values, label, mark=step), title, line))
     return shown
 
 
-def _sets(prepared: Any) -> Any:
-    """A prepared set, or several with their weights."""
-    if not isinstance(prepared, list):
-        return prepared
-    return ", ".join(f"{each['path']} (weight {each['weight']:g})" for each in prepared)
+def _steps(columns: Columns) -> list[float]:
+    count = len(next(iter(columns.values()), []))
+    steps = columns.get("step") or [None] * count
+    return [float(place) if step is None else step for place, step in enumerate(steps)]

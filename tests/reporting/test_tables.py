@@ -14,16 +14,13 @@ from PIL import Image
 
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.table import Results
-from medclip_debias.reporting.beside import comparison_part
-from medclip_debias.reporting.comparison import write_comparison
-from medclip_debias.reporting.content import few_patients, patients_of
-from medclip_debias.reporting.forest import forest
+from medclip_debias.reporting.comparison import comparison_part, write_comparison
+from medclip_debias.reporting.plots import forest
 from medclip_debias.reporting.tables import (
     PrintedTable,
     comparison_table,
     latex,
     markdown,
-    p_value,
     results_table,
     seeds_sentence,
     tex,
@@ -122,13 +119,6 @@ def test_the_caption_says_what_was_forced_and_that_few_patients_make_rough_inter
     assert "Fewer than" not in comparison_table(few).caption
 
 
-def test_few_patients_are_said_of_one_evaluation_too():
-    assert few_patients(patients_of(Results(details={"zero_shot": {"patients": 100}}))) == ""
-    assert few_patients(patients_of(Results())) == ""
-    two = Results(details={"zero_shot": {"patients": 99}, "grounding": {"patients": 4}})
-    assert "(4 to 99)" in few_patients(patients_of(two))
-
-
 def test_markdown_and_latex_are_well_formed():
     table = PrintedTable(("run", "x|y"), (("a_b & 5%", "1"), ("c", "2")), "50% of {it}.")
     lines = markdown(table).splitlines()
@@ -219,19 +209,11 @@ def test_tables_keep_their_shape_whatever_runs_are_called(one, two, note):
 
 
 def test_versions_of_the_code_that_differ_are_said():
-    groups = [
-        {"label": name, "runs": [name], "seeds": [0], "model_hashes": ["a"], "code_hashes": [code]}
-        for name, code in (("base_1", "c1"), ("ours & <more>", "c2"), ("other", None))
-    ]
+    groups = content()["groups"]
+    for group, code in zip(groups, ("c1", "c2", None), strict=True):
+        group["code_hashes"] = [code]
     caption = comparison_table(content(groups=groups)).caption
     assert "evaluated by 2 versions of the code (c1, c2)" in caption
-    groups[1]["code_hashes"] = ["c1"]
-    assert "versions of the code" not in comparison_table(content(groups=groups)).caption
-
-
-@pytest.mark.parametrize(("p", "shown"), [(None, "\N{EN DASH}"), (0.001, "0.001"), (0.5, "0.500")])
-def test_p_values(p, shown):
-    assert p_value(p) == shown
 
 
 def test_a_table_of_two_runs_shows_what_each_has():
@@ -258,13 +240,10 @@ def test_a_page_stands_alone_and_escapes_names(tmp_path):
     assert all(address.startswith(("data:", "#")) for address in addresses)
 
 
-def test_dollar_signs_in_a_label_are_no_formula():
-    text = json.dumps(content()).replace("ours & <more>", "$\\\\frac$")
-    assert b"frac" in forest(json.loads(text))["svg"]
-
-
 def test_the_plot_is_the_same_each_time_and_fills_only_what_is_real():
     assert forest(content()) == forest(content())
+    formula = json.loads(json.dumps(content()).replace("ours & <more>", "$\\\\frac$"))
+    assert b"frac" in forest(formula)["svg"]  # a label's dollar signs are no formula
     none = content()
     for row in none["rows"]:
         for each in row["groups"].values():

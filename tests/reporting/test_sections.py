@@ -9,9 +9,8 @@ import pytest
 
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.table import Results
-from medclip_debias.reporting.plots import reliability
-from medclip_debias.reporting.protocols import result_sections
 from medclip_debias.reporting.report import write_report
+from medclip_debias.reporting.sections import result_sections, supervised_table
 from tests.helpers.results import LEAST, row, rows
 
 BIN = {"from": 0.4, "to": 0.46667, "images": 30, "probability": 0.44, "positive": 0.5}
@@ -65,7 +64,7 @@ RESULTS = Results(
 def rows_of(run, results):
     """The rows of each table by its title."""
     return {
-        table.title: table.rows
+        table.title: [list(row) for row in table.rows]
         for section in result_sections(run, results)
         for table in section.tables
     }
@@ -150,6 +149,60 @@ def test_details_that_are_damaged_are_one_sentence(tmp_path, damage):
         write_report(tmp_path)
 
 
-def test_equal_bins_give_equal_diagrams():
-    assert reliability([BIN], "a") == reliability([dict(BIN)], "a")
-    assert reliability([BIN], "a") != reliability([BIN | {"positive": 0.1}], "a")
+OF_LABELS = Results(
+    data_hash="d",
+    split="test",
+    metrics=[
+        row("zero_shot", "auc", 0.7, (0.6, 0.8), "Edema"),
+        *rows("zero_shot", {"auc_positive": 0.65, "auc_negative": 0.6}, of_class="Edema"),
+        row("zero_shot", "auc", 0.5, of_class="Nodule"),
+    ],
+    details={"zero_shot": {"classes": {"Edema": {"positive": 5, "negative": 20}, "Nodule": {}}}},
+)
+PROBE = {
+    "Edema": {"linear at 1": {"auc": 0.8, "interval": [0.7, 0.9]}, "linear at 0.1": {"auc": 1}}
+}
+SUPERVISED = {"Edema": {"auc": 0.9, "interval": [0.8, 0.95]}, "Other": {"auc": 0.1}}
+
+
+def written(run, probe=None, supervised=None, **changed):
+    (run / "probe").mkdir(parents=True)
+    for path, classes in (("probe/probe.json", probe), ("supervised.json", supervised)):
+        if classes is not None:
+            content = {"data_hash": "d", "split": "test", "classes": classes} | changed
+            (run / path).write_text(json.dumps(content))
+    return run
+
+
+def test_each_class_has_its_three_values_and_the_mean_is_over_those_that_all_have(tmp_path):
+    rows = supervised_table(written(tmp_path / "r", PROBE, SUPERVISED), OF_LABELS).rows
+    assert [list(row) for row in rows] == [
+        [
+            *("Edema", "5 / 20", "0.650", "0.600", "0.700", "0.600 to 0.800"),
+            *("0.800", "0.700 to 0.900", "0.900", "0.800 to 0.950"),
+        ],
+        ["Nodule", "– / –", "–", "–", "0.500", "–", "–", "–", "–", "–"],
+        ["mean of 1", "", "0.650", "0.600", "0.700", "–", "0.800", "–", "0.900", "–"],
+    ]
+
+
+def test_one_of_the_two_is_enough_and_none_is_no_table(tmp_path):
+    rows = supervised_table(written(tmp_path / "a", supervised=SUPERVISED), OF_LABELS).rows
+    assert list(rows[-1][2:]) == ["0.650", "0.600", "0.700", "–", "–", "–", "0.900", "–"]
+    assert not supervised_table(written(tmp_path / "b"), OF_LABELS).rows
+
+
+@pytest.mark.parametrize("other", [{"data_hash": "e"}, {"split": "validate"}])
+def test_a_file_of_other_images_is_left_out(tmp_path, other):
+    run = written(tmp_path / "r", PROBE, SUPERVISED, **other)
+    assert not supervised_table(run, OF_LABELS).rows
+
+
+def test_a_damaged_file_and_a_link_are_refused(tmp_path):
+    run = written(tmp_path / "r", probe=[])
+    with pytest.raises(UserError, match=r"probe\.json: holds no classes"):
+        supervised_table(run, OF_LABELS)
+    (run / "probe" / "probe.json").unlink()
+    (run / "supervised.json").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"supervised\.json: is a link"):
+        supervised_table(run, OF_LABELS)
