@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import shlex
 import shutil
 import sys
 from collections import Counter
@@ -34,6 +35,8 @@ from real_report import has_reports, write_report
 
 LANGUAGE_MODEL = ["hidden=64", "heads=2", "layers=2", "vocabulary=2000", "batch_size=64", "lr=3e-3"]
 BOX_COLUMNS = {"image", "source", "finding", "x", "y", "width", "height"}
+EXPLANATIONS = ("gradcam", "occlusion")
+"""Ways to a map that the model's own is held against."""
 SHARED_PROMPTS = "chestxray14"
 """The prompt set by which calibration is compared across archives."""
 
@@ -260,6 +263,31 @@ def calibrations(model: Path, prepared: dict[str, Path], out: Path, least: int) 
     write_json(out, {"prompts": SHARED_PROMPTS, "rows": rows})
 
 
+def saliency(archives: list[Archive], out: Path, plan: Plan) -> None:
+    """Judge other ways to a map on every archive that has boxes of its own: ``NAME-METHOD``.
+
+    A folder that is there is not measured again, nor is a set without test phrases.
+
+    Raises:
+        UserError: an evaluation failed; its message was printed.
+    """
+    for archive in archives:
+        prepared = out / "prepared" / archive.name
+        data = PreparedSet.open(prepared)
+        test_images = data.images["image_id"][data.images["split"] == "test"]
+        if not data.phrases["image_id"].isin(test_images).any():
+            continue
+        for method in EXPLANATIONS:
+            folder = out / "archives" / f"{archive.name}-{method}"
+            if (folder / "results.json").is_file():
+                continue
+            words = ["evaluate", f"{out / 'model'}", f"{prepared}", "--out", f"{folder}"]
+            words += ["--method", method, "--bootstrap", f"{plan.bootstrap}", "--heatmaps", "4"]
+            print(f"$ medclip-debias {shlex.join(words)}")
+            if run(words):
+                raise UserError(f"{archive.name}: the maps by {method} were not judged.")
+
+
 def stages(data: Path, out: Path, plan: Plan) -> list[Stage]:
     """Return every stage, in order."""
     archives = find_archives(data)
@@ -294,6 +322,14 @@ def stages(data: Path, out: Path, plan: Plan) -> list[Stage]:
     for archive in archives:
         found += _judging(archive, prepared[archive.name], model, out, plan)
     calibration = out / "calibration.json"
+    found.append(
+        Stage(
+            "saliency",
+            ["python", "-c", "# maps by Grad-CAM and occlusion on each archive's own boxes"],
+            None,
+            lambda: saliency(archives, out, plan),
+        )
+    )
     found.append(
         Stage(
             "calibration",

@@ -22,8 +22,10 @@ LEAD = (
 )
 ALSO = (
     "Boxes on test images: the archive's own under its name, those of another group under"
-    " ARCHIVE-GROUP. Chance is the boxes' share of the image. Other images' boxes: the same maps"
-    " on the boxes of other images. Place prior: the mean of the class's boxes as a map, which has"
+    " ARCHIVE-GROUP; the same boxes by Grad-CAM and by occlusion of the same model under"
+    " ARCHIVE-gradcam and ARCHIVE-occlusion. Chance is the boxes' share of the image. Other"
+    " images' boxes: the same maps on the boxes of other images. Place prior: the mean of the"
+    " class's boxes as a map, which has"
     " seen boxes. A map that says where a finding is beats all three."
 )
 

@@ -29,6 +29,9 @@ def archives(nih_folder, tmp_path):
     boxes += [f"{n:08d}_000.png,Others,Effusion,2,3,8.5,6" for n in range(70, 86)]
     boxes += ["99999999_000.png,Others,Mass,1,1,2,2", "00000071_000.png,Else,Mass,1,1,4,4"]
     (folder / "boxes.csv").write_text("\n".join([*boxes, ""]))
+    own = ["Image Index,Finding Label,Bbox [x,y,w,h],,,"]
+    own += [f"{n:08d}_000.png,Mass,1,2,5,4,,," for n in range(70, 76)]
+    (folder / "BBox_List_2017.csv").write_text("\n".join([*own, ""]))
     reports = nih_folder("archives/reports", {f"{n:08d}_000": ("", "") for n in range(1, 81)})
     (reports / "Data_Entry_2017.csv").unlink()
     rows = ["image,patient_id,study_id,view,split,report"]
@@ -58,6 +61,9 @@ def test_it_goes_from_a_folder_to_a_page_and_goes_on_where_it_stopped(archives, 
     assert mean[0]["value"] == judged.value("zero_shot", "mean_auc")
     boxes = read_results(out / "archives" / "labels-Others" / "results.json")
     assert boxes.details("grounding")["phrases"] == 16
+    for method in ("gradcam", "occlusion"):  # beside the model's own maps, on the archive's boxes
+        explained = read_results(out / "archives" / f"labels-{method}" / "results.json")
+        assert explained.details("grounding")["phrases"] == 6
     trained = json.loads((out / "archives" / "labels" / "results.json").read_text())["archives"]
     assert trained["relation"] == "same set"
     model = (out / "model" / "model.safetensors").stat().st_mtime_ns
