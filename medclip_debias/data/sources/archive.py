@@ -2,7 +2,7 @@
 
 An archive is a table (or several) and a tree of images that its rows name. Whoever downloaded it
 keeps the two apart, drops a leading folder or converts the images; the rows themselves have
-defects. Nothing here stops at a single bad row: it is left aside, and counted.
+defects. No bad row stops the reading: it is left aside, and counted.
 """
 
 from __future__ import annotations
@@ -30,36 +30,26 @@ if TYPE_CHECKING:
 
     from medclip_debias.data.sources.ms_cxr import BoxFile
 
-CHEXPERT_VALUES: Mapping[str, float] = {"1": 1.0, "0": 0.0, "-1": -1.0}
-"""Values of label cells as CheXpert's labeller writes them."""
-
+_CHEXPERT_VALUES: Mapping[str, float] = {"1": 1.0, "0": 0.0, "-1": -1.0}
 _RANK = {1.0: 3, -1.0: 2, 0.0: 1, None: 0}
 
 
 class ArchiveSource(Source):
-    """Base of a source that reads its tables when it is opened.
-
-    A subclass fills the lists in its ``__init__``.
+    """Base of a source that reads its tables when it is opened: a subclass fills the lists.
 
     Args:
-        root: folder that was given.
+        root: folder of the archive.
         given: with a ``split_seed``, patients are split by a hash and not as the archive does;
-            ``text_only`` yields the reports alone.
+            with ``text_only``, there are no images for `prepare`.
 
     Attributes:
-        root: folder that was given.
-        text_only: there are no images for `prepare`, whatever is in ``image_records``.
-        seed: of the split, None for the archive's own.
         image_records: every image that the archive lists.
         study_records: every study, in the order of its first image.
         phrase_records: grounded phrases.
-        counted: steps of the funnel.
-        said: sentences on what was found and what is missing.
-        searches: for image files; `locate` and `tree` add to them.
         boxes: the file of boxes, where they come in one of their own; the phrases are then its.
-
-    Raises:
-        UserError: a table is missing or broken.
+        counted: steps of the funnel.
+        said: sentences on what is there and what is missing.
+        searches: for image files; `locate` and `tree` add to them.
     """
 
     def __init__(self, root: Path, given: Given) -> None:
@@ -69,10 +59,10 @@ class ArchiveSource(Source):
         self.image_records: list[ImageRecord] = []
         self.study_records: list[StudyRecord] = []
         self.phrase_records: list[PhraseRecord] = []
+        self.boxes: BoxFile | None = None
         self.counted: list[Step] = []
         self.said: list[str] = []
         self.searches: list[ImagePlaces | ImageTree] = []
-        self.boxes: BoxFile | None = None
 
     @classmethod
     def open(cls, path: Path, given: Given) -> Self:
@@ -87,9 +77,9 @@ class ArchiveSource(Source):
         self.searches.append(places)
         return places
 
-    def tree(self, root: Path | None = None) -> ImageTree:
+    def tree(self, root: Path) -> ImageTree:
         """Return the images anywhere below a folder; what it renames is counted and told."""
-        images = ImageTree(root or self.root)
+        images = ImageTree(root)
         self.searches.append(images)
         return images
 
@@ -107,13 +97,9 @@ class ArchiveSource(Source):
 
     def steps(self) -> list[Step]:
         """Return what was kept and left aside while the tables were read."""
-        step: Step = (
-            "image file has another suffix than the table says",
-            "images",
-            self._renamed,
-            None,
-        )
-        return [*self.counted, step] if self._renamed else self.counted
+        step = "image file has another suffix than the table says"
+        renamed: list[Step] = [(step, "images", self._renamed, None)] if self._renamed else []
+        return self.counted + renamed
 
     def describe(self) -> list[str]:
         """Return what was found and what is missing."""
@@ -125,22 +111,23 @@ class ArchiveSource(Source):
 
     @property
     def _renamed(self) -> int:
-        return sum(len(images.renamed) for images in self.searches)
+        return sum(len(search.renamed) for search in self.searches)
 
     def split(self, patient: str, archives_own: str) -> str:
         """Return the split of a patient: the archive's own, or by the seed that was given."""
         return archives_own if self.seed is None else seeded_split(patient, self.seed)
 
-    def describe_images(self, what: str) -> None:
+    def describe_images(self, title: str) -> None:
         """Say which images there are, and of which views; a split by a seed is said, too."""
-        views = Counter(image.view or "unknown" for image in self.image_records)
-        self.said += [
-            f"{what}: {len(self.image_records)} images of {len(self.study_records)} studies.",
-            f"Views: {', '.join(f'{n} {view}' for view, n in sorted(views.items()))}.",
-        ]
+        images, studies = len(self.image_records), len(self.study_records)
+        self.said += [f"{title}: {images} images of {studies} studies.", self.views_said()]
         if self.seed is not None:
-            seeded = f"patients 80/10/10 by a hash of their id with seed {self.seed}"
-            self.said.append(f"Split: {seeded}.")
+            self.said.append(f"Split: {seeded_said(self.seed)}.")
+
+    def views_said(self) -> str:
+        """Return a sentence on the views of the images."""
+        views = Counter(image.view or "unknown" for image in self.image_records)
+        return f"Views: {', '.join(f'{n} {view}' for view, n in sorted(views.items()))}."
 
     def count(self, step: str, unit: str, kept: int, before: int) -> None:
         """Note a step that left something aside; one that left nothing is not worth a line."""
@@ -151,7 +138,6 @@ class ArchiveSource(Source):
         self,
         labels: Mapping[str, Labels] | None = None,
         reports: Mapping[str, str | None] | None = None,
-        origins: Mapping[str, str] | None = None,
     ) -> None:
         """Make the studies of the images that were read, in their order.
 
@@ -159,22 +145,18 @@ class ArchiveSource(Source):
             labels: by image id. Where two images of a study disagree, present wins over
                 uncertain, and that over absent; a sentence says how many studies that are.
             reports: by study id; a study that is not named has none.
-            origins: file and row of the reports by study id.
         """
         members: dict[str, list[ImageRecord]] = {}
         for image in self.image_records:
             members.setdefault(image.study_id, []).append(image)
         differ = 0
         for study, images in members.items():
-            known = [labels[i.image_id] for i in images if i.image_id in labels] if labels else []
-            merged, differs = merged_labels(known)
+            rows = [labels[i.image_id] for i in images if i.image_id in labels] if labels else []
+            merged, differs = merged_labels(rows)
             differ += differs
-            first = images[0]
-            origin = (origins or {}).get(study, first.origin)
+            patient, split, origin = images[0].patient_id, images[0].split, images[0].origin
             report = (reports or {}).get(study)
-            self.study_records.append(
-                StudyRecord(study, first.patient_id, first.split, report, merged, origin)
-            )
+            self.study_records.append(StudyRecord(study, patient, split, report, merged, origin))
         if differ:
             self.said.append(
                 f"{self.root}: the images of {differ} studies have other labels; present counts"
@@ -182,14 +164,13 @@ class ArchiveSource(Source):
             )
 
 
-# ---------------------------------------------------------------------------------- tables
+def seeded_said(seed: int) -> str:
+    """Say how a hash with this seed splits."""
+    return f"patients 80/10/10 by a hash of their id with seed {seed}"
 
 
 def header_of(path: Path) -> tuple[str, ...]:
-    """Return the column names of a CSV (also gzipped), or nothing if it cannot be read.
-
-    It reads one line, so that a format can be recognised by it.
-    """
+    """Return the column names of a CSV (also gzipped) by its first line; none if unreadable."""
     try:
         with open_text(path) as file:
             first = file.readline(1 << 16)
@@ -207,46 +188,40 @@ def find_table(folders: Iterable[Path], *patterns: str) -> Path | None:
     """
     for folder in folders:
         for pattern in patterns:
-            found = sorted(path for path in folder.glob(pattern) if is_file(path))
-            if len({path.name.removesuffix(".gz") for path in found}) > 1:
+            tables = sorted(path for path in folder.glob(pattern) if is_file(path))
+            if len({path.name.removesuffix(".gz") for path in tables}) > 1:
                 raise UserError(
-                    f"{folder}: both {found[0].name} and {found[-1].name} are there; keep one"
+                    f"{folder}: both {tables[0].name} and {tables[-1].name} are there; keep one"
                     " release."
                 )
-            if found:
-                return found[0]
+            if tables:
+                return tables[0]
     return None
 
 
 def without_repeats(
-    path: Path, table: pd.DataFrame, key: str | Sequence[str], counted: list[Step], said: list[str]
+    path: Path, table: pd.DataFrame, key: str | list[str], counted: list[Step], said: list[str]
 ) -> pd.DataFrame:
-    """Return the first row of each ``key``; repeats are counted as left aside.
+    """Return the first row of each ``key``; repeats are counted in ``counted``.
 
-    Args:
-        path: of the table, for the words.
-        table: as `medclip_debias.data.sources.tables.read_table` returns it.
-        key: column or columns that name a row.
-        counted: steps of the funnel; one is added when there are repeats.
-        said: sentences; one is added when a repeat says otherwise than the first.
+    A sentence in ``said`` says how many of them say otherwise than the first.
     """
-    repeated = table.duplicated([key] if isinstance(key, str) else list(key))
+    repeated = table.duplicated(key)
     if not repeated.any():
         return table
-    kept = table[~repeated]
     name = f"row of {path.name} is no repeat"
-    counted.append((name, "rows", len(kept), len(table)))
+    counted.append((name, "rows", int((~repeated).sum()), len(table)))
     other = int((repeated & ~table.duplicated()).sum())
     if other:
         said.append(
             f"{path}: {other} rows name what a row above names, and say otherwise; the first"
             " counts."
         )
-    return kept
+    return table[~repeated]
 
 
-def read_json_lines(path: Path, counted: list[Step]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and object of each line of a JSON-lines file; other lines are counted.
+def read_json_lines(path: Path, counted: list[Step]) -> Iterator[dict[str, Any]]:
+    """Yield the object of each line of a JSON-lines file; other lines are counted.
 
     Raises:
         UserError: the file cannot be read.
@@ -254,9 +229,7 @@ def read_json_lines(path: Path, counted: list[Step]) -> Iterator[tuple[int, dict
     good = total = 0
     try:
         with open_text(path) as file:
-            for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
+            for line in filter(str.strip, file):
                 total += 1
                 try:
                     content = json.loads(line)
@@ -264,14 +237,11 @@ def read_json_lines(path: Path, counted: list[Step]) -> Iterator[tuple[int, dict
                     continue
                 if isinstance(content, dict):
                     good += 1
-                    yield number, content
+                    yield content
     except (UserError, OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read as lines of JSON; download it again.") from error
     if good < total:
         counted.append((f"line of {path.name} is a JSON object", "rows", good, total))
-
-
-# --------------------------------------------------------------------------------- reports
 
 
 def report_of(sections: Mapping[str, str]) -> str:
@@ -280,11 +250,8 @@ def report_of(sections: Mapping[str, str]) -> str:
     >>> report_of({"findings": "Clear.", "impression": "nan"})
     'FINDINGS: Clear.'
     """
-    read = {name: read_report(text)[0].strip() for name, text in sections.items()}
-    return "\n \n".join(f"{name.upper()}: {text}" for name, text in read.items() if text)
-
-
-# ---------------------------------------------------------------------------------- labels
+    texts = {name: read_report(text)[0].strip() for name, text in sections.items()}
+    return "\n \n".join(f"{name.upper()}: {text}" for name, text in texts.items() if text)
 
 
 class LabelCells:
@@ -295,7 +262,7 @@ class LabelCells:
         values: of the cells, without a trailing ``.0``, and what they stand for.
     """
 
-    def __init__(self, path: Path, values: Mapping[str, float] = CHEXPERT_VALUES) -> None:
+    def __init__(self, path: Path, values: Mapping[str, float] = _CHEXPERT_VALUES) -> None:
         self.step = f"label cell of {path.name} has a value that the archive defines"
         self.good = self.bad = 0
         self._values = values
@@ -305,10 +272,8 @@ class LabelCells:
         if is_blank(cell):
             return None
         value = self._values.get(cell.strip().removesuffix(".0"))
-        if value is None:
-            self.bad += 1
-        else:
-            self.good += 1
+        self.bad += value is None
+        self.good += value is not None
         return value
 
     def steps(self) -> list[Step]:
@@ -326,7 +291,6 @@ def merged_labels(rows: Sequence[Labels]) -> tuple[Labels, bool]:
     for row in rows:
         for name, value in row.items():
             known = merged.setdefault(name, value)
-            differ = differ or (known is not None and value is not None and known != value)
-            if _RANK.get(value, 0) > _RANK.get(known, 0):
-                merged[name] = value
+            differ |= known is not None and value is not None and known != value
+            merged[name] = max(known, value, key=lambda one: _RANK.get(one, 0))
     return merged, differ

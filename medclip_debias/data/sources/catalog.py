@@ -1,4 +1,4 @@
-"""Archives of labels, boxes and masks without reports: entries of ``catalog.yaml``, and its reader.
+"""Archives of labels, boxes and masks: entries of ``catalog.yaml``, and its reader.
 
 An entry says where an archive's tables, lists, boxes and masks are and what their columns hold.
 """
@@ -6,9 +6,9 @@ An entry says where an archive's tables, lists, boxes and masks are and what the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from medclip_debias.data.images.headers import identity
 from medclip_debias.data.labels import Labels, label_columns
@@ -17,14 +17,15 @@ from medclip_debias.data.sources.archive import (
     ArchiveSource,
     LabelCells,
     merged_labels,
+    seeded_said,
     without_repeats,
 )
 from medclip_debias.data.sources.entries import ArchiveFiles, entries
-from medclip_debias.data.sources.findings import Marks, box_of, class_labels, finding_name
+from medclip_debias.data.sources.findings import Marks, box_of, finding_name
 from medclip_debias.data.sources.ids import is_blank, plain_id, read_ids
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.stanford import named_rows, study_of, view_of
-from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.sources.tables import named_tuples, read_table
 from medclip_debias.data.sources.tree import is_file
 from medclip_debias.data.sources.votes import Votes
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split, split_name
@@ -37,25 +38,18 @@ if TYPE_CHECKING:
 _NO_PATIENTS = "No patient ids: every image counts as its own patient."
 
 
-class _Row(NamedTuple):
-    """An image as a table has it: its file in each column that names one, and whose it is."""
-
-    files: tuple[str, ...]
-    name: str
-    image: str
-    study: str
-    patient: str
-    view: str
-    split: str
-    origin: str
-
-
 class CatalogSource(ArchiveSource):
-    """An archive of the catalog."""
+    """An archive of the catalog.
+
+    Its rows are a frame with a row an image: ``image``, ``study`` and ``patient`` ids, ``view``,
+    ``split``, ``origin``, ``name`` (as the table has it) and ``files`` (the names it may have).
+    """
 
     kind: ClassVar[str]
 
     def __init__(self, root: Path, given: Given) -> None:
+        import pandas as pd
+
         super().__init__(root, given)
         self.entry = entries()[self.kind]
         self.files = ArchiveFiles(root, self.entry)
@@ -64,6 +58,7 @@ class CatalogSource(ArchiveSource):
         self._sizes: dict[str, tuple[int, int]] = {}
         self._cells: dict[str, list[str]] = {}
         self._votes = Votes(self.entry["labels"], self.count)
+        self._reports: dict[str, str | None] = {}
         self._lists = self.files.split_lists() if self.seed is None else None
         tables = self.files.tables()
         if not tables:
@@ -71,46 +66,46 @@ class CatalogSource(ArchiveSource):
             raise UserError(
                 f"{root}: has no table of {self.entry['title']} ({listed}); check the path."
             )
-        rows: dict[str, _Row] = {}
-        for split, path in tables.items():
-            for row in self._rows(split, path):
-                other = rows.setdefault(row.image, row)
-                if other.split != row.split:
-                    raise UserError(
-                        f"{row.origin}: its image is in both parts, {other.split} and {row.split};"
-                        " download the tables again."
-                    )
-        if not rows:
+        rows = pd.concat([self._rows(split, path) for split, path in tables.items()])
+        if rows.empty:
             listed = ", ".join(path.name for path in tables.values())
             raise UserError(f"{root}: no row of {listed} names an image; download it again.")
-        self._add_images(list(rows.values()))
+        first = rows.drop_duplicates("image").set_index("image")["split"]
+        other = rows[rows["split"] != rows["image"].map(first)]
+        if len(other):
+            row = other.iloc[0]
+            raise UserError(
+                f"{row['origin']}: its image is in both parts, {first[row['image']]} and"
+                f" {row['split']}; download the tables again."
+            )
+        rows = rows.drop_duplicates("image")
+        self._add_images(rows)
         self._labels |= self._votes.labels()
-        self._read_boxes(tables, rows.values())
-        first = next(iter(tables.values()))
-        self._read_masks(first)
-        names = [finding_name(name) for name in self.files.shown(first)]
-        for image in self.image_records if names else ():
-            present = self._marks.present.get(image.image_id, ())
-            self._labels[image.image_id] = class_labels(present, names)
+        self._read_boxes(tables, rows)
+        table = next(iter(tables.values()))
+        self._read_masks(table)
+        shown = [finding_name(name) for name in self.files.shown(table)]
+        for image in rows["image"] if shown else ():
+            present = self._marks.present.get(image, ())
+            self._labels[image] = {name: float(name in present) for name in shown}
         self._add_classes()
-        voted = self.image_records if "votes" in self.entry["labels"] else ()
-        splits = {image.image_id: image.split for image in voted}
-        sizes = self.files.annotated_sizes(image.image_id for image in self.image_records)
+        splits = {i.image_id: i.split for i in self.image_records} if self._voted else {}
+        sizes = self.files.annotated_sizes(rows["image"])
         self.phrase_records = self._marks.phrases(sizes, splits)
-        self.add_studies(self._labels)
-        self._describe(tables, rows.values())
+        self.add_studies(self._labels, self._reports)
+        self._describe(tables, rows)
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
         """Take a folder with the archive's tables; with its masks where it extends another one."""
         entry = entries()[cls.kind]
-        there = ArchiveFiles(path, entry)
+        files = ArchiveFiles(path, entry)
         if not path.is_dir():
             return Sure.NO
         if "files" in entry.get("masks", {}):
-            return Sure.EXTENSION if there.masks() else Sure.NO
+            return Sure.EXTENSION if files.masks() else Sure.NO
         try:
-            tables = there.tables()
+            tables = files.tables()
         except UserError:  # two releases: whoever opens them says so
             return Sure.RELEASE
         if not tables:
@@ -120,83 +115,93 @@ class CatalogSource(ArchiveSource):
 
     def annotations(self) -> list[Annotations]:
         """Return what each of several readers said."""
-        return self._votes.annotations() if "votes" in self.entry["labels"] else []
+        return self._votes.annotations() if self._voted else []
+
+    @property
+    def _voted(self) -> bool:
+        return "votes" in self.entry["labels"]
 
     # --------------------------------------------------------------------------- tables
 
-    def _rows(self, split: str, path: Path) -> Iterator[_Row]:
+    def _rows(self, split: str, path: Path) -> pd.DataFrame:
+        import pandas as pd
+
         if path.suffix != ".json":
             return self._of_table(split, path)
-        return self._of_coco(split, path) if "coco" in self.entry else self._of_list(split, path)
+        names, word = self._of_coco(path) if "coco" in self.entry else self._of_list(path)
+        if _NO_PATIENTS not in self.said:
+            self.said.append(_NO_PATIENTS)
+        rows = pd.DataFrame({"name": list(names.values())}, dtype=object)
+        rows["files"] = [(name,) for name in names.values()]
+        rows["origin"] = [f"{path}, {word} {number}" for number in names]
+        rows["image"] = rows["study"] = rows["patient"] = rows["name"].map(file_stem)
+        return rows.assign(view="", split=split)
 
-    def _of_table(self, split: str, path: Path) -> Iterator[_Row]:
-        how = self.entry["columns"]
-        boxes = self.entry.get("boxes", {})
+    def _of_table(self, split: str, path: Path) -> pd.DataFrame:
+        import pandas as pd
+
+        how, boxes = self.entry["columns"], self.entry.get("boxes", {})
         needed = [how[name] for name in ("patient", "study", "filled") if name in how]
         beside = [boxes["when"], *boxes["sides"]] if "when" in boxes else []
         single = how["image"] if len(how["image"]) == 1 else []
         table = read_table(path, required=[*single, *needed, *beside])
-        columns = [name for name in how["image"] if name in table.columns]
+        columns = [name for name in how["image"] if name in table]
         if not columns:
             raise UserError(
                 f"{path}: has neither column {' nor '.join(how['image'])}; download it again."
             )
         table = self._clean(path, table, columns[0], needed)
-        names = table[columns[0]]
-        paths = [study_of(name) for name in names] if "path" in how else [("", "")] * len(table)
-        images = [
-            "/".join(filter(None, (*p, file_stem(n)))) for p, n in zip(paths, names, strict=True)
-        ]
-        self._read_labels(split, path, table, images)
+
+        def column(name: str | None, otherwise: str = "") -> pd.Series[str]:
+            return table[name] if name in table else pd.Series(otherwise, table.index, dtype=object)
+
+        rows = pd.DataFrame({"name": table[columns[0]], "view": column(how.get("view"))})
+        rows["image"] = rows["name"].map(file_stem)
+        rows["patient"] = self._patients(path, table, rows["image"])
+        rows["study"] = column(how.get("study"))
+        if "path" in how:
+            owners = [study_of(name) for name in rows["name"]]
+            rows["patient"], rows["study"] = ([o[at] for o in owners] for at in (0, 1))
+            stems = zip(owners, rows["image"], strict=True)
+            rows["image"] = ["/".join((*owner, stem)) for owner, stem in stems]
+        self._read_labels(split, path, table, rows["image"])
         if "when" in boxes:
-            for image, finding, _, box in self._marks.read_boxes(path, table, boxes, {*images}):
+            for image, finding, _, box in self._marks.read_boxes(
+                path, table, boxes, {*rows["image"]}
+            ):
                 self._marks.add(image, finding, [box])
         if "filled" in how:
-            for image, cell in zip(images, table[how["filled"]], strict=True):
-                self._cells.setdefault(image, []).append(cell)
-        patients = self._patients(path, table, images)
-        words = _column(table, self.entry.get("split", {}).get("column"), split)
-        studies, views = _column(table, how.get("study")), _column(table, how.get("view"))
+            self._cells |= table[how["filled"]].groupby(rows["image"], sort=False).agg(list)
         if "sides" in self.entry:
-            sides, ways = (_column(table, name) for name in self.entry["sides"])
-            views = [view_of(s, w, n) for s, w, n in zip(sides, ways, names, strict=True)]
-            unstated = views.count("FRONTAL")
+            sides = [column(name) for name in self.entry["sides"]]
+            rows["view"] = list(map(view_of, *sides, rows["name"]))
+            unstated = int((rows["view"] == "FRONTAL").sum())
             if unstated:
                 self.said.append(f"{path}: {unstated} frontal images are neither AP nor PA.")
-        seen: set[str] = set()
-        for row, image, (owner, part), patient, study, view, word, *cells in zip(
-            *(table.index.tolist(), images, paths, patients, studies, views, words),
-            *(table[name] for name in columns),
-            strict=True,
-        ):
-            if image in seen:
-                continue
-            seen.add(image)
-            where = f"{path}, row {row}"
-            patient, study = owner or patient or image, part or study
-            yield _Row(
-                files=tuple(self.entry.get("file", "{0}").format(cell, split) for cell in cells),
-                name=cells[0],
-                image=image,
-                # Numbers of studies are not unique over patients.
-                study=f"{patient}/{study}" if study else image,
-                patient=patient,
-                view=view,
-                split=split_name(word, where) if word else "",
-                origin=where,
-            )
+        rows["origin"] = [f"{path}, row {row}" for row in table.index]
+        words = column(self.entry.get("split", {}).get("column"), split)
+        rows["split"] = [
+            split_name(word, where) if word else ""
+            for word, where in zip(words, rows["origin"], strict=True)
+        ]
+        form = self.entry.get("file", "{0}")
+        cells = zip(*(table[name] for name in columns), strict=True)
+        rows["files"] = [tuple(form.format(cell, split) for cell in row) for row in cells]
+        once = rows.drop_duplicates("image")
         if "key" not in self.entry:  # elsewhere an image has several rows
             step = f"image of {path.name} has a stem of its own"
-            self.count(step, "rows", len(seen), len(table))
+            self.count(step, "rows", len(once), len(rows))
+        # Numbers of studies are not unique over patients.
+        owned = zip(once["patient"], once["study"], once["image"], strict=True)
+        ids = [(patient or i, f"{patient or i}/{s}" if s else i) for patient, s, i in owned]
+        return once.assign(patient=[p for p, _ in ids], study=[study for _, study in ids])
 
     def _clean(
         self, path: Path, table: pd.DataFrame, image: str, needed: list[str]
     ) -> pd.DataFrame:
         """Return the rows that repeat none and have what they must."""
-        key = self.entry.get("key", image)
-        key = list(table.columns) if key == "all" else key
-        if isinstance(key, list):
-            key = [name for name in key if name in table.columns]
+        key = self.entry.get("key", [image])
+        key = table.columns.tolist() if key == "all" else [name for name in key if name in table]
         table = without_repeats(path, table, key, self.counted, self.said)
         if table.empty:
             raise UserError(f"{path}: has no rows; download it again.")
@@ -213,15 +218,15 @@ class CatalogSource(ArchiveSource):
         self.count(step, "rows", int(good.sum()), len(table))
         return table[good]
 
-    def _patients(self, path: Path, table: pd.DataFrame, images: list[str]) -> list[str]:
-        if "path" in self.entry["columns"] or self.entry.get("header") == "now":
-            return [""] * len(table)
+    def _patients(self, path: Path, table: pd.DataFrame, images: pd.Series[str]) -> list[str]:
         if "people" in self.entry:
-            people = self._people(set(images))
+            people = self._people({*images})
             return [people.get(image, "") for image in images]
         column = self.entry["columns"].get("patient")
         if column is None:
-            self._tell_no_patients()
+            stated = "path" in self.entry["columns"] or self.entry.get("header") == "now"
+            if not stated and _NO_PATIENTS not in self.said:
+                self.said.append(_NO_PATIENTS)
             return [""] * len(table)
         if self.entry["rows"] == "counted":
             return list(table[column])
@@ -240,104 +245,92 @@ class CatalogSource(ArchiveSource):
             )
             return {}
         content = read_json_value(path, "download it again, or remove it")
-        people = {}
-        for one in content if isinstance(content, list) else []:
-            image, name = (
-                (one.get(how[k]) for k in ("image", "is")) if isinstance(one, dict) else (0, 0)
-            )
-            if isinstance(image, str) and isinstance(name, str) and image in images:
-                people[image] = plain_id(name.partition("_")[0])
+        listed = (
+            [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
+        )
+        pairs = [(one.get(how["image"]), one.get(how["is"])) for one in listed]
+        people = {
+            image: plain_id(name.partition("_")[0])
+            for image, name in pairs
+            if isinstance(image, str) and isinstance(name, str) and image in images
+        }
         self.count(f"image is in {path.name}", "rows", len(people), len(images))
         return people
 
-    def _of_coco(self, split: str, path: Path) -> Iterator[_Row]:
-        """Read a list in COCO's form: its images, and their boxes."""
+    def _of_coco(self, path: Path) -> tuple[dict[int, str], str]:
+        """Read a list in COCO's form; return its images by number, and the word for one."""
         content = read_json_value(path, "download it again")
         try:
             names = {image["id"]: str(image["file_name"]) for image in content["images"]}
             classes = {one["id"]: finding_name(one["name"]) for one in content["categories"]}
-            boxes = content["annotations"]
-            listed = [(a["image_id"], a["category_id"], a["bbox"]) for a in boxes]
-            known = [(names[i], classes[c], s) for i, c, s in listed if i in names and c in classes]
+            listed = [(a["image_id"], a["category_id"], a["bbox"]) for a in content["annotations"]]
+            boxes = [(names.get(i), classes.get(c), box_of(sides)) for i, c, sides in listed]
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{path}: is no list of images, categories and annotations; download it again."
             ) from error
         good = 0
-        for name, finding, sides in known:
-            box = box_of(sides) if isinstance(sides, list) else None
-            if box is not None:
+        for name, finding, box in boxes:
+            if name is not None and finding is not None and box is not None:
                 good += 1
                 self._marks.add(file_stem(name), finding, [box])
         self.count(f"annotation of {path.name} has image and box", "boxes", good, len(boxes))
-        self._tell_no_patients()
         stems = {file_stem(name) for name in names.values()}
         self.count(f"image of {path.name} has a stem of its own", "rows", len(stems), len(names))
-        for number, name in enumerate(names.values(), start=1):
-            ids = (file_stem(name),) * 3
-            yield _Row((name,), name, *ids, "", split, f"{path}, image {number}")
+        return dict(enumerate(names.values(), start=1)), "image"
 
-    def _of_list(self, split: str, path: Path) -> Iterator[_Row]:
-        """Read a list of one object an image: findings, their boxes and outlines."""
+    def _of_list(self, path: Path) -> tuple[dict[int, str], str]:
+        """Read a list of an object an image; return its images by number, and the word for one."""
         how = self.entry["labels"]
         content = read_json_value(path, "download it again", encoding="utf-8-sig")
         if not isinstance(content, list) or not content:
             raise UserError(f"{path}: is not a list of images; download it again.")
         classes = {finding_name(name) for name in self.files.shown(path)}
         counts: Counter[str] = Counter()
+        names: dict[int, str] = {}
         for number, entry in enumerate(content, start=1):
-            name = entry.get(how["image"]) if isinstance(entry, dict) else None
-            if not isinstance(name, str) or not name.strip():
+            entry = entry if isinstance(entry, dict) else {}
+            name, findings, corners = (entry.get(how[k]) for k in ("image", "findings", "corners"))
+            if not (isinstance(name, str) and name.strip()):
                 continue
-            findings, corners = entry.get(how["findings"]), entry.get(how["corners"])
-            if not isinstance(findings, list) or not isinstance(corners, list):
+            if not (isinstance(findings, list) and isinstance(corners, list)):
                 continue
             counts["good"] += 1
             image = file_stem(name.strip())
             if image in self._marks.present:
                 continue
+            names[number] = name.strip()
             findings = [finding_name(str(finding)) for finding in findings]
-            counts.update(once=1, named=len(findings), known=sum(f in classes for f in findings))
+            counts.update(named=len(findings), known=sum(f in classes for f in findings))
             side = self.entry["boxes"]["annotated"]
-            counts += self._marks.add_entry(
-                image, findings, corners, entry.get(how["outlines"]), side
-            )
-            ids = (image,) * 3
-            yield _Row((name.strip(),), name.strip(), *ids, "", split, f"{path}, entry {number}")
-        for step, unit, kept, of in (
-            (f"entry of {path.name} has a name and its lists", "rows", "good", len(content)),
-            (f"entry of {path.name} is no repeat", "rows", "once", counts["good"]),
-            (
-                f"finding of {path.name} is one of the archive's",
-                "label cells",
-                "known",
-                counts["named"],
-            ),
-            (f"finding of {path.name} has a box of its own", "boxes", "paired", counts["listed"]),
-            (f"box of {path.name} is four numbers", "boxes", "read", counts["paired"]),
-            (
-                f"outline of {path.name} has three points or more",
-                "rows",
-                "outlined",
-                counts["outlines"],
+            outlines = entry.get(how["outlines"])
+            counts += self._marks.add_entry(image, findings, corners, outlines, side)
+        form = path.name
+        for step, unit, kept, total in (
+            (f"entry of {form} has a name and its lists", "rows", counts["good"], len(content)),
+            (f"entry of {form} is no repeat", "rows", len(names), counts["good"]),
+            *(
+                (f"{what} of {form} {is_so}", unit, counts[kept], counts[total])
+                for what, is_so, unit, kept, total in (
+                    ("finding", "is one of the archive's", "label cells", "known", "named"),
+                    ("finding", "has a box of its own", "boxes", "paired", "listed"),
+                    ("box", "is four numbers", "boxes", "read", "paired"),
+                    ("outline", "has three points or more", "rows", "outlined", "outlines"),
+                )
             ),
         ):
-            self.count(step, unit, counts[kept], of)
-        self._tell_no_patients()
-
-    def _tell_no_patients(self) -> None:
-        if _NO_PATIENTS not in self.said:
-            self.said.append(_NO_PATIENTS)
+            self.count(step, unit, kept, total)
+        return names, "entry"
 
     # --------------------------------------------------------------------------- images
 
-    def _add_images(self, rows: list[_Row]) -> None:
-        entry = self.entry
-        codes, header = entry.get("views", {}), entry.get("header")
+    def _add_images(self, rows: pd.DataFrame) -> None:
+        entry, header = self.entry, self.entry.get("header")
+        codes = entry.get("views", {})
         find = self._below() if entry["place"] == "below" else self._along_paths(rows)
         unknown = 0
-        for row in rows:
-            file, patient, view = find(row), row.patient, row.view
+        for row in named_tuples(rows):
+            file, patient, view = find(row.files), row.patient, row.view
             if header == "now":
                 about = identity(file)
                 patient, view = about.patient or row.image, about.view
@@ -345,11 +338,10 @@ class CatalogSource(ArchiveSource):
                 self._sizes[row.image] = about.size or (entry["masks"]["side"],) * 2
             view = entry.get("view", "") if is_blank(view) else view
             view = codes.get(view.upper(), view.upper() if codes else view)
+            split = self._split(row.name, row.split, patient)
+            ids = row.image, row.study, patient
             self.image_records.append(
-                ImageRecord(
-                    *(row.image, row.study, patient, file, view, self._split(row, patient)),
-                    *(row.origin, header == "later"),
-                )
+                ImageRecord(*ids, file, view, split, row.origin, header == "later")
             )
         if unknown:
             self.said.append(
@@ -357,53 +349,55 @@ class CatalogSource(ArchiveSource):
                 " as another patient."
             )
 
-    def _below(self) -> Callable[[_Row], Path]:
+    def _below(self) -> Callable[[tuple[str, ...]], Path]:
         """Return the search for images anywhere below a folder, by their names alone."""
         names = self.entry.get("tree", [])
         folder = next((f for name in names if (f := self.root / name).is_dir()), self.root)
         tree = self.tree(folder)
         if names:
-            unlisted = sum(file_stem(name) not in self._cells for name in tree.by_name)
+            listed = sum(file_stem(name) in self._cells for name in tree.by_name)
             step = f"file of {folder.name} has a row in the table"
-            self.count(step, "rows", len(tree.by_name) - unlisted, len(tree.by_name))
-        return lambda row: tree.path(Path(row.files[0]).name, self.entry["below"])
+            self.count(step, "rows", listed, len(tree.by_name))
+        return lambda files: tree.path(Path(files[0]).name, self.entry["below"])
 
-    def _along_paths(self, rows: list[_Row]) -> Callable[[_Row], Path]:
+    def _along_paths(self, rows: pd.DataFrame) -> Callable[[tuple[str, ...]], Path]:
         """Return the search for images where the paths of the table lead."""
         folders = [
             "/".join(filter(None, (folder, inner)))
             for inner in ("", *self.entry.get("in", ()))
             for folder in self.files.folders
         ]
-        columns = [[row.files[at] for row in rows] for at in range(len(rows[0].files))]
+        columns = zip(*rows["files"], strict=True)
         places = [self.locate(names, list(filter(None, folders))) for names in columns]
 
-        def find(row: _Row) -> Path:
-            pairs = list(zip(places, row.files, strict=True))
+        def find(files: tuple[str, ...]) -> Path:
+            pairs = list(zip(places, files, strict=True))
             exact = (images.exact(name) for images, name in pairs)
             alike = (images.find(name) for images, name in pairs)
-            return next(filter(None, (*exact, *alike)), None) or places[0].path(row.files[0])
+            return next(filter(None, (*exact, *alike)), None) or places[0].path(files[0])
 
         return find
 
-    def _split(self, row: _Row, patient: str) -> str:
+    def _split(self, name: str, split: str, patient: str) -> str:
         seeded = seeded_split(patient, SPLIT_SEED if self.seed is None else self.seed)
         if self.seed is not None:
             return seeded
-        split = row.split or seeded if self._lists is None else self._lists.get(row.name, "")
+        split = split or seeded if self._lists is None else self._lists.get(name, "")
         validates = split == "train" and seeded == "validate" and not self.files.validates()
         return "validate" if validates else split
 
     # --------------------------------------------------------------------------- labels
 
-    def _read_labels(self, split: str, path: Path, table: pd.DataFrame, images: list[str]) -> None:
+    def _read_labels(
+        self, split: str, path: Path, table: pd.DataFrame, images: pd.Series[str]
+    ) -> None:
         how = self.entry["labels"]
         if "votes" in how:
             self._votes.read(split, path, table, self.entry["columns"]["image"][0])
         elif "columns" in how:
             named = how["columns"]
             columns = label_columns(path, table.columns) if named == "chexpert" else named
-            read_table(path, required=columns) if not {*columns} <= {*table.columns} else None
+            read_table(path, required=columns) if not {*columns} <= {*table} else None
             cells = LabelCells(path)
             values = {label: [cells.read(c) for c in table[n]] for n, label in columns.items()}
             differ = 0
@@ -419,7 +413,9 @@ class CatalogSource(ArchiveSource):
         elif "column" in how:
             self._read_lists_of_findings(path, table, images)
 
-    def _read_lists_of_findings(self, path: Path, table: pd.DataFrame, images: list[str]) -> None:
+    def _read_lists_of_findings(
+        self, path: Path, table: pd.DataFrame, images: pd.Series[str]
+    ) -> None:
         """Read a column of lists of findings; a blank cell says nothing of any."""
         how = self.entry["labels"]
         alone = how["alone"]
@@ -429,13 +425,11 @@ class CatalogSource(ArchiveSource):
         counts: Counter[str] = Counter()
         for image, cell in zip(images, table[how["column"]], strict=True):
             names = [finding_name(n) for n in cell.split(how["separator"]) if not is_blank(n)]
-            known = [name for name in names if name in classes]
-            findings = [name for name in known if name != alone]
-            counts.update(
-                named=len(names), known=len(known), both=bool(findings) and alone in known
-            )
-            shown = class_labels(findings or known, classes)
-            self._labels[image] = shown if known else dict.fromkeys(classes)
+            known = {name for name in names if name in classes}
+            present = known - {alone} or known
+            both = alone in known and present != known
+            counts.update(named=len(names), known=sum(n in known for n in names), both=both)
+            self._labels[image] = {n: float(n in present) if known else None for n in classes}
         step = "finding is one of the archive's"
         self.count(step, "label cells", counts["known"], counts["named"])
         step = f"'{alone}' stands alone (else the finding counts)"
@@ -446,30 +440,27 @@ class CatalogSource(ArchiveSource):
         how = self.entry.get("classes")
         if how is None:
             return
-        path = self.root / how["file"]
+        path, values = self.root / how["file"], how["values"]
+        blank = dict.fromkeys(label for meant in values.values() for label in meant)
         if not is_file(path):
-            labels = sorted({label for own in how["values"].values() for label in own})
-            self.said.append(f"No {path.name}: labels {' and '.join(labels)} are not known.")
+            labels = " and ".join(sorted(blank))
+            self.said.append(f"No {path.name}: labels {labels} are not known.")
             return
         table = read_table(path, required=(how["image"], how["column"]))
-        classes: dict[str, set[str]] = {}
-        known = 0
-        for image, cell in zip(table[how["image"]], table[how["column"]], strict=True):
-            if image in self._labels and cell in how["values"]:
-                known += 1
-                classes.setdefault(image, set()).add(cell)
-        blank = dict.fromkeys(label for own in how["values"].values() for label in own)
+        known = table[table[how["image"]].isin(self._labels) & table[how["column"]].isin(values)]
+        classes = known.groupby(how["image"])[how["column"]].agg(set)
         for image in self._labels:
-            its = classes.get(image, set())
-            self._labels[image] |= how["values"][min(its)] if len(its) == 1 else blank
+            names = classes.get(image, ())
+            one = len(names) == 1
+            self._labels[image] |= values[min(names)] if one else blank
         step = f"row of {path.name} names an image and a class"
-        self.count(step, "label rows", known, len(table))
-        single = sum(len(its) == 1 for its in classes.values())
+        self.count(step, "label rows", len(known), len(table))
+        single = int((classes.map(len) == 1).sum())
         self.count("image has one class", "label rows", single, len(classes))
 
     # ------------------------------------------------------------------ boxes and masks
 
-    def _read_boxes(self, tables: Mapping[str, Path], rows: Collection[_Row]) -> None:
+    def _read_boxes(self, tables: Mapping[str, Path], rows: pd.DataFrame) -> None:
         how = self.entry.get("boxes", {})
         if "file" not in how or next(iter(tables.values())).suffix == ".json":
             return
@@ -481,16 +472,16 @@ class CatalogSource(ArchiveSource):
                 continue
             sides = how.get("corners") or how["sides"]
             table = read_table(path, required=[how["image"], how["finding"], *sides])
-            table = without_repeats(path, table, list(table.columns), self.counted, self.said)
-            images = {row.image for row in rows if row.split == part or name == how["file"]}
-            boxes = self._marks.read_boxes(path, table, how, images)
-            if "votes" not in self.entry["labels"]:
+            table = without_repeats(path, table, table.columns.tolist(), self.counted, self.said)
+            listed = rows if name == how["file"] else rows[rows["split"] == part]
+            boxes = self._marks.read_boxes(path, table, how, {*listed["image"]})
+            if not self._voted:
                 for image, finding, _, box in boxes:
                     self._marks.add(image, finding_name(finding), [box])
                 continue
-            seen = [self._votes.add_box(*row) for row in boxes]
+            seen = sum([self._votes.add_box(*row) for row in boxes])
             step = f"most readers see the finding of the box ({path.name})"
-            self.count(step, "boxes", sum(seen), len(seen))
+            self.count(step, "boxes", seen, len(boxes))
         self._votes.add_phrases(self._marks)
 
     def _read_masks(self, path: Path) -> None:
@@ -504,52 +495,45 @@ class CatalogSource(ArchiveSource):
 
     # ------------------------------------------------------------------------ description
 
-    def _describe(self, tables: Mapping[str, Path], rows: Collection[_Row]) -> None:
-        counts = Counter(row.origin.rpartition(", ")[0] for row in rows)
+    def _describe(self, tables: Mapping[str, Path], rows: pd.DataFrame) -> None:
+        counts = Counter(origin.rpartition(", ")[0] for origin in rows["origin"])
         listed = ", ".join(f"{counts[str(path)]} in {path.name}" for path in tables.values())
         people = len({image.patient_id for image in self.image_records})
-        views = Counter(image.view or "unknown" for image in self.image_records)
-        self.said += [
+        said: list[str] = [
             f"{self.entry['title']} {self.root}: {len(rows)} images: {listed}; of"
             f" {len(self.study_records)} studies and {people} patients. It has no reports: there"
             " are no sentences to train on.",
-            f"Views: {', '.join(f'{n} {view}' for view, n in sorted(views.items()))}.",
+            self.views_said(),
             self._split_said(),
         ]
         if self.phrase_records:
             boxes = sum(len(phrase.boxes) for phrase in self.phrase_records)
             masks = sum(phrase.mask is not None for phrase in self.phrase_records)
-            said = f"Boxes: {boxes}, of {len(self.phrase_records)} phrases"
-            self.said.append(f"{said}, {masks} of them with masks." if masks else f"{said}.")
-        self.said += self.entry.get("notes", [])
+            with_masks = f", {masks} of them with masks" if masks else ""
+            said.append(f"Boxes: {boxes}, of {len(self.phrase_records)} phrases{with_masks}.")
+        self.said += said + self.entry.get("notes", [])
 
     def _split_said(self) -> str:
         split = self.entry.get("split", {})
-        seeded = f"Split: patients 80/10/10 by a hash of their id with seed {self.seed or 0}."
-        if self.seed is not None:
-            return seeded
-        if self._lists is not None:
-            train = split["train"]
+        if self.seed is None and self._lists is not None:
             return (
-                f"Split: {split['test']} is the test set; of the patients in {train} a tenth, by a"
-                " hash of their id, validate."
+                f"Split: {split['test']} is the test set; of the patients in {split['train']} a"
+                " tenth, by a hash of their id, validate."
             )
-        if "column" in split or "" not in self.files.names():
+        if self.seed is None and ("column" in split or "" not in self.files.names()):
             tenth = "; of its training patients a tenth, by a hash of their id, validate"
             return f"Split: the archive's own{'' if self.files.validates() else tenth}."
-        return seeded
+        return f"Split: {seeded_said(self.seed or 0)}."
 
 
-def _column(table: pd.DataFrame, name: str | None, otherwise: str = "") -> list[str]:
-    return table[name].tolist() if name in table else [otherwise] * len(table)
+def _register(kind: str, entry: Mapping[str, Any]) -> None:
+    name = f"{entry['title'].replace('-', '')}Source"
+    source(
+        **{word: entry[word] for word in ("title", "looks", "give", "needs")},
+        takes=("split_seed",),
+        instead={"text_only": f"{entry['title']} has no reports; leave out --text-only"},
+    )(type(name, (CatalogSource,), {"kind": kind}))
 
 
 for _kind, _entry in entries().items():
-    source(
-        title=_entry["title"],
-        looks=_entry["looks"],
-        give=_entry["give"],
-        needs=_entry["needs"],
-        takes=("split_seed",),
-        instead={"text_only": f"{_entry['title']} has no reports; leave out --text-only"},
-    )(type(f"{_entry['title'].replace('-', '')}Source", (CatalogSource,), {"kind": _kind}))
+    _register(_kind, _entry)

@@ -18,6 +18,7 @@ from medclip_debias.files import open_guarded, read_text
 
 _MOST_OF_A_LIST = 64 << 20
 _HEAD = 1 << 16
+_FORMS = ("coco", "lists", "tables")
 
 
 @cache
@@ -29,12 +30,7 @@ def entries() -> Mapping[str, dict[str, Any]]:
 
 
 class ArchiveFiles:
-    """The files of an archive in a folder, as its entry names them.
-
-    Args:
-        root: the folder.
-        entry: of the catalog.
-    """
+    """The files of an archive in a folder, as its entry names them."""
 
     def __init__(self, root: Path, entry: Mapping[str, Any]) -> None:
         self.root = root
@@ -52,12 +48,12 @@ class ArchiveFiles:
         Raises:
             UserError: there are two releases.
         """
-        for form in ("coco", "lists", "tables"):
+        for form in _FORMS:
             for folder in self.folders:
-                found = {s: _first(self.root / folder, n) for s, n in self.names(form).items()}
-                tables = {s: path for s, path in found.items() if path and self._is_its(path)}
-                if tables:
-                    return tables
+                tables = {s: _first(self.root / folder, n) for s, n in self.names(form).items()}
+                known = {s: path for s, path in tables.items() if path and self._is_its(path)}
+                if known:
+                    return known
         return {}
 
     def _is_its(self, path: Path) -> bool:
@@ -87,8 +83,8 @@ class ArchiveFiles:
 
     def validates(self) -> bool:
         """Tell whether the archive says which images validate."""
-        splits = {split for form in ("coco", "lists", "tables") for split in self.names(form)}
-        return "validate" in splits or "column" in self.entry.get("split", {})
+        by_table = any("validate" in self.names(form) for form in _FORMS)
+        return by_table or "column" in self.entry.get("split", {})
 
     def shown(self, table: Path) -> list[str]:
         """Return the classes that are labels because images are marked with them."""
@@ -106,13 +102,14 @@ class ArchiveFiles:
         if "train" not in split:
             return None
         paths = [self.root / split[name] for name in ("train", "test")]
-        there = [is_file(path) for path in paths]
-        if not any(there):
+        missing = [path for path in paths if not is_file(path)]
+        if len(missing) == 2:
             return None
-        if not all(there):
+        if missing:
+            other = next(path for path in paths if path not in missing)
             raise UserError(
-                f"{self.root}: {paths[there.index(False)].name} is missing beside"
-                f" {paths[there.index(True)].name}; put it there, or give --split-seed."
+                f"{self.root}: {missing[0].name} is missing beside {other.name}; put it there, or"
+                " give --split-seed."
             )
         train, test = (
             read_text(path, "download it again", limit=_MOST_OF_A_LIST, encoding="utf-8-sig")
@@ -141,17 +138,16 @@ class ArchiveFiles:
         path = self.find(how["file"]) if how else None
         if path is None:
             return {}
-        columns = [how[name] for name in ("image", "width", "height")]
-        table = read_table(path, required=columns)
-        sizes = {}
-        for row, image, *sides in zip(table.index, *(table[c] for c in columns), strict=True):
-            if not all(side.isdigit() and int(side) for side in sides):
-                raise UserError(
-                    f"{path}, row {row}: '{columns[2]}' and '{columns[1]}' must be numbers of"
-                    " pixels."
-                )
-            sizes[image] = int(sides[0]), int(sides[1])
-        return sizes
+        image, width, height = (how[name] for name in ("image", "width", "height"))
+        table = read_table(path, required=[image, width, height])
+        good = table[[width, height]].map(lambda cell: cell.isdigit() and int(cell) > 0).all(axis=1)
+        if not good.all():
+            raise UserError(
+                f"{path}, row {table.index[~good][0]}: '{height}' and '{width}' must be numbers of"
+                " pixels."
+            )
+        sizes = zip(table[width].map(int), table[height].map(int), strict=True)
+        return dict(zip(table[image], sizes, strict=True))
 
 
 def _first(folder: Path, names: Iterable[str]) -> Path | None:

@@ -1,14 +1,14 @@
 """Findings that have a name, boxes and perhaps a mask: what archives say without a sentence.
 
-One rule for all of them: a class is spelt as this project spells it where the two are the same
-finding, and its phrase is that name as a sentence.
+A class is spelt as this project spells it where the two are the same finding, and its phrase is
+that name as a sentence.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,9 @@ SPELLINGS = {
 
 _FAR = 1e9  # pixels; NaN is not nearer
 
+Count = Callable[[str, str, int, int], None]
+"""Notes a step of the funnel: its name, unit, how many are kept, and of how many."""
+
 
 def finding_name(name: str) -> str:
     """Return the project's name of an archive's class.
@@ -61,40 +64,35 @@ def finding_sentence(name: str) -> str:
     return f"{name[:1].upper()}{name[1:].lower()}."
 
 
-def box_of(values: Sequence[object]) -> Box | None:
-    """Return the box of four cells or JSON numbers, or ``None`` where one is no number.
+def box_of(values: object, *, corners: bool = False) -> Box | None:
+    """Return the box of four cells or JSON numbers, ``None`` where they are something else.
+
+    Args:
+        values: ``x, y, width, height``.
+        corners: they are ``x1, y1, x2, y2``.
 
     >>> box_of(["1", "2.5", "3", "4"]), box_of(["1", "", "3", "4"])
     ((1.0, 2.5, 3.0, 4.0), None)
     """
-    numbers = []
-    for value in values:
-        try:
-            numbers.append(float(value) if isinstance(value, str | int | float) else math.nan)
-        except ValueError:
-            return None
-    if len(numbers) != 4 or not all(abs(number) < _FAR for number in numbers):
+    if not isinstance(values, list | tuple) or len(values) != 4:
         return None
-    return numbers[0], numbers[1], numbers[2], numbers[3]
-
-
-def class_labels(present: Iterable[str], classes: Sequence[str]) -> dict[str, float | None]:
-    """Return 1 for the classes that an image shows and 0 for the others."""
-    names = set(present)
-    return {name: float(name in names) for name in classes}
+    try:
+        x, y, a, b = (float(v) if isinstance(v, str | int | float) else math.nan for v in values)
+    except ValueError:
+        return None
+    if not all(abs(number) < _FAR for number in (x, y, a, b)):
+        return None
+    return (x, y, a - x, b - y) if corners else (x, y, a, b)
 
 
 class Marks:
     """The findings of images, with their boxes and masks; one phrase an image and finding.
 
-    Args:
-        count: notes a step of the funnel: its name, unit, how many are kept, and of how many.
-
     Attributes:
         present: findings by image, also of those whose box or mask cannot be read.
     """
 
-    def __init__(self, count: Callable[[str, str, int, int], None]) -> None:
+    def __init__(self, count: Count) -> None:
         self.present: dict[str, set[str]] = {}
         self._count = count
         self._boxes: dict[tuple[str, str], list[Box]] = {}
@@ -129,8 +127,8 @@ class Marks:
 
     def read_boxes(
         self, path: Path, table: pd.DataFrame, how: Mapping[str, Any], images: Collection[str]
-    ) -> Iterator[tuple[str, str, str, Box]]:
-        """Yield image, finding, reader and box of each row of a table that has them.
+    ) -> list[tuple[str, str, str, Box]]:
+        """Return image, finding, reader and box of each row of a table that has them.
 
         Args:
             path: of the table.
@@ -141,46 +139,38 @@ class Marks:
         Raises:
             UserError: a side is no number, where the entry says ``broken: refused``.
         """
-        columns = how.get("corners") or how["sides"]
-        blank = [""] * len(table)
-        findings = table[how["finding"]] if "finding" in how else [how["is"]] * len(table)
-        reader = how.get("reader")
-        readers = [r or "unnamed" for r in table[reader]] if reader in table else blank
-        present = table[how["when"]] if "when" in how else blank
-        boxed = readable = listed = fits = 0
-        for row, name, finding, reader, word, *cells in zip(
-            *(table.index.tolist(), table[how["image"]], findings, readers, present),
-            *(table[column] for column in columns),
-            strict=True,
-        ):
-            image, box, empty = file_stem(name), box_of(cells), all(map(is_blank, cells))
-            if "when" in how:
-                is_present = word.removesuffix(".0") == "1"
-                fits += (box is not None) if is_present else empty
-                if not is_present:
-                    continue
-            if empty:
-                continue
-            boxed += 1
-            if box is None and how.get("broken") == "refused":
-                raise UserError(
-                    f"{path}, row {row}: {columns[0]} ... {columns[-1]} must be numbers of pixels."
-                )
-            if box is None or is_blank(finding):
-                continue
-            readable += 1
-            if image in images:
-                listed += 1
-                yield image, finding, reader, from_corners(box) if "corners" in how else box
-        name = path.name
+        name, columns, total = path.name, how.get("corners") or how["sides"], len(table)
+        cells = table[columns]
+        reader, rows = how.get("reader"), zip(*(table[side] for side in columns), strict=True)
+        table = table.copy()
+        table["_box"] = [box_of(row, corners="corners" in how) for row in rows]
+        table["_empty"] = cells.map(is_blank).all(axis=1)
+        table["_image"] = table[how["image"]].map(file_stem)
+        table["_finding"] = table[how["finding"]] if "finding" in how else how["is"]
+        table["_reader"] = table[reader].replace("", "unnamed") if reader in table else ""
+        has_box = table["_box"].notna()
         if "when" in how:
+            present = table[how["when"]].str.removesuffix(".0") == "1"
+            fits = has_box.where(present, table["_empty"])
             step = f"row of {name} has a box where its label is 1, and none where it is 0"
-            self._count(step, "rows", fits, len(table))
-        else:
-            self._count(f"row of {name} has a box", "rows", boxed, len(table))
+            self._count(step, "rows", int(fits.sum()), total)
+            table, has_box = table[present], has_box[present]
+        boxed = table[~table["_empty"]]
+        if how.get("broken") == "refused" and boxed["_box"].isna().any():
+            row = boxed.index[boxed["_box"].isna()][0]
+            raise UserError(
+                f"{path}, row {row}: {columns[0]} ... {columns[-1]} must be numbers of pixels."
+            )
+        readable = boxed[boxed["_box"].notna() & ~boxed["_finding"].map(is_blank)]
+        listed = readable[readable["_image"].isin(images)]
+        if "when" not in how:
+            self._count(f"row of {name} has a box", "rows", len(boxed), total)
         step = f"row of {name} has a finding and four numbers"
-        self._count(step, "boxes", readable, boxed)
-        self._count(f"box of {name} has its image in the table", "boxes", listed, readable)
+        self._count(step, "boxes", len(readable), len(boxed))
+        step = f"box of {name} has its image in the table"
+        self._count(step, "boxes", len(listed), len(readable))
+        columns = ["_image", "_finding", "_reader", "_box"]
+        return list(listed[columns].itertuples(index=False, name=None))
 
     def add_entry(
         self, image: str, findings: list[str], corners: list[Any], outlines: Any, size: list[int]
@@ -202,16 +192,16 @@ class Marks:
         if len(corners) != len(findings):
             return counts
         for finding, sides in zip(findings, corners, strict=True):
-            box = box_of(sides) if isinstance(sides, list) else None
+            box = box_of(sides, corners=True)
             counts.update(paired=1, read=box is not None)
             if box is not None:
-                self.add(image, finding, [from_corners(box)])
+                self.add(image, finding, [box])
         lines = outlines if isinstance(outlines, list) else []
         for finding in dict.fromkeys(findings) if len(lines) == len(findings) else ():
-            own = [line for line, its in zip(lines, findings, strict=True) if its == finding]
-            good = [line for line in own if _is_outline(line)]
-            counts.update(outlines=len(own), outlined=len(good))
-            if len(good) == len(own):
+            drawn = [line for line, name in zip(lines, findings, strict=True) if name == finding]
+            good = [line for line in drawn if _is_outline(line)]
+            counts.update(outlines=len(drawn), outlined=len(good))
+            if len(good) == len(drawn):
                 areas = [polygon_pixels(line, size[1], size[0]) for line in good]
                 self._masks[image, finding] = encode(np.logical_or.reduce(areas))
         return counts
@@ -227,12 +217,11 @@ class Marks:
             raise UserError(
                 f"{path}: does not map images to findings and masks; download it again."
             )
-        listed = readable = present = known = 0
-        for key, findings in content.items():
-            image = "/".join(key.split("_", 2))  # patient64541_study1_view1_frontal
-            known += image in images
-            listed += len(findings)
-            for finding, value in findings.items():
+        # patient64541_study1_view1_frontal
+        masks = {"/".join(key.split("_", 2)): findings for key, findings in content.items()}
+        readable = present = 0
+        for image, findings in masks.items():
+            for name, value in findings.items():
                 try:
                     mask = from_coco(value)
                 except ValueError:
@@ -241,12 +230,14 @@ class Marks:
                 boxes = component_boxes(decode(mask))
                 if boxes:
                     present += 1
-                    self.add(image, finding_name(finding), boxes)
-                    self._masks[image, finding_name(finding)] = mask
-        name = path.name
-        self._count(f"image of {name} is in the labels' table", "rows", known, len(content))
-        self._count(f"mask of {name} can be read", "rows", readable, listed)
-        step = f"mask of {name} has a pixel (the finding is present)"
+                    self.add(image, finding_name(name), boxes)
+                    self._masks[image, finding_name(name)] = mask
+        known = sum(image in images for image in masks)
+        step = f"image of {path.name} is in the labels' table"
+        self._count(step, "rows", known, len(content))
+        total = sum(map(len, masks.values()))
+        self._count(f"mask of {path.name} can be read", "rows", readable, total)
+        step = f"mask of {path.name} has a pixel (the finding is present)"
         self._count(step, "rows", present, readable)
 
     def read_runs(
@@ -290,12 +281,6 @@ class Marks:
         self._count(step, "rows", total - beside, total)
         step = f"mask of {path.name} can be read and fits its image"
         self._count(step, "rows", readable, listed)
-
-
-def from_corners(corners: Box) -> Box:
-    """Return the box of ``x1, y1, x2, y2``."""
-    left, top, right, bottom = corners
-    return left, top, right - left, bottom - top
 
 
 def relative_runs(cell: str) -> list[int]:

@@ -10,10 +10,10 @@ sides), ``labels``, ``locations`` and ``progression``; one that is not lacks the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from medclip_debias.data.records import (
     RELATIVE,
@@ -24,14 +24,17 @@ from medclip_debias.data.records import (
     file_stem,
 )
 from medclip_debias.data.sources.archive import ArchiveSource, find_table
-from medclip_debias.data.sources.findings import from_corners
+from medclip_debias.data.sources.findings import box_of
 from medclip_debias.data.sources.ids import is_blank, read_ids
 from medclip_debias.data.sources.label_groups import LabelColumns, label_groups
 from medclip_debias.data.sources.registry import Given, Sure, source
-from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.sources.tables import named_tuples, read_table
 from medclip_debias.data.splits import split_name
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json_value
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 REPORTS = "grounded_reports_*.json"
 MASTER = "master_table.csv"
@@ -47,35 +50,27 @@ _COLUMNS = (
     *(("abnormal", "yes_no"), ("labels", "texts"), ("places", "texts"), ("progression", "text")),
     *(("boxes", "boxes"), ("extra_boxes", "boxes")),
 )
+_MUST_BE = {
+    **dict.fromkeys(("labels", "locations"), "a list of words"),
+    **dict.fromkeys(("boxes", "extra_boxes"), "boxes of x1, y1, x2, y2"),
+}
+
+Coordinate = Annotated[float, Field(gt=-1e9, lt=1e9)]
+Corners = Annotated[list[Coordinate], Field(min_length=4, max_length=4)]
 
 
-class _Finding(NamedTuple):
-    number: int
-    text: str
-    abnormal: bool
-    labels: list[str]
-    places: list[str]
-    progression: str | None
-    boxes: list[list[float]]
-    extra: list[list[float]]
+class _Finding(BaseModel):
+    """A sentence of an image, as the file has it."""
 
+    model_config = ConfigDict(strict=True)
 
-@dataclass
-class _Report:
-    """A study: whose it is, and what its images' entries tell."""
-
-    owner: _Owner
-    told: list[str] = field(default_factory=list)
-    findings: list[_Finding] = field(default_factory=list)
-
-
-class _Owner(NamedTuple):
-    """What the master table says of an image."""
-
-    study: str
-    patient: str
-    split: str
-    row: int
+    text: str = ""
+    abnormal: bool = False
+    labels: list[str] = []
+    locations: list[str] = []
+    progression: Any = None
+    boxes: list[Corners] = []
+    extra_boxes: list[Corners] = []
 
 
 @source(
@@ -106,40 +101,28 @@ class GroundedPadChestSource(ArchiveSource):
                 f"{root}: has no {lacking}, which comes with PadChest-GR; put it there (unpacked)."
             )
         self.path, self.master = path, master
-        owners = self._read_master()
-        entries = self._read_entries(owners)
-        self._rows: list[tuple[Any, ...]] = []
-        self._reports: dict[str, _Report] = {}
-        columns = LabelColumns(
-            (n for findings in entries.values() for f in findings for n in f.labels),
-            label_groups("padchest"),
-        )
-        places = self.locate(list(entries), _FOLDERS)
-        for file, findings in entries.items():
-            owner = owners[file]
-            self._add(file, owner, findings)
-            if not self.text_only:
-                ids = (file_stem(file), owner.study, owner.patient)
-                origin = f"{master}, row {owner.row}"
-                image = ImageRecord(*ids, places.path(file), "FRONTAL", owner.split, origin)
-                self.image_records.append(image)
-        for name, report in self._reports.items():
-            text = "FINDINGS: " + " ".join(map(_stopped, report.told)) if report.told else None
-            normal = report.findings and not any(f.abnormal for f in report.findings)
-            found = {n for f in report.findings if f.abnormal for n in f.labels}
-            labels = columns.values({"normal"} if normal else found)
-            owner = report.owner
-            origin = f"{master}, row {owner.row}"
-            study = StudyRecord(name, owner.patient, owner.split, text, labels, origin)
-            self.study_records.append(study)
-        self._count(entries)
+        images = self._read_master()
+        entries = self._read_entries(images)
+        images = images.loc[list(entries)]
+        self._rows = [
+            (study, file_stem(file), number, *finding.model_dump().values())
+            for study, (file, findings) in zip(images["study"], entries.items(), strict=True)
+            for number, finding in enumerate(findings, start=1)
+        ]
+        self._add_studies(images, entries)
+        if not self.text_only:
+            places = self.locate(list(entries), _FOLDERS)
+            for image in named_tuples(images):
+                ids = file_stem(image.Index), image.study, image.patient
+                file, about = places.path(image.Index), ("FRONTAL", image.split, image.origin)
+                self.image_records.append(ImageRecord(*ids, file, *about))
+        self._add_phrases(images["split"], entries)
         self._describe(entries)
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
         """Take a folder with the file of sentences."""
-        there = path.is_dir() and any(path.glob(REPORTS))
-        return Sure.RELEASE if there else Sure.NO
+        return Sure.RELEASE if path.is_dir() and any(path.glob(REPORTS)) else Sure.NO
 
     def annotations(self) -> list[Annotations]:
         """Return every sentence, positive and negative, with both readers' boxes as they stand."""
@@ -149,36 +132,42 @@ class GroundedPadChestSource(ArchiveSource):
 
     # ------------------------------------------------------------------------ the tables
 
-    def _read_master(self) -> dict[str, _Owner]:
+    def _read_master(self) -> pd.DataFrame:
+        """Return study, patient, split and origin of each image by its file name."""
         needed = ("ImageID", "StudyID", "PatientID", "split")
         table = read_table(self.master, required=needed, columns=needed)
         if table.empty:
             raise UserError(f"{self.master}: the table has no rows; download it again.")
-        ids = {name: read_ids(self.master, table, name) for name in ("StudyID", "PatientID")}
-        self.said += [line for name, known in ids.items() for line in known.said(self.master, name)]
-        owners: dict[str, _Owner] = {}
-        columns = (ids["StudyID"].ids, ids["PatientID"].ids, table["split"])
-        for row, file, study, patient, word in zip(
-            table.index.tolist(), table["ImageID"], *columns, strict=True
-        ):
-            where = f"{self.master}, row {row}"
-            if is_blank(file):
-                raise UserError(f"{where}: column 'ImageID' is blank; download the table again.")
-            split = self.split(patient, split_name(word, where) if self.seed is None else "")
-            known = owners.setdefault(file, _Owner(study, patient, split, row))
-            if known[:3] != (study, patient, split):
-                raise UserError(
-                    f"{where}: its image has another study, patient or split in row {known.row};"
-                    " download the table again."
-                )
-        return owners
+        for column, name in (("StudyID", "study"), ("PatientID", "patient")):
+            ids = read_ids(self.master, table, column)
+            self.said += ids.said(self.master, column)
+            table[name] = ids.ids
+        table["origin"] = [f"{self.master}, row {row}" for row in table.index]
+        blank = table[table["ImageID"].map(is_blank)]
+        if len(blank):
+            raise UserError(
+                f"{blank['origin'].iloc[0]}: column 'ImageID' is blank; download the table again."
+            )
+        table["split"] = [
+            self.split(row.patient, split_name(row.split, row.origin) if self.seed is None else "")
+            for row in named_tuples(table)
+        ]
+        distinct = table.drop_duplicates(["ImageID", "study", "patient", "split"])
+        clash = distinct[distinct.duplicated("ImageID")]
+        if len(clash):
+            first = table.index[table["ImageID"] == clash["ImageID"].iloc[0]][0]
+            raise UserError(
+                f"{clash['origin'].iloc[0]}: its image has another study, patient or split in row"
+                f" {first}; download the table again."
+            )
+        return distinct.set_index("ImageID")
 
-    def _read_entries(self, owners: Mapping[str, _Owner]) -> dict[str, list[_Finding]]:
+    def _read_entries(self, images: pd.DataFrame) -> dict[str, list[_Finding]]:
         content = read_json_value(self.path, "download it again", encoding="utf-8-sig")
         if not isinstance(content, list) or not content:
             raise UserError(f"{self.path}: is no list of studies; download it again.")
         entries: dict[str, list[_Finding]] = {}
-        unknown = repeated = 0
+        unknown = 0
         for number, entry in enumerate(content, start=1):
             where = f"{self.path}, entry {number}"
             file = entry.get("ImageID") if isinstance(entry, dict) else None
@@ -186,90 +175,92 @@ class GroundedPadChestSource(ArchiveSource):
                 raise UserError(
                     f"{where}: has no 'ImageID' or no list 'findings'; download it again."
                 )
-            if file not in owners:
-                unknown += 1
-            elif file in entries:
-                repeated += 1
-            else:
-                found = enumerate(entry["findings"], start=1)
-                entries[file] = [self._finding(n, one, f"{where}, finding {n}") for n, one in found]
-        listed = len(content)
-        once = listed - repeated
+            unknown += file not in images.index
+            if file in images.index and file not in entries:
+                findings = enumerate(entry["findings"], start=1)
+                entries[file] = [self._finding(f, f"{where}, finding {n}") for n, f in findings]
+        listed, once = len(content), len(entries) + unknown
         self.count(f"entry of {self.path.name} is no repeat", "rows", once, listed)
         step = f"image of {self.path.name} is in {self.master.name}"
-        self.count(step, "rows", once - unknown, once)
+        self.count(step, "rows", len(entries), once)
         step = f"image of {self.master.name} is in {self.path.name}"
-        self.count(step, "rows", len(owners.keys() & entries.keys()), len(owners))
+        self.count(step, "rows", len(entries), len(images))
         return entries
 
-    def _finding(self, number: int, content: Any, where: str) -> _Finding:
+    def _finding(self, content: Any, where: str) -> _Finding:
         if not isinstance(content, dict):
             raise UserError(f"{where}: is no object with a sentence; download the file again.")
-        text = content.get(f"sentence_{self.language}")
-        abnormal = content.get("abnormal")
-        if not isinstance(text, str | None) or not isinstance(abnormal, bool | None):
-            raise UserError(
-                f"{where}: 'sentence_{self.language}' or 'abnormal' is no sentence or no"
-                " yes or no; download the file again."
-            )
-        progression = content.get("progression")
-        return _Finding(
-            number,
-            " ".join((text or "").split()),
-            bool(abnormal),
-            _strings(content.get("labels"), f"{where}, 'labels'"),
-            _strings(content.get("locations"), f"{where}, 'locations'"),
-            progression.strip().lower() if isinstance(progression, str) else None,
-            _boxes(content.get("boxes"), f"{where}, 'boxes'"),
-            _boxes(content.get("extra_boxes"), f"{where}, 'extra_boxes'"),
-        )
+        values = {name: value for name, value in content.items() if value is not None}
+        sentence = f"sentence_{self.language}"
+        try:
+            finding = _Finding.model_validate({**values, "text": values.get(sentence, "")})
+        except ValidationError as error:
+            name = error.errors()[0]["loc"][0]
+            known = f", '{name}': must be {_MUST_BE.get(str(name))}"
+            other = f": '{sentence}' or 'abnormal' is no sentence or no yes or no"
+            problem = known if name in _MUST_BE else other
+            raise UserError(f"{where}{problem}; download the file again.") from None
+        finding.text = " ".join(finding.text.split())
+        finding.labels, finding.locations = map(_words, (finding.labels, finding.locations))
+        progression = finding.progression
+        known_state = isinstance(progression, str)
+        finding.progression = progression.strip().lower() if known_state else None
+        return finding
 
     # -------------------------------------------------------------------- what comes out
 
-    def _add(self, file: str, owner: _Owner, findings: list[_Finding]) -> None:
-        """Add an image's sentences to its study, to the table, and those with boxes as phrases."""
-        image = file_stem(file)
-        report = self._reports.setdefault(owner.study, _Report(owner))
-        # Images of one study may share its sentences.
-        known = set(report.told)
-        report.told += [f.text for f in findings if f.text and f.text not in known]
-        report.findings += findings
-        for f in findings:
-            both = (f.boxes, f.extra)
-            about = (f.abnormal, f.labels, f.places, f.progression)
-            self._rows.append((owner.study, image, f.number, f.text, *about, *both))
-            if f.abnormal and f.text and f.boxes:
-                name = f"{image}/{f.number}"
-                category = f.labels[0] if f.labels else ""
-                boxes = tuple(from_corners((a, b, c, d)) for a, b, c, d in f.boxes)
-                phrase = PhraseRecord(name, image, category, f.text, boxes, RELATIVE, owner.split)
-                self.phrase_records.append(phrase)
+    def _add_studies(self, images: pd.DataFrame, entries: dict[str, list[_Finding]]) -> None:
+        every = (n for findings in entries.values() for f in findings for n in f.labels)
+        columns = LabelColumns(every, label_groups("padchest"))
+        for study, members in images.groupby("study", sort=False):
+            findings = [finding for file in members.index for finding in entries[file]]
+            # Images of one study may share its sentences.
+            texts: list[str] = []
+            for file in members.index:
+                texts += [f.text for f in entries[file] if f.text and f.text not in {*texts}]
+            report = "FINDINGS: " + " ".join(map(_stopped, texts)) if texts else None
+            normal = findings and not any(f.abnormal for f in findings)
+            present = {name for f in findings if f.abnormal for name in f.labels}
+            labels = columns.values({"normal"} if normal else present)
+            owner = members.iloc[0]
+            about = str(study), owner["patient"], owner["split"], report, labels, owner["origin"]
+            self.study_records.append(StudyRecord(*about))
 
-    def _count(self, entries: Mapping[str, list[_Finding]]) -> None:
-        findings = [finding for own in entries.values() for finding in own]
-        told = sum(bool(finding.text) for finding in findings)
-        positive = [finding for finding in findings if finding.text and finding.abnormal]
-        boxed = [finding for finding in positive if finding.boxes]
-        second = [finding for finding in boxed if finding.extra]
-        several = sum(len(finding.labels) > 1 for finding in boxed)
-        boxes = sum(len(f.boxes) + len(f.extra) for f in findings)
-        negative = sum(bool(f.boxes or f.extra) for f in findings if not f.abnormal)
+    def _add_phrases(self, splits: pd.Series[str], entries: dict[str, list[_Finding]]) -> None:
+        for file, findings in entries.items():
+            image = file_stem(file)
+            for number, f in enumerate(findings, start=1):
+                if f.abnormal and f.text and f.boxes:
+                    category = f.labels[0] if f.labels else ""
+                    boxes = [box_of(corners, corners=True) for corners in f.boxes]
+                    about = category, f.text, tuple(filter(None, boxes)), RELATIVE, splits[file]
+                    self.phrase_records.append(PhraseRecord(f"{image}/{number}", image, *about))
+        self._count([finding for findings in entries.values() for finding in findings])
+
+    def _count(self, findings: list[_Finding]) -> None:
+        texts = sum(bool(f.text) for f in findings)
+        positive = [f for f in findings if f.text and f.abnormal]
+        boxed = [f for f in positive if f.boxes]
+        second = sum(bool(f.extra_boxes) for f in boxed)
+        single = sum(len(f.labels) <= 1 for f in boxed)
         first = sum(len(f.boxes) for f in findings)
+        boxes = first + sum(len(f.extra_boxes) for f in findings)
+        negative = [f for f in findings if not f.abnormal]
+        bare = sum(not (f.boxes or f.extra_boxes) for f in negative)
         others = f"(others: {SENTENCES}.parquet alone)"
         unit = "label rows"
         self.counted += [
-            ("sentence is not blank", unit, told, len(findings)),
-            (f"sentence is positive {others}", unit, len(positive), told),
+            ("sentence is not blank", unit, texts, len(findings)),
+            (f"sentence is positive {others}", unit, len(positive), texts),
             ("positive sentence has boxes", unit, len(boxed), len(positive)),
-            ("sentence with boxes has a second reader's, too", unit, len(second), len(boxed)),
+            ("sentence with boxes has a second reader's, too", unit, second, len(boxed)),
             (f"box is the first reader's {others}", "boxes", first, boxes),
         ]
         step = "phrase has one label (of others the first is the category)"
-        self.count(step, unit, len(boxed) - several, len(boxed))
-        bare = len(findings) - sum(f.abnormal for f in findings)
-        self.count("negative sentence has no boxes", unit, bare - negative, bare)
+        self.count(step, unit, single, len(boxed))
+        self.count("negative sentence has no boxes", unit, bare, len(negative))
 
-    def _describe(self, entries: Mapping[str, list[_Finding]]) -> None:
+    def _describe(self, entries: dict[str, list[_Finding]]) -> None:
         splits = Counter(study.split for study in self.study_records)
         what = "reports alone" if self.text_only else "images"
         self.said.insert(
@@ -289,30 +280,10 @@ class GroundedPadChestSource(ArchiveSource):
             )
 
 
-def _strings(value: Any, where: str) -> list[str]:
-    """Labels or places, in lower case; absent and ``null`` are none."""
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise UserError(f"{where}: must be a list of words; download the file again.")
-    plain = (" ".join(item.lower().split()) for item in value)
+def _words(items: list[str]) -> list[str]:
+    """Labels or places in lower case, each once."""
+    plain = (" ".join(item.lower().split()) for item in items)
     return list(dict.fromkeys(filter(None, plain)))
-
-
-def _boxes(value: Any, where: str) -> list[list[float]]:
-    if value is None:
-        return []
-    good = isinstance(value, list) and all(
-        isinstance(box, list) and len(box) == 4 and all(map(_is_number, box)) for box in value
-    )
-    if not good:
-        raise UserError(f"{where}: must be boxes of x1, y1, x2, y2; download the file again.")
-    return [[float(corner) for corner in box] for box in value]
-
-
-def _is_number(value: Any) -> bool:
-    # NaN, which Python's JSON reader lets through, fails the comparison.
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9
 
 
 def _stopped(text: str) -> str:

@@ -8,12 +8,9 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from typing import TypeAlias, Union
+from typing import Any
 
 from medclip_debias.data.sources.ids import is_blank
-from medclip_debias.errors import UserError
-
-Item: TypeAlias = Union[str, "list[Item]"]
 
 MAX_CHARACTERS = 1 << 16
 MAX_DEPTH = 4
@@ -22,48 +19,31 @@ _TOKEN = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\]|\b(?:nan|None)\b
 _NO_COMMA = re.compile(r"\s*(?:['\"\[]|nan\b|None\b)")
 
 
-def read_list(text: str, where: str) -> list[Item]:
-    r"""Read a cell; a blank one is an empty list, ``nan`` and ``None`` in it are left out.
+def read_list(text: str, *, depth: int = MAX_DEPTH) -> list[Any] | None:
+    r"""Read a cell; ``None`` where it is no list of strings and lists, or far too long.
+
+    A blank cell is an empty list; ``nan`` and ``None`` in a list are left out.
 
     Args:
         text: the cell.
-        where: names file, row and column for the message.
+        depth: of lists in lists, 1 for a list of strings.
 
-    Raises:
-        UserError: the cell is no list of strings and lists, or far larger than one of labels is.
-
-    >>> read_list("['nodule', ' nodule ', nan]", "a.csv, row 2")
+    >>> read_list("['nodule', ' nodule ', nan]")
     ['nodule', ' nodule ']
-    >>> read_list("[['kyphosis', 'loc thoracic'], ['C0034069' 'C1']]", "a.csv, row 2")
+    >>> read_list("[['kyphosis', 'loc thoracic'], ['C0034069' 'C1']]")
     [['kyphosis', 'loc thoracic'], ['C0034069', 'C1']]
     """
     if is_blank(text):
         return []
     if len(text) > MAX_CHARACTERS:
-        raise UserError(f"{where}: is longer than a list of labels is; correct the cell.")
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes that Python does not know
             value = ast.literal_eval(_TOKEN.sub(_as_literal, text.strip()))
-        if not isinstance(value, list):
-            raise ValueError
-        return _checked(value, 1)
+        return _strings(value, depth)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        raise UserError(
-            f"{where}: must be a list as in ['nodule', 'pleural effusion']; correct the cell."
-        ) from None
-
-
-def read_strings(text: str, where: str) -> list[str]:
-    """Read a cell as `read_list` does; its items must be strings.
-
-    Raises:
-        UserError: the cell is no list of strings.
-    """
-    items = read_list(text, where)
-    if any(isinstance(item, list) for item in items):
-        raise UserError(f"{where}: must be a list of strings, without inner lists.")
-    return [item for item in items if isinstance(item, str)]
+        return None
 
 
 def _as_literal(token: re.Match[str]) -> str:
@@ -72,15 +52,8 @@ def _as_literal(token: re.Match[str]) -> str:
     return ("None" if token[0] == "nan" else token[0]) + comma
 
 
-def _checked(items: list[object], depth: int) -> list[Item]:
-    if depth > MAX_DEPTH:
-        raise ValueError
-    checked: list[Item] = []
-    for item in items:
-        if isinstance(item, list):
-            checked.append(_checked(item, depth + 1))
-        elif isinstance(item, str):
-            checked.append(item)
-        elif item is not None:
-            raise ValueError
-    return checked
+def _strings(items: object, depth: int) -> list[Any]:
+    if not isinstance(items, list) or not depth:
+        raise ValueError("is no list, or one too deep")
+    present = [item for item in items if item is not None]
+    return [item if isinstance(item, str) else _strings(item, depth - 1) for item in present]

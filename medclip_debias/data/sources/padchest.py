@@ -11,16 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from medclip_debias.data.records import (
-    Annotations,
-    ImageRecord,
-    StudyRecord,
-    file_stem,
-)
+from medclip_debias.data.records import Annotations, ImageRecord, StudyRecord, file_stem
 from medclip_debias.data.sources.archive import (
     ArchiveSource,
     find_table,
@@ -28,9 +22,9 @@ from medclip_debias.data.sources.archive import (
 )
 from medclip_debias.data.sources.ids import is_blank, read_ids
 from medclip_debias.data.sources.label_groups import PADCHEST_SILENT, LabelColumns, label_groups
-from medclip_debias.data.sources.list_cells import read_list, read_strings
+from medclip_debias.data.sources.list_cells import read_list
 from medclip_debias.data.sources.registry import Given, Sure, source
-from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.sources.tables import named_tuples, read_table
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split
 from medclip_debias.errors import UserError
 
@@ -42,34 +36,12 @@ TABLES = (TABLE, f"{TABLE}.gz")
 GROUNDED = "grounded_reports_*.json"
 """PadChest-GR's file of sentences; people keep it beside PadChest's table."""
 
-LOCALIZATIONS, METHODS = "localizations", "label_methods"
 _NEEDED = ("ImageID", "ImageDir", "StudyID", "PatientID", "Projection", "Labels")
 _READ = (*_NEEDED, "Report", "MethodLabel", "LabelsLocalizationsBySentence", "Pediatric")
 _VIEWS = {"AP_HORIZONTAL": "AP Supine", "L": "LATERAL", "UNK": ""}
 _FOLDERS = ("images", "Images", "PadChest", "padchest", "images-224")
 _PHYSICIAN = "Physician"  # the others are RNN_model
-_PER_STUDY = ("Labels", "Report", "MethodLabel", "LabelsLocalizationsBySentence")
-
-
-class _Cell(NamedTuple):
-    """A cell of labels: their names, how many it names, and how many have stray blanks."""
-
-    names: frozenset[str]
-    named: int = 0
-    stray: int = 0
-    readable: bool = True
-
-
-@dataclass
-class _Study:
-    patient: str
-    split: str
-    origin: str
-    report: str = ""
-    method: str = ""
-    labels: set[str] = field(default_factory=set)
-    sentences: str = ""
-    sentences_origin: str = ""
+_SENTENCES = "LabelsLocalizationsBySentence"
 
 
 @source(
@@ -94,17 +66,14 @@ class PadChestSource(ArchiveSource):
         self.path = path
         self._seed = SPLIT_SEED if self.seed is None else self.seed
         table = self._read_table()
-        self._studies: dict[str, _Study] = {}
-        self._read_studies(table)
-        self._columns = LabelColumns(
-            (name for study in self._studies.values() for name in study.labels),
-            label_groups("padchest"),
-            PADCHEST_SILENT,
-        )
-        self._count_studies()
-        self._localizations = list(self._read_localizations())
+        self._studies = table.drop_duplicates("study").set_index("study")
+        self._studies["report"] = self._first(table, "Report")
+        self._studies["method"] = self._first(table, "MethodLabel")
+        self._studies["split"] = [seeded_split(p, self._seed) for p in self._studies["patient"]]
+        self._read_labels(table)
+        self._localizations = list(self._read_localizations(self._first(table, _SENTENCES)))
         if not self.text_only:
-            self.image_records = self._read_images(table)
+            self._add_images(table)
         self._describe(table)
 
     @classmethod
@@ -116,22 +85,22 @@ class PadChestSource(ArchiveSource):
 
     def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
         """Yield the studies in the order of their first row; labels are made as they go."""
-        for name, study in self._studies.items():
-            if only is None or name in only:
-                report = study.report or None
-                labels = self._columns.values(study.labels)
-                yield StudyRecord(name, study.patient, study.split, report, labels, study.origin)
+        for study in named_tuples(self._studies):
+            if only is None or study.Index in only:
+                about = study.Index, study.patient, study.split, study.report or None
+                labels = self._columns.values(self._labels[study.Index])
+                yield StudyRecord(*about, labels, study.origin)
 
     def annotations(self) -> list[Annotations]:
         """Return labels and places by sentence, and who read each study's labels."""
         columns = (("study_id", "text"), ("sentence", "number"), ("label", "text"))
-        places = ("places", "texts")
-        found = Annotations(
-            LOCALIZATIONS, "label rows", (*columns, places), self._localizations, study="study_id"
-        )
-        read = [(name, study.method.lower()) for name, study in self._studies.items()]
-        methods = (("study_id", "text"), ("method", "text"))
-        return [found, Annotations(METHODS, "label rows", methods, read, study="study_id")]
+        about = "localizations", "label rows", (*columns, ("places", "texts"))
+        methods = list(self._studies["method"].str.lower().items())
+        method = "label_methods", "label rows", (("study_id", "text"), ("method", "text"))
+        return [
+            Annotations(*about, self._localizations, study="study_id"),
+            Annotations(*method, methods, study="study_id"),
+        ]
 
     # --------------------------------------------------------------------------- the table
 
@@ -141,119 +110,104 @@ class PadChestSource(ArchiveSource):
             raise UserError(f"{self.path}: the table has no rows; download it again.")
         named = table[~table["ImageID"].map(is_blank)]
         self.count(f"row of {self.path.name} names an image", "rows", len(named), len(table))
-        return without_repeats(self.path, named, "ImageID", self.counted, self.said)
-
-    def _read_studies(self, table: pd.DataFrame) -> None:
-        ids = {name: read_ids(self.path, table, name) for name in ("StudyID", "PatientID")}
-        self.said += [line for name, found in ids.items() for line in found.said(self.path, name)]
-        self._study_ids = ids["StudyID"].ids
-        rows = table.index.tolist()
-        blank = [""] * len(rows)
-        columns = (table[name].tolist() if name in table else blank for name in _PER_STUDY)
-        seen: dict[str, _Cell] = {}
-        cells: list[_Cell] = []
-        reports = differ = 0
-        owners = (rows, self._study_ids, ids["PatientID"].ids)
-        for row, name, patient, labels, report, method, sentences in zip(
-            *owners, *columns, strict=True
-        ):
-            origin = f"{self.path}, row {row}"
-            new = _Study(patient, seeded_split(patient, self._seed), origin)
-            study = self._studies.setdefault(name, new)
-            if labels not in seen:
-                seen[labels] = _read_labels(labels, origin)
-            cells.append(seen[labels])
-            study.labels |= seen[labels].names
-            if not is_blank(report):
-                reports += 1
-                differ += bool(study.report) and study.report != report
-                study.report = study.report or report
-            study.method = study.method or method
-            if not study.sentences and not is_blank(sentences):
-                study.sentences, study.sentences_origin = sentences, origin
-        self._count_cells(cells)
+        table = without_repeats(self.path, named, "ImageID", self.counted, self.said).copy()
+        for name in set(_READ) - set(table) - {"Pediatric"}:
+            table[name] = ""
+        for column, name in (("StudyID", "study"), ("PatientID", "patient")):
+            ids = read_ids(self.path, table, column)
+            self.said += ids.said(self.path, column)
+            table[name] = ids.ids
+        table["origin"] = [f"{self.path}, row {row}" for row in table.index]
+        filled = table["Report"][~table["Report"].map(is_blank)]
+        same = filled == table["study"][filled.index].map(self._first(table, "Report"))
         step = "row has the report of its study's first row"
-        self.count(step, "reports", reports - differ, reports)
+        self.count(step, "reports", int(same.sum()), len(same))
+        return table
 
-    def _count_cells(self, cells: list[_Cell]) -> None:
-        readable = sum(cell.readable for cell in cells)
+    @staticmethod
+    def _first(table: pd.DataFrame, column: str) -> pd.Series[str]:
+        """Return the first cell of each study that is not blank, ``""`` for none."""
+        cells = table[column].mask(table[column].map(is_blank), "")
+        order = table["study"].drop_duplicates()
+        filled = table.assign(cell=cells)[cells != ""].drop_duplicates("study")
+        return filled.set_index("study")["cell"].reindex(order, fill_value="")
+
+    def _read_labels(self, table: pd.DataFrame) -> None:
+        """Read the lists of labels, each distinct cell once; count what is odd in them."""
+        lists = {cell: read_list(cell, depth=1) for cell in table["Labels"].unique()}
+        self._labels: dict[str, set[str]] = {study: set() for study in self._studies.index}
+        readable = named = stray = once = 0
+        for study, cell in zip(table["study"], table["Labels"], strict=True):
+            items = [item for item in lists[cell] or () if not is_blank(item)]
+            names = {" ".join(item.lower().split()) for item in items}
+            readable += lists[cell] is not None
+            named += len(items)
+            stray += sum(item != item.strip() for item in items)
+            once += len(names)
+            self._labels[study] |= names
         step = f"cell 'Labels' of {self.path.name} is a list"
-        self.count(step, "label cells", readable, len(cells))
-        named = sum(cell.named for cell in cells)
-        stray = sum(cell.stray for cell in cells)
-        once = sum(len(cell.names) for cell in cells)
+        self.count(step, "label cells", readable, len(table))
         self.counted.append(("labels named in the rows", "label cells", named, None))
         step = "label has no blank before or behind it (read without)"
         self.count(step, "label cells", named - stray, named)
         step = "label is named once in its row (others count once)"
         self.count(step, "label cells", once, named)
+        every = {name for names in self._labels.values() for name in names}
+        self._columns = LabelColumns(every, label_groups("padchest"), PADCHEST_SILENT)
+        self._count_studies()
 
     def _count_studies(self) -> None:
-        studies = self._studies.values()
-        listed = [study for study in studies if study.labels]
-        clear = [s for s in listed if self._columns.says_what_is_there(s.labels)]
-        read = [s for s in listed if s.method == _PHYSICIAN]
+        listed = {study: names for study, names in self._labels.items() if names}
+        clear = sum(map(self._columns.says_what_is_there, listed.values()))
+        read = int((self._studies["method"][list(listed)] == _PHYSICIAN).sum())
         plain = "labels say what is there (not 'unchanged' or 'exclude' alone)"
         by_people = "labels were read by a physician (others by a network)"
         self.counted += [
             ("study has labels", "label rows", len(listed), len(self._studies)),
-            (plain, "label rows", len(clear), len(listed)),
-            (by_people, "label rows", len(read), len(listed)),
+            (plain, "label rows", clear, len(listed)),
+            (by_people, "label rows", read, len(listed)),
         ]
 
-    def _read_localizations(self) -> Iterator[tuple[str, int, str, list[str]]]:
+    def _read_localizations(self, cells: pd.Series[str]) -> Iterator[tuple[Any, ...]]:
         """Yield study, number of the sentence, label, and its places as ``loc ...`` name them."""
-        there = bad = 0
-        for name, study in self._studies.items():
-            if not study.sentences:
-                continue
-            there += 1
-            try:
-                sentences = read_list(study.sentences, study.sentences_origin)
-            except UserError:
-                bad += 1
-                continue
-            for number, sentence in enumerate(sentences, start=1):
-                found: list[tuple[str, list[str]]] = []
+        lists = {study: read_list(cell) for study, cell in cells.items() if cell}
+        for study, sentences in lists.items():
+            for number, sentence in enumerate(sentences or (), start=1):
+                labels: list[tuple[str, list[str]]] = []
                 for item in _flat(sentence):
                     if not item.startswith("loc "):
-                        found.append((item, []))
-                    elif found:
-                        found[-1][1].append(item)
+                        labels.append((item, []))
+                    elif labels:
+                        labels[-1][1].append(item)
                     else:  # a place without a label
-                        found.append(("", [item]))
-                yield from ((name, number, label, places) for label, places in found)
-        step = f"cell 'LabelsLocalizationsBySentence' of {self.path.name} is a list"
-        self.count(step, "label cells", there - bad, there)
+                        labels.append(("", [item]))
+                yield from ((study, number, label, places) for label, places in labels)
+        readable = sum(sentences is not None for sentences in lists.values())
+        step = f"cell '{_SENTENCES}' of {self.path.name} is a list"
+        self.count(step, "label cells", readable, len(lists))
 
     # ---------------------------------------------------------------------------- images
-
-    def _read_images(self, table: pd.DataFrame) -> list[ImageRecord]:
-        folders = [folder.removesuffix(".0") for folder in table["ImageDir"]]
-        files = table["ImageID"].tolist()
-        names = [
-            name if is_blank(folder) else f"{folder}/{name}"
-            for folder, name in zip(folders, files, strict=True)
-        ]
-        places = self.locate(names, _FOLDERS)
-        records = []
-        columns = (table.index.tolist(), names, files, self._study_ids, table["Projection"])
-        for row, name, file, study, view in zip(*columns, strict=True):
-            known = self._studies[study]
-            shown = "" if is_blank(view) else _VIEWS.get(view.upper(), view)
-            origin = f"{self.path}, row {row}"
-            ids = (file_stem(file), study, known.patient)
-            records.append(ImageRecord(*ids, places.path(name), shown, known.split, origin))
-        return records
+    def _add_images(self, table: pd.DataFrame) -> None:
+        folders = table["ImageDir"].str.removesuffix(".0")
+        names = (folders + "/" + table["ImageID"]).mask(folders.map(is_blank), table["ImageID"])
+        places = self.locate(names.tolist(), _FOLDERS)
+        owners = self._studies[["patient", "split"]].loc[table["study"].tolist()]
+        for row, name, owner in zip(named_tuples(table), names, named_tuples(owners), strict=True):
+            position = row.Projection
+            view = "" if is_blank(position) else _VIEWS.get(position.upper(), position)
+            ids = file_stem(row.ImageID), row.study, owner.patient
+            self.image_records.append(
+                ImageRecord(*ids, places.path(name), view, owner.split, row.origin)
+            )
 
     def _describe(self, table: pd.DataFrame) -> None:
         what = "reports alone" if self.text_only else f"{len(table)} images"
         self.said.insert(0, f"PadChest {self.path}: {what} of {len(self._studies)} studies.")
-        views = Counter(view or "none" for view in table["Projection"])
+        views = Counter(table["Projection"].replace("", "none")).most_common()
+        listed = ", ".join(f"{count} {view}" for view, count in views)
         self.said += [
-            "Projections: " + ", ".join(f"{n} {view}" for view, n in views.most_common()) + "."
-            " AP_horizontal counts as AP Supine.",
-            "Split: PadChest has none; patients are split 80/10/10 by a hash of their id with seed"
+            f"Projections: {listed}. AP_horizontal counts as AP Supine.",
+            f"Split: PadChest has none; patients are split 80/10/10 by a hash of their id with seed"
             f" {self._seed}.",
             f"Labels: {len(self._columns.own)} of PadChest's own beside"
             f" {len(self._columns.groups)} of CheXpert's. What a study's list does not name is"
@@ -262,20 +216,10 @@ class PadChestSource(ArchiveSource):
             "Reports are in Spanish, stemmed, without headings.",
         ]
         if "Pediatric" in table:
-            children = sum(cell.upper() == "PED" for cell in table["Pediatric"])
+            children = int((table["Pediatric"].str.upper() == "PED").sum())
             self.said.append(f"Images of children: {children} of {len(table)}; they stay in.")
         if not self.text_only and any(self.root.glob("*.zip")):
             self.said.append("There are zip files in the folder: unpack them beside the table.")
-
-
-def _read_labels(text: str, where: str) -> _Cell:
-    try:
-        items = read_strings(text, where)
-    except UserError:  # counted
-        return _Cell(frozenset(), readable=False)
-    given = [(item, " ".join(item.lower().split())) for item in items if not is_blank(item)]
-    stray = sum(item != item.strip() for item, _ in given)
-    return _Cell(frozenset(name for _, name in given), len(given), stray)
 
 
 def _flat(item: object) -> Iterator[str]:

@@ -10,6 +10,8 @@ Finding": such rows are left aside.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -26,7 +28,7 @@ from medclip_debias.data.sources.archive import (
 from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.stanford import named_rows, study_of, view_of
-from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.sources.tables import named_tuples, read_table
 from medclip_debias.data.sources.texts import read_report
 from medclip_debias.data.sources.tree import walk_files
 from medclip_debias.data.splits import split_name
@@ -77,7 +79,11 @@ class CheXpertPlusSource(ArchiveSource):
             )
         table = read_table(path, required=_NEEDED, columns=_READ)
         table = without_repeats(path, table, "path_to_image", self.counted, self.said)
-        table = named_rows(path, table, "path_to_image", self.counted)
+        table = named_rows(path, table, "path_to_image", self.counted).copy()
+        for name in set(_READ) - set(table):
+            table[name] = ""
+        table["study"] = ["/".join(study_of(name)) for name in table["path_to_image"]]
+        table["image"] = table["study"] + "/" + table["path_to_image"].map(file_stem)
         self._add_images(path, table)
         reports = self._reports(path, table)
         self.add_studies(self._labels(path, table), reports)
@@ -89,71 +95,58 @@ class CheXpertPlusSource(ArchiveSource):
         return Sure.RELEASE if path.is_dir() and _table(path) is not None else Sure.NO
 
     def _add_images(self, path: Path, table: pd.DataFrame) -> None:
-        names = table["path_to_image"].tolist()
-        others = table["path_to_dcm"].tolist() if "path_to_dcm" in table else names
-        files = [Path()] * len(names) if self.text_only else self._files(names, others)
-        blank = [""] * len(table)
-        sides = table["frontal_lateral"].tolist() if "frontal_lateral" in table else blank
-        ways = table["ap_pa"].tolist() if "ap_pa" in table else blank
-        columns = (table.index.tolist(), names, table["deid_patient_id"], table["split"])
-        for row, name, patient, word, side, way, file in zip(
-            *columns, sides, ways, files, strict=True
-        ):
-            origin = f"{path}, row {row}"
-            study = _study(name)
-            owner = patient if not is_blank(patient) else study.partition("/")[0]
-            split = self.split(owner, split_name(word, origin) if self.seed is None else "")
-            image_id = f"{study}/{file_stem(name)}"
-            view = view_of(side, way, name)
+        for row, file in zip(named_tuples(table), self._files(table), strict=True):
+            origin = f"{path}, row {row.Index}"
+            blank = is_blank(row.deid_patient_id)
+            patient = row.study.partition("/")[0] if blank else row.deid_patient_id
+            split = self.split(patient, split_name(row.split, origin) if self.seed is None else "")
+            view = view_of(row.frontal_lateral, row.ap_pa, row.path_to_image)
             self.image_records.append(
-                ImageRecord(image_id, study, owner, file, view, split, origin)
+                ImageRecord(row.image, row.study, patient, file, view, split, origin)
             )
 
-    def _files(self, names: list[str], others: list[str]) -> list[Path]:
-        """Return the file of each row: DICOM where it is there, else PNG or JPG."""
-        dicoms = self.locate(others, _IMAGES)
-        rasters = self.locate(names, _IMAGES)
-        found = []
-        for name, other in zip(names, others, strict=True):
-            there = (None if is_blank(other) else dicoms.exact(other)) or rasters.find(name)
-            found.append(there or (rasters.path(name) if is_blank(other) else dicoms.path(other)))
+    def _files(self, table: pd.DataFrame) -> Iterator[Path]:
+        """Yield the file of each row: DICOM where it is there, else PNG or JPG."""
+        if self.text_only:
+            yield from repeat(Path(), len(table))
+            return
         left = sum(path.name.startswith(_LEFTOVER) for path in walk_files(self.root))
         if left:
             self.said.append(
                 f"{self.root}: {left} files are leftovers of interrupted downloads"
                 " (.azDownload-*); they are not read."
             )
-        return found
+        dicoms = self.locate(table["path_to_dcm"].tolist(), _IMAGES)
+        rasters = self.locate(table["path_to_image"].tolist(), _IMAGES)
+        for name, dicom in zip(table["path_to_image"], table["path_to_dcm"], strict=True):
+            if is_blank(dicom):
+                yield rasters.path(name)
+            else:
+                yield dicoms.exact(dicom) or rasters.find(name) or dicoms.path(dicom)
 
     def _reports(self, path: Path, table: pd.DataFrame) -> dict[str, str | None]:
         """Return the report of each study: its two sections, else the whole text."""
-        reports: dict[str, str | None] = {}
-        whole: set[str] = set()
-        differ: set[str] = set()
-        full = table["report"].tolist() if "report" in table else [""] * len(table)
-        columns = (table["path_to_image"], table["section_findings"], table["section_impression"])
-        for name, findings, impression, text in zip(*columns, full, strict=True):
-            study = _study(name)
-            report = report_of({"findings": findings, "impression": impression})
-            if not report:
-                report = read_report(text)[0]
-                whole |= {study} if report.strip() else set()
-            known = reports.setdefault(study, report)
-            if not known:
-                reports[study] = report
-            elif report and report != known:
-                differ.add(study)
+        sections = zip(table["section_findings"], table["section_impression"], strict=True)
+        texts = [report_of({"findings": f, "impression": i}) for f, i in sections]
+        table = table.assign(text=texts)
+        lacking = table["text"] == ""
+        table.loc[lacking, "text"] = [read_report(text)[0] for text in table["report"][lacking]]
+        table = table.assign(filled=table["text"].str.strip() != "")
+        whole = table["study"][lacking & table["filled"]].nunique()
+        first = table[table["text"] != ""].drop_duplicates("study").set_index("study")["text"]
+        other = table["filled"] & (table["text"] != table["study"].map(first))
+        differ = table["study"][other].nunique()
         if whole:
             self.said.append(
-                f"{path}: {len(whole)} studies have neither section of findings nor of"
-                " impression; their whole report is read."
+                f"{path}: {whole} studies have neither section of findings nor of impression; their"
+                " whole report is read."
             )
         if differ:
             self.said.append(
-                f"{path}: {len(differ)} studies have another report beside another image; that of"
-                " the first image counts."
+                f"{path}: {differ} studies have another report beside another image; that of the"
+                " first image counts."
             )
-        return reports
+        return {study: first.get(study, "") for study in table["study"]}
 
     def _labels(self, path: Path, table: pd.DataFrame) -> dict[str, Labels]:
         """Return the labels of each image, and count those of no use."""
@@ -162,20 +155,18 @@ class CheXpertPlusSource(ArchiveSource):
         if file is None:
             self.said.append(f"No {' or '.join(LABELS)}: studies have no labels.")
             return {}
-        column = LABELS[file.name]
-        texts = table[column] if column in table else [""] * len(table)
-        blank = {n: is_blank(t) for n, t in zip(table["path_to_image"], texts, strict=True)}
+        images = dict(zip(table["path_to_image"], table["image"], strict=True))
+        blank = {*table["path_to_image"][table[LABELS[file.name]].map(is_blank)]}
         cells = LabelCells(file)
-        found: dict[str, Labels] = {}
+        labels: dict[str, Labels] = {}
         total = known = used = 0
-        for _, line in read_json_lines(file, self.counted):
+        for line in read_json_lines(file, self.counted):
             name = str(line.get("path_to_image"))
             total += 1
-            known += name in blank
-            if not blank.get(name, True):
+            known += name in images
+            if name in images and name not in blank:
                 used += 1
-                image_id = f"{_study(name)}/{file_stem(name)}"
-                found[image_id] = {
+                labels[images[name]] = {
                     label: cells.read("" if line[label] is None else str(line[label]))
                     for label in CHEXPERT_LABELS
                     if label in line
@@ -186,14 +177,9 @@ class CheXpertPlusSource(ArchiveSource):
             (f"text behind a row of {file.name} is not blank", "label rows", used, known),
             *cells.steps(),
         ]
-        self.said.append(f"Labels: {file.name} ({len(found)} images).")
-        return found
+        self.said.append(f"Labels: {file.name} ({len(labels)} images).")
+        return labels
 
 
 def _table(root: Path) -> Path | None:
     return find_table((root / name for name in _FOLDERS[:2]), TABLE)
-
-
-def _study(name: str) -> str:
-    """Return patient and study of ``train/patient1/study1/view1_frontal.jpg``."""
-    return "/".join(study_of(name))

@@ -8,16 +8,11 @@ There are no labels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from medclip_debias.data.records import ImageRecord, file_stem
-from medclip_debias.data.sources.archive import (
-    ArchiveSource,
-    find_table,
-    report_of,
-)
+from medclip_debias.data.sources.archive import ArchiveSource, find_table, report_of
 from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.errors import UserError
@@ -56,18 +51,18 @@ class ReXGradientSource(ArchiveSource):
 
     def __init__(self, root: Path, given: Given) -> None:
         super().__init__(root, given)
-        self._seen: set[str] = set()
-        found = _tables(root)
-        if not found:
+        self._images: set[str] = set()
+        tables = _tables(root)
+        if not tables:
             raise UserError(
                 f"{root}: has no {TABLES['train']}, {TABLES['validate']} or {TABLES['test']}; check"
                 " the path."
             )
         reports: dict[str, str | None] = {}
-        for split, path in found.items():
+        for split, path in tables.items():
             self._read(path, split, reports)
         self.add_studies(reports=reports)
-        names = ", ".join(path.name for path in found.values())
+        names = ", ".join(path.name for path in tables.values())
         self.describe_images(f"ReXGradient-160K {root} ({names})")
         self.said.append("No labels.")
 
@@ -81,32 +76,31 @@ class ReXGradientSource(ArchiveSource):
         content = read_json_value(path, "download it again")
         if not isinstance(content, dict):
             raise UserError(f"{path}: is no object of studies; download it again.")
-        listed = list(enumerate(content.values(), start=1))
-        entries = [(number, entry) for number, entry in listed if _is_study(entry)]
+        entries = [(n, e) for n, e in enumerate(content.values(), start=1) if _is_study(e)]
         step = f"study of {path.name} has a patient, an id and images"
-        self.count(step, "rows", len(entries), len(listed))
+        self.count(step, "rows", len(entries), len(content))
         names = [str(name) for _, entry in entries for name in entry["ImagePath"]]
         places = None if self.text_only else self.locate(names, ("..",))
-        kept = short = 0
+        before, short = len(self._images), 0
         for number, entry in entries:
             study, patient = str(entry["StudyInstanceUid"]), str(entry["PatientID"])
-            its_split = self.split(patient, split)
-            paths = [str(name) for name in entry["ImagePath"]]
-            views = _views(entry, len(paths))
-            short += views is None
-            for name, view in zip(paths, views or [""] * len(paths), strict=True):
-                image = file_stem(name)
-                if image in self._seen:
+            views, paths = entry.get("ImageViewPosition"), entry["ImagePath"]
+            if not isinstance(views, list) or len(views) != len(paths):
+                short += 1
+                views = [""] * len(paths)
+            for name, view in zip(map(str, paths), views, strict=True):
+                image, position = file_stem(name), _text(view).upper()
+                if image in self._images:
                     continue
-                self._seen.add(image)
-                kept += 1
+                self._images.add(image)
                 file = Path() if places is None else places.path(name)
+                about = VIEWS.get(position, position), self.split(patient, split)
                 origin = f"{path}, study number {number}"
-                self.image_records.append(
-                    ImageRecord(image, study, patient, file, view, its_split, origin)
-                )
-            reports[study] = reports.get(study) or _report(entry)
-        self.count(f"image of {path.name} is named once", "rows", kept, len(names))
+                self.image_records.append(ImageRecord(image, study, patient, file, *about, origin))
+            sections = {name: _text(entry.get(name)) for name in _SECTIONS}
+            reports[study] = reports.get(study) or report_of(sections) or None
+        step = f"image of {path.name} is named once"
+        self.count(step, "rows", len(self._images) - before, len(names))
         if short:
             self.said.append(
                 f"{path}: {short} studies have more or fewer view positions than images; the views"
@@ -132,17 +126,3 @@ def _text(value: Any) -> str:
     """A value as text; JSON's ``null`` and ``NaN`` are blank."""
     text = "" if value is None else str(value)
     return "" if is_blank(text) else text
-
-
-def _views(entry: Mapping[str, Any], count: int) -> list[str] | None:
-    """Return the view of each image; ``None`` where there are more or fewer views than images."""
-    given = entry.get("ImageViewPosition")
-    if not isinstance(given, list) or len(given) != count:
-        return None
-    views = [_text(view).upper() for view in given]
-    return [VIEWS.get(view, view) for view in views]
-
-
-def _report(entry: Mapping[str, Any]) -> str | None:
-    """Return the sections under their headings; ``None`` where all are blank."""
-    return report_of({name: _text(entry.get(name)) for name in _SECTIONS}) or None

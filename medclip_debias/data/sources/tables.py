@@ -50,6 +50,11 @@ def read_table(
     return frame
 
 
+def named_tuples(table: pd.DataFrame) -> Iterator[Any]:
+    """Yield the rows of a frame; whose cells are text, which its type does not tell."""
+    return iter(table.itertuples())
+
+
 def columns_there(names: Collection[str]) -> str:
     """Say which of a table's columns are known, and no name of any other.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medclip_debias.data.labels import Labels, label_name
 from medclip_debias.data.records import Annotations, Box
 from medclip_debias.data.sources.archive import LabelCells
-from medclip_debias.data.sources.findings import Marks
+from medclip_debias.data.sources.findings import Count, Marks
 from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.label_groups import NO_FINDING, LabelColumns, label_groups
 from medclip_debias.errors import UserError
@@ -18,7 +18,6 @@ from medclip_debias.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 
-READERS, READER_BOXES = "reader_labels", "reader_boxes"
 CONSENSUS = "consensus"
 
 
@@ -30,13 +29,12 @@ class Votes:
 
     Args:
         how: the entry ``labels`` of the catalog.
-        count: notes a step of the funnel, as for `Marks`.
+        count: notes a step of the funnel.
     """
 
-    def __init__(self, how: Mapping[str, Any], count: Callable[[str, str, int, int], None]) -> None:
+    def __init__(self, how: Mapping[str, Any], count: Count) -> None:
         self._how = how
         self._count = count
-        self._spelled: Mapping[str, str] = how.get("spelled", {})
         self._names: set[str] = set()
         self._seen: dict[str, dict[str, set[str]]] = {}
         self._majority: dict[str, set[str]] = {}
@@ -57,24 +55,24 @@ class Votes:
         reader = self._how["votes"]
         if reader not in table and part != self._how["consensus"]:
             raise UserError(f"{path}: column '{reader}' is missing; download the table again.")
-        who = [cell or "unnamed" for cell in table[reader]] if reader in table else None
-        cells = LabelCells(path, {"1": 1.0, "0": 0.0})
-        rows = list(zip(table[image], who or [CONSENSUS] * len(table), strict=True))
+        readers = (
+            table[reader].replace("", "unnamed") if reader in table else [CONSENSUS] * len(table)
+        )
+        rows = list(zip(table[image], readers, strict=True))
         for name, one in rows:
             self._seen.setdefault(name, {})[one] = set()
-        columns = [name for name in table.columns if name not in (image, reader)]
-        blank = 0
-        for column in columns:
-            finding = self._finding(column)
+        cells = LabelCells(path, {"1": 1.0, "0": 0.0})
+        findings = table.drop(columns=[image, reader], errors="ignore")
+        blank = int(findings.map(is_blank).sum().sum())
+        for column in findings:
+            finding = self._finding(str(column))
             self._names.add(finding)
-            for (name, one), cell in zip(rows, table[column], strict=True):
-                blank += is_blank(cell)
+            for (name, one), cell in zip(rows, findings[column], strict=True):
                 if cells.read(cell):
                     self._seen[name][one].add(finding)
         self._count(cells.step, "label cells", cells.good, cells.good + cells.bad)
-        total = len(rows) * len(columns)
         step = f"label cell of {path.name} is filled in (blank counts as 0)"
-        self._count(step, "label cells", total - blank, total)
+        self._count(step, "label cells", findings.size - blank, findings.size)
 
     def labels(self) -> dict[str, Labels]:
         """Return the labels of each image."""
@@ -112,7 +110,7 @@ class Votes:
         """Add the findings that most readers see with the boxes of all of them."""
         for (image, finding), readers in self._boxes.items():
             if finding in self._majority[image]:
-                boxes = (box for own in readers.values() for box in own)
+                boxes = (box for drawn in readers.values() for box in drawn)
                 marks.add(image, label_name(finding) or finding, boxes, f"{finding}.")
 
     def annotations(self) -> list[Annotations]:
@@ -124,17 +122,18 @@ class Votes:
             for finding in sorted(findings)
         ]
         boxes = [
-            (image, reader, finding, [list(box) for box in own])
+            (image, reader, finding, [list(box) for box in drawn])
             for (image, finding), readers in self._boxes.items()
-            for reader, own in readers.items()
+            for reader, drawn in readers.items()
         ]
         who = (("image_id", "text"), ("reader", "text"), ("finding", "text"))
         image = ("image_id",)
         return [
-            Annotations(READERS, "label rows", who, labels, image),
-            Annotations(READER_BOXES, "boxes", (*who, ("boxes", "boxes")), boxes, image),
+            Annotations("reader_labels", "label rows", who, labels, image),
+            Annotations("reader_boxes", "boxes", (*who, ("boxes", "boxes")), boxes, image),
         ]
 
     def _finding(self, name: str) -> str:
         plain = " ".join(name.split())
-        return self._spelled.get(plain, plain)
+        spelled: str = self._how.get("spelled", {}).get(plain, plain)
+        return spelled
