@@ -143,7 +143,8 @@ class Marks:
         cells = table[columns]
         reader, rows = how.get("reader"), zip(*(table[side] for side in columns), strict=True)
         table = table.copy()
-        table["_box"] = [box_of(row, corners="corners" in how) for row in rows]
+        boxes: list[Any] = [box_of(row, corners="corners" in how) for row in rows]
+        table["_box"] = boxes
         table["_empty"] = cells.map(is_blank).all(axis=1)
         table["_image"] = table[how["image"]].map(file_stem)
         table["_finding"] = table[how["finding"]] if "finding" in how else how["is"]

@@ -146,7 +146,8 @@ class CheXpertPlusSource(ArchiveSource):
                 f"{path}: {differ} studies have another report beside another image; that of the"
                 " first image counts."
             )
-        return {study: first.get(study, "") for study in table["study"]}
+        known = first.to_dict()
+        return {study: known.get(study, "") for study in table["study"]}
 
     def _labels(self, path: Path, table: pd.DataFrame) -> dict[str, Labels]:
         """Return the labels of each image, and count those of no use."""
