@@ -52,15 +52,25 @@ def with_maps(model: ImageTextModel, method: str) -> ImageTextModel:
     Raises:
         UserError: there is no such method, or the model does not allow it.
     """
-    if method not in get_args(MapMethod):
-        names = get_args(MapMethod)
+    known = checked_method(method)
+    if known == "similarity":
+        return model
+    return cast("ImageTextModel", MapModel(model, known))
+
+
+def checked_method(method: str) -> MapMethod:
+    """The method of that name.
+
+    Raises:
+        UserError: there is none.
+    """
+    names = get_args(MapMethod)
+    if method not in names:
         raise UserError(
             f"There is no method '{method}' for maps{did_you_mean(method, names)}; it is one of "
             f"{', '.join(names)}."
         )
-    if method == "similarity":
-        return model
-    return cast("ImageTextModel", MapModel(model, cast(MapMethod, method)))
+    return cast(MapMethod, method)
 
 
 def without_maps(model: ImageTextModel) -> ImageTextModel:

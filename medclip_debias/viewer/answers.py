@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -18,10 +20,13 @@ from medclip_debias.data.images.files import read_radiograph
 from medclip_debias.data.images.radiograph import Radiograph
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.decisions.calibration import Calibration
+from medclip_debias.grounding.dicom_out.deliver import DeliverTo, Delivery
+from medclip_debias.grounding.dicom_out.objects import check_installed
 from medclip_debias.grounding.dicom_out.source import Source, read_source
 from medclip_debias.grounding.find import Say, find_images
 from medclip_debias.grounding.reference import ReferenceBoxes
 from medclip_debias.grounding.search.query import Hit, SearchIndex
+from medclip_debias.grounding.settings import MapMethod
 from medclip_debias.viewer.pixels import ShownPixels
 from medclip_debias.viewer.viewed_model import Encoded, ViewedModel
 
@@ -33,8 +38,13 @@ MOST_CHARACTERS = 1000  # of a sentence
 THUMBNAIL = 88  # pixels of the longer side
 MOST_THUMBNAILS = 4096  # kept in memory, of about 2 KB each
 MOST_HITS = 50
+Kind = Literal["json", "seg", "sr"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+MOST_SENTENCES = 20  # of an export
 
 Phrases = list[tuple[str, list[list[float]]]]
+Methods = Sequence[MapMethod]
+"""How the maps of each model are computed; of none as it was started."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,12 +118,12 @@ class Answers:
             index: folder of a search index of this model.
             images: folder of DICOM, JPG and PNG files to choose from.
             device: cpu, cuda, or auto.
-            say: called with a sentence on files of ``images`` that are left aside.
+            say: called with a sentence on files of ``images`` that are skipped.
             beside: folder of a second model, shown beside the first.
             boxes: MS-CXR or COCO file with true boxes of ``images``.
             calibrations: files of ``calibrate``, each of one of the models.
-            methods: how each model's maps are computed, the last for all that follow; by default
-                by similarity.
+            methods: how each model's maps are computed at first, the last for all that follow; by
+                default by similarity.
 
         Raises:
             UserError: any of them is missing, damaged or does not fit the others.
@@ -125,20 +135,19 @@ class Answers:
         search_index = SearchIndex.open(index) if index is not None else None
         fitted = {path: Calibration.read(path) for path in calibrations}
         by_hash = {one.model_hash or "": one for one in fitted.values()}
-        folders = [model, *([beside] if beside is not None else [])]
+        folders = [model] if beside is None else [model, beside]
         if len(methods) > len(folders):
             raise UserError("there are more --method than models; give one for each, or one.")
-        chosen = [*methods, *([methods[-1] if methods else "similarity"] * len(folders))]
+        first = methods[0] if methods else "similarity"
         models = [
             ViewedModel.open(folder, device, by_hash, method)
-            for folder, method in zip(folders, chosen, strict=False)
+            for folder, method in zip(folders, (first, *methods[1:], first), strict=False)
         ]
-        if len(models) == 2:  # two runs may well have folders of one name
+        if beside is not None:  # two runs may well have folders of one name
             for letter, one in zip("AB", models, strict=True):
                 one.name = f"{letter}: {one.name}"
-        hashes = {one.model.content_hash for one in models}
         for path, each in fitted.items():
-            if each.model_hash not in hashes:
+            if each.model_hash not in {one.model.content_hash for one in models}:
                 raise UserError(
                     f"{path}: was made for the model {each.model_hash}, and none of these is that"
                     " one; make one with 'medclip-debias calibrate'."
@@ -161,34 +170,31 @@ class Answers:
             UserError: it is no radiograph that can be used.
         """
         try:
-            return self._read(Path(path))
+            windows = [one.model.preprocessing.prepare.window for one in self.models]
+            seen = read_radiograph(path, windows[0])
+            images = {windows[0]: seen}
+            # A window means something in DICOM files alone, of which `window` is set.
+            for window in ("none", *windows):
+                if window not in images:
+                    images[window] = seen if seen.window is None else read_radiograph(path, window)
+            encoded = [
+                one.encode(images[window]) for one, window in zip(self.models, windows, strict=True)
+            ]
         except UserError as error:
             # The page must not learn where an upload lies on the server.
-            raise UserError(str(error).replace(str(path), Path(path).name)) from error
-
-    def _read(self, path: Path) -> ViewedImage:
-        windows = [one.model.preprocessing.prepare.window for one in self.models]
-        first = read_radiograph(path, windows[0])
-        read = {windows[0]: first}
-        # A window means something in DICOM files alone, of which `window` is set.
-        for window in ("none", *windows):
-            if window not in read:
-                read[window] = first if first.window is None else read_radiograph(path, window)
-        encoded = [
-            one.encode(read[window]) for one, window in zip(self.models, windows, strict=True)
-        ]
-        clip = self.models[0].model.preprocessing.prepare.clip
-        pixels = ShownPixels.of(read["none"], clip, first)
+            raise UserError(str(error).replace(str(path), path.name)) from error
+        pixels = ShownPixels.of(images["none"], self.model.preprocessing.prepare.clip, seen)
         source = None
-        if first.window is not None:
+        if seen.window is not None:
             try:
                 source = read_source(path)
             except UserError:
                 source = None  # the export says that there is none
-        phrases, aside = (
-            self._references.phrases_of(path, first.shape) if self._references else ([], 0)
-        )
-        return ViewedImage(path.name, first.shape, tuple(encoded), source, phrases, pixels, aside)
+        phrases: Phrases = []
+        aside = 0
+        if self._references:
+            phrases, aside = self._references.phrases_of(path, seen.shape)
+        return ViewedImage(path.name, seen.shape, tuple(encoded), source, phrases, pixels, aside)
 
     def choose(self, name: str) -> ViewedImage:
         """Read one of `images`.
@@ -233,12 +239,10 @@ class Answers:
         data, square = self._indexed, self.prepared_image(row)
         if data is None or square is None:
             raise UserError("the prepared set of this index is not there any more.")
-        known = data.images.iloc[row]
-        how = data.settings
-        place = SquareGeometry(
-            int(known["height"]), int(known["width"]), how.size, how.size, how.fit
-        )
-        annotated = data.phrases[data.phrases["image_id"] == known["image_id"]]
+        record, how = data.images.iloc[row], data.settings
+        shape = int(record["height"]), int(record["width"])
+        place = SquareGeometry(*shape, how.size, how.size, how.fit)
+        annotated = data.phrases[data.phrases["image_id"] == record["image_id"]]
         phrases = [
             (str(text), np.round(place.box_to_model(boxes), 3).tolist())
             for text, boxes in zip(annotated["text"], annotated["boxes"], strict=True)
@@ -246,11 +250,12 @@ class Answers:
         ]
         image = Radiograph.of(square)
         # The second model may want another size, which it makes of the square.
-        first = self.models[0].encode_square(square)
-        others = [one.encode(image) for one in self.models[1:]]
+        encoded = (
+            self.models[0].encode_square(square),
+            *(one.encode(image) for one in self.models[1:]),
+        )
         pixels = ShownPixels.of(image, (0.0, 100.0), image)
-        name = str(known["image_id"])
-        return ViewedImage(name, image.shape, (first, *others), None, phrases, pixels)
+        return ViewedImage(str(record["image_id"]), image.shape, encoded, None, phrases, pixels)
 
     @property
     def has_prepared(self) -> bool:
@@ -259,27 +264,53 @@ class Answers:
 
     def prepared_image(self, row: int) -> NDArray[np.uint8] | None:
         """An image of the index ``[size, size]``; None where its set is not there."""
-        data = self._indexed
+        data = self._indexed if self.index is not None else None
         if data is None or not 0 <= row < len(data):
             return None
         return np.array(data.pixels[row])
 
+    @cached_property
+    def _indexed(self) -> PreparedSet | None:
+        """The set of the index, if it is where it was; `SearchIndex.open` compared its hash."""
+        from medclip_debias.data.store import PreparedSet
+
+        folder = Path(self._with_index().meta.get("prepared", ""))
+        return PreparedSet.open(folder) if (folder / "meta.json").is_file() else None
+
     # ----------------------------------------------------------------------------- answers
 
-    def opened(self, image: ViewedImage) -> list[dict[str, Any]]:
-        """What each model says of a radiograph before it is asked."""
-        pairs = zip(self.models, image.encoded, strict=True)
-        return [model.opened(encoded, image.shape) for model, encoded in pairs]
+    def opened(self, image: ViewedImage, methods: Methods = ()) -> list[dict[str, Any]]:
+        """What each model says of a radiograph before it is asked.
 
-    def look(self, image: ViewedImage, sentence: str) -> list[dict[str, Any]]:
+        Raises:
+            UserError: a model does not allow its method.
+        """
+        return [
+            model.opened(encoded, image.shape, method)
+            for model, encoded, method in self._by_model(image, methods)
+        ]
+
+    def look(
+        self, image: ViewedImage, sentence: str, methods: Methods = ()
+    ) -> list[dict[str, Any]]:
         """Where each model sees a sentence.
 
         Raises:
-            UserError: it is empty or too long.
+            UserError: it is empty or too long, or a model does not allow its method.
         """
         text = checked_sentence(sentence)
-        pairs = zip(self.models, image.encoded, strict=True)
-        return [model.look(encoded, image.shape, text) for model, encoded in pairs]
+        return [
+            model.look(encoded, image.shape, text, method)
+            for model, encoded, method in self._by_model(image, methods)
+        ]
+
+    def _by_model(
+        self, image: ViewedImage, methods: Methods
+    ) -> list[tuple[ViewedModel, Encoded, MapMethod]]:
+        chosen = methods or [model.method for model in self.models]
+        if len(chosen) != len(self.models):
+            raise UserError("each model has one method of its maps.")
+        return list(zip(self.models, image.encoded, chosen, strict=True))
 
     def find_sentence(self, text: str, k: int) -> list[Hit]:
         """The ``k`` images of the index that a sentence describes best.
@@ -300,20 +331,62 @@ class Answers:
         """
         return self._with_index().by_image(image.encoded[0].features, k)
 
-    # ------------------------------------------------------------------------------- parts
-
     def _with_index(self) -> SearchIndex:
         if self.index is None:
             raise UserError("this viewer has no index to search; start it with --index.")
         return self.index
 
-    @cached_property
-    def _indexed(self) -> PreparedSet | None:
-        """The set of the index, if it is where it was; `SearchIndex.open` compared its hash."""
-        from medclip_debias.data.store import PreparedSet
+    def export(
+        self,
+        image: ViewedImage,
+        number: int,
+        sentences: Sequence[str],
+        threshold: float | None,
+        kind: Kind,
+        method: MapMethod | None = None,
+    ) -> tuple[str, bytes]:
+        """A file of what one model says of a radiograph: its name and content.
 
-        folder = Path(self._with_index().meta.get("prepared", ""))
-        return PreparedSet.open(folder) if (folder / "meta.json").is_file() else None
+        Args:
+            image: the radiograph.
+            number: of the model, from 0.
+            sentences: those on the page.
+            threshold: score from which boxes are cut out of the maps; None for no boxes.
+            kind: of file. ``json`` also holds the findings, with their probabilities.
+            method: of the maps; as the model was started by default.
+
+        Raises:
+            UserError: nothing can be written, for a reason that it says.
+        """
+        texts = [checked_sentence(text) for text in sentences]
+        if not 0 < len(texts) <= MOST_SENTENCES:
+            raise UserError(f"an export takes 1 to {MOST_SENTENCES} sentences, not {len(texts)}.")
+        if kind != "json":
+            check_installed()
+            if image.source is None:
+                raise UserError(
+                    "this image is no DICOM file with the identifiers that DICOM results need;"
+                    " JSON can be exported."
+                )
+        if kind == "seg" and threshold is None:
+            raise UserError("SEG holds boxes, and these are off; switch them on first.")
+        model, encoded = self.models[number], image.encoded[number]
+        method = method or model.method
+        rows = model.rows(model.ground(encoded, image.shape, texts, method), threshold)
+        warning = " ".join(filter(None, (model.warning, model.maps_warning(method))))
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            delivery = Delivery(DeliverTo(folder, (kind,)), model.model, warning)
+            # There is no file at this path: what is known of the image is its `source`.
+            files = delivery.write(folder / "image", folder, image.shape, rows, image.source)
+            if not files:
+                raise UserError(f"{'; '.join(delivery.left_out) or 'nothing was written'}.")
+            (file,) = map(Path, files)
+            content = file.read_bytes()
+        if kind == "json":
+            listed = json.loads(content) | {"findings": model.findings(encoded)}
+            content = json.dumps(listed, indent=1, ensure_ascii=False).encode()
+        return file.name, content
 
 
 def checked_sentence(text: str) -> str:

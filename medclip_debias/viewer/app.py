@@ -8,12 +8,12 @@ import os
 import re
 import tempfile
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, get_args
 from urllib.parse import unquote
 
 from pydantic import Field, StringConstraints, ValidationError
@@ -34,8 +34,15 @@ from starlette.types import Receive, Scope, Send
 from medclip_debias.config import Settings
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.overlay import BOX_COLOUR, FOUND_COLOUR, OverlayStyle
-from medclip_debias.viewer.answers import MOST_HITS, Answers, ViewedImage
-from medclip_debias.viewer.export import KINDS, MOST_SENTENCES, Kind, export
+from medclip_debias.grounding.settings import MapMethod
+from medclip_debias.viewer.answers import (
+    KINDS,
+    MOST_HITS,
+    MOST_SENTENCES,
+    Answers,
+    Kind,
+    ViewedImage,
+)
 from medclip_debias.viewer.guard import STALLED
 from medclip_debias.viewer.sessions import Sessions
 
@@ -51,44 +58,44 @@ BEAT = 15.0  # seconds between signs of life
 SWEEP_EVERY = 10.0  # seconds between looks for sessions that nobody uses
 
 _ASSETS = Path(__file__).parent / "assets"
-_BUSY = "the viewer is busy; try again in a moment."
 
 Answer = dict[str, Any]
 
 
-class _Asked(Settings):
+class _Click(Settings):
     session: Annotated[str, StringConstraints(pattern=f"^{SESSION}$")]
 
-    @classmethod
-    def of(cls, body: bytes) -> Self:
-        return cls.model_validate_json(body, strict=True)
 
-
-class _Choice(_Asked):
+class _Choice(_Click):
     name: str
 
 
-class _Row(_Asked):
+class _Row(_Click):
     row: int = Field(ge=0, lt=1 << 31)
 
 
-class _Look(_Asked):
+class _Methods(_Click):
     image: str
+    methods: tuple[MapMethod, ...] = Field((), max_length=2)
+
+
+class _Look(_Methods):
     sentence: str
 
 
-class _Search(_Asked):
+class _Search(_Click):
     sentence: str | None = None
     image: str | None = None
     count: int = Field(10, ge=1, le=MOST_HITS)
 
 
-class _Export(_Asked):
+class _Export(_Click):
     image: str
     model: int = Field(0, ge=0, le=1)
     sentences: tuple[str, ...] = Field(max_length=MOST_SENTENCES)
     threshold: float | None = Field(None, ge=-1, le=1)
     kind: Kind
+    method: MapMethod | None = None
 
 
 class Page:
@@ -111,36 +118,36 @@ class Page:
         self._uploads = 0
         # One at a time: a model's network uses every core anyway.
         self._model, self._pictures = _Turn(), _Turn()
-        self._posts: dict[str, Callable[[bytes], Answer | tuple[str, bytes]]] = {
-            "choose": self._choose,
-            "hit": self._hit,
-            "look": self._look,
-            "search": self._search,
-            "export": self._export,
+        self._clicks: dict[str, tuple[type[_Click], Callable[[Any], Any]]] = {
+            "choose": (_Choice, lambda c: self._open(c.session, partial(answers.choose, c.name))),
+            "hit": (_Row, lambda c: self._open(c.session, partial(answers.hit, c.row))),
+            "maps": (_Methods, self._maps),
+            "look": (_Look, self._look),
+            "search": (_Search, self._search),
+            "export": (_Export, self._export),
         }
+        described = self._described()
         self.app = Starlette(
             routes=[
                 Route("/", lambda _: FileResponse(_ASSETS / "index.html")),
                 Mount("/assets", StaticFiles(directory=_ASSETS)),
-                Route("/api/about", lambda _: JSONResponse(self._about)),
+                Route("/api/about", lambda _: JSONResponse(described)),
                 Route("/api/images/{number}", self._images),
                 Route("/api/thumbnail/{number}", self._thumbnail),
                 Route("/api/prepared/{number}", self._prepared),
                 Route("/api/pixels/{session}/{image}", self._pixels),
                 Route("/api/alive/{session}", self._alive),
                 Route("/api/upload/{session}", self._upload, methods=["POST"]),
-                Route("/api/{what}", self._post, methods=["POST"]),
+                Route("/api/{what}", self._click, methods=["POST"]),
             ],
             exception_handlers={HTTPException: _refused, ClientDisconnect: _gone},
             lifespan=self._swept,
         )
         self.app.router.redirect_slashes = False
-        self._about = self._described()
 
     @asynccontextmanager
-    async def _swept(self, app: Starlette) -> AsyncIterator[None]:
+    async def _swept(self, _: Starlette) -> AsyncIterator[None]:
         """End what nobody uses, every few seconds while the server runs."""
-        del app
 
         async def sweep() -> None:
             while True:
@@ -168,10 +175,8 @@ class Page:
     async def _prepared(self, request: Request) -> Response:
         from PIL import Image
 
-        pixels = None
-        if self._answers.index is not None:
-            prepared = partial(self._answers.prepared_image, _number(request))
-            pixels = await self._pictures(prepared, request)
+        prepared = partial(self._answers.prepared_image, _number(request))
+        pixels = await self._pictures(prepared, request)
         if pixels is None:
             raise HTTPException(404, "This image is not here.")
         stream = io.BytesIO()
@@ -196,25 +201,28 @@ class Page:
             return JSONResponse({"error": sentence}, 429)
         self._uploads += 1
         try:
-            with _place(self._folder, name) as path:
+            # A private folder of its own, which is gone when this is left, however it is left.
+            with tempfile.TemporaryDirectory(dir=self._folder, ignore_cleanup_errors=True) as place:
+                path = Path(place) / clean_name(name)
                 with path.open("xb") as stream:
                     async for part in _parts(request, MAX_UPLOAD):
                         stream.write(part)
-                self.sessions.clear(session)
-                return await self._answered(
-                    lambda: self._opened(session, self._answers.read(path)), request
-                )
+                read = partial(self._open, session, partial(self._answers.read, path))
+                return await self._answered(read, request)
         except OSError:
             return JSONResponse({"error": "the server has no room for this file."}, 507)
         finally:
             self._uploads -= 1
 
-    async def _post(self, request: Request) -> Response:
-        answer = self._posts.get(request.path_params["what"])
-        if answer is None:
+    async def _click(self, request: Request) -> Response:
+        what = request.path_params["what"]
+        if what not in self._clicks:
             raise HTTPException(404)
         body = b"".join([part async for part in _parts(request, MAX_JSON)])
-        return await self._answered(partial(answer, body), request)
+        kind, answer = self._clicks[what]
+        return await self._answered(
+            lambda: answer(kind.model_validate_json(body, strict=True)), request
+        )
 
     async def _answered(self, answer: Callable[[], Any], request: Request) -> Response:
         """Answer when it is this request's turn; errors are one sentence."""
@@ -234,8 +242,8 @@ class Page:
             return JSONResponse({"error": sentence}, 500)
         if isinstance(content, tuple):
             name, file = content
-            said = {"content-disposition": f'attachment; filename="{name}"'}
-            return Response(file, headers=said, media_type="application/octet-stream")
+            headers = {"content-disposition": f'attachment; filename="{name}"'}
+            return Response(file, headers=headers, media_type="application/octet-stream")
         return JSONResponse(content)
 
     # -------------------------------------------------------------------------------- answers
@@ -252,11 +260,12 @@ class Page:
                     "name": one.name,
                     "lines": one.described(),
                     "warning": one.warning,
-                    "maps": one.maps_warning,
-                    "kind": one.model.outputs.map_kind,
+                    "maps": one.maps_warning(one.method),
+                    "method": one.method,
                 }
                 for one in answers.models
             ],
+            "methods": get_args(MapMethod),
             "indexed": None if answers.index is None else len(answers.index),
             "images": len(answers.names),
             "listed": LISTED,
@@ -268,19 +277,10 @@ class Page:
             "boxes": {"true": BOX_COLOUR, "found": FOUND_COLOUR},
         }
 
-    def _choose(self, body: bytes) -> Answer:
-        """Open a radiograph of the folder."""
-        asked = _Choice.of(body)
-        self.sessions.clear(asked.session)
-        return self._opened(asked.session, self._answers.choose(asked.name))
-
-    def _hit(self, body: bytes) -> Answer:
-        """Open a search result."""
-        asked = _Row.of(body)
-        self.sessions.clear(asked.session)
-        return self._opened(asked.session, self._answers.hit(asked.row))
-
-    def _opened(self, session: str, image: ViewedImage) -> Answer:
+    def _open(self, session: str, read: Callable[[], ViewedImage]) -> Answer:
+        """Make a radiograph that of a page."""
+        self.sessions.clear(session)
+        image = read()
         assert image.pixels is not None
         return {
             "image": self.sessions.keep(session, image),
@@ -292,30 +292,37 @@ class Page:
             "models": self._answers.opened(image),
         }
 
-    def _look(self, body: bytes) -> Answer:
-        """Where a sentence is seen on the radiograph of the page."""
-        asked = _Look.of(body)
-        return {"models": self._answers.look(self._image(asked), asked.sentence)}
+    def _maps(self, click: _Methods) -> Answer:
+        """What to know of maps by other methods, before they are asked for."""
+        return {"models": self._answers.opened(self._image(click), click.methods)}
 
-    def _search(self, body: bytes) -> Answer:
+    def _look(self, click: _Look) -> Answer:
+        """Where a sentence is seen on the radiograph of the page."""
+        models = self._answers.look(self._image(click), click.sentence, click.methods)
+        return {"models": models}
+
+    def _search(self, click: _Search) -> Answer:
         """Images of the index, by a sentence or by the radiograph of the page."""
-        asked = _Search.of(body)
-        if asked.image is None:
-            hits = self._answers.find_sentence(asked.sentence or "", asked.count)
+        if click.image is None:
+            hits = self._answers.find_sentence(click.sentence or "", click.count)
         else:
-            hits = self._answers.find_similar(self._image(asked), asked.count)
+            hits = self._answers.find_similar(self._image(click), click.count)
         there = self._answers.has_prepared
         return {"hits": [asdict(hit) | {"there": there} for hit in hits]}
 
-    def _export(self, body: bytes) -> tuple[str, bytes]:
+    def _export(self, click: _Export) -> tuple[str, bytes]:
         """A file with the results: its name and content."""
-        asked = _Export.of(body)
-        image = self._image(asked)
-        number = min(asked.model, len(self._answers.models) - 1)
-        return export(self._answers, image, number, asked.sentences, asked.threshold, asked.kind)
+        return self._answers.export(
+            self._image(click),
+            min(click.model, len(self._answers.models) - 1),
+            click.sentences,
+            click.threshold,
+            click.kind,
+            click.method,
+        )
 
-    def _image(self, asked: _Look | _Search | _Export) -> ViewedImage:
-        image = self.sessions.image(asked.session, asked.image or "")
+    def _image(self, click: _Methods | _Search | _Export) -> ViewedImage:
+        image = self.sessions.image(click.session, click.image or "")
         if image is None:
             raise UserError(
                 "open the radiograph again: the server has freed it, as the connection to the page"
@@ -362,7 +369,7 @@ class _Turn:
             ClientDisconnect: nobody waits for it any more.
         """
         if self._waiting >= MOST_WAITING:
-            raise HTTPException(503, _BUSY)
+            raise HTTPException(503, "the viewer is busy; try again in a moment.")
         self._waiting += 1
         try:
             async with self._turn:
@@ -385,8 +392,7 @@ async def _parts(request: Request, most: int) -> AsyncIterator[bytes]:
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > most:
         raise refusal
-    seen = 0
-    stream = request.stream()
+    arrived, stream = 0, request.stream()
     while True:
         try:
             part = await asyncio.wait_for(anext(stream), STALLED)
@@ -394,22 +400,10 @@ async def _parts(request: Request, most: int) -> AsyncIterator[bytes]:
             return
         except TimeoutError:
             raise ClientDisconnect from None
-        seen += len(part)
-        if seen > most:
+        arrived += len(part)
+        if arrived > most:
             raise refusal
         yield part
-
-
-@contextmanager
-def _place(folder: Path, name: str) -> Iterator[Path]:
-    """A file in a private folder of its own, which is gone when this is left, however it is left.
-
-    Args:
-        folder: where it lies.
-        name: that the client gave; only its last part is kept, without odd characters.
-    """
-    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as place:
-        yield Path(place) / clean_name(name)
 
 
 def clean_name(name: str) -> str:
@@ -440,17 +434,14 @@ def _number(request: Request) -> int:
     return int(request.path_params["number"])
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _refused(_: Request, error: Exception) -> Response:
     """Refusals with a sentence as the page reads them; nothing else is here."""
     assert isinstance(error, HTTPException)
     if error.status_code in (413, 503):
         return JSONResponse({"error": error.detail}, error.status_code)
-    del request
     known = error.status_code == 404 and error.detail != "Not Found"
-    sentence = error.detail if known else "There is nothing here."
-    return PlainTextResponse(f"{sentence}\n", 404)
+    return PlainTextResponse(f"{error.detail if known else 'There is nothing here.'}\n", 404)
 
 
-async def _gone(request: Request, error: Exception) -> Response:
-    del request, error
+async def _gone(_: Request, __: Exception) -> Response:
     return Response(status_code=408)  # nobody reads it

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
-_RULES = DecisionOptions()
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -77,7 +75,7 @@ class Finder:
             self.prompt_sets = [first, *(p.only(names) for p, names in pairs if names)]
         with torch.inference_mode():
             self._vectors = [model.encode_sentences(one.texts) for one in self.prompt_sets]
-        self._cuts = {name: _cut(fitted) for name, fitted in self._fitted.items()}
+        self._youden = {name: _youden(fitted) for name, fitted in self._fitted.items()}
 
     def of(self, features: ImageFeatures) -> list[Finding]:
         """The findings of one image: those seen first, and each part by falling probability."""
@@ -89,24 +87,24 @@ class Finder:
             present, absent = (class_scores(scores, prompts, s) for s in ("positive", "negative"))
             for name, sides in prompts.classes.items():
                 difference = present[name] - absent[name]
-                logit, threshold = None if scale is None else scale * difference, 0.5
-                seen = bool(difference[0] >= 0)
                 fitted = self._fitted.get(name) if prompts is self.prompt_sets[0] else None
+                score, threshold = 0.0, 0.5
+                logit = None if scale is None else scale * difference
                 if fitted is not None:
-                    score, threshold = self._cuts[name]
+                    score, threshold = self._youden[name]
                     target, _ = fitted.chosen_prevalence(name, "validation", difference)
-                    logit, seen = fitted.logits(difference, target), bool(difference[0] >= score)
+                    logit = fitted.logits(difference, target)
                 findings.append(
                     Finding(
-                        name,
-                        prompts.name,
-                        sides.positive[0],
-                        float(present[name][0]),
-                        float(absent[name][0]),
-                        None if logit is None else float(sigmoid(logit)[0]),
-                        threshold,
-                        fitted is not None,
-                        seen,
+                        name=name,
+                        prompt_set=prompts.name,
+                        sentence=sides.positive[0],
+                        present=float(present[name][0]),
+                        absent=float(absent[name][0]),
+                        probability=None if logit is None else float(sigmoid(logit)[0]),
+                        threshold=threshold,
+                        calibrated=fitted is not None,
+                        seen=bool(difference[0] >= score),
                     )
                 )
 
@@ -117,15 +115,14 @@ class Finder:
         return sorted(findings, key=order)
 
 
-def _cut(fitted: FittedClass) -> tuple[float, float]:
+def _youden(fitted: FittedClass) -> tuple[float, float]:
     """Score and probability from which on a class counts as seen."""
     target = fitted.prevalence if fitted.target is None else fitted.target
+    rules = {"sensitivity", "specificity", "threshold_probability"}
     score = thresholds(
         np.array(fitted.positive),
         np.array(fitted.negative),
-        sensitivity=_RULES.sensitivity,
-        specificity=_RULES.specificity,
-        threshold_probability=_RULES.threshold_probability,
         prevalence=target,
+        **DecisionOptions().model_dump(include=rules),
     )["youden"]
     return score, float(sigmoid(fitted.logits(np.array([score]), target))[0])

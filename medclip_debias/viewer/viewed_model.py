@@ -1,9 +1,9 @@
-"""One model of the page: what it makes of a radiograph."""
+"""One model of the page: what it makes of a radiograph, and its maps by each method."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,10 @@ from medclip_debias.evaluation.decisions.calibration import Calibration
 from medclip_debias.grounding.absent import AbsentFindings, AbsentScores
 from medclip_debias.grounding.files import grounding_row
 from medclip_debias.grounding.ground import Grounder, Grounding, region_grid
-from medclip_debias.grounding.regions import ScoredRegion, threshold_regions
-from medclip_debias.grounding.saliency import with_maps
+from medclip_debias.grounding.regions import threshold_regions
+from medclip_debias.grounding.saliency import SeenFeatures, checked_method, with_maps
 from medclip_debias.grounding.sentences import cut_notes
+from medclip_debias.grounding.settings import MapMethod
 from medclip_debias.grounding.validation import NOT_MEASURED, maps_warning
 from medclip_debias.models.device import best_device
 from medclip_debias.models.load import load_model
@@ -28,7 +29,6 @@ from medclip_debias.viewer.findings import Finder
 
 if TYPE_CHECKING:
     from medclip_debias.data.images.radiograph import Radiograph
-    from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
 CALIBRATION = "calibration.json"
@@ -40,12 +40,19 @@ class Encoded:
     """What a model keeps of one radiograph.
 
     Attributes:
-        features: of this one image.
-        absent: how high regions score for findings that it does not show: where colour begins.
+        features: of this one image, with the image as the model sees it.
+        absent: by method, how high maps are for findings that it does not show: where colour
+            begins.
     """
 
-    features: ImageFeatures
-    absent: AbsentScores
+    features: SeenFeatures
+    absent: dict[MapMethod, AbsentScores] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Maps:
+    model: ImageTextModel
+    absent: AbsentFindings
 
 
 class ViewedModel:
@@ -55,11 +62,12 @@ class ViewedModel:
         model: in evaluation mode, with regions.
         name: what the page calls it.
         calibration: of this model; None for probabilities that are not calibrated.
-        maps_warning: what is said beside every map (`medclip_debias.grounding.validation`); None
-            where boxes on real radiographs confirm the maps.
+        folder: its folder; without one nothing is known of how good its maps are.
+        method: how its maps are computed until the reader chooses another way.
 
     Raises:
-        UserError: the model has no regions, or its prompts are not whole.
+        UserError: the model has no regions, its prompts are not whole, or it does not allow the
+            method.
     """
 
     def __init__(
@@ -67,14 +75,15 @@ class ViewedModel:
         model: ImageTextModel,
         name: str,
         calibration: Calibration | None = None,
-        maps_warning: str | None = NOT_MEASURED,
+        folder: Path | None = None,
+        method: str = "similarity",
     ) -> None:
-        self.grid = region_grid(model)
-        self.model = model
-        self.name = name
-        self.maps_warning = maps_warning
+        region_grid(model)
+        self.model, self.name, self.folder = model, name, folder
+        self.method = checked_method(method)
         self.finder = Finder(model, calibration)
-        self._absent = AbsentFindings(model)
+        self._maps: dict[MapMethod, _Maps] = {}
+        self.maps(self.method)
 
     @classmethod
     def open(
@@ -90,22 +99,37 @@ class ViewedModel:
             folder: the model's.
             device: cpu, cuda, or auto.
             calibrations: by the hash of their model.
-            method: how maps are computed (`medclip_debias.grounding.saliency`).
+            method: as for the class.
 
         Raises:
             UserError: it cannot be loaded, does not allow the method, or its own calibration is
                 damaged or another model's.
         """
-        model = with_maps(load_model(folder, best_device(device)), method)
+        model = load_model(folder, best_device(device))
         calibration = calibrations.get(model.content_hash or "")
         default = Path(folder) / CALIBRATION
         if calibration is None and default.is_file():
             calibration = Calibration.read(default)
             calibration.check(str(default), model.content_hash, calibration.prompts)
         name = "/".join(Path(folder).resolve().parts[-2:]).lstrip("/")
-        if method != "similarity":
-            name = f"{name}, {method}"
-        return cls(model, name, calibration, maps_warning(folder, model.content_hash, method))
+        return cls(model, name, calibration, folder, method)
+
+    def maps(self, method: MapMethod) -> _Maps:
+        """The model with maps by a method, and its prompts' maps; made when first asked for.
+
+        Raises:
+            UserError: the model does not allow it.
+        """
+        if method not in self._maps:
+            model = with_maps(self.model, method)
+            self._maps[method] = _Maps(model, AbsentFindings(model))
+        return self._maps[method]
+
+    def maps_warning(self, method: MapMethod) -> str | None:
+        """What is said beside every map; None where boxes on real radiographs confirm them."""
+        if self.folder is None:
+            return NOT_MEASURED
+        return maps_warning(self.folder, self.model.content_hash, method)
 
     # ----------------------------------------------------------------------------- images
 
@@ -119,28 +143,43 @@ class ViewedModel:
 
     def encode_square(self, square: NDArray[np.uint8]) -> Encoded:
         """Look at an image that is prepared already, as those of a prepared set are."""
+        images = torch.from_numpy(square[None])
         with torch.inference_mode():
-            features = self.model.encode_images(torch.from_numpy(square[None]))
-        return Encoded(features.cpu(), self._absent.of(features)[0])
+            features = self.model.encode_images(images).cpu()
+        return Encoded(SeenFeatures(features.regions, features.whole, features.attended, images))
+
+    def absent(self, encoded: Encoded, method: MapMethod) -> AbsentScores:
+        """How high maps by a method are for findings that the image does not show."""
+        if method not in encoded.absent:
+            features = encoded.features.to(self.model.device)
+            encoded.absent[method] = self.maps(method).absent.of(features)[0]
+        return encoded.absent[method]
 
     # ---------------------------------------------------------------------------- answers
 
     def ground(
-        self, encoded: Encoded, shape: tuple[int, int], sentences: Sequence[str]
+        self,
+        encoded: Encoded,
+        shape: tuple[int, int],
+        sentences: Sequence[str],
+        method: MapMethod | None = None,
     ) -> list[Grounding]:
-        """The maps of sentences, whose reference is that of the image."""
+        """The maps of sentences by a method, `method` where none is given."""
         features = encoded.features.to(self.model.device)
-        return next(Grounder(self.model, sentences).of_features(features, [shape]))
+        model = self.maps(method or self.method).model
+        return next(Grounder(model, sentences).of_features(features, [shape]))
 
-    def look(self, encoded: Encoded, shape: tuple[int, int], sentence: str) -> dict[str, Any]:
+    def look(
+        self,
+        encoded: Encoded,
+        shape: tuple[int, int],
+        sentence: str,
+        method: MapMethod | None = None,
+    ) -> dict[str, Any]:
         """What the page draws a map from: the scores of the regions, and what is said of them."""
-        (grounding,) = self.ground(encoded, shape, [sentence])
-        row = self.rows([grounding], None)[0]
-        return {
-            "score": grounding.score,
-            "lowest": row["lowest"],
-            "highest": row["highest"],
-            "peak": row["peak"],
+        (grounding,) = self.ground(encoded, shape, [sentence], method)
+        row = grounding_row(grounding, grounding.heatmap, [])
+        return {key: row[key] for key in ("score", "lowest", "highest", "peak")} | {
             "grid": grounding.grid.astype(float).ravel().tolist(),
             "note": " ".join(cut_notes(self.model, [sentence])),
         }
@@ -152,9 +191,7 @@ class ViewedModel:
         rows = []
         for grounding in groundings:
             heatmap = grounding.heatmap
-            regions: list[ScoredRegion] = (
-                [] if threshold is None else threshold_regions(heatmap, threshold)
-            )
+            regions = [] if threshold is None else threshold_regions(heatmap, threshold)
             rows.append(grounding_row(grounding, heatmap, regions))
         return rows
 
@@ -162,20 +199,26 @@ class ViewedModel:
         """What is seen, in order (`medclip_debias.viewer.findings`)."""
         return [asdict(one) for one in self.finder.of(encoded.features.to(self.model.device))]
 
-    def opened(self, encoded: Encoded, shape: tuple[int, int]) -> dict[str, Any]:
+    def opened(
+        self, encoded: Encoded, shape: tuple[int, int], method: MapMethod | None = None
+    ) -> dict[str, Any]:
         """What the page must know of a radiograph before it asks for a sentence."""
+        method = method or self.method
+        absent = self.absent(encoded, method)
         return {
             "findings": self.findings(encoded),
-            "reference": encoded.absent.reference,
+            "reference": absent.reference,
             # Whatever the maps are, colours run from the first, and to the second at least.
-            "colours": list(encoded.absent.limits(float("-inf"))),
-            "absent": list(encoded.absent.classes),
-            "geometry": self.geometry(shape),
+            "colours": list(absent.limits(float("-inf"))),
+            "absent": list(absent.classes),
+            "geometry": self.geometry(shape, method),
+            "maps": self.maps_warning(method),
+            "kind": self.maps(method).model.outputs.map_kind,
         }
 
-    def geometry(self, shape: tuple[int, int]) -> dict[str, Any]:
-        """How pixels of an image fall on the grid of regions; `axis_places` in numbers."""
-        how, grid = self.model.preprocessing, self.grid
+    def geometry(self, shape: tuple[int, int], method: MapMethod | None = None) -> dict[str, Any]:
+        """How pixels of an image fall on the grid of a map; `axis_places` in numbers."""
+        how, grid = self.model.preprocessing, self.maps(method or self.method).model.grid
         square = SquareGeometry(*shape, how.prepare.size, how.input_size, how.prepare.fit)
         return {
             "size": square.size,
@@ -204,7 +247,7 @@ class ViewedModel:
     def described(self) -> list[tuple[str, str]]:
         """Names and values for the head of the page."""
         model, how = self.model, self.model.preprocessing
-        prepare, grid = how.prepare, self.grid
+        prepare, grid = how.prepare, model.grid
         clip = f"grey levels clipped at the {prepare.clip[0]:g} and {prepare.clip[1]:g} percentiles"
         squares = {"pad": "padded to a square", "crop": "central square"}
         fit = squares.get(prepare.fit, "squashed to a square")

@@ -27,7 +27,6 @@ from medclip_debias.viewer.answers import (
     checked_sentence,
     listed_images,
 )
-from medclip_debias.viewer.export import export
 from medclip_debias.viewer.findings import Finder
 from medclip_debias.viewer.pixels import ShownPixels
 from medclip_debias.viewer.viewed_model import ViewedModel
@@ -45,7 +44,7 @@ def test_an_export_is_what_the_verb_ground_writes(
     assert run([str(word) for word in words]) == 0
     (reported,) = json.loads(capsys.readouterr().out)["images"]
     image = replace(answers.choose("good.png"), pixels=None)
-    name, content = export(answers, image, 0, TEXTS, 0.05, "json")
+    name, content = answers.export(image, 0, TEXTS, 0.05, "json")
     assert name == "found.json"
     found = json.loads(content)
     assert found["image"] == {"height": 90, "width": 70}
@@ -62,22 +61,22 @@ def test_an_export_is_what_the_verb_ground_writes(
         one["name"] for one in answers.models[0].findings(image.encoded[0])
     ]
     with pytest.raises(UserError, match="no DICOM file"):
-        export(answers, image, 0, TEXTS, 0.05, "seg")
+        answers.export(image, 0, TEXTS, 0.05, "seg")
     with pytest.raises(UserError, match="1 to 20 sentences, not 0"):
-        export(answers, image, 0, [], 0.05, "json")
+        answers.export(image, 0, [], 0.05, "json")
 
 
 def test_an_export_never_reads_a_file_of_the_images_name(answers, phantom_tree, tmp_path):
     """What was opened as one name may be called as a file that lies where the viewer runs."""
     image = answers.read(next(phantom_tree.rglob("*.dcm")))
     assert image.source is not None
-    name, content = export(answers, replace(image, pixels=None), 0, TEXTS, None, "json")
+    name, content = answers.export(replace(image, pixels=None), 0, TEXTS, None, "json")
     assert json.loads(content)["image"]["SOPInstanceUID"] == image.source.header.SOPInstanceUID
     with pytest.raises(UserError, match="switch them on"):
-        export(answers, image, 0, TEXTS, None, "seg")
+        answers.export(image, 0, TEXTS, None, "seg")
     with pytest.raises(UserError, match="no box was found"):
-        export(answers, image, 0, TEXTS, 1.0, "seg")
-    name, content = export(answers, image, 0, TEXTS, None, "sr")
+        answers.export(image, 0, TEXTS, 1.0, "seg")
+    name, content = answers.export(image, 0, TEXTS, None, "sr")
     assert (name, content[128:132]) == ("scores_sr.dcm", b"DICM")
 
 
@@ -333,15 +332,16 @@ def test_a_long_sentence_is_said_to_be_cut(answers):
 
 def test_maps_that_no_real_boxes_confirm_are_said_to_be(answers, model_folder, tmp_path):
     image = answers.choose("good.png")
-    assert answers.models[0].maps_warning == NOT_MEASURED
-    _, content = export(answers, image, 0, TEXTS, None, "json")
+    assert answers.models[0].maps_warning("similarity") == NOT_MEASURED
+    _, content = answers.export(image, 0, TEXTS, None, "json")
     assert NOT_MEASURED in json.loads(content)["warning"]
     shutil.copytree(model_folder, tmp_path / "model")
     maps = {"validated": True, "real": True, "phrases": 40, "boxes": 49, "sentence": None}
     results = {"maps": maps, "model_hash": answers.model.content_hash}
     (tmp_path / "results.json").write_text(json.dumps(results))
     confirmed = Answers.open(tmp_path / "model", device="cpu")
-    assert confirmed.models[0].maps_warning is None
+    assert confirmed.models[0].maps_warning("similarity") is None
+    assert confirmed.models[0].maps_warning("gradcam") == NOT_MEASURED
 
 
 def test_a_model_of_synthetic_images_says_so(make_model):
@@ -351,21 +351,28 @@ def test_a_model_of_synthetic_images_says_so(make_model):
     assert "trained on synthetic images" in (viewed.warning or "")
 
 
-def test_maps_by_another_method_stand_beside_those_by_similarity(model_folder, image_folder):
-    opened = Answers.open(
-        model_folder,
-        images=image_folder,
-        device="cpu",
-        beside=model_folder,
-        methods=["similarity", "occlusion"],
-    )
-    assert [one.model.outputs.map_kind for one in opened.models] == ["cosine", "occlusion"]
-    image = opened.choose(opened.names[0])
-    plain, covered = opened.look(image, "Left lung.")
-    described = opened.opened(image)
+def test_the_method_of_the_maps_is_a_choice(model_folder, image_folder):
+    """Each model starts with its own; another is as if the viewer had been started with it."""
+    methods = ["similarity", "occlusion"]
+    start = {"images": image_folder, "device": "cpu", "beside": model_folder}
+    started = Answers.open(model_folder, methods=methods, **start)
+    chosen = Answers.open(model_folder, **start)
+    image = chosen.choose("good.png")
+    plain, covered = started.look(started.choose("good.png"), "Left lung.")
     assert plain["score"] == covered["score"]
+    assert chosen.look(image, "Left lung.", methods) == [plain, covered]
+    described = chosen.opened(image, methods)
+    assert described == started.opened(started.choose("good.png"))
+    assert [one["kind"] for one in described] == ["cosine", "occlusion"]
     for shown, one in zip((plain, covered), described, strict=True):
         geometry = one["geometry"]
         assert len(shown["grid"]) == geometry["rows"] * geometry["columns"]
+    exported = json.loads(chosen.export(image, 0, ["Left lung."], -1, "json", "gradcam")[1])
+    (seen, _) = chosen.look(image, "Left lung.", ["gradcam", "similarity"])
+    assert exported["sentences"][0]["boxes"][0]["peak"] == pytest.approx(seen["highest"], abs=1e-6)
+    with pytest.raises(UserError, match="one method"):
+        chosen.look(image, "Left lung.", ["gradcam"])
     with pytest.raises(UserError, match="more --method"):
         Answers.open(model_folder, device="cpu", methods=["gradcam", "occlusion"])
+    with pytest.raises(UserError, match="no method 'camgrad'"):
+        Answers.open(model_folder, device="cpu", methods=["camgrad"])

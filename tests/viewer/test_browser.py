@@ -68,7 +68,7 @@ def seen(answers, folder):
     image = answers.read(folder / "one.dcm")
     texts = answers.models[0].finder.prompt_sets[0].texts
     found = max(texts, key=highest)
-    assert highest(found) > image.encoded[0].absent.reference
+    assert highest(found) > answers.models[0].absent(image.encoded[0], "similarity").reference
     return found
 
 
@@ -421,6 +421,25 @@ def test_exports_hold_what_the_page_says(page, answers, folder, seen, tmp_path):
     picture = Image.open(got["PNG"])
     assert picture.width == max(image.shape[1], 600)
     assert picture.height > image.shape[0]
+
+
+def test_the_method_of_the_maps_is_chosen_on_the_page(page, answers, folder):
+    opened(page, "two.png")
+    add(page, LEFT, 1)
+    similar = painted(page, 1)
+    choice = page.locator(".method select").first
+    assert choice.locator("option").all_text_contents() == ["similarity", "Grad-CAM", "occlusion"]
+    choice.select_option("occlusion")
+    until(page, "document.querySelector('.bar').textContent.includes(' occlusion; coloured from')")
+    assert painted(page, 1) != similar
+    image = answers.read(folder / "two.png")
+    shown = answers.models[0].ground(image.encoded[0], image.shape, [LEFT], "occlusion")[0].heatmap
+    assert f"score 1: {shown[150, 120]:.3f}" in hover(page, 120, 150)[0]
+    opened(page, "one.dcm")  # the choice stays with the next image
+    assert " occlusion; coloured from" in page.locator(".bar").first.text_content()
+    assert " cosine; coloured from" in page.locator(".bar").last.text_content()
+    choice.select_option("similarity")
+    until(page, "!document.querySelector('.bar').textContent.includes(' occlusion;')")
 
 
 def test_a_search_result_opens_with_its_map(page):

@@ -15,7 +15,7 @@ from tests.data.images.test_limits import dicom, item, sequence
 from tests.viewer.conftest import TOKEN, Client, picture
 
 SECRET = "planted-4711-secret"
-POSTS = ("choose", "hit", "look", "search", "export")
+POSTS = ("choose", "hit", "maps", "look", "search", "export")
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,8 @@ def test_no_request_takes_more_than_it_is_for(site, client, planted):
     fine = {
         "choose": {"name": "good.png"},
         "hit": {"row": 0},
-        "look": {"image": image, "sentence": "Left lung."},
+        "maps": {"image": image, "methods": ["similarity"]},
+        "look": {"image": image, "sentence": "Left lung.", "methods": ["similarity"]},
         "search": {"sentence": "Left lung.", "count": 3},
         "export": {"image": image, "model": 0, "sentences": ["a"], "kind": "json"},
     }

@@ -4,7 +4,7 @@
 import { listen, listenToKeys } from "./gestures.js";
 import { showFindings, showHits, showPhrases, showSentences } from "./lists.js";
 import { ScoreMap } from "./map.js";
-import { Grey, Pane } from "./pane.js";
+import { Grey, METHODS, Pane } from "./pane.js";
 import { about, answer, ask, download, pixels, stayAlive, upload } from "./server.js";
 import { Strip } from "./strip.js";
 
@@ -23,11 +23,12 @@ const state = {
   boxes: false,
   truth: true,
   opacity: 0.55,
+  methods: [], // how each model's maps are computed
   threshold: 0.6, // share of the coloured range
   cursor: null,
   fitted: true, // the whole image is shown, also when the page gets another size
 };
-let common, strip = null, panes = [], opening = 0;
+let common, strip = null, panes = [], opening = 0, choosing = 0;
 
 // ------------------------------------------------------------------------------------- saying
 
@@ -96,10 +97,14 @@ async function open(doing, get, texts = state.sentences.map((one) => one.text), 
   $("which").textContent = number < 0 ? "" : `image ${counted(number + 1)} of ${counted(common.images)}`;
   refresh();
   await reported(doing, async () => {
-    const image = await get();
+    const image = await get(), asked = { image: image.image, methods: panes.map((pane) => pane.choice.value) };
+    if (asked.methods.some((method, number) => method !== common.models[number].method)) {
+      image.models = (await answer("maps", asked)).models;
+    }
     const levels = await pixels(image.image, image.depth);
     if (turn !== opening) return;
     state.image = image;
+    state.methods = asked.methods;
     state.grey = new Grey(image, levels);
     state.window = [...image.window];
     state.inverted = false;
@@ -144,14 +149,42 @@ async function look(text, on = true) {
   }
   const image = state.image;
   const found = await reported(`Looking for: ${wish}`, () =>
-    answer("look", { image: image.image, sentence: wish }));
+    answer("look", { image: image.image, sentence: wish, methods: state.methods }));
   if (!found || image !== state.image) return null;
-  const maps = found.models.map((one, number) =>
-    new ScoreMap(one.grid, image.models[number].geometry));
-  state.sentences.push({ text: wish, on, models: found.models, maps, boxes: [] });
+  state.sentences.push({ text: wish, on, ...mapped(found.models) });
   said();
   changed();
   return state.sentences.at(-1);
+}
+
+// What is kept of a sentence's maps.
+const mapped = (models) => ({
+  models, boxes: [],
+  maps: models.map((one, number) => new ScoreMap(one.grid, state.image.models[number].geometry)),
+});
+
+// Maps by the methods that the panes say: all sentences are looked for again. Where that fails, all
+// stays as it is; of several choices in a row the last counts.
+async function chooseMethods() {
+  const methods = panes.map((pane) => pane.choice.value), turn = ++choosing, { image } = state;
+  const texts = state.sentences.map((one) => one.text);
+  const found = image && await reported(`Maps by ${methods.map((one) => METHODS[one]).join(" and ")}.`, async () => {
+    const asked = { image: image.image, methods }, { models } = await answer("maps", asked);
+    const looks = {};
+    for (const sentence of texts) looks[sentence] = await answer("look", { ...asked, sentence });
+    return { models, looks };
+  });
+  if (turn !== choosing || image !== state.image) return;
+  if (image && !found) return panes.forEach((pane, number) => { pane.choice.value = state.methods[number]; });
+  state.methods = methods;
+  if (!image) return;
+  image.models = found.models;
+  const later = state.sentences.filter((one) => !(one.text in found.looks));
+  state.sentences = state.sentences.filter((one) => one.text in found.looks);
+  for (const one of state.sentences) Object.assign(one, mapped(found.looks[one.text].models));
+  said();
+  changed();
+  for (const one of later) await look(one.text, one.on);
 }
 
 // Only this sentence's map.
@@ -308,6 +341,7 @@ async function exportAs(kind) {
     sentences: state.sentences.map((one) => one.text),
     threshold: state.boxes ? panes[number].threshold(state, number) : null,
     kind,
+    method: state.methods[number],
   }));
   if (!found) return;
   const [, name] = /filename="([^"]+)"/.exec(found.headers.get("content-disposition"));
@@ -330,6 +364,7 @@ async function search(content, text) {
 
 function refresh() {
   const none = !state.image;
+  warn("maps-warning", (state.image?.models ?? common.models).map((one) => one.maps));
   showFindings(state.image, common.models, showWhere);
   showSentences(state.sentences, state.image?.models, {
     alone,
@@ -348,12 +383,13 @@ function refresh() {
 
 // -------------------------------------------------------------------------------------- start
 
+function warn(id, sentences) {
+  $(id).textContent = [...new Set(sentences.filter(Boolean))].join(" ");
+  $(id).hidden = !$(id).textContent;
+}
+
 function head() {
-  for (const [id, key] of [["warning", "warning"], ["maps-warning", "maps"]]) {
-    const lines = [...new Set(common.models.map((one) => one[key]).filter(Boolean))];
-    $(id).textContent = lines.join(" ");
-    $(id).hidden = !lines.length;
-  }
+  warn("warning", common.models.map((one) => one.warning));
   for (const { lines } of common.models) {
     const list = document.createElement("dl");
     for (const [name, value] of lines) {
@@ -433,7 +469,10 @@ function controls() {
     }
     drawNow(); // another size empties a canvas, and at the next frame that would be seen
   });
-  for (const pane of panes) resized.observe(pane.view);
+  for (const pane of panes) {
+    resized.observe(pane.view);
+    pane.choice.addEventListener("change", chooseMethods);
+  }
 }
 
 async function start() {
@@ -443,6 +482,7 @@ async function start() {
     return say(error.message, true);
   }
   state.opacity = common.alpha;
+  state.methods = common.models.map((one) => one.method);
   panes = common.models.map((one) => new Pane($("panes"), one, common, common.models.length > 1));
   head();
   controls();

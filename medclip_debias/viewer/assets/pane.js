@@ -70,6 +70,8 @@ function halved({ levels, width, height }) {
 
 const number = (value) => (Number.isNaN(value) ? "not seen" : value.toFixed(3));
 
+export const METHODS = { similarity: "similarity", gradcam: "Grad-CAM", occlusion: "occlusion" };
+
 export class Pane {
   // about: what the server says of the model; common: colours, names of boxes.
   constructor(place, about, common, titled) {
@@ -77,12 +79,15 @@ export class Pane {
     this.common = common;
     this.element = document.createElement("div");
     this.element.className = "pane";
-    this.element.innerHTML = `<h3></h3><div class="view" tabindex="0" role="application"><canvas></canvas>
+    this.element.innerHTML = `<h3></h3><label class="method">Maps by <select></select></label><div class="view" tabindex="0" role="application"><canvas></canvas>
       <canvas></canvas><canvas></canvas></div><div class="bar"><span></span><canvas width="256"
       height="12" role="img" aria-label="Colours of the maps"></canvas><span></span></div><div class="readout"></div>`;
     const title = this.element.querySelector("h3");
     title.textContent = about.name;
     title.hidden = !titled;
+    this.choice = this.element.querySelector("select");
+    for (const method of common.methods) this.choice.add(new Option(METHODS[method], method));
+    this.choice.value = about.method;
     this.view = this.element.querySelector(".view");
     this.view.setAttribute("aria-label", `Radiograph with maps of ${about.name}; ? lists the keys`);
     [this.base, this.over, this.lines] = this.view.querySelectorAll("canvas");
@@ -231,7 +236,7 @@ export class Pane {
     const [start, end] = this.element.querySelectorAll(".bar span");
     const [low, high] = this.limits(state, number), { reference } = state.image.models[number];
     this.paintBar(context, canvas.width, canvas.height, low, high, reference);
-    const { kind } = this.about;
+    const { kind } = state.image.models[number];
     start.textContent = low.toFixed(2);
     end.textContent = `${high.toFixed(2)} ${kind}; coloured from ${reference.toFixed(2)}`;
     canvas.setAttribute("aria-label",
@@ -266,7 +271,8 @@ export class Pane {
     const [low, high] = this.limits(state, number), { reference } = image.models[number];
     const words = [`${this.about.name}: for research only, not for diagnosis.`,
       ...(this.about.warning ? [this.about.warning] : []),
-      ...(on.length && this.about.maps ? [this.about.maps] : []),
+      ...(on.length && image.models[number].maps ? [image.models[number].maps] : []),
+      ...(on.length ? [`Maps by ${METHODS[state.methods[number]]}.`] : []),
       ...on.map(([one, place]) => `${place}: ${one.text} (score ${one.models[number].score.toFixed(3)})`)];
     const canvas = new OffscreenCanvas(Math.max(width, 600), height + Math.ceil((2 + 1.5 * words.length) * unit));
     const context = canvas.getContext("2d");
