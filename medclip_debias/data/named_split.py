@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from medclip_debias.data.records import ImageRecord, file_stem
-from medclip_debias.data.splits import SHARES, split_name
+from medclip_debias.data.splits import SHARES, split_name, splits_of
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file, file_hash, open_guarded
 
@@ -133,18 +133,11 @@ def plain_split(path: Path, images: Sequence[ImageRecord], ids: Collection[str])
         members.setdefault(image.image_id if key is None else key, []).append(image.study_id)
     if column == "study_id":
         members = {study: [study] for study in ids}
-    studies: dict[str, str] = {}
-    unknown = 0
-    for row, key, word in zip(table.index.tolist(), table[column], table["split"], strict=True):
-        named = members.get(file_stem(key) if column == "image" else key, [])
-        unknown += not named
-        split = split_name(word, f"{path}, row {row}")
-        for study in named:
-            if studies.setdefault(study, split) != split:
-                raise UserError(
-                    f"{path}, row {row}: its study has another split in a row above; a study has"
-                    " one split."
-                )
+    keys = [file_stem(key) if column == "image" else key for key in table[column]]
+    named = zip(table.index.tolist(), keys, table["split"], strict=True)
+    rows = ((row, study, word) for row, key, word in named for study in members.get(key, ()))
+    studies = splits_of(path, rows, "study")
+    unknown = sum(key not in members for key in keys)
     if not studies:
         raise UserError(f"{path}: none of its {len(table)} rows names anything of this source.")
     name = re.sub(r"[^\w.+-]", "_", path.name.split(".")[0])[:100] or "split"

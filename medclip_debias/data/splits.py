@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from medclip_debias.data.records import ImageRecord
 from medclip_debias.errors import UserError
@@ -43,6 +44,27 @@ def split_name(word: str, where: str) -> str:
     if split is None:
         raise UserError(f"{where}: its split is not one of {', '.join(SHARES)}.")
     return split
+
+
+def splits_of(path: Path, rows: Iterable[tuple[int, str, str]], what: str) -> dict[str, str]:
+    """Return the split of each name in a table.
+
+    Args:
+        path: of the table, for messages.
+        rows: row, name and word of the split.
+        what: the names are, as in ``study``.
+
+    Raises:
+        UserError: a word is no split, or two rows of a name have different ones.
+    """
+    splits: dict[str, str] = {}
+    for row, name, word in rows:
+        split = split_name(word, f"{path}, row {row}")
+        if splits.setdefault(name, split) != split:
+            raise UserError(
+                f"{path}, row {row}: its {what} has another split in a row above; keep one row."
+            )
+    return splits
 
 
 def check_leak(images: Sequence[ImageRecord]) -> None:

@@ -189,6 +189,8 @@ def find_table(folders: Iterable[Path], *patterns: str) -> Path | None:
     for folder in folders:
         for pattern in patterns:
             tables = sorted(path for path in folder.glob(pattern) if is_file(path))
+            if pattern.endswith(".csv*"):
+                tables = [path for path in tables if path.name.endswith((".csv", ".csv.gz"))]
             if len({path.name.removesuffix(".gz") for path in tables}) > 1:
                 raise UserError(
                     f"{folder}: both {tables[0].name} and {tables[-1].name} are there; keep one"

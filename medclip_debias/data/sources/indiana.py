@@ -12,16 +12,26 @@ import sys
 import tarfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from medclip_debias.data.records import Step, file_stem
 from medclip_debias.data.sources.ids import is_blank, read_ids
-from medclip_debias.data.sources.tables import read_table
-from medclip_debias.data.sources.texts import BLANK, Reports, read_report, without_markup
+from medclip_debias.data.sources.tables import named_tuples, read_table
+from medclip_debias.data.sources.texts import (
+    BLANK,
+    mended_said,
+    mended_steps,
+    read_report,
+    without_markup,
+)
 from medclip_debias.errors import UserError
 from medclip_debias.files import open_guarded
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 REPORTS_TGZ = "NLMCXR_reports.tgz"
 XML_FOLDER = "ecgen-radiology"
@@ -60,44 +70,49 @@ class IndianaReport:
     markup: bool = False
 
 
+@dataclass(frozen=True)
+class ReportTable:
+    """The reports of a table, without images, and what was left aside or mended."""
+
+    reports: list[IndianaReport]
+    steps: list[Step]
+    said: list[str]
+
+
 def read_xml(path: Path) -> list[IndianaReport]:
     """Read the reports of an archive or of a folder of XML files, in the order of their numbers.
 
     Raises:
         UserError: there are none, the archive is damaged, or a report is there twice.
     """
-    members = _archive_members(path) if path.is_file() else _folder_members(path)
-    seen: dict[str, str] = {}
-    reports = []
-    for origin, content in members:
+    reports: dict[str, IndianaReport] = {}
+    for origin, content in _archive_members(path) if path.is_file() else _folder_members(path):
         report = _parse(origin, content)
-        other = seen.setdefault(report.report_id, origin)
-        if other != origin:
-            raise UserError(f"{origin}: its report is also in {other}; keep one file per report.")
-        reports.append(report)
+        other = reports.setdefault(report.report_id, report)
+        if other is not report:
+            raise UserError(
+                f"{origin}: its report is also in {other.origin}; keep one file per report."
+            )
     if not reports:
         raise UserError(f"{path}: holds no XML file; download {REPORTS_TGZ} again.")
-    return sorted(reports, key=by_number)
+    return _by_number(reports.values())
 
 
-def by_number(report: IndianaReport) -> tuple[int, str]:
+def _by_number(reports: Iterable[IndianaReport]) -> list[IndianaReport]:
     """Order ``CXR2`` before ``CXR10``."""
-    number = report.report_id.removeprefix("CXR")
-    whole = number.isascii() and number.isdigit()
-    return (int(number), "") if whole else (sys.maxsize, report.report_id)
+
+    def key(report: IndianaReport) -> tuple[int, str]:
+        number = report.report_id.removeprefix("CXR")
+        whole = number.isascii() and number.isdigit()
+        return (int(number), "") if whole else (sys.maxsize, report.report_id)
+
+    return sorted(reports, key=key)
 
 
-def report_text(parts: list[tuple[str, str]]) -> str | None:
-    """Put the labelled parts under headers, as a report of MIMIC-CXR has them.
-
-    Args:
-        parts: label and text of each; those without text are left out.
-    """
-    if not parts:
-        return None
-    return "\n \n".join(
-        f" {label}: {text}" if label else f" {text}" for label, text in parts if text
-    )
+def _report_text(parts: Iterable[tuple[str, str]]) -> str:
+    """Put labelled parts with text under headers, as a report of MIMIC-CXR has them."""
+    lines = (f" {label}: {text}" if label else f" {text}" for label, text in parts if text)
+    return "\n \n".join(lines)
 
 
 def _folder_members(folder: Path) -> Iterator[tuple[str, bytes | str]]:
@@ -140,7 +155,7 @@ def _parse(origin: str, content: bytes | str) -> IndianaReport:
     from defusedxml import DefusedXmlException
     from defusedxml.ElementTree import ParseError, fromstring
 
-    fallback = "CXR" + PurePosixPath(origin.replace("\\", "/")).stem
+    report_id = "CXR" + PurePosixPath(origin.replace("\\", "/")).stem
     problem, root = content if isinstance(content, str) else "", None
     if len(content) > MAX_XML_BYTES:
         problem = f"{origin}: is larger than {MAX_XML_BYTES >> 20} MiB, so it is no report."
@@ -151,71 +166,28 @@ def _parse(origin: str, content: bytes | str) -> IndianaReport:
     except (ParseError, ValueError, LookupError):  # an unknown encoding is a LookupError
         problem = f"{origin}: is not readable XML; download it again."
     if root is None:
-        return IndianaReport(fallback, None, (), (), origin, problem)
+        return IndianaReport(report_id, None, (), (), origin, problem)
     number = root.find("uId")
-    report_id = fallback if number is None else number.get("id") or fallback
-    images = tuple(dict.fromkeys(i.get("id") or "" for i in root.iter("parentImage")))
-    index = tuple(" ".join((part.text or "").split()) for part in root.iterfind("MeSH/major"))
+    images = dict.fromkeys(image.get("id") or "" for image in root.iter("parentImage"))
+    index = (_spaced(part.text or "") for part in root.iterfind("MeSH/major"))
     written = [
-        (" ".join((part.get("Label") or "").split()), "".join(part.itertext()))
+        (_spaced(part.get("Label") or ""), "".join(part.itertext()))
         for part in root.iter("AbstractText")
     ]
-    parts = [(label, " ".join(without_markup(text).split())) for label, text in written]
-    told = {label.upper() for label, text in parts if text}
-    sections = tuple(name for name in SECTIONS if name in told)
-    shown = tuple(filter(None, images))
+    parts = [(label, _spaced(without_markup(text))) for label, text in written]
+    filled = {label.upper() for label, text in parts if text}
     return IndianaReport(
-        *(report_id, report_text(parts), shown, tuple(filter(None, index)), origin),
-        sections=sections,
+        report_id=report_id if number is None else number.get("id") or report_id,
+        text=_report_text(parts) if parts else None,
+        images=tuple(filter(None, images)),
+        index=tuple(filter(None, index)),
+        origin=origin,
+        sections=tuple(name for name in SECTIONS if name in filled),
         markup=any(without_markup(text) != text for _, text in written),
     )
 
 
 # ----------------------------------------------------------------------------- Kaggle's tables
-
-
-@dataclass(frozen=True)
-class ReportTable:
-    """A table of reports, read.
-
-    Attributes:
-        path: its file.
-        reports: in the order of their numbers, without images.
-        rows: of the table.
-        mended: what was read otherwise than it is written, by report.
-        blank_cells: sections that are a program's word for blank.
-    """
-
-    path: Path
-    reports: list[IndianaReport]
-    rows: int
-    mended: Reports
-    blank_cells: int
-
-    def said(self) -> list[str]:
-        """Return sentences on what was left aside or mended."""
-        said = self.mended.said(self.path)
-        again = self.rows - len(self.reports)
-        if again:
-            said.append(f"{self.path}: {again} rows repeat an earlier row and are skipped.")
-        if self.blank_cells:
-            said.append(
-                f"{self.path}: {self.blank_cells} cells are a program's word for blank ('nan',"
-                " 'None') and count as empty."
-            )
-        return said
-
-    def steps(self) -> list[Step]:
-        """Return the same for the funnel."""
-        steps: list[Step] = []
-        if self.rows != len(self.reports):
-            name = f"row of {self.path.name} repeats no other"
-            steps.append((name, "reports", len(self.reports), self.rows))
-        if self.blank_cells:
-            steps.append(
-                ("cell that is a word for blank is empty", "cells", self.blank_cells, None)
-            )
-        return steps + self.mended.steps()
 
 
 def read_reports(path: Path) -> ReportTable:
@@ -224,117 +196,81 @@ def read_reports(path: Path) -> ReportTable:
     Raises:
         UserError: a column or a uid is missing, or two rows of a uid differ.
     """
-    names = ("uid", "findings", "impression")
-    table = read_table(path, required=names)
-    optional = ("MeSH", "indication", "comparison")
-    columns = {n: table[n].tolist() for n in (*names[1:], *optional) if n in table.columns}
-    ids = read_ids(path, table, "uid").ids
-    reports: dict[str, IndianaReport] = {}
-    first: dict[str, tuple[int, tuple[str, ...]]] = {}
-    mended: Counter[str] = Counter()
+    required = ("uid", "findings", "impression")
+    table = read_table(path, required=required)
+    for name in ("MeSH", "indication", "comparison"):
+        table[name] = table.get(name, "")
+    table["uid"] = [
+        f"CXR{uid.upper().removeprefix('CXR')}" for uid in read_ids(path, table, "uid").ids
+    ]
+    table = table[["uid", "MeSH", *map(str.lower, SECTIONS)]]
+    distinct = _distinct(path, table, "uid", "its uid", "with other content", "report")
+    counts: Counter[str] = Counter()
     blank_cells = 0
-    texts = []
-    for place, (row, uid) in enumerate(zip(table.index, ids, strict=True)):
-        cells = tuple(column[place] for column in columns.values())
-        report_id = f"CXR{uid.upper().removeprefix('CXR')}"
-        if report_id in first:
-            line, other = first[report_id]
-            if other == cells:
-                continue
-            raise UserError(
-                f"{path}, row {row}: its uid is already in row {line} with other content; keep one"
-                " row per report."
-            )
-        first[report_id] = int(row), cells
-        parts, kinds = [], set()
+    reports = []
+    for row in named_tuples(distinct):
+        parts, mended = [], set()
         for label in SECTIONS:
-            cell = columns.get(label.lower())
-            told = cell[place] if cell else ""
+            cell = getattr(row, label.lower())
             # A comparison with "None" is what somebody dictated.
-            dictated = label in SECTIONS[:2] and told.lower() == "none"
-            text, found = (told, []) if dictated else read_report(told)
-            blank_cells += BLANK in found
-            kinds.update(found)
-            parts.append((label, " ".join(text.split())))
-        mended.update(kinds - {BLANK})
-        text = report_text(parts)
-        texts.append(text or "")
-        mesh = columns["MeSH"][place] if "MeSH" in columns else ""
-        index = () if is_blank(mesh) else tuple(" ".join(e.split()) for e in mesh.split(";"))
-        reports[report_id] = IndianaReport(
-            *(report_id, text, (), tuple(filter(None, index)), f"{path}, row {row}"),
-            sections=tuple(label for label, text in parts if text),
+            dictated = label in SECTIONS[:2] and cell.lower() == "none"
+            text, kinds = (cell, []) if dictated else read_report(cell)
+            blank_cells += BLANK in kinds
+            mended.update(kinds)
+            parts.append((label, _spaced(text)))
+        counts.update(mended - {BLANK})
+        index = () if is_blank(row.MeSH) else tuple(map(_spaced, row.MeSH.split(";")))
+        reports.append(
+            IndianaReport(
+                *(row.uid, _report_text(parts), (), tuple(filter(None, index))),
+                origin=f"{path}, row {row.Index}",
+                sections=tuple(label for label, text in parts if text),
+            )
         )
     if not reports:
         raise UserError(f"{path}: the table has no rows; download it again.")
-    told = Reports(())
-    told.texts, told.counts = texts, mended
-    return ReportTable(path, sorted(reports.values(), key=by_number), len(table), told, blank_cells)
+    repeats = len(table) - len(reports)
+    steps: list[Step] = []
+    said = mended_said(path, counts)
+    if repeats:
+        steps.append((f"row of {path.name} repeats no other", "reports", len(reports), len(table)))
+        said.append(f"{path}: {repeats} rows repeat an earlier row and are skipped.")
+    if blank_cells:
+        steps.append(("cell that is a word for blank is empty", "cells", blank_cells, None))
+        said.append(
+            f"{path}: {blank_cells} cells are a program's word for blank ('nan', 'None') and count"
+            " as empty."
+        )
+    return ReportTable(_by_number(reports), steps + mended_steps(counts, len(reports)), said)
 
 
-def stem(name: str) -> str:
-    """Return a file's name without its suffixes; ``1_IM-0001.dcm.png`` has two."""
-    return file_stem(file_stem(name))
-
-
-def report_of(name: str) -> str | None:
-    """Return the report that a file's name gives, or ``None``.
-
-    >>> report_of("1000_IM-0003-1001.dcm.png"), report_of("CXR1_1_IM-0001-3001.png")
-    ('CXR1000', 'CXR1')
-    """
-    found = _STEM.fullmatch(stem(name))
-    return f"CXR{found[1]}" if found else None
-
-
-@dataclass(frozen=True)
-class Projections:
-    """``indiana_projections.csv``, read.
-
-    Attributes:
-        path: its file.
-        views: by stem of the file name, in upper case; ``""`` where the cell is blank.
-        reports: by stem, the report; ``None`` where neither column nor name tells it.
-        rows: of the table.
-        repeated: rows that repeat another.
-    """
-
-    path: Path
-    views: dict[str, str]
-    reports: dict[str, str | None]
-    rows: int
-    repeated: int
-
-
-def read_projections(path: Path) -> Projections:
+def read_projections(path: Path) -> tuple[pd.DataFrame, int]:
     """Read ``indiana_projections.csv``.
+
+    Returns:
+        By stem of the file name: ``view`` (in upper case, ``""`` where it is blank) and ``report``
+        (``""`` where neither column nor name tells it); and how many rows the table has.
 
     Raises:
         UserError: a column is missing, or a file has two rows that differ.
     """
     table = read_table(path, required=("filename", "projection"))
-    uids = table["uid"].tolist() if "uid" in table.columns else [""] * len(table)
-    views: dict[str, str] = {}
-    reports: dict[str, str | None] = {}
-    first: dict[str, int] = {}
-    for row, name, view, uid in zip(
-        table.index, table["filename"], table["projection"], uids, strict=True
-    ):
-        key, told = stem(name), "" if is_blank(view) else view.upper()
-        number = uid.upper().removeprefix("CXR")
-        owner = report_of(name) if is_blank(uid) else f"CXR{number}"
-        if key in first and (views[key], reports[key]) != (told, owner):
-            raise UserError(
-                f"{path}, row {row}: its file is already in row {first[key]} with another view or"
-                " report; keep one row per file."
-            )
-        first.setdefault(key, int(row))
-        views[key], reports[key] = told, owner
-    return Projections(path, views, reports, len(table), len(table) - len(views))
+    table["uid"] = table.get("uid", "")
+    table["stem"] = table["filename"].map(stem)
+    table["view"] = table["projection"].str.upper().mask(table["projection"].map(is_blank), "")
+    table["report"] = [
+        report_of(row.filename)
+        if is_blank(row.uid)
+        else f"CXR{row.uid.upper().removeprefix('CXR')}"
+        for row in named_tuples(table)
+    ]
+    files = table[["stem", "view", "report"]]
+    distinct = _distinct(path, files, "stem", "its file", "with another view or report", "file")
+    return distinct.set_index("stem"), len(table)
 
 
 def with_images(
-    reports: list[IndianaReport], projections: Projections | None, names: list[str]
+    reports: list[IndianaReport], projections: pd.DataFrame | None, names: list[str]
 ) -> list[IndianaReport]:
     """Give the reports of a table the images that the projections list, or else those there are.
 
@@ -343,13 +279,43 @@ def with_images(
         projections: which files belong to which report, if there is such a table.
         names: stems of the image files that are there.
     """
-    owners: dict[str, list[str]] = {}
-    listed = projections.reports if projections is not None else {}
-    for key, owner in (listed or {name: report_of(name) for name in names}).items():
-        if owner is not None:
-            image_id = key if key.upper().startswith("CXR") else f"CXR{key}"
-            owners.setdefault(owner, []).append(image_id)
-    return [
-        replace(report, images=tuple(dict.fromkeys(sorted(owners.get(report.report_id, ())))))
-        for report in reports
-    ]
+    images: dict[str, set[str]] = {}
+    listed = {n: report_of(n) for n in names} if projections is None else projections["report"]
+    for name, report in listed.items():
+        known = str(name).upper().startswith("CXR")
+        images.setdefault(report, set()).add(str(name) if known else f"CXR{name}")
+    return [replace(r, images=tuple(sorted(images.get(r.report_id, ())))) for r in reports]
+
+
+def stem(name: str) -> str:
+    """Return a file's name without its suffixes; ``1_IM-0001.dcm.png`` has two."""
+    return file_stem(file_stem(name))
+
+
+def report_of(name: str) -> str:
+    """Return the report that a file's name gives, or ``""``.
+
+    >>> report_of("1000_IM-0003-1001.dcm.png"), report_of("CXR1_1_IM-0001-3001.png")
+    ('CXR1000', 'CXR1')
+    """
+    match = _STEM.fullmatch(stem(name))
+    return f"CXR{match[1]}" if match else ""
+
+
+def _distinct(
+    path: Path, table: pd.DataFrame, key: str, what: str, other: str, one: str
+) -> pd.DataFrame:
+    """Return the rows that repeat no other; refuse two of one key."""
+    distinct = table.drop_duplicates()
+    clash = distinct[distinct.duplicated(key)]
+    if len(clash):
+        first = distinct.index[distinct[key] == clash[key].iloc[0]][0]
+        raise UserError(
+            f"{path}, row {clash.index[0]}: {what} is already in row {first} {other}; keep one row"
+            f" per {one}."
+        )
+    return distinct
+
+
+def _spaced(text: str) -> str:
+    return " ".join(text.split())

@@ -12,7 +12,7 @@ named folder with the JPG release's tables, or from a seed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
@@ -24,7 +24,7 @@ from medclip_debias.data.records import (
     StudyRecord,
 )
 from medclip_debias.data.sources import ms_cxr, progression
-from medclip_debias.data.sources.archive import ArchiveSource
+from medclip_debias.data.sources.archive import ArchiveSource, find_table
 from medclip_debias.data.sources.ids import (
     PATIENT,
     STUDY,
@@ -38,7 +38,7 @@ from medclip_debias.data.sources.mimic_files import ImageFiles, Listed, image_tr
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.report_files import REPORTS_ZIP, ReportFiles
 from medclip_debias.data.sources.tables import read_table
-from medclip_debias.data.splits import split_name
+from medclip_debias.data.splits import splits_of
 from medclip_debias.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ PATTERNS = MappingProxyType(
 )
 _IDS = ("dicom_id", "subject_id", "study_id")
 _LETTERS = {"subject_id": PATIENT, "study_id": STUDY}
+_NUMBER, _NAME = r"[0-9]+", r"[^/\\]+"
 _FEW = 100
 """Of fewer test studies, chance may leave none to the radiologists, who labelled one in five."""
 
@@ -84,7 +85,7 @@ class MimicCxrSource(ArchiveSource):
         super().__init__(root, given)
         self.labeller = given.labeller
         places = [root] if given.tables is None else [given.tables, root]
-        self.tables = {name: _find(places, pattern) for name, pattern in PATTERNS.items()}
+        self.tables = {name: find_table(places, pattern) for name, pattern in PATTERNS.items()}
         boxes = given.phrases or next(filter(None, map(ms_cxr.find, (root, *places))), None)
         self._files = ImageFiles(image_tree(root))
         self._reports = ReportFiles(root, reports)
@@ -112,7 +113,7 @@ class MimicCxrSource(ArchiveSource):
         """Take a release's tables, its zip of reports, and trees ``files/p1x`` or ``p1x``."""
         if path.is_file():
             return Sure.RELEASE if path.name.lower().endswith(".zip") else Sure.NO
-        tables = any(_matches(path, pattern) for pattern in PATTERNS.values())
+        tables = any(any(path.glob(pattern)) for pattern in PATTERNS.values())
         trees = any(folder.is_dir() for folder in (path / "files").glob("p1[0-9]"))
         if tables or trees or (path / REPORTS_ZIP).is_file():
             return Sure.RELEASE
@@ -195,47 +196,57 @@ class MimicCxrSource(ArchiveSource):
                 " the folder 'files', or name its folder with --tables."
             )
 
-    def _list_images(self) -> Iterator[Listed]:
-        """Yield the rows of the metadata table, else of the record list, else the files."""
+    def _list_images(self) -> list[Listed]:
+        """Return the rows of the metadata table, else of the record list, else the files."""
         path = self.tables["metadata"] or self.tables["records"]
         if path is None:
-            found = list(self._files.walk())
-            if not found:
+            files = list(self._files.walk())
+            if not files:
                 raise UserError(
                     f"{self.root}: has no image below {self._files.tree} and no table of images"
                     f" ({PATTERNS['metadata']} or {PATTERNS['records']}); check the path, or give"
                     " --text-only to prepare the reports alone."
                 )
-            yield from found
-            return
-        needed = _IDS + (("ViewPosition",) if path == self.tables["metadata"] else ())
+            return files
+        views = ("ViewPosition",) if path == self.tables["metadata"] else ()
+        table = self._read_table(path, _IDS, views)
+        again = table.index[table["dicom_id"].duplicated()]
+        if len(again):
+            name = table["dicom_id"][again[0]]
+            first = table.index[table["dicom_id"] == name][0]
+            raise UserError(
+                f"{path}, row {again[0]}: its dicom_id is already in row {first};"
+                " download the table again."
+            )
+        shown = [""] * len(table)
+        if views:
+            shown = ["" if is_blank(view) else view for view in table["ViewPosition"]]
+        origins = [f"{path}, row {row}" for row in table.index]
+        return list(map(Listed, *(table[name] for name in _IDS), shown, origins))
+
+    def _read_table(
+        self, path: Path, ids: Sequence[str], others: Sequence[str] = ()
+    ) -> pd.DataFrame:
+        """Read a table with its columns of ids, and keep what there is to say of them."""
+        import pandas as pd
+
+        needed = (*ids, *others)
         table = read_table(path, required=needed, columns=needed)
         if table.empty:
             raise UserError(f"{path}: the table has no rows; download it again.")
-        seen: dict[str, int] = {}
-        views = table["ViewPosition"].tolist() if "ViewPosition" in table else [""] * len(table)
-        ids = (self._ids(path, table, name) for name in _IDS)
-        columns = [table.index.tolist(), *ids, views]
-        for row, image, patient, study, view in zip(*columns, strict=True):
-            if image in seen:
-                raise UserError(
-                    f"{path}, row {row}: its dicom_id is already in row {seen[image]};"
-                    " download the table again."
-                )
-            seen[image] = row
-            if not image or "/" in image or "\\" in image or not _numbers(patient, study):
-                raise UserError(
-                    f"{path}, row {row}: dicom_id, subject_id or study_id is blank or no number;"
-                    " download the table again."
-                )
-            shown = "" if is_blank(view) else view
-            yield Listed(image, patient, study, shown, f"{path}, row {row}")
-
-    def _ids(self, path: Path, table: pd.DataFrame, column: str) -> list[str]:
-        """Read a column of ids, and keep what there is to say of it."""
-        found = read_ids(path, table, column, _LETTERS.get(column, ""))
-        self.said += found.said(path, column)
-        return found.ids
+        bad = pd.Series(False, index=table.index)
+        for name in ids:
+            column = read_ids(path, table, name, _LETTERS.get(name, ""))
+            self.said += column.said(path, name)
+            table[name] = column.ids
+            pattern = _NUMBER if name in _LETTERS else _NAME
+            bad |= ~table[name].str.fullmatch(pattern)
+        if bad.any():
+            raise UserError(
+                f"{path}, row {table.index[bad][0]}: {', '.join(ids)}: one is blank or no number;"
+                " download the table again."
+            )
+        return table
 
     def _read_splits(self, key: str, names: Collection[str]) -> dict[str, str]:
         """Read the official split of ``names``, which are ``dicom_id`` or ``study_id``."""
@@ -248,16 +259,9 @@ class MimicCxrSource(ArchiveSource):
                 " split); it comes with MIMIC-CXR-JPG: put it beside the folder 'files', name its"
                 " folder with --tables, or split the patients with --split-seed 0."
             )
-        needed = (key, "split")
-        table = read_table(path, required=needed, columns=needed)
-        splits: dict[str, str] = {}
-        ids = self._ids(path, table, key)
-        for row, name, word in zip(table.index.tolist(), ids, table["split"], strict=True):
-            split = split_name(word, f"{path}, row {row}")
-            if splits.setdefault(name, split) != split:
-                raise UserError(
-                    f"{path}, row {row}: its {key} has another split above; keep one row."
-                )
+        table = self._read_table(path, (key,), ("split",))
+        rows = zip(table.index.tolist(), table[key], table["split"], strict=True)
+        splits = splits_of(path, rows, key)
         known = Ids(splits, _LETTERS.get(key, ""))
         found = {name: splits[other] for name in names if (other := known.find(name))}
         what = "images" if key == "dicom_id" else "studies"
@@ -279,24 +283,15 @@ class MimicCxrSource(ArchiveSource):
 
     def _read_owners(self, path: Path) -> dict[str, str]:
         """Read the patient of each study."""
-        needed = ("subject_id", "study_id")
-        table = read_table(path, required=needed, columns=needed)
-        owners: dict[str, str] = {}
-        patients, studies = (self._ids(path, table, name) for name in needed)
-        for row, patient, study in zip(table.index.tolist(), patients, studies, strict=True):
-            if not _numbers(patient, study):
-                raise UserError(
-                    f"{path}, row {row}: subject_id or study_id is blank or no number;"
-                    " download the table again."
-                )
-            if owners.setdefault(study, patient) != patient:
-                raise UserError(
-                    f"{path}, row {row}: its study belongs to another patient above; download the"
-                    " table again."
-                )
-        if not owners:
-            raise UserError(f"{path}: the table has no rows; download it again.")
-        return owners
+        table = self._read_table(path, _IDS[1:])
+        owners = table.drop_duplicates(["subject_id", "study_id"])
+        clash = owners.index[owners["study_id"].duplicated()]
+        if len(clash):
+            raise UserError(
+                f"{path}, row {clash[0]}: its study belongs to another patient above; download the"
+                " table again."
+            )
+        return dict(zip(owners["study_id"], owners["subject_id"], strict=True))
 
     def _read_labels(self) -> dict[str, Labels]:
         """Labels by study.
@@ -367,25 +362,3 @@ def _studies_of(images: Collection[ImageRecord]) -> list[tuple[str, str, str]]:
     for image in images:
         studies.setdefault(image.study_id, (image.study_id, image.patient_id, image.split))
     return list(studies.values())
-
-
-def _numbers(*ids: str) -> bool:
-    return all(i.isascii() and i.isdigit() for i in ids)
-
-
-def _find(places: Collection[Path], pattern: str) -> Path | None:
-    """Return the table in the first of ``places`` that has one."""
-    for place in places:
-        found = _matches(place, pattern)
-        stems = {path.name.removesuffix(".gz") for path in found}
-        if len(stems) > 1:
-            raise UserError(
-                f"{place}: both {found[0].name} and {found[-1].name} are there; keep one release."
-            )
-        if found:
-            return found[0]
-    return None
-
-
-def _matches(root: Path, pattern: str) -> list[Path]:
-    return sorted(p for p in root.glob(pattern) if p.name.endswith((".csv", ".csv.gz")))

@@ -6,7 +6,6 @@ import ast
 import html
 import re
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 from medclip_debias.data.records import Step
@@ -76,43 +75,17 @@ def without_markup(text: str) -> str:
     return _TAG.sub("\n", text)
 
 
-class Reports:
-    """The reports of a table's column, read by `read_report`.
+def mended_said(path: Path, counts: Counter[str]) -> list[str]:
+    """Return sentences on the reports of a table that were mended, as `read_report` names it."""
+    kinds = (kind for kind in _SAID if counts[kind])
+    return [f"{path}: {counts[kind]} reports {_SAID[kind]}." for kind in kinds]
 
-    Attributes:
-        texts: one for each row.
-        counts: rows by what had to be mended.
-    """
 
-    def __init__(self, cells: Iterable[str]) -> None:
-        self.texts: list[str] = []
-        self.counts: Counter[str] = Counter()
-        for cell in cells:
-            text, mended = read_report(cell)
-            self.texts.append(text)
-            self.counts.update(mended)
-
-    def said(self, path: Path) -> list[str]:
-        """Return sentences on what was mended."""
-        return [
-            f"{path}: {self.counts[kind]} reports {words}."
-            for kind, words in _SAID.items()
-            if self.counts[kind]
-        ]
-
-    def steps(self) -> list[Step]:
-        """Return the same for the funnel."""
-        count = len(self.texts)
-        steps: list[Step] = []
-        if self.counts[BLANK]:
-            name = "report is no word for blank ('nan', 'None')"
-            steps.append((name, "reports", count - self.counts[BLANK], count))
-        steps += [
-            (name, "reports", self.counts[kind], None)
-            for kind, name in _STEPS.items()
-            if self.counts[kind]
-        ]
-        return steps
+def mended_steps(counts: Counter[str], total: int) -> list[Step]:
+    """Return the same for the funnel, of so many reports in all."""
+    blank = "report is no word for blank ('nan', 'None')"
+    steps: list[Step] = [(blank, "reports", total - counts[BLANK], total)] if counts[BLANK] else []
+    return steps + [(_STEPS[k], "reports", counts[k], None) for k in _STEPS if counts[k]]
 
 
 def _from_bytes(text: str) -> str | None:

@@ -110,7 +110,7 @@ def test_files_of_one_name_in_two_folders_stay_apart(manifest, tmp_path):
         (changed(2, "split", "held"), "row 4: its split is not one of train, validate, test"),
         (changed(1, "report", "Other."), "row 3: its study has another report in row 2"),
         (changed(1, "patient_id", "p9"), "row 3: its study belongs to another patient"),
-        (changed(1, "Edema", "0"), "row 2: the rows of its study disagree on 'edema'"),
+        (changed(1, "Edema", "0"), "row 3: its study has another value of 'edema' in row 2"),
         (changed(0, "Edema", "maybe"), "row 2, column 'edema': a label must be"),
     ],
 )
