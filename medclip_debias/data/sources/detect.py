@@ -17,16 +17,7 @@ _LOOKED_AT = 2_000  # files and folders; a hint is not worth a walk over a whole
 
 
 def detect(path: Path, kind: str = "auto", **options: Any) -> Source:
-    """Return the source that ``path`` holds, read and checked.
-
-    Args:
-        path: what a format of `medclip_debias.data.sources.registry.formats` takes.
-        kind: one of their kinds, or ``auto``.
-        **options: those of `Given`; ``phrases`` may be a folder that holds the file.
-
-    Raises:
-        UserError: nothing is there, or nothing that is known.
-    """
+    """Return the source that ``path`` holds, read and checked."""
     given = Given(**options)
     path, known = Path(path), formats()
     kinds = ("auto", *known)

@@ -43,11 +43,7 @@ class ArchiveFiles:
         return {"": names} if isinstance(names, list) else names
 
     def tables(self) -> dict[str, Path]:
-        """Return the tables or lists by split, all in one folder.
-
-        Raises:
-            UserError: there are two releases.
-        """
+        """Return the tables or lists by split, all in one folder."""
         for form in _FORMS:
             for folder in self.folders:
                 tables = {s: _first(self.root / folder, n) for s, n in self.names(form).items()}
@@ -93,11 +89,7 @@ class ArchiveFiles:
         return classes[: labels.get("fewer", {}).get(table.name)]
 
     def split_lists(self) -> dict[str, str] | None:
-        """Return the list that names each image; training and validation are one.
-
-        Raises:
-            UserError: one list is missing, or an image is in both.
-        """
+        """Return the list that names each image; training and validation are one."""
         split = self.entry.get("split", {})
         if "train" not in split:
             return None
@@ -126,11 +118,7 @@ class ArchiveFiles:
         return splits
 
     def annotated_sizes(self, images: Iterable[str]) -> Mapping[str, tuple[int, int]]:
-        """Return width and height of the images that were annotated, where it is known.
-
-        Raises:
-            UserError: a size is no number of pixels.
-        """
+        """Return width and height of the images that were annotated, where it is known."""
         sides = self.entry.get("boxes", {}).get("annotated")
         if sides:
             return dict.fromkeys(images, (sides[0], sides[1]))

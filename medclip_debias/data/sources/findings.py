@@ -67,10 +67,6 @@ def finding_sentence(name: str) -> str:
 def box_of(values: object, *, corners: bool = False) -> Box | None:
     """Return the box of four cells or JSON numbers, ``None`` where they are something else.
 
-    Args:
-        values: ``x, y, width, height``.
-        corners: they are ``x1, y1, x2, y2``.
-
     >>> box_of(["1", "2.5", "3", "4"]), box_of(["1", "", "3", "4"])
     ((1.0, 2.5, 3.0, 4.0), None)
     """
@@ -108,12 +104,7 @@ class Marks:
     def phrases(
         self, sizes: Mapping[str, tuple[int, int]], splits: Mapping[str, str]
     ) -> list[PhraseRecord]:
-        """Return the phrases in the order in which they came.
-
-        Args:
-            sizes: width and height of each image when it was annotated; a mask has its own.
-            splits: of the phrases, by image.
-        """
+        """Return the phrases in the order in which they came."""
         numbers: Counter[str] = Counter()
         phrases = []
         for (image, finding), boxes in self._boxes.items():
@@ -128,17 +119,7 @@ class Marks:
     def read_boxes(
         self, path: Path, table: pd.DataFrame, how: Mapping[str, Any], images: Collection[str]
     ) -> list[tuple[str, str, str, Box]]:
-        """Return image, finding, reader and box of each row of a table that has them.
-
-        Args:
-            path: of the table.
-            table: its rows.
-            how: the entry ``boxes`` of the catalog.
-            images: those that are listed; boxes of others are left aside.
-
-        Raises:
-            UserError: a side is no number, where the entry says ``broken: refused``.
-        """
+        """Return image, finding, reader and box of each row of a table that has them."""
         name, columns, total = path.name, how.get("corners") or how["sides"], len(table)
         cells = table[columns]
         reader, rows = how.get("reader"), zip(*(table[side] for side in columns), strict=True)
@@ -180,13 +161,6 @@ class Marks:
 
         Findings whose boxes are more or fewer are present without one; a finding with a broken
         outline has no mask.
-
-        Args:
-            image: id of the image.
-            findings: their names.
-            corners: ``x1, y1, x2, y2`` of each.
-            outlines: points of each, or anything else where there are none.
-            size: width and height of the image that was annotated.
         """
         self.present.setdefault(image, set()).update(findings)
         counts = Counter(listed=max(len(corners), len(findings)))
@@ -208,11 +182,7 @@ class Marks:
         return counts
 
     def read_mask_file(self, path: Path, images: Collection[str]) -> None:
-        """Read masks in COCO's form by image and finding; one without a pixel is no finding.
-
-        Raises:
-            UserError: the file has another form.
-        """
+        """Read masks in COCO's form by image and finding; one without a pixel is no finding."""
         content = read_json_value(path, "download it again")
         if not isinstance(content, dict) or not all(isinstance(v, dict) for v in content.values()):
             raise UserError(
@@ -248,14 +218,7 @@ class Marks:
         sizes: Mapping[str, tuple[int, int]],
         how: Mapping[str, Any],
     ) -> None:
-        """Read the cells of run lengths of each image, and join its masks.
-
-        Args:
-            path: of the table.
-            cells: by image.
-            sizes: width and height of each image.
-            how: the entry ``masks`` of the catalog.
-        """
+        """Read the cells of run lengths of each image, and join its masks."""
         finding, none = how["is"], how["none"]
         listed = readable = beside = 0
         for image, words in cells.items():
@@ -289,9 +252,6 @@ def relative_runs(cell: str) -> list[int]:
 
     Each start is counted from the end of the run before: COCO's uncompressed list but for the last
     run outside.
-
-    Raises:
-        ValueError: it is no list of pairs of whole numbers.
 
     >>> relative_runs("5 2 3 1")
     [5, 2, 3, 1]

@@ -37,11 +37,7 @@ class _ImageFiles:
         self.renamed: set[str] = set()
 
     def _only(self, name: str, files: Sequence[str]) -> str | None:
-        """The one file of a name's stem, ``None`` for none.
-
-        Raises:
-            UserError: there are several.
-        """
+        """The one file of a name's stem, ``None`` for none."""
         if len(files) > 1:
             first, second = (Path(file).name for file in files[:2])
             raise UserError(
@@ -66,9 +62,6 @@ class ImagePlaces(_ImageFiles):
         root: folder of the archive.
         names: as the table has them.
         folders: below ``root``, in which the images may lie.
-
-    Raises:
-        UserError: two files have the stem of a name that is not there itself.
     """
 
     def __init__(self, root: Path, names: Sequence[str], folders: Sequence[str] = ()) -> None:
@@ -140,15 +133,7 @@ class ImageTree(_ImageFiles):
                 self._by_stem.setdefault(file_stem(path.name), []).append(str(path))
 
     def path(self, name: str, folder: str = "") -> Path:
-        """Return the file of a name, the first by path; where it should be, when it is nowhere.
-
-        Args:
-            name: of the file, with its suffix.
-            folder: below the root, where it should be.
-
-        Raises:
-            UserError: it is not there, and two files have its stem.
-        """
+        """Return the file of a name, the first by path; where it should be, when it is nowhere."""
         if name in self.by_name:
             return self.by_name[name]
         file = self._only(name, self._by_stem.get(file_stem(name), []))

@@ -80,11 +80,7 @@ class ReportTable:
 
 
 def read_xml(path: Path) -> list[IndianaReport]:
-    """Read the reports of an archive or of a folder of XML files, in the order of their numbers.
-
-    Raises:
-        UserError: there are none, the archive is damaged, or a report is there twice.
-    """
+    """Read the reports of an archive or of a folder of XML files, in the order of their numbers."""
     reports: dict[str, IndianaReport] = {}
     for origin, content in _archive_members(path) if path.is_file() else _folder_members(path):
         report = _parse(origin, content)
@@ -191,11 +187,7 @@ def _parse(origin: str, content: bytes | str) -> IndianaReport:
 
 
 def read_reports(path: Path) -> ReportTable:
-    """Read ``indiana_reports.csv``.
-
-    Raises:
-        UserError: a column or a uid is missing, or two rows of a uid differ.
-    """
+    """Read ``indiana_reports.csv``."""
     required = ("uid", "findings", "impression")
     table = read_table(path, required=required)
     for name in ("MeSH", "indication", "comparison"):
@@ -250,9 +242,6 @@ def read_projections(path: Path) -> tuple[pd.DataFrame, int]:
     Returns:
         By stem of the file name: ``view`` (in upper case, ``""`` where it is blank) and ``report``
         (``""`` where neither column nor name tells it); and how many rows the table has.
-
-    Raises:
-        UserError: a column is missing, or a file has two rows that differ.
     """
     table = read_table(path, required=("filename", "projection"))
     table["uid"] = table.get("uid", "")
@@ -272,13 +261,7 @@ def read_projections(path: Path) -> tuple[pd.DataFrame, int]:
 def with_images(
     reports: list[IndianaReport], projections: pd.DataFrame | None, names: list[str]
 ) -> list[IndianaReport]:
-    """Give the reports of a table the images that the projections list, or else those there are.
-
-    Args:
-        reports: without images.
-        projections: which files belong to which report, if there is such a table.
-        names: stems of the image files that are there.
-    """
+    """Give the reports of a table the images that the projections list, or else those there are."""
     images: dict[str, set[str]] = {}
     listed = {n: report_of(n) for n in names} if projections is None else projections["report"]
     for name, report in listed.items():

@@ -49,11 +49,7 @@ class LabelColumns:
         return bool(set(found) - self.silent)
 
     def values(self, found: Collection[str]) -> Labels:
-        """Return 1 for what was found, 0 for the rest, ``None`` where nothing says it is absent.
-
-        Args:
-            found: labels of a study; none for a study without labels.
-        """
+        """Return 1 for what was found, 0 for the rest, ``None`` where nothing says it is absent."""
         absent = 0.0 if self.says_what_is_there(found) else None
         given = set(found)
         labels: Labels = {

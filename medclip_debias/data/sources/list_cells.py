@@ -24,10 +24,6 @@ def read_list(text: str, *, depth: int = MAX_DEPTH) -> list[Any] | None:
 
     A blank cell is an empty list; ``nan`` and ``None`` in a list are left out.
 
-    Args:
-        text: the cell.
-        depth: of lists in lists, 1 for a list of strings.
-
     >>> read_list("['nodule', ' nodule ', nan]")
     ['nodule', ' nodule ']
     >>> read_list("[['kyphosis', 'loc thoracic'], ['C0034069' 'C1']]")

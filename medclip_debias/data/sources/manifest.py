@@ -47,10 +47,6 @@ class ManifestSource(ArchiveSource):
     """A manifest in CSV (also gzipped) or Parquet; image paths are relative to its folder.
 
     With ``text_only`` the column ``image`` is not needed, and left aside.
-
-    Raises:
-        MissingFiles: images are not there.
-        UserError: a column is missing, or a row does not make sense.
     """
 
     kind: ClassVar[str] = "manifest"

@@ -73,9 +73,6 @@ class OpeniSource(ArchiveSource):
         path: a folder, the archive of the reports, or their table.
         given: its ``reports`` are the archive or folder of the XML files, or the table, when
             ``path`` holds images alone.
-
-    Raises:
-        UserError: there are no reports, an archive or table is damaged, or a report is there twice.
     """
 
     kind: ClassVar[str] = "openi"

@@ -47,9 +47,6 @@ class Progression:
         patients: of the pairs' images that the source lists.
         steps: what was left aside.
         said: sentences on what was found.
-
-    Raises:
-        UserError: a column is missing, a value is no progression, or no id is one of the images.
     """
 
     def __init__(self, path: Path, images: Sequence[ImageRecord]) -> None:

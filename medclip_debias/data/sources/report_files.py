@@ -26,9 +26,6 @@ class ReportFiles:
         root: the image folder; its own ``files`` tree and its zip are looked at.
         reports: another folder with a ``files`` tree (or that tree itself, or a folder with the
             zip), or a zip; it comes before ``root``.
-
-    Raises:
-        UserError: ``reports`` holds no reports, or a zip is damaged or has unsafe names.
     """
 
     def __init__(self, root: Path, reports: Path | None = None) -> None:

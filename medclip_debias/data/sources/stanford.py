@@ -38,13 +38,7 @@ def study_of(name: str) -> tuple[str, str]:
 
 
 def view_of(side: str, way: str, name: str) -> str:
-    """Return the view of an image: AP, PA, LATERAL, FRONTAL (AP or PA unknown) or ``""``.
-
-    Args:
-        side: ``Frontal`` or ``Lateral``; the image's name says it where this is blank.
-        way: ``AP``, ``PA``, or blank.
-        name: as ``view1_frontal.jpg``.
-    """
+    """Return the view of an image: AP, PA, LATERAL, FRONTAL (AP or PA unknown) or ``""``."""
     if is_blank(side):
         side = file_stem(name).rpartition("_")[2]
     if side.lower() == "lateral":

@@ -41,17 +41,7 @@ class Votes:
         self._boxes: dict[tuple[str, str], dict[str, list[Box]]] = {}
 
     def read(self, part: str, path: Path, table: pd.DataFrame, image: str) -> None:
-        """Read a table with a row for each image and reader, and a column for each finding.
-
-        Args:
-            part: of the archive; that of the consensus has no column of readers.
-            path: of the table.
-            table: its rows.
-            image: its column of images.
-
-        Raises:
-            UserError: the column of readers is missing.
-        """
+        """Read a table with a row for each image and reader, and a column for each finding."""
         reader = self._how["votes"]
         if reader not in table and part != self._how["consensus"]:
             raise UserError(f"{path}: column '{reader}' is missing; download the table again.")

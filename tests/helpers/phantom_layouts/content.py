@@ -60,32 +60,26 @@ class ContentView:
 
     @property
     def key(self) -> str:
-        """Unique in the phantom: 40 hexadecimal digits in five groups."""
         return self.view.dicom_id
 
     @property
     def position(self) -> str:
-        """The true view position: ``AP``, ``PA`` or ``LATERAL``."""
         return self.view.position
 
     @property
     def stated(self) -> str:
-        """The view position as it is written down; ``""`` for a share of the images."""
         return self.view.stated
 
     @property
     def frontal(self) -> bool:
-        """Whether the image is AP or PA, stated or not."""
         return self.position in FRONTAL
 
     @property
     def height(self) -> int:
-        """Rows of the image."""
         return self.view.size[0]
 
     @property
     def width(self) -> int:
-        """Columns of the image."""
         return self.view.size[1]
 
 
@@ -115,36 +109,27 @@ class ContentStudy:
 
     @property
     def split(self) -> str:
-        """``train``, ``validate`` or ``test``."""
         return self.study.split
 
     @property
     def report(self) -> str:
-        """The whole report, as MIMIC-CXR's text files have it."""
         return self.study.report.text
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """Names of the finding classes that the study shows."""
         return tuple(CLASS_NAMES[i] for i in self.study.findings)
 
     def section(self, name: str) -> str:
-        """Text of the section ``findings`` or ``impression``, ``""`` where there is none.
-
-        A report without headings counts as findings.
-        """
         names = (name, "last_paragraph") if name == "findings" else (name,)
         placed = (p for p in self.study.report.sentences if p.section in names)
         return " ".join(p.sentence.text for p in placed)
 
     @property
     def true_labels(self) -> dict[str, int]:
-        """Every CheXpert label as a person who sees the images would give it: 1 or 0."""
         return true_labels(self.study.findings)
 
     @property
     def report_labels(self) -> dict[str, int]:
-        """What a labeller reads from the report: 1, 0, -1 (hedged); without key: not mentioned."""
         sentences = self.study.report.sentences
         return report_labels(p.sentence.statement for p in sentences) if sentences else {}
 
@@ -162,7 +147,6 @@ class Content:
     studies: tuple[ContentStudy, ...]
 
     def views(self) -> Iterator[tuple[ContentStudy, ContentView]]:
-        """Yield every image with its study."""
         return ((study, view) for study in self.studies for view in study.views)
 
 

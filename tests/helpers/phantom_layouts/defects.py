@@ -75,16 +75,6 @@ class Defects:
     def choose(
         self, candidates: Sequence[T], owner: Callable[[T], object] = lambda item: item
     ) -> list[T]:
-        """Choose the places of one kind of defect.
-
-        Args:
-            candidates: where it could be.
-            owner: what a candidate belongs to (its study, say): an owner has one defect at most,
-                so that no defect hides another.
-
-        Raises:
-            UserError: every owner has a defect already.
-        """
         if not self.share:
             return []
         free = [item for item in candidates if owner(item) not in self._used]
@@ -103,11 +93,9 @@ class Defects:
         return chosen
 
     def add(self, kind: str, file: str, where: str, shown: Shown, what: str) -> None:
-        """Note a defect; the arguments are those of `Defect` and `Expected`."""
         self.found.append(Defect(kind, file, where, Expected(shown, what)))
 
     def write(self, root: Path) -> dict[str, int]:
-        """Write ``truth/defects.json`` of a tree, when defects were asked for; count them."""
         if not self.share:
             return {}
         text = json.dumps([asdict(defect) for defect in self.found], indent=1) + "\n"

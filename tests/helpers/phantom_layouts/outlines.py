@@ -56,7 +56,6 @@ def outlined(boxes: Iterable[Box], height: int, width: int) -> NDArray[np.bool_]
 
 
 def _touch(one: Box, other: Box) -> bool:
-    """Tell whether two boxes overlap, or touch at an edge or a corner."""
     return (
         one[0] <= other[0] + other[2]
         and other[0] <= one[0] + one[2]

@@ -34,23 +34,18 @@ class Brax(Layout):
     sections = ()
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
-        """``images/id_PATIENT/Study_UID/Series_UID/image-UID.png``."""
         return f"images/{self._path(study, view)}.png"
 
     def image_id(self, study: ContentStudy, view: ContentView) -> str:
-        """``image-UID``."""
         return self._path(study, view).rpartition("/")[2]
 
     def study_id(self, study: ContentStudy) -> str:
-        """Patient and number of the study, which is not unique over patients."""
         return f"{self.patient_id(study)}/{study.number:010d}"
 
     def patient_id(self, study: ContentStudy) -> str:
-        """A UUID whose hash gives the patient's split."""
         return id_in_split(lambda n: f"id_{_uuid('patient', study.patient, n)}", study.split)
 
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        """Write the one table."""
         views = list(content.views())
         rows = [self._row(at, study, view) for at, (study, view) in enumerate(views)]
         owners = {at: study.place for at, (study, _) in enumerate(views)}

@@ -40,30 +40,24 @@ class ChestXDet(Layout):
     square = True
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
-        """``train_data/train/36200.png``."""
         folder = "test" if study.split == "test" else "train"
         image = self.image_id(study, view)
         return f"{folder}_data/{folder}/{image}.png" if view.frontal else ""
 
     def image_id(self, study: ContentStudy, view: ContentView) -> str:
-        """A number; the hash of those that validate puts them there."""
         first = (study.place * 10 + view.number) * 1000
         return id_in_split(lambda n: str(first + n), study.split)
 
     def study_id(self, study: ContentStudy) -> str:
-        """The id of its first frontal image."""
         return self.image_id(study, next(view for view in study.views if view.frontal))
 
     def patient_id(self, study: ContentStudy) -> str:
-        """The id of its first frontal image."""
         return self.study_id(study)
 
     def owner_ids(self, study: ContentStudy, view: ContentView) -> tuple[str, str]:
-        """The image's own id, for both."""
         return self.image_id(study, view), self.image_id(study, view)
 
     def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
-        """Those of the findings that the archive has a class for."""
         return {
             self.image_id(study, view): [
                 box for own in named_boxes(view, NAMES).values() for box in own
@@ -74,7 +68,6 @@ class ChestXDet(Layout):
         }
 
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        """Write both lists."""
         lists: dict[str, list[dict[str, Any]]] = {name: [] for name in FILES.values()}
         found: list[tuple[str, int, dict[str, Any]]] = []
         for study, view in content.views():

@@ -53,29 +53,23 @@ class ChestXray14(Layout):
     square = True
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
-        """``images_001/images/00001000_000.png``."""
         folder = f"images_{study.place % 12 + 1:03d}/images"
         return f"{folder}/{self.image_id(study, view)}.png" if view.frontal else ""
 
     def image_id(self, study: ContentStudy, view: ContentView) -> str:
-        """``00001000_000``: patient and follow-up."""
         follow_up = (study.number - 1) * 10 + view.number - 1
         return f"{int(self.patient_id(study)):08d}_{follow_up:03d}"
 
     def study_id(self, study: ContentStudy) -> str:
-        """The id of its first frontal image."""
         return self.image_id(study, next(view for view in study.views if view.frontal))
 
     def owner_ids(self, study: ContentStudy, view: ContentView) -> tuple[str, str]:
-        """The image's own id, and the patient's."""
         return self.image_id(study, view), self.patient_id(study)
 
     def patient_id(self, study: ContentStudy) -> str:
-        """A number; the hash of those who validate puts them there."""
         return id_in_split(lambda n: str(study.patient * 1000 + n), study.split)
 
     def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
-        """Those of the test images."""
         return {
             self.image_id(study, view): [box for own in found.values() for box in own]
             for study, view, found in self._boxed(studies)
@@ -88,7 +82,6 @@ class ChestXray14(Layout):
         study: ContentStudy,
         view: ContentView,
     ) -> None:
-        """Write a grey PNG; a few, as in the archive, have colour and alpha."""
         if study.place % 5:
             write_png(path, pixels)
             return
@@ -97,7 +90,6 @@ class ChestXray14(Layout):
         Image.merge("RGBA", bands).save(path, format="PNG", compress_level=1)
 
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        """Write the tables of images and boxes, and the two lists."""
         views = [(s, v) for s, v in content.views() if v.frontal]
         rows = [self._row(study, view) for study, view in views]
         boxes = [
@@ -176,6 +168,5 @@ def _in_1024(value: float, view: ContentView) -> float:
 
 
 def _write(path: Path, header: str, rows: list[list[Any]]) -> None:
-    """Write a table whose header has commas inside its names."""
     lines = [header, *(",".join(map(str, row)) for row in rows)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -42,13 +42,11 @@ class CheXlocalize(CheXpert):
     source_kind = "chexlocalize"
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
-        """``CheXpert/val/patient00001/study1/view1_frontal.jpg``."""
         if study.split not in SPLITS:
             return ""
         return f"CheXpert/{SPLITS[study.split]}/{self.image_id(study, view)}.jpg"
 
     def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
-        """Those of the masks of frontal images."""
         return {
             self.image_id(study, view): [box for own in _boxes(view).values() for box in own]
             for study in studies
@@ -57,7 +55,6 @@ class CheXlocalize(CheXpert):
         }
 
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        """Write a table of labels and a file of masks for each of both sets."""
         self.missing_images(root, content, defects)
         self.truncated_images(root, content, defects)
         found: list[tuple[str, int, dict[str, Any], str]] = []
@@ -106,7 +103,6 @@ def _boxes(view: ContentView) -> dict[str, list[Box]]:
 
 
 def _masks(view: ContentView) -> dict[str, Any]:
-    """A mask for each finding, without a pixel where it is absent."""
     boxes = _boxes(view)
     return {
         task: json.loads(as_coco(encode(outlined(boxes.get(task, []), view.height, view.width))))

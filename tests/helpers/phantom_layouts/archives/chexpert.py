@@ -42,23 +42,18 @@ class CheXpert(Layout):
     sections = ()
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
-        """``train/patient00001/study1/view1_frontal.jpg``."""
         return f"{patient_path(study, view)}.jpg"
 
     def image_id(self, study: ContentStudy, view: ContentView) -> str:
-        """``patient00001/study1/view1_frontal``."""
         return patient_path(study, view).partition("/")[2]
 
     def study_id(self, study: ContentStudy) -> str:
-        """``patient00001/study1``."""
         return f"{self.patient_id(study)}/study{study.number}"
 
     def patient_id(self, study: ContentStudy) -> str:
-        """``patient00001``."""
         return f"patient{study.patient:05d}"
 
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        """Write ``train.csv``, ``valid.csv`` and ``test.csv``."""
         rows: dict[str, list[list[Any]]] = {name: [] for name in FOLDERS.values()}
         places: list[tuple[str, int]] = []
         owners: dict[tuple[str, int], int] = {}

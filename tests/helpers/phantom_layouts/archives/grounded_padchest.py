@@ -42,30 +42,24 @@ class PadChestGrounded(Layout):
     sections = ("findings", "impression")
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
-        """``PadChest_GR/<ImageID>``; the archive has frontal images alone."""
         return f"PadChest_GR/{self.image_id(study, view)}.png" if view.frontal else ""
 
     def image_id(self, study: ContentStudy, view: ContentView) -> str:
-        """As PadChest's."""
         return PadChest(self.settings).image_id(study, view)
 
     def study_id(self, study: ContentStudy) -> str:
-        """As PadChest's."""
         return PadChest(self.settings).study_id(study)
 
     def patient_id(self, study: ContentStudy) -> str:
-        """A long number."""
         return f"94{study.patient:010d}"
 
     def write_image(
         self, path: Path, pixels: Pixels, study: ContentStudy, view: ContentView
     ) -> None:
-        """Write 16 bits."""
         del study, view
         write_deep_png(path, pixels)
 
     def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
-        """Boxes of every positive sentence, those of several sentences several times."""
         return {
             self.image_id(study, view): [
                 box
@@ -78,7 +72,6 @@ class PadChestGrounded(Layout):
         }
 
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        """Write the JSON file of sentences and the master table."""
         held = [(study, view) for study, view in content.views() if view.frontal]
         entries = {self.image_id(*item): self._entry(*item) for item in held}
         rows = {self.image_id(*item): self._rows(*item) for item in held}
@@ -152,7 +145,6 @@ class PadChestGrounded(Layout):
         }
 
     def _rows(self, study: ContentStudy, view: ContentView) -> list[list[Any]]:
-        """A row for each label of each positive sentence, one for a study without."""
         told = [
             finding for finding in self._entry(study, view)["findings"] if finding["abnormal"]
         ] or [{"labels": ["Normal"], "sentence_en": "", "sentence_es": ""}]

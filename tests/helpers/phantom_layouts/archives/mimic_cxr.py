@@ -24,7 +24,6 @@ class MimicCxr(Layout):
     def generate(
         self, root: Path, settings: ArchiveSettings, progress: Progress | None, workers: int
     ) -> dict[str, int]:
-        """Write the tree; the bytes are those of the phantom before it had layouts."""
         counts = write_tree(root, settings, progress, workers)
         defects = Defects(settings.defects, settings.seed)
         content = Content(settings, tuple(plan_content(settings)) if self._plans() else ())
@@ -35,23 +34,18 @@ class MimicCxr(Layout):
         return counts | defects.write(root)
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
-        """``files/p10/p10000032/s50414267/<dicom_id>.dcm``."""
         return f"{study.study.folder}/{file_name(view.view, self.settings)}"
 
     def image_id(self, study: ContentStudy, view: ContentView) -> str:
-        """The ``dicom_id``."""
         return view.key
 
     def study_id(self, study: ContentStudy) -> str:
-        """The ``study_id``."""
         return str(study.study.study_id)
 
     def patient_id(self, study: ContentStudy) -> str:
-        """The ``subject_id``."""
         return str(study.study.subject_id)
 
     def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
-        """MS-CXR's: those of the frontal test images."""
         return {
             view.key: [box for boxes in view.boxes.values() for box in boxes]
             for study in studies
@@ -63,5 +57,4 @@ class MimicCxr(Layout):
         """Do nothing: `generate` writes them from its own stream of studies."""
 
     def _plans(self) -> bool:
-        """Whether the studies are planned once more, for what is written at the end."""
         return bool(self.settings.defects)

@@ -32,7 +32,6 @@ class MsCxrT(MimicCxr):
     title = "MS-CXR-T beside MIMIC-CXR"
 
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        """Write the table of progressions; MIMIC-CXR's own are there already."""
         pairs = list(_pairs(content))
         rows = [self._row(*pair) for pair in pairs]
         header = [*_IDS]
@@ -79,7 +78,6 @@ def progression(before: ContentStudy, now: ContentStudy, kind: str) -> str:
 
 
 def _severity(study: ContentStudy, kind: str) -> int:
-    """The sum over sides and zones; 0 where the finding is absent."""
     classes = (CLASSES[INDEX[name]] for name in study.findings)
     return sum(_SEVERITY[c.severity] for c in classes if c.type == kind)
 

@@ -57,31 +57,25 @@ class PadChest(Layout):
     sections = ("findings", "impression")
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
-        """``1/21684011136696401281920_00-007-001.png``."""
         return f"{study.place % 3}/{self.image_id(study, view)}.png"
 
     def image_id(self, study: ContentStudy, view: ContentView) -> str:
-        """A long number, and three short ones."""
         number = int(view.key.replace("-", "")[:15], 16)
         return f"216840111366964{number}_00-{study.place:03d}-{view.number:03d}"
 
     def study_id(self, study: ContentStudy) -> str:
-        """A long number."""
         return f"2168401113669640{study.study.study_id}"
 
     def patient_id(self, study: ContentStudy) -> str:
-        """A long number, whose hash is in the patient's split: PadChest has no split."""
         return id_in_split(lambda n: f"93{study.patient:06d}{n:04d}", study.split)
 
     def write_image(
         self, path: Path, pixels: Pixels, study: ContentStudy, view: ContentView
     ) -> None:
-        """Write 16 bits."""
         del study, view
         write_deep_png(path, pixels)
 
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        """Write the table."""
         held = list(content.views())
         rows = [self._row(number, *item) for number, item in enumerate(held)]
         owner = [study.place for study, _ in held]

@@ -35,23 +35,18 @@ class CheXpertPlus(Layout):
     sections = ("findings", "impression")
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
-        """``DICOM/train/patient00001/study1/view1_frontal.dcm``."""
         return f"DICOM/{patient_path(study, view)}.dcm"
 
     def image_id(self, study: ContentStudy, view: ContentView) -> str:
-        """``patient00001/study1/view1_frontal``."""
         return patient_path(study, view).partition("/")[2]
 
     def study_id(self, study: ContentStudy) -> str:
-        """``patient00001/study1``."""
         return f"{self.patient_id(study)}/study{study.number}"
 
     def patient_id(self, study: ContentStudy) -> str:
-        """``patient00001``."""
         return f"patient{study.patient:05d}"
 
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        """Write the table and the labels of the whole reports."""
         views = list(content.views())
         rows = [self._row(study, view) for study, view in views]
         lines = [json.dumps(self._label_line(study, view)) for study, view in views]
@@ -78,7 +73,6 @@ class CheXpertPlus(Layout):
         (root / LABELS).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def _dicom_defects(self, root: Path, content: Content, defects: Defects) -> None:
-        """Leave HighBit out of some files, and leftovers of a download beside others."""
         from pydicom import dcmread
 
         for study, view in defects.choose(self.readable(content), owner_study):

@@ -31,7 +31,6 @@ class ReXGradient(Layout):
     sections = ("findings", "impression")
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
-        """``deid_png/PATIENT/ACCESSION/studies/UID/series/UID/instances/UID.png``."""
         image = self.image_id(study, view)
         number = self.study_id(study)
         return (
@@ -40,19 +39,15 @@ class ReXGradient(Layout):
         )
 
     def image_id(self, study: ContentStudy, view: ContentView) -> str:
-        """A UID."""
         return f"{self.study_id(study)}.{view.number}.1"
 
     def study_id(self, study: ContentStudy) -> str:
-        """A UID."""
         return f"{_ROOT}.{study.study.study_id}"
 
     def patient_id(self, study: ContentStudy) -> str:
-        """``GRDN`` and twelve characters."""
         return _letters("patient", study.patient)
 
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        """Write the three JSON files."""
         entries = {study.place: self._entry(study) for study in content.studies}
         owners = [study.place for study in content.studies]
         by_place = {study.place: study for study in content.studies}

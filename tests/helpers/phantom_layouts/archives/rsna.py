@@ -29,38 +29,30 @@ class Rsna(Layout):
     sections = ()
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
-        """``stage_2_train_images/<patientId>.dcm``."""
         image = self.image_id(study, view)
         return f"stage_2_train_images/{image}.dcm" if view.frontal else ""
 
     def image_id(self, study: ContentStudy, view: ContentView) -> str:
-        """The ``patientId``; its hash gives the image the phantom's split."""
         return id_in_split(lambda n: str(uuid5(NAMESPACE_OID, f"{view.key} {n}")), study.split)
 
     def study_id(self, study: ContentStudy) -> str:
-        """The id of its first frontal image."""
         return self.image_id(study, next(view for view in study.views if view.frontal))
 
     def patient_id(self, study: ContentStudy) -> str:
-        """The id of its first frontal image."""
         return self.study_id(study)
 
     def owner_ids(self, study: ContentStudy, view: ContentView) -> tuple[str, str]:
-        """The image's own id, for both."""
         return self.image_id(study, view), self.image_id(study, view)
 
     def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
-        """Those of pneumonia."""
         return self.boxes_by_view(studies, _boxes)
 
     def write_image(
         self, path: Path, pixels: Pixels, study: ContentStudy, view: ContentView
     ) -> None:
-        """Write DICOM whose patient is the image."""
         write_grey_dicom(path, pixels, study, view, PatientID=self.image_id(study, view))
 
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        """Write the tables of boxes and classes."""
         rows: list[list[Any]] = []
         classes: list[list[str]] = []
         owners: dict[str, int] = {}

@@ -29,39 +29,31 @@ class Siim(Layout):
     sections = ()
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
-        """``dicom-images-train/<study>/<series>/<image>.dcm``."""
         place = f"{_ROOT}.{study.place}"
         image = self.image_id(study, view)
         return f"{FOLDER}/{place}/{place}.{view.number}/{image}.dcm" if view.frontal else ""
 
     def image_id(self, study: ContentStudy, view: ContentView) -> str:
-        """A number that no other image has."""
         return f"{_ROOT}.{study.place}.{view.number}.1"
 
     def study_id(self, study: ContentStudy) -> str:
-        """The id of its first frontal image."""
         return self.image_id(study, next(view for view in study.views if view.frontal))
 
     def owner_ids(self, study: ContentStudy, view: ContentView) -> tuple[str, str]:
-        """The image's own id, and the patient's."""
         return self.image_id(study, view), self.patient_id(study)
 
     def patient_id(self, study: ContentStudy) -> str:
-        """What the header says; its hash gives the patient the phantom's split."""
         return id_in_split(lambda n: f"{study.patient:06d}-{n:03d}", study.split)
 
     def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
-        """Those of the masks."""
         return self.boxes_by_view(studies, _boxes)
 
     def write_image(
         self, path: Path, pixels: Pixels, study: ContentStudy, view: ContentView
     ) -> None:
-        """Write DICOM."""
         write_grey_dicom(path, pixels, study, view, PatientID=self.patient_id(study))
 
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        """Write the table of masks: a row a box's outline, or ``-1``."""
         rows: list[list[str]] = []
         owners: dict[str, int] = {}
         for study, view in content.views():
@@ -101,6 +93,5 @@ def _boxes(view: ContentView) -> list[Box]:
 
 
 def _cell(box: Box, view: ContentView) -> str:
-    """Run lengths without the last one outside, as the challenge writes them."""
     runs = runs_of(encode(outlined([box], view.height, view.width)))
     return " ".join(map(str, runs[: len(runs) // 2 * 2]))

@@ -56,32 +56,26 @@ class VindrCxr(Layout):
     sections = ()
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
-        """``train/<image_id>.dicom``; the archive has frontal images alone."""
         return f"{_part(study)}/{self.image_id(study, view)}.dicom" if view.frontal else ""
 
     def image_id(self, study: ContentStudy, view: ContentView) -> str:
-        """32 hexadecimal digits; of the part train, a tenth is validation by their hash."""
         return id_in_split(
             lambda n: hashlib.md5(f"{view.key}/{n}".encode(), usedforsecurity=False).hexdigest(),
             study.split,
         )
 
     def study_id(self, study: ContentStudy) -> str:
-        """The first frontal image's id: the archive knows images alone."""
         first = next((view for view in study.views if view.frontal), study.views[0])
         return self.image_id(study, first)
 
     def patient_id(self, study: ContentStudy) -> str:
-        """As `study_id`."""
         return self.study_id(study)
 
     def owner_ids(self, study: ContentStudy, view: ContentView) -> tuple[str, str]:
-        """An image is its own study and its own patient."""
         name = self.image_id(study, view)
         return name, name
 
     def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
-        """Every reader's boxes of the findings that most readers see: all but the strange one."""
         return {
             self.image_id(study, view): [
                 box
@@ -96,7 +90,6 @@ class VindrCxr(Layout):
         }
 
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        """Write the two tables of each part."""
         held = [(study, view) for study, view in content.views() if view.frontal]
         labels: dict[str, list[list[str]]] = {"train": [], "test": []}
         boxes: dict[str, list[list[str]]] = {"train": [], "test": []}
@@ -158,7 +151,6 @@ def _repeat(name: str) -> str:
 
 
 def _readings(study: ContentStudy, view: ContentView) -> list[tuple[str, dict[str, list[Any]]]]:
-    """What each reader marks on an image: reader, then boxes by finding."""
     true: dict[str, list[Box]] = {}
     for name, own in view.boxes.items():
         finding = OF_TYPE.get(CLASSES[INDEX[name]].type)
@@ -176,7 +168,6 @@ def _readings(study: ContentStudy, view: ContentView) -> list[tuple[str, dict[st
 
 
 def _cells(found: dict[str, list[Any]]) -> list[str]:
-    """A reader's row of the label table."""
     marked = set(found) | ({"Pneumonia"} if "Consolidation" in found else set())
     return [str(int(name in (marked or {"No finding"}))) for name in FINDINGS]
 
@@ -203,5 +194,4 @@ def _write(folder: Path, part: str, labels: list[list[str]], boxes: list[list[st
 
 
 def _drop(row: list[str]) -> list[str]:
-    """A row without its reader, whom the test part does not name."""
     return [row[0], *row[2:]]
