@@ -139,6 +139,52 @@ def draw_grounding(run: Path, figure: Any) -> None:
             panel.set_axis_off()
 
 
+def draw_data_flow(axes: Any) -> None:
+    """How a batch becomes a loss: encoders, similarity, and what corrects for false negatives."""
+    boxes = {
+        "radiograph": (0, 4, "radiographs"),
+        "sentence": (0, 2.6, "sentences"),
+        "reports": (0, 0.2, "reports or labels"),
+        "image_encoder": (1, 4, "image encoder\n(ResNet)"),
+        "text_encoder": (1, 2.6, "text encoder\n(CXR-BERT)"),
+        "language_model": (1, 1.3, "masked\nlanguage model"),
+        "evidence": (2.2, 0.2, "evidence on pairs:\nlabels, claims, text"),
+        "similarity": (2.2, 3.3, "similarity h of regions\nand sentence: LSE + NL"),
+        "eta": (2.2, 1.3, "share of false\nnegatives, eta"),
+        "loss": (3.3, 1.6, "objective\n(loss.kind)"),
+        "use": (3.3, 4, "heatmaps, zero-shot\nclasses, retrieval"),
+    }
+    arrows = [
+        ("radiograph", "image_encoder", ""),
+        ("sentence", "text_encoder", ""),
+        ("sentence", "language_model", ""),
+        ("image_encoder", "similarity", "unit vectors\nof regions"),
+        ("text_encoder", "similarity", "unit vector\nof a sentence"),
+        ("language_model", "eta", ""),
+        ("reports", "evidence", ""),
+        ("similarity", "loss", "logits s = g2 h"),
+        ("eta", "loss", "debiased"),
+        ("evidence", "loss", "remove, weigh,\nor positives"),
+        ("similarity", "use", ""),
+    ]
+    drawn = {}
+    for name, (column, row, words) in boxes.items():
+        corrects = name in ("language_model", "eta", "evidence", "reports")
+        style = {"boxstyle": "round,pad=0.45", "facecolor": "white", "linewidth": 1.5}
+        style["edgecolor"] = NEGATIVE if corrects else POSITIVE
+        drawn[name] = axes.text(column, row, words, ha="center", va="center", bbox=style)
+    axes.set(xlim=(-0.3, 3.7), ylim=(-0.4, 4.6))
+    axes.set_axis_off()
+    axes.figure.draw_without_rendering()
+    for start, end, words in arrows:
+        ends = {"patchA": drawn[start].get_bbox_patch(), "patchB": drawn[end].get_bbox_patch()}
+        xy, source = (boxes[name][:2] for name in (end, start))
+        style = {"arrowstyle": "-|>", "color": MUTED, "shrinkA": 2, "shrinkB": 2} | ends
+        axes.annotate("", xy=xy, xytext=source, arrowprops=style)
+        middle = [0.42 * a + 0.58 * b for a, b in zip(xy, source, strict=True)]
+        axes.text(*middle, words, fontsize=8, ha="center", va="center", backgroundcolor="white")
+
+
 @contextmanager
 def browser_page(width: int, height: int) -> Iterator[Any]:
     """A page of the system's Chromium, as the tests of the viewer open one."""
@@ -195,7 +241,8 @@ def main() -> None:
     """Write the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="folder of a finished demo")
-    names = ("example", "grounding", "false_negatives", "differences", "report", "viewer")
+    names = ("example", "grounding", "false_negatives", "differences", "data_flow")
+    names += ("report", "viewer")
     parser.add_argument("--only", choices=names, action="append", help="one of the pictures")
     arguments = parser.parse_args()
     run, wanted = arguments.run, arguments.only or names
@@ -218,9 +265,11 @@ def main() -> None:
     for name, draw, height in (
         ("false_negatives", lambda axes: draw_false_negatives(run, axes), 3.2),
         ("differences", draw_differences, 2.9),
+        ("data_flow", draw_data_flow, 4.2),
     ):
         if name in wanted:
-            figure, axes = plt.subplots(figsize=(7.5, height), layout="constrained")
+            width = 10 if name == "data_flow" else 7.5
+            figure, axes = plt.subplots(figsize=(width, height), layout="constrained")
             draw(axes)
             figure.savefig(IMAGES / f"{name}.png", dpi=90)
     for name, photograph in (("report", photograph_report), ("viewer", photograph_viewer)):
