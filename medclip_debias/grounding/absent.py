@@ -54,11 +54,7 @@ class AbsentScores:
 
 
 class AbsentFindings:
-    """The sentences of a model's prompts, encoded once, to find the reference of any image.
-
-    Args:
-        model: its prompt sets are used, and the packaged one where it has none.
-    """
+    """The sentences of a model's prompts, encoded once, to find the reference of any image."""
 
     def __init__(self, model: ImageTextModel) -> None:
         sets = sets_of(model.prompts)

@@ -143,10 +143,6 @@ def ground_files(
         sentences on reference boxes that could not be used, and ``warning``: a sentence where the
         model was trained on synthetic images and these are not a phantom's, else None; ``maps``:
         ``maps_warning``.
-
-    Raises:
-        UserError: no sentence, an empty one, a model without regions, no image that can be read,
-            or a file of boxes that does not fit.
     """
     options = options or GroundOptions()
     sentences = checked_sentences(texts)

@@ -30,13 +30,6 @@ def find_images(places: Sequence[Path], say: Say | None = None) -> list[Path]:
     exports of a PACS have names without suffix, and reports, presentation states and images of
     other modalities beside the radiographs (`why_no_radiograph`). A DICOMDIR stands for the images
     that it lists, a ``.txt`` file for the paths in it, one a line, relative to its folder.
-
-    Args:
-        places: files, folders, lists.
-        say: called with a sentence on the files of each folder that are skipped.
-
-    Raises:
-        UserError: nothing was given, or a folder or list holds no image.
     """
     files: list[Path] = []
     for place in map(Path, places):

@@ -22,15 +22,7 @@ def differences(preprocessing: Preprocessing, data: PreparedSet) -> list[str]:
 
 
 def check_preparation(preprocessing: Preprocessing, data: PreparedSet) -> None:
-    """Refuse a set that was prepared otherwise than the model's images were.
-
-    Args:
-        preprocessing: the model's.
-        data: the set that it is to see.
-
-    Raises:
-        UserError: names every setting that differs, and the command that mends it.
-    """
+    """Refuse a set that was prepared otherwise than the model's images were."""
     differ = differences(preprocessing, data)
     if not differ:
         return

@@ -43,10 +43,6 @@ class ReferenceBoxes:
 
         A name in the file that has no folders fits an image of that name in any folder; one that
         has folders fits an image that lies in them.
-
-        Raises:
-            UserError: it is no COCO (or MS-CXR) file, has no box for any of the images, or has a
-                name that fits several of them.
         """
         path = Path(path)
         records = [ImageRecord(_key(image), "", "", image, "", "", str(image)) for image in images]
@@ -73,12 +69,6 @@ class ReferenceBoxes:
 
         Those of the phrase that equals the sentence (letter case, spaces and a final full stop
         aside); where there is no such phrase, all boxes of the image.
-
-        Args:
-            image: the image's file.
-            text: the sentence.
-            shape: the image's rows and columns; boxes annotated at another size are scaled, and
-                left aside where the ratio of the sides is another one.
         """
         pairs = self._pairs(image, shape)
         same = [pair for pair in pairs if _plain(pair[0].text) == _plain(text)]
@@ -89,10 +79,6 @@ class ReferenceBoxes:
         self, image: Path, shape: tuple[int, int]
     ) -> tuple[list[tuple[str, list[list[float]]]], int]:
         """Every phrase of an image that has boxes, with these, in the image's own pixels.
-
-        Args:
-            image: the image's file.
-            shape: as for `of`.
 
         Returns:
             The phrases, and how many boxes of the image were left aside.

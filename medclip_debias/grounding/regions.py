@@ -56,9 +56,6 @@ def threshold_regions(
         min_area: pixels that a region must have to be kept.
         connectivity: 8 joins pixels that touch at a corner; 4 wants a common side.
 
-    Raises:
-        UserError: the threshold is no number, or the connectivity is neither 4 nor 8.
-
     >>> (one,) = threshold_regions(np.array([[0.0, 0.9, 0.8], [np.nan, 0.0, 0.0]]), 0.5)
     >>> one.box, one.area
     ((1.0, 0.0, 2.0, 1.0), 2)

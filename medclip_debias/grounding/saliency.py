@@ -48,9 +48,6 @@ def with_maps(model: ImageTextModel, method: str) -> ImageTextModel:
     Args:
         model: in evaluation mode.
         method: ``similarity``, ``gradcam`` or ``occlusion``.
-
-    Raises:
-        UserError: there is no such method, or the model does not allow it.
     """
     known = checked_method(method)
     if known == "similarity":
@@ -59,11 +56,7 @@ def with_maps(model: ImageTextModel, method: str) -> ImageTextModel:
 
 
 def checked_method(method: str) -> MapMethod:
-    """The method of that name.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The method of that name."""
     names = get_args(MapMethod)
     if method not in names:
         raise UserError(
@@ -106,9 +99,6 @@ class MapModel:
     Args:
         model: in evaluation mode.
         method: ``gradcam`` or ``occlusion``.
-
-    Raises:
-        UserError: Grad-CAM of a model whose last layer does not lie on its grid of regions.
     """
 
     def __init__(self, model: ImageTextModel, method: MapMethod) -> None:
@@ -233,11 +223,7 @@ class _Scorer(nn.Module):
 
 
 def _layer(model: ImageTextModel) -> tuple[nn.Module, _Layout]:
-    """The layer that Grad-CAM is taken at, and how its output is laid out.
-
-    Raises:
-        UserError: no layer lies on the grid of regions.
-    """
+    """The layer that Grad-CAM is taken at, and how its output is laid out."""
     layers = list(getattr(getattr(model, "image_encoder", None), "layers", ()))
     outputs: list[Tensor] = []
 

@@ -29,11 +29,7 @@ class SentenceReader(Protocol):
 
 
 def checked_sentences(texts: str | Sequence[str]) -> list[str]:
-    """The sentences without surrounding white space; none may be empty. A string is one.
-
-    Raises:
-        UserError: there is none, or one holds no printable character or is not Unicode text.
-    """
+    """The sentences without surrounding white space; none may be empty. A string is one."""
     sentences = [text.strip() for text in sentence_list(texts)]
     if not sentences:
         raise UserError("No sentence was given; pass at least one with --text.")
@@ -48,11 +44,7 @@ def checked_sentences(texts: str | Sequence[str]) -> list[str]:
 
 
 def read_sentences(path: Path) -> list[str]:
-    """Sentences of a UTF-8 text file, one a line; blank lines are left out.
-
-    Raises:
-        UserError: there is no such file, it is no UTF-8 text, or it holds no sentence.
-    """
+    """Sentences of a UTF-8 text file, one a line; blank lines are left out."""
     remedy = "give a text file of sentences in UTF-8"
     content = read_text(Path(path), remedy, limit=_LARGEST, encoding="utf-8-sig")
     sentences = [line.strip() for line in content.splitlines() if line.strip()]
@@ -66,10 +58,6 @@ def cut_sentences(model: SentenceReader, sentences: Sequence[str]) -> dict[int, 
 
     They are not refused: the encoder reads their first tokens, as it did in training. Whoever
     shows a result should say so.
-
-    Args:
-        model: whose encoder reads them.
-        sentences: as they will be encoded.
 
     Returns:
         Place of each such sentence, and its number of tokens.

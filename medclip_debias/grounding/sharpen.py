@@ -110,11 +110,7 @@ class Sharpener:
 
 
 def checked_sharpen(kind: str) -> Sharpen:
-    """The way of that name.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The way of that name."""
     for known in get_args(Sharpen):
         if kind == known:
             return cast(Sharpen, known)

@@ -67,12 +67,7 @@ class Verdict:
 
 
 class Evidence:
-    """The evidence of some kinds for sentences on images.
-
-    Args:
-        model: that scores.
-        kinds: those that are needed.
-    """
+    """The evidence of some kinds for sentences on images."""
 
     def __init__(self, model: ImageTextModel, kinds: Sequence[EvidenceKind]) -> None:
         self._model, self._kinds = model, tuple(kinds)
@@ -170,11 +165,7 @@ def save_rule(folder: Path, rule: SuppressionRule) -> None:
 
 
 def read_rule(folder: Path, model: ImageTextModel) -> SuppressionRule:
-    """The rule that a model's folder keeps.
-
-    Raises:
-        UserError: there is none, it is damaged, or of other weights.
-    """
+    """The rule that a model's folder keeps."""
     path = Path(folder) / FILE
     remedy = f"run `medclip-debias evaluate suppression {folder} PREPARED`"
     if not path.is_file():

@@ -80,11 +80,7 @@ def _in_words(table: PrintedTable) -> PrintedTable:
 
 
 def comparison_part(run: Path) -> dict[str, Any] | None:
-    """What `demo` leaves beside a run, ``RUN/beside/comparison.json``: other objectives, same seed.
-
-    Raises:
-        UserError: the file is no comparison.
-    """
+    """The comparison that `demo` leaves beside a run: other objectives of the same seed."""
     path = run / "beside" / "comparison.json"
     check_own(path.parent)
     check_own(path)

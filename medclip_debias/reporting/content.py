@@ -64,11 +64,7 @@ def at(content: Any, *keys: str) -> Any:
 
 
 def few_patients(counts: Iterable[Any]) -> str:
-    """A sentence on intervals from fewer than `FEW_PATIENTS` patients; empty where none are.
-
-    Args:
-        counts: patients behind the metrics; what is no number is passed over.
-    """
+    """A sentence on intervals from fewer than `FEW_PATIENTS` patients; empty where none are."""
     few = sorted({n for n in counts if isinstance(n, int) and n < FEW_PATIENTS})
     if not few:
         return ""

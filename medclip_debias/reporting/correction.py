@@ -65,9 +65,6 @@ def correction_part(
         folder: of the run.
         settings: content of its ``settings.yaml``; empty for an evaluation alone.
         named: the set that it learned from, as the user names it.
-
-    Raises:
-        UserError: ``named`` is not that set.
     """
     run, missing = learned(folder, settings, named)
     part = Correction(missing)
@@ -85,11 +82,7 @@ def correction_part(
 def learned(
     folder: Path, settings: Mapping[str, Any], named: Path | None
 ) -> tuple[RunData | None, str]:
-    """What a run learned from and by which objective, or why that is not known.
-
-    Raises:
-        UserError: ``named`` is not the set that the run learned from.
-    """
+    """What a run learned from and by which objective, or why that is not known."""
     command = f"'medclip-debias report {folder} --prepared DIR'"
     if not settings:
         return None, (
@@ -182,9 +175,6 @@ def eta_of_sentences(run: RunData) -> pd.DataFrame | None:
     Returns:
         ``text``; ``eta`` as the loss takes it; ``log_prob`` in nats, where eta comes from a
         language model; ``studies``: how many training studies say it.
-
-    Raises:
-        UserError: the set lacks what eta is computed from.
     """
     settings = run.core.eta
     if settings is None or isinstance(settings, ConstantEta):

@@ -60,11 +60,7 @@ class Sample:
 
 
 def sample(run: RunData, seed: int = 0) -> Sample:
-    """Draw `SAMPLE` studies, or all, and one sentence of each.
-
-    Raises:
-        UserError: the set lacks something that the objective reads.
-    """
+    """Draw `SAMPLE` studies, or all, and one sentence of each."""
     every, rng = run.studies, np.random.default_rng(seed)
     count = min(SAMPLE, len(every))
     places = np.sort(rng.choice(len(every), count, replace=False))
@@ -97,11 +93,7 @@ def sample(run: RunData, seed: int = 0) -> Sample:
 
 
 def pair_classes(run: RunData) -> tuple[list[PairClasses], list[str]]:
-    """What the parts of the objective make of pairs, and sentences on parts that cannot be shown.
-
-    Raises:
-        UserError: the set lacks something that the objective reads.
-    """
+    """What the parts of the objective make of pairs, and sentences on parts not shown."""
     parts = [one for one in run.objective.modules() if isinstance(one, MultiPositive | Policy)]
     late = [one for one in parts if isinstance(one, LateStart)]
     notes = [

@@ -28,11 +28,7 @@ _MOST_VIEWS = 24
 
 
 def write_prepared_page(prepared: PreparedSet | Path) -> Path:
-    """Write `NAME` into a prepared set; its path.
-
-    Raises:
-        UserError: the set is damaged.
-    """
+    """Write `NAME` into a prepared set; its path."""
     if not isinstance(prepared, PreparedSet):
         prepared = PreparedSet.open(prepared)
     meta, counts = prepared.meta, prepared.meta["counts"]

@@ -33,15 +33,6 @@ def write_report(run: Path, prepared_set: Path | None = None) -> Path:
 
     Whatever the run has is shown; for what it lacks, the page says what to run. Of a prepared set
     the page is that of `medclip_debias.reporting.prepared_page`.
-
-    Args:
-        run: its folder.
-        prepared_set: the set that it learned from, to quote sentences of; not needed for a
-            synthetic one (`medclip_debias.reporting.correction`).
-
-    Raises:
-        UserError: the folder is no run, one of its files is damaged, or ``prepared_set`` is not
-            the run's.
     """
     run = Path(run)
     if (run / "meta.json").is_file() and (run / "images.bin").is_file():

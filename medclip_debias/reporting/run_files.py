@@ -66,11 +66,7 @@ Index = TypeVar("Index", _Heatmaps, _Examples)
 
 
 def read_run(run: Path) -> dict[str, Any]:
-    """Read what is there of a run's settings, tables, results, heatmaps and examples.
-
-    Raises:
-        UserError: the folder is missing or no run, or one of its files is damaged.
-    """
+    """Read what is there of a run's settings, tables, results, heatmaps and examples."""
     if not run.is_dir():
         raise UserError(f"{run}: there is no such folder; give the folder that 'train' wrote.")
     settings, results = run / "settings.yaml", run / "results.json"
@@ -102,9 +98,6 @@ def read_metrics(path: Path) -> dict[str, list[float | None]]:
     """Read ``metrics.csv`` as columns; empty and undefined values are None, no file is empty.
 
     A last row that was cut off is skipped, with a warning.
-
-    Raises:
-        UserError: it is no table of numbers.
     """
     if not path.is_file():
         return {}
@@ -132,11 +125,7 @@ def _warn(sentence: str) -> None:
 
 
 def check_own(path: Path) -> None:
-    """Refuse a link: a report of somebody else's run must not show files of one's own.
-
-    Raises:
-        UserError: ``path`` is a symbolic link.
-    """
+    """Refuse a link: a report of somebody else's run must not show files of one's own."""
     if path.is_symlink():
         raise UserError(
             f"{path}: is a link to another file, which a run folder does not have; put the file"

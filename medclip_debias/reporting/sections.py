@@ -52,9 +52,6 @@ def result_sections(run: Path, results: Results) -> list[Section]:
     Args:
         run: the run's folder, for files beside ``results.json``.
         results: content of its ``results.json``.
-
-    Raises:
-        UserError: the results or a file beside them are damaged, or a file is a link.
     """
     with explained(
         f"{run / 'results.json'}: its details are damaged; run 'evaluate' again",
@@ -252,9 +249,6 @@ def supervised_table(run: Path, results: Results) -> PrintedTable:
     ``supervised.json`` one that was trained on the labels from scratch. Those of another set or
     split than the results are left out: their AUCs are of other images. The last row is the mean
     over the classes that all of the shown columns have; there is none without either file.
-
-    Raises:
-        UserError: a file is damaged, or is a link.
     """
     classes = results.details("zero_shot").get("classes") or {}
     zero = {name: [results.value("zero_shot", side, name) for side in _SIDES] for name in classes}

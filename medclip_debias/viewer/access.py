@@ -109,15 +109,7 @@ def new_token() -> str:
 
 
 def read_token(file: Path | None) -> str | None:
-    """The token of a file, else that of the environment, else None.
-
-    Args:
-        file: holds the token alone, perhaps with an end of line.
-
-    Raises:
-        UserError: it cannot be read, or the token is short or has characters that an address
-            would have to escape.
-    """
+    """The token of a file, else that of the environment, else None."""
     if file is not None:
         try:
             token, source = Path(file).read_text(encoding="utf-8").strip(), str(file)

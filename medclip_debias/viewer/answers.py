@@ -73,12 +73,6 @@ class ViewedImage:
 class Answers:
     """One model or two, perhaps with an index and a folder of images.
 
-    Args:
-        models: what is asked; the first one searches the index.
-        index: a search index built with the first model.
-        images: image files that may be chosen, by the name shown.
-        references: true boxes of these images.
-
     Attributes:
         names: of the images, in their order.
     """
@@ -124,9 +118,6 @@ class Answers:
             calibrations: files of ``calibrate``, each of one of the models.
             methods: how each model's maps are computed at first, the last for all that follow; by
                 default by similarity.
-
-        Raises:
-            UserError: any of them is missing, damaged or does not fit the others.
         """
         if boxes is not None and images is None:
             raise UserError("--boxes holds boxes of the images of a folder; give --images, too.")
@@ -164,11 +155,7 @@ class Answers:
     # ------------------------------------------------------------------------------ images
 
     def read(self, path: Path) -> ViewedImage:
-        """Read an image file and encode it; the sentence of an error names the file alone.
-
-        Raises:
-            UserError: it is no radiograph that can be used.
-        """
+        """Read an image file and encode it; the sentence of an error names the file alone."""
         try:
             windows = [one.model.preprocessing.prepare.window for one in self.models]
             seen = read_radiograph(path, windows[0])
@@ -197,21 +184,13 @@ class Answers:
         return ViewedImage(path.name, seen.shape, tuple(encoded), source, phrases, pixels, aside)
 
     def choose(self, name: str) -> ViewedImage:
-        """Read one of `images`.
-
-        Raises:
-            UserError: there is none of this name, or it cannot be used.
-        """
+        """Read one of `images`."""
         if name not in self.images:
             raise UserError("there is no such image in the folder; choose one of the list.")
         return self.read(self.images[name])
 
     def thumbnail(self, number: int) -> bytes:
-        """A small JPEG of one of `names`, as the first model sees its grey levels.
-
-        Raises:
-            UserError: there is no such image, or it cannot be used; the file alone is named.
-        """
+        """A small JPEG of one of `names`, as the first model sees its grey levels."""
         from PIL import Image
 
         if not 0 <= number < len(self.names):
@@ -231,11 +210,7 @@ class Answers:
         return self._thumbnails[number]
 
     def hit(self, row: int) -> ViewedImage:
-        """Open an image of the index as it was prepared, with the boxes that the set has of it.
-
-        Raises:
-            UserError: there is no such image, or the prepared set is not there any more.
-        """
+        """Open an image of the index as it was prepared, with the boxes that the set has of it."""
         data, square = self._indexed, self.prepared_image(row)
         if data is None or square is None:
             raise UserError("the prepared set of this index is not there any more.")
@@ -280,11 +255,7 @@ class Answers:
     # ----------------------------------------------------------------------------- answers
 
     def opened(self, image: ViewedImage, methods: Methods = ()) -> list[dict[str, Any]]:
-        """What each model says of a radiograph before it is asked.
-
-        Raises:
-            UserError: a model does not allow its method.
-        """
+        """What each model says of a radiograph before it is asked."""
         return [
             model.opened(encoded, image.shape, method)
             for model, encoded, method in self._by_model(image, methods)
@@ -293,11 +264,7 @@ class Answers:
     def look(
         self, image: ViewedImage, sentence: str, methods: Methods = ()
     ) -> list[dict[str, Any]]:
-        """Where each model sees a sentence.
-
-        Raises:
-            UserError: it is empty or too long, or a model does not allow its method.
-        """
+        """Where each model sees a sentence."""
         text = checked_sentence(sentence)
         return [
             model.look(encoded, image.shape, text, method)
@@ -313,22 +280,14 @@ class Answers:
         return list(zip(self.models, image.encoded, chosen, strict=True))
 
     def find_sentence(self, text: str, k: int) -> list[Hit]:
-        """The ``k`` images of the index that a sentence describes best.
-
-        Raises:
-            UserError: there is no index, or the sentence cannot be used.
-        """
+        """The ``k`` images of the index that a sentence describes best."""
         index = self._with_index()
         with torch.inference_mode():
             vector = self.model.encode_sentences([checked_sentence(text)])[0]
         return index.by_sentence(vector, self.model.score, k)
 
     def find_similar(self, image: ViewedImage, k: int) -> list[Hit]:
-        """The ``k`` images of the index most like the given one.
-
-        Raises:
-            UserError: there is no index.
-        """
+        """The ``k`` images of the index most like the given one."""
         return self._with_index().by_image(image.encoded[0].features, k)
 
     def _with_index(self) -> SearchIndex:
@@ -354,9 +313,6 @@ class Answers:
             threshold: score from which boxes are cut out of the maps; None for no boxes.
             kind: of file. ``json`` also holds the findings, with their probabilities.
             method: of the maps; as the model was started by default.
-
-        Raises:
-            UserError: nothing can be written, for a reason that it says.
         """
         texts = [checked_sentence(text) for text in sentences]
         if not 0 < len(texts) <= MOST_SENTENCES:
@@ -390,11 +346,7 @@ class Answers:
 
 
 def checked_sentence(text: str) -> str:
-    """A sentence without the white space around it and with single spaces inside.
-
-    Raises:
-        UserError: it is empty, or has more than `MOST_CHARACTERS`.
-    """
+    """A sentence without the white space around it and with single spaces inside."""
     sentence = " ".join(text.split())
     if not any(one.isprintable() and one != " " for one in sentence):
         raise UserError("write a sentence, as in 'Left pleural effusion.'.")
@@ -407,11 +359,7 @@ def checked_sentence(text: str) -> str:
 
 
 def listed_images(folder: Path, say: Say | None = None) -> dict[str, Path]:
-    """Image files below a folder, by their path in it; ``say`` as for `find_images`.
-
-    Raises:
-        UserError: there is no such folder, or no image in it.
-    """
+    """Image files below a folder, by their path in it; ``say`` as for `find_images`."""
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder; check the path.")

@@ -101,10 +101,6 @@ class _Export(_Click):
 class Page:
     """Every address that the page needs, and no other.
 
-    Args:
-        answers: what the page asks.
-        uploads: folder for files that are being sent; it is created, for this user alone.
-
     Attributes:
         app: the ASGI application.
         sessions: the radiograph of each open page.

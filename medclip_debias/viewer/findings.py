@@ -54,11 +54,6 @@ class Finding:
 class Finder:
     """The prompts of a model, encoded once, and its calibration.
 
-    Args:
-        model: its own prompt sets are asked, and the packaged one where it has none.
-        calibration: of this model, as `Calibration.check` makes sure; its own prompts take the
-            place of the model's for the classes that it has.
-
     Attributes:
         prompt_sets: those that are asked; the calibration's first.
         calibrated: whether any probability is calibrated.

@@ -43,10 +43,6 @@ class Guard:
     still in memory are counted in bytes: where they would be more than `MOST_UNREAD`, the next is
     refused with status 503.
 
-    Args:
-        app: what answers them.
-        access: who may ask.
-
     Attributes:
         unread: bytes of answers that are being written.
     """

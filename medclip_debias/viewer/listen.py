@@ -21,9 +21,6 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
     Args:
         host: name or address of this machine.
         port: 0 takes a free one.
-
-    Raises:
-        UserError: it is no address of this machine, or the port is taken.
     """
     where = f"{host}:{port}"
     try:
@@ -51,13 +48,6 @@ def listening_at(path: Path) -> Iterator[socket.socket]:
 
     A socket that was left behind by a killed server is replaced, one that a server listens on is
     not.
-
-    Args:
-        path: in a folder that is there.
-
-    Raises:
-        UserError: something else is there, another server listens there, or the path cannot be
-            a socket.
     """
     path = Path(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -36,13 +36,7 @@ class ShownPixels:
 
     @classmethod
     def of(cls, image: Radiograph, clip: tuple[float, float], seen: Radiograph) -> ShownPixels:
-        """Of a radiograph.
-
-        Args:
-            image: as it is stored, without a display window.
-            clip: percentiles between which the model sees grey levels.
-            seen: the same image as the model reads it, perhaps through its window.
-        """
+        """Of a radiograph."""
         low, high = image.range
         # A level is a function of the value alone, so it is found for each value that occurs.
         values = image.values

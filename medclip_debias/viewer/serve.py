@@ -54,9 +54,6 @@ def serve(
         show_token: print it with the address; False for a token of the user's own.
         allowed: names and addresses under which the page is served beside those of this machine.
         say: called with the address, and who can reach it.
-
-    Raises:
-        UserError: uvicorn is not installed, or the place cannot be listened on.
     """
     check_installed()
     at = listening_at(place) if isinstance(place, Path) else listening(*place)
@@ -126,11 +123,7 @@ def _announced(
 
 
 def check_installed() -> None:
-    """Refuse to start without the server.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """Refuse to start without the server."""
     try:
         import python_multipart  # noqa: F401
         import starlette  # noqa: F401

@@ -28,11 +28,7 @@ class _Session:
 
 
 class Sessions:
-    """Radiographs by session; nothing of them is on the disk.
-
-    Args:
-        clock: seconds that only grow.
-    """
+    """Radiographs by session; nothing of them is on the disk."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -64,10 +64,6 @@ class ViewedModel:
         calibration: of this model; None for probabilities that are not calibrated.
         folder: its folder; without one nothing is known of how good its maps are.
         method: how its maps are computed until the reader chooses another way.
-
-    Raises:
-        UserError: the model has no regions, its prompts are not whole, or it does not allow the
-            method.
     """
 
     def __init__(
@@ -93,18 +89,7 @@ class ViewedModel:
         calibrations: Mapping[str, Calibration],
         method: str = "similarity",
     ) -> ViewedModel:
-        """Load a model folder, also of another group's model.
-
-        Args:
-            folder: the model's.
-            device: cpu, cuda, or auto.
-            calibrations: by the hash of their model.
-            method: as for the class.
-
-        Raises:
-            UserError: it cannot be loaded, does not allow the method, or its own calibration is
-                damaged or another model's.
-        """
+        """Load a model folder, also of another group's model."""
         model = load_model(folder, best_device(device))
         calibration = calibrations.get(model.content_hash or "")
         default = Path(folder) / CALIBRATION
@@ -115,11 +100,7 @@ class ViewedModel:
         return cls(model, name, calibration, folder, method)
 
     def maps(self, method: MapMethod) -> _Maps:
-        """The model with maps by a method, and its prompts' maps; made when first asked for.
-
-        Raises:
-            UserError: the model does not allow it.
-        """
+        """The model with maps by a method, and its prompts' maps; made when first asked for."""
         if method not in self._maps:
             model = with_maps(self.model, method)
             self._maps[method] = _Maps(model, AbsentFindings(model))
@@ -134,11 +115,7 @@ class ViewedModel:
     # ----------------------------------------------------------------------------- images
 
     def encode(self, image: Radiograph) -> Encoded:
-        """Look at a radiograph, as `read_radiograph` gives it with the model's own window.
-
-        Raises:
-            UserError: nothing can be seen on it.
-        """
+        """Look at a radiograph, as `read_radiograph` gives it with the model's own window."""
         return self.encode_square(prepare_image(image, self.model.preprocessing.prepare))
 
     def encode_square(self, square: NDArray[np.uint8]) -> Encoded:

@@ -52,10 +52,6 @@ def deliver_to(
         folder: where files go.
         kinds: of `KINDS`; `DEFAULT` when None.
         finds_boxes: whether boxes are looked for.
-
-    Raises:
-        UserError: an unknown kind or none at all, kinds without a folder, boxes that are not
-            looked for, or no highdicom where a kind needs it.
     """
     if folder is None:
         if kinds is not None:

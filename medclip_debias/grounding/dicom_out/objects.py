@@ -35,11 +35,7 @@ SCHEME = "99MEDCLIP"
 
 
 def check_installed() -> None:
-    """Make sure that highdicom is there.
-
-    Raises:
-        UserError: it is not.
-    """
+    """Make sure that highdicom is there."""
     try:
         import highdicom  # noqa: F401
     except ImportError:
@@ -67,12 +63,7 @@ def _own_code(value: str, meaning: str) -> CodedConcept:
 
 
 def _instance(number: int, description: str) -> dict[str, Any]:
-    """Keywords that every highdicom object takes: the only instance of a new series.
-
-    Args:
-        number: of the series; high, to lie behind the images of the study.
-        description: what the series holds.
-    """
+    """Keywords that every highdicom object takes: the only instance of a new series."""
     from highdicom import UID
 
     return {

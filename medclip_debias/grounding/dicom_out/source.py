@@ -51,12 +51,7 @@ class Source:
 
 
 def read_source(path: Path) -> Source:
-    """Read what results on a DICOM image need to know of it.
-
-    Raises:
-        UserError: the file is no DICOM, or lacks an identifier without which no result can be
-            attached to it.
-    """
+    """Read what results on a DICOM image need to know of it."""
     wanted = [*_IDS, *_TEXTS, *_NAMES, *_DATES, "PatientSex", "Modality", *_SIZE]
     header = read_header(path, ["SpecificCharacterSet", *wanted, _ORIENTATION])
     if header is None:

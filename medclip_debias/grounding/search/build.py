@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.files import exchange, read_json_or_none, take_back, write_json
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.grounding.search.learn import Queries, learn
-from medclip_debias.grounding.search.ranking import Progress, Regions
+from medclip_debias.grounding.search.ranking import Progress
 from medclip_debias.grounding.search.settings import IndexSettings
 from medclip_debias.grounding.search.store import (
     FORMAT,
@@ -24,16 +25,17 @@ from medclip_debias.grounding.search.store import (
     REGIONS,
     RegionFile,
     content_hashes,
+    write_items,
 )
-from medclip_debias.grounding.search.store import write_items as write_ids
+from medclip_debias.grounding.sentences import read_sentences
 from medclip_debias.models.finite import finite
 from medclip_debias.models.interface import need_vectors
 
 if TYPE_CHECKING:
-    from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.interface import ImageTextModel
 
 FEWEST_SENTENCES = 32
+_JOB = "job.json"
 
 
 def headline(meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,10 +75,6 @@ def build_index(
 
     Returns:
         The content of ``index.json``.
-
-    Raises:
-        UserError: ``out`` exists, the set was prepared otherwise than the model expects or has no
-            image, or there are too few sentences.
     """
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.data.verify import check_sample
@@ -97,30 +95,52 @@ def build_index(
     # Of other models with several vectors a sentence `_queries` says more.
     need_vectors(model, "index", several=model.outputs.text_form != "words")
     check_preparation(model.preprocessing, data)
-    texts = _texts(data, sentences)
-    work = _workplace(out, [FORMAT, model.content_hash, data.content_hash, settings.batch_size])
+    texts = sorted({*data.texts, *(read_sentences(sentences) if sentences else ())})
+    if len(texts) < FEWEST_SENTENCES:
+        raise UserError(
+            f"{data.folder}: has {len(texts)} distinct sentences, but the index learns from at"
+            f" least {FEWEST_SENTENCES}; give a file of them, one a line, with --sentences."
+        )
+    # The folder beside `out` where the index grows; emptied unless it belongs to this job.
+    job = [FORMAT, model.content_hash, data.content_hash, settings.batch_size]
+    work = out.with_name(f".{out.name}.building")
+    if read_json_or_none(work / _JOB) != job:
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        write_json(work / _JOB, job)
     rows, columns = model.grid.shape
-    kept = 1 if model.outputs.whole_alone else rows * columns + model.outputs.has_whole
-    shape = (len(data), kept, model.dim)
-    steps = 2 * len(data)
-    size = 2 * shape[0] * shape[1] * shape[2]
+    vectors = 1 if model.outputs.whole_alone else rows * columns + model.outputs.has_whole
+    shape = (len(data), vectors, model.dim)
+    size = 2 * math.prod(shape)
     free = shutil.disk_usage(work).free + sum(path.stat().st_size for path in work.iterdir())
     if size > free:
         raise UserError(
             f"{work.parent}: the index needs {size / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are"
             " free; give a folder on a larger disk."
         )
+
+    def step(done: int) -> None:
+        if progress:
+            progress(done, 2 * len(data))
+
     queries = _queries(model, texts, settings)  # first: a model that has none is refused at once
-    regions = _encode(model, data, work / REGIONS, shape, settings.batch_size, progress)
+    file = RegionFile(work / REGIONS, shape, settings.batch_size)
+    with torch.inference_mode():
+        for start in range(file.done, len(data), settings.batch_size):
+            pixels = np.array(data.pixels[start : start + settings.batch_size])
+            stored = model.encode_images(torch.from_numpy(pixels)).stored
+            file.append(finite(stored, "index").astype(np.float16))
+            step(file.done)
+    regions = file.close()
     learned = learn(
         work,
         regions,
         model.score,
         queries,
         settings,
-        progress=(lambda done, _: progress(len(data) + done, steps)) if progress else None,
+        progress=lambda done, _: step(len(data) + done),
     )
-    write_ids(work / ITEMS, data.images)
+    write_items(work / ITEMS, data.images)
     meta = {
         "format": FORMAT,
         "model": str(Path(model_folder).resolve()),
@@ -141,19 +161,6 @@ def build_index(
     return meta
 
 
-def _texts(data: PreparedSet, file: Path | None) -> list[str]:
-    """Distinct sentences, sorted, so that a seed alone decides which of them are chosen."""
-    from medclip_debias.grounding.sentences import read_sentences
-
-    texts = sorted({*data.texts, *(read_sentences(file) if file else ())})
-    if len(texts) < FEWEST_SENTENCES:
-        raise UserError(
-            f"{data.folder}: has {len(texts)} distinct sentences, but the index learns from at"
-            f" least {FEWEST_SENTENCES}; give a file of them, one a line, with --sentences."
-        )
-    return texts
-
-
 def _queries(model: ImageTextModel, texts: Sequence[str], settings: IndexSettings) -> Queries:
     """Landmarks and held-out sentences, sampled without overlap; at least half are landmarks."""
     order = np.random.default_rng(settings.seed).permutation(len(texts))
@@ -168,36 +175,3 @@ def _queries(model: ImageTextModel, texts: Sequence[str], settings: IndexSetting
             "cannot hold; index another model, or rank images with 'evaluate' or 'ground'."
         )
     return Queries(vectors[:count], vectors[count:])
-
-
-def _encode(
-    model: ImageTextModel,
-    data: PreparedSet,
-    path: Path,
-    shape: tuple[int, int, int],
-    batch: int,
-    progress: Progress | None,
-) -> Regions:
-    file = RegionFile(path, shape, batch)
-    with torch.inference_mode():
-        for start in range(file.done, len(data), batch):
-            pixels = torch.from_numpy(np.array(data.pixels[start : start + batch]))
-            file.append(finite(model.encode_images(pixels).stored, "index").astype(np.float16))
-            if progress:
-                progress(file.done, 2 * len(data))
-    return file.close()
-
-
-# --------------------------------------------------------------------------- the work folder
-
-_JOB = "job.json"
-
-
-def _workplace(out: Path, job: list[Any]) -> Path:
-    """The folder beside ``out`` where the index grows; emptied unless it belongs to this job."""
-    work = out.with_name(f".{out.name}.building")
-    if read_json_or_none(work / _JOB) != job:
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
-        write_json(work / _JOB, job)
-    return work

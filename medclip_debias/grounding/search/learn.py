@@ -69,18 +69,17 @@ def learn(
         by number of candidates; ``candidates``: a number that reaches the target (`_enough`).
     """
     rng = np.random.default_rng(settings.seed)
-    n = len(regions)
-    kind = settings.kind_for(n)
+    n, kind = len(regions), settings.kind_for(len(regions))
     # Without held-out sentences the landmarks themselves are asked, and the result says so.
     held_out = queries.held_out if len(queries.held_out) else queries.landmarks[: settings.queries]
     sample = np.sort(rng.permutation(n)[:SAMPLE])
-    scores = np.concatenate(
-        [
-            sentence_scores(score, np.array(regions[sample[i : i + 128]]), queries.landmarks)
-            for i in range(0, len(sample), 128)
-        ]
+    scores = [
+        sentence_scores(score, np.array(regions[sample[i : i + 128]]), queries.landmarks)
+        for i in range(0, len(sample), 128)
+    ]
+    landmarks = Landmarks.fit(
+        queries.landmarks.cpu().numpy(), np.concatenate(scores), settings.rank
     )
-    landmarks = Landmarks.fit(queries.landmarks.cpu().numpy(), scores, settings.rank)
     landmarks.save(folder / LANDMARKS_FILE)
 
     together = torch.cat([queries.landmarks, held_out])
@@ -112,8 +111,12 @@ def learn(
             "by_candidates": _table(counts, by_text),
         },
     }
-    if len(asked):
-        by_image = _image_recalls(folder, regions, directions, asked, counts, settings.k)
+    if len(asked):  # images that ask for images like them, themselves among them
+        exact = np.empty((n, len(asked)), np.float32)
+        images = [torch.from_numpy(np.array(regions[row])).float() for row in asked]
+        for place, block in blocks(regions):
+            exact[place] = np.stack([image_scores(image, block) for image in images], axis=1)
+        by_image = _mean_recalls(folder / IMAGE_FILE, directions[asked], exact, counts, settings.k)
         enough["images"] = _enough(counts, by_image, settings.target)
         recall["images"] = {"asked": len(asked), "by_candidates": _table(counts, by_image)}
     return {"kind": kind, "candidates": enough, "recall": recall}
@@ -124,25 +127,8 @@ def _enough(counts: list[int], recalls: NDArray[np.float64], target: float) -> i
 
     One step more than was enough for these queries: they chose it, so others find a little less.
     """
-    reached = [place for place, recall in enumerate(recalls) if recall >= target]
-    return counts[min(reached[0] + 1, len(counts) - 1)] if reached else counts[-1]
-
-
-def _image_recalls(
-    folder: Path,
-    regions: Regions,
-    directions: Floats,
-    asked: NDArray[np.int64],
-    counts: list[int],
-    k: int,
-) -> NDArray[np.float64]:
-    """Mean recall by candidates of images that ask for images like them, themselves among them."""
-    queries = [torch.from_numpy(np.array(regions[row])).float() for row in asked]
-    exact = np.empty((len(regions), len(asked)), np.float32)
-    for place, block in blocks(regions):
-        for number, query in enumerate(queries):
-            exact[place, number] = image_scores(query, block)
-    return _mean_recalls(folder / IMAGE_FILE, directions[asked], exact, counts, k)
+    reached = np.flatnonzero(recalls >= target)
+    return counts[min(reached[0] + 1, len(counts) - 1)] if len(reached) else counts[-1]
 
 
 def _mean_recalls(
@@ -158,9 +144,7 @@ def _mean_recalls(
 
 
 def _table(counts: list[int], recalls: NDArray[np.float64]) -> dict[str, float]:
-    return {
-        str(count): round(float(value), 4) for count, value in zip(counts, recalls, strict=True)
-    }
+    return {str(count): round(float(r), 4) for count, r in zip(counts, recalls, strict=True)}
 
 
 # ----------------------------------------------------------------------------------- FAISS

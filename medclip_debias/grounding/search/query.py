@@ -92,11 +92,7 @@ class SearchIndex:
 
     @classmethod
     def open(cls, folder: Path) -> SearchIndex:
-        """Open and check the index in ``folder``.
-
-        Raises:
-            UserError: it is no whole index, or its prepared set has changed since.
-        """
+        """Open and check the index in ``folder``."""
         from medclip_debias.data.store import PreparedSet
 
         folder = Path(folder)
@@ -115,15 +111,7 @@ class SearchIndex:
         return int(self.meta["regions"][0])
 
     def load_model(self, folder: Path | None = None, device: str = "cpu") -> ImageTextModel:
-        """The model that the index was built with.
-
-        Args:
-            folder: where it is now; by default where it was.
-            device: where it runs.
-
-        Raises:
-            UserError: there is no model, or it is another one.
-        """
+        """The model that the index was built with, from ``folder`` or from where it was."""
         from medclip_debias.models.device import best_device
         from medclip_debias.models.load import load_model
 
@@ -135,15 +123,7 @@ class SearchIndex:
         return model
 
     def check_model(self, content_hash: str | None, place: Path) -> None:
-        """Refuse a model that the index was not built with.
-
-        Args:
-            content_hash: the model's.
-            place: its folder, for the message.
-
-        Raises:
-            UserError: it is another one.
-        """
+        """Refuse a model (in the folder ``place``) that the index was not built with."""
         if content_hash != self.meta["model_hash"]:
             raise UserError(
                 f"{place}: is not the model that {self.folder} was built with ({content_hash}"
@@ -164,9 +144,8 @@ class SearchIndex:
         """
         query = self._landmarks.queries(vector[None].float().cpu().numpy())[0]
         count = self.meta["candidates"]["sentences"] if candidates is None else candidates
-        rows = self._candidates(self._text, query, max(count, k))
-        scores = self._scores(rows, lambda x: sentence_scores(score, x, vector[None])[:, 0])
-        return self._hits(rows, scores, k)
+        rows, _ = self._nearest(TEXT_FILE, query, max(count, k))
+        return self._ranked(rows, k, lambda x: sentence_scores(score, x, vector[None])[:, 0])
 
     def by_image(
         self,
@@ -187,40 +166,35 @@ class SearchIndex:
         vectors = features.stored.float()
         query = mean_direction(vectors.cpu().numpy())[0]
         if ranking == "global":
-            rows, values = self._nearest(self._image, query, k)
-            return self._hits(rows, values, k)
+            return self._hits(*self._nearest(IMAGE_FILE, query, k), k)
         count = self.meta["candidates"]["images"] if candidates is None else candidates
-        rows = self._candidates(self._image, query, max(count, k))
-        return self._hits(rows, self._scores(rows, lambda x: image_scores(vectors[0], x)), k)
+        rows, _ = self._nearest(IMAGE_FILE, query, max(count, k))
+        return self._ranked(rows, k, lambda x: image_scores(vectors[0], x))
 
     # ------------------------------------------------------------------------------- parts
 
-    def _candidates(self, index: Any, query: Floats, count: int) -> NDArray[np.int64]:
-        """Rows of the candidates, in rising order: they lie on the disk in that order."""
-        return np.sort(self._nearest(index, query, count)[0])
-
-    @staticmethod
-    def _nearest(index: Any, query: Floats, count: int) -> tuple[NDArray[np.int64], Floats]:
+    def _nearest(self, file: str, query: Floats, count: int) -> tuple[NDArray[np.int64], Floats]:
         if count < 1:
             raise UserError("the number of results and of candidates must be at least 1.")
-        return nearest(index, query, count)
+        return nearest(self._faiss[file], query, count)
 
-    def _scores(self, rows: NDArray[np.int64], score: Callable[[Regions], Floats]) -> Floats:
-        """Exact scores of some images, few at a time, so that their regions stay in the cache."""
+    def _ranked(
+        self, rows: NDArray[np.int64], k: int, score: Callable[[Regions], Floats]
+    ) -> list[Hit]:
+        """The best of the candidates, a few of which are scored at a time, to stay in the cache."""
+        rows = np.sort(rows)  # they lie on the disk in that order
         parts = [
             score(np.asarray(self._regions[rows[start : start + _AT_A_TIME]]))
             for start in range(0, len(rows), _AT_A_TIME)
         ]
-        return np.concatenate(parts)
+        return self._hits(rows, np.concatenate(parts), k)
 
     def _hits(self, rows: NDArray[np.int64], scores: Floats, k: int) -> list[Hit]:
         order = np.lexsort((rows, -scores))[:k]
-        best = rows[order]
-        items = self._items.take(best).to_pydict()
-        ids = zip(items["image_id"], items["study_id"], best.tolist(), strict=True)
+        items = self._items.take(rows[order]).to_pylist()
         return [
-            Hit(rank, float(scores[place]), *names)
-            for rank, (place, names) in enumerate(zip(order, ids, strict=True), start=1)
+            Hit(rank, float(scores[place]), item["image_id"], item["study_id"], int(rows[place]))
+            for rank, (place, item) in enumerate(zip(order, items, strict=True), start=1)
         ]
 
     @cached_property
@@ -228,18 +202,15 @@ class SearchIndex:
         return Landmarks.load(check_content(self.folder, LANDMARKS_FILE, self.meta))
 
     @cached_property
-    def _text(self) -> Any:
-        return open_faiss(check_content(self.folder, TEXT_FILE, self.meta))
-
-    @cached_property
-    def _image(self) -> Any:
-        return open_faiss(check_content(self.folder, IMAGE_FILE, self.meta))
+    def _faiss(self) -> dict[str, Any]:
+        return {
+            name: open_faiss(check_content(self.folder, name, self.meta))
+            for name in (TEXT_FILE, IMAGE_FILE)
+        }
 
     @cached_property
     def _regions(self) -> Regions:
-        images, regions, dim = self.meta["regions"]
-        path = check_content(self.folder, REGIONS, self.meta)
-        return map_regions(path, (images, regions, dim))
+        return map_regions(check_content(self.folder, REGIONS, self.meta), self.meta["regions"])
 
     @cached_property
     def _items(self) -> Any:
@@ -275,10 +246,6 @@ def search(
         ``hits``, best first, each a dict of `Hit`; ``images`` in the index; ``candidates``;
         ``warning``: a sentence where the model was trained on synthetic images and the index, or
         ``image``, is not known to be synthetic, else None.
-
-    Raises:
-        UserError: not one of ``text`` and ``image`` was given, either cannot be used, or the
-            index or its model is missing or out of date.
     """
     if (text is None) == (image is None):
         raise UserError("give either a sentence with --text or an image with --image.")
@@ -290,26 +257,26 @@ def search(
     if image is not None and not Path(image).is_file():
         raise UserError(f"{image}: there is no such file; check the path.")
     encoder = index.load_model(model, device)
-    if sentences:
+    synthetic = bool(index.meta.get("synthetic"))
+    if image is None:
+        kind = "sentences"
         for line in cut_notes(encoder, sentences) if say else ():
             say(line)  # type: ignore[misc]
         with torch.inference_mode():
             vector = encoder.encode_sentences(sentences)[0]
         hits = index.by_sentence(vector, encoder.score, k, candidates)
     else:
-        features = encode_file(encoder, Path(image or ""))
+        kind = "images"
+        features = encode_file(encoder, Path(image))
         chosen: ImageRanking = "global" if ranking == "global" else "regions"
         hits = index.by_image(features, k, candidates, chosen)
-    measured = index.meta["candidates"]["sentences" if sentences else "images"]
-    used = measured if candidates is None else candidates
+        synthetic = synthetic and all_of_phantoms([Path(image)])
+    used = index.meta["candidates"][kind] if candidates is None else candidates
     return {
         "hits": [asdict(hit) for hit in hits],
         "images": len(index),
         "candidates": min(max(used, k), len(index)),
-        "warning": synthetic_warning(
-            encoder.provenance,
-            bool(index.meta.get("synthetic")) and (image is None or all_of_phantoms([Path(image)])),
-        ),
+        "warning": synthetic_warning(encoder.provenance, synthetic),
     }
 
 

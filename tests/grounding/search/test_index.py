@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from PIL import Image
 
 from medclip_debias.cli import run
 from medclip_debias.data.store import PreparedSet
@@ -128,22 +127,6 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
-def test_work_of_another_job_is_not_taken_up(
-    model_folder, prepared_phantom, index_settings, make_model, tmp_path
-):
-    def kill(done, total):
-        if done > 20:
-            raise Killed
-
-    other = tmp_path / "other"
-    make_model(72, 64, (0.5, 99.5), seed=8).save(other)
-    with pytest.raises(Killed):
-        build_index(other, prepared_phantom, tmp_path / "a", index_settings, progress=kill)
-    build_index(model_folder, prepared_phantom, tmp_path / "a", index_settings)
-    build_index(model_folder, prepared_phantom, tmp_path / "b", index_settings)
-    assert content(tmp_path / "a")[0] == content(tmp_path / "b")[0]
-
-
 def test_cells_are_seeded_and_measured(model_folder, prepared_phantom, index_settings, tmp_path):
     settings = index_settings.model_copy(update={"kind": "ivf"})
     meta = build_index(model_folder, prepared_phantom, tmp_path / "a", settings)
@@ -153,15 +136,6 @@ def test_cells_are_seeded_and_measured(model_folder, prepared_phantom, index_set
     flat = IndexSettings()
     assert flat.kind_for(FLAT_UP_TO) == "flat"
     assert flat.kind_for(FLAT_UP_TO + 1) == "ivf"
-
-
-def test_nothing_is_read_when_an_index_is_opened(index_folder, monkeypatch):
-    index = SearchIndex.open(index_folder)
-    assert isinstance(index._regions, np.memmap)
-    assert not index._regions.flags.writeable
-    # Every file may be of any size: opening reads index.json and looks at names and lengths.
-    monkeypatch.setattr(np, "fromfile", None)
-    assert len(SearchIndex.open(index_folder)) == len(index)
 
 
 # ------------------------------------------------------------------------------- the verbs
@@ -322,22 +296,9 @@ def test_what_cannot_be_indexed_is_refused(
     assert run(again) == 0
 
 
-def test_a_sentence_that_is_cut_is_said_without_its_words(index_folder, capsys):
-    assert run(["search", str(index_folder), "--text", "lung " * 40]) == 0
-    captured = capsys.readouterr()
-    assert "Sentence 1 has" in captured.err
-    assert "lung" not in captured.err
-
-
 def test_a_wrong_number_of_results_is_refused(index_folder, truth):
     _, _, features = truth
     index = SearchIndex.open(index_folder)
     with pytest.raises(UserError, match="at least 1"):
         index.by_image(features[0], k=0, ranking="global")
     assert len(index.by_image(features[0], k=10_000)) == len(index)
-
-
-def test_the_image_that_is_looked_for_may_be_of_any_size(index_folder, tmp_path):
-    grey = np.random.default_rng(0).integers(0, 255, (300, 40), dtype=np.uint8)
-    Image.fromarray(grey).save(tmp_path / "image.png")
-    assert run(["search", str(index_folder), "--image", str(tmp_path / "image.png")]) == 0
