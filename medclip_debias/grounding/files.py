@@ -143,6 +143,10 @@ def ground_files(
         sentences on reference boxes that could not be used, and ``warning``: a sentence where the
         model was trained on synthetic images and these are not a phantom's, else None; ``maps``:
         ``maps_warning``.
+
+    Raises:
+        UserError: no sentence, an empty one, a model without regions, no image that can be read,
+            or a file of boxes that does not fit.
     """
     options = options or GroundOptions()
     sentences = checked_sentences(texts)
@@ -182,24 +186,29 @@ def ground_files(
         rule=rule,
     ):
         path, image = held.popleft()
-        grey = image.stretched(prepare)
-        rows = _write_groundings(
-            folders[path], grey, groundings, options, path, references, warnings
-        )
-        height, width = image.shape
+        grey, folder = image.stretched(prepare), folders[path]
+        limits, coloured_from = _colours(groundings, options)
+        rows = []
+        for number, one in enumerate(groundings, start=1):
+            place = folder / f"{number:02d}_{slug(one.text)}"
+            reference: tuple[list[list[float]], Match] = ([], "none")
+            if references:
+                reference = references.of(path, one.text, image.shape)
+            drawn = {"limits": limits, "reference": coloured_from, "warning": warnings}
+            rows.append(_write_grounding(place, one, grey, options, reference, drawn))
         absent = groundings[0].absent
         entries.append(
             {
                 "image": str(path),
-                "height": height,
-                "width": width,
+                "height": image.shape[0],
+                "width": image.shape[1],
                 "absent": asdict(absent) | {"classes": list(absent.classes)} if absent else None,
                 "sentences": rows,
             }
         )
         if delivery is not None:
-            place = delivery.folder / folders[path].relative_to(out)
-            entries[-1]["delivered"] = delivery.write(path, place, image.shape, rows)
+            delivered = delivery.folder / folder.relative_to(out)
+            entries[-1]["delivered"] = delivery.write(path, delivered, image.shape, rows)
         if progress:
             progress(len(entries) + len(rejected), len(images))
     if not entries:
@@ -243,77 +252,58 @@ def _folders(out: Path, images: Sequence[Path]) -> list[Path]:
 
     if len(images) == 1:
         return [out]
-    taken: dict[str, None] = {}
+    names: dict[str, None] = {}
     counts: dict[str, int] = {}
     for image in images:
         stem = name = file_stem(image.name) or "image"
-        while name in taken:  # also by a file that is itself called like this
+        while name in names:  # also by a file that is itself called like this
             counts[stem] = counts.get(stem, 1) + 1
             name = f"{stem}_{counts[stem]}"
-        taken[name] = None
-    return [out / name for name in taken]
+        names[name] = None
+    return [out / name for name in names]
 
 
-def _write_groundings(
-    folder: Path,
+def _write_grounding(
+    place: Path,
+    grounding: Grounding,
     grey: Any,
-    groundings: Sequence[Grounding],
     options: GroundOptions,
-    path: Path,
-    references: ReferenceBoxes | None,
-    warning: str,
-) -> list[dict[str, Any]]:
-    """Write one image's pictures and maps; return what the JSON says about them."""
-    limits, reference_score = _colours(groundings, options)
+    reference: tuple[list[list[float]], Match],
+    drawn: dict[str, Any],
+) -> dict[str, Any]:
+    """Write the picture and map of a sentence at ``place``, whose suffix is added; its row."""
+    heatmap, (boxes, match) = grounding.heatmap, reference
+    regions = _regions(heatmap, grounding.verdict, options)
+    row = grounding_row(grounding, heatmap, regions)
     cut_at = f"score >= {options.threshold}"
     if options.threshold is None:
         cut_at = f"{100 * (options.share or 0.5):.0f}% of the range"
-    rows = []
-    for number, grounding in enumerate(groundings, start=1):
-        name = f"{number:02d}_{slug(grounding.text)}"
-        heatmap = grounding.heatmap
-        regions = _found_regions(heatmap, grounding.verdict, options)
-        reference: list[list[float]] = []
-        match: Match = "none"
-        if references:
-            reference, match = references.of(path, grounding.text, heatmap.shape)
-        row = grounding_row(grounding, heatmap, regions)
-        row |= {
-            "reference": {"match": match, "boxes": reference},
-            "picture": str(folder / f"{name}.png"),
-            "map": str(folder / f"{name}.npy") if options.maps else None,
-        }
-        write_overlay(
-            folder / f"{name}.png",
-            grey,
-            heatmap,
-            boxes=reference,
-            found=[r.box for r in regions],
-            caption=_caption(grounding, row["lowest"], row["highest"], reference_score),
-            limits=limits,
-            reference=reference_score,
-            warning=warning,
-            names=("reference" if match == "phrase" else "reference (all of the image)", cut_at),
-            style=options.style,
-        )
-        if options.maps:
-            map_file = folder / f"{name}.npy"
-            with atomic_file(map_file) as temporary, temporary.open("wb") as file:
-                np.save(file, heatmap, allow_pickle=False)
-        rows.append(row)
-    return rows
+    picture, map_file = (place.with_name(f"{place.name}.{kind}") for kind in ("png", "npy"))
+    write_overlay(
+        picture,
+        grey,
+        heatmap,
+        boxes=boxes,
+        found=[region.box for region in regions],
+        caption=_caption(grounding, row["lowest"], row["highest"], drawn["reference"]),
+        names=("reference" if match == "phrase" else "reference (all of the image)", cut_at),
+        style=options.style,
+        **drawn,
+    )
+    if options.maps:
+        with atomic_file(map_file) as temporary, temporary.open("wb") as file:
+            np.save(file, heatmap, allow_pickle=False)
+    return row | {
+        "reference": {"match": match, "boxes": boxes},
+        "picture": str(picture),
+        "map": str(map_file) if options.maps else None,
+    }
 
 
 def grounding_row(
     grounding: Grounding, heatmap: NDArray[np.floating[Any]], regions: Sequence[ScoredRegion]
 ) -> dict[str, Any]:
-    """What is said about one sentence on one image: ``text`` to ``in_image`` of `ground_files`.
-
-    Args:
-        grounding: the sentence on the image.
-        heatmap: its map ``[height, width]``.
-        regions: the boxes that were cut from it.
-    """
+    """What is said about one sentence on one image: ``text`` to ``in_image`` of `ground_files`."""
     return {
         "text": grounding.text,
         "score": grounding.score,
@@ -325,7 +315,7 @@ def grounding_row(
     }
 
 
-def _found_regions(
+def _regions(
     heatmap: NDArray[np.floating[Any]], verdict: Verdict | None, options: GroundOptions
 ) -> list[ScoredRegion]:
     """The boxes of one sentence: none where it is not in the image."""
@@ -356,9 +346,6 @@ def _caption(grounding: Grounding, lowest: float, highest: float, reference: flo
     if reference is not None:
         reached = "coloured from" if highest >= reference else "none reaches the reference"
         numbers += f", {reached} {reference:.2f}"
-    verdict = grounding.verdict
-    if verdict is not None and not verdict.there:
-        numbers += (
-            ": it denies a finding" if verdict.why == "words" else ": not found in this image"
-        )
+    reasons = {"words": ": it denies a finding", "image": ": not found in this image", "": ""}
+    numbers += reasons[grounding.verdict.why] if grounding.verdict else ""
     return f"{grounding.text} ({numbers})"

@@ -6,7 +6,6 @@ import math
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,8 +28,7 @@ FOUND_COLOUR = "white"
 WARNING_COLOUR = "#b91c1c"
 NO_COLOUR = "#d4d4d4"  # of the scores below the reference, on the colour bar
 GAP = 0.08  # inches between the radiograph and the map beside it
-# A sentence with two dollar signs is no formula.
-CAPTION: dict[str, Any] = {"fontsize": 9, "va": "bottom", "parse_math": False}
+LINE = 0.19  # inches of a line of words
 
 Extent = tuple[float, float, float, float]
 Number = TypeVar("Number", bound=np.generic)
@@ -68,7 +66,7 @@ class OverlayStyle(Settings):
 
     @field_validator("contours")
     @classmethod
-    def _finite(cls, levels: tuple[float, ...]) -> tuple[float, ...]:
+    def _rising(cls, levels: tuple[float, ...]) -> tuple[float, ...]:
         return tuple(sorted(set(levels)))
 
     def dots(self, height: int, width: int) -> float:
@@ -126,29 +124,45 @@ def write_overlay(
     from PIL import Image
 
     style = style or OverlayStyle()
-    height, width = heatmap.shape
-    dpi = style.dots(height, width) if dpi is None else dpi
-    beside = style.legend and style.beside
+    rows, columns = heatmap.shape
+    dpi = style.dots(rows, columns) if dpi is None else dpi
     if not style.legend:
         caption, warning, names = "", "", None
-    kinds = [  # boxes, colour, line, name
-        (as_boxes(boxes), BOX_COLOUR, "-", (names or ("", ""))[0]),  # type: ignore[arg-type]
-        (as_boxes(found), FOUND_COLOUR, (0, (3, 2)), (names or ("", ""))[1]),  # type: ignore[arg-type]
+    kinds = [
+        (as_boxes(each), *look)  # type: ignore[arg-type]
+        for each, *look in (
+            (boxes, BOX_COLOUR, "-", (names or ("", ""))[0]),
+            (found, FOUND_COLOUR, (0, (3, 2)), (names or ("", ""))[1]),
+        )
     ]
     with_key = names is not None and any(len(kind[0]) for kind in kinds)
-    paper = _Paper.of(height, width, (caption, warning), style.legend, with_key, beside)
-    figure = Figure(figsize=(paper.width, paper.height), dpi=dpi, facecolor="white")
+
+    # Sizes in inches. A very narrow image keeps its shape; only the paper around it grows.
+    inch = LONGEST_SIDE / max(rows, columns)
+    image_width, image_height = columns * inch, rows * inch
+    left = image_width + GAP if style.legend and style.beside else 0.0
+    width = max(left + image_width, 2.2 if caption or warning or with_key else 0.4)
+    width += 0.8 if style.legend else 0.0
+    lines, red = (textwrap.wrap(text, max(int(width * 13), 12)) for text in (caption, warning))
+    foot = 0.1 + LINE * len(lines + red) if lines + red else 0.0
+    height = max(image_height, 1.0 if style.legend else 0.4) + foot + (0.22 if with_key else 0.0)
+    figure = Figure(figsize=(width, height), dpi=dpi, facecolor="white")
     canvas = FigureCanvasAgg(figure)
 
+    def panel(x: float, top: float, wide: float, high: float) -> Any:
+        return figure.add_axes(
+            (x / width, (height - top - high) / height, wide / width, high / height)
+        )
+
     most = max(MOST_PIXELS, math.ceil(dpi * LONGEST_SIDE))
-    shown, place = thinned(image, *(image_extent or (0.0, 0.0, float(width), float(height))), most)
-    for left in (0.0, paper.left) if beside else (paper.left,):
-        axes = figure.add_axes(paper.place(left, 0, paper.image_width, paper.image_height))
+    whole = (0.0, 0.0, float(columns), float(rows))
+    grey, place = thinned(image, *(image_extent or whole), most)
+    for x in dict.fromkeys((0.0, left)):
+        axes = panel(x, 0, image_width, image_height)
         axes.set_axis_off()
-        axes.imshow(shown, cmap="gray", extent=place, interpolation="bilinear")
-        axes.set_xlim(0, width)
-        axes.set_ylim(height, 0)
-    small, place = thinned(heatmap, 0.0, 0.0, float(width), float(height), most)
+        axes.imshow(grey, cmap="gray", extent=place, interpolation="bilinear")
+        axes.set(xlim=(0, columns), ylim=(rows, 0))
+    small, place = thinned(heatmap, *whole, most)
     low, high = limits or value_range(small)
     norm = Normalize(low, high, clip=True)
     hidden = np.isnan(small) if reference is None else ~(small >= reference)
@@ -163,13 +177,10 @@ def write_overlay(
     )
     _draw_contours(axes, small, place, style.contours)
     keys = [_draw_boxes(axes, *kind) for kind in kinds if len(kind[0])]
-    axes.set_xlim(0, width)
-    axes.set_ylim(height, 0)
-    axes.set_aspect("equal")
+    axes.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal")
     if style.legend:
-        long = min(paper.image_height, 2.4) * 0.94
-        top = (min(paper.image_height, 2.4) - long) / 2
-        cax = figure.add_axes(paper.place(paper.left + paper.image_width + 0.1, top, 0.12, long))
+        long = min(image_height, 2.4)
+        cax = panel(left + image_width + 0.1, 0.03 * long, 0.12, 0.94 * long)
         bar = figure.colorbar(ScalarMappable(norm, style.colormap), cax=cax)
         bar.ax.tick_params(labelsize=7, length=2)
         bar.set_label("cosine", fontsize=7)
@@ -182,19 +193,26 @@ def write_overlay(
         figure.legend(
             handles=keys,
             loc="lower left",
-            bbox_to_anchor=(0.0, paper.caption_height / paper.height),
+            bbox_to_anchor=(0.0, foot / height),
             ncols=len(keys),
             fontsize=7,
             frameon=False,
             borderpad=0.1,
             handlelength=2.4,
         )
-    low_edge = 0.03
-    for lines, colour in ((paper.warning, WARNING_COLOUR), (paper.lines, "black")):
-        if lines:
-            at = 0.04 / paper.width, low_edge / paper.height
-            figure.text(*at, "\n".join(lines), color=colour, **CAPTION)
-            low_edge += 0.19 * len(lines)
+    below = 0.03
+    for words, colour in ((red, WARNING_COLOUR), (lines, "black")):
+        if words:  # a sentence with two dollar signs is no formula
+            figure.text(
+                0.04 / width,
+                below / height,
+                "\n".join(words),
+                color=colour,
+                fontsize=9,
+                va="bottom",
+                parse_math=False,
+            )
+            below += LINE * len(words)
     canvas.draw()
     # What was drawn hides nothing behind it: without its opacity the file is half as long.
     picture = Image.fromarray(np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3]))
@@ -203,65 +221,15 @@ def write_overlay(
     return path
 
 
-@dataclass(frozen=True)
-class _Paper:
-    """Sizes in inches of the picture and of the paper around it."""
-
-    width: float
-    height: float
-    image_width: float
-    image_height: float
-    left: float  # where the map begins
-    caption_height: float
-    lines: tuple[str, ...]
-    warning: tuple[str, ...]
-
-    @classmethod
-    def of(
-        cls,
-        rows: int,
-        columns: int,
-        words: tuple[str, str],
-        colour_bar: bool,
-        key: bool,
-        beside: bool,
-    ) -> _Paper:
-        inch = LONGEST_SIDE / max(rows, columns)
-        # A very narrow image keeps its shape; only the paper around it grows to hold the caption.
-        image_w, image_h = columns * inch, rows * inch
-        left = image_w + GAP if beside else 0.0
-        width = max(left + image_w, 2.2 if any(words) or key else 0.4)
-        width += 0.8 if colour_bar else 0.0
-        lines, warning = (tuple(textwrap.wrap(w, max(int(width * 13), 12))) for w in words)
-        foot = 0.1 + 0.19 * len(lines + warning) if lines + warning else 0.0
-        height = max(image_h, 1.0 if colour_bar else 0.4) + foot + (0.22 if key else 0.0)
-        return cls(width, height, image_w, image_h, left, foot, lines, warning)
-
-    def place(
-        self, left: float, top: float, width: float, height: float
-    ) -> tuple[float, float, float, float]:
-        """A rectangle as matplotlib wants it: left, bottom, width, height in parts of the paper."""
-        bottom = self.height - top - height
-        return (
-            left / self.width,
-            bottom / self.height,
-            width / self.width,
-            height / self.height,
-        )
-
-
 def _draw_boxes(axes: Any, boxes: NDArray[np.float64], colour: str, line: Any, name: str) -> Any:
     """Draw boxes with a dark rim; return what the key shows."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Rectangle
+    from matplotlib.patheffects import withStroke
 
     for x, y, w, h in boxes:
         for shade, wide, dashes in (("black", 3.0, "-"), (colour, 1.5, line)):
-            box = Rectangle((x, y), w, h, fill=False, edgecolor=shade, linewidth=wide)
-            box.set_linestyle(dashes)
-            axes.add_patch(box)
-    from matplotlib.patheffects import withStroke
-
+            axes.add_patch(Rectangle((x, y), w, h, fill=False, ec=shade, lw=wide, ls=dashes))
     rim = [withStroke(linewidth=3.0, foreground="black")]
     return Line2D([], [], color=colour, linestyle=line, linewidth=1.5, label=name, path_effects=rim)
 
@@ -270,8 +238,8 @@ def _draw_contours(
     axes: Any, heatmap: NDArray[np.floating], place: Extent, levels: Sequence[float]
 ) -> None:
     """Lines at ``levels``; those that the map does not reach are left out."""
-    seen = heatmap[~np.isnan(heatmap)]
-    reached = [level for level in levels if seen.size and seen.min() < level < seen.max()]
+    low, high = value_range(heatmap)
+    reached = [level for level in levels if low < level < high]
     if not reached or min(heatmap.shape) < 2:
         return
     left, right, bottom, top = place
@@ -280,7 +248,7 @@ def _draw_contours(
     y = top + (np.arange(rows) + 0.5) * (bottom - top) / rows
     masked = np.ma.masked_invalid(heatmap)
     for colour, wide in (("black", 2.2), ("white", 1.0)):
-        axes.contour(x, y, masked, levels=sorted(reached), colors=colour, linewidths=wide)
+        axes.contour(x, y, masked, levels=reached, colors=colour, linewidths=wide)
 
 
 def value_range(heatmap: NDArray[np.floating]) -> tuple[float, float]:
@@ -299,16 +267,8 @@ def thinned(
     right: float,
     bottom: float,
     most: int = MOST_PIXELS,
-) -> tuple[NDArray[Number], tuple[float, float, float, float]]:
-    """Keep every n-th pixel of a large picture: drawing a 10-megapixel one takes seconds.
-
-    Args:
-        array: 2-D picture.
-        left: where its first column starts.
-        top: where its first row starts.
-        right: where its last column ends.
-        bottom: where its last row ends.
-        most: pixels that a side may keep.
+) -> tuple[NDArray[Number], Extent]:
+    """Every n-th pixel of a picture with more than ``most`` a side: drawing 10 megapixels is slow.
 
     Returns:
         The smaller picture, and the place it covers as matplotlib wants it: left, right,
