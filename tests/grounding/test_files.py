@@ -145,14 +145,6 @@ def test_several_images_get_folders_and_bad_ones_are_listed(model, image_file, t
     assert not (tmp_path / "none").exists()
 
 
-def test_images_of_one_name_do_not_overwrite_each_other(model, image_file, tmp_path):
-    sizes = {"p1/a.png": (40, 50), "p2/a.png": (50, 40), "p3/a_2.png": (44, 40)}
-    files = [image_file(name, *size) for name, size in sizes.items()]
-    result = ground_files(model, files, ["Left lung."], tmp_path / "out", PLAIN)
-    shapes = [np.load(entry["sentences"][0]["map"]).shape for entry in result["images"]]
-    assert shapes == list(sizes.values())
-
-
 def test_a_list_names_images_relative_to_itself(image_file, tmp_path):
     path = image_file("a.png", 40, 40)
     listing = tmp_path / "list.txt"
@@ -166,31 +158,6 @@ def test_a_list_names_images_relative_to_itself(image_file, tmp_path):
         find_images([tmp_path / "folder"])
     with pytest.raises(UserError, match="No image was given"):
         find_images([])
-
-
-def test_one_scale_for_the_sentences_of_an_image(model, image_file, tmp_path):
-    """The colour at each map's peak is the colormap's own at that score, on either scale."""
-    from matplotlib import colormaps
-
-    path = image_file("image.png", 64, 64)
-    texts = ["Left lung.", "Right lung.", "Lung left right."]
-    for scale in ("each", "image"):
-        options = GroundOptions(scale=scale, style={"legend": False, "max_side": 0, "alpha": 1})
-        result = ground_files(model, [path], texts, tmp_path / scale, options)
-        rows = result["images"][0]["sentences"]
-        low = min(row["lowest"] for row in rows)
-        high = max(row["highest"] for row in rows)
-        for row in rows:
-            if scale == "each":
-                low, high = row["lowest"], row["highest"]
-            picture = np.asarray(Image.open(row["picture"]).convert("RGB"))
-            assert picture.shape == (64, 64, 3)
-            x, y = row["peak"]
-            rgb = np.array(colormaps["inferno"]((row["highest"] - low) / (high - low))[:3]) * 255
-            # Opacity rises to 1 only at the top of the scale; the grey image shines through below.
-            share = 0.1 + 0.9 * (row["highest"] - low) / (high - low)
-            difference = np.abs(picture[int(y), int(x)] - rgb)
-            assert (difference <= 255 * (1 - share) + 3).all()
 
 
 @pytest.mark.parametrize(
@@ -282,15 +249,6 @@ class TestBoxesOfTheRightImage:
         for image, boxes in zip(paths, found, strict=True):
             assert self.boxes(model, [image], file, tmp_path / "out")[0] == [boxes]
 
-    def test_those_of_another_patient_are_not_drawn(self, model, image_file, tmp_path):
-        image = image_file(f"patient1/{self.NAME}", 40, 60)
-        name = {"file_name": f"patient2/{self.NAME}"}
-        file = boxes_file(tmp_path / "b.json", (name, [1, 1, 9, 9]))
-        with pytest.raises(
-            UserError, match=r"no box for the images given.*: 1 images have a name that .* in other"
-        ):
-            self.boxes(model, [image], file, tmp_path / "out")
-
     def test_an_image_that_is_listed_in_other_folders_is_said(self, model, image_file, tmp_path):
         paths = [image_file(f"patient{n}/{self.NAME}", 40, 60) for n in (1, 2)]
         file = boxes_file(
@@ -356,17 +314,6 @@ class TestFolders:
         for reported in ("1 .txt", "1 .csv", "1 without suffix", "1 links that lead nowhere"):
             assert reported in said[0]
 
-    def test_what_is_found_can_be_read(self, folder):
-        for path in find_images([folder]):
-            assert read_image(path).ndim == 2
-
-    def test_a_folder_of_other_files_says_what_is_there(self, tmp_path):
-        (tmp_path / "a.csv").write_text("x")
-        with pytest.raises(
-            UserError, match=r"holds no DICOM, JPG or PNG file \(there are: 1 \.csv"
-        ):
-            find_images([tmp_path])
-
 
 def test_a_model_of_synthetic_images_says_so_before_images_that_are_no_phantoms(
     make_model, image_file, tmp_path, capsys
@@ -422,14 +369,3 @@ def test_a_sentence_that_is_not_in_the_image_has_no_box_and_says_why(model, imag
     (row,) = found["images"][0]["sentences"]
     assert (row["boxes"], row["in_image"]["why"]) == ([], "image")
     assert found["suppression"]["threshold"] == 1.1
-
-
-@pytest.mark.parametrize("method", ["gradcam", "occlusion"])
-def test_results_say_how_maps_were_computed(model, image_file, tmp_path, method):
-    options = PLAIN.model_copy(update={"method": method})
-    result = ground_files(model, [image_file("a.png", 60, 90)], ["Left lung."], tmp_path, options)
-    assert (result["scores"], result["options"]["method"]) == (method, method)
-    (row,) = result["images"][0]["sentences"]
-    heatmap = np.load(row["map"])
-    assert heatmap.shape == (60, 90)
-    assert row["highest"] == float(np.nanmax(heatmap)) > row["lowest"]

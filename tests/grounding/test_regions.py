@@ -74,12 +74,6 @@ def test_a_drawn_box_comes_back_exactly(shape, corner, extent):
     assert boxes(drawn, 0.5) == [[x, y, w, h]]
 
 
-def test_pixels_that_touch_at_a_corner_are_one_region_only_when_eight_connected():
-    diagonal = np.eye(3)
-    assert boxes(diagonal, 0.5) == [[0, 0, 3, 3]]
-    assert boxes(diagonal, 0.5, connectivity=4) == [[i, i, 1, 1] for i in range(3)]
-
-
 def test_bad_thresholds_and_shapes_are_refused():
     with pytest.raises(UserError, match="threshold"):
         threshold_regions(np.zeros((2, 2)), float("nan"))

@@ -8,7 +8,6 @@ from importlib import resources
 from xml.etree import ElementTree
 
 import numpy as np
-import pytest
 
 from medclip_debias.experiments.page import prose
 from medclip_debias.reporting import plots
@@ -20,7 +19,6 @@ from medclip_debias.reporting.prepared_page import (
 )
 from medclip_debias.reporting.tables import PrintedTable
 from medclip_debias.reporting.training import (
-    setting_words,
     train_sentences,
     validation_sentence,
 )
@@ -121,20 +119,6 @@ def test_plots_follow_the_style_and_can_stand_side_by_side():
     assert "a_$b$" in drawn[-1]
 
 
-@pytest.mark.parametrize(
-    ("counts", "said"),
-    [
-        ([1, 2, 3, 2], {"1", "2", "3"}),  # not 2 x 10 to the 0, nor .7 of an image
-        ([20, 35, 50, 31], {"10", "20", "30", "50", "70"}),
-        ([3, 40, 900, 5], {"10", "100", "1000"}),
-    ],
-)
-def test_counts_are_plain_numbers_and_bins_of_whole_numbers_have_whole_ones(counts, said):
-    drawn = str(plots.bars([0.5, 1.5, 2.5, 3.5, 4.5], counts, "Bars", x="x", y="y"))
-    labels = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
-    assert set(labels) == said | {"1", "2", "3", "4", "x", "y"}
-
-
 def luminance(colour: str) -> float:
     """WCAG 2.2, relative luminance."""
     parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
@@ -184,15 +168,6 @@ def test_prose_is_escaped():
     assert str(prose(text)) == (
         "<p>Some *a* &lt;b&gt; <code>c_d</code> <strong>e</strong> f.</p>\n"
         '<ul class="sentences"><li>one more</li><li>two</li></ul>'
-    )
-
-
-def test_settings_in_words_lose_none():
-    loss = {"kind": "multi_positive", "evidence": {"kind": "claims", "weights": [1, 0.5]}}
-    loss |= {"core": {"kind": "infonce", "negatives": []}, "weight": 0.25, "own": True}
-    assert setting_words(loss) == (
-        "multi_positive (evidence: claims (weights 1; 0.5), core: infonce (negatives none),"
-        " weight 0.25, own on)"
     )
 
 

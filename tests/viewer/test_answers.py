@@ -17,8 +17,6 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.decisions.calibration import Calibration, FittedClass
 from medclip_debias.evaluation.decisions.probability import Line
-from medclip_debias.grounding.ground import ground_image
-from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.grounding.reference import ReferenceBoxes
 from medclip_debias.grounding.validation import NOT_MEASURED
 from medclip_debias.viewer.answers import (
@@ -29,7 +27,6 @@ from medclip_debias.viewer.answers import (
 )
 from medclip_debias.viewer.findings import Finder
 from medclip_debias.viewer.pixels import ShownPixels
-from medclip_debias.viewer.viewed_model import ViewedModel
 
 TEXTS = ["Left lung.", "Right lung."]
 
@@ -78,20 +75,6 @@ def test_an_export_never_reads_a_file_of_the_images_name(answers, phantom_tree, 
         answers.export(image, 0, TEXTS, 1.0, "seg")
     name, content = answers.export(image, 0, TEXTS, None, "sr")
     assert (name, content[128:132]) == ("scores_sr.dcm", b"DICM")
-
-
-def test_an_image_read_once_gives_what_a_fresh_reading_gives(answers, image_folder):
-    image = answers.read(image_folder / "more" / "wide.png")
-    assert image.shape == (60, 110)
-    assert image.name == "wide.png"
-    (fresh,) = ground_image(
-        answers.model, read_radiograph(image_folder / "more/wide.png"), [TEXTS[0]]
-    )
-    (seen,) = answers.look(image, TEXTS[0])
-    assert seen["score"] == pytest.approx(fresh.score, abs=1e-6)
-    grid = np.reshape(seen["grid"], fresh.grid.shape)
-    heatmap = upsample_to_original(grid, fresh.geometry, fresh.places)
-    np.testing.assert_allclose(heatmap, fresh.heatmap, atol=1e-6)
 
 
 def test_pixels_come_as_the_file_holds_them(phantom_tree, image_folder, answers):
@@ -284,15 +267,6 @@ def test_true_boxes_are_those_of_the_file(answers, image_folder, tmp_path):
         Answers.open(tmp_path, boxes=path)
 
 
-def test_the_head_names_the_models_that_answer(answers):
-    reported = dict(answers.models[0].described())
-    assert answers.model.content_hash in reported["Model"]
-    assert reported["Model"].startswith("run/model, ")
-    assert "72 px" in reported["Sees"]
-    assert "central 64" in reported["Sees"]
-    assert reported["Probabilities"] == "not calibrated"
-
-
 def test_images_of_a_folder_are_named_by_their_place_in_it(image_folder, tmp_path):
     assert list(listed_images(image_folder)) == ["good.png", "letter.jpg", "more/wide.png"]
     with pytest.raises(UserError, match="no such folder"):
@@ -325,11 +299,6 @@ def test_what_cannot_be_answered_is_a_sentence(answers, searching, make_model, t
         Answers.open(tmp_path / "other", searching.index.folder, device="cpu")
 
 
-def test_a_long_sentence_is_said_to_be_cut(answers):
-    (seen,) = answers.look(answers.choose("good.png"), "Left lung. " * 20)
-    assert seen["note"].startswith("Sentence 1 has")
-
-
 def test_maps_that_no_real_boxes_confirm_are_said_to_be(answers, model_folder, tmp_path):
     image = answers.choose("good.png")
     assert answers.models[0].maps_warning("similarity") == NOT_MEASURED
@@ -342,13 +311,6 @@ def test_maps_that_no_real_boxes_confirm_are_said_to_be(answers, model_folder, t
     confirmed = Answers.open(tmp_path / "model", device="cpu")
     assert confirmed.models[0].maps_warning("similarity") is None
     assert confirmed.models[0].maps_warning("gradcam") == NOT_MEASURED
-
-
-def test_a_model_of_synthetic_images_says_so(make_model):
-    viewed = ViewedModel(make_model(72, 64, (0.5, 99.5)), "a")
-    assert viewed.warning is None
-    viewed.model.provenance = {"synthetic": True}
-    assert "trained on synthetic images" in (viewed.warning or "")
 
 
 def test_the_method_of_the_maps_is_a_choice(model_folder, image_folder):

@@ -274,32 +274,6 @@ def test_a_window_shows_the_grey_levels_that_it_says(page, folder):
     assert page.get_attribute("#invert", "aria-pressed") == "true"
 
 
-def test_another_size_of_the_page_is_never_seen_without_the_radiograph(page):
-    """At the end of the very frame in which the pane got its size the picture is there."""
-    opened(page, "one.dcm")
-    before = painted(page, 0)
-    page.evaluate(
-        """() => { const view = document.querySelector('.view'), canvas = view.children[0];
-        const context = canvas.getContext('2d'), middle = () =>
-            context.getImageData(canvas.width / 2, canvas.height / 2, 1, 1).data[3];
-        window.seen = []; new ResizeObserver(() => window.seen.push(middle())).observe(view); }"""
-    )
-    page.set_viewport_size({"width": 900, "height": 700})
-    assert painted(page, 0) not in (0, before)
-    assert set(page.evaluate("window.seen")) == {255}
-
-
-@pytest.mark.parametrize("wide", [375, 1000, 1280])
-def test_from_which_score_maps_are_coloured_is_read_whole_beside_two_models(page, wide):
-    page.set_viewport_size({"width": wide, "height": 760})
-    opened(page, "one.dcm")
-    drawn(page)
-    for bar in page.locator(".bar").all():
-        assert "coloured from" in bar.text_content()
-        cut = bar.evaluate("b => [b.scrollWidth - b.clientWidth, b.scrollHeight - b.clientHeight]")
-        assert max(cut) <= 0
-
-
 def test_boxes_are_those_that_the_server_cuts_from_the_same_map(page, answers, folder):
     """The page's own script, on the same grids, against scipy's labels on the full maps."""
     from medclip_debias.grounding.regions import threshold_regions
@@ -337,11 +311,6 @@ def test_findings_come_first_and_a_click_shows_where(page, answers, folder):
     page.wait_for_selector("#list li.alone")
     sentence = answers.models[0].findings(image.encoded[0])[0]["sentence"]
     assert page.locator("#list .words").all_text_contents()[0].startswith(f"1: {sentence}")
-
-
-def test_the_page_says_where_no_real_boxes_confirm_the_maps(page):
-    assert page.locator("#maps-warning").is_visible()
-    assert "no evidence that a finding is there" in page.text_content("#maps-warning")
 
 
 def test_true_boxes_are_shown_where_the_image_has_them(page):
@@ -464,19 +433,6 @@ def test_an_image_that_cannot_be_read_leaves_nothing_of_the_one_before(page, tmp
     assert page.text_content("#status").startswith("letter.png: this is not a DICOM")
     assert page.locator("#findings-lists li, #list li").count() == 0
     assert [painted(page, layer) for layer in range(3)] == [0, 0, 0]
-
-
-def test_the_password_opens_the_page_without_the_printed_address(chromium, address):
-    page = chromium.new_context().new_page()
-    page.goto(address.split("?")[0])
-    page.fill("input[name=password]", TOKEN + "x")
-    page.click("button")
-    until(page, "document.body.textContent.includes('This password is wrong.')")
-    page.fill("input[name=password]", TOKEN)
-    page.click("button")
-    page.wait_for_selector("body[data-ready]")
-    assert TOKEN not in page.url
-    page.context.close()
 
 
 def test_on_a_phone_nothing_lies_beside_the_page(chromium, address):

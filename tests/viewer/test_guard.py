@@ -254,16 +254,6 @@ def test_an_upload_that_breaks_off_or_stalls_is_removed(answers, monkeypatch, tm
         assert list(uploads.iterdir()) == []
 
 
-def test_a_websocket_is_closed():
-    sent = []
-
-    async def send(message):
-        sent.append(message["type"])
-
-    asyncio.run(Guard(None, None)({"type": "websocket"}, None, send))
-    assert sent == ["websocket.close"]
-
-
 def test_a_token_of_ones_own_is_read_from_a_file_or_the_environment(tmp_path, monkeypatch):
     monkeypatch.delenv("MEDCLIP_DEBIAS_VIEWER_TOKEN", raising=False)
     assert read_token(None) is None

@@ -29,16 +29,6 @@ def test_one_that_was_left_behind_is_replaced(tmp_path):
         client.connect(str(path))
 
 
-def test_one_that_is_in_use_is_left_alone(tmp_path):
-    path = tmp_path / "s"
-    with listening_at(path) as first:
-        with pytest.raises(UserError, match="another server listens"), listening_at(path):
-            pass
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(path))
-            assert first.accept()
-
-
 def test_of_many_that_start_at_once_one_wins(tmp_path):
     path, won, lost, all_tried = tmp_path / "s", [], [], threading.Barrier(6)
     with socket.socket(socket.AF_UNIX) as killed:
@@ -59,15 +49,6 @@ def test_of_many_that_start_at_once_one_wins(tmp_path):
     for thread in threads:
         thread.join()
     assert (len(won), len(lost)) == (1, 5)
-
-
-def test_a_successors_socket_is_not_removed(tmp_path):
-    path = tmp_path / "s"
-    with listening_at(path):
-        path.unlink()
-        with socket.socket(socket.AF_UNIX) as other:
-            other.bind(str(path))
-    assert path.is_socket()
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "link"])

@@ -191,16 +191,3 @@ def test_a_port_that_is_taken_or_an_address_that_is_not_ours_is_a_sentence(model
     assert "give another --port or --host" in capsys.readouterr().err
     assert run([*words, "0", "--host", "no such host"]) == 2
     assert "correct --host" in capsys.readouterr().err
-
-
-def test_without_the_server_the_extra_is_named(model_folder, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert run(["view", str(model_folder)]) == 2
-    assert "pip install 'medclip-debias[viewer]'" in capsys.readouterr().err
-
-
-def test_the_verb_names_what_is_missing(tmp_path, model_folder, capsys):
-    assert run(["view", str(tmp_path / "none")]) == 2
-    assert str(tmp_path / "none") in capsys.readouterr().err
-    assert run(["view", str(model_folder), "--index", str(tmp_path)]) == 2
-    assert "no search index" in capsys.readouterr().err

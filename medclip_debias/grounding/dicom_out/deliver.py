@@ -12,12 +12,13 @@ from typing import Any
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.files import atomic_file, write_json
 from medclip_debias.grounding.dicom_out.objects import (
+    RESEARCH,
+    Algorithm,
     check_installed,
     quiet,
     segmentation,
     structured_report,
 )
-from medclip_debias.grounding.dicom_out.results import RESEARCH, Algorithm, SentenceResult
 from medclip_debias.grounding.dicom_out.source import Source, read_source
 from medclip_debias.models.interface import ImageTextModel
 
@@ -113,16 +114,15 @@ class Delivery:
             rows: the entries of its sentences in ``groundings.json``.
             source: what `read_source` gave of a file that is not there any more.
         """
-        sentences = [SentenceResult.of(row, number) for number, row in enumerate(rows, start=1)]
         source = self._source(path, shape, source)
         files: list[Path] = []
         for kind in self.kinds:
             if kind == "json":
                 file = folder / "found.json"
-                write_json(file, plain(source, shape, sentences, self.algorithm))
+                write_json(file, plain(source, shape, rows, self.algorithm))
             elif source is None:
                 continue
-            elif kind == "seg" and not any(one.boxes for one in sentences):
+            elif kind == "seg" and not any(row["boxes"] for row in rows):
                 self.left_out["seg left out: no box was found on the image"] += 1
                 continue
             else:
@@ -130,8 +130,9 @@ class Delivery:
                 file = folder / name
                 try:
                     with quiet(), atomic_file(file) as temporary:
-                        made = make(source, sentences, self.algorithm)
-                        made.save_as(temporary, enforce_file_format=True)
+                        make(source, rows, self.algorithm).save_as(
+                            temporary, enforce_file_format=True
+                        )
                 # What a damaged header makes highdicom raise may quote it: its kind is said.
                 except Exception as error:
                     reason = f"the image's header does not allow it ({type(error).__name__})"
@@ -168,7 +169,7 @@ class Delivery:
 def plain(
     source: Source | None,
     shape: tuple[int, ...],
-    sentences: Sequence[SentenceResult],
+    rows: Sequence[Mapping[str, Any]],
     algorithm: Algorithm,
 ) -> dict[str, Any]:
     """One image's results as JSON: identifiers of the image, sentences, scores and boxes."""
@@ -186,14 +187,14 @@ def plain(
         " first pixel",
         "sentences": [
             {
-                "text": one.text,
-                "score": one.score,
-                "probability": one.probability,
+                "text": row["text"],
+                "score": row["score"],
+                "probability": (row.get("in_image") or {}).get("probability"),
                 "boxes": [
-                    {"box": list(b.box), "mean": b.mean, "peak": b.peak, "confidence": b.confidence}
-                    for b in one.boxes
+                    {name: box[name] for name in ("box", "mean", "peak", "confidence")}
+                    for box in row["boxes"]
                 ],
             }
-            for one in sentences
+            for row in rows
         ],
     }

@@ -6,30 +6,27 @@ pixel, whose centre is (0.5, 0.5) (PS3.3, C.18.6).
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import uuid
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError
-from medclip_debias.grounding.dicom_out.results import (
-    MANUFACTURER,
-    RESEARCH,
-    Algorithm,
-    SentenceResult,
-    printable,
-    shortened,
-)
+from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.grounding.dicom_out.source import Source
 
 if TYPE_CHECKING:
     from highdicom.sr import CodedConcept
 
-Box = tuple[float, float, float, float]
+RESEARCH = "For research, not for diagnosis"
+MANUFACTURER = "medclip-debias"
 SCHEME = "99MEDCLIP"
 """Coding scheme of what no public one has a code for; 99 says that it is private (PS3.16, 8)."""
 
@@ -43,6 +40,46 @@ def check_installed() -> None:
             "DICOM results need the package highdicom: pip install 'medclip-debias[dicom]'; json"
             " needs nothing."
         ) from None
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What made the results.
+
+    Attributes:
+        version: of this program.
+        model: hash of the model folder, or ``in memory``.
+        warning: a sentence about a model that no patient should be shown to, or ``""``.
+    """
+
+    version: str
+    model: str
+    warning: str = ""
+
+    @property
+    def uid(self) -> str:
+        """The model as a device: the same model always has the same UID."""
+        return f"2.25.{uuid.uuid5(uuid.NAMESPACE_OID, f'{MANUFACTURER} {self.model}').int}"
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the results must know."""
+        return [RESEARCH, f"model {self.model}", *([self.warning] if self.warning else [])]
+
+
+def printable(text: str) -> str:
+    """``text`` with a space for each run of white space, control and format characters.
+
+    DICOM takes no control characters in short values (PS3.5, 6.1.3), and a viewer that prints a
+    value must not be steered by it.
+    """
+    return " ".join("".join(one if one.isprintable() else " " for one in text).split())
+
+
+def shortened(text: str, most: int = 64) -> str:
+    """`printable` text without backslashes, cut to ``most`` characters."""
+    text = printable(text.replace("\\", "/"))
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 @contextmanager
@@ -77,20 +114,21 @@ def _instance(number: int, description: str) -> dict[str, Any]:
 
 
 def structured_report(
-    source: Source, sentences: Sequence[SentenceResult], algorithm: Algorithm
+    source: Source, rows: Sequence[Mapping[str, Any]], algorithm: Algorithm
 ) -> Any:
-    """A Comprehensive SR after TID 1500: a group of measurements a sentence, and one a box.
+    """A Comprehensive SR after TID 1500 of the sentences of an image in ``groundings.json``.
 
     A sentence's group (TID 1501) holds its score; a box's group (TID 1410) its outline, the mean
     and highest score in it, and its confidence. A group's finding is a private code with the
-    sentence as its meaning; the whole sentence is the tracking identifier.
+    sentence as its meaning, the same wherever it is scored; the whole sentence is the tracking
+    identifier.
     """
     import highdicom
     from highdicom import sr
     from pydicom.sr.codedict import codes
 
     made_by = sr.AlgorithmIdentification(
-        name=MANUFACTURER, version=algorithm.version, parameters=list(algorithm.parameters)
+        name=MANUFACTURER, version=algorithm.version, parameters=algorithm.notes
     )
     device = sr.DeviceObserverIdentifyingAttributes(
         uid=algorithm.uid,
@@ -99,20 +137,27 @@ def structured_report(
         model_name=f"model {algorithm.model}",
         serial_number=algorithm.model,
     )
+
+    def common(place: str, text: str) -> dict[str, Any]:
+        code = f"S{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        return {
+            "tracking_identifier": sr.TrackingIdentifier(
+                highdicom.UID(), f"{place}: {printable(text)}"
+            ),
+            "finding_type": _own_code(code, shortened(text)),
+            "algorithm_id": made_by,
+        }
+
     groups = []
-    for one in sentences:
-        finding = _own_code(one.code, shortened(one.text))
+    for number, row in enumerate(rows, start=1):
+        probability = (row.get("in_image") or {}).get("probability")
         groups.append(
             sr.MeasurementsAndQualitativeEvaluations(
-                tracking_identifier=sr.TrackingIdentifier(
-                    highdicom.UID(), f"{one.number}: {printable(one.text)}"
-                ),
-                finding_type=finding,
-                algorithm_id=made_by,
+                **common(f"{number}", row["text"]),
                 measurements=_measurements(
                     {
-                        ("similarity", "Image-sentence similarity"): one.score,
-                        ("probability", "Probability that the image shows it"): one.probability,
+                        ("similarity", "Image-sentence similarity"): row["score"],
+                        ("probability", "Probability that the image shows it"): probability,
                     }
                 ),
                 source_images=[sr.SourceImageForMeasurementGroup.from_source_image(source.header)],
@@ -120,25 +165,21 @@ def structured_report(
         )
         groups += [
             sr.PlanarROIMeasurementsAndQualitativeEvaluations(
-                tracking_identifier=sr.TrackingIdentifier(
-                    highdicom.UID(), f"{one.number}.{place}: {printable(one.text)}"
-                ),
+                **common(f"{number}.{place}", row["text"]),
                 referenced_region=sr.ImageRegion(
                     "POLYLINE",
-                    outline(box.box),
+                    _outline(box["box"]),
                     sr.SourceImageForRegion.from_source_image(source.header),
                 ),
-                finding_type=finding,
-                algorithm_id=made_by,
                 measurements=_measurements(
                     {
-                        ("region mean", "Mean score of the region"): box.mean,
-                        ("region peak", "Highest score of the region"): box.peak,
-                        ("confidence", "Confidence that it shows the finding"): box.confidence,
+                        ("region mean", "Mean score of the region"): box["mean"],
+                        ("region peak", "Highest score of the region"): box["peak"],
+                        ("confidence", "Confidence that it shows the finding"): box["confidence"],
                     }
                 ),
             )
-            for place, box in enumerate(one.boxes, start=1)
+            for place, box in enumerate(row["boxes"], start=1)
         ]
     report = sr.MeasurementReport(
         observation_context=sr.ObservationContext(
@@ -174,22 +215,14 @@ def _measurements(wanted: dict[tuple[str, str], float | None]) -> list[Any]:
     ]
 
 
-def outline(box: Box) -> NDArray[np.float64]:
+def _outline(box: Sequence[float]) -> NDArray[np.float64]:
     """The corners of a box as a closed line ``[5, 2]`` of (x, y), clockwise from the upper left."""
     x, y, width, height = box
     right, below = x + width, y + height
     return np.array([(x, y), (right, y), (right, below), (x, below), (x, y)])
 
 
-def mask(box: Box, shape: tuple[int, int]) -> NDArray[np.bool_]:
-    """The pixels ``[rows, columns]`` whose centres lie in a box."""
-    x, y, width, height = box
-    rows, columns = (np.arange(side) + 0.5 for side in shape)
-    down = (rows >= y) & (rows < y + height)
-    return down[:, None] & ((columns >= x) & (columns < x + width))[None, :]
-
-
-def segmentation(source: Source, sentences: Sequence[SentenceResult], algorithm: Algorithm) -> Any:
+def segmentation(source: Source, rows: Sequence[Mapping[str, Any]], algorithm: Algorithm) -> Any:
     """A binary Segmentation with the rows and columns of the source: each box is a segment.
 
     A segment's pixels are those whose centres lie in the box.
@@ -206,27 +239,29 @@ def segmentation(source: Source, sentences: Sequence[SentenceResult], algorithm:
         # highdicom writes and reads these as name=value, split at commas.
         parameters={
             f"note {number}": text.replace(",", ";").replace("=", ":")
-            for number, text in enumerate(algorithm.parameters, start=1)
+            for number, text in enumerate(algorithm.notes, start=1)
         },
     )
-    descriptions: list[Any] = []
-    masks = []
-    for one in sentences:
-        for place, box in enumerate(one.boxes, start=1):
-            descriptions.append(
-                SegmentDescription(
-                    len(descriptions) + 1,
-                    shortened(f"{one.number}.{place} {one.text}"),
-                    highdicom.sr.CodedConcept("309825002", "SCT", "Spatial and Relational Concept"),
-                    codes.DCM.ImageRegion,
-                    SegmentAlgorithmTypeValues.AUTOMATIC,
-                    made_by,
-                    tracking_uid=highdicom.UID(),
-                    tracking_id=f"sentence {one.number} box {place}",
-                )
-            )
-            masks.append(mask(box.box, source.shape))
-    made = highdicom.seg.Segmentation(
+    boxes = [
+        (number, place, row["text"], box["box"])
+        for number, row in enumerate(rows, start=1)
+        for place, box in enumerate(row["boxes"], start=1)
+    ]
+    descriptions: Any = [
+        SegmentDescription(
+            segment,
+            shortened(f"{number}.{place} {text}"),
+            highdicom.sr.CodedConcept("309825002", "SCT", "Spatial and Relational Concept"),
+            codes.DCM.ImageRegion,
+            SegmentAlgorithmTypeValues.AUTOMATIC,
+            made_by,
+            tracking_uid=highdicom.UID(),
+            tracking_id=f"sentence {number} box {place}",
+        )
+        for segment, (number, place, text, _) in enumerate(boxes, start=1)
+    ]
+    masks = [box_mask([box], *source.shape) for *_, box in boxes]
+    result = highdicom.seg.Segmentation(
         [source.header],
         np.stack(masks, axis=-1)[None].astype(np.uint8),
         SegmentationTypeValues.BINARY,
@@ -238,5 +273,5 @@ def segmentation(source: Source, sentences: Sequence[SentenceResult], algorithm:
         device_serial_number=algorithm.model,
         **_instance(9702, "Boxes, segments"),
     )
-    made.PatientOrientation = list(source.orientation)
-    return made
+    result.PatientOrientation = list(source.orientation)
+    return result

@@ -21,7 +21,7 @@ from medclip_debias.grounding.search.ranking import Regions
 
 FORMAT = 1
 META, REGIONS, ITEMS = "index.json", "regions.bin", "items.arrow"
-FILES = (REGIONS, ITEMS, TEXT_FILE, IMAGE_FILE, LANDMARKS_FILE)
+FILES = (ITEMS, TEXT_FILE, IMAGE_FILE, LANDMARKS_FILE, REGIONS)
 AGAIN = "run 'index' again"
 HASHES = "hashes"
 _LARGEST = 16 << 20

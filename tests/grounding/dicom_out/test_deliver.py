@@ -208,13 +208,6 @@ def test_an_image_to_which_no_result_can_be_attached_gives_json_alone(source, tm
     assert "PatientID" not in json.loads((tmp_path / "out" / "found.json").read_text())["image"]
 
 
-def test_images_without_a_box_have_no_files_of_boxes(source, tmp_path):
-    delivery, files = deliver(source(), tmp_path / "out", rows_of([], []), ["seg", "sr"])
-    assert list(files) == ["scores_sr.dcm"]
-    (reason,) = delivery.counts()["left_out"]
-    assert "no box was found" in reason
-
-
 def test_plain_json_says_where_and_of_what(delivered):
     given, _, files = delivered
     content = json.loads(open(files["found.json"], encoding="utf-8").read())  # noqa: SIM115, PTH123

@@ -163,16 +163,6 @@ def test_the_verbs_index_and_find(model_folder, prepared_phantom, tmp_path, caps
     assert not any(hit["image_id"] in captured.err for hit in found["hits"])
 
 
-def test_the_verb_finds_an_image_file_of_the_set(index_folder, phantom_tree, truth, capsys):
-    _, data, _ = truth
-    path = sorted(phantom_tree.rglob("*.dcm"))[5]
-    assert run(["search", str(index_folder), "--image", str(path), "-k", "2", "--json"]) == 0
-    hits = json.loads(capsys.readouterr().out)["hits"]
-    if path.stem in set(data.images["image_id"]):
-        assert hits[0]["image_id"] == path.stem
-        assert hits[0]["score"] == pytest.approx(1, abs=2e-3)
-
-
 @pytest.fixture
 def reported(capsys):
     def reported(*words):
@@ -294,11 +284,3 @@ def test_what_cannot_be_indexed_is_refused(
     out = str(tmp_path / "a")
     again = ["index", str(model_folder), str(data), "--out", out, "--sentences", str(words)]
     assert run(again) == 0
-
-
-def test_a_wrong_number_of_results_is_refused(index_folder, truth):
-    _, _, features = truth
-    index = SearchIndex.open(index_folder)
-    with pytest.raises(UserError, match="at least 1"):
-        index.by_image(features[0], k=0, ranking="global")
-    assert len(index.by_image(features[0], k=10_000)) == len(index)
