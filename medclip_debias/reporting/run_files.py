@@ -29,7 +29,7 @@ _AGAIN = "run 'evaluate' again"
 class _Heatmap(BaseModel):
     file: str = ""
     text: str = ""
-    category: str = ""
+    category: str | None = None
     metric: str = ""
     case: str = ""
     cnr_signed: float | None = None
@@ -151,7 +151,8 @@ def read_heatmaps(folder: Path) -> dict[str, Any]:
         if inside is not None:
             facts += f", peak {'inside' if inside else 'outside'}"
         picture = _picture(folder, entry.file)
-        return entry.model_dump() | {"picture": picture, "facts": facts, "inside": inside}
+        fields = entry.model_dump() | {"category": entry.category or ""}
+        return fields | {"picture": picture, "facts": facts, "inside": inside}
 
     return {
         "choice": index.choice,

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
 
 from medclip_debias.errors import UserError
 
@@ -30,12 +29,7 @@ _READING = ("GET", "HEAD")
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a request is not answered.
-
-    Attributes:
-        status: of HTTP.
-        sentence: for the reader; nothing of the request is repeated in it.
-    """
+    """Status and sentence of an answer to who may not ask; nothing of the request is repeated."""
 
     status: int
     sentence: str
@@ -60,16 +54,17 @@ class Access:
 
     def refusal(self, request: Request) -> Refusal | None:
         """Why a request is refused; None lets it in."""
-        authority = _authority(request.headers.getlist("host"))
-        if authority is None or not (is_loopback(authority[0]) or authority[0] in self._names):
+        match = _host(request)
+        name = match[1].lower().strip("[]") if match else ""
+        if match is None or not (is_loopback(name) or name in self._names):
             return Refusal(
                 421,
                 "This name is not served here. Open the address that the viewer printed, or start"
                 " it with --allow-host NAME.",
             )
-        if not _from_the_page(request, authority):
+        if not _from_the_page(request):
             return Refusal(403, "This request does not come from the viewer's own page.")
-        cookie = request.cookies.get(_cookie_name(authority), "")
+        cookie = request.cookies.get(_cookie_name(request), "")
         if self._token is None or _same(cookie, self._secret) or self.enters(request):
             return None
         if request.scope["path"] == ENTRANCE and request.method == "POST":
@@ -92,10 +87,10 @@ class Access:
         """Whether this is the token."""
         return self._token is not None and _same(token, self._token)
 
-    def cookie(self, request: Request) -> dict[str, str | bool]:
+    def cookie(self, request: Request) -> dict[str, Any]:
         """What `Response.set_cookie` takes, so that the browser is let in from now on."""
         return {
-            "key": _cookie_name(_authority(request.headers.getlist("host"))),
+            "key": _cookie_name(request),
             "value": self._secret,
             "httponly": True,
             "samesite": "strict",
@@ -141,24 +136,26 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _authority(values: list[str]) -> tuple[str, int | None] | None:
-    """Name in lower case and port of the only value there is."""
-    if len(values) != 1 or not (match := _AUTHORITY.fullmatch(values[0])):
-        return None
-    return match[1].lower().strip("[]"), int(match[2]) if match[2] else None
+def _host(request: Request) -> re.Match[str] | None:
+    """Name and port of the only ``Host`` there is."""
+    hosts = request.headers.getlist("host")
+    return _AUTHORITY.fullmatch(hosts[0]) if len(hosts) == 1 else None
 
 
-def _from_the_page(request: Request, authority: tuple[str, int | None]) -> bool:
+def _from_the_page(request: Request) -> bool:
     """Whether a request comes from the page, and not from one of another site or port.
 
     Browsers send ``Origin`` with whatever changes something, and newer ones say with every request
     where it comes from. A link on another page may open this one; nothing else may come from there.
     """
+    host = request.headers["host"].lower()
+    # A proxy may name the port that browsers leave out.
+    ours = {f"{scheme}://{host}" for scheme in ("http", "https")}
+    ours |= {f"http://{host.removesuffix(':80')}", f"https://{host.removesuffix(':443')}"}
     origins = request.headers.getlist("origin")
-    if origins:
-        if len(origins) != 1 or not _same_origin(origins[0], authority):
-            return False
-    elif request.method not in _READING:
+    if origins and (len(origins) != 1 or origins[0].lower() not in ours):
+        return False
+    if not origins and request.method not in _READING:
         return False
     navigates = "navigate" in request.headers.getlist("sec-fetch-mode")
     return (request.scope["path"] == "/" and navigates) or all(
@@ -166,24 +163,10 @@ def _from_the_page(request: Request, authority: tuple[str, int | None]) -> bool:
     )
 
 
-def _same_origin(origin: str, authority: tuple[str, int | None]) -> bool:
-    try:
-        parts = urlsplit(origin)
-    except ValueError:
-        return False
-    usual = {"http": 80, "https": 443}.get(parts.scheme)
-    asked = _authority([parts.netloc])
-    if usual is None or asked is None:
-        return False
-    if origin.lower() != f"{parts.scheme}://{parts.netloc}".lower():
-        return False
-    return (asked[0], asked[1] or usual) == (authority[0], authority[1] or usual)
-
-
-def _cookie_name(authority: tuple[str, int | None] | None) -> str:
+def _cookie_name(request: Request) -> str:
     # Browsers do not keep the cookies of two ports apart; two viewers must not end each other.
-    port = authority[1] if authority else None
-    return f"medclip_debias_viewer_{port or 'default'}"
+    match = _host(request)
+    return f"medclip_debias_viewer_{(match and match[2]) or 'default'}"
 
 
 def _same(given: str, wanted: str) -> bool:

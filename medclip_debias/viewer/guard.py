@@ -99,7 +99,7 @@ class Guard:
             "<meta http-equiv='refresh' content='0;url=./'>"
             "<title>medclip-debias</title><p><a href='./'>Open the viewer</a></p></html>"
         )
-        response.set_cookie(**self._access.cookie(request))  # type: ignore[arg-type]
+        response.set_cookie(**self._access.cookie(request))
         return response
 
 

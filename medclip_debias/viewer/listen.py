@@ -16,12 +16,7 @@ from medclip_debias.errors import UserError
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Listen on an address.
-
-    Args:
-        host: name or address of this machine.
-        port: 0 takes a free one.
-    """
+    """Listen on an address of this machine; port 0 takes a free one."""
     where = f"{host}:{port}"
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -50,9 +45,8 @@ def listening_at(path: Path) -> Iterator[socket.socket]:
     not.
     """
     path = Path(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with listener:
-        with _alone(path.parent):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        with _locked(path.parent):
             _clear(path)
             before = os.umask(0o177)  # it is private from its first moment on
             try:
@@ -69,14 +63,13 @@ def listening_at(path: Path) -> Iterator[socket.socket]:
         try:
             yield listener
         finally:
-            with contextlib.suppress(OSError):
-                now = path.lstat()
-                if (now.st_dev, now.st_ino) == (ours.st_dev, ours.st_ino):
+            with contextlib.suppress(OSError):  # a successor's is left alone
+                if os.path.samestat(path.lstat(), ours):
                     path.unlink()
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Let no second server look at the same folder meanwhile, as it would remove the first's."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -94,21 +87,18 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _clear(path: Path) -> None:
     """Remove a socket that nobody listens on."""
-    try:
-        mode = path.lstat().st_mode
-    except OSError:
+    if not os.path.lexists(path):
         return
-    if not stat.S_ISSOCK(mode):
+    if not stat.S_ISSOCK(path.lstat().st_mode):
         raise UserError(f"{path}: is there already and is no socket; give another --socket.")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(5)
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return
+            return path.unlink(missing_ok=True)
         except FileNotFoundError:
-            return
+            return None
         except OSError:
             pass  # it cannot be known, so it is left
     raise UserError(f"{path}: another server listens there; end it, or give another --socket.")

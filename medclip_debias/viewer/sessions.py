@@ -28,7 +28,7 @@ class _Session:
 
 
 class Sessions:
-    """Radiographs by session; nothing of them is on the disk."""
+    """Radiographs by session; nothing of them is on the disk. ``clock``: seconds that only grow."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -46,12 +46,10 @@ class Sessions:
     def disconnected(self, session: str) -> None:
         """A connection ended; the session ends with its last one."""
         with self._lock:
-            one = self._sessions.get(session)
-            if one is None:
-                return
-            one.connections -= 1
-            if one.connections <= 0:
-                self.end(session)
+            if one := self._sessions.get(session):
+                one.connections -= 1
+                if one.connections <= 0:
+                    self._end(session)
 
     def clear(self, session: str) -> None:
         """Free the radiograph of a session."""
@@ -73,14 +71,13 @@ class Sessions:
             one = self._of(session)
             one.name, one.image = name, replace(image, pixels=None)
             one.pixels = None if image.pixels is None else image.pixels.bytes()
-            by_use = sorted(self._sessions, key=lambda key: self._sessions[key].used, reverse=True)
             images = pixels = 0
-            for key in [session, *(key for key in by_use if key != session)]:
-                each = self._sessions[key]
+            by_use = sorted(self._sessions.items(), key=lambda item: -item[1].used)
+            for key, each in sorted(by_use, key=lambda item: item[0] != session):
                 images += each.image is not None
                 pixels += len(each.pixels or b"")
                 if each.image is not None and images > MOST_SESSIONS:
-                    self.end(key)
+                    self._end(key)
                 elif pixels > MOST_PIXELS and key != session:
                     each.pixels = None
         return name
@@ -103,20 +100,19 @@ class Sessions:
             pixels, one.pixels = one.pixels, None
             return pixels
 
-    def end(self, session: str) -> None:
-        """Free all of a session at once; a page that is still open may begin again."""
-        with self._lock:
-            one = self._sessions.pop(session, None)
-            if one and one.connections > 0:
-                self._sessions[session] = _Session(self._clock(), one.connections)
-
     def sweep(self) -> None:
         """End the sessions that were not used for too long."""
         now = self._clock()
         with self._lock:
             for name, one in list(self._sessions.items()):
                 if now - one.used > (OPEN_LIVES if one.connections > 0 else ABSENT_LIVES):
-                    self.end(name)
+                    self._end(name)
+
+    def _end(self, session: str) -> None:
+        """Free all of a session at once; a page that is still open may begin again."""
+        one = self._sessions.pop(session)
+        if one.connections > 0:
+            self._sessions[session] = _Session(self._clock(), one.connections)
 
     def _named(self, session: str, name: str) -> _Session | None:
         one = self._sessions.get(session)

@@ -16,6 +16,7 @@ from medclip_debias.data.images import prepare_image, read_image
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.files import GroundOptions, ground_files
 from medclip_debias.grounding.find import find_images
+from medclip_debias.grounding.reference import ReferenceBoxes
 from medclip_debias.grounding.regions import threshold_regions
 from medclip_debias.grounding.settings import SuppressionRule
 from medclip_debias.grounding.validation import NOT_MEASURED
@@ -217,71 +218,70 @@ def test_the_verb_refuses_bad_words_in_a_sentence(
     assert not (tmp_path / "out").exists()
 
 
-def boxes_file(path, *entries):
-    """A COCO file of a phrase on each image, from pairs of a file name and a box."""
-    images = [{"id": n, "width": 60, "height": 40} | e[0] for n, e in enumerate(entries)]
-    annotations = [
-        {"id": n, "image_id": n, "label_text": f"Phrase {n}", "bbox": e[1]}
-        for n, e in enumerate(entries)
+NAME = "study1/view1_frontal.png"
+ASIDE = "have a name that the file lists in other"
+
+
+@pytest.mark.parametrize(
+    ("images", "listed", "boxes", "aside"),
+    [
+        (  # all named alike: folders tell them apart
+            (f"patient1/{NAME}", f"patient2/{NAME}"),
+            (
+                (f"CheXpert/patient2/{NAME}", [20, 2, 9, 9]),
+                (f"images/patient2/{NAME}", [2, 2, 9, 9]),
+                (f"images/patient1/{NAME}", [1, 1, 9, 9]),
+            ),
+            [[[1, 1, 9, 9]], [[2, 2, 9, 9]]],
+            "",
+        ),
+        (  # of an image that is listed in other folders nothing is drawn, and that is said
+            (f"patient1/{NAME}", f"patient2/{NAME}"),
+            ((f"patient1/{NAME}", [1, 1, 9, 9]), (f"train/patient2/{NAME}", [2, 2, 9, 9])),
+            [[[1, 1, 9, 9]], []],
+            f"1 images {ASIDE}",
+        ),
+        (  # boxes that mean nothing are counted; those of another size are scaled
+            ("a.png", "b.png", "c.png"),
+            (
+                ("a.png", [2, 4, 20, 20], 120, 80),
+                ("b.png", [1, 1, 9, 9], 60, 60),
+                ("c.png", [1, 1, 0, 9]),
+                ("c.png", [99, 99, 9, 9]),
+            ),
+            [[[1, 2, 10, 10]], [], []],
+            "1 phrases were annotated on an image with another ratio of its sides; 1 boxes have no"
+            " area; 1 boxes lie outside their image",
+        ),
+        ((f"patient1/{NAME}",), ((f"patient2/{NAME}", [1, 1, 9, 9]),), None, ASIDE),
+        (
+            (f"patient1/{NAME}", f"patient2/{NAME}"),
+            (("view1_frontal.png", [1, 1, 9, 9]),),
+            None,
+            "image 0: 2 images have its name",
+        ),
+    ],
+)
+def test_reference_boxes_are_those_of_the_right_image(tmp_path, images, listed, boxes, aside):
+    entries = [
+        {"id": n, "file_name": name, "width": (*size, 60)[0], "height": (*size[1:], 40)[0]}
+        for n, (name, _, *size) in enumerate(listed)
     ]
-    path.write_text(json.dumps({"images": images, "annotations": annotations}))
-    return path
-
-
-class TestBoxesOfTheRightImage:
-    NAME = "study1/view1_frontal.png"
-
-    def boxes(self, model, images, file, out):
-        result = ground_files(model, images, ["Left lung."], out, PLAIN, boxes=file)
-        return [e["sentences"][0]["reference"]["boxes"] for e in result["images"]], result
-
-    def test_images_that_are_all_named_alike(self, model, image_file, tmp_path):
-        paths = [image_file(f"patient{n}/{self.NAME}", 40, 60) for n in (1, 2)]
-        file = boxes_file(
-            tmp_path / "b.json",
-            ({"file_name": f"CheXpert/patient2/{self.NAME}"}, [20, 2, 9, 9]),
-            ({"file_name": f"images/patient2/{self.NAME}"}, [2, 2, 9, 9]),
-            ({"file_name": f"images/patient1/{self.NAME}"}, [1, 1, 9, 9]),
-        )
-        found, _ = self.boxes(model, paths, file, tmp_path / "out")
-        assert found == [[[1, 1, 9, 9]], [[2, 2, 9, 9]]]
-        # One at a time, nothing changes.
-        for image, boxes in zip(paths, found, strict=True):
-            assert self.boxes(model, [image], file, tmp_path / "out")[0] == [boxes]
-
-    def test_an_image_that_is_listed_in_other_folders_is_said(self, model, image_file, tmp_path):
-        paths = [image_file(f"patient{n}/{self.NAME}", 40, 60) for n in (1, 2)]
-        file = boxes_file(
-            tmp_path / "b.json",
-            ({"file_name": f"patient1/{self.NAME}"}, [1, 1, 9, 9]),
-            ({"file_name": f"train/patient2/{self.NAME}"}, [2, 2, 9, 9]),
-        )
-        found, result = self.boxes(model, paths, file, tmp_path / "out")
-        assert found == [[[1, 1, 9, 9]], []]
-        assert "1 images have a name that the file lists in other" in result["boxes_left_aside"][0]
-        result = self.boxes(model, paths[:1], file, tmp_path / "out")[1]
-        assert result["boxes_left_aside"] == []  # that of another patient is nobody's concern
-
-    def test_a_bare_name_that_fits_two_is_refused(self, model, image_file, tmp_path):
-        paths = [image_file(f"patient{n}/{self.NAME}", 40, 60) for n in (1, 2)]
-        file = boxes_file(tmp_path / "b.json", ({"file_name": "view1_frontal.png"}, [1, 1, 9, 9]))
-        with pytest.raises(UserError, match="image 0: 2 images have its name"):
-            self.boxes(model, paths, file, tmp_path / "out")
-
-    def test_boxes_that_mean_nothing_are_counted(self, model, image_file, tmp_path):
-        paths = [image_file(name, 40, 60) for name in ("a.png", "b.png", "c.png")]
-        file = boxes_file(
-            tmp_path / "b.json",
-            ({"file_name": "a.png", "width": 120, "height": 80}, [2, 4, 20, 20]),
-            ({"file_name": "b.png", "width": 60, "height": 60}, [1, 1, 9, 9]),
-            ({"file_name": "c.png"}, [1, 1, 0, 9]),
-            ({"file_name": "c.png"}, [99, 99, 9, 9]),
-        )
-        found, result = self.boxes(model, paths, file, tmp_path / "out")
-        assert found == [[[1, 2, 10, 10]], [], []]
-        (said,) = result["boxes_left_aside"]
-        assert "1 phrases were annotated on an image with another ratio of its sides" in said
-        assert "1 boxes have no area; 1 boxes lie outside their image" in said
+    annotations = [
+        {"id": n, "image_id": n, "label_text": f"Phrase {n}", "bbox": entry[1]}
+        for n, entry in enumerate(listed)
+    ]
+    file = tmp_path / "b.json"
+    file.write_text(json.dumps({"images": entries, "annotations": annotations}))
+    paths = [tmp_path / image for image in images]
+    if boxes is None:
+        with pytest.raises(UserError, match=aside):
+            ReferenceBoxes.read(file, paths)
+        return
+    references = ReferenceBoxes.read(file, paths)
+    assert [references.of(path, "Left lung.", (40, 60))[0] for path in paths] == boxes
+    assert aside in "".join(references.left_aside())
+    assert bool(references.left_aside()) == bool(aside)
 
 
 class TestFolders:

@@ -66,10 +66,3 @@ def test_average_precision_is_that_of_scikit_learn_times_the_share_that_is_found
         rank = average_precision_score(found.hit, found.confidence, sample_weight=each)
         recall = (each * found.hit).sum() / (w @ np.array(truths))
         assert value == pytest.approx(rank * recall, rel=1e-12)
-
-
-def test_average_precision_without_boxes_or_truths():
-    ones = np.ones((1, 2))
-    assert Detections.of([np.zeros(0, bool)] * 2, [[], []], [1, 0]).average_precision(ones) == 0
-    none = Detections.of([np.array([False]), np.zeros(0, bool)], [[0.5], []], [0, 0])
-    assert np.isnan(none.average_precision(ones)).all()

@@ -160,16 +160,6 @@ def unescaped(text):
     return result
 
 
-@example("a -- b \N{EN DASH} c---d")
-@given(st.text())
-def test_escaped_text_prints_as_itself(text):
-    plain = "".join(c for c in " ".join(text.split()) if c.isprintable())
-    found = tex(text)
-    assert "\n" not in found
-    assert "--" not in found.replace("\N{EN DASH}", "--") or "\N{EN DASH}" in plain
-    assert unescaped(found.replace("--", "\N{EN DASH}")) == plain  # a dash of two, as printed
-
-
 NAMES = st.text(
     st.one_of(st.sampled_from("\\&%$#_{}~^<>[]*|-\n\r\t\0"), st.characters()), max_size=12
 )

@@ -32,9 +32,7 @@ class Shown:
 
 
 def shown(word):
-    """Stands for a radiograph: the sessions look at its pixels alone."""
-    pixels = SimpleNamespace(bytes=word.encode)
-    return Shown(word, pixels)
+    return Shown(word, SimpleNamespace(bytes=word.encode))
 
 
 def test_a_radiograph_is_known_by_its_name_alone_and_its_pixels_go_once():
