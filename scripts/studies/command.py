@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.errors import UserError
+from medclip_debias.experiments.experiment import Table
 from medclip_debias.experiments.page import tables
 from medclip_debias.experiments.runner import rewrite, run_experiment
 from medclip_debias.files import atomic_file, read_json, write_text
@@ -153,8 +154,11 @@ def publish(name: str, out: Path, docs: Path) -> list[Path]:
     """
     results, page = read_cells(out / "results.json"), docs / f"{name}.md"
     text = page.read_text(encoding="utf-8") if page.is_file() else ""
-    found = find_study(name)(results["settings"]).tables(results["rows"])
-    body = "\n".join([START, "", *tables(found), END])
+    study = find_study(name)(results["settings"])
+    found, left_out = on_the_page(study.tables(results["rows"]), study.minor)
+    command = f"medclip-debias study {name} --from docs/studies/{name}.parquet --out FOLDER"
+    note = f"Left out where they have no star: {', '.join(left_out)}. `{command}` writes all."
+    body = "\n".join([START, "", *tables(found), *([note, ""] if left_out else []), END])
     renewed, count = re.subn(f"{START}.*?{END}", lambda _: body, text, flags=re.DOTALL)
     if count != 1:
         raise UserError(f"{page}: must hold '{START}' and '{END}' once, for the tables.")
@@ -163,6 +167,23 @@ def publish(name: str, out: Path, docs: Path) -> list[Path]:
     with atomic_file(docs / f"{name}.png") as temporary:
         _reduced(out / "figure.png", temporary)
     return [page, docs / f"{name}.parquet", docs / f"{name}.png"]
+
+
+def on_the_page(found: Sequence[Table], minor: Sequence[str]) -> tuple[list[Table], list[str]]:
+    """The tables without their ``minor`` columns that have no star, and the names of these."""
+    shown, left_out = [], dict[str, None]()
+    for table in found:
+        starred = {
+            column
+            for row in table.rows
+            for column, cell in zip(table.columns, row, strict=True)
+            if cell.endswith(" *")
+        }
+        kept = [i for i, name in enumerate(table.columns) if name not in minor or name in starred]
+        left_out |= dict.fromkeys(set(table.columns) - {table.columns[i] for i in kept})
+        rows = [[row[i] for i in kept] for row in table.rows]
+        shown.append(Table(table.title, [table.columns[i] for i in kept], rows))
+    return shown, [name for name in minor if name in left_out]
 
 
 def _reduced(picture: Path, out: Path) -> None:

@@ -366,6 +366,8 @@ def methods() -> dict[str, dict[str, dict[str, Any]]]:
 class PhantomStudy(Study):
     """Base of the studies whose cells train one model on one phantom."""
 
+    minor: ClassVar[tuple[str, ...]] = ("bal. acc.", "ECE", "tail AUC", "mIoU", "MedR")
+
     version: ClassVar[int] = 2
     outdated: ClassVar[str] = "They hold no AUC of single classes."
 

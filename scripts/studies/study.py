@@ -43,6 +43,8 @@ class Study(Experiment):
     usual: ClassVar[dict[str, Any]]
     small: ClassVar[dict[str, Any]]
     seconds_a_cell: ClassVar[float] = 5.0
+    minor: ClassVar[tuple[str, ...]] = ()
+    """Columns that the page in docs/studies leaves out of a table in which they have no star."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
