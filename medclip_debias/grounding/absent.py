@@ -8,13 +8,11 @@ findings that the model itself holds to be absent from this image.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from medclip_debias.data.prompts import sets_of
@@ -54,19 +52,23 @@ class AbsentScores:
 
 
 class AbsentFindings:
-    """The sentences of a model's prompts, encoded once, to find the reference of any image."""
+    """The sentences of a model's prompts, encoded once, to find the reference of any image.
+
+    Its own prompt sets are used, and the packaged one where it has none.
+    """
 
     def __init__(self, model: ImageTextModel) -> None:
         sets = sets_of(model.prompts)
+        texts = list(dict.fromkeys(text for prompts in sets for text in prompts.texts))
+        place = {text: number for number, text in enumerate(texts)}
         self._model = model
         self._sides = [
-            (name, list(sides.positive), list(sides.negative))
+            (name, [place[t] for t in sides.positive], [place[t] for t in sides.negative])
             for prompts in sets
             for name, sides in prompts.classes.items()
         ]
-        self._texts = list(dict.fromkeys(text for prompts in sets for text in prompts.texts))
         with torch.inference_mode():
-            self._vectors: Tensor = model.encode_sentences(self._texts)
+            self._vectors: Tensor = model.encode_sentences(texts)
 
     def of(self, features: ImageFeatures) -> list[AbsentScores]:
         """The scores of each of B images.
@@ -79,25 +81,15 @@ class AbsentFindings:
         with torch.inference_mode():
             scores = finite(self._model.score(features, self._vectors), "grounding")
             regions = finite(self._model.region_scores(features, self._vectors), "grounding")
-        place = {text: number for number, text in enumerate(self._texts)}
         references = []
-        for totals, maps in zip(scores, regions, strict=True):
+        for totals, maps in zip(scores.astype(np.float64), regions, strict=True):
             gaps = [
-                _mean(totals, place, positive) - _mean(totals, place, negative)
-                for _, positive, negative in self._sides
+                totals[there].mean() - totals[denied].mean() for _, there, denied in self._sides
             ]
-            chosen = [number for number, gap in enumerate(gaps) if gap < 0] or [
-                int(np.argmin(gaps))
-            ]
-            texts = dict.fromkeys(
-                text for number in chosen for side in self._sides[number][1:] for text in side
-            )
-            pool = maps[[place[text] for text in texts]]
-            middle, reference = np.percentile(pool, (50.0, PERCENTILE))
-            names = tuple(self._sides[number][0] for number in chosen)
+            absent = [side for side, gap in zip(self._sides, gaps, strict=True) if gap < 0]
+            absent = absent or [self._sides[int(np.argmin(gaps))]]
+            rows = dict.fromkeys(n for _, there, denied in absent for n in (*there, *denied))
+            middle, reference = np.percentile(maps[list(rows)], (50.0, PERCENTILE))
+            names = tuple(name for name, *_ in absent)
             references.append(AbsentScores(float(reference), float(middle), names))
         return references
-
-
-def _mean(scores: NDArray[np.floating], place: Mapping[str, int], texts: list[str]) -> float:
-    return float(np.mean([scores[place[text]] for text in texts], dtype=np.float64))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
 
 from medclip_debias.data.images.contents import (
@@ -48,50 +48,44 @@ def find_images(places: Sequence[Path], say: Say | None = None) -> list[Path]:
 
 def _inside(folder: Path, say: Say | None) -> list[Path]:
     closed: list[Path] = []
-    inside, aside = _sorted_out(list(walk_files(folder, closed.append)))
-    if closed:
-        aside["folders that cannot be listed"] = len(closed)
-    kinds = _tell(folder, aside, say if inside else None)
-    if not inside:
-        raise UserError(
-            f"{folder}: holds no DICOM, JPG or PNG file{f' (there are: {kinds})' if kinds else ''}."
-        )
-    return sorted(inside)
+    files = list(walk_files(folder, closed.append))
+    images, kinds = _radiographs(folder, files, {"folders that cannot be listed": closed}, say)
+    if not images:
+        listed = f" (there are: {kinds})" if kinds else ""
+        raise UserError(f"{folder}: holds no DICOM, JPG or PNG file{listed}.")
+    return sorted(images)
 
 
 def _of_directory(directory: Path, say: Say | None) -> list[Path]:
     try:
-        listed, outside = files_of_directory(directory)
+        files, outside = files_of_directory(directory)
     except Exception as error:  # damaged records surface as any of a dozen exception types
         raise UserError(
             f"{directory}: the DICOMDIR is damaged ({type(error).__name__}); give its folder."
         ) from None
-    inside, aside = _sorted_out(listed)
-    if outside:
-        aside["listed outside its folder"] = outside
-    kinds = _tell(directory, aside, say if inside else None)
-    if not inside:
-        raise UserError(
-            f"{directory}: lists no radiograph{f' (it lists: {kinds})' if kinds else ''}; give its"
-            " folder."
-        )
-    return inside
+    more = {"listed outside its folder": range(outside)}
+    images, kinds = _radiographs(directory, files, more, say)
+    if not images:
+        listed = f" (it lists: {kinds})" if kinds else ""
+        raise UserError(f"{directory}: lists no radiograph{listed}; give its folder.")
+    return images
 
 
-def _sorted_out(files: Sequence[Path]) -> tuple[list[Path], Counter[str]]:
-    """The files that may be radiographs, and how many others there are of each kind."""
-    kinds = [(file, why_no_radiograph(file)) for file in files]
-    return [file for file, kind in kinds if not kind], Counter(kind for _, kind in kinds if kind)
-
-
-def _tell(place: Path, aside: Counter[str], say: Say | None) -> str:
-    """Say what was skipped; return it in words."""
-    kinds = ", ".join(f"{count} {kind}" for kind, count in aside.most_common(_SHOWN))
+def _radiographs(
+    place: Path, files: Sequence[Path], more: Mapping[str, Sized], say: Say | None
+) -> tuple[list[Path], str]:
+    """The files that may be radiographs, and what else there is, in words; ``more`` of it."""
+    reasons = {file: why_no_radiograph(file) for file in files}
+    images = [file for file in files if not reasons[file]]
+    aside = Counter(reason for reason in reasons.values() if reason)
+    aside.update({reason: len(those) for reason, those in more.items() if len(those)})
+    shown = aside.most_common(_SHOWN)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in shown)
     if len(aside) > _SHOWN:
-        kinds += f", {sum(aside.values()) - sum(n for _, n in aside.most_common(_SHOWN))} others"
-    if kinds and say is not None:
+        kinds += f", {aside.total() - sum(count for _, count in shown)} others"
+    if kinds and images and say is not None:
         say(f"{place}: skipped {kinds} (not radiographs).")
-    return kinds
+    return images, kinds
 
 
 def _listed(path: Path) -> list[Path]:

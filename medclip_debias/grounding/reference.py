@@ -33,7 +33,7 @@ class ReferenceBoxes:
         elsewhere: images without any, whose name the file lists in other folders.
     """
 
-    phrases: dict[str, list[PhraseRecord]] = field(default_factory=dict)
+    phrases: dict[str, list[PhraseRecord]]
     elsewhere: int = 0
     _fitted: dict[str, list[Fitted]] = field(default_factory=dict)
 
@@ -42,33 +42,31 @@ class ReferenceBoxes:
         """Read the boxes of ``images``, which are matched by path.
 
         A name in the file that has no folders fits an image of that name in any folder; one that
-        has folders fits an image that lies in them.
+        has folders fits an image that lies in them. A file that is no COCO (or MS-CXR) file, has
+        no box for any of the images, or has a name that fits several of them is refused.
         """
         path = Path(path)
         records = [ImageRecord(_key(image), "", "", image, "", "", str(image)) for image in images]
-        wanted = {record.image_id for record in records}
         phrases: dict[str, list[PhraseRecord]] = {}
-        others: set[str] = set()
         for phrase in BoxFile(path, records, Path()).phrases():
-            if phrase.image_id in wanted:
-                phrases.setdefault(phrase.image_id, []).append(phrase)
-            else:
-                others.add(file_stem(phrase.image_id))
-        without = (image for image in images if _key(image) not in phrases)
-        references = cls(phrases, sum(file_stem(image.name) in others for image in without))
-        if not phrases:
-            hint = " ".join(references.left_aside())
+            phrases.setdefault(phrase.image_id, []).append(phrase)
+        ours = {_key(image): phrases.pop(_key(image), []) for image in images}
+        others = {file_stem(name) for name in phrases}
+        without = sum(file_stem(i.name) in others for i in images if not ours[_key(i)])
+        references = cls(ours, without)
+        if not any(ours.values()):
             raise UserError(
                 f"{path}: holds no box for the images given; are they of this set?"
-                f"{' ' if hint else ''}{hint}"
+                f"{' '.join(['', *references.left_aside()])}"
             )
         return references
 
     def of(self, image: Path, text: str, shape: tuple[int, int]) -> tuple[list[list[float]], Match]:
-        """Boxes for a sentence in an image, in the image's own pixels.
+        """Boxes for a sentence in an image of ``shape``, in the image's own pixels.
 
         Those of the phrase that equals the sentence (letter case, spaces and a final full stop
-        aside); where there is no such phrase, all boxes of the image.
+        aside); where there is no such phrase, all boxes of the image. Boxes annotated at another
+        size are scaled, and left aside where the ratio of the sides is another one.
         """
         pairs = self._pairs(image, shape)
         same = [pair for pair in pairs if _plain(pair[0].text) == _plain(text)]
@@ -78,11 +76,7 @@ class ReferenceBoxes:
     def phrases_of(
         self, image: Path, shape: tuple[int, int]
     ) -> tuple[list[tuple[str, list[list[float]]]], int]:
-        """Every phrase of an image that has boxes, with these, in the image's own pixels.
-
-        Returns:
-            The phrases, and how many boxes of the image were left aside.
-        """
+        """Every phrase of an image with its boxes, and how many boxes were left aside."""
         pairs = self._pairs(image, shape)
         aside = sum(
             len(phrase.boxes) if fitted.other_shape else fitted.flat + fitted.outside
@@ -91,23 +85,20 @@ class ReferenceBoxes:
         return [(phrase.text, fitted.boxes) for phrase, fitted in pairs if fitted.boxes], aside
 
     def _pairs(self, image: Path, shape: tuple[int, int]) -> list[tuple[PhraseRecord, Fitted]]:
-        key = _key(image)
-        known = self.phrases.get(key, [])
-        height, width = shape
+        key, (height, width) = _key(image), shape
+        phrases = self.phrases.get(key, [])
         if key not in self._fitted:
             self._fitted[key] = [
-                fit_boxes(phrase.boxes, phrase.annotated_size, (width, height)) for phrase in known
+                fit_boxes(one.boxes, one.annotated_size, (width, height)) for one in phrases
             ]
-        return list(zip(known, self._fitted[key], strict=True))
+        return list(zip(phrases, self._fitted[key], strict=True))
 
     def left_aside(self) -> list[str]:
-        """Return a sentence on the boxes that could not be used, of the images asked for so far."""
-        counts: Counter[str] = Counter()
+        """A sentence on the boxes that could not be used, of the images asked for so far."""
+        counts = Counter({"elsewhere": self.elsewhere})
         for fitted in (one for phrases in self._fitted.values() for one in phrases):
-            counts["other_shape"] += fitted.other_shape
-            counts["flat"] += fitted.flat
-            counts["outside"] += fitted.outside
-        counts["elsewhere"] = self.elsewhere
+            for name in ("other_shape", "flat", "outside"):
+                counts[name] += getattr(fitted, name)
         parts = [f"{counts[name]} {words}" for name, words in _SAID.items() if counts[name]]
         return [f"reference boxes skipped: {'; '.join(parts)}."] if parts else []
 

@@ -273,7 +273,7 @@ def test_reference_boxes_are_those_of_the_right_image(tmp_path, images, listed, 
     ]
     file = tmp_path / "b.json"
     file.write_text(json.dumps({"images": entries, "annotations": annotations}))
-    paths = [tmp_path / image for image in images]
+    paths = [tmp_path / "images" / image for image in images]
     if boxes is None:
         with pytest.raises(UserError, match=aside):
             ReferenceBoxes.read(file, paths)

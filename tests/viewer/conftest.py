@@ -14,29 +14,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from medclip_debias.grounding.search.build import build_index
-from medclip_debias.grounding.search.settings import IndexSettings
 from medclip_debias.viewer.answers import Answers
 
-# The same fixtures as for grounding: a model, and a function that makes models and images.
+# As for grounding: a model with its index, and functions that make models and images.
 from tests.grounding.conftest import make_model, radiograph  # noqa: F401
-
-
-@pytest.fixture(scope="session")
-def model_folder(make_model, tmp_path_factory):  # noqa: F811
-    """The folder of a model whose preprocessing is that of the prepared phantom."""
-    folder = tmp_path_factory.mktemp("viewer") / "run" / "model"
-    make_model(72, 64, (0.5, 99.5)).save(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def index_folder(model_folder, prepared_phantom, tmp_path_factory):
-    """An index of the prepared phantom."""
-    out = tmp_path_factory.mktemp("indexes") / "index"
-    settings = IndexSettings(landmarks=60, queries=10, image_queries=2, batch_size=16)
-    build_index(model_folder, prepared_phantom, out, settings)
-    return out
+from tests.grounding.search.conftest import index_folder, model_folder  # noqa: F401
 
 
 @pytest.fixture
@@ -52,13 +34,13 @@ def image_folder(tmp_path, radiograph):  # noqa: F811
 
 
 @pytest.fixture
-def answers(model_folder, image_folder):
+def answers(model_folder, image_folder):  # noqa: F811
     """Answers of a model with a folder of images and no index."""
     return Answers.open(model_folder, images=image_folder, device="cpu")
 
 
 @pytest.fixture
-def searching(model_folder, index_folder):
+def searching(model_folder, index_folder):  # noqa: F811
     """Answers of a model with an index."""
     return Answers.open(model_folder, index_folder, device="cpu")
 
@@ -131,7 +113,7 @@ def served(answers: Answers, work: Path, token: str | None = TOKEN) -> Iterator[
 
 
 @pytest.fixture(scope="module")
-def site(model_folder, index_folder, tmp_path_factory):
+def site(model_folder, index_folder, tmp_path_factory):  # noqa: F811
     """The page with an index and a folder of radiographs."""
     image_folder = tmp_path_factory.mktemp("folder")
     picture(image_folder / "good.png", 90, 70)
