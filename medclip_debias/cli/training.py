@@ -170,7 +170,7 @@ def train(
 
 
 @training.command(
-    example="train features phantom/demo train.freeze.image=all train.features.cache=true",
+    example="train features phantom/demo train.trainable.image=frozen train.features.cache=true",
 )
 def features(
     config: RunFile,

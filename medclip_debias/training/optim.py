@@ -85,25 +85,17 @@ def frozen_depth(encoder: Layered, name: str, settings: TrainSettings, where: st
     Raises:
         UserError: the encoder has no such layer.
     """
-    upto, parts = getattr(settings.freeze, name), getattr(settings.trainable, name)
-    count = len(encoder.layers)
-    if upto == "all" or parts.frozen or parts.lora:
+    parts, count = getattr(settings.trainable, name), len(encoder.layers)
+    if parts.frozen or parts.lora:
         return count + 1
-    if parts.last_blocks:
-        setting, asked = f"train.trainable.{name}.last_blocks", parts.last_blocks
-        depth = count - parts.last_blocks
-    else:
-        setting, asked = f"train.freeze.{name}", upto
-        words = {"none": -1, "stem": 0, "embeddings": 0}
-        depth = words[upto] if upto in words else int(str(upto).removeprefix("layer"))
-    if depth > count or (parts.last_blocks and depth < 0):
-        known = f"the {name} encoder has {count} layers."
-        if name == "image" and not parts.last_blocks:
-            names = ", ".join(f"layer{number}" for number in range(1, count + 1))
-            arch = getattr(encoder, "arch", "the image encoder")
-            known = f"{arch} has {names}; choose one of them, stem or all."
-        raise UserError(f"{where}: setting '{setting}' is {asked!r}, but {known}")
-    return depth
+    if parts.last_blocks is None:
+        return -1
+    if parts.last_blocks > count:
+        raise UserError(
+            f"{where}: setting 'train.trainable.{name}.last_blocks' is {parts.last_blocks}, but "
+            f"the {name} encoder has {count} layers."
+        )
+    return count - parts.last_blocks
 
 
 def frozen_part(

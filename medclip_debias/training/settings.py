@@ -25,19 +25,6 @@ RateSchedule = Literal["cosine", "constant"]
 """Of the learning rate after the warm-up."""
 
 
-class FreezeSettings(Settings):
-    """Parts of the encoders that keep their starting weights.
-
-    ``image``: ``stem``, or the stem and the layers up to ``layerN``, or ``all`` (not the
-    projection into the shared space). ``text``: ``embeddings``, or a number n for the embeddings
-    and the first n layers, or ``all``. A frozen part is in evaluation mode: its batch norm uses
-    and keeps its running statistics, and it has no dropout.
-    """
-
-    image: Literal["none", "stem", "layer1", "layer2", "layer3", "layer4", "all"] = "none"
-    text: Literal["none", "embeddings", "all"] | Annotated[int, Field(ge=1)] = "none"
-
-
 class LoraSettings(Settings):
     """Low-rank adapters on an encoder that else keeps its weights (Hu et al. 2022).
 
@@ -54,11 +41,11 @@ class EncoderParts(Settings):
     """What of an encoder trains: at most one of these; nothing set is ``all``.
 
     ``last_blocks``: its last n transformer blocks (stages of a ResNet, Swin or ConvNeXt) and what
-    comes after them.
+    comes after them; as many as there are leaves out the stem or the embeddings alone.
     """
 
     frozen: bool = False
-    last_blocks: int | None = Field(None, ge=1)
+    last_blocks: int | None = Field(None, ge=0)
     lora: LoraSettings | None = None
 
     @model_validator(mode="before")
@@ -81,8 +68,8 @@ class TrainableSettings(Settings):
     """Which parts of the encoders train; projections, similarity and loss always do.
 
     Each ``all``, ``frozen``, ``{last_blocks: n}`` or ``{lora: {rank: n}}``. The rest computes no
-    gradients and is in evaluation mode, as with `FreezeSettings`; an encoder with adapters is in
-    evaluation mode as a whole.
+    gradients and is in evaluation mode: its batch norm uses and keeps its running statistics, and
+    it has no dropout. An encoder with adapters is in evaluation mode as a whole.
     """
 
     image: EncoderParts = EncoderParts()
@@ -113,8 +100,7 @@ class TrainSettings(Settings):
             end, so that one which is continued later is one that was longer from the start.
         views_per_study: most images of a study in a batch.
         task: ``two_view`` learns from two augmentations of each image, without text.
-        freeze, trainable: which parts of the encoders train, from below or from above; of an
-            encoder, at most one of them.
+        trainable: which parts of the encoders train.
         ema: decay of an exponential moving average of the weights, which then is what is
             validated and saved as the model.
         precision: of the encoders; similarities and losses are float32 always.
@@ -153,7 +139,6 @@ class TrainSettings(Settings):
     schedule: RateSchedule = "cosine"
     clip_norm: float | None = Field(1.0, gt=0)
     ema: float | None = Field(None, gt=0, lt=1)
-    freeze: FreezeSettings = FreezeSettings()
     trainable: TrainableSettings = TrainableSettings()
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     channels_last: bool = True
@@ -183,15 +168,13 @@ class TrainSettings(Settings):
     def _features_fit(self) -> TrainSettings:
         features, augment = self.features, self.augment
         image, text = self.trainable.image, self.trainable.text
-        keeps = self.freeze.image != "none" or image.frozen or image.last_blocks
-        if features.cache and (not keeps or image.lora):
+        if features.cache and not (image.frozen or image.last_blocks is not None):
             raise ValueError(
                 "features.cache keeps what the frozen part of the image encoder gives; set "
-                "freeze.image, to all or to its last frozen layer, or trainable.image to frozen or "
-                "to last_blocks"
+                "trainable.image to frozen or to last_blocks"
             )
-        if features.text and (text.lora or not (self.freeze.text == "all" or text.frozen)):
-            raise ValueError("features.text needs freeze.text: all or trainable.text: frozen")
+        if features.text and not text.frozen:
+            raise ValueError("features.text needs trainable.text: frozen")
         if features.cache and augment.changes and not features.augmentations:
             raise ValueError(
                 "features.cache keeps features of images that do not change; set "
@@ -217,16 +200,6 @@ class TrainSettings(Settings):
         if name not in known:
             raise ValueError(f"'{name}' is no metric of a validation; known: {', '.join(known)}")
         return name
-
-    @model_validator(mode="after")
-    def _one_way(self) -> TrainSettings:
-        for part in ("image", "text"):
-            freeze, chosen = getattr(self.freeze, part), getattr(self.trainable, part)
-            if freeze != "none" and chosen != EncoderParts():
-                raise ValueError(
-                    f"freeze.{part} and trainable.{part} both say what trains; keep one of them"
-                )
-        return self
 
     @model_validator(mode="after")
     def _shares(self) -> TrainSettings:

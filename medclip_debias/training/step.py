@@ -410,7 +410,8 @@ def store_features(
     if not (wanted.cache or wanted.text):
         raise UserError(
             f"{where}: asks for no stored features; set train.features.cache=true (with "
-            "train.freeze.image) or train.features.text=true (with train.freeze.text=all)."
+            "train.trainable.image=frozen) or train.features.text=true (with "
+            "train.trainable.text=frozen)."
         )
     stored = Trainer(settings, where, say=say, progress=progress).cached.stored
     assert stored is not None

@@ -37,11 +37,11 @@ STILL = {"crop": False, "brightness": 0, "contrast": 0}
 
 def trainer(folder: Path, scale: Scale, text: str, stored: bool, **features: Any) -> Trainer:
     """A run whose image encoder is frozen, and with ``text`` ``frozen`` or ``stored`` both."""
-    freeze = {"image": "all", "text": "none" if text == "trained" else "all"}
+    trainable = {"image": "frozen", "text": "all" if text == "trained" else "frozen"}
     wanted = {"folder": folder / "features"} | features
     if stored:
         wanted |= {"cache": True, "text": text == "stored"}
-    run = settings(folder, scale, freeze=freeze, augment=STILL, features=wanted)
+    run = settings(folder, scale, trainable=trainable, augment=STILL, features=wanted)
     return Trainer(run)
 
 

@@ -139,7 +139,7 @@ class Sets:
                 "train", *self.config(self.sizes[0], self.fresh()), f"train.steps={n // 20}"
             ),
         )
-        frozen = ["train.freeze.image=all", "train.features.cache=true"]
+        frozen = ["train.trainable.image=frozen", "train.features.cache=true"]
         frozen += [
             "train.augment.crop=false",
             "train.augment.brightness=0",

@@ -25,7 +25,7 @@ every = pytest.mark.parametrize("kind", KINDS)
 
 def of_kind(run, kind, out="run", **more):
     # Frozen, since batch norm and dropout depend on how a batch is cut.
-    settings = run(out, {"kind": "clip"}, freeze={"image": "all", "text": "all"}, **more)
+    settings = run(out, {"kind": "clip"}, trainable={"image": "frozen", "text": "frozen"}, **more)
     similarity = SimilaritySettings(aggregator=kind)
     model = settings.model.model_copy(update={"similarity": similarity})
     return settings.model_copy(update={"model": model})

@@ -27,7 +27,7 @@ from tests.disk import files_of_at_most
 from tests.training.conftest import in_processes, largest_difference, same, train_until
 
 STILL = {"crop": False, "brightness": 0, "contrast": 0}
-FROZEN = {"freeze": {"image": "all"}, "augment": STILL}
+FROZEN = {"trainable": {"image": "frozen"}, "augment": STILL}
 
 
 def after(settings, steps=2):
@@ -41,9 +41,19 @@ def after(settings, steps=2):
     [
         (FROZEN, "tiny"),
         (FROZEN | {"channels_last": True, "accumulate": 2}, "tiny"),
-        ({"freeze": {"image": "layer1"}, "augment": STILL, "views_per_study": 2}, "tiny"),
-        ({"freeze": {"image": "all"}, "augmentations": 3}, "tiny"),
-        ({"freeze": {"image": "layer2"}, "augmentations": 2, "task": "two_view"}, "small"),
+        (
+            {"trainable": {"image": {"last_blocks": 1}}, "augment": STILL, "views_per_study": 2},
+            "tiny",
+        ),
+        ({"trainable": {"image": "frozen"}, "augmentations": 3}, "tiny"),
+        (
+            {
+                "trainable": {"image": {"last_blocks": 1}},
+                "augmentations": 2,
+                "task": "two_view",
+            },
+            "small",
+        ),
     ],
     ids=["plain", "micro-batches", "part of the trunk", "augmented", "two views"],
 )
@@ -103,7 +113,7 @@ def test_half_precision_stays_near_the_uncached_run(run, tmp_path, dtype, limit)
 
 
 def test_frozen_sentences_are_encoded_once_too(run, tmp_path):
-    frozen = FROZEN | {"freeze": {"image": "all", "text": "all"}}
+    frozen = FROZEN | {"trainable": {"image": "frozen", "text": "frozen"}}
     exact, losses = after(run(**frozen))
     settings = run(**frozen, features={"cache": True, "text": True, "folder": tmp_path})
     near, found = after(settings)
@@ -116,7 +126,7 @@ def test_frozen_sentences_are_encoded_once_too(run, tmp_path):
 
 def test_a_run_resumes_to_the_same_weights_and_the_file_is_written_once(run, tmp_path):
     features = {"cache": True, "augmentations": 2, "folder": tmp_path / "features"}
-    frozen = {"freeze": {"image": "all"}, "features": features}
+    frozen = {"trainable": {"image": "frozen"}, "features": features}
     said: list[str] = []
     whole = train(run("whole", **frozen), warn=said.append)
     assert len(said) == 1
@@ -154,7 +164,7 @@ def test_other_weights_set_rows_or_settings_have_another_folder(run, tmp_path):
     changes = [
         {},
         {"seed": 1},  # random weights of the trunk
-        {"freeze": {"image": "layer1"}},
+        {"trainable": {"image": {"last_blocks": 1}}},
         {"features": features | {"dtype": "fp16"}},
         {"augment": {}, "features": features | {"augmentations": 1}},
     ]
@@ -266,9 +276,9 @@ def test_a_checkpoint_with_another_trunk_is_not_continued_on_these_features(run,
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"features": {"cache": True}}, "freeze.image"),
-        ({"features": {"text": True}}, "freeze.text"),
-        ({"freeze": {"image": "all"}, "features": {"cache": True}}, "features.augmentations"),
+        ({"features": {"cache": True}}, "trainable.image"),
+        ({"features": {"text": True}}, "trainable.text"),
+        ({"trainable": {"image": "frozen"}, "features": {"cache": True}}, "features.augmentations"),
         ({"augment": STILL, "features": {"augmentations": 2}}, "augment changes no image"),
         ({"task": "two_view", "features": {"augmentations": 1}}, "2 or more"),
     ],

@@ -187,12 +187,6 @@ def test_checkpoints_of_a_run_with_other_settings_are_not_taken_up(finished, run
     assert train(first).finished_before
 
 
-def test_settings_that_may_change_do_not_unbind_a_checkpoint(run):
-    settings = run(steps=2)
-    train(settings)
-    assert train(run(steps=2, log_every=1)).finished_before
-
-
 def test_a_checkpoint_trained_on_other_data_is_not_taken_up_unasked(finished):
     settings = finished
     folder = settings.out / "checkpoints"
@@ -202,24 +196,6 @@ def test_a_checkpoint_trained_on_other_data_is_not_taken_up_unasked(finished):
     with pytest.raises(UserError, match=r"trained on data with the hash 0000.*--allow-changed"):
         train(settings)
     assert train(settings, allow_changed_data=True).finished_before
-
-
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"a: [", b"- 1", b""])
-def test_damaged_settings_are_one_sentence(finished, content):
-    (finished.out / "settings.yaml").write_bytes(content)
-    with pytest.raises(UserError, match=r"--fresh"):
-        train(finished)
-
-
-def test_what_users_keep_among_the_checkpoints_stays(run):
-    settings = run(steps=2)
-    folder = settings.out / "checkpoints"
-    (folder / ".mine").mkdir(parents=True)
-    (folder / ".notes").write_text("mine")
-    (folder / "step_00000009.pt").mkdir()
-    train(settings)
-    assert (folder / ".notes").read_text() == "mine"
-    assert (folder / ".mine").is_dir()
 
 
 # ------------------------------------------------------------------------- changed data

@@ -195,7 +195,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(run, written
 
 
 def test_a_run_goes_on_with_another_number_of_processes(run):
-    settings = run("whole", LOSS, freeze={"text": "all"}, steps=4)
+    settings = run("whole", LOSS, trainable={"text": "frozen"}, steps=4)
     whole = train(settings)
     broken = settings.model_copy(update={"out": settings.out.parent / "broken"})
 
@@ -322,14 +322,6 @@ def test_changed_data_is_refused_unless_forced(begun, tmp_path):
     with pytest.raises(UserError, match=rf"{before}.*{after}.*--allow-changed-data"):
         train(moved)
     assert train(moved, allow_changed_data=True).resumed_at == 4
-
-
-def test_checkpoints_without_their_settings_are_refused(begun):
-    (begun.out / "settings.yaml").unlink()
-    with pytest.raises(UserError, match=r"settings\.yaml: is missing.*--fresh"):
-        train(begun)
-    assert not (begun.out / "settings.yaml").exists()
-    assert begins_anew(begun)
 
 
 def test_a_compiler_that_fails_is_one_sentence():

@@ -434,7 +434,7 @@ def test_the_vectors_of_a_start_stand_in_for_those_of_a_language_model(start, fi
 # ------------------------------------------------------------------- with stored features
 
 KEPT = {
-    "freeze": {"image": "all"},
+    "trainable": {"image": "frozen"},
     "features": {"cache": True},
     "augment": {"crop": False, "brightness": 0, "contrast": 0},
 }
@@ -474,7 +474,7 @@ def test_words_of_a_start_that_scores_by_them_are_not_kept_as_one_vector(start, 
     model = load_model(start("ours"))
     model.begin_training(SimilaritySettings(aggregator="local_words"))
     model.save(tmp_path / "words")
-    kept = {"freeze": {"text": "all"}, "features": {"text": True}}
+    kept = {"trainable": {"text": "frozen"}, "features": {"text": True}}
     with pytest.raises(UserError, match="the aggregator local_words reads its words"):
         Trainer(run_of(tmp_path / "words", **kept))
 

@@ -122,7 +122,7 @@ def test_four_micro_batches_have_the_gradient_of_one_graph(run, name):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_two_processes_train_as_two_micro_batches_do(run, tmp_path, name):
     """Dropout and masked tokens included; the batch norms are frozen, as those of parts differ."""
-    frozen = {"freeze": {"image": "all"}, "steps": TOGETHER, "loss": OBJECTIVES[name]}
+    frozen = {"trainable": {"image": "frozen"}, "steps": TOGETHER, "loss": OBJECTIVES[name]}
     one, settings, path = (
         after(run(**frozen, accumulate=2), TOGETHER),
         run(**frozen),
@@ -149,7 +149,7 @@ def test_two_processes_train_as_two_micro_batches_do(run, tmp_path, name):
 def test_statistics_taken_over_processes_are_those_of_the_whole_batch(run, tmp_path):
     # Text frozen, so in evaluation mode: each process has its own dropout masks.
     # Gradients, not weights: Adam divides by their size, so rounding grows where they are tiny.
-    settings = run(freeze={"text": "all"})
+    settings = run(trainable={"text": "frozen"})
     one, _ = gradients(settings)
     running = Trainer(settings)
     running.step(0)
@@ -227,7 +227,7 @@ def test_the_loss_is_shared_where_it_is_large_and_the_objective_allows_it(run):
 
 
 def test_what_is_frozen_does_not_move(deeper):
-    settings = deeper(freeze={"image": "layer2", "text": 1}, ema=0.5)
+    settings = deeper(trainable={"image": {"last_blocks": 1}, "text": {"last_blocks": 1}}, ema=0.5)
     trainer = Trainer(settings)
     before = {k: v.clone() for k, v in trainer.model.state_dict().items()}
     for step in range(2):

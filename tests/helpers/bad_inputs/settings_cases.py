@@ -90,12 +90,12 @@ for what, changes in {
     "stored features of an encoder that is trained": {"train_features": {"cache": True}},
     "stored features of images that change": {
         "train_features": {"cache": True},
-        "train_freeze": {"image": "all"},
+        "train_trainable": {"image": "frozen"},
     },
     "stored sentences of an encoder that is trained": {"train_features": {"text": True}},
     "stored features in a file's place": {
         "train_features": {"cache": True, "augmentations": 2, "folder": "/dev/null"},
-        "train_freeze": {"image": "all"},
+        "train_trainable": {"image": "frozen"},
     },
 }.items():
     case(AREA, what, "refused")(_setting(**changes))
