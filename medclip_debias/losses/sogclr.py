@@ -170,7 +170,16 @@ class SogCLR(ContrastiveLoss, Bounded):
                 # d/dtau of tau (log g + rho), where log u stands in for log g.
                 loss = tau * (log_u + self.settings.rho) + tau.detach() * gradient_only
         if self.settings.temperature == "individual" and self.training:
-            self._move_tau(table, ids, log_u, ratio.detach(), weighted, relative, anchors, valid)
+            with torch.no_grad():
+                # d/dtau = log u + rho - (g / u) mean_n p_n d_n, with d_n = (sim_n - sim+) / tau
+                # and p_n its share of g, cut to 5 as in the published code.
+                hidden = torch.where(anchors.negatives, weighted, -torch.inf)
+                hidden = torch.where(valid[:, None], hidden, 0.0)
+                shares = torch.softmax(hidden, dim=1)
+                slope = (shares * relative * anchors.negatives).sum(dim=1)
+                gradient = log_u + self.settings.rho - ratio * slope
+                gradient = gradient.clamp(-_GRADIENT_LIMIT, _GRADIENT_LIMIT)
+                self._move_tau(table, Groups(ids, valid), gradient)
         figures = {
             "gamma": torch.tensor(gamma, dtype=loss.dtype, device=loss.device),
             "mean_log_u": batch.mean(log_u[valid]),
@@ -218,30 +227,9 @@ class SogCLR(ContrastiveLoss, Bounded):
         result[groups.valid] = new[groups.place].to(log_g.dtype)
         return result
 
-    @torch.no_grad()
-    def _move_tau(
-        self,
-        table: SampleTable,
-        ids: Tensor,
-        log_u: Tensor,
-        ratio: Tensor,
-        weighted: Tensor,
-        relative: Tensor,
-        anchors: Anchors,
-        valid: Tensor,
-    ) -> None:
-        """One step of Adam on each sample's temperature.
-
-        ``d/dtau = log u + rho - (g / u) mean_n p_n d_n`` with ``d_n = (sim_n - sim+) / tau`` and
-        ``p_n`` its share of g, cut to 5 as in the published code.
-        """
-        s = self.settings
-        hidden = torch.where(anchors.negatives, weighted, -torch.inf)
-        hidden = torch.where(valid[:, None], hidden, 0.0)
-        slope = (torch.softmax(hidden, dim=1) * relative * anchors.negatives).sum(dim=1)
-        gradient = (log_u + s.rho - ratio * slope).clamp(-_GRADIENT_LIMIT, _GRADIENT_LIMIT)
-        groups = Groups(ids, valid)
-        rows = groups.samples
+    def _move_tau(self, table: SampleTable, groups: Groups, gradient: Tensor) -> None:
+        """One step of Adam on each sample's temperature."""
+        s, rows = self.settings, groups.samples
         step, count = groups.mean(gradient).float(), table["visits"][rows]
         change = table.adam(rows, step, count, s.tau_lr, (0.9, 0.999))
         table["tau"][rows] = (table["tau"][rows] - change).clamp(s.tau_min, 1.0)

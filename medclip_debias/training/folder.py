@@ -210,22 +210,18 @@ def _note_plan(out: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> Non
 # -------------------------------------------------------------- settings and checkpoints
 
 
-def bond(trainer: Trainer) -> dict[str, str]:
+def bond(trainer: Trainer, plan: Mapping[str, Any] | None = None) -> dict[str, str]:
     """What a checkpoint says of the run that it is of: hashes of its settings and its data.
 
-    Settings that a resumed run may change do not count.
+    Settings that a resumed run may change do not count; ``plan`` takes the place of its own.
     """
-    return {
-        "settings_hash": json_hash(_bound(trainer)),
-        "data_hash": trainer.prepared.content_hash,
-    }
-
-
-def _bound(trainer: Trainer) -> dict[str, Any]:
-    """The settings that a checkpoint is bound to."""
     # Where data, language model and start lie does not count: their hashes do.
     free = _FREE | {_DATA, _CLAIMS, "prepared", "model.text.folder", "model.start_from"}
-    return {key: value for key, value in _flat(identity(trainer)).items() if key not in free}
+    settings = {key: value for key, value in _flat(identity(trainer)).items() if key not in free}
+    return {
+        "settings_hash": json_hash(settings | dict(plan or {})),
+        "data_hash": trainer.prepared.content_hash,
+    }
 
 
 def check_bond(
@@ -243,7 +239,7 @@ def check_bond(
         UserError: it is of a run with other settings or other data.
     """
     expected, written_under = bond(trainer), state.get("settings_hash")
-    earlier = (json_hash(_bound(trainer) | plan) for plan in plans(trainer.settings.out))
+    earlier = (bond(trainer, plan)["settings_hash"] for plan in plans(trainer.settings.out))
     if written_under not in (expected["settings_hash"], *earlier):
         raise UserError(
             f"{path}: was written under other settings (hash {written_under}) than "

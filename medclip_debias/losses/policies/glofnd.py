@@ -94,7 +94,9 @@ class GloFND(LateStart):
         """Weights ``[A, C]``, 0 or 1; in training mode, after an update of the thresholds."""
         s = self.settings
         table, ids = self.tables.of(anchors, batch)
+        # Rounding puts cosines of equal vectors a hair above 1, the highest threshold.
         similarity = cosines(anchors, batch)
+        capped = similarity.clamp(max=1.0)
         others = anchors.negatives & ~same_study(anchors, batch)
         count = others.sum(dim=1)
         step = int(table.steps)
@@ -102,54 +104,17 @@ class GloFND(LateStart):
         if self.training:
             table.steps += 1
             if step >= self.start:
-                self._learn(table, ids, similarity, others, count, quantile)
-        # Rounding puts cosines of equal vectors a hair above 1, the highest threshold.
-        removed = similarity.clamp(max=1.0) > table["threshold"][ids].to(similarity.dtype)[:, None]
+                above = capped > table["threshold"][ids].to(similarity.dtype)[:, None]
+                share = (above & others).sum(dim=1).double() / count.clamp(min=1)
+                self._learn(table, Groups(ids, count > 0), share, quantile)
+        removed = capped > table["threshold"][ids].to(similarity.dtype)[:, None]
         removed &= anchors.negatives
         filters = step >= (self.start if s.filter_step is None else s.filter_step)
         if s.alpha == 0 or not filters:
             removed = torch.zeros_like(removed)
-        self._note(anchors, batch, removed, table["threshold"][ids], quantile, count > 0)
-        return ~removed
-
-    def _learn(
-        self,
-        table: SampleTable,
-        ids: Tensor,
-        similarity: Tensor,
-        others: Tensor,
-        count: Tensor,
-        quantile: Tensor,
-    ) -> None:
-        s = self.settings
-        groups = Groups(ids, count > 0)
-        rows = groups.samples
-        old = table["threshold"][rows]
-        above = similarity.clamp(max=1.0) > table["threshold"][ids].to(similarity.dtype)[:, None]
-        share = (above & others).sum(dim=1).double() / count.clamp(min=1)
-        gradient = (s.alpha - groups.mean(share)).float()
-        visits = table["visits"][rows] + 1
-        first = (visits == 1) & (s.init == "quantile")
-        if s.optimizer == "adam":
-            taken = visits - 1 if s.init == "quantile" else visits
-            change = table.adam(rows, gradient, taken, s.lr, s.betas)
-        else:
-            change = s.lr * gradient
-        start = groups.mean(quantile).float()
-        table["threshold"][rows] = torch.where(first, start, old - change).clamp(-1.0, 1.0)
-        table["visits"][rows] = visits
-
-    def _note(
-        self,
-        anchors: Anchors,
-        batch: ContrastiveBatch,
-        removed: Tensor,
-        thresholds: Tensor,
-        quantile: Tensor,
-        valid: Tensor,
-    ) -> None:
-        """Add to what `figures` reports: sums, since a symmetric loss calls twice."""
-        thresholds, error = thresholds[valid].double(), (thresholds - quantile)[valid].double()
+        valid = count > 0
+        thresholds = table["threshold"][ids][valid].double()
+        error = (table["threshold"][ids] - quantile)[valid].double()
         sums = {
             "negatives": anchors.negatives.sum(),
             "removed": removed.sum(),
@@ -163,8 +128,25 @@ class GloFND(LateStart):
             alike = shared_present(present, torch.ones_like(present))
             true = between_images(alike, anchors) & anchors.negatives
             sums |= {"true": true.sum(), "hits": (true & removed).sum()}
-        for name, value in sums.items():
+        for name, value in sums.items():  # a symmetric loss calls twice before `figures`
             self._sums[name] = self._sums.get(name, 0) + value
+        return ~removed
+
+    def _learn(self, table: SampleTable, groups: Groups, share: Tensor, quantile: Tensor) -> None:
+        """Move the thresholds by the ``share`` ``[A]`` of each anchor's negatives above them."""
+        s, rows = self.settings, groups.samples
+        gradient = (s.alpha - groups.mean(share)).float()
+        visits = table["visits"][rows] + 1
+        first = (visits == 1) & (s.init == "quantile")
+        if s.optimizer == "adam":
+            taken = visits - 1 if s.init == "quantile" else visits
+            change = table.adam(rows, gradient, taken, s.lr, s.betas)
+        else:
+            change = s.lr * gradient
+        start = groups.mean(quantile).float()
+        moved = (table["threshold"][rows] - change).clamp(-1.0, 1.0)
+        table["threshold"][rows] = torch.where(first, start.clamp(-1.0, 1.0), moved)
+        table["visits"][rows] = visits
 
     def figures(self) -> dict[str, Tensor]:
         """Named scalar diagnostics of the calls since this was last asked."""
