@@ -70,11 +70,7 @@ def drop_best(folder: Path, keep: Collection[int] = ()) -> None:
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
-    """Write the state after ``step`` steps atomically, then drop all but the last two.
-
-    Raises:
-        UserError: it cannot be written; the checkpoints before it are untouched.
-    """
+    """Write the state after ``step`` steps atomically, then drop all but the last two."""
     path = checkpoint_path(folder, step)
     save_state(path, state | {"step": step})
     drop_checkpoints(folder, keep=KEEP)
@@ -154,10 +150,6 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 def load_newest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
     """The newest checkpoint that is whole; None where there are no checkpoints.
-
-    Args:
-        folder: of the checkpoints.
-        warn: called with a sentence for each damaged one that is passed over.
 
     Raises:
         UserError: there are checkpoints, and all are damaged.

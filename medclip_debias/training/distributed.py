@@ -130,11 +130,6 @@ def process_group(
 
     An error that ends one process ends all; one of them says it, the others exit without a message.
 
-    Args:
-        place: this process.
-        device_name: where it computes.
-        stall: ends the run where a process stands still.
-
     Raises:
         UserError: the processes cannot find each other, or another one ended.
         StoppedBySignalError: a signal came before the first step, and others have ended by it.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,6 +103,38 @@ class RunData:
             names |= {"labels", "label_names"}
         return names
 
+    @cached_property
+    def label_table(self) -> pd.DataFrame | None:
+        """Labels of each study of the set, None if it has none and the objective needs none."""
+        studies = self.prepared.studies
+        names = [name for name in studies.columns if name not in STUDY_COLUMNS]
+        table = studies.set_index("study_id")[names]
+        if names and table.notna().to_numpy().any():
+            return table
+        if "labels" not in self.objective.requires:
+            return None
+        raise UserError(
+            f"{self.prepared.folder}: its studies have no labels, but the objective reads them; "
+            "prepare the set from a source with a label table, or choose another policy."
+        )
+
+    @cached_property
+    def evidence(self) -> tuple[Evidence, ClaimsSettings]:
+        """The claims of the set, by the rules of the objective's settings.
+
+        Raises:
+            UserError: the set has no claims, or two parts of the objective read them by other
+                rules.
+        """
+        claims: list[ClaimsSettings] = [part.settings for part in self.parts("claims")]
+        if len({(settings.always, settings.uncertain) for settings in claims}) > 1:
+            raise UserError(
+                f"{self.where}: the evidence 'claims' is set with other values of 'always' or "
+                "'uncertain' in two places; make them equal."
+            )
+        always = claims[0].always if claims[0].always <= 1 else ()
+        return Evidence.open(self.prepared, always), claims[0]
+
 
 def _log_prob(run: RunData) -> Tensor:
     eta, place, _ = run.core
@@ -151,31 +184,14 @@ def _text_vectors(run: RunData) -> Tensor:
 
 
 def _labels(run: RunData) -> Tensor | None:
-    table = _label_table(run)
-    if table is None:
+    if run.label_table is None:
         return None
-    ids = study_ids(run.prepared, run.studies)
-    return torch.from_numpy(table.loc[ids].to_numpy(dtype="float32", copy=True))
+    rows = run.label_table.loc[study_ids(run.prepared, run.studies)]
+    return torch.from_numpy(rows.to_numpy(dtype="float32", copy=True))
 
 
 def _label_names(run: RunData) -> tuple[str, ...] | None:
-    table = _label_table(run)
-    return None if table is None else tuple(table.columns)
-
-
-def _label_table(run: RunData) -> pd.DataFrame | None:
-    """Labels of each study of the set, None if it has none and the objective needs none."""
-    studies = run.prepared.studies
-    names = [name for name in studies.columns if name not in STUDY_COLUMNS]
-    table = studies.set_index("study_id")[names]
-    if names and table.notna().to_numpy().any():
-        return table
-    if "labels" not in run.objective.requires:
-        return None
-    raise UserError(
-        f"{run.prepared.folder}: its studies have no labels, but the objective reads them; "
-        "prepare the set from a source with a label table, or choose another policy."
-    )
+    return None if run.label_table is None else tuple(run.label_table.columns)
 
 
 def _agreement(run: RunData) -> Tensor:
@@ -197,12 +213,6 @@ class StatedRows:
     """What the reports of the training studies state about every claim, looked up by batch.
 
     A matrix of all studies and claims would take gigabytes for a large archive.
-
-    Attributes:
-        evidence: of the prepared set.
-        numbers: number of each training study in the prepared set.
-        uncertain: confidence of an uncertain claim.
-        device: where the rows shall be.
     """
 
     evidence: Evidence
@@ -217,34 +227,16 @@ class StatedRows:
 
 
 def _stated(run: RunData) -> StatedRows:
-    evidence, settings = _evidence(run)
+    evidence, settings = run.evidence
     ids = pd.Index(run.prepared.studies["study_id"].astype(str))
     numbers = ids.get_indexer(pd.Index(study_ids(run.prepared, run.studies)))
     return StatedRows(evidence, numbers, settings.uncertain, run.device)
 
 
 def _claims(run: RunData) -> Tensor:
-    evidence, _ = _evidence(run)
+    evidence, _ = run.evidence
     numbers = pd.Index(run.prepared.texts).get_indexer(pd.Index(run.studies.texts))
     return torch.from_numpy(evidence.claim_numbers(numbers))
-
-
-def _evidence(run: RunData) -> tuple[Evidence, ClaimsSettings]:
-    """The claims of the set, by the rules of the objective's settings.
-
-    Raises:
-        UserError: the set has no claims, or two parts of the objective read them by other rules.
-    """
-    claims: list[ClaimsSettings] = [part.settings for part in run.parts("claims")]
-    rules = {(settings.always, settings.uncertain) for settings in claims}
-    if len(rules) > 1:
-        raise UserError(
-            f"{run.where}: the evidence 'claims' is set with other values of 'always' or "
-            "'uncertain' in two places; make them equal."
-        )
-    settings = claims[0]
-    always = settings.always if settings.always <= 1 else ()
-    return Evidence.open(run.prepared, always), settings
 
 
 def _graph(run: RunData) -> None:
@@ -283,9 +275,6 @@ class BatchFields:
 
     Whatever belongs to a sentence is computed once for each distinct sentence of the run, and
     whatever belongs to a study once for each study; a batch only looks them up.
-
-    Args:
-        run: the objective, and what its fields are read from.
 
     Raises:
         UserError: the data lacks something that the objective reads.

@@ -67,11 +67,7 @@ def identity(trainer: Trainer) -> dict[str, Any]:
 
 
 def deciding(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run that decide what it computes, by dotted key.
-
-    Args:
-        content: all of its settings, as plain values.
-    """
+    """The settings of a run that decide what it computes, by dotted key."""
     return {key: value for key, value in _flat(dict(content)).items() if key not in _FREE}
 
 
@@ -79,12 +75,6 @@ def open_folder(
     trainer: Trainer, *, fresh: bool, allow_changed_data: bool, longer: bool = False
 ) -> None:
     """Make the run's folder, or check that it holds the same run.
-
-    Args:
-        trainer: of the run.
-        fresh: drop the run's checkpoints.
-        allow_changed_data: resume although the prepared set is another one.
-        longer: continue a run with more steps than it began with (`EXTENDED`).
 
     Raises:
         UserError: it cannot be written, or holds a run with other settings, other data, or
@@ -228,12 +218,6 @@ def check_bond(
     trainer: Trainer, state: Mapping[str, Any], path: Path, *, allow_changed_data: bool
 ) -> None:
     """See that a checkpoint was written by this run and not by another in the same folder.
-
-    Args:
-        trainer: of the run.
-        state: content of the checkpoint.
-        path: its file.
-        allow_changed_data: let one pass that was trained on another prepared set.
 
     Raises:
         UserError: it is of a run with other settings or other data.

@@ -157,9 +157,7 @@ class CachedGradients:
     ) -> tuple[Embeddings, Tensor | None]:
         """Embeddings of one micro-batch, and its part of the masked-language-model loss.
 
-        Args:
-            part: the micro-batch.
-            masked_tokens: in the whole batch; None leaves that loss out.
+        ``masked_tokens``: in the whole batch; None leaves that loss out.
         """
         model = self.model
         torch.manual_seed(part.seed)

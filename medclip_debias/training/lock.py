@@ -41,9 +41,6 @@ class Holder:
 def locked(out: Path) -> Iterator[None]:
     """Hold the folder of a run.
 
-    Args:
-        out: the folder; created when missing.
-
     Raises:
         UserError: another run holds it, or it cannot be written.
     """

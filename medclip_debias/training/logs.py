@@ -183,11 +183,7 @@ class _CsvLog:
             self._columns = self._keep_until(resume_at, warn)
 
     def write(self, row: Mapping[str, float]) -> None:
-        """Add one row.
-
-        Raises:
-            UserError: it cannot be written, as on a full disk.
-        """
+        """Add one row."""
         first = not self._columns
         self._columns = self._columns or list(row)
         with _writable(self.path), self.path.open("a", newline="", encoding="utf-8") as stream:

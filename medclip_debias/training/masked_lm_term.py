@@ -39,11 +39,6 @@ class MaskedLMTerm(nn.Module):
 
     The prediction head starts from the language model's folder; its output layer is the
     encoder's own word embedding, as in BERT.
-
-    Args:
-        settings: weight and share of masked tokens.
-        folder: BERT folder that the text encoder started from.
-        model: model whose text encoder is trained.
     """
 
     def __init__(self, settings: MaskedLMSettings, folder: Path, model: DualEncoder) -> None:
@@ -57,13 +52,7 @@ class MaskedLMTerm(nn.Module):
     def mask(
         self, model: TrainableModel, ids: Sequence[Sequence[int]], rng: np.random.Generator
     ) -> MaskedSentences:
-        """Choose what is to be predicted.
-
-        Args:
-            model: the one given at the start.
-            ids: tokenised sentences of a batch.
-            rng: chooses.
-        """
+        """Choose what is to be predicted."""
         assert isinstance(model, DualEncoder)  # as the one given at the start
         padded, mask = model.tokenizer.pad(ids)
         share = self.settings.mask_share

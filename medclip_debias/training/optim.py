@@ -72,12 +72,6 @@ def choose_parts(model: TrainableModel, settings: TrainSettings, where: str) -> 
 def frozen_depth(encoder: Layered, name: str, settings: TrainSettings, where: str) -> int:
     """How many of an encoder's layers keep their weights.
 
-    Args:
-        encoder: the ``image`` or ``text`` encoder.
-        name: which of them.
-        settings: say what is frozen and what trains.
-        where: file of the settings, for messages.
-
     Returns:
         -1 for nothing, 0 for the stem alone, k for the stem and k layers, one more than there are
         for the whole encoder.

@@ -20,17 +20,7 @@ def clock(seconds: float) -> str:
 
 
 class Pace:
-    """Images a second, and the share of the time spent waiting for data, since the last row.
-
-    Args:
-        batch_size: studies of a step.
-        start: steps done before.
-        steps: of the whole run.
-
-    Attributes:
-        waited: seconds that the current row waited for batches.
-        steps_taken: of the current row.
-    """
+    """Images a second, and the share of the time spent waiting for data, since the last row."""
 
     def __init__(self, batch_size: int, start: int, steps: int) -> None:
         self.batch_size, self._start, self._steps = batch_size, start, steps

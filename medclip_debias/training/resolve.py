@@ -53,11 +53,7 @@ def load_run(
 
 
 def _of_run(folder: Path) -> dict[str, Any]:
-    """The settings that the run in ``folder`` was started with, for a run in that folder.
-
-    Raises:
-        UserError: it holds no run.
-    """
+    """The settings that the run in ``folder`` was started with, for a run in that folder."""
     path = folder / "settings.yaml"
     if not path.is_file():
         raise UserError(
@@ -76,11 +72,6 @@ def resolved(
     config: Path | str, overrides: Sequence[str] = (), loss: str | None = None
 ) -> dict[str, Any]:
     """Everything a run would use, as plain values.
-
-    Args:
-        config: YAML file or name of the run; ``extends`` is followed.
-        overrides: ``key.path=value`` words.
-        loss: name of a preset over the file.
 
     Raises:
         UserError: a setting is unknown, missing or wrong.

@@ -143,11 +143,7 @@ def listening() -> StopSignals | None:
 
 @contextmanager
 def stop_signals(*, at_once: bool = False) -> Iterator[StopSignals]:
-    """Listen for the duration of a ``with`` block, or leave it to whoever listens already.
-
-    Args:
-        at_once: a signal ends the process at once, until this is set to False.
-    """
+    """Listen for the duration of a ``with`` block, or leave it to whoever listens already."""
     global _listening
     running = listening()
     if running:

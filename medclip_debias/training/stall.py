@@ -41,13 +41,7 @@ _AGAIN = (
 
 
 class Report:
-    """By which one process of several says what ended the run, and the others end in silence.
-
-    Args:
-        store: that all processes share; process 0 may hold it.
-        rank: of this process.
-        world: number of processes.
-    """
+    """By which one process of several says what ended the run, and the others end in silence."""
 
     def __init__(self, store: Store, rank: int, world: int) -> None:
         from torch.distributed import PrefixStore
@@ -106,9 +100,6 @@ class StallTimer:
         minutes: how long a phase may last; 0 for ever.
         rank: of this process.
         world: number of processes of the run.
-
-    Attributes:
-        report: by which one process of several says the sentence; set once they have met.
     """
 
     def __init__(self, minutes: float, rank: int = 0, world: int = 1) -> None:

@@ -373,10 +373,6 @@ class Trainer:
     def restore(self, state: dict[str, Any], where: str) -> None:
         """Continue from `state`.
 
-        Args:
-            state: of a trainer with equal settings.
-            where: the file it came from, for messages.
-
         Raises:
             UserError: it is of another architecture.
         """

@@ -13,10 +13,6 @@ from medclip_debias.evaluation.catalogue import find
 class BestSoFar:
     """The best validation of a run, by one metric.
 
-    Args:
-        metric: its name.
-        patience: validations in a row without a better one after which the run ends; None never.
-
     Attributes:
         value: the best value, None before the first validation.
         step: steps done when it was reached.

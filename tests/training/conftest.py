@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import socket
 import traceback
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from medclip_debias.config import (
@@ -67,6 +69,18 @@ def networks() -> str:
 def run(run_in: Callable[..., Change], networks: str, tmp_path: Path) -> Change:
     """A function that makes settings: ``run(out="a", loss=..., accumulate=2)``."""
     return run_in(tmp_path, networks)
+
+
+@pytest.fixture
+def config(run: Change, tmp_path: Path) -> Callable[..., str]:
+    """A function that writes a run's YAML file."""
+
+    def write(**changes: Any) -> str:
+        path = tmp_path / "run.yaml"
+        path.write_text(yaml.safe_dump(run(**changes).model_dump(mode="json")))
+        return str(path)
+
+    return write
 
 
 @pytest.fixture(scope="session")
@@ -151,6 +165,12 @@ def in_processes(world: int, work: Callable[[], None]) -> list[int]:
                 os._exit(code)
         children.append(child)
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file."""
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
 
 
 def weights(model: Path) -> dict[str, torch.Tensor]:

@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 import time
 
 import pytest
 import torch
-import yaml
 
 from medclip_debias.cli import run as command
 from medclip_debias.errors import UserError
 from medclip_debias.training.distributed import Place
 from medclip_debias.training.train import train
-from tests.training.conftest import in_processes
-
-
-@pytest.fixture
-def config(run, tmp_path):
-    """A function that writes a run's YAML file."""
-
-    def write(**changes):
-        path = tmp_path / "run.yaml"
-        path.write_text(yaml.safe_dump(run(**changes).model_dump(mode="json")))
-        return str(path)
-
-    return write
+from tests.training.conftest import in_processes, table
 
 
 def test_a_run_validates_and_says_which_step_was_best(config, capsys, tmp_path):
     path = config(steps=3, validate_every=1, validate_images=8, keep="best", best_metric="mean_auc")
     assert command(["train", path, "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
-    with (tmp_path / "run" / "validation.csv").open() as stream:
-        rows = list(csv.DictReader(stream))
+    rows = table(tmp_path / "run" / "validation.csv")
     assert [row["step"] for row in rows] == ["1", "2", "3"]
     best = max(rows, key=lambda row: float(row["mean_auc"]))
     assert figures["best_step"] == int(best["step"])
     assert figures["best_mean_auc"] == pytest.approx(float(best["mean_auc"]), rel=1e-5)
-    with (tmp_path / "run" / "metrics.csv").open() as stream:
-        row = next(csv.DictReader(stream))
+    row = table(tmp_path / "run" / "metrics.csv")[0]
     assert 0 <= float(row["data_wait"]) <= 1
     assert float(row["memory_mib"]) > 50
 

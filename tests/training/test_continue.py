@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 
 import pytest
@@ -14,7 +13,7 @@ from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.folder import CONTINUED
 from medclip_debias.training.optim import learning_rate
 from medclip_debias.training.train import train
-from tests.training.conftest import same, train_until, weights
+from tests.training.conftest import same, table, train_until, weights
 
 FULL = {"ema": 0.9, "validate_every": 2, "batch_size": 4, "keep": "best", "schedule": "constant"}
 LOSS = {"kind": "clip", "negatives": [{"kind": "glofnd", "alpha": 0.2}]}
@@ -25,8 +24,7 @@ def judge(model):
 
 
 def rates(out):
-    with (out / "metrics.csv").open() as stream:
-        return {int(row["step"]): float(row["lr"]) for row in csv.DictReader(stream)}
+    return {int(row["step"]): float(row["lr"]) for row in table(out / "metrics.csv")}
 
 
 def test_with_a_constant_rate_a_continued_run_is_one_that_was_longer_from_the_start(run):

@@ -8,7 +8,6 @@ import random
 import shutil
 import signal
 import time
-from csv import DictReader
 
 import pytest
 import torch
@@ -32,6 +31,7 @@ from tests.training.conftest import (
     in_processes,
     largest_difference,
     same,
+    table,
     train_until,
     weights,
 )
@@ -239,8 +239,8 @@ def test_an_error_in_one_process_ends_all_with_one_sentence(run, capfd):
 def rows(folder):
     """What ``metrics.csv`` says, but for what no two runs have in common."""
     measured = {"images_per_second", "data_wait", "seconds", "memory_mib"}
-    with (folder / "metrics.csv").open(newline="") as stream:
-        return [{k: v for k, v in row.items() if k not in measured} for row in DictReader(stream)]
+    lines = table(folder / "metrics.csv")
+    return [{k: v for k, v in row.items() if k not in measured} for row in lines]
 
 
 ROWS = {"log_every": 3, "checkpoint_every": 1, "steps": 5}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from csv import DictReader
 
 import pytest
 
@@ -19,7 +18,7 @@ from medclip_debias.reporting.report import write_report
 from medclip_debias.training.resolve import load_run
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.train import train
-from tests.training.conftest import same, weights
+from tests.training.conftest import same, table, weights
 
 CLAIMS = {"kind": "multi_positive", "core": {"kind": "infonce"}, "evidence": {"kind": "claims"}}
 FINDINGS = ("Mass", "No Finding", "Cardiomegaly|Effusion", "Pneumonia", "Edema|Atelectasis")
@@ -79,8 +78,7 @@ def test_killed_after_any_step_it_resumes_to_the_same_weights(joint_run):
 def test_it_validates_on_each_set(joint_run):
     settings = joint_run("run", validate_every=3, best_metric="recall_at_10")
     train(settings, validator=validator_of(settings.prepared, 64))
-    with (settings.out / "validation.csv").open() as file:
-        rows = list(DictReader(file))
+    rows = table(settings.out / "validation.csv")
     assert len(rows) == 2
     for row in rows:
         names = [name for name in row if name.endswith(".recall_at_10")]

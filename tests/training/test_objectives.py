@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import shutil
 
 import numpy as np
@@ -21,7 +20,7 @@ from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm
 from medclip_debias.training.checkpoint import checkpoints, load_checkpoint
 from medclip_debias.training.fields import BatchFields, RunData, frozen_embeddings
 from medclip_debias.training.train import train
-from tests.training.conftest import same, weights
+from tests.training.conftest import same, table, weights
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +36,6 @@ def claimed(prepared_phantom, tmp_path_factory):
 def settings(run, claimed):
     made = run(steps=3, lr=1e-2, warmup_steps=1, log_every=1, adam_eps=1e-8)
     return made.model_copy(update={"prepared": claimed})
-
-
-def rows(out):
-    with (out / "metrics.csv").open() as stream:
-        return list(csv.DictReader(stream))
 
 
 RUNS = {
@@ -92,7 +86,7 @@ def test_a_stopped_run_resumes_to_bit_identical_weights(settings, tmp_path, name
             shutil.copytree(settings.out, broken.out)
 
     whole = train(settings, progress=copy_at_two)
-    assert all(np.isfinite(float(row["loss"])) for row in rows(settings.out))
+    assert all(np.isfinite(float(row["loss"])) for row in table(settings.out / "metrics.csv"))
     result = train(broken)
     assert result.resumed_at == 2
     assert same(weights(whole.model), weights(result.model))
@@ -109,18 +103,18 @@ def test_an_objectives_own_parameters_are_trained(settings):
     train(settings.model_copy(update={"loss": RUNS["siglip"]}))
     state = load_checkpoint(checkpoints(settings.out / "checkpoints")[-1])
     assert state["objective"]["bias"].item() != -10
-    assert float(rows(settings.out)[0]["bias"]) == -10
+    assert float(table(settings.out / "metrics.csv")[0]["bias"]) == -10
 
 
 def test_the_masked_language_model_term_is_added_and_trains_its_head(settings, one_layer_model):
     loss = {"kind": "biovil", "masked_lm": {"weight": 0.5, "mask_share": 0.3}}
     train(settings.model_copy(update={"loss": loss}))
-    for row in rows(settings.out):
+    for row in table(settings.out / "metrics.csv"):
         total = float(row["contrastive_loss"]) + 0.5 * float(row["masked_lm_loss"])
         assert float(row["loss"]) == pytest.approx(total, rel=1e-4)
     # A head that knows next to nothing is off by about the logarithm of the vocabulary.
     size = SentenceTokenizer.load(one_layer_model).size
-    assert float(rows(settings.out)[0]["masked_lm_loss"]) < 2 * np.log(size)
+    assert float(table(settings.out / "metrics.csv")[0]["masked_lm_loss"]) < 2 * np.log(size)
     state = load_checkpoint(checkpoints(settings.out / "checkpoints")[-1])
     before = load_masked_lm(one_layer_model).cls.state_dict()
     moved = state["masked_lm"]["head.predictions.transform.dense.weight"]

@@ -21,7 +21,6 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-import yaml
 
 from medclip_debias.cli import run as command
 from medclip_debias.data import workers as workers_module
@@ -43,18 +42,6 @@ def signals_of_a_terminal():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-@pytest.fixture
-def config(run, tmp_path):
-    """A function that writes a run's YAML file."""
-
-    def write(**changes):
-        path = tmp_path / "run.yaml"
-        path.write_text(yaml.safe_dump(run(**changes).model_dump(mode="json")))
-        return str(path)
-
-    return write
 
 
 def code_of(work, limit=60.0):

@@ -22,7 +22,7 @@ from medclip_debias.training.checkpoint import checkpoints
 from medclip_debias.training.optim import learning_rate
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
-from tests.training.conftest import same, weights
+from tests.training.conftest import same, table, weights
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +64,7 @@ def test_a_run_leaves_what_is_needed_to_repeat_it(whole):
     settings, result, seen = whole
     assert seen == [(step, 4) for step in range(1, 5)]
     out = settings.out
-    with (out / "metrics.csv").open() as stream:
-        rows = list(csv.DictReader(stream))
+    rows = table(out / "metrics.csv")
     assert [int(row["step"]) for row in rows] == [2, 4]
     assert {"loss", "lr", "scale", "clamped", "mean_eta", "positive_similarity"} <= set(rows[0])
     assert 0 < float(rows[0]["mean_eta"]) < 0.2
