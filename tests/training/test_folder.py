@@ -135,15 +135,6 @@ def test_a_second_run_is_refused_while_the_first_trains(run, training):
     assert len(checkpoints(settings.out / "checkpoints")) == 1
 
 
-def test_a_run_whose_process_was_killed_resumes_at_once(run, training):
-    settings = run(steps=4)
-    child = training(settings, step=3)
-    os.kill(child, signal.SIGKILL)
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert train(settings).resumed_at == 2
-    assert not (settings.out / "lock").exists()
-
-
 def test_of_several_processes_one_says_that_the_folder_is_taken(run, training, capfd):
     settings = run(steps=4)
     training(settings)

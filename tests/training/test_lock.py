@@ -37,16 +37,6 @@ def kill(child):
     os.waitpid(child, 0)
 
 
-def test_a_second_process_is_refused_and_says_who_holds_the_folder(tmp_path):
-    child = holding(tmp_path / "run")
-    try:
-        with pytest.raises(UserError, match=rf"another run \(process {child} on .*, since 20"):
-            locked(tmp_path / "run").__enter__()
-        assert holder_of(tmp_path / "run").pid == child
-    finally:
-        kill(child)
-
-
 def test_what_a_killed_process_held_is_free_at_once(tmp_path):
     out = tmp_path / "run"
     kill(holding(out))
