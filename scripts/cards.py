@@ -48,9 +48,6 @@ def five_by_count(
 
     Returns:
         By class: ``candidates``, and how many of those taken are of the training split.
-
-    Raises:
-        UserError: a class has fewer candidates.
     """
     labels = {
         study.study_id: only
@@ -101,9 +98,6 @@ def single_box(path: Path, out: Path, split: str = "test") -> dict[str, int]:
     Returns:
         How many ``images`` and ``annotations`` there are, how many are ``of_split``, and how many
         images ``kept``.
-
-    Raises:
-        UserError: it is no such file, or no image is left.
     """
     content = read_json_value(path, "get MS-CXR's JSON file again", encoding="utf-8-sig")
     parts = [content.get(key) if isinstance(content, dict) else None for key in _PARTS]

@@ -41,11 +41,7 @@ def studies_that_say(prompts: Iterable[str], sentences: list[tuple[str, str]]) -
 
 
 def choose(candidates: PromptSet, data: PreparedSet) -> tuple[PromptSet, dict[str, dict[str, int]]]:
-    """Return the chosen set, and the counts of every candidate by side.
-
-    Raises:
-        UserError: training text says no candidate of a side often enough.
-    """
+    """Return the chosen set, and the counts of every candidate by side."""
     training = set(data.studies.loc[data.studies["split"] == "train", "study_id"])
     table = data.sentences[data.sentences["study_id"].isin(training)]
     sentences = list(zip(table["study_id"], table["text"], strict=True))

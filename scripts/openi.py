@@ -36,9 +36,6 @@ def judged_classes(
     """Return the classes of the prompt set that enough images of a split have and have not.
 
     What is left out is printed with its counts.
-
-    Raises:
-        UserError: none has enough.
     """
     data = PreparedSet.open(prepared)
     studies = data.studies.drop_duplicates("study_id").set_index("study_id")
@@ -117,11 +114,7 @@ def stages(
 
 
 def auc_table(out: Path) -> str:
-    """Return the AUCs of every judged class as a Markdown table, from high to low (PNC).
-
-    Raises:
-        UserError: the run in ``out`` was not evaluated.
-    """
+    """Return the AUCs of every judged class as a Markdown table, from high to low (PNC)."""
     table = supervised_table(out, read_results(out / "results.json"))
     *classes, mean = table.rows
     classes.sort(key=lambda row: -float(row[4]))

@@ -53,9 +53,6 @@ def make_triplets(folder: Path, seed: int = 0) -> MadeTriplets:
     Args:
         folder: of the phantom; its ``truth`` is read.
         seed: of the finding that is picked and of the words that deny it.
-
-    Raises:
-        UserError: the folder holds no truth of a phantom.
     """
     with explained(f"{folder}: holds no truth of a phantom (truth/*.parquet)", Exception):
         place = folder / "truth"

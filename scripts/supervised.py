@@ -113,9 +113,6 @@ def supervised(
         split: what is measured.
         bootstrap: resamples.
         seed: of everything drawn.
-
-    Raises:
-        UserError: the set has no labels of both values where they are needed, or no claims.
     """
     began = time.perf_counter()
     data = PreparedSet.open(settings.prepared)

@@ -192,11 +192,7 @@ def packaged_cards() -> dict[str, Card]:
 
 
 def find_card(word: str) -> Card:
-    """The card of a name, with or without ``@version``.
-
-    Raises:
-        UserError: there is none of this name, or only of another version.
-    """
+    """The card of a name, with or without ``@version``."""
     name, _, version = word.partition("@")
     cards = packaged_cards()
     if name not in cards:
@@ -218,9 +214,6 @@ def cards_of(tasks: str) -> tuple[list[Card], frozenset[str]]:
     Args:
         tasks: ``all``, or words with commas: a card's name, with or without ``@version``; a
             pattern, as ``chestxray14/*``; a YAML file with a card of one's own.
-
-    Raises:
-        UserError: a word names no card, or two cards have one name.
     """
     chosen: dict[str, Card] = {}
     named: set[str] = set()

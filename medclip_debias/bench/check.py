@@ -82,11 +82,7 @@ class Report:
 
 
 def validate_folder(folder: Path) -> Report:
-    """Check every model's folder, as one that others handed in.
-
-    Raises:
-        UserError: there is no such folder, or no model in it.
-    """
+    """Check every model's folder, as one that others handed in."""
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder; give a folder of results.")
     report = Report()

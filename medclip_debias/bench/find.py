@@ -17,11 +17,7 @@ from medclip_debias.errors import UserError
 
 
 class Archives:
-    """The archives below ``root``.
-
-    Raises:
-        UserError: there is no such folder.
-    """
+    """The archives below ``root``."""
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
@@ -36,11 +32,7 @@ class Archives:
         return [self.root, *sorted(below)]
 
     def of(self, card: Card) -> Path:
-        """The archive of a card.
-
-        Raises:
-            UserError: it is not there, with what to get; or a place cannot be told apart.
-        """
+        """The archive of a card."""
         kind = card.data.archive
         if kind not in formats():
             raise UserError(f"this version knows no archive '{kind}'; take a newer one.")

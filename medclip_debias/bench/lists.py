@@ -86,11 +86,7 @@ def list_hash(ids: Iterable[str]) -> str:
 
 
 def read_list(card: Card, folder: Path) -> Listed | None:
-    """Read the official list of a card from the archive's folder; None for a card without one.
-
-    Raises:
-        UserError: it is not there, cannot be read, or names no image.
-    """
+    """Read the official list of a card from the archive's folder; None for a card without one."""
     wanted = card.data.list
     if wanted.file is None:
         return None
@@ -102,11 +98,7 @@ def read_list(card: Card, folder: Path) -> Listed | None:
 
 
 def check_list(card: Card, folder: Path) -> Listed | None:
-    """Read the list of a card and compare it with what the card says of it.
-
-    Raises:
-        UserError: as `read_list`; or it is the list of another release.
-    """
+    """Read the list of a card and compare it with what the card says of it."""
     listed = read_list(card, folder)
     if listed is None:
         return None

@@ -144,10 +144,6 @@ def read_record(folder: Path, root: Path | None = None) -> Record:
     Args:
         folder: of one result.
         root: folder of all results, out of which no link may lead.
-
-    Raises:
-        UserError: it is missing, damaged, refused (`medclip_debias.files.open_guarded`), or of
-            another format.
     """
     path = folder / RECORD
     content = read_json(path, _AGAIN, limit=_LARGEST, folder=root or folder)
@@ -167,9 +163,6 @@ def named_models(words: Sequence[str]) -> dict[str, Path]:
     Args:
         words: ``FOLDER``, named as the folder (as the run, where it is a run's ``model``), or
             ``NAME=FOLDER``.
-
-    Raises:
-        UserError: no model folder, a name that cannot be a folder's, or one for two models.
     """
     folders: dict[str, Path] = {}
     for word in words:
@@ -216,11 +209,7 @@ def record_of(name: str, model: ImageTextModel) -> ModelRecord:
 
 
 def check_model(out: Path, record: ModelRecord) -> None:
-    """See that ``OUT/NAME`` is free or the same model's.
-
-    Raises:
-        UserError: another model's results are there.
-    """
+    """See that ``OUT/NAME`` is free or the same model's."""
     folder = out / record.name
     if (folder / MODEL).exists():
         known = read_model(folder)

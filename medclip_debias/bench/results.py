@@ -63,11 +63,7 @@ class Result:
 
     @cached_property
     def content(self) -> Table:
-        """``results.json``.
-
-        Raises:
-            UserError: it is missing, damaged, refused, or of another format.
-        """
+        """``results.json``."""
         path = self.folder / RESULTS
         return checked(read_json(path, _AGAIN, limit=_LARGEST, folder=self.root), str(path))
 
@@ -88,11 +84,7 @@ class Result:
         return self.folder / FOLDER / f"{ITEMS[protocol].file}.parquet"
 
     def items(self, protocol: str) -> pd.DataFrame:
-        """An item table, sorted by item, so that equal sets of items are equal tables.
-
-        Raises:
-            UserError: it is missing, damaged, refused, or no item table.
-        """
+        """An item table, sorted by item, so that equal sets of items are equal tables."""
         if protocol not in self._tables:
             path = self.item_file(protocol)
             try:
@@ -116,11 +108,7 @@ class Result:
         return all(any(c.startswith(part) for c in columns) for part in ITEMS[protocol].truth)
 
     def replicates(self, protocol: str) -> dict[str, Replicated]:
-        """The protocol's metrics on resampled patients by their names; none without labels.
-
-        Raises:
-            UserError: a file is missing or damaged, or its items give no metrics.
-        """
+        """The protocol's metrics on resampled patients by their names; none without labels."""
         if not self.has_truth(protocol):
             return {}
         if protocol not in self._replicates:
@@ -221,9 +209,6 @@ def read_folder(
         folder: results of ``bench``.
         cards: names of cards, with or without ``@version``; all by default.
         models: their names; all by default, in the order of their names.
-
-    Raises:
-        UserError: there are no results, a name is unknown, or two results are not of one task.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder; give the --out of 'bench'.")

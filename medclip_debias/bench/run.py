@@ -113,9 +113,6 @@ def bench(
         root: folder below which the archives are.
         out: results; ``out/cache`` keeps prepared sets and vectors, which are not to be shared.
         how: see `How`.
-
-    Raises:
-        UserError: a model cannot be found, ``out`` holds another model's results or is in use.
     """
     how = how or How()
     # Absolute: what must not be in results is found in them by its whole path.

@@ -65,11 +65,7 @@ class Inputs:
 
     @classmethod
     def of(cls, card: Card, archive: Path) -> Inputs:
-        """Read what a card names.
-
-        Raises:
-            UserError: this version lacks something of it, or a file is not there.
-        """
+        """Read what a card names."""
         protocols = frozenset(address(key)[0] for key in card.metrics)
         unknown = sorted(protocols - set(PROTOCOLS))
         if unknown:
@@ -122,11 +118,7 @@ class CardRun:
     planned: Planned = field(init=False)
 
     def plan(self) -> None:
-        """See what is asked of the model.
-
-        Raises:
-            UserError: the model, the set or this version of the program does not allow it.
-        """
+        """See what is asked of the model."""
         grid = self.model.grid
         if self.card.kind in PLACES and grid.rows * grid.columns < 2:
             raise UserError(
@@ -190,11 +182,7 @@ class CardRun:
     def write(
         self, out: Path, vectors: CachedVectors, draw: Draw, seconds: Mapping[str, float]
     ) -> Record:
-        """Measure, and write ``OUT/MODEL/CARD@VERSION`` as a whole.
-
-        Raises:
-            UserError: none of the card's metrics can be measured.
-        """
+        """Measure, and write ``OUT/MODEL/CARD@VERSION`` as a whole."""
         began = time.perf_counter()
         card, images = self.card, self.images
         target = out / self.name / card.folder
@@ -300,11 +288,7 @@ def _lacking(judged: Judged, results: Results) -> Iterator[str]:
 
 
 def _refused_classes(card: Card, label_map: LabelMap | None, results: Results) -> list[str]:
-    """Classes that no mean is over, in a sentence.
-
-    Raises:
-        UserError: the labels lack the column of one: they are of another version.
-    """
+    """Classes that no mean is over, in a sentence."""
     refused = results.details("zero_shot").get("refused") or {}
     left_out = {} if label_map is None else label_map.reasons
     lacking = [n for n, r in refused.items() if r["reason"] != ONE_VALUE and n not in left_out]

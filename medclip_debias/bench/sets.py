@@ -48,11 +48,7 @@ class Recipe:
 
     @classmethod
     def of(cls, card: Card, archive: Path, preprocessing: Preprocessing) -> Recipe:
-        """The set that a card needs for a model.
-
-        Raises:
-            UserError: the card's selection or settings of reports are none.
-        """
+        """The set that a card needs for a model."""
         where = f"card {card.full_name}"
         selection = validate(SelectionSettings, card.data.prepare, where, "data.prepare.")
         text = validate(ReportSettings, card.data.reports, where, "data.reports.")
@@ -69,11 +65,7 @@ class Recipe:
     def make(
         self, cache: Path, workers: int | None, progress: Progress | None, say: Say | None
     ) -> PreparedSet:
-        """Prepare the set, or what is left of it to do, or what changed in the archive.
-
-        Raises:
-            UserError: half of the archive is missing, or nothing is left of it.
-        """
+        """Prepare the set, or what is left of it to do, or what changed in the archive."""
         out = cache / "sets" / self.key
         how = {"selection": self.selection, "reading": self.reading, "workers": workers}
         rows = self.preprocessing.prepare
@@ -126,9 +118,6 @@ def card_images(card: Card, archive: Path, recipe: Recipe, data: PreparedSet) ->
     Where the archive has an official list, the listed images are judged, whatever split the set
     gave them. Else those of the card's split are, and those that its tables put there and that are
     not on the disk, or cannot be read, are missing.
-
-    Raises:
-        UserError: the list is missing or of another release, or no image of it is in the set.
     """
     split = "test" if card.data.list.split == "all" else card.data.list.split
     images = data.images

@@ -132,10 +132,6 @@ def read_board(
         cards: names of cards; all by default.
         models: names of models, in the order wanted; all by default.
         baseline: model that the others are compared with; the first by default.
-
-    Raises:
-        UserError: the results cannot be read, are not of one task each, or have faults
-            (`medclip_debias.bench.check.faults_of`).
     """
     results = read_folder(folder, cards=cards, models=models)
     faults = faults_of(results.all)

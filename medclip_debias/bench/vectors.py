@@ -131,11 +131,7 @@ class StoredSentences:
         return len(lacking)
 
     def read(self, texts: Sequence[str]) -> Floats:
-        """Vectors ``[len(texts), D]``, or ``[len(texts), K, D]`` where a sentence has several.
-
-        Raises:
-            UserError: some are not there.
-        """
+        """Vectors ``[len(texts), D]``, or ``[len(texts), K, D]`` where a sentence has several."""
         rows = [self._rows.get(_digest(text), -1) for text in texts]
         if -1 in rows:
             raise UserError(
@@ -221,20 +217,13 @@ class CachedVectors:
         return View(self, regions)
 
     def sentences(self, texts: Sequence[str]) -> Tensor:
-        """Unit vectors ``[len(texts), D]``, on the model's device.
-
-        Raises:
-            UserError: some are not there.
-        """
+        """Unit vectors ``[len(texts), D]``, on the model's device."""
         return torch.from_numpy(self._sentences.read(texts)).to(self._model.device)
 
     def images(self, rows: Sequence[int], *, regions: bool) -> ImageFeatures:
         """Features of images, on the model's device.
 
         Without ``regions`` a model that scores by whole images has its whole as the only region.
-
-        Raises:
-            UserError: a row is not there, or is damaged, and there is no network to mend it.
         """
         whole = None
         if self._whole is not None:

@@ -51,9 +51,6 @@ def run_grid(
         The content of ``results.json`` and the places of the ``page`` and its ``html``; for
         ``planned`` the numbers
         of the plan.
-
-    Raises:
-        UserError: the grid or a cell of it cannot be used; under torchrun or srun.
     """
     from medclip_debias.training.distributed import Place
 

@@ -43,9 +43,6 @@ def dose(
         eta: ``kind`` (of `KINDS`), ``a`` and ``k``; the defaults of the language model's eta.
         prepared: a scored set.
         language_model: folder of the model that the scores must come from; None accepts any.
-
-    Raises:
-        UserError: a setting is wrong, or there are no such scores.
     """
     from medclip_debias.config import validate
     from medclip_debias.losses.debiased import LanguageModelEta

@@ -114,9 +114,6 @@ def read_grid(grid_file: Path | str, words: Sequence[str] = ()) -> GridSettings:
     Args:
         grid_file: YAML file, or the name of one (`medclip_debias.named_settings`).
         words: ``key=value`` over it, as ``base.train.steps=500``.
-
-    Raises:
-        UserError: it cannot be read, or a setting of the grid is unknown or wrong.
     """
     path = config_file(grid_file)
     content = {"name": path.stem} | load_yaml(path, NAMED)
@@ -171,11 +168,7 @@ def _extended(value: Any, path: Path) -> Any:
 
 
 def runs(grid: GridSettings) -> Iterator[Run]:
-    """Every run of the grid: seed by seed, so that whole comparisons come first.
-
-    Raises:
-        UserError: the settings of a run are wrong, or two methods are one.
-    """
+    """Every run of the grid: seed by seed, so that whole comparisons come first."""
     for seed in grid.seeds:
         for setting, change in grid.settings.items():
             seen: dict[str, str] = {}
@@ -198,9 +191,6 @@ def resolved(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         content: for ``train``; ``start_step`` of a policy may be a share of the steps (``@0.4``),
             an eta a control of equal dose.
         where: for messages.
-
-    Raises:
-        UserError: a setting is unknown, missing or wrong.
     """
     run = validate(RunSettings, content, where)
     if not isinstance(run.prepared, Path):

@@ -111,9 +111,6 @@ def judged(grid: GridSettings, rows: Sequence[Row], folder: Path) -> Judged:
         grid: the grid.
         rows: cells and their measurements joined.
         folder: of the runs.
-
-    Raises:
-        UserError: the runs share no metric, or ``folder`` cannot be written as a list of folders.
     """
     from medclip_debias.evaluation.compare import RESAMPLES, compare
     from medclip_debias.evaluation.statistics import holm

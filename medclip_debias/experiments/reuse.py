@@ -33,9 +33,6 @@ def reuse(
 
     Returns:
         How many were taken, and how many were not, in a sentence.
-
-    Raises:
-        UserError: ``other`` holds no cells, or cells that cannot be read.
     """
     if not (other / "cells").is_dir():
         raise UserError(f"{other}: holds no cells; give a folder of 'experiment' in --reuse.")

@@ -114,9 +114,6 @@ def run_experiment(
 
     Returns:
         The content of ``results.json``.
-
-    Raises:
-        UserError: ``out`` cannot be used, or a cell cannot be measured.
     """
     name = experiment.label()
     if out.is_file():
@@ -147,9 +144,6 @@ def rewrite(experiment: Experiment, results: Mapping[str, Any], out: Path) -> di
     Returns:
         The content of the new ``results.json``: its cells, and the versions that measured them,
         are those of ``results``.
-
-    Raises:
-        UserError: ``out`` cannot be used, or the cells are not of this experiment.
     """
     if out.is_file():
         raise UserError(f"{out}: is a file; give a folder for the results.")

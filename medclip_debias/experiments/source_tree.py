@@ -14,9 +14,6 @@ def studies_of_the_source() -> ModuleType:
     """The module ``studies.command`` of the source tree that this package runs from.
 
     Its folder joins ``sys.path``, so that processes find it however they are started.
-
-    Raises:
-        UserError: the package is installed without its source tree.
     """
     scripts = Path(__file__).resolve().parents[2] / "scripts"
     if "studies" not in sys.modules:  # else this is `python scripts/studies`

@@ -210,9 +210,6 @@ class Trainings(Experiment):
             ``folder`` of the evaluation, every metric by its key in ``results.json``,
             ``auc_by_class`` of zero-shot classification, ``skipped``
             (protocol to reason), ``train`` (what the last log row says of the objective).
-
-        Raises:
-            UserError: the run cannot be trained or evaluated; the sentence names it.
         """
         from medclip_debias.evaluation.catalogue import COMPARED
         from medclip_debias.evaluation.evaluate import evaluate

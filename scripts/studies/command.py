@@ -48,9 +48,6 @@ def run_named(
 
     Returns:
         The content of ``results.json``.
-
-    Raises:
-        UserError: no such study, a wrong setting, or ``out`` cannot be used.
     """
     kind = find_study(name)
     base = kind.small if quick else kind.usual
@@ -70,9 +67,6 @@ def rewrite_named(name: str, cells: Path, out: Path) -> dict[str, Any]:
 
     Returns:
         The content of the new ``results.json``.
-
-    Raises:
-        UserError: no such study, or the file is not of a run of it.
     """
     kind = find_study(name)
     found = read_cells(cells)
@@ -101,11 +95,7 @@ def write_cells(results: Mapping[str, Any], path: Path) -> None:
 
 
 def read_cells(path: Path) -> dict[str, Any]:
-    """The cells of a run, and what ran: ``rows`` and the keys of `KEPT`.
-
-    Raises:
-        UserError: the file is neither a run's ``results.json`` nor a published table.
-    """
+    """The cells of a run, and what ran: ``rows`` and the keys of `KEPT`."""
     content = (
         read_json(path, HINT, keys=("rows", *KEPT)) if path.suffix == ".json" else _table(path)
     )
@@ -148,9 +138,6 @@ def publish(name: str, out: Path, docs: Path) -> list[Path]:
 
     Returns:
         The files written.
-
-    Raises:
-        UserError: the page is missing, or has no such lines.
     """
     results, page = read_cells(out / "results.json"), docs / f"{name}.md"
     text = page.read_text(encoding="utf-8") if page.is_file() else ""

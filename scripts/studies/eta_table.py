@@ -48,11 +48,7 @@ def from_repeats(prepared: PreparedSet) -> dict[str, float]:
 
 
 def from_claims(prepared: PreparedSet) -> dict[str, float]:
-    """Share of the training studies whose report agrees with the sentence by both sides' claims.
-
-    Raises:
-        UserError: the set has no claims.
-    """
+    """Share of the training studies whose report agrees with the sentence by both sides' claims."""
     from medclip_debias.data.text.evidence.pairs import Evidence
 
     evidence = Evidence.open(prepared)
@@ -68,11 +64,7 @@ def from_claims(prepared: PreparedSet) -> dict[str, float]:
 
 
 def from_truth(tree: Path, texts: Sequence[str]) -> dict[str, float]:
-    """The phantom's own class probabilities; a text of several statements has their mean.
-
-    Raises:
-        UserError: the tree has no truth, or a sentence is not in it.
-    """
+    """The phantom's own class probabilities; a text of several statements has their mean."""
     path = tree / "truth" / "sentences.parquet"
     if not path.is_file():
         raise UserError(f"{path}: there is no truth; name the folder of a phantom with --tree.")
@@ -113,11 +105,7 @@ def described(
 
 
 def write_tables(prepared: Path, out: Path, tree: Path | None) -> list[str]:
-    """Write every table; returns a line of each.
-
-    Raises:
-        UserError: the set has no scores or claims, or the tree no truth.
-    """
+    """Write every table; returns a line of each."""
     opened = PreparedSet.open(prepared)
     counts = training_counts(opened)
     truth = None if tree is None else from_truth(tree, list(counts))

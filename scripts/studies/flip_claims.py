@@ -48,9 +48,6 @@ def flip(prepared: Path, out: Path, share: float, seed: int) -> dict[str, int]:
 
     Returns:
         How many claims there are, and how many were turned.
-
-    Raises:
-        UserError: ``out`` is there already, or the set has no claims.
     """
     if out.exists():
         raise UserError(f"{out}: is there already; give another folder, or remove it.")

@@ -59,11 +59,7 @@ TEST_TO_TRAIN = 0.1 / 0.8
 
 
 def results_of(folder: Path) -> dict[str, Any]:
-    """What a grid left.
-
-    Raises:
-        UserError: the folder holds no results of a grid.
-    """
+    """What a grid left."""
     results = read_json(folder / "results.json", "run 'medclip-debias experiment' to write it")
     if "rows" not in results or "contrasts" not in (results.get("figures") or {}):
         raise UserError(f"{folder}/results.json: holds no grid of 'medclip-debias experiment'.")
@@ -141,11 +137,7 @@ def _cell(row: Any, metric: str) -> str:
 
 
 def write_page(page: Path, folders: Sequence[Path]) -> pd.DataFrame:
-    """Take grids into the table beside the page, and renew the page's tables; all of its rows.
-
-    Raises:
-        UserError: the page lacks its markers.
-    """
+    """Take grids into the table beside the page, and renew the page's tables; all of its rows."""
     store = page.with_suffix(".parquet")
     taken = [grid_rows(folder.name, results_of(folder)) for folder in folders]
     if store.is_file():
@@ -194,9 +186,6 @@ def paired(rows: pd.DataFrame, method: str, against: str) -> Floats:
         rows: ``method``, ``seed`` and ``value`` of each cell.
         method: of the difference.
         against: what it is compared with.
-
-    Raises:
-        UserError: a seed is there twice, or fewer than two have both methods.
     """
     own = rows[rows["method"].isin((method, against))]
     if own.duplicated(["method", "seed"]).any():
@@ -272,11 +261,7 @@ def moved(one: Path, other: Path) -> list[str]:
 
 
 def cells_of(folder: Path) -> pd.DataFrame:
-    """A row for each image, class and cell of a measured grid.
-
-    Raises:
-        UserError: the folder holds no grid, or a cell's items are gone.
-    """
+    """A row for each image, class and cell of a measured grid."""
     parts, results = [], results_of(folder)
     for row in results["rows"]:
         path = folder / "runs" / row["folder"] / "items" / "zero_shot.parquet"
@@ -339,11 +324,7 @@ def mean_auc(cell: pd.DataFrame, score: str, patients: pd.Index, weights: Floats
 def differences(
     table: pd.DataFrame, method: str, against: str, score: str, draws: int = DRAWS
 ) -> dict[str, tuple[Floats, Floats]]:
-    """Per setting: ``method`` minus ``against`` by seed ``[seeds]``, and by draw and seed.
-
-    Raises:
-        UserError: the table lacks one of the methods.
-    """
+    """Per setting: ``method`` minus ``against`` by seed ``[seeds]``, and by draw and seed."""
     found = {}
     for setting, part in table.groupby("setting", observed=True):
         patients = pd.Index(part["patient"].unique())

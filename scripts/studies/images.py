@@ -156,11 +156,7 @@ def digits() -> Split:
 
 
 def cifar10(root: str) -> Split:
-    """CIFAR-10 from the folder that holds ``cifar-10-batches-py``.
-
-    Raises:
-        UserError: it is not there.
-    """
+    """CIFAR-10 from the folder that holds ``cifar-10-batches-py``."""
     from torchvision.datasets import CIFAR10
 
     try:

@@ -211,9 +211,6 @@ def one_type(prepared: PreparedSet, truth: Any, split: str) -> tuple[NDArray[np.
     Returns:
         Rows in the prepared set, and the number of each one's type in `TYPES`. At most one image
         of a study is taken; of a type with more images than the rarest one, the first.
-
-    Raises:
-        UserError: a type has fewer than two images.
     """
     from medclip_debias.phantom.catalogue import CLASS_NAMES, CLASSES
 

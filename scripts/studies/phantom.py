@@ -201,15 +201,9 @@ def trainer_of(
 ) -> Trainer:
     """The trainer of one cell, before its first step.
 
-    Args:
-        place: the phantom.
-        train: of the training.
-        loss: settings of the objective. A policy's or a table's ``path`` may be ``@agreement`` or
-            ``@eta_true``; a policy's ``start_step`` may be ``@0.4``, a share of the steps; an
-            ``eta`` may be a control of `medclip_debias.experiments.doses`.
-        seed: of batches, weights and shuffling.
-        aggregator: of the similarity.
-        scratch: a folder for tables of the objective; it must live as long as the trainer.
+    In ``loss`` a policy's or a table's ``path`` may be ``@agreement`` or ``@eta_true``, a policy's
+    ``start_step`` ``@0.4``, a share of the steps, and an ``eta`` a control of
+    `medclip_debias.experiments.doses`. ``scratch`` holds its tables as long as the trainer lives.
     """
     from medclip_debias.training.settings import RunSettings
     from medclip_debias.training.step import Trainer
@@ -416,8 +410,7 @@ class PhantomStudy(Study):
 
     def shared(self, cell: Cell) -> Mapping[str, Any] | None:
         """The phantom."""
-        found: Mapping[str, Any] = cell["data"]
-        return found
+        return cast("Mapping[str, Any]", cell["data"])
 
     def make_shared(self, wanted: Mapping[str, Any], folder: Path) -> None:
         """Make the phantom."""

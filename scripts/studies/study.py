@@ -90,11 +90,7 @@ class Study(Experiment):
 
 
 def find_study(name: str) -> type[Study]:
-    """The study called ``name``.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The study called ``name``."""
     known = STUDIES.all()
     if name not in known:
         hint = did_you_mean(name, list(known))
