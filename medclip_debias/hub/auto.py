@@ -33,9 +33,10 @@ from medclip_debias.files import write_json
 from medclip_debias.front.images import ImagesLike, given_images
 from medclip_debias.models.downloaded import model_folder
 from medclip_debias.models.dual_encoder import FIELDS, MODEL_TYPE, DualEncoder
+from medclip_debias.models.limits import read_model_json
 from medclip_debias.models.load import expected_images
 from medclip_debias.models.sentences import sentence_list
-from medclip_debias.models.text_encoder import SentenceTokenizer, read_model_json
+from medclip_debias.models.text_encoder import SentenceTokenizer
 
 PROCESSOR = "processor_config.json"
 _OF_AUTO = ("_commit_hash", "_from_auto", "adapter_kwargs", "code_revision", "trust_remote_code")
@@ -139,7 +140,7 @@ class MedClipDebiasModel(PreTrainedModel):
             TypeError: an argument that is not known.
         """
         del config
-        folder = model_folder(pretrained_model_name_or_path, **_without_auto(where))
+        folder = _folder(pretrained_model_name_or_path, where)
         return cls.of(DualEncoder.load(folder, device)).eval()
 
     def save_pretrained(self, save_directory: str | Path) -> None:
@@ -236,7 +237,7 @@ class MedClipDebiasImageProcessor(BaseImageProcessor):
         cls, pretrained_model_name_or_path: str | Path, **where: Any
     ) -> MedClipDebiasImageProcessor:
         """Read it from a model folder, or from what `MedClipDebiasProcessor` saved."""
-        folder = model_folder(pretrained_model_name_or_path, **_without_auto(where))
+        folder = _folder(pretrained_model_name_or_path, where)
         return cls(_inputs(folder)[0])
 
 
@@ -299,17 +300,12 @@ class MedClipDebiasProcessor(ProcessorMixin):
         Raises:
             UserError: it is no such folder.
         """
-        folder = model_folder(pretrained_model_name_or_path, **_without_auto(where))
+        folder = _folder(pretrained_model_name_or_path, where)
         preprocessing, max_tokens = _inputs(folder)
         own = SentenceTokenizer.load(folder)
-        numbers = {
-            "pad_token": own.pad_id,
-            "unk_token": own.unk_id,
-            "cls_token": own.cls_id,
-            "sep_token": own.sep_id,
-            "mask_token": own.mask_id,
-        }
-        names = {key: own.tokens([number])[0] for key, number in numbers.items()}
+        special = own.tokens([own.pad_id, own.unk_id, own.cls_id, own.sep_id, own.mask_id])
+        keys = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+        names: dict[str, Any] = dict(zip(keys, special, strict=True))
         fast = PreTrainedTokenizerFast(
             tokenizer_object=own.copy(), model_max_length=max_tokens, **names
         )
@@ -377,5 +373,5 @@ def _inputs(folder: Path) -> tuple[Preprocessing, int]:
     return preprocessing, validate(ModelSettings, architecture, where).text.max_tokens
 
 
-def _without_auto(where: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in where.items() if name not in _OF_AUTO}
+def _folder(name: str | Path, where: dict[str, Any]) -> Path:
+    return model_folder(name, **{key: v for key, v in where.items() if key not in _OF_AUTO})

@@ -1,4 +1,9 @@
-"""A model as ONNX or `torch.export` files, tested against itself before anything is kept."""
+"""A model as ONNX or `torch.export` files, tested against itself before anything is kept.
+
+Image tower, text tower and scores take and give plain tensors, so that a program without this
+package can run them; what stands between them and a file (preparing an image, cutting a sentence
+into tokens) is in ``export.json``.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,15 +21,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from medclip_debias import __version__
 from medclip_debias.errors import UserError, did_you_mean, explained
-from medclip_debias.evaluation.provenance import describe_model
 from medclip_debias.files import atomic_folder, file_hash, write_json
-from medclip_debias.hub.towers import Part, parts, samples
 from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.models.golden import SENTENCES
+from medclip_debias.models.golden import SENTENCES, golden_images
 from medclip_debias.models.synthetic import synthetic_warning
 
 FORMAT = 1
@@ -40,6 +44,18 @@ NOT_OPEN_CLIP = (
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 Runner: TypeAlias = Callable[[Mapping[str, NDArray[Any]]], Arrays]
 """Runs one file: inputs by name to outputs by name."""
+Axes: TypeAlias = dict[str, tuple[str | int, ...]]
+"""Names of tensors, each with the names of its axes; a number is fixed."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One exported network: name of its file, what is traced, what it takes and gives."""
+
+    name: str
+    module: nn.Module
+    inputs: Axes
+    outputs: Axes
 
 
 def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
@@ -77,15 +93,16 @@ def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
                 " medclip-debias[export]'."
             )
     network = DualEncoder.load(Path(model))
-    made = parts(network)
+    parts, several = _parts(network), _samples(network)[0]
     with atomic_folder(Path(out)) as folder:
-        for part in made:
+        for part in parts:
             sentence = f"{model}: its part '{part.name}' cannot be exported as {form}"
             with explained(sentence, Exception), torch.no_grad(), _silent():
-                write(_program(part, network.max_tokens), part, folder / f"{part.name}{suffix}")
+                program = _program(part, several, network.max_tokens)
+                write(program, part, folder / f"{part.name}{suffix}")
         with explained(f"{model}: what was exported as {form} does not run", Exception):
-            runs = {part.name: read(part, folder / f"{part.name}{suffix}") for part in made}
-            parity = differences(network, runs)
+            runs = {part.name: read(part, folder / f"{part.name}{suffix}") for part in parts}
+            parity = _differences(network, runs)
         far = [name for name, one in parity.items() if not one["difference"] <= one["limit"]]
         if far:
             shown = ", ".join(f"{name} by {parity[name]['difference']:.2g}" for name in far)
@@ -94,50 +111,97 @@ def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
                 " nothing was written."
             )
         network.tokenizer.save(folder)
-        kept: dict[str, Any] = {**expected(network, *samples(network)[0])}
-        np.savez(folder / SAMPLES, **kept)
-        content = _description(network, made, form, folder) | {"parity": parity}
+        samples: dict[str, Any] = {**several}
+        np.savez(folder / SAMPLES, **samples)
+        content = _description(network, parts, form, folder) | {"parity": parity}
         write_json(folder / FILE, content)
     return content
 
 
-# ---------------------------------------------------------------------------------- parity
+# ------------------------------------------------------------------------------------ parts
+
+
+class _Traced(nn.Module):
+    """A function of tensors of the model, whose weights it holds."""
+
+    def __init__(self, network: DualEncoder, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.network, self.function = network, function
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(*inputs)
+
+
+def _parts(network: DualEncoder) -> list[Part]:
+    """Image tower, text tower, and head, whose maps are cosines ``[B, T, rows, columns]``."""
+    side, dim, shape = network.preprocessing.prepare.size, network.dim, network.grid.shape
+
+    def image(pixels: Tensor) -> tuple[Tensor, Tensor]:
+        features = network.encode_images(pixels)
+        return features.regions, features.pooled
+
+    def score(regions: Tensor, sentences: Tensor) -> tuple[Tensor, Tensor]:
+        maps = torch.einsum("bnd,td->btn", regions, sentences)
+        return network.similarity.at_once(regions, sentences), maps.unflatten(-1, shape)
+
+    regions: Axes = {"regions": ("images", shape[0] * shape[1], dim)}
+    sentences: Axes = {"sentences": ("sentences", dim)}
+    pooled: Axes = {"pooled": ("images", dim)}
+    pixels: Axes = {"images": ("images", side, side)}
+    tokens: Axes = {name: ("sentences", "tokens") for name in ("ids", "mask")}
+    scores: Axes = {
+        "scores": ("images", "sentences"),
+        "maps": ("images", "sentences", *shape),
+    }
+    return [
+        Part("image", _Traced(network, image), pixels, regions | pooled),
+        Part("text", _Traced(network, network.encode_tokens), tokens, sentences),
+        Part("score", _Traced(network, score), regions | sentences, scores),
+    ]
 
 
 @torch.no_grad()
-def expected(network: DualEncoder, images: Tensor, ids: Tensor, mask: Tensor) -> Arrays:
-    """Inputs of a sample and what the model gives for them, by name.
+def _samples(network: DualEncoder) -> list[Arrays]:
+    """Inputs and what the model gives for them by name, of several images and of one.
 
-    Scores and maps are computed as evaluation and grounding do, not by the exported head.
+    Beside the smooth golden images stand noise and steps, in which every pixel counts. Scores and
+    maps are computed as evaluation and grounding do, not by the exported head.
     """
-    features, sentences = network.encode_images(images), network.encode_tokens(ids, mask)
-    arrays = {
-        "images": images,
-        "ids": ids,
-        "mask": mask,
-        "regions": features.regions,
-        "pooled": features.pooled,
-        "sentences": sentences,
-        "scores": network.score(features, sentences),
-        "maps": network.region_scores(features, sentences).unflatten(-1, network.grid.shape),
-    }
-    return {name: value.numpy() for name, value in arrays.items()}
+    side = network.preprocessing.prepare.size
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randint(0, 256, (2, side, side), generator=generator, dtype=torch.uint8)
+    pixels, tokens = torch.cat([golden_images(side), noise]), network.token_ids(SENTENCES)
+    samples = []
+    for images, rows in ((pixels, tokens), (pixels[:1], tokens[1:2])):
+        ids, mask = network.tokenizer.pad(rows)
+        features, sentences = network.encode_images(images), network.encode_tokens(ids, mask)
+        maps = network.region_scores(features, sentences).unflatten(-1, network.grid.shape)
+        tensors = {
+            "images": images,
+            "ids": ids,
+            "mask": mask,
+            "regions": features.regions,
+            "pooled": features.pooled,
+            "sentences": sentences,
+            "scores": network.score(features, sentences),
+            "maps": maps,
+        }
+        samples.append({name: value.numpy() for name, value in tensors.items()})
+    return samples
 
 
-def differences(network: DualEncoder, runs: Mapping[str, Runner]) -> dict[str, Any]:
+def _differences(network: DualEncoder, runs: Mapping[str, Runner]) -> dict[str, Any]:
     """Largest difference of each output from the model's, over all samples, with its limit.
 
     The head is fed what the exported towers gave, so its differences are those of the whole way.
     """
     worst = dict.fromkeys(LIMITS, 0.0)
-    for sample in samples(network):
-        wanted = expected(network, *sample)
-        image = runs["image"](wanted)
-        text = runs["text"](wanted)
-        for name, value in (image | text | runs["score"](image | text)).items():
-            if value.shape != wanted[name].shape:
+    for sample in _samples(network):
+        towers = runs["image"](sample) | runs["text"](sample)
+        for name, value in (towers | runs["score"](towers)).items():
+            if value.shape != sample[name].shape:
                 raise ValueError(f"{name} has the shape {value.shape}")
-            gap = float(np.abs(value.astype(np.float64) - wanted[name]).max())
+            gap = float(np.abs(value.astype(np.float64) - sample[name]).max())
             worst[name] = max(worst[name], gap if gap == gap else float("inf"))
     return {name: {"difference": worst[name], "limit": LIMITS[name]} for name in LIMITS}
 
@@ -145,7 +209,7 @@ def differences(network: DualEncoder, runs: Mapping[str, Runner]) -> dict[str, A
 # --------------------------------------------------------------------------------- formats
 
 
-def _program(part: Part, longest: int) -> torch.export.ExportedProgram:
+def _program(part: Part, sample: Arrays, longest: int) -> torch.export.ExportedProgram:
     """The part as a graph, in which every named axis may be of any length."""
     names = {name for axes in part.inputs.values() for name in axes if isinstance(name, str)}
     most = {"tokens": longest}
@@ -154,8 +218,8 @@ def _program(part: Part, longest: int) -> torch.export.ExportedProgram:
         {place: dims[name] for place, name in enumerate(axes) if isinstance(name, str)}
         for axes in part.inputs.values()
     )
-    module = part.module.eval()
-    return torch.export.export(module, part.example, dynamic_shapes=(shapes,), strict=False)
+    example = tuple(torch.from_numpy(sample[name]) for name in part.inputs)
+    return torch.export.export(part.module.eval(), example, dynamic_shapes=(shapes,), strict=False)
 
 
 def _write_program(program: torch.export.ExportedProgram, _: Part, path: Path) -> None:
@@ -206,10 +270,9 @@ FORMS: dict[str, tuple[str, Writer, Callable[[Part, Path], Runner], tuple[str, .
 }
 
 
-# ----------------------------------------------------------------------------- description
-
-
-def _description(network: DualEncoder, made: list[Part], form: str, folder: Path) -> dict[str, Any]:
+def _description(
+    network: DualEncoder, parts: list[Part], form: str, folder: Path
+) -> dict[str, Any]:
     """All that a program needs beside the files; no path, no word of a report."""
     grid, suffix, libraries = network.grid, FORMS[form][0], ["torch", *FORMS[form][3]]
     return {
@@ -224,7 +287,7 @@ def _description(network: DualEncoder, made: list[Part], form: str, folder: Path
                 "inputs": {name: list(axes) for name, axes in part.inputs.items()},
                 "outputs": {name: list(axes) for name, axes in part.outputs.items()},
             }
-            for part in made
+            for part in parts
         },
         "types": {"images": "uint8", "ids": "int64", "mask": "int64", "others": "float32"},
         "prepare": network.preprocessing.prepare.model_dump(mode="json"),
@@ -242,7 +305,7 @@ def _description(network: DualEncoder, made: list[Part], form: str, folder: Path
             "input_size": network.preprocessing.input_size,
         },
         "scale": network.learned_scale,
-        "parameters": describe_model(network)["parameters"],
+        "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "samples": {"file": SAMPLES, "sentences": list(SENTENCES)},
         "versions": {"medclip_debias": __version__} | {name: version(name) for name in libraries},
     }

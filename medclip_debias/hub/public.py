@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from medclip_debias.errors import UserError
-from medclip_debias.models.text_encoder import read_model_json
+from medclip_debias.models.limits import read_model_json
 
 CARD = "README.md"
 EVAL_RESULTS = ".eval_results"

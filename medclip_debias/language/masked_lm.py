@@ -23,9 +23,9 @@ from medclip_debias.config import Settings
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_folder, file_hash, write_json, write_text
 from medclip_debias.language.vocabulary import allowed_words, without_others
+from medclip_debias.models.checkpoint import WEIGHT_FILES
 from medclip_debias.models.text_encoder import (
     SPECIAL_TOKENS,
-    WEIGHT_FILES,
     SentenceTokenizer,
     read_text_config,
 )

@@ -30,6 +30,17 @@ PARTS = ("image_encoder", "text_encoder", "model")
 """Of a file that holds several state dicts (KAD)."""
 
 
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+def weight_file(folder: Path) -> Path:
+    """The weight file of a folder as transformers and timm write it."""
+    for name in WEIGHT_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    raise UserError(f"{folder}: holds none of {', '.join(WEIGHT_FILES)}.")
+
+
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
     """Read a state dict from ``.safetensors`` or ``torch.save``; pickled objects are refused."""
     if not path.is_file():

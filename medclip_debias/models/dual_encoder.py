@@ -25,7 +25,6 @@ from medclip_debias.models.checkpoint import load_strictly, read_checkpoint, uni
 from medclip_debias.models.downloaded import model_folder
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
-from medclip_debias.models.hf_config import check_room
 from medclip_debias.models.image_encoder import (
     ImageEncoder,
     build_image_encoder,
@@ -33,11 +32,12 @@ from medclip_debias.models.image_encoder import (
 )
 from medclip_debias.models.image_projection import image_projection
 from medclip_debias.models.interface import ImageTextModel, Outputs
+from medclip_debias.models.limits import check_room, read_model_json
 from medclip_debias.models.lora import merged_state
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.sentences import sentence_list
 from medclip_debias.models.similarity import Similarity
-from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, read_model_json
+from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
 from medclip_debias.models.tower import Head
 
 FORMAT = 1

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.errors import UserError
 from medclip_debias.models.checkpoint import load_strictly, read_checkpoint
-from medclip_debias.models.hf_config import check_room
+from medclip_debias.models.limits import check_room
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.registry import Registry
 
@@ -149,17 +149,6 @@ def rebuilt_image_encoder(arch: str, config: Mapping[str, Any], where: str) -> I
     """
     family = IMAGE_ENCODERS.find(arch, where, "architecture.image.arch")
     return family.rebuild(arch, config, where)
-
-
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-
-
-def weight_file(folder: Path) -> Path:
-    """The weight file of a folder as transformers and timm write it."""
-    for name in WEIGHT_FILES:
-        if (folder / name).is_file():
-            return folder / name
-    raise UserError(f"{folder}: holds none of {', '.join(WEIGHT_FILES)}.")
 
 
 E = TypeVar("E", bound=ImageEncoder)

@@ -1,16 +1,16 @@
 """Sentence encoder and its tokenizer, read from a folder of a BERT or one of its kin.
 
-BERT, CXR-BERT, RoBERTa, MPNet and ModernBERT (`medclip_debias.models.hf_config.FAMILIES`).
-CXR-BERT-specialized has its own model type and projection head; both are read here without
-running any code from its folder.
+BERT, CXR-BERT, RoBERTa, MPNet and ModernBERT are transformers' own modules, built without running
+any code of the folder. CXR-BERT-specialized has its own model type and projection head; both are
+read here.
 """
 
 from __future__ import annotations
 
-import logging
+import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,36 +19,70 @@ from torch import Tensor, nn
 
 from medclip_debias.errors import ReportedWarning, UserError, explained
 from medclip_debias.files import read_json, read_json_value, read_text
-from medclip_debias.models.checkpoint import load_strictly, read_checkpoint
-from medclip_debias.models.hf_config import (
-    check_room,
-    encoder_tensors,
-    family_of,
-    text_config,
+from medclip_debias.models.checkpoint import (
+    load_strictly,
+    read_checkpoint,
+    uninitialised,
+    weight_file,
 )
-from medclip_debias.models.image_encoder import WEIGHT_FILES, weight_file
-from medclip_debias.models.tokenizer_file import MAX_BYTES, FileTokenizer, read_tokenizer
+from medclip_debias.models.limits import (
+    MAX_JSON,
+    MAX_TOKENIZER,
+    check_room,
+    hf_config,
+    read_model_json,
+    read_tokenizer,
+)
 from medclip_debias.models.tower import Tower
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-    from transformers import BertForMaskedLM
+    from transformers import BertForMaskedLM, PretrainedConfig
 
-MAX_JSON = 16 << 20
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ROBERTA_TOKENS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 Pooling = Literal["cls", "mean"]
 
 
-class SentenceTokenizer(FileTokenizer):
-    """Sentence to token ids between [CLS] and [SEP] (RoBERTa's and MPNet's ``<s>``, ``</s>``).
+# ------------------------------------------------------------------------------------ tokenizer
 
-    From ``tokenizer.json``, WordPiece's ``vocab.txt``, or RoBERTa's ``vocab.json`` and
-    ``merges.txt``.
 
-    Built on the ``tokenizers`` library itself, whose file format is stable, instead of the
-    wrappers whose interface changes between major versions of transformers.
+class FileTokenizer:
+    """A tokenizer of the ``tokenizers`` library that is kept as ``tokenizer.json``.
+
+    The library itself, whose file format is stable, and not transformers' wrappers of it.
+
+    Attributes:
+        pad_id: what sentences are filled up with.
     """
+
+    pad_id: int
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        self._tokenizer = tokenizer
+
+    @property
+    def size(self) -> int:
+        """Number of tokens in the vocabulary."""
+        return int(self._tokenizer.get_vocab_size())
+
+    def pad(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Token ids and attention mask, both ``[T, L]``, padded to the longest sentence."""
+        from torch.nn.utils.rnn import pad_sequence
+
+        rows = [torch.tensor(row, dtype=torch.long) for row in ids]
+        mask = [torch.ones(len(row), dtype=torch.long) for row in ids]
+        return pad_sequence(rows, True, self.pad_id), pad_sequence(mask, True, 0)
+
+    def save(self, folder: Path) -> None:
+        """Write ``tokenizer.json`` into ``folder``."""
+        self._tokenizer.save(str(folder / "tokenizer.json"))
+
+
+class SentenceTokenizer(FileTokenizer):
+    """Sentence to token ids between [CLS] and [SEP] (RoBERTa's and MPNet's ``<s>``, ``</s>``)."""
 
     def __init__(self, tokenizer: Tokenizer, where: str = "tokenizer") -> None:
         super().__init__(tokenizer)
@@ -58,15 +92,16 @@ class SentenceTokenizer(FileTokenizer):
             encoded = tokenizer.encode("x")
         # MPNet's vocabulary holds BERT's special tokens as well: what is put first decides.
         names = _ROBERTA_TOKENS if encoded.tokens[:1] == [_ROBERTA_TOKENS[2]] else SPECIAL_TOKENS
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = _special(
-            vocabulary, where, names
+        _check_special(vocabulary, where, names)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(
+            vocabulary.__getitem__, names
         )
         if encoded.ids[:1] != [self.cls_id]:
             raise UserError(f"{where}: this tokenizer adds no [CLS]; use one of a BERT.")
 
     @classmethod
     def load(cls, folder: Path) -> SentenceTokenizer:
-        """Read ``tokenizer.json``, else ``vocab.txt``, else ``vocab.json``, from ``folder``."""
+        """Read ``tokenizer.json``, WordPiece's ``vocab.txt``, or RoBERTa's ``vocab.json``."""
         from tokenizers.implementations import BertWordPieceTokenizer
 
         fast, vocabulary = folder / "tokenizer.json", folder / "vocab.txt"
@@ -74,11 +109,11 @@ class SentenceTokenizer(FileTokenizer):
             return cls(read_tokenizer(fast), str(fast))
         if vocabulary.is_file():
             lowercase = read_model_json(folder / "tokenizer_config.json").get("do_lower_case", True)
-            words = read_text(vocabulary, "copy the folder again", limit=MAX_BYTES).splitlines()
+            words = read_text(vocabulary, "copy the folder again", limit=MAX_TOKENIZER).splitlines()
             table = {word: number for number, word in enumerate(words)}
-            _special(table, str(vocabulary))
-            made = BertWordPieceTokenizer(vocab=table, lowercase=bool(lowercase))
-            return cls(made._tokenizer, str(vocabulary))
+            _check_special(table, str(vocabulary), SPECIAL_TOKENS)
+            pieces = BertWordPieceTokenizer(vocab=table, lowercase=bool(lowercase))
+            return cls(pieces._tokenizer, str(vocabulary))
         if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
             return cls(_byte_pairs(folder), str(folder / "vocab.json"))
         raise UserError(
@@ -109,28 +144,85 @@ def _byte_pairs(folder: Path) -> Tokenizer:
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     path, merges = folder / "vocab.json", folder / "merges.txt"
-    table = read_json(path, "this is not a vocabulary", limit=MAX_BYTES)
-    lines = read_text(merges, "copy the folder again", limit=MAX_BYTES).splitlines()
+    table = read_json(path, "this is not a vocabulary", limit=MAX_TOKENIZER)
+    lines = read_text(merges, "copy the folder again", limit=MAX_TOKENIZER).splitlines()
     pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
-    _special(table, str(path), _ROBERTA_TOKENS)
-    sentence = f"{folder}: vocab.json and merges.txt do not belong together"
-    with explained(sentence, Exception):
-        made = Tokenizer(models.BPE(vocab=table, merges=[(a, b) for a, b in pairs]))
-    made.add_special_tokens(list(_ROBERTA_TOKENS))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.post_processor = processors.RobertaProcessing(
+    _check_special(table, str(path), _ROBERTA_TOKENS)
+    with explained(f"{folder}: vocab.json and merges.txt do not belong together", Exception):
+        tokenizer = Tokenizer(models.BPE(vocab=table, merges=[(a, b) for a, b in pairs]))
+    tokenizer.add_special_tokens(list(_ROBERTA_TOKENS))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.post_processor = processors.RobertaProcessing(
         ("</s>", table["</s>"]), ("<s>", table["<s>"]), add_prefix_space=False
     )
-    return made
+    return tokenizer
 
 
-def _special(
-    vocabulary: dict[str, int], where: str, names: Sequence[str] = SPECIAL_TOKENS
-) -> list[int]:
+def _check_special(vocabulary: Mapping[str, int], where: str, names: Sequence[str]) -> None:
     for token in names:
         if token not in vocabulary:
             raise UserError(f"{where}: the vocabulary lacks the special token {token}.")
-    return [vocabulary[token] for token in names]
+
+
+# -------------------------------------------------------------------------------- configuration
+
+
+@dataclass(frozen=True)
+class Family:
+    """How the text encoders of one ``model_type`` are read.
+
+    Attributes:
+        model_type: transformers' own.
+        prefix: of the encoder's tensors in a file that holds heads as well.
+        layers: path of its list of layers.
+        pooler: whether the class takes ``add_pooling_layer``.
+        counts_from_padding: whether the number of the padding token decides about positions.
+    """
+
+    model_type: str
+    prefix: str
+    layers: str = "encoder.layer"
+    pooler: bool = True
+    counts_from_padding: bool = False
+
+
+FAMILIES: Mapping[str, Family] = {
+    "bert": Family("bert", "bert."),
+    "cxr-bert": Family("bert", "bert."),
+    "roberta": Family("roberta", "roberta.", counts_from_padding=True),
+    "mpnet": Family("mpnet", "mpnet.", counts_from_padding=True),
+    "modernbert": Family("modernbert", "model.", "layers", pooler=False),
+}
+"""Text encoders by the ``model_type`` of their configuration."""
+
+_HEADS = re.compile(
+    r"^(\w+\.)?(pooler|classifier|cls|lm_head|head|decoder|cls_projection_head|qa_outputs)\."
+    r"|(^|\.)embeddings\.position_ids$"
+)
+"""Tensors of published files that no sentence's vector is computed from."""
+
+
+def family_of(config: object, where: str) -> Family:
+    """The family of a ``config.json``; one that does not say is a BERT."""
+    if not isinstance(config, Mapping):
+        raise UserError(f"{where}: the text encoder's configuration is not a JSON object.")
+    kind = config.get("model_type", "bert")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise UserError(
+            f"{where}: model_type is {kind!r}; text encoders that can be read: "
+            f"{', '.join(FAMILIES)}."
+        )
+    return FAMILIES[kind]
+
+
+def text_config(config: object, where: str = "config.json") -> PretrainedConfig:
+    """transformers' configuration of a text encoder of one of the `FAMILIES`."""
+    family = family_of(config, where)
+    assert isinstance(config, Mapping)
+    return hf_config({**config, "model_type": family.model_type}, where, "text_config.")
+
+
+# -------------------------------------------------------------------------------------- encoder
 
 
 class ProjectionHead(nn.Module):
@@ -164,7 +256,6 @@ class TextEncoder(Tower):
         bert: transformers' own module, of whatever family.
         width: size of the sentence feature.
         longest: most tokens that can be read.
-        pooling: as given.
     """
 
     def __init__(
@@ -177,20 +268,18 @@ class TextEncoder(Tower):
         from transformers import AutoModel
 
         super().__init__()
-        self.config = config
+        self.config, self.pooling = config, pooling
         self.family = family_of(config, where)
-        self.pooling = pooling
         extra = {"add_pooling_layer": False} if self.family.pooler else {}
-        sizes = text_config(config, where)
+        sizes: Any = text_config(config, where)
         self.bert: Any = AutoModel.from_config(sizes, trust_remote_code=False, **extra)
         self.layer_lists = (f"bert.{self.family.layers}",)
-        made = self.bert.config
-        self.vocabulary, self.pad_id = made.vocab_size, made.pad_token_id
-        self.longest = made.max_position_embeddings
+        self.vocabulary, self.pad_id = sizes.vocab_size, sizes.pad_token_id
+        self.longest = sizes.max_position_embeddings
         if self.family.counts_from_padding:
-            self.longest -= made.pad_token_id + 1
+            self.longest -= sizes.pad_token_id + 1
         self.head: ProjectionHead | None = None
-        self.width: int = made.hidden_size
+        self.width: int = sizes.hidden_size
         projected = config.get("projection_size") if self.family.model_type == "bert" else None
         if use_projection_head and projected:
             if pooling == "mean":
@@ -198,7 +287,7 @@ class TextEncoder(Tower):
                     f"{where}: CXR-BERT's projection head was trained on [CLS]; set "
                     "model.text.use_projection_head=false for pooling 'mean'."
                 )
-            self.head = ProjectionHead(self.width, projected, made.layer_norm_eps)
+            self.head = ProjectionHead(self.width, projected, sizes.layer_norm_eps)
             self.width = projected
             self.into_space = ("head",)
         norm = ("bert.final_norm",) if hasattr(self.bert, "final_norm") else ()
@@ -208,13 +297,7 @@ class TextEncoder(Tower):
     def from_folder(
         cls, folder: Path, use_projection_head: bool = True, pooling: Pooling | None = None
     ) -> TextEncoder:
-        """Read a text encoder's folder, weights included.
-
-        Args:
-            folder: of a family of `medclip_debias.models.hf_config.FAMILIES`.
-            use_projection_head: as for the class.
-            pooling: as for the class; None takes what the folder says (`folder_pooling`).
-        """
+        """Read a text encoder's folder, weights included; ``pooling`` None is the folder's own."""
         config, where = read_text_config(folder), f"{folder}/config.json"
         pooled = pooling or folder_pooling(folder)
         with torch.device("meta"):
@@ -249,7 +332,7 @@ class TextEncoder(Tower):
         Those of padding mean nothing. The projection head, which was trained for [CLS], is
         applied to each token.
         """
-        hidden: Tensor = self.bert(input_ids=ids, attention_mask=mask).last_hidden_state
+        hidden = self.hidden(ids, mask)
         return hidden if self.head is None else self.head(hidden)
 
 
@@ -258,6 +341,24 @@ def token_mean(hidden: Tensor, mask: Tensor) -> Tensor:
     weight = mask[..., None].to(hidden.dtype)
     return (hidden * weight).sum(dim=1) / weight.sum(dim=1)
 
+
+def encoder_tensors(state: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """The encoder's own tensors among those of a published file, under its own names.
+
+    Heads and position numbers are left out by name (`_HEADS`), anything else is kept, so that a
+    strict import can refuse it.
+    """
+    # A whole model's file has the prefix; some bare encoders have a module of the same name.
+    inside = any(key.startswith(family.prefix) for key in state)
+    tensors = {}
+    for key, value in state.items():
+        bare = key.removeprefix(family.prefix)
+        if not (_HEADS.search(bare) or _HEADS.search(key)):
+            tensors[bare if inside else key] = value
+    return tensors
+
+
+# -------------------------------------------------------------------------------------- folders
 
 _POOLINGS: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls",
@@ -319,53 +420,36 @@ def read_bert_config(folder: Path) -> dict[str, Any]:
 
 
 def read_bert_state(folder: Path) -> dict[str, Tensor]:
-    """Read a BERT folder's weights, safetensors first; never runs pickled code."""
-    return read_checkpoint(weight_file(folder))
+    """Read a BERT folder's weights; files converted from TensorFlow say gamma and beta."""
+    state = read_checkpoint(weight_file(folder))
+    renamed = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
+    for old, new in renamed:
+        state = {re.sub(old, new, key): value for key, value in state.items()}
+    return state
 
 
 def load_masked_lm(folder: Path) -> BertForMaskedLM:
     """Read the folder's masked language model, in evaluation mode, float32."""
-    from transformers import BertForMaskedLM, BertModel
+    from transformers import BertForMaskedLM
 
-    config = text_config(read_bert_config(folder), f"{folder}/config.json")
+    config, weights = text_config(read_bert_config(folder), f"{folder}/config.json"), None
+    weights = weight_file(folder)
     with torch.device("meta"):
-        check_room(BertModel(config, add_pooling_layer=False), weight_file(folder), folder)
-    with explained(f"{folder}: cannot be read as a masked language model", Exception), _quiet():
-        model, report = BertForMaskedLM.from_pretrained(
-            folder,
-            config=config,
-            use_safetensors=(folder / WEIGHT_FILES[0]).is_file(),
-            local_files_only=True,
-            output_loading_info=True,
-            dtype=torch.float32,
-        )
+        check_room(BertForMaskedLM(config).bert, weights, folder)
+    with uninitialised():
+        model = BertForMaskedLM(config)
+    state, own = read_bert_state(folder), model.state_dict()
+    if not any(key.startswith("bert.") for key in state):
+        state = {f"bert.{key}": value for key, value in state.items()}
     tied = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
-    missing = sorted(set(report["missing_keys"]) - tied)
+    missing = sorted(own.keys() - state.keys() - tied)
     if missing:
         raise UserError(
             f"{folder}: its weights lack the masked-language-model head ('{missing[0]}'), "
             "so it cannot score sentences."
         )
+    kept = {key: value for key, value in state.items() if key in own and key not in tied}
+    with explained(f"{folder}: cannot be read as a masked language model", RuntimeError):
+        model.load_state_dict(kept, strict=False)
     model.eval()
     return model
-
-
-def read_model_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object of a model folder; a missing file is an empty one."""
-    remedy = "copy the model folder again"
-    return read_json(path, remedy, limit=MAX_JSON) if path.is_file() else {}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep transformers' load report and progress bar off the user's screen."""
-    from transformers.utils import logging as hf_logging
-
-    level = hf_logging.get_verbosity()
-    hf_logging.set_verbosity(logging.ERROR)
-    hf_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        hf_logging.set_verbosity(level)
-        hf_logging.enable_progress_bar()

@@ -21,11 +21,14 @@ class Tower(nn.Module):
         layer_lists: dotted places of the lists of layers, the lowest first.
         after_layers: of what comes after the last layer, as a last norm.
         into_space: of the maps into the shared space, which train even where the encoder does not.
+        stride, first_centre: of the regions of an image tower, in pixels of its input.
     """
 
     layer_lists: tuple[str, ...] = ()
     after_layers: tuple[str, ...] = ()
     into_space: tuple[str, ...] = ()
+    stride: int = 0
+    first_centre: float = 0.0
     by_words: ClassVar[bool] = False
     """Whether a text tower takes the words' places beside ids and mask (`word_places`)."""
 

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
-from medclip_debias.models.hf_config import hf_config
+from medclip_debias.models.checkpoint import weight_file
 from medclip_debias.models.image_encoder import (
     IMAGE_ENCODERS,
     ImageEncoder,
     filled,
-    weight_file,
 )
+from medclip_debias.models.limits import hf_config
 
 _SIZES = (
     *("mlp_ratio", "hidden_act", "layer_norm_eps", "qkv_bias", "layerscale_value"),

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from medclip_debias.config import ImageEncoderSettings, Settings, validate
 from medclip_debias.errors import UserError, did_you_mean, explained
 from medclip_debias.files import read_json
+from medclip_debias.models.checkpoint import weight_file
 from medclip_debias.models.image_encoder import (
     IMAGE_ENCODERS,
     ImageEncoder,
     filled,
-    weight_file,
 )
 
 # What pools or classifies, and buffers of older files that timm computes itself.

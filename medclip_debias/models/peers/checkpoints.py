@@ -17,7 +17,6 @@ from torch import Tensor
 from medclip_debias.errors import UserError
 from medclip_debias.models.backbones.dinov2 import Dinov2Regions
 from medclip_debias.models.checkpoint import layers_in, renamed, shape_of, summed_channels
-from medclip_debias.models.hf_config import family_of
 from medclip_debias.models.peers.families import Family, family, published_preprocessing
 from medclip_debias.models.peers.processor import read_processor
 from medclip_debias.models.peers.questions import read_book
@@ -25,6 +24,7 @@ from medclip_debias.models.peers.settings import Kind, PeerPreprocessing, PeerSe
 from medclip_debias.models.peers.tokenizers import checked
 from medclip_debias.models.text_encoder import (
     SentenceTokenizer,
+    family_of,
     read_bert_config,
     read_bert_state,
     read_text_config,

@@ -58,10 +58,17 @@ class OpenClipImages(Tower):
         unchanged = {"output_tokens": False, "timm_model_pretrained": False, "patch_dropout": 0.0}
         config = networks.CLIPVisionCfg(**settings.config | unchanged)
         self.visual: Any = networks._build_vision_tower(dim, config, settings.quick_gelu)
-        self.timm = config.timm_model_name and trunk_kind(config.timm_model_name, "vision_cfg")
+        name = config.timm_model_name
+        self.timm = name and trunk_kind(name, "vision_cfg")
+        self.stride = settings.timm_stride or int(config.patch_size or 16)
+        self.first_centre = self.stride / 2
+        if hasattr(self.visual, "attnpool"):
+            # The strided stem centres its first place on the first pixel; each of the four average
+            # pools of two puts the centre half a step further: .5 + 1 + 2 + 4 + 8.
+            self.stride, self.first_centre = 32, 15.5
         if not self.timm:
             return
-        name, trunk = config.timm_model_name, self.visual.trunk
+        trunk = self.visual.trunk
         if config.timm_proj == "none" and trunk.num_features != dim:
             raise UserError(f"'{name}' is {trunk.num_features} wide and not mapped to {dim}.")
         size = getattr(getattr(trunk, "patch_embed", None), "img_size", None)
@@ -113,21 +120,20 @@ class OpenClipImages(Tower):
     @property
     def above(self) -> list[nn.Module]:
         if self.timm:
-            return [part for part in self._after if part not in self.heads]
+            return [part for part in self._timm_ends if part not in self.heads]
         if hasattr(self.visual, "attnpool"):
             return []
-        parts = (self.visual.ln_post, self.visual.attn_pool)
-        return [part for part in parts if part is not None]
+        return [p for p in (self.visual.ln_post, self.visual.attn_pool) if p is not None]
 
     @property
     def heads(self) -> list[Head]:
         if self.timm:
             mapped = list(self.visual.head.parameters())
-            return [self.visual.head] if mapped else [self._after[-1]]
+            return [self.visual.head] if mapped else [self._timm_ends[-1]]
         return [self.visual.attnpool if hasattr(self.visual, "attnpool") else self.visual.proj]
 
     @property
-    def _after(self) -> list[nn.Module]:
+    def _timm_ends(self) -> list[nn.Module]:
         names = ("norm_pre", "norm", "attn_pool", "fc_norm", "head")
         parts = [getattr(self.visual.trunk, name, None) for name in names]
         return [p for p in parts if isinstance(p, nn.Module) and list(p.parameters())]
@@ -149,39 +155,56 @@ class OpenClipText(Tower):
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Token ids and mask ``[T, L]`` to ``[T, dim]``; filled up to the full context."""
-        ids = ids.masked_fill(mask == 0, self.pad)
-        vectors: Tensor = self.text(F.pad(ids, (0, self.context - ids.shape[1]), value=self.pad))
+        vectors: Tensor = self.text(filled_up(ids, mask, self.context, self.pad))
         return vectors
 
 
-class HfClipImages(Tower):
-    """The image tower of transformers' CLIP or SigLIP.
+def filled_up(ids: Tensor, mask: Tensor, context: int, pad: int) -> Tensor:
+    """Token ids ``[T, context]``, filled up with ``pad``."""
+    ids = ids.masked_fill(mask == 0, pad)
+    return F.pad(ids, (0, context - ids.shape[1]), value=pad)
 
-    SigLIP has no map into the space; its pooling is taken for it.
+
+class HfClipTower(Tower):
+    """A tower of transformers' CLIP, with a map into the space, or of SigLIP, which pools into it.
+
+    Args:
+        settings: whose, and its sizes.
+        part: ``Vision`` or ``Text``, as transformers names the two networks.
+        dim: of the space.
     """
 
-    layer_lists = ("tower.encoder.layers",)
-    after_layers = ("tower.post_layernorm",)
-
-    def __init__(self, settings: HfClipSettings, dim: int) -> None:
-        from transformers import (
-            CLIPVisionConfig,
-            CLIPVisionModel,
-            SiglipVisionConfig,
-            SiglipVisionModel,
-        )
+    def __init__(self, settings: HfClipSettings | HfClipTextSettings, part: str, dim: int) -> None:
+        import transformers
 
         super().__init__()
         self.siglip = settings.family == "siglip"
+        sizes = dict(settings.config)
+        if part == "Text" and not self.siglip:
+            # The end token's place comes from the mask, so that its number need not be known.
+            sizes |= {"bos_token_id": None, "eos_token_id": None}
+        name = ("Siglip" if self.siglip else "CLIP") + part
+        config = getattr(transformers, f"{name}Config")(**sizes)
+        self.tower: Any = getattr(transformers, f"{name}Model")(config)
+        self.layer_lists = ("tower.encoder.layers",)
         self.into_space = ("tower.head" if self.siglip else "projection",)
-        if self.siglip:
-            self.tower: Any = SiglipVisionModel(SiglipVisionConfig(**settings.config))
-            width = self.tower.config.hidden_size
-            if width != dim:
-                raise UserError(f"its image tower is {width} wide, and its text tower {dim}.")
-        else:
-            self.tower = CLIPVisionModel(CLIPVisionConfig(**settings.config))
-            self.projection = nn.Linear(self.tower.config.hidden_size, dim, bias=False)
+        if not self.siglip:
+            self.projection = nn.Linear(config.hidden_size, dim, bias=False)
+
+
+class HfClipImages(HfClipTower):
+    """The image tower."""
+
+    after_layers = ("tower.post_layernorm",)
+
+    def __init__(self, settings: HfClipSettings, dim: int) -> None:
+        super().__init__(settings, "Vision", dim)
+        config = self.tower.config
+        if self.siglip and config.hidden_size != dim:
+            raise UserError(
+                f"its image tower is {config.hidden_size} wide, and its text tower {dim}."
+            )
+        self.stride, self.first_centre = config.patch_size, config.patch_size / 2
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised ``[B, 3, S, S]`` to regions ``[B, N, dim]`` and whole ``[B, dim]``."""
@@ -194,27 +217,14 @@ class HfClipImages(Tower):
         return alone.unflatten(0, patches.shape[:2]), out.pooler_output
 
 
-class HfClipText(Tower):
-    """The text tower of transformers' CLIP or SigLIP."""
+class HfClipText(HfClipTower):
+    """The text tower."""
 
-    layer_lists = ("tower.encoder.layers",)
     after_layers = ("tower.final_layer_norm",)
 
     def __init__(self, settings: HfClipTextSettings, dim: int) -> None:
-        from transformers import CLIPTextConfig, CLIPTextModel, SiglipTextConfig, SiglipTextModel
-
-        super().__init__()
-        self.siglip, self.pad = settings.family == "siglip", settings.pad
-        self.into_space = ("tower.head" if self.siglip else "projection",)
-        if self.siglip:
-            config = SiglipTextConfig(**settings.config)
-            self.tower: Any = SiglipTextModel(config)
-        else:
-            # The end token's place comes from the mask, so that its number need not be known.
-            config = CLIPTextConfig(**settings.config, bos_token_id=None, eos_token_id=None)
-            self.tower = CLIPTextModel(config)
-            self.projection = nn.Linear(config.hidden_size, dim, bias=False)
-        self.context = config.max_position_embeddings
+        super().__init__(settings, "Text", dim)
+        self.context, self.pad = self.tower.config.max_position_embeddings, settings.pad
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Token ids and mask ``[T, L]`` to ``[T, dim]``.
@@ -222,15 +232,14 @@ class HfClipText(Tower):
         CLIP's attention is causal, so what stands behind the end token does not count; SigLIP's
         sees all places of its context, filled up as published.
         """
-        if not self.siglip:
-            hidden = self.tower.embeddings(input_ids=ids)
-            causal = torch.full((ids.shape[1],) * 2, -torch.inf, device=ids.device).triu(1)
-            hidden = self.tower.encoder(hidden, attention_mask=causal[None, None]).last_hidden_state
-            hidden = self.tower.final_layer_norm(hidden)
-            ends = hidden[torch.arange(len(ids), device=ids.device), mask.sum(dim=1) - 1]
-            vectors: Tensor = self.projection(ends)
-            return vectors
-        ids = ids.masked_fill(mask == 0, self.pad)
-        ids = F.pad(ids, (0, self.context - ids.shape[1]), value=self.pad)
-        pooled: Tensor = self.tower(input_ids=ids).pooler_output
-        return pooled
+        if self.siglip:
+            ids = filled_up(ids, mask, self.context, self.pad)
+            pooled: Tensor = self.tower(input_ids=ids).pooler_output
+            return pooled
+        hidden = self.tower.embeddings(input_ids=ids)
+        causal = torch.full((ids.shape[1],) * 2, -torch.inf, device=ids.device).triu(1)
+        hidden = self.tower.encoder(hidden, attention_mask=causal[None, None]).last_hidden_state
+        hidden = self.tower.final_layer_norm(hidden)
+        ends = hidden[torch.arange(len(ids), device=ids.device), mask.sum(dim=1) - 1]
+        vectors: Tensor = self.projection(ends)
+        return vectors

@@ -1,7 +1,8 @@
-"""Image towers on ResNet, Swin, DINOv2 and timm's ViT; those of CLIP's kin are in `..clip_towers`.
+"""Image towers on ResNet-50, Swin, DINOv2 and timm's ViT; those of CLIP's kin: `..clip_towers`.
 
-Where a network was trained on grey images in three equal channels, it reads one channel, whose
-first filters are the sum of the three (`..checkpoint.summed_channels`).
+Each gives regions ``[B, N, dim]`` and the whole ``[B, dim]`` of ``[B, C, S, S]``. Where a network
+was trained on grey images in three equal channels, it reads one channel, whose first filters are
+the sum of the three (`..checkpoint.summed_channels`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from medclip_debias.models.backbones.dinov2 import Dinov2Regions
 from medclip_debias.models.backbones.resnet import ResNetRegions
 from medclip_debias.models.backbones.timm_trunk import timm_package
-from medclip_debias.models.hf_config import hf_config
+from medclip_debias.models.limits import hf_config
 from medclip_debias.models.peers.settings import (
     Dinov2Settings,
     Kind,
@@ -39,6 +40,7 @@ class BioViLImages(Tower):
     layer_lists = ("encoder.layers",)
     after_layers = ("backbone_to_vit", "vit_pooler")
     into_space = ("projector",)
+    stride, first_centre = 32, 0.5
 
     def __init__(self, settings: ResNetSettings, dim: int) -> None:
         super().__init__()
@@ -59,7 +61,6 @@ class BioViLImages(Tower):
         )
 
     def forward(self, images: Tensor, previous: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """``[B, 1, S, S]``, ``previous`` alike, to regions ``[B, N, dim]`` and their mean."""
         x = self.encoder(images)
         if self.backbone_to_vit is not None and self.vit_pooler is not None:
             x = self.backbone_to_vit(x)
@@ -78,9 +79,9 @@ class TemporalPooler(nn.Module):
     Every block adds the patches' places and the image's age to its normalised input.
     """
 
-    def __init__(self, width: int, side: int, layers: int = 3, heads: int = 8) -> None:
+    def __init__(self, width: int, side: int) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(_TemporalBlock(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(_TemporalBlock(width) for _ in range(3))
         self.norm_post = nn.LayerNorm(width, eps=1e-6)
         self.type_embed = nn.Parameter(torch.zeros(2, 1, width))
         self.register_buffer("place", sine_places(side, width), persistent=False)
@@ -93,41 +94,23 @@ class TemporalPooler(nn.Module):
         x = torch.cat([first, second], dim=1)
         for block in self.blocks:
             x = block(x, age)
-        x = self.norm_post(x)[:, : first.shape[1]]
-        return x.transpose(1, 2).reshape(current.shape)
+        return self.norm_post(x)[:, : first.shape[1]].transpose(1, 2).reshape(current.shape)
 
 
 class _TemporalBlock(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(width, eps=1e-6)
-        self.attn = _Attention(width, heads)
-        self.norm2 = nn.LayerNorm(width, eps=1e-6)
-        self.mlp = nn.ModuleDict({"fc1": nn.Linear(width, width), "fc2": nn.Linear(width, width)})
+        self.norm1, self.norm2 = (nn.LayerNorm(width, eps=1e-6) for _ in range(2))
+        maps = {f"proj_{part}": nn.Linear(width, width, bias=False) for part in "qkv"}
+        self.attn = nn.ModuleDict({**maps, "proj": nn.Linear(width, width)})
+        self.mlp = nn.ModuleDict({name: nn.Linear(width, width) for name in ("fc1", "fc2")})
 
     def forward(self, x: Tensor, age: Tensor) -> Tensor:
-        x = x + self.attn(self.norm1(x) + age)
-        hidden = nn.functional.gelu(self.mlp["fc1"](self.norm2(x)))
-        result: Tensor = x + self.mlp["fc2"](hidden)
-        return result
-
-
-class _Attention(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.proj_q, self.proj_k, self.proj_v = (
-            nn.Linear(width, width, bias=False) for _ in range(3)
-        )
-        self.proj = nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        parts = [
-            layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for layer in (self.proj_q, self.proj_k, self.proj_v)
-        ]
-        mixed = nn.functional.scaled_dot_product_attention(*parts)
-        result: Tensor = self.proj(mixed.transpose(1, 2).flatten(2))
+        y = self.norm1(x) + age
+        parts = (self.attn[f"proj_{part}"](y).unflatten(-1, (8, -1)) for part in "qkv")
+        mixed = F.scaled_dot_product_attention(*(part.transpose(1, 2) for part in parts))
+        x = x + self.attn["proj"](mixed.transpose(1, 2).flatten(2))
+        result: Tensor = x + self.mlp["fc2"](F.gelu(self.mlp["fc1"](self.norm2(x))))
         return result
 
 
@@ -145,50 +128,6 @@ def sine_places(side: int, width: int) -> Tensor:
     rows = waves[:, None].expand(side, side, half)
     columns = waves[None].expand(side, side, half)
     return torch.cat([rows, columns], dim=-1).reshape(side * side, width)
-
-
-class _OnResNet(Tower):
-    """A tower whose layers are those of its ResNet-50."""
-
-    layer_lists = ("model.layers",)
-
-    def __init__(self, channels: int = 1) -> None:
-        super().__init__()
-        self.model = ResNetRegions("resnet50", channels)
-
-
-class GloriaImages(_OnResNet):
-    """GLoRIA (Huang et al. 2021): regions from layer 3, the whole from the pooled layer 4."""
-
-    into_space = ("local_embedder", "global_embedder")
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.local_embedder = nn.Conv2d(self.model.width // 2, dim, 1, bias=False)
-        self.global_embedder = nn.Linear(self.model.width, dim)
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B, 1, 299, 299]`` to regions ``[B, 361, dim]`` and whole ``[B, dim]``."""
-        local = self.model.features_upto(images, 3)
-        whole = self.global_embedder(self.model.features_after(local, 3).mean(dim=(2, 3)))
-        return self.local_embedder(local).flatten(2).transpose(1, 2), whole
-
-
-class MgcaResNet(_OnResNet):
-    """MGCA (Wang et al. 2022): as GLoRIA, with `Embedding` for both maps."""
-
-    into_space = ("local_embed", "global_embed")
-
-    def __init__(self, settings: ResNetSettings, dim: int) -> None:
-        super().__init__()
-        self.global_embed = Embedding(self.model.width, settings.hidden, dim)
-        self.local_embed = Embedding(self.model.width // 2, settings.hidden, dim)
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B, 1, 299, 299]`` to regions ``[B, 361, dim]`` and whole ``[B, dim]``."""
-        local = self.model.features_upto(images, 3)
-        whole = self.global_embed(self.model.features_after(local, 3).mean(dim=(2, 3)))
-        return self.local_embed(local.flatten(2).transpose(1, 2)), whole
 
 
 class Embedding(nn.Module):
@@ -210,24 +149,69 @@ class Embedding(nn.Module):
         return result
 
 
-class MeanOfResNet(_OnResNet):
-    """MedCLIP (Wang et al. 2022) and CXR-CLIP (You et al. 2023) on a ResNet-50.
+class TwoStageResNet(Tower):
+    """Regions from layer 3, the whole from the pooled layer 4, each with a map of its own.
 
-    Pooling and map are linear, so the published vector is the mean of the regions that are mapped
-    one by one: class activation mapping, exactly. CXR-CLIP normalises three channels by three
-    means, so that it reads three.
+    GLoRIA (Huang et al. 2021), AFLoc (Yang et al. 2024), and MGCA (Wang et al. 2022), whose maps
+    are `Embedding`.
     """
 
-    def __init__(self, kind: Kind, dim: int) -> None:
-        medclip = kind == "medclip"
-        super().__init__(1 if medclip else 3)
-        self.into_space = ("fc" if medclip else "projection",)
-        self.add_module(self.into_space[0], nn.Linear(self.model.width, dim, bias=not medclip))
+    layer_lists = ("model.layers",)
+    stride, first_centre = 16, 0.5
+
+    def __init__(self, settings: ResNetSettings, kind: Kind, dim: int) -> None:
+        super().__init__()
+        self.model = ResNetRegions("resnet50")
+        width, hidden = self.model.width, settings.hidden
+        if kind == "mgca":
+            self.into_space = ("local_embed", "global_embed")
+            self.local_embed: nn.Module = Embedding(width // 2, hidden, dim)
+            self.global_embed = Embedding(width, hidden, dim)
+        else:
+            self.into_space = ("local_embedder", "global_embedder")
+            self.local_embedder = nn.Conv2d(width // 2, dim, 1, bias=False)
+            self.global_embedder = nn.Linear(width, dim)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B, 1 or 3, S, S]`` to regions ``[B, N, dim]`` and their mean."""
-        features = self.model(images).flatten(2).transpose(1, 2)
-        regions = self.get_submodule(self.into_space[0])(features)
+        third = self.model.features_upto(images, 3)
+        last = self.model.features_after(third, 3).mean(dim=(2, 3))
+        of_regions, of_whole = (self.get_submodule(name) for name in self.into_space)
+        if isinstance(of_regions, nn.Conv2d):
+            return of_regions(third).flatten(2).transpose(1, 2), of_whole(last)
+        return of_regions(third.flatten(2).transpose(1, 2)), of_whole(last)
+
+
+class MeanOfResNet(Tower):
+    """Each region mapped by itself, and their mean.
+
+    Of MedCLIP (Wang et al. 2022) and CXR-CLIP (You et al. 2023) the map is linear, so that the
+    mean is the published vector: class activation mapping, exactly. KAD and MedKLIP have two
+    layers, after the stage that ``settings`` name, and score by the regions alone. Networks whose
+    three channels are normalised by three means read three.
+    """
+
+    layer_lists = ("model.layers",)
+    first_centre = 0.5
+
+    def __init__(self, settings: ResNetSettings, kind: Kind, dim: int) -> None:
+        super().__init__()
+        self.model = ResNetRegions("resnet50", 1 if kind == "medclip" else 3)
+        width, self.stage, self.stride = self.model.width, 4, 32
+        if kind in ("kad", "medklip"):
+            if settings.stage == 3:
+                width, self.stage, self.stride = width // 2, 3, 16
+                self.model.layer4 = nn.Identity()
+            self.into_space = ("res_l1", "res_l2")
+            self.res_l1, self.res_l2 = nn.Linear(width, width), nn.Linear(width, dim)
+        else:
+            self.into_space = ("fc" if kind == "medclip" else "projection",)
+            self.add_module(self.into_space[0], nn.Linear(width, dim, bias=kind != "medclip"))
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.model.features_upto(images, self.stage).flatten(2).transpose(1, 2)
+        if len(self.into_space) == 2:
+            x = F.relu(self.res_l1(x))
+        regions = self.get_submodule(self.into_space[-1])(x)
         return regions, regions.mean(dim=1)
 
 
@@ -241,108 +225,72 @@ class SwinImages(Tower):
 
     layer_lists = ("model.encoder.layers",)
     after_layers = ("model.layernorm",)
+    stride, first_centre = 32, 16.0
 
     def __init__(self, settings: SwinSettings, kind: Kind, dim: int) -> None:
         from transformers import SwinModel
 
         super().__init__()
-        made = hf_config({**settings.config, "model_type": "swin"}, "peer.yaml", "image.config.")
-        self.model = SwinModel(made, add_pooling_layer=False)
+        config = hf_config({**settings.config, "model_type": "swin"}, "peer.yaml", "image.config.")
+        self.model = SwinModel(config, add_pooling_layer=False)
         self.medclip = kind == "medclip"
         self.into_space = ("projection_head" if self.medclip else "projection",)
         linear = nn.Linear(self.model.num_features, dim, bias=not self.medclip)
         self.add_module(self.into_space[0], linear)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B, 1, S, S]`` to regions ``[B, N, dim]`` and whole ``[B, dim]``."""
         tokens = self.model(images.expand(-1, 3, -1, -1)).last_hidden_state
         regions = self.get_submodule(self.into_space[0])(tokens)
         return regions, regions.mean(dim=1) if self.medclip else regions[:, 0]
 
 
-class QueriedResNet(_OnResNet):
-    """KAD and MedKLIP: a ResNet-50 up to a stage, and two layers for each region.
-
-    Three channels, since they are normalised by three means.
-    """
-
-    into_space = ("res_l1", "res_l2")
-
-    def __init__(self, settings: ResNetSettings, dim: int) -> None:
-        super().__init__(channels=3)
-        self.stage = settings.stage
-        width = self.model.width
-        if self.stage == 3:
-            width //= 2
-            self.model.layer4 = nn.Identity()
-        self.res_l1, self.res_l2 = nn.Linear(width, width), nn.Linear(width, dim)
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B, 3, S, S]`` to regions ``[B, N, dim]`` and their mean."""
-        x = self.model.features_upto(images, self.stage).flatten(2).transpose(1, 2)
-        regions = self.res_l2(F.relu(self.res_l1(x)))
-        return regions, regions.mean(dim=1)
-
-
 class DinoImages(Tower):
-    """RAD-DINO and its kin: the class token and the patches, both after the last norm."""
+    """Class token and patches of a DINOv2 after its last norm, as of RAD-DINO.
 
-    layer_lists = ("encoder.layers",)
-
-    def __init__(self, settings: RadDinoSettings) -> None:
-        super().__init__()
-        self.encoder = Dinov2Regions("dinov2", settings.config, "peer.yaml")
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B, 3, S, S]`` to regions ``[B, N, width]`` and the class token ``[B, width]``."""
-        tokens = self.encoder.trunk(images).last_hidden_state
-        return tokens[:, self.encoder.prefix :], tokens[:, 0]
-
-
-class Dinov2Images(Tower):
-    """A DINOv2 whose tokens pass through trained blocks, and a norm or a linear map.
-
-    RadZero (Park et al. 2025) ends with a layer norm, which its sentences share; CoNNS with a map
-    without bias. The whole image is the class token. The trunk's norm, below other blocks, is
-    trained with its stem.
+    Of RadZero (Park et al. 2025) and CoNNS they pass through trained blocks, and a layer norm,
+    which RadZero's sentences share, or a map without bias. The trunk's norm, below other blocks,
+    is trained with its stem.
     """
 
-    layer_lists = ("encoder.layers", "blocks.layer")
-    into_space = ("head",)
+    layer_lists: tuple[str, ...] = ("encoder.layers",)
 
-    def __init__(self, settings: Dinov2Settings, dim: int) -> None:
+    def __init__(self, settings: RadDinoSettings | Dinov2Settings, dim: int) -> None:
         from transformers import Dinov2Config
         from transformers.models.dinov2.modeling_dinov2 import Dinov2Encoder
 
         super().__init__()
         self.encoder = Dinov2Regions("dinov2", settings.config, "peer.yaml")
-        width = self.encoder.width
-        made = Dinov2Config(
+        width, self.stride = self.encoder.width, self.encoder.stride
+        self.first_centre = self.stride / 2
+        if isinstance(settings, RadDinoSettings):
+            return
+        self.layer_lists, self.into_space = ("encoder.layers", "blocks.layer"), ("head",)
+        config = Dinov2Config(
             hidden_size=width,
             num_hidden_layers=settings.blocks,
             num_attention_heads=settings.block_heads,
             mlp_ratio=settings.block_ratio,
         )
-        made._attn_implementation = "sdpa"
-        self.blocks: Any = Dinov2Encoder(made)
+        config._attn_implementation = "sdpa"
+        self.blocks: Any = Dinov2Encoder(config)
         self.head: nn.Module = (
             nn.LayerNorm(width) if settings.head == "norm" else nn.Linear(width, dim, bias=False)
         )
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B, 1 or 3, S, S]`` to regions ``[B, N, dim]`` and whole ``[B, dim]``."""
         x = self.encoder.trunk(images.expand(-1, 3, -1, -1)).last_hidden_state
-        x = self.head(self.blocks(x).last_hidden_state)
-        return x[:, 1:], x[:, 0]
+        if self.into_space:
+            x = self.head(self.blocks(x).last_hidden_state)
+        return x[:, self.encoder.prefix :], x[:, 0]
 
 
-class CarzeroImages(Tower):
-    """CARZero (Lai et al. 2024): a ViT's tokens after the last norm, standardised."""
+class PlainViT(Tower):
+    """timm's ViT: of CARZero (Lai et al. 2024) its tokens, standardised; of MGCA each mapped."""
 
     layer_lists = ("model.blocks",)
     after_layers = ("model.norm",)
 
-    def __init__(self, settings: ViTSettings) -> None:
+    def __init__(self, settings: ViTSettings, kind: Kind, hidden: int, dim: int) -> None:
         timm_package()
         from timm.models.vision_transformer import VisionTransformer
 
@@ -356,25 +304,15 @@ class CarzeroImages(Tower):
             mlp_ratio=settings.hidden / settings.width,
             num_classes=0,
         )
+        self.stride, self.first_centre = settings.patch, settings.patch / 2
+        if kind == "mgca":
+            self.into_space = ("global_embed", "local_embed")
+            self.global_embed = Embedding(settings.width, hidden, dim)
+            self.local_embed = Embedding(settings.width, hidden, dim)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B, 3, S, S]`` to regions ``[B, N, D]`` and whole ``[B, D]``, each of zero mean."""
         x = self.model.forward_features(images)
+        if self.into_space:
+            return self.local_embed(x[:, 1:]), self.global_embed(x[:, 0])
         x = F.layer_norm(x, x.shape[-1:])
         return x[:, 1:], x[:, 0]
-
-
-class MgcaViT(CarzeroImages):
-    """MGCA on the same: the class token and the patches, each with a map."""
-
-    into_space = ("global_embed", "local_embed")
-
-    def __init__(self, settings: ViTSettings, dim: int, hidden: int) -> None:
-        super().__init__(settings)
-        self.global_embed = Embedding(settings.width, hidden, dim)
-        self.local_embed = Embedding(settings.width, hidden, dim)
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B, 3, S, S]`` to regions ``[B, N, dim]`` and whole ``[B, dim]``."""
-        x = self.model.forward_features(images)
-        return self.local_embed(x[:, 1:]), self.global_embed(x[:, 0])

@@ -13,8 +13,12 @@ from torch import Tensor
 from medclip_debias.config import PrepareSettings, validate
 from medclip_debias.errors import UserError, did_you_mean, explained
 from medclip_debias.files import file_hash, read_bytes
-from medclip_debias.models.checkpoint import load_strictly, read_checkpoint, uninitialised
-from medclip_debias.models.image_encoder import weight_file
+from medclip_debias.models.checkpoint import (
+    load_strictly,
+    read_checkpoint,
+    uninitialised,
+    weight_file,
+)
 from medclip_debias.models.peers.checkpoints import read_published
 from medclip_debias.models.peers.families import family
 from medclip_debias.models.peers.folder_models import MODEL_TYPES, read_folder

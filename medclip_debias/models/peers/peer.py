@@ -13,23 +13,18 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 import yaml
-from torch import Tensor
+from torch import Tensor, nn
 
 from medclip_debias.config import SimilaritySettings, json_hash, validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_folder, file_hash, write_text
+from medclip_debias.models.aggregators import SHARP_MAX, SHARP_MIN
 from medclip_debias.models.checkpoint import load_strictly, read_checkpoint, uninitialised
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.interface import ImageTextModel, Outputs
+from medclip_debias.models.limits import check_room
 from medclip_debias.models.lora import merged_state
-from medclip_debias.models.peers.architecture import (
-    build_similarity,
-    build_towers,
-    check_buildable,
-    read_tokenizer,
-    region_grid,
-)
 from medclip_debias.models.peers.families import cleaned
 from medclip_debias.models.peers.fusion import (
     Fusion,
@@ -44,14 +39,23 @@ from medclip_debias.models.peers.questions import book_prompts
 from medclip_debias.models.peers.sentence_towers import BertTower, word_places
 from medclip_debias.models.peers.settings import (
     BertSettings,
+    HfClipTextSettings,
     NoTextSettings,
+    OpenClipTextSettings,
     PeerPreprocessing,
     PeerSettings,
 )
-from medclip_debias.models.peers.tokenizers import PeerTokenizer
+from medclip_debias.models.peers.tokenizers import (
+    ClipTokenizer,
+    NoTokenizer,
+    PeerTokenizer,
+    PieceTokenizer,
+)
+from medclip_debias.models.peers.towers import build_towers, region_grid
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.sentences import sentence_list
 from medclip_debias.models.similarity import SCALE_MAX, SCALE_MIN, Similarity, region_scores
+from medclip_debias.models.text_encoder import SentenceTokenizer
 from medclip_debias.models.tower import Head, Tower
 from medclip_debias.settings_files import load_yaml
 
@@ -71,7 +75,7 @@ class Peer(ImageTextModel):
         prompts: none, so that the evaluation's packaged set is used; where questions are asked
             from a book, those of the same findings by the book's names.
         provenance: files the weights were imported from, with their hashes.
-        image_encoder, text_encoder: the towers.
+        image, text: the towers.
         fusion: what scores are computed by where they are no plain cosines.
         trained_similarity: what it was trained by here, or None.
     """
@@ -84,9 +88,7 @@ class Peer(ImageTextModel):
         provenance: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(settings, preprocessing, tokenizer, book_prompts(settings), provenance)
-        image, text = build_towers(settings)
-        self.image: Tower = image
-        self.text: Tower = text
+        self.image, self.text = build_towers(settings)
         self.fusion: Fusion | None = build_fusion(settings.fusion, settings.dim)
         self.trained_similarity: Similarity | None = None
         if settings.similarity is not None:
@@ -124,21 +126,15 @@ class Peer(ImageTextModel):
 
     @property
     def image_encoder(self) -> Tower:
-        """The image tower."""
         return self.image
 
     @property
     def text_encoder(self) -> Tower:
-        """The text tower."""
         return self.text
 
     @property
     def similarity(self) -> Similarity:
-        """Compares what `ImageFeatures.stored` holds with sentences, and holds the scale.
-
-        Raises:
-            ValueError: no training has begun.
-        """
+        """Compares what `ImageFeatures.stored` holds with sentences, and holds the scale."""
         if self.trained_similarity is None:
             raise ValueError("call begin_training first")
         return self.trained_similarity
@@ -147,15 +143,17 @@ class Peer(ImageTextModel):
     def heads(self) -> list[Head]:
         return [*self.image.heads, *self.text.heads, self.similarity]
 
+    # ----------------------------------------------------------------- what it is and gives
+
     @property
     def outputs(self) -> Outputs:
         if self.fusion is not None:
             return self.fusion.outputs
-        if isinstance(self.settings.text, NoTextSettings):
-            return Outputs(has_whole=True, whole_alone=True, text_form="none")
         if isinstance(self.settings.similarity, SimilaritySettings):
             return Outputs(map_kind=self.similarity.map_kind)
-        return Outputs(has_whole=True, whole_alone=True)
+        no_text = isinstance(self.settings.text, NoTextSettings)
+        text_form: Literal["none", "vector"] = "none" if no_text else "vector"
+        return Outputs(has_whole=True, whole_alone=True, text_form=text_form)
 
     @property
     def learned_scale(self) -> float | None:
@@ -172,11 +170,8 @@ class Peer(ImageTextModel):
 
     @property
     def grid(self) -> RegionGrid:
-        """Where the regions lie, in pixels of the prepared image's central crop.
-
-        A network that enlarges its input has its regions moved back through that resize.
-        """
-        return region_grid(self.settings, self.preprocessing)
+        """Where the regions lie, in pixels of the prepared image's central crop."""
+        return region_grid(self.image, self.preprocessing)
 
     # ------------------------------------------------------------------------ encoding
 
@@ -203,7 +198,7 @@ class Peer(ImageTextModel):
         return F.interpolate(x, size=(p.network_size,) * 2, mode=mode, align_corners=corners)
 
     def encode_images(self, images: Tensor) -> ImageFeatures:
-        """Unit vectors of the regions, and of the whole images.
+        """Vectors of the regions and of the whole images, of unit length but for raw fusions.
 
         Args:
             images: prepared uint8 ``[B, S, S]``, or what `normalise` gave.
@@ -230,8 +225,7 @@ class Peer(ImageTextModel):
         CARZero, MGCA and GLoRIA by words have several vectors a sentence, ``[T, K, D]``; KAD,
         MedKLIP and AFLoc one of any length, ``[T, K, D]`` too (`..fusion`).
         """
-        texts = sentence_list(sentences)
-        fusion = self.fusion
+        texts, fusion = sentence_list(sentences), self.fusion
         if not texts and (self.text.by_words or (fusion is not None and fusion.raw)):
             return torch.zeros(0, 2, self.dim, device=self.device)
         if isinstance(fusion, QueryNetwork):
@@ -265,6 +259,8 @@ class Peer(ImageTextModel):
         vectors: Tensor = self.text(padded, mask).float()
         raw = self.fusion is not None and self.fusion.raw
         return vectors if raw else F.normalize(vectors, dim=-1)
+
+    # ------------------------------------------------------------------------- scoring
 
     def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         """The authors' score ``[B, T]``, or the one that it was trained by here.
@@ -336,15 +332,11 @@ class Peer(ImageTextModel):
             if golden or (golden is None and self.trained_similarity is not None):
                 write_golden(self, temporary, self._hash(temporary))
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Names of the files beside ``peer.yaml`` that scores are computed from."""
-        return _files(self.settings)
-
     def _hash(self, folder: Path) -> str:
         """Names all that scores are computed from."""
+        names = (WEIGHTS,) if self.outputs.text_form == "none" else (WEIGHTS, WORDS)
         own = [self.settings.model_dump(mode="json"), self.preprocessing.model_dump(mode="json")]
-        return json_hash([*own, file_hash(*(folder / name for name in self.files))])
+        return json_hash([*own, file_hash(*(folder / name for name in names))])
 
     @classmethod
     def load(cls, folder: Path, device: str | torch.device = "cpu", *, check: bool = True) -> Peer:
@@ -356,7 +348,7 @@ class Peer(ImageTextModel):
             check: score the golden samples, where there are any, and warn if they moved.
         """
         folder = Path(folder)
-        _need(folder, (WEIGHTS,))
+        weights = _need(folder, WEIGHTS)
         content, where = load_yaml(folder / FILE), str(folder / FILE)
         if content.get("format") != FORMAT:
             raise UserError(
@@ -367,10 +359,8 @@ class Peer(ImageTextModel):
         preprocessing = validate(
             PeerPreprocessing, content.get("preprocessing", {}), where, "preprocessing."
         )
-        _need(folder, _files(settings))
-        tokenizer = read_tokenizer(settings, folder)
-        weights = folder / WEIGHTS
-        check_buildable(settings, weights, where)
+        tokenizer = _read_tokenizer(settings, folder)
+        _check_buildable(settings, weights, where)
         with uninitialised():
             model = cls(settings, preprocessing, tokenizer, content.get("provenance"))
         load_strictly(model, read_checkpoint(weights), str(weights))
@@ -380,6 +370,32 @@ class Peer(ImageTextModel):
         return model
 
 
+def build_similarity(settings: PeerSettings, fusion: nn.Module | None = None) -> Similarity:
+    """What a peer is trained with; `ImageFeatures.stored` has one region where it is its own.
+
+    ``fusion`` tells where the temperature of an attention starts.
+    """
+    similarity = settings.similarity
+    if settings.fusion is not None:
+        # `SimilarityAttention`, over the class token and the regions.
+        sharpness = fusion.sharpness if isinstance(fusion, SimilarityAttention) else SHARP_MIN
+        if not SHARP_MIN <= sharpness <= SHARP_MAX:
+            raise UserError(
+                f"this {settings.kind} attends with a temperature of 1 / {sharpness:.4g}, and what "
+                f"is trained here lies from 1 / {SHARP_MAX:g} to 1 / {SHARP_MIN:g}; choose a "
+                "similarity of its regions in model.similarity."
+            )
+        similarity = SimilaritySettings(
+            aggregator="attention", attention_value="region", temperature=sharpness
+        )
+    elif not isinstance(similarity, SimilaritySettings):
+        similarity = SimilaritySettings(aggregator="mean")
+    if settings.scale is not None:
+        scale = min(max(settings.scale, SCALE_MIN), SCALE_MAX)
+        similarity = similarity.model_copy(update={"initial_scale": scale})
+    return Similarity(similarity, settings.dim)
+
+
 def score_by_words(model: ImageTextModel, score: Literal["local", "both"] = "local") -> None:
     """Let a GLoRIA score by its words and regions from here on (`WordAttention`)."""
     if not isinstance(model, Peer) or model.settings.kind != "gloria":
@@ -387,11 +403,37 @@ def score_by_words(model: ImageTextModel, score: Literal["local", "both"] = "loc
     model.fusion, model.trained_similarity = WordAttention(score), None
 
 
-def _files(settings: PeerSettings) -> tuple[str, ...]:
-    return (WEIGHTS,) if isinstance(settings.text, NoTextSettings) else (WEIGHTS, WORDS)
+def _read_tokenizer(settings: PeerSettings, folder: Path) -> PeerTokenizer:
+    text = settings.text
+    if isinstance(text, NoTextSettings):
+        return NoTokenizer()
+    _need(folder, WORDS)
+    if isinstance(text, OpenClipTextSettings | HfClipTextSettings):
+        return (PieceTokenizer if text.pieces else ClipTokenizer).load(folder)
+    return SentenceTokenizer.load(folder)
 
 
-def _need(folder: Path, names: Sequence[str]) -> None:
-    for name in names:
-        if not (folder / name).is_file():
-            raise UserError(f"{folder}: is not a whole model folder: {name} is missing.")
+def _check_buildable(settings: PeerSettings, weights: Path, where: str) -> None:
+    """Refuse an architecture that does not fit itself, or that the weights cannot fill."""
+    try:
+        with torch.device("meta"):
+            parts = nn.ModuleList(build_towers(settings))
+            fusion = build_fusion(settings.fusion, settings.dim)
+            if fusion is not None:
+                parts.append(fusion)
+                if settings.similarity is not None:
+                    parts.append(build_similarity(settings))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+    # Each library's modules have their own words for widths that no head divides, and the like.
+    except Exception as error:
+        raise UserError(
+            f"{where}: no model can be built of its 'architecture' ({type(error).__name__})."
+        ) from error
+    check_room(parts, weights, where)
+
+
+def _need(folder: Path, name: str) -> Path:
+    if not (folder / name).is_file():
+        raise UserError(f"{folder}: is not a whole model folder: {name} is missing.")
+    return folder / name

@@ -10,14 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from medclip_debias.models.hf_config import text_config
 from medclip_debias.models.peers.images import Embedding
 from medclip_debias.models.peers.settings import (
     BertSettings,
     EncoderTextSettings,
     WordsTextSettings,
 )
-from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, token_mean
+from medclip_debias.models.text_encoder import (
+    SentenceTokenizer,
+    TextEncoder,
+    text_config,
+    token_mean,
+)
 from medclip_debias.models.tower import Tower
 
 
@@ -57,18 +61,16 @@ class BertTower(Tower):
             return (states * mask[..., None]).sum(dim=1) / count
         if self.pooling == "three_layers":
             states = torch.stack([out.hidden_states[layer] for layer in (1, 2, -1)])
-            vectors: Tensor = self.head(token_mean(states.mean(dim=0), mask))
-            return vectors
-        match self.token:
-            case "pooler":
-                pooled = out.pooler_output
-            case "last":
-                rows = torch.arange(len(ids), device=ids.device)
-                pooled = out.last_hidden_state[rows, mask.sum(dim=1) - 1]
-            case "mean":
-                pooled = token_mean(out.last_hidden_state, mask)
-            case _:
-                pooled = out.last_hidden_state[:, 0]
+            pooled = token_mean(states.mean(dim=0), mask)
+        elif self.token == "pooler":
+            pooled = out.pooler_output
+        elif self.token == "last":
+            rows = torch.arange(len(ids), device=ids.device)
+            pooled = out.last_hidden_state[rows, mask.sum(dim=1) - 1]
+        elif self.token == "mean":
+            pooled = token_mean(out.last_hidden_state, mask)
+        else:
+            pooled = out.last_hidden_state[:, 0]
         result: Tensor = self.head(pooled)
         return result
 
@@ -90,12 +92,13 @@ class BertTower(Tower):
 class EncoderText(Tower):
     """A sentence's [CLS] or mean token, then a layer norm (RadZero) or a linear map (CoNNS)."""
 
+    layer_lists = ("encoder.layers",)
     into_space = ("head",)
 
     def __init__(self, settings: EncoderTextSettings, dim: int) -> None:
         super().__init__()
         self.encoder = TextEncoder(settings.config, pooling=settings.pooling)
-        self.layer_lists = ("encoder.layers",)
+        self.after_layers = tuple(f"encoder.{place}" for place in self.encoder.after_layers)
         width = self.encoder.width
         self.head: nn.Module = (
             nn.LayerNorm(width) if settings.head == "norm" else nn.Linear(width, dim, bias=False)
@@ -106,39 +109,17 @@ class EncoderText(Tower):
         result: Tensor = self.head(self.encoder(ids, mask))
         return result
 
-    @property
-    def above(self) -> list[nn.Module]:
-        return self.encoder.above
 
+class WordsText(Tower):
+    """A BERT whose words count: of CARZero (with ``positions``) and MGCA.
 
-class CarzeroText(Tower):
-    """CARZero: the sentence and its words, standardised, ``[T, 1 + W, D]``.
+    CARZero's sentence and words are standardised, ``[T, 1 + W, D]``, padded with zeros. A word is
+    the sum of its pieces and of BERT's last four layers; [CLS] and [SEP] are words too. The
+    sentence is their mean over all positions.
 
-    A word is the sum of its pieces and of BERT's last four layers; [CLS] and [SEP] are words too.
-    The sentence is their mean over all ``positions``.
+    MGCA has [CLS] in the space of whole images and the mean word in that of regions,
+    ``[T, 2, D]``.
     """
-
-    by_words: ClassVar[bool] = True
-
-    def __init__(self, settings: WordsTextSettings) -> None:
-        from transformers import BertModel
-
-        super().__init__()
-        self.positions = settings.positions
-        self.bert = BertModel(text_config(settings.config), add_pooling_layer=False)
-
-    def forward(self, ids: Tensor, mask: Tensor, places: Tensor) -> Tensor:
-        """Token ids, mask and `word_places`, each ``[T, L]``; padded with zeros."""
-        out = self.bert(input_ids=ids, attention_mask=mask, output_hidden_states=True)
-        words = word_sums(torch.stack(out.hidden_states[-4:]).sum(dim=0), places)
-        whole = words.sum(dim=1, keepdim=True) / self.positions
-        vectors = torch.cat([whole, words], dim=1)
-        width = vectors.shape[-1]
-        return F.layer_norm(vectors, (width,)) / math.sqrt(width)
-
-
-class MgcaText(Tower):
-    """MGCA: [CLS] in the space of whole images, the mean word in that of regions, ``[T, 2, D]``."""
 
     by_words: ClassVar[bool] = True
 
@@ -147,17 +128,24 @@ class MgcaText(Tower):
 
         super().__init__()
         config = text_config(settings.config)
+        self.positions = settings.positions
         self.bert = BertModel(config, add_pooling_layer=False)
-        self.global_embed = Embedding(config.hidden_size, settings.hidden, dim)
-        self.local_embed = Embedding(config.hidden_size, settings.hidden, dim)
+        if not self.positions:
+            self.global_embed = Embedding(config.hidden_size, settings.hidden, dim)
+            self.local_embed = Embedding(config.hidden_size, settings.hidden, dim)
 
     def forward(self, ids: Tensor, mask: Tensor, places: Tensor) -> Tensor:
         """Token ids, mask and `word_places`, each ``[T, L]``."""
+        if self.positions:
+            out = self.bert(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+            words = word_sums(torch.stack(out.hidden_states[-4:]).sum(dim=0), places)
+            whole = words.sum(dim=1, keepdim=True) / self.positions
+            vectors = torch.cat([whole, words], dim=1)
+            return F.layer_norm(vectors, vectors.shape[-1:]) / math.sqrt(vectors.shape[-1])
         # The authors' code gives the token types, which are all 0, where their BERT takes the
         # positions: its weights were trained with every token at position 0.
         at = torch.zeros_like(ids)
-        out = self.bert(input_ids=ids, attention_mask=mask, position_ids=at)
-        hidden = out.last_hidden_state
+        hidden = self.bert(input_ids=ids, attention_mask=mask, position_ids=at).last_hidden_state
         words = word_sums(hidden, places)
         number = torch.arange(words.shape[1], device=ids.device)
         # Without the first, [CLS], and the last, [SEP].

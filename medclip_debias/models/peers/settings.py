@@ -11,7 +11,7 @@ from medclip_debias.config import (
     Settings,
     SimilaritySettings,
 )
-from medclip_debias.models.hf_config import within_limits
+from medclip_debias.models.limits import within_limits
 
 Sizes = Annotated[dict[str, Any], AfterValidator(within_limits)]
 """A configuration of another library's."""

@@ -20,15 +20,14 @@ from torch import Tensor
 
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import read_bytes, read_json
-from medclip_debias.models.text_encoder import SentenceTokenizer
-from medclip_debias.models.tokenizer_file import (
+from medclip_debias.models.limits import (
     CLIP_WORDS,
-    MAX_BYTES,
+    MAX_TOKENIZER,
     PUNCTUATION,
-    FileTokenizer,
-    check_parts,
+    checked_tokenizer,
     read_tokenizer,
 )
+from medclip_debias.models.text_encoder import FileTokenizer, SentenceTokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -98,9 +97,9 @@ class ClipTokenizer(FileTokenizer):
 
         damaged = (OSError, ValueError, EOFError, zlib.error)
         with explained(f"{path}: cannot be read as CLIP's merges file", *damaged):
-            content = read_bytes(path, "give bpe_simple_vocab_16e6.txt.gz", limit=MAX_BYTES)
+            content = read_bytes(path, "give bpe_simple_vocab_16e6.txt.gz", limit=MAX_TOKENIZER)
             if content[:2] == b"\x1f\x8b":
-                content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MAX_BYTES)
+                content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MAX_TOKENIZER)
             text = content.decode()
         lines = [line.split() for line in text.split("\n")[1 : MERGES + 1]]
         merges = [(pair[0], pair[1]) for pair in lines if len(pair) == 2]
@@ -177,8 +176,6 @@ def read_pieces(folder: Path, clean: Clean | None = None) -> PieceTokenizer:
         clean: what is done to a text first; None is what transformers does: ``canonical`` for
             unigrams (SigLIP) and ``lower`` for byte pairs (SigLIP 2).
     """
-    from tokenizers import Tokenizer
-
     fast, pieces = folder / "tokenizer.json", folder / "spiece.model"
     where = str(fast if fast.is_file() else pieces)
     if fast.is_file():
@@ -198,13 +195,11 @@ def read_pieces(folder: Path, clean: Clean | None = None) -> PieceTokenizer:
         steps = [_replace({"String": "_"}, " "), *steps]
     steps += _steps(content.get("normalizer"))
     content["normalizer"] = {"type": "Sequence", "normalizers": steps}
-    check_parts(content, where, pieces=True)
-    with explained(f"{where}: this is not a tokenizer file", Exception):
-        made = Tokenizer.from_str(json.dumps(content))
+    made = checked_tokenizer(content, where, pieces=True)
     tokenizer = PieceTokenizer(made, where)
     config = folder / "tokenizer_config.json"
     if config.is_file():
-        pad: Any = read_json(config, "copy the model folder again", limit=MAX_BYTES)
+        pad: Any = read_json(config, "copy the model folder again", limit=MAX_TOKENIZER)
         pad = pad.get("pad_token")
         pad = pad.get("content") if isinstance(pad, dict) else pad
         number = made.token_to_id(pad) if isinstance(pad, str) else None
@@ -228,7 +223,7 @@ def _unigrams(path: Path) -> Tokenizer:
     """SentencePiece's ``ModelProto`` (sentencepiece_model.proto), as its fast form."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-    content = read_bytes(path, "copy the model folder again", limit=MAX_BYTES)
+    content = read_bytes(path, "copy the model folder again", limit=MAX_TOKENIZER)
     vocabulary: list[tuple[str, float]] = []
     unknown, kind, charsmap, prefix = 0, 1, b"", True
     with explained(f"{path}: cannot be read as a SentencePiece model", Exception):

@@ -8,8 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from medclip_debias.models.peers.families import published_preprocessing
+from medclip_debias.models.peers.images import TwoStageResNet
 from medclip_debias.models.peers.importing import import_model
 from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.settings import ResNetSettings
+from medclip_debias.models.peers.towers import region_grid
 
 from .conftest import DIM, LAST, THIRD, lively, old_swin, prefixed
 
@@ -216,17 +220,9 @@ def test_gloria_gives_its_published_regions_global_score_and_sentences(
 
 
 def test_glorias_regions_are_moved_back_through_its_own_resize(shallow):
-    from medclip_debias.models.peers.families import published_preprocessing
-    from medclip_debias.models.peers.peer import region_grid
-    from medclip_debias.models.peers.settings import (
-        BertSettings,
-        PeerSettings,
-        ResNetSettings,
+    grid = region_grid(
+        TwoStageResNet(ResNetSettings(), "gloria", 4), published_preprocessing("gloria")
     )
-
-    text = BertSettings(config={}, pooling="last4")
-    settings = PeerSettings(kind="gloria", dim=4, max_tokens=97, image=ResNetSettings(), text=text)
-    grid = region_grid(settings, published_preprocessing("gloria"))
     assert grid.shape == (19, 19)
     # A ramp that names its own place, through the resize; read where the regions are centred.
     ramp = (torch.arange(224.0) + 0.5).expand(1, 1, 224, 224)
