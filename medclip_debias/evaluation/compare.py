@@ -127,7 +127,11 @@ def compare(
             )
         )
         + lacking,
-        "left_out": [p for p in PROTOCOLS if p not in shared and _somewhere(p, groups)],
+        "left_out": [
+            p
+            for p in PROTOCOLS
+            if p not in shared and any(p in run.tables for g in groups for run in g.runs)
+        ],
         "settings": differing_settings(groups),
         "groups": [
             {
@@ -170,10 +174,6 @@ def _chosen(metrics: Sequence[str] | None) -> list[Metric]:
                 f"{', '.join(known)}."
             )
     return [known[name] for name in dict.fromkeys(metrics)]
-
-
-def _somewhere(protocol: str, groups: Sequence[Group]) -> bool:
-    return any(protocol in run.tables for group in groups for run in group.runs)
 
 
 # ---------------------------------------------------------------------------------- rows

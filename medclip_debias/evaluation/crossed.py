@@ -60,11 +60,6 @@ def crossed_difference(
     Seeds are compared in pairs where both groups have the same ones; other groups are taken as
     independent, which is safe as long as a shared seed does not make two methods less alike.
 
-    Args:
-        run: the metric of each seed, with its value on each resample of the patients.
-        baseline: the same of the other group, from the same resamples.
-        level: nominal coverage.
-
     Returns:
         None when a group has fewer than two seeds, when there are fewer than two patients, or
         when the metrics are undefined on more than half of the resamples.

@@ -67,15 +67,7 @@ def encode(
     batch_size: int,
     progress: Progress | None = None,
 ) -> Encoded:
-    """Show every protocol the sentences and images that it asked for.
-
-    Args:
-        model: in evaluation mode.
-        vectors: of the set; images are asked for by row, in order.
-        protocols: what was planned.
-        batch_size: images encoded at a time.
-        progress: called with images done and images in total.
-    """
+    """Show every protocol the sentences and images that it asked for."""
     texts = list(dict.fromkeys(text for protocol in protocols for text in protocol.texts))
     place = {text: number for number, text in enumerate(texts)}
     rows = sorted(set().union(*(protocol.rows for protocol in protocols)))

@@ -252,10 +252,18 @@ def plan(request: Request, only: Collection[str] | None = None) -> Planned:
     Raises:
         UserError: none can be measured.
     """
-    skipped: dict[str, str] = {}
-    planned = Planned(request, _plan(request, skipped, only), skipped)
+    planned = Planned(request, [], {})
+    for kind in registered():
+        if only is not None and kind.name not in only:
+            continue
+        try:
+            planned.protocols.append(kind.plan(request))
+        except NotAsked:
+            continue
+        except Skipped as reason:
+            planned.skipped[kind.name] = str(reason)
     if not planned.protocols:
-        raise UserError(_nothing(request.data, skipped))
+        raise UserError(_nothing(request.data, planned.skipped))
     return planned
 
 
@@ -305,7 +313,12 @@ def measure(
     except NotFiniteError as error:
         raise UserError(f"{request.model_folder}: {error}") from error
     measuring = time.perf_counter()
-    measured = _measure(protocols, draw, skipped)
+    measured: dict[Protocol, Measured] = {}
+    for protocol in protocols:
+        try:
+            measured[protocol] = protocol.measure(draw)
+        except Skipped as reason:
+            skipped[protocol.name] = str(reason)
     if not measured:
         raise UserError(_nothing(data, skipped))
     drawing = time.perf_counter()
@@ -337,8 +350,7 @@ def measure(
         **({"presets": presets} if presets else {}),
         "skipped": skipped,
         "notes": [
-            *_synthetic(model, data),
-            *_notes(data, request.split, options),
+            *_notes(model, data, request.split, options),
             *archive_notes(archives, data),
             *details.get("zero_shot", {}).get("warnings", ()),
         ],
@@ -400,14 +412,13 @@ def _prompt_checks(request: Request, measured: Sequence[Row]) -> dict[str, Any]:
     return {"unsaid_prompts": absent, "warnings": warnings}
 
 
-def _synthetic(model: ImageTextModel, data: PreparedSet) -> list[str]:
-    warning = synthetic_warning(model.provenance, bool(data.meta.get("synthetic", False)))
-    return [warning] if warning else []
-
-
-def _notes(data: PreparedSet, split: str, options: EvaluationOptions) -> list[str]:
+def _notes(
+    model: ImageTextModel, data: PreparedSet, split: str, options: EvaluationOptions
+) -> list[str]:
     """What a reader must know, in sentences."""
-    notes = [ON_TRAINING] if split == "train" else []
+    warning = synthetic_warning(model.provenance, bool(data.meta.get("synthetic", False)))
+    notes = [warning] if warning else []
+    notes += [ON_TRAINING] if split == "train" else []
     judged = data.images["split"].isin({split, HELD_OUT}).to_numpy()
     aside = int((judged & ~data.frontal).sum())
     if aside and options.views == "frontal":
@@ -418,45 +429,10 @@ def _notes(data: PreparedSet, split: str, options: EvaluationOptions) -> list[st
     return notes
 
 
-# ------------------------------------------------------------------------------- planning
-
-
-def _plan(
-    request: Request, skipped: dict[str, str], only: Collection[str] | None
-) -> list[Protocol]:
-    """Every protocol that the set allows; the reasons against the others go to ``skipped``."""
-    protocols: list[Protocol] = []
-    for kind in registered():
-        if only is not None and kind.name not in only:
-            continue
-        try:
-            protocols.append(kind.plan(request))
-        except NotAsked:
-            continue
-        except Skipped as reason:
-            skipped[kind.name] = str(reason)
-    return protocols
-
-
 def _model_prompts(model: ImageTextModel) -> PromptSet:
     """The model's own chex5 set, or else the packaged one."""
     content = model.prompts.get("chex5")
     return load_prompts(content) if isinstance(content, Mapping) else load_prompts("chex5")
-
-
-# ------------------------------------------------------------------------------ measuring
-
-
-def _measure(
-    protocols: Sequence[Protocol], draw: Draw, skipped: dict[str, str]
-) -> dict[Protocol, Measured]:
-    measured = {}
-    for protocol in protocols:
-        try:
-            measured[protocol] = protocol.measure(draw)
-        except Skipped as reason:
-            skipped[protocol.name] = str(reason)
-    return measured
 
 
 def _nothing(data: PreparedSet, skipped: Mapping[str, str]) -> str:

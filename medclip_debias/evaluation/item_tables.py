@@ -29,12 +29,7 @@ def item_keys(secret: bytes, data_hash: str, ids: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class ItemNames:
-    """What items and patients are called: digests of ``scope:id`` under ``secret``.
-
-    Attributes:
-        scope: hash of the set, or of the list of images that two sets have in common.
-        secret: what only those who have the images know.
-    """
+    """What items and patients are called: digests of ``scope:id`` under ``secret``."""
 
     scope: str
     secret: bytes = field(repr=False)

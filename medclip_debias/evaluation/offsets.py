@@ -60,12 +60,6 @@ def offset_rows(
 ) -> list[int]:
     """Rows of the images that set the constants; at most `MOST_IMAGES`, evenly spaced.
 
-    Args:
-        data: the prepared set.
-        offsets: whose images.
-        rows: of the evaluated images.
-        views: which images of a split count.
-
     Raises:
         UserError: the split has no image.
     """

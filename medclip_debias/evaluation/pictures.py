@@ -150,12 +150,7 @@ def write_heatmaps(
 
 @dataclass(frozen=True)
 class Scale:
-    """The colours of all pictures.
-
-    Attributes:
-        reference: score below which nothing is coloured.
-        limits: scores at the ends of the colours.
-    """
+    """The colours of all pictures."""
 
     reference: float
     limits: tuple[float, float]

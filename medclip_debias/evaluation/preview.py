@@ -108,11 +108,6 @@ def pictures(
     Colour begins where a score exceeds what regions of this image get for findings that the model
     holds absent (`medclip_debias.grounding.absent`), and ends at the highest score of all.
 
-    Args:
-        model: in evaluation mode.
-        data: the prepared set.
-        examples: what `choose` gave.
-
     Raises:
         UserError: the model gives NaN.
     """

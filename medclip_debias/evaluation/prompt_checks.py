@@ -64,13 +64,7 @@ def prompt_record(data: PreparedSet) -> dict[str, Any]:
 def unsaid_prompts(
     provenance: Mapping[str, Any], prompts: Sequence[str], data: PreparedSet | None = None
 ) -> list[str] | None:
-    """Those of ``prompts`` that the training text of a model does not say; None if not known.
-
-    Args:
-        provenance: of the model.
-        prompts: sentences.
-        data: a prepared set; looked through where the model was trained on it.
-    """
+    """Those of ``prompts`` that the training text of a model does not say; None if not known."""
     trained = provenance.get("provenance")
     hashed = trained.get("data_hash") if isinstance(trained, Mapping) else None
     if data is not None and hashed is not None and hashed == data.content_hash:
@@ -97,11 +91,7 @@ def unsaid_warning(absent: Sequence[str] | None, count: int) -> list[str]:
 
 
 def inverted_warnings(aucs: Mapping[str, tuple[float, float, float]]) -> list[str]:
-    """A sentence for each class whose AUC lies below .5 with its whole interval.
-
-    Args:
-        aucs: value, low and high of each class.
-    """
+    """A sentence for each class whose AUC lies below .5 with its whole interval."""
     return [
         f"'{name}': its AUC is {value:.3f} [{low:.3f}, {high:.3f}], below .5: the model reads the"
         " prompts of this class the wrong way round; choose others."

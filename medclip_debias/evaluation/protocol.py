@@ -23,6 +23,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import Interval, Statistics, bootstrap_intervals
 from medclip_debias.evaluation.catalogue import PROTOCOLS
 from medclip_debias.evaluation.table import Row, rows
+from medclip_debias.models.finite import finite
 from medclip_debias.registry import Registry
 
 if TYPE_CHECKING:
@@ -46,10 +47,7 @@ class Skipped(UserError):
 
 
 class NotAsked(UserError):
-    """A protocol whose file was not given, or whose annotations the archive has none of.
-
-    The results are silent about it.
-    """
+    """A protocol without its file or annotations, about which the results are silent."""
 
 
 @dataclass(frozen=True)
@@ -70,21 +68,17 @@ class Draw:
 
 @dataclass(frozen=True)
 class Estimates:
-    """Statistics by name: their values, and their intervals (None where there is none).
-
-    Those of a group are called ``GROUP/NAME``.
-    """
+    """Values and intervals (None for none) of statistics; those of a group are ``GROUP/NAME``."""
 
     values: Mapping[str, float]
     intervals: Mapping[str, Interval | None]
 
     def part(self, prefix: str = "") -> dict[str, Any]:
         """The statistics called ``prefix + NAME``, by name, and their ``interval``."""
-        behind = [name.removeprefix(prefix) for name in self.values if name.startswith(prefix)]
-        names = [name for name in behind if "/" not in name]
-        return {name: self.values[prefix + name] for name in names} | {
-            "interval": {name: self.intervals[prefix + name] for name in names}
-        }
+        names = [n.removeprefix(prefix) for n in self.values if n.startswith(prefix)]
+        names = [name for name in names if "/" not in name]
+        intervals = {name: self.intervals[prefix + name] for name in names}
+        return {name: self.values[prefix + name] for name in names} | {"interval": intervals}
 
     def rows(
         self,
@@ -102,18 +96,10 @@ class Estimates:
 class Request:
     """What `evaluate` is asked for.
 
-    Attributes:
-        data: the prepared set.
-        split: that is evaluated.
-        model: that is evaluated.
-        prompts: of the classes to judge.
-        options: every other choice.
-        labels: table that takes the place of the set's labels.
-        class_images: list of images for multi-class accuracy.
-        phrases: box file that takes the place of the set's phrases.
-        model_folder: where the model was read from.
-        label_map: what label columns of other names say of the classes.
-        triplets: file of reports with a finding negated and omitted.
+    ``labels`` is a table in the place of the set's labels, ``class_images`` a list of images for
+    multi-class accuracy, ``phrases`` a box file in the place of the set's phrases, ``label_map``
+    what label columns of other names say of the classes, ``triplets`` a file of reports with a
+    finding negated and omitted.
     """
 
     data: PreparedSet
@@ -133,30 +119,33 @@ class Request:
         """What ``compute`` returns for this request; computed for the first protocol that asks."""
         if compute not in self._shared:
             self._shared[compute] = compute(self)
-        found: T = self._shared[compute]
-        return found
+        result: T = self._shared[compute]
+        return result
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a protocol found.
+    """What a protocol measured.
 
     Attributes:
         rows: its metrics, for the table of results.
         details: what it says beside them, by name: where labels come from, counts, reasons.
         items: one row for each measured thing, for paired statistics; ``id`` and ``patient`` are
-            still the set's own (`medclip_debias.evaluation.item_tables` replaces them). None for
-            none.
+            still the set's own (`medclip_debias.evaluation.item_tables` replaces them).
     """
 
     rows: list[Row]
     details: dict[str, Any]
     items: pd.DataFrame | None = None
 
+    def row(self, metric: str, of_class: str | None = None, group: str | None = None) -> Row | None:
+        """The row of a metric; None where there is none."""
+        place = (metric, of_class, group)
+        return next((r for r in self.rows if (r.metric, r.of_class, r.group) == place), None)
+
     def value(
         self, metric: str, of_class: str | None = None, group: str | None = None
     ) -> float | None:
-        """The number of a row; None where there is none."""
         row = self.row(metric, of_class, group)
         return None if row is None else row.value
 
@@ -164,11 +153,6 @@ class Measured:
         """A metric of each class that has it."""
         rows = [row for row in self.rows if row.metric == metric and row.group is None]
         return {row.of_class: row.value for row in rows if row.of_class}
-
-    def row(self, metric: str, of_class: str | None = None, group: str | None = None) -> Row | None:
-        """The row of a metric; None where there is none."""
-        wanted = (metric, of_class, group)
-        return next((r for r in self.rows if (r.metric, r.of_class, r.group) == wanted), None)
 
 
 class Protocol(ABC):
@@ -227,12 +211,7 @@ class Protocol(ABC):
 
     @staticmethod
     def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
-        """Back from the items to the metrics, under any weights of the items.
-
-        Args:
-            details: what the results say beside the metrics.
-            items: the table that `measure` gave.
-        """
+        """Back from the details and items of `measure` to metrics, under any weights of items."""
         del details, items
         return lambda _: {}
 
@@ -241,16 +220,27 @@ class Protocol(ABC):
         return {}
 
     def under(self, preset: Preset) -> dict[str, Any] | None:
-        """Metrics of what was seen, counted as a protocol preset counts.
-
-        None where the preset, or this protocol, knows none.
-        """
+        """Metrics counted as a preset counts; None where it, or this protocol, knows none."""
         del preset
         return None
 
     def write_pictures(self, out: Path, data: PreparedSet, count: int) -> None:
         """Write up to ``count`` pictures below ``out``; most protocols have none to show."""
         del out, data, count
+
+
+class ScoreProtocol(Protocol):
+    """A protocol that asks for the scores ``[len(texts)]`` of each image with all its texts."""
+
+    reads_regions = False
+    scores: dict[int, NDArray[np.float32]]
+
+    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
+        self.model, self.vectors, self.scores = model, vectors, {}
+
+    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
+        scores = finite(self.model.score(features, self.vectors), self.name)
+        self.scores |= dict(zip(rows, scores, strict=True))
 
 
 def registered() -> list[type[Protocol]]:
@@ -264,10 +254,10 @@ def registered() -> list[type[Protocol]]:
 
 def items_by_row(rows: Iterable[int]) -> dict[int, list[int]]:
     """Numbers of the items on each image, from the row of each item's image."""
-    found: dict[int, list[int]] = {}
+    items: dict[int, list[int]] = {}
     for number, row in enumerate(rows):
-        found.setdefault(row, []).append(number)
-    return found
+        items.setdefault(row, []).append(number)
+    return items
 
 
 def columns_of(table: pd.DataFrame, *names: str) -> list[NDArray[np.float64]]:

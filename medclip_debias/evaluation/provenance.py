@@ -89,10 +89,6 @@ def describe_data(data: PreparedSet) -> dict[str, Any]:
 def describe_maps(results: Results, *, synthetic: bool) -> dict[str, Any]:
     """The part ``maps`` of ``results.json``.
 
-    Args:
-        results: with the rows of grounding, where it was measured.
-        synthetic: whether the images are a phantom's.
-
     Returns:
         ``validated``: whether signed contrast is higher inside a sentence's own boxes than inside
         those of other images of its class, with the whole 95% interval of the difference, on real

@@ -302,11 +302,6 @@ def paired_seeds(
     Seeds that both have are compared in pairs (``paired t``), since the same seed draws the same
     batches. When fewer than two are shared, Welch's t test of the two groups (``Welch t``).
 
-    Args:
-        run: the metric of each seed.
-        baseline: the same of the other configuration.
-        level: nominal coverage.
-
     Returns:
         None when a group has fewer than two seeds.
     """

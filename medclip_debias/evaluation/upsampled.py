@@ -180,12 +180,7 @@ class Upsampled:
     # ------------------------------------------------------------------------ boxes out
 
     def boxes_at_least(self, threshold: float, connectivity: int = 8) -> list[list[float]]:
-        """Boxes ``[x, y, w, h]`` around the connected regions of ``score >= threshold``.
-
-        Args:
-            threshold: lowest score of a region.
-            connectivity: 8 joins pixels that touch at a corner; 4 wants a common side.
-        """
+        """Boxes ``[x, y, w, h]`` around the connected regions of ``score >= threshold``."""
         return self.regions_at_least(threshold, connectivity)[0]
 
     def regions_at_least(

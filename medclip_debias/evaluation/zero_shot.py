@@ -78,13 +78,7 @@ def class_scores(scores: Floats, prompts: PromptSet, side: str = "positive") -> 
 
 @dataclass(frozen=True)
 class SideScores:
-    """The two scores of each class: ``[images]`` by class, the same classes on both sides.
-
-    Attributes:
-        positive: mean score of the class's positive prompts.
-        negative: mean score of its negative ones.
-        shared: whether two of the sides have the same prompts, so that their scores are equal.
-    """
+    """The two scores of each class: ``[images]`` by class, the same classes on both sides."""
 
     positive: Mapping[str, Floats]
     negative: Mapping[str, Floats]
@@ -151,15 +145,6 @@ def class_statistics(
 ) -> dict[str, Floats]:
     """Every metric under each row of ``weights [b, images]``: ``[b]`` by name.
 
-    Args:
-        differences: per class, positive minus negative score of each image.
-        truth: per class, 1, 0 or NaN (left out) of each image; both values occur.
-        weights: how often each image counts.
-        scale: from difference to logit; None for no calibration error.
-        thresholds: per class, where F1's decision lies; a class without one has no F1.
-        sides: the scores behind the differences, also of classes without truth, whose prompts
-            compete with the others'; None for none of what needs them.
-
     Returns:
         ``CLASS/METRIC`` for each of `CLASS_METRICS`, and `MEANS` over the classes.
     """
@@ -215,20 +200,6 @@ def zero_shot(
     n: int | None = None,
 ) -> Measured:
     """Metrics per class and their means over the classes, with intervals.
-
-    Args:
-        differences: per class, positive minus negative score of each image.
-        labels: per class, label value of each image (1, 0, -1, NaN); a class may be absent.
-        patients: patient of each image.
-        policy: what -1 and blank stand for; left out by default.
-        scale: the model's g2, which turns a difference into a logit; None for a model without
-            one, whose calibration is then not measured.
-        validation: where F1's thresholds are chosen, or why there is no such place.
-        not_judged: why classes have no labels, where a label map says why.
-        sides: the two scores behind each difference; without them each side's AUC and the
-            contradiction rate are not measured.
-        draw: resamples of the patients.
-        n: how many images the means rest on.
 
     Returns:
         `MEANS` over the classes that have them and `CLASS_METRICS` of each class; ``classes`` (with
@@ -318,12 +289,7 @@ def _threshold(name: str, validation: Validation | str, policy: LabelPolicy) -> 
 
 
 def exclusive_classes(labels: Mapping[str, Floats], classes: Sequence[str]) -> NDArray[np.intp]:
-    """Number of the one positive class of each image, -1 where there is not exactly one.
-
-    Args:
-        labels: per class, values 1, 0, -1 or NaN of each image.
-        classes: classes in order; one that has no labels is never positive.
-    """
+    """Number of the one positive class of each image, -1 where there is not exactly one."""
     count = len(next(iter(labels.values())))
     values = np.stack([labels.get(name, np.full(count, np.nan)) for name in classes], axis=1)
     single = ((values == 1).sum(axis=1) == 1) & ~(values == -1).any(axis=1)

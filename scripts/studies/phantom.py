@@ -334,7 +334,7 @@ def zero_shot(data: PreparedSet, labels: Labels, prompts: PromptSet) -> ZeroShot
     from medclip_debias.evaluation.options import EvaluationOptions
     from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
 
-    return ZeroShot(data, labels, prompts, EvaluationOptions().labels, validation="not chosen here")
+    return ZeroShot(data, labels, prompts, EvaluationOptions(), validation="not chosen here")
 
 
 def fine_classes(data: PreparedSet, place: PhantomFolder) -> ZeroShot:

@@ -18,7 +18,6 @@ from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings, Preprocessing
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.encoding import cut_sentences
 from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate, plain
 from medclip_debias.evaluation.phrase_selection import Phrase
 from medclip_debias.evaluation.pictures import choose_phrases
@@ -440,13 +439,6 @@ def test_tables_boxes_and_classes_of_ones_own(write_prepared, small_model, tmp_p
     assert grounding["without_image"] == 1
     assert list(found.groups("grounding", "cnr", "category")) == ["Opacity"]
     assert "at least two phrases" in found["skipped"]["retrieval"]
-
-
-def test_sentences_longer_than_the_encoder_are_counted(small_model):
-    model = DualEncoder.load(small_model)
-    limit = model.settings.text.max_tokens
-    texts = ["edema " * (limit - 2), "edema " * (limit - 1), "Edema"]
-    assert cut_sentences(model, texts) == 1
 
 
 def test_a_model_without_regions_is_not_asked_to_ground(

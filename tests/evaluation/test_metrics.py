@@ -15,7 +15,6 @@ from medclip_debias.evaluation.metrics import (
     THRESHOLDS,
     auc,
     first_relevant_rank,
-    mean_ranks,
     median_rank,
     recall_at,
 )
@@ -38,10 +37,6 @@ def test_auc_equals_scikit_learn_also_with_ties(labels, seed, levels):
         assert math.isnan(auc(labels, scores))
     else:
         assert auc(labels, scores) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
-
-
-def test_mean_ranks_share_ties():
-    assert mean_ranks([3, 1, 3, 2]).tolist() == [3.5, 1, 3.5, 2]
 
 
 def test_ranks_equal_the_average_over_random_orders_of_ties():

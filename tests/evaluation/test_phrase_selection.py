@@ -269,13 +269,6 @@ def test_the_sets_own_boxes_and_the_same_file_named_give_the_same_counts(small_m
             select_phrases(data, "validate", INPUT, named)
 
 
-def test_a_set_of_an_earlier_version_has_the_counts_of_its_own_boxes(small_prepared):
-    assert small_prepared.phrase_boxes is None
-    found = select_phrases(small_prepared, "test", INPUT)
-    assert found.counts["without_image"] == found.counts["other_shape"] == 0
-    assert found.counts["other_splits"] == 24
-
-
 def test_phrases_of_one_image_are_merged_by_words_or_by_category(small_prepared):
     def select(**how):
         return select_phrases(small_prepared, "test", INPUT, **how)

@@ -7,7 +7,7 @@ import json
 import numpy as np
 from PIL import Image
 
-from medclip_debias.evaluation.retrieval_examples import case_places, write_examples
+from medclip_debias.evaluation.retrieval_examples import write_examples
 
 
 def first_right(scores: np.ndarray, right: np.ndarray) -> int:
@@ -45,8 +45,3 @@ def test_queries_and_answers_are_those_of_a_loop(small_prepared, tmp_path):
         assert abs(picture.width / picture.height - width / height) < 0.06
     names = {path.name for path in (tmp_path / "r").iterdir()}
     assert not any("i1" in name or "text" in name for name in names)  # no id, no words
-
-
-def test_of_equal_values_the_first_is_taken():
-    assert case_places(np.array([2.0, 2.0, 2.0])) == (0, 1, 0)
-    assert case_places(np.array([5.0])) == (0, 0, 0)

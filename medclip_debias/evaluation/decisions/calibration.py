@@ -21,8 +21,13 @@ from medclip_debias.evaluation.decisions.options import (
     check_estimable,
     checked_prevalence,
 )
-from medclip_debias.evaluation.decisions.probability import ScoreMap, Unfit, fit
-from medclip_debias.evaluation.decisions.shift import estimated_prevalence, shifted
+from medclip_debias.evaluation.decisions.probability import (
+    ScoreMap,
+    Unfit,
+    estimated_prevalence,
+    fit,
+    shifted,
+)
 from medclip_debias.evaluation.prompt_checks import inverted_warnings, unsaid_warning
 from medclip_debias.evaluation.statistics import auc_interval
 from medclip_debias.files import read_json, write_json
@@ -222,12 +227,6 @@ def fit_classes(
     prevalence: Mapping[str, float] | None = None,
 ) -> tuple[dict[str, FittedClass], dict[str, Skipped]]:
     """Fit each class to its own images.
-
-    Args:
-        method: what is fitted.
-        differences: per class, positive minus negative score of each image.
-        judged: per class, 1, 0 or NaN (left out); a class without labels may be absent.
-        prevalence: target of the classes that it names.
 
     Returns:
         The classes that could be fitted, and the others with the reason.

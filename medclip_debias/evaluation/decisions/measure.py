@@ -34,12 +34,7 @@ MEANS = {"ece": "probabilities/ece", "coverage": "sets/coverage", "abstention": 
 
 @dataclass(frozen=True)
 class Decider:
-    """What is asked, and a file's calibration; without one the validate images are fitted to.
-
-    Attributes:
-        options: what is asked.
-        calibration: of the file.
-    """
+    """What is asked, and a file's calibration; without one the validate images are fitted to."""
 
     options: DecisionOptions
     calibration: Calibration | None = None
@@ -83,37 +78,28 @@ class Decider:
         scale: float | None,
         draw: Draw,
     ) -> Measured:
-        """Calibrate, decide on the evaluated images, and compare with their truth.
-
-        Args:
-            differences: per class, positive minus negative score of each evaluated image.
-            truth: the truth of the classes that were measured.
-            patients: patient of each image.
-            validation: differences and truth of the images to calibrate on, or why there are none.
-            scale: the model's own; None for none.
-            draw: resamples of the patients.
-        """
-        told: dict[str, Any] = {"method": self.options.method}
+        """Calibrate, decide on the evaluated images, and compare with their truth."""
+        about: dict[str, Any] = {"method": self.options.method, "split": "validate"}
         if self.calibration is not None:
             kept = self.calibration
             classes, skipped = dict(kept.classes), dict(kept.skipped)
-            told = {"method": kept.method, "data_hash": kept.data_hash, "split": kept.split}
+            about = {"method": kept.method, "data_hash": kept.data_hash, "split": kept.split}
         elif isinstance(validation, str):
             reason = f"no images to calibrate on: {validation}"
-            return Measured([], told | {"reason": reason})
+            return Measured([], {"method": self.options.method, "reason": reason})
         else:
             classes, skipped = fit_classes(self.options.method, *validation)
-            told["split"] = "validate"
-        found = decisions(
+        measured = decisions(
             differences, truth, patients, classes, self.options, scale=scale, draw=draw
         )
-        left = {name: s.model_dump() for name, s in skipped.items() if name in differences}
-        left |= found.details["skipped"]
+        details = measured.details
+        reasons = {name: s.model_dump() for name, s in skipped.items() if name in differences}
+        reasons |= details["skipped"]
         for name in differences:
-            if name not in found.details["classes"] and name not in left:
-                left[name] = {"reason": "one label value only among the evaluated images"}
+            if name not in details["classes"] and name not in reasons:
+                reasons[name] = {"reason": "one label value only among the evaluated images"}
         asked = {"coverage_asked": self.options.coverage, "conformal": self.options.conformal}
-        return Measured(found.rows, told | asked | found.details | {"skipped": left})
+        return Measured(measured.rows, about | asked | details | {"skipped": reasons})
 
 
 @dataclass(frozen=True)
@@ -140,37 +126,34 @@ class ClassDecisions:
     def statistics(self, weights: Floats) -> dict[str, Floats]:
         """Every metric under each row of ``weights [b, n]`` of these images."""
         y, present, absent = self.positive, self.present, self.absent
-        found: dict[str, Floats] = {}
+        covered, both, none = np.where(y, present, absent), present & absent, ~(present | absent)
+        everyone = np.ones_like(y)
+        shares = {
+            "sets/coverage": (covered, everyone),
+            "sets/coverage_present": (covered, y),
+            "sets/coverage_absent": (covered, ~y),
+            "sets/abstention": (both | none, everyone),
+            "sets/both": (both, everyone),
+            "sets/none": (none, everyone),
+            "sets/right_when_single": (covered, present ^ absent),
+        }
+        for rule, flagged in self.flagged.items():
+            shares |= {
+                f"thresholds.{rule}/sensitivity": (flagged, y),
+                f"thresholds.{rule}/specificity": (~flagged, ~y),
+                f"thresholds.{rule}/ppv": (y, flagged),
+                f"thresholds.{rule}/npv": (~y, ~flagged),
+                f"thresholds.{rule}/flagged": (flagged, everyone),
+            }
+        # NaN where a share has no members.
+        result = {
+            name: weighted_mean(right[members], weights[:, members])
+            for name, (right, members) in shares.items()
+        }
         for stage, logits in self.stages.items():
             own = qualities(y, logits, weights)
-            found |= {f"{stage}/{name}": values for name, values in own.items()}
-        for rule, flagged in self.flagged.items():
-            for name, members, right in (
-                ("sensitivity", y, flagged),
-                ("specificity", ~y, ~flagged),
-                ("ppv", flagged, y),
-                ("npv", ~flagged, ~y),
-            ):
-                found[f"thresholds.{rule}/{name}"] = _share(right, members, weights)
-            found[f"thresholds.{rule}/flagged"] = weighted_mean(flagged, weights)
-        covered, both, none = np.where(y, present, absent), present & absent, ~(present | absent)
-        everyone, single = np.ones_like(y), present ^ absent
-        for name, right, members in (
-            ("coverage", covered, everyone),
-            ("coverage_present", covered, y),
-            ("coverage_absent", covered, ~y),
-            ("abstention", both | none, everyone),
-            ("both", both, everyone),
-            ("none", none, everyone),
-            ("right_when_single", covered, single),
-        ):
-            found[f"sets/{name}"] = _share(right, members, weights)
-        return found
-
-
-def _share(right: Bools, members: Bools, weights: Floats) -> Floats:
-    """Share of ``members`` that are ``right`` under each row of ``weights``; NaN for none."""
-    return weighted_mean(right[members], weights[:, members])
+            result |= {f"{stage}/{name}": values for name, values in own.items()}
+        return result
 
 
 def decisions(
@@ -286,17 +269,12 @@ def _plan(
 
 def _curve(positive: Bools, probability: Floats) -> list[dict[str, float]]:
     """A decision curve: acting where the probability reaches the threshold, on all, on nobody."""
-    ones = np.ones((1, len(positive)))
-    everyone = np.ones_like(positive)
-
-    def benefit(flagged: Bools, t: float) -> float:
-        return float(net_benefit(positive, flagged, ones, t)[0])
-
+    ones, everyone = np.ones((1, len(positive))), np.ones_like(positive)
     return [
         {
             "threshold_probability": t,
-            "model": benefit(probability >= t, t),
-            "all": benefit(everyone, t),
+            "model": float(net_benefit(positive, probability >= t, ones, t)[0]),
+            "all": float(net_benefit(positive, everyone, ones, t)[0]),
         }
         for t in CURVE
     ]

@@ -37,14 +37,7 @@ from medclip_debias.settings_files import apply_overrides
 
 
 class CalibrateOptions(Settings):
-    """The choices of a calibration.
-
-    Attributes:
-        method: what is fitted.
-        coverage: of the sets of answers.
-        conformal: what the coverage is kept among.
-        labels: what uncertain and blank labels stand for.
-    """
+    """The choices of a calibration."""
 
     method: Method = "platt"
     coverage: float = Field(0.9, ge=0.5, lt=1)

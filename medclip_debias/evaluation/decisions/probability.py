@@ -1,12 +1,14 @@
-"""From a score to a log-odds: Platt's line, a temperature, or isotonic steps.
+"""From a score to a log-odds (Platt's line, a temperature, isotonic steps), at any prevalence.
 
 Everything here is in log-odds, which stay exact where a probability would round to 1, and to which
-another prevalence only adds a constant (`medclip_debias.evaluation.decisions.shift`).
+another prevalence only adds a constant. If only the share of positives differs, and images with the
+finding look alike in both places (label shift), the likelihood ratio of an image stays, and the
+odds change by one factor (Saerens, Latinne & Decaestecker 2002, eq. 4). The share may be given, or
+be the one that makes the scores of the new images likeliest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Literal
 
 import numpy as np
@@ -20,6 +22,7 @@ from medclip_debias.evaluation.decisions.options import Method
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+_STEPS = 20_000
 
 
 class Unfit(UserError):
@@ -71,11 +74,6 @@ def fit(method: Method, scores: Floats, positive: Bools) -> Line | Steps:
     the labels. ``temperature``: the slope alone, against the same targets; it cannot mend a
     constant that all scores share. ``isotonic``: the rising steps nearest to the labels (pool
     adjacent violators), straight between steps, kept ``1 / (n + 2)`` away from 0 and 1.
-
-    Args:
-        method: which of them.
-        scores: ``[n]``, finite.
-        positive: ``[n]``, whether each image has the finding.
 
     Raises:
         UserError: a score is not finite.
@@ -137,58 +135,100 @@ def logistic(
     Returns:
         Coefficients ``[b, k]``; NaN where no finite ones were found.
     """
-    found = np.full((len(weights), design.shape[1]), np.nan)
-    if start is not None and np.isfinite(start).all():
-        found = _newton(design, target, weights, offset, start, halved=False)
-    left = np.isnan(found).any(axis=1) & (weights.sum(axis=1) > 0)
-    if left.any():
-        begin = np.zeros(design.shape[1])
-        found[left] = _newton(design, target, weights[left], offset, begin, halved=True)
-    return found
-
-
-def _newton(
-    design: Floats,
-    target: Floats,
-    weights: Floats,
-    offset: Floats | float,
-    start: Floats,
-    *,
-    halved: bool,
-) -> Floats:
-    """Newton's steps from ``start``; ``halved`` until none makes the fit worse, for any start."""
-    found = np.tile(start, (len(weights), 1))
+    columns = design.shape[1]
+    if start is None or not np.isfinite(start).all():
+        start = np.zeros(columns)
+    beta = np.tile(start, (len(weights), 1))
     total = np.maximum(weights.sum(axis=1), 1)[:, None]
+    pairs = np.einsum("ni,nj->nij", design, design).reshape(len(design), -1)
 
     def loss(beta: Floats) -> Floats:
         z = beta @ design.T + offset
         return np.asarray((weights * (np.logaddexp(0, z) - target * z)).sum(axis=1))
 
     with np.errstate(invalid="ignore", over="ignore"):
-        now = loss(found) if halved else None
-        for _ in range(100 if halved else 10):
-            p = sigmoid(found @ design.T + offset)
+        now = loss(beta)
+        for _ in range(100):
+            p = sigmoid(beta @ design.T + offset)
             slope = (weights * (p - target)) @ design
             if np.all(np.abs(slope) <= 1e-9 * total):
                 break
             # The sum over images of w p (1 - p) x_i x_j, for each pair of columns.
-            pairs = np.einsum("ni,nj->nij", design, design).reshape(len(design), -1)
-            curve = ((weights * p * (1 - p)) @ pairs).reshape(len(weights), *[design.shape[1]] * 2)
-            curve += 1e-12 * total[:, :, None] * np.eye(design.shape[1])
+            curve = ((weights * p * (1 - p)) @ pairs).reshape(-1, columns, columns)
+            curve += 1e-12 * total[:, :, None] * np.eye(columns)
             step = np.linalg.solve(curve, slope[:, :, None])[:, :, 0]
-            if now is not None:
-                now = _shorten(step, found, loss, now)
-            found = found - step
-    found[~np.all(np.abs(slope) <= 1e-7 * total, axis=1)] = np.nan
-    return found
+            for _ in range(30):  # halved until none makes the fit worse
+                then = loss(beta - step)
+                worse = ~(then <= now + 1e-12 * np.abs(now))
+                if not worse.any():
+                    break
+                step[worse] /= 2
+            beta, now = beta - step, then
+    usable = np.all(np.abs(slope) <= 1e-7 * total, axis=1) & (weights.sum(axis=1) > 0)
+    return np.where(usable[:, None], beta, np.nan)
 
 
-def _shorten(step: Floats, found: Floats, loss: Callable[[Floats], Floats], now: Floats) -> Floats:
-    """Halve, in place, the steps that make the loss worse; the loss after them."""
-    for _ in range(30):
-        then = loss(found - step)
-        worse = ~(then <= now + 1e-12 * np.abs(now))
-        if not worse.any():
+# -------------------------------------------------------------------------------- prevalence
+
+
+def log_odds(share: float) -> float:
+    """``log(share / (1 - share))``.
+
+    Raises:
+        UserError: the share is not strictly between 0 and 1.
+    """
+    if not 0 < share < 1:
+        raise UserError(
+            f"a prevalence of {share:g} leaves no doubt for an image to settle; give a share"
+            " strictly between 0 and 1."
+        )
+    return float(np.log(share) - np.log1p(-share))
+
+
+def shifted(logits: Floats, prevalence: float, target: float) -> Floats:
+    """Log-odds at the prevalence ``target`` of log-odds at ``prevalence``.
+
+    Raises:
+        UserError: a share is not strictly between 0 and 1.
+
+    Example:
+        >>> odds = np.exp(shifted(np.array([0.0]), 0.5, 0.05))
+        >>> round(float(odds[0]), 6) == round(0.05 / 0.95, 6)
+        True
+    """
+    return np.asarray(logits + (log_odds(target) - log_odds(prevalence)))
+
+
+def estimated_prevalence(logits: Floats, prevalence: float) -> float:
+    """Share of positives among unlabelled images, by expectation and maximisation.
+
+    Saerens et al. (2002), eq. 9: the mean of the shifted probabilities is the next share. It climbs
+    the likelihood ``sum_i log(t p_i / s + (1 - t)(1 - p_i) / (1 - s))`` of the share t, s the
+    prevalence behind the log-odds, which has one maximum.
+
+    Args:
+        logits: ``[n]``, calibrated at ``prevalence``.
+        prevalence: share of positives that they were fitted at.
+
+    Returns:
+        The share, at least ``1 / (n + 2)`` away from 0 and from 1.
+
+    Raises:
+        Unfit: the likeliest share is nearer to 0 or 1 than one image of n, as where nobody, or
+            everybody, has the finding, or where these images are unlike those calibrated on.
+    """
+    edge = 1 / (len(logits) + 2)
+    share = prevalence
+    for _ in range(_STEPS if len(logits) else 0):
+        then = float(sigmoid(shifted(logits, prevalence, share)).mean())
+        then = min(max(then, edge / 10), 1 - edge / 10)
+        if abs(then - share) < 1e-12:
             break
-        step[worse] /= 2
-    return then
+        share = then
+    if not edge <= share <= 1 - edge:
+        end = "0" if share < 0.5 else "1"
+        raise Unfit(
+            f"no prevalence can be estimated from the scores of these {len(logits)} images: the"
+            f" likeliest is {end}, as of images all alike or unlike those calibrated on; give it"
+        )
+    return share

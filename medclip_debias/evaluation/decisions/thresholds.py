@@ -32,14 +32,6 @@ def thresholds(
     (Youden 1950). ``net_benefit``: of largest `net_benefit` at ``threshold_probability`` where
     ``prevalence`` are positive. Of several equally good ones the highest. Candidates are the scores
     themselves and the number above them all, at which nothing is positive.
-
-    Args:
-        positive: scores of images with the finding, at least one.
-        negative: scores of images without it, at least one.
-        sensitivity: least share, in (0, 1].
-        specificity: least share, in (0, 1].
-        threshold_probability: in (0, 1).
-        prevalence: share of positives at which the benefit is counted.
     """
     scores = np.unique(np.concatenate([positive, negative]))
     scores = np.append(scores, np.nextafter(scores[-1], np.inf))

@@ -106,12 +106,13 @@ def score_map(
         dice = _dice(*counts, truth)
     elif rule.dice == "best_on_test" and scale is not None:
         dice = _dice(*heat.count_at_least(_logit(DICE_THRESHOLDS) / scale, above=above), truth)
-    return MapScore(
-        _iou(rule, *counts, truth, flat=low == high),
-        _signed(rule, cnr),
-        _pointing(rule, heat, boxes),
-        dice,
-    )
+    pointing = math.nan
+    if rule.pointing == "ties_shared":
+        pointing = heat.pointing_game()
+    elif rule.pointing != "none" and (place := heat.first_highest()) is not None:
+        pointing = _between(boxes, *place)
+    iou = _iou(rule, *counts, truth, flat=low == high)
+    return MapScore(iou, _signed(rule, cnr), pointing, dice)
 
 
 def score_pixels(
@@ -133,20 +134,19 @@ def score_pixels(
     """
     values = np.array(heatmap, dtype=np.float64)
     seen = ~np.isnan(values) & _centre(values.shape, rule.central)
-    inside, outside = values[seen & (depth > 0)], values[seen & (depth == 0)]
-    if not seen.any():
-        low = high = math.nan
-    else:
+    inside, outside = raw = values[seen & (depth > 0)], values[seen & (depth == 0)]
+    low = high = math.nan
+    if seen.any():
         low, high = float(values[seen].min()), float(values[seen].max())
     if rule.scale == "min_max" and high > low:
-        inside, outside = ((part - low) / (high - low) * 2 - 1 for part in (inside, outside))
+        inside, outside = ((part - low) / (high - low) * 2 - 1 for part in raw)
     truth = int((depth > 0).sum()) if rule.unseen_truth == "counts" else inside.size
     cuts = np.asarray(rule.thresholds, dtype=np.float64)
     counts = _count(inside, cuts, rule), _count(outside, cuts, rule)
     alone = inside if rule.overlap == "inside" else values[seen & (depth == 1)]
     cnr = math.nan
     if alone.size and outside.size:
-        outer = outside if rule.overlap == "inside" else values[seen & (depth == 0)]
+        outer = outside if rule.overlap == "inside" else raw[1]
         (mean_in, var_in), (mean_out, var_out) = moments(alone), moments(outer)
         cnr = 0.0
         if var_in + var_out > 0:
@@ -156,24 +156,23 @@ def score_pixels(
     if rule.scale == "min_max" and not high > low:
         cnr = math.nan
     pointing = math.nan
-    if rule.pointing == "ties_shared" and seen.any():
-        best = seen & (values == high)
-        pointing = float((depth[best] > 0).mean())
-    elif rule.pointing == "any" and seen.any():
-        pointing = float((depth[seen & (values == high)] > 0).any())
-    elif rule.pointing == "first" and seen.any() and boxes is not None:
-        place = int(np.where(seen, values, -np.inf).argmax())
-        pointing = _between(boxes, *divmod(place, values.shape[1]))
+    if seen.any():
+        highest = depth[seen & (values == high)] > 0
+        if rule.pointing == "ties_shared":
+            pointing = float(highest.mean())
+        elif rule.pointing == "any":
+            pointing = float(highest.any())
+        elif rule.pointing == "first" and boxes is not None:
+            place = int(np.where(seen, values, -np.inf).argmax())
+            pointing = _between(boxes, *divmod(place, values.shape[1]))
     dice = None
     if rule.dice == "at_thresholds":
         dice = _dice(*counts, truth)
     elif rule.dice == "best_on_test" and scale is not None:
         at = _logit(DICE_THRESHOLDS) / scale
-        raw = values[seen & (depth > 0)], values[seen & (depth == 0)]
         dice = _dice(_count(raw[0], at, rule), _count(raw[1], at, rule), truth)
-    return MapScore(
-        _iou(rule, *counts, truth, flat=low == high), _signed(rule, cnr), pointing, dice
-    )
+    iou = _iou(rule, *counts, truth, flat=low == high)
+    return MapScore(iou, _signed(rule, cnr), pointing, dice)
 
 
 def square_boxes(boxes: ArrayLike, geometry: SquareGeometry, side: int) -> NDArray[np.int64]:
@@ -274,11 +273,6 @@ def summarise_maps(
     IoU is averaged at each threshold first, then over the thresholds, which matters where empty
     maps are skipped. Means leave out what is NaN, and count it.
 
-    Args:
-        rule: of a preset.
-        scores: of `score_map`, one a phrase.
-        categories: category of each phrase.
-
     Returns:
         Of the rule's metrics ``miou`` and ``iou`` (by threshold), ``cnr`` or ``cnr_signed``,
         ``pointing_game``, ``dice``, or ``dice_at_best_threshold_on_test`` and that
@@ -372,15 +366,6 @@ def _logit(share: Floats) -> Floats:
 
 def _signed(rule: GroundingRule, cnr: float) -> float:
     return {"absolute": abs(cnr), "signed": cnr, "none": math.nan}[rule.cnr]
-
-
-def _pointing(rule: GroundingRule, heat: Upsampled, boxes: ArrayLike) -> float:
-    if rule.pointing == "none":
-        return math.nan
-    if rule.pointing == "ties_shared":
-        return heat.pointing_game()
-    place = heat.first_highest()
-    return math.nan if place is None else _between(boxes, *place)
 
 
 def _between(boxes: ArrayLike, row: int, column: int) -> float:

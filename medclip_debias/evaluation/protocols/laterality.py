@@ -8,34 +8,26 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Mapping
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.data.views import Views
 from medclip_debias.evaluation.bootstrap import Statistics, weighted_mean
 from medclip_debias.evaluation.protocol import (
     Draw,
     Measured,
-    Protocol,
     Request,
+    ScoreProtocol,
     Skipped,
     columns_of,
-    items_by_row,
     patients_of,
     rows_of_split,
 )
 from medclip_debias.grounding.denials import is_groundable
-from medclip_debias.models.finite import finite
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from medclip_debias.data.store import PreparedSet
-    from medclip_debias.data.views import Views
-    from medclip_debias.models.features import ImageFeatures
-    from medclip_debias.models.interface import ImageTextModel
 
 _SIDE = re.compile(r"\b(?:left|right)(?=\b|sided)", re.IGNORECASE)
 
@@ -65,21 +57,10 @@ def sides_of(sentence: str) -> set[str]:
     return {found.group().lower() for found in _SIDE.finditer(sentence)}
 
 
-class LateralityProtocol(Protocol):
-    """The protocol on the sentences of the reports of some images.
+class LateralityProtocol(ScoreProtocol):
+    """The sentences of the reports of some images, each beside its mirror."""
 
-    Args:
-        data: the prepared set.
-        split: whose images.
-        views: which of them.
-
-    Raises:
-        Skipped: no sentence affirms something of one side.
-    """
-
-    name: ClassVar[str] = "laterality"
-    file: ClassVar[str] = "laterality"
-    reads_regions: ClassVar[bool] = False
+    name = file = "laterality"
 
     def __init__(self, data: PreparedSet, split: str, views: Views = "frontal") -> None:
         rows_of_study: dict[str, list[int]] = {}
@@ -94,48 +75,30 @@ class LateralityProtocol(Protocol):
                 asked |= dict.fromkeys((row, text) for row in rows_of_study[study])
             elif sides:
                 self._left_aside["both_sides" if len(sides) == 2 else "denials"] += 1
-        self.asked = list(asked)
-        if not self.asked:
+        if not asked:
             raise Skipped(f"No report of the split '{split}' affirms something of one side.")
-        texts = [text for _, text in self.asked]
+        self.asked = list(asked)
+        texts = [text for _, text in asked]
         self.texts = list(dict.fromkeys([*texts, *map(mirrored, texts)]))
-        self.rows = frozenset(row for row, _ in self.asked)
-        place = {text: number for number, text in enumerate(self.texts)}
-        self._columns = [(place[text], place[mirrored(text)]) for text in texts]
-        self._patients = patients_of(data, [row for row, _ in self.asked])
+        self.rows = frozenset(row for row, _ in asked)
+        self._patients = patients_of(data, [row for row, _ in asked])
         names = data.images["image_id"]
-        self._ids = [f"{names.iloc[row]}:{text}" for row, text in self.asked]
-        self._of_row = items_by_row(row for row, _ in self.asked)
+        self._ids = [f"{names.iloc[row]}:{text}" for row, text in asked]
 
     @classmethod
     def plan(cls, request: Request) -> Self:
-        """See `Protocol.plan`."""
         return cls(request.data, request.split, request.options.views)
 
-    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
-        """See `Protocol.begin`."""
-        self._model, self._vectors = model, vectors
-        self._scores = np.full((len(self.asked), 2), np.nan)
-
-    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
-        """See `Protocol.see`."""
-        scores = finite(self._model.score(features, self._vectors), self.name)
-        for row, own in zip(rows, scores, strict=True):
-            for number in self._of_row[row]:
-                self._scores[number] = own[list(self._columns[number])]
-
     def measure(self, draw: Draw) -> Measured:
-        """See `Protocol.measure`."""
-        own, mirror = self._scores.T
-        items = pd.DataFrame(
-            {
-                "id": self._ids,
-                "patient": self._patients,
-                "right_side": (own > mirror) + 0.5 * (own == mirror),
-                "score": own,
-                "score_mirror": mirror,
-            }
-        )
+        place = {text: number for number, text in enumerate(self.texts)}
+        pairs = [
+            (self.scores[row][place[text]], self.scores[row][place[mirrored(text)]])
+            for row, text in self.asked
+        ]
+        own, mirror = np.array(pairs, dtype=np.float64).T
+        right = (own > mirror) + 0.5 * (own == mirror)
+        head = {"id": self._ids, "patient": self._patients}
+        items = pd.DataFrame(head | {"right_side": right, "score": own, "score_mirror": mirror})
         details = {
             "sentences": len(self.asked),
             "distinct_sentences": len({text for _, text in self.asked}),
@@ -148,7 +111,7 @@ class LateralityProtocol(Protocol):
 
     @staticmethod
     def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
-        """See `Protocol.statistics`; the share of sentences that beat their mirror."""
+        """The share of sentences that beat their mirror."""
         del details
         (hits,) = columns_of(items, "right_side")
         return lambda weights: {"right_side": weighted_mean(hits, weights)}

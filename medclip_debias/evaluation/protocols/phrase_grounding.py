@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -57,7 +57,6 @@ Floats = NDArray[np.float64]
 DICE_SHARES = tuple(k / 20 for k in range(2, 19))
 """Shares of a map's range at which it may be cut for its Dice coefficient."""
 BOX_LEVELS = (0.1, 0.3, 0.5)
-BOX_METRICS = tuple(f"box_recall_{level}" for level in BOX_LEVELS)
 METRICS = tuple(metric.name for metric in of_protocol("grounding"))
 OF_OTHERS = {"other_boxes": "other images' boxes", "place_prior": "place prior"}
 ABOVE_OTHERS = "cnr_above_others"
@@ -98,29 +97,22 @@ def score_phrase(
 def phrase_metrics(heatmap: Upsampled, boxes: ArrayLike, rule: BoxRule) -> dict[str, float]:
     """As `score_phrase`, of a map at the resolution of its image."""
     contrast = heatmap.cnr()
-    found = heatmap.boxes_at_least(box_threshold(heatmap, rule), rule.connectivity)
-    best = best_overlaps(boxes, found)
+    cut = heatmap.boxes_at_least(box_threshold(heatmap, rule), rule.connectivity)
+    best = best_overlaps(boxes, cut)
+    recalls = {f"box_recall_{level}": float((best >= level).mean()) for level in BOX_LEVELS}
     return {
         "cnr": abs(contrast),
         "cnr_signed": contrast,
         "miou": float(heatmap.iou(THRESHOLDS).mean()),
         "miou_middle": float(heatmap.iou(MIDDLE_THRESHOLDS).mean()),
         "pointing_game": heatmap.pointing_game(),
-        **{
-            name: float((best >= level).mean())
-            for name, level in zip(BOX_METRICS, BOX_LEVELS, strict=True)
-        },
+        **recalls,
         "area": heatmap.area / (heatmap.height * heatmap.width),
     }
 
 
 def best_overlaps(truth: ArrayLike, found: ArrayLike) -> Floats:
-    """Highest IoU of each true box with any found box ``[K]``; 0 where none was found.
-
-    Args:
-        truth: ``[K, 4]`` of x, y, width, height.
-        found: ``[F, 4]`` of the same.
-    """
+    """Highest IoU of each true box with any found box ``[K]``; 0 where none was found."""
     shared = overlaps(truth, found)
     return shared.max(axis=1) if shared.shape[1] else np.zeros(len(shared))
 
@@ -140,14 +132,6 @@ def phrase_rows(
     training studies say the sentence (``frequency``). The chance levels come along: of mIoU that
     of a map that is zero everywhere (21 of 41 thresholds take the whole image), of the pointing
     game the hit rate of a random pixel; both are set by the boxes' areas alone.
-
-    Args:
-        metrics: `score_phrase` of each phrase.
-        categories: category of each phrase.
-        patients: patient of each phrase.
-        counts: how many training studies say each phrase's sentence; None for no such groups.
-        draw: resamples of the patients.
-        within: what every group is named after first.
     """
     values = {name: np.array([of_one.get(name, np.nan) for of_one in metrics]) for name in METRICS}
     area = np.array([of_one["area"] for of_one in metrics])
@@ -186,10 +170,9 @@ def phrase_rows(
 
 
 def area_terciles(area: Floats) -> tuple[dict[str, NDArray[np.bool_]], list[float]]:
-    """Phrases with small, middle and large boxes, and the two bounds between them.
+    """Phrases with small, middle and large boxes, and the 1/3 and 2/3 quantiles between them.
 
-    Bounds are the 1/3 and 2/3 quantiles; an area on a bound belongs to the smaller group, and a
-    group that ties leave empty is absent.
+    An area on a bound belongs to the smaller group; a group that ties leave empty is absent.
     """
     low, high = (float(bound) for bound in np.quantile(area, [1 / 3, 2 / 3]))
     groups = {
@@ -203,10 +186,9 @@ def area_terciles(area: Floats) -> tuple[dict[str, NDArray[np.bool_]], list[floa
 class PhraseGrounding(Protocol):
     """The protocol: every phrase's map on its image, against the union of its boxes."""
 
-    name: ClassVar[str] = "grounding"
-    file: ClassVar[str] = "phrases"
-    truth: ClassVar[tuple[str, ...]] = ("groundable", "area")
-    counted: ClassVar[tuple[str, ...]] = ("phrases",)
+    name, file = "grounding", "phrases"
+    truth = ("groundable", "area")
+    counted = ("phrases",)
 
     def __init__(
         self,
@@ -232,7 +214,6 @@ class PhraseGrounding(Protocol):
 
     @classmethod
     def plan(cls, request: Request) -> Self:
-        """See `Protocol.plan`."""
         validation: Phrases | str
         phrases = request.once(phrases_of)
         try:
@@ -243,14 +224,12 @@ class PhraseGrounding(Protocol):
         return cls(phrases, options=options, prompts=prompts, validation=validation)
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
-        """See `Protocol.begin`."""
         place = {text: number for number, text in enumerate(self.texts)}
         self._model, self._place = model, place
         self._vectors = vectors[[place[text] for text in self._sentences]]
         self._further = vectors[[place[text] for text in self._sharpener.texts]]
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
-        """See `Protocol.see`."""
         for row, own in zip(rows, features, strict=True):
             numbers = self._of_image[row]
             columns = [self._place[self._all[number].text] for number in numbers]
@@ -269,7 +248,6 @@ class PhraseGrounding(Protocol):
             self.metrics[number] = phrase_metrics(heatmap, phrase.boxes, self._rule)
 
     def measure(self, draw: Draw) -> Measured:
-        """See `Protocol.measure`; phrases that cannot be grounded stand apart."""
         phrases = self.selected.phrases
         yes = [number for number, phrase in enumerate(phrases) if phrase.groundable]
         no = [number for number, phrase in enumerate(phrases) if not phrase.groundable]
@@ -302,21 +280,14 @@ class PhraseGrounding(Protocol):
         return Measured(measured, details, self._items())
 
     def under(self, preset: Preset) -> dict[str, Any] | None:
-        """See `Protocol.under`."""
         rule = preset.grounding
         if rule is None:
             return None
-        kept = [
-            number
-            for number, phrase in enumerate(self.selected.phrases)
-            if phrase.groundable or rule.phrases == "all"
-        ]
+        every = rule.phrases == "all"
+        kept = [n for n, p in enumerate(self.selected.phrases) if p.groundable or every]
         phrases = [self.selected.phrases[number] for number in kept]
         chosen = merge_phrases(
-            rule,
-            [phrase.row for phrase in phrases],
-            [phrase.text for phrase in phrases],
-            [phrase.boxes for phrase in phrases],
+            rule, [p.row for p in phrases], [p.text for p in phrases], [p.boxes for p in phrases]
         )
         scores = [
             score_map(
@@ -330,12 +301,12 @@ class PhraseGrounding(Protocol):
             )
             for place, boxes in chosen
         ]
-        found = summarise_maps(rule, scores, [phrases[place].category for place, _ in chosen])
-        return found | {"of_phrases": len(self.selected.phrases)}
+        summary = summarise_maps(rule, scores, [phrases[place].category for place, _ in chosen])
+        return summary | {"of_phrases": len(self.selected.phrases)}
 
     @staticmethod
     def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
-        """See `Protocol.statistics`; of the groundable phrases."""
+        """Means of the groundable phrases."""
         del details
         yes = items["groundable"].to_numpy(dtype=bool)
         columns = {m.name: m.item for m in of_protocol("grounding") if m.compared and m.item}
@@ -346,11 +317,10 @@ class PhraseGrounding(Protocol):
         }
 
     def counts(self) -> dict[str, int]:
-        """See `Protocol.counts`."""
         return {"phrases": len(self.selected.phrases)}
 
     def write_pictures(self, out: Path, data: PreparedSet, count: int) -> None:
-        """See `Protocol.write_pictures`; the maps of some phrases, in ``heatmaps/``."""
+        """The maps of some phrases, in ``heatmaps/``."""
         write_heatmaps(
             out / "heatmaps",
             data,
@@ -365,7 +335,7 @@ class PhraseGrounding(Protocol):
     def _cut(self, yes: Sequence[int]) -> dict[str, Any]:
         """Add every phrase's Dice coefficients to its metrics; say where each rule cuts."""
         first = len(self.selected.phrases)
-        others = [n for n in range(first, len(self._all)) if self._all[n].groundable]
+        others = [n for n, phrase in enumerate(self._all) if n >= first and phrase.groundable]
 
         def best(numbers: Sequence[int]) -> int | None:
             """The place in `DICE_SHARES` of the highest mean Dice; the first of equals."""
@@ -489,13 +459,7 @@ def moved_boxes(
 
 
 def place_prior(others: Sequence[Phrase], geometry: SquareGeometry, grid: RegionGrid) -> Floats:
-    """Share of ``others`` whose boxes hold the centre of each region ``[rows, columns]``.
-
-    Args:
-        others: phrases of other images; at least one.
-        geometry: of the image whose regions they are.
-        grid: the regions.
-    """
+    """Share of ``others`` whose boxes hold the centre of each region ``[rows, columns]``."""
     centres = geometry.to_original(grid.centres())
     x, y = centres[0, :, 0] / geometry.width, centres[:, 0, 1] / geometry.height
     covered = np.zeros(grid.shape)

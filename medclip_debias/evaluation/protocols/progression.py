@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.data.prompts import PromptSet
 from medclip_debias.data.sources.progression import STATES, TABLE
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import (
     Statistics,
@@ -36,20 +37,12 @@ from medclip_debias.evaluation.protocol import (
     Draw,
     Measured,
     NotAsked,
-    Protocol,
     Request,
+    ScoreProtocol,
     Skipped,
     columns_of,
     patients_of,
 )
-from medclip_debias.models.finite import finite
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.features import ImageFeatures
-    from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
 SENTENCES: Mapping[str, tuple[str, ...]] = {
@@ -82,29 +75,21 @@ def progression_statistics(
     """`METRICS` and those of each finding as ``FINDING/METRIC``, under any weights.
 
     The accuracy of a finding is the mean over the states that it has of the share of right
-    answers; the whole is the mean over findings.
-
-    Args:
-        findings: of each item.
-        states: place in `STATES` of each.
-        hits, hits_current: what counts for each: 1, 0, or a tie's part.
-        change: of "X" minus "no X", later minus earlier image.
+    answers; the whole is the mean over findings. Items have a ``finding``, the place of their
+    state in `STATES`, what counts for each (1, 0, or a tie's part), and the change of "X" minus
+    "no X" from the earlier to the later image.
     """
     names = np.asarray(findings, dtype=object)
 
+    distinct = sorted(set(findings))
+
     def statistics(weights: Floats) -> dict[str, Floats]:
         result: dict[str, Floats] = {}
-        for name in sorted(set(findings)):
+        for name in distinct:
             own = names == name
-            for metric, found in (
-                ("macro_accuracy", hits),
-                ("macro_accuracy_current", hits_current),
-            ):
-                shares = [
-                    weighted_mean(found[part], weights[:, part])
-                    for state in sorted(set(states[own].tolist()))
-                    for part in (own & (states == state),)
-                ]
+            members = [own & (states == state) for state in sorted(set(states[own].tolist()))]
+            for metric, right in zip(METRICS, (hits, hits_current), strict=False):
+                shares = [weighted_mean(right[part], weights[:, part]) for part in members]
                 result[f"{name}/{metric}"] = mean_of_defined(shares)
             ends = own & (states != STATES.index("stable"))
             worse = states[ends] == STATES.index("worsening")
@@ -114,37 +99,23 @@ def progression_statistics(
                 else np.full(len(weights), np.nan)
             )
         for metric in METRICS:
-            parts = [result[f"{name}/{metric}"] for name in sorted(set(findings))]
-            result[metric] = mean_of_defined(parts)
+            result[metric] = mean_of_defined([result[f"{name}/{metric}"] for name in distinct])
         return result
 
     return statistics
 
 
 def right_state(scores: Floats, states: NDArray[np.integer]) -> Floats:
-    """What counts for each item ``[n]``: 1, 0, or the right state's part of a tie.
-
-    Args:
-        scores: of the states ``[n, 3]``.
-        states: the right one of each.
-    """
+    """1, 0, or the right state's part of a tie ``[n]``, of the states' scores ``[n, 3]``."""
     best = scores == scores.max(axis=1, keepdims=True)
     return np.asarray(best[np.arange(len(states)), states] / best.sum(axis=1))
 
 
-class ProgressionProtocol(Protocol):
-    """The protocol on the pairs of a set's table of progressions.
+class ProgressionProtocol(ScoreProtocol):
+    """The protocol on the pairs of a set's table of progressions."""
 
-    Args:
-        data: the prepared set.
-        changes: at least one.
-        prompts: what says that a finding is there, and that it is not.
-        left_out: counts of what was left aside.
-    """
-
-    name: ClassVar[str] = "progression"
-    file: ClassVar[str] = "progression"
-    truth: ClassVar[tuple[str, ...]] = ("state",)
+    name = file = "progression"
+    truth = ("state",)
 
     def __init__(
         self,
@@ -154,16 +125,13 @@ class ProgressionProtocol(Protocol):
         left_out: Mapping[str, int],
     ) -> None:
         self._data, self._changes, self._left_out = data, list(changes), dict(left_out)
-        self._said = {name: _sentences(name, prompts) for name in {c.finding for c in changes}}
-        self.texts = list(
-            dict.fromkeys(t for name in sorted(self._said) for s in self._said[name] for t in s)
-        )
+        findings = sorted({change.finding for change in changes})
+        self._said = {name: _sentences(name, prompts) for name in findings}
+        self.texts = list(dict.fromkeys(t for said in self._said.values() for s in said for t in s))
         self.rows = frozenset(row for c in changes for row in (c.earlier, c.later))
-        self._scores: dict[int, NDArray[np.float32]] = {}
 
     @classmethod
     def plan(cls, request: Request) -> Self:
-        """See `Protocol.plan`."""
         data, views = request.data, request.options.views
         if TABLE not in data.annotation_names:
             raise NotAsked("The set's archive has no table of progressions.")
@@ -195,17 +163,7 @@ class ProgressionProtocol(Protocol):
             )
         return cls(data, changes, request.prompts, left_out)
 
-    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
-        """See `Protocol.begin`."""
-        self._model, self._vectors = model, vectors
-
-    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
-        """See `Protocol.see`."""
-        found = finite(self._model.score(features, self._vectors), self.name)
-        self._scores |= dict(zip(rows, found, strict=True))
-
     def measure(self, draw: Draw) -> Measured:
-        """See `Protocol.measure`."""
         place = {text: number for number, text in enumerate(self.texts)}
         columns = {
             name: [[place[text] for text in side] for side in sides]
@@ -214,10 +172,9 @@ class ProgressionProtocol(Protocol):
 
         def scores(rows: Sequence[int]) -> Floats:
             """Mean score of each side's sentences ``[changes, states, present, absent]``."""
-            pairs = zip(rows, self._changes, strict=True)
             means = [
-                [self._scores[row][side].mean() for side in columns[change.finding]]
-                for row, change in pairs
+                [self.scores[row][side].mean() for side in columns[change.finding]]
+                for row, change in zip(rows, self._changes, strict=True)
             ]
             return np.array(means).astype(np.float64)
 
@@ -243,26 +200,25 @@ class ProgressionProtocol(Protocol):
         details = {
             "classes": {
                 name: {state: counts[name, number] for number, state in enumerate(STATES)}
-                for name in sorted(set(findings))
+                for name in self._said
             },
             "progressions": len(states),
             "pairs": len({(change.earlier, change.later) for change in self._changes}),
             "patients": len(set(patients)),
             "sentences": {
                 name: dict(zip((*STATES, "present", "absent"), map(list, sides), strict=True))
-                for name, sides in sorted(self._said.items())
+                for name, sides in self._said.items()
             },
             **self._left_out,
         }
         estimates = draw.estimates(self.statistics(details, items), patients)
         measured = estimates.rows(n=len(states))
-        for name in sorted(set(findings)):
+        for name in self._said:
             measured += estimates.rows(f"{name}/", n=findings.count(name), of_class=name)
         return Measured(measured, details, items)
 
     @staticmethod
     def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
-        """See `Protocol.statistics`."""
         del details
         states = items["state"].to_numpy(dtype=np.int64)
         columns = columns_of(items, "hit", "hit_current", "change")

@@ -19,25 +19,27 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.reports import report_sentences
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import Statistics, weighted_mean
 from medclip_debias.evaluation.label_table import OTHER_VIEWS, KeyedTable
+from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import (
     HELD_OUT,
     Draw,
     Measured,
     NotAsked,
-    Protocol,
     Request,
+    ScoreProtocol,
     Skipped,
     columns_of,
     judged,
@@ -45,15 +47,6 @@ from medclip_debias.evaluation.protocol import (
 )
 from medclip_debias.evaluation.protocols.study_retrieval import report_scores
 from medclip_debias.files import read_json
-from medclip_debias.models.finite import finite
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from medclip_debias.data.store import PreparedSet
-    from medclip_debias.evaluation.options import EvaluationOptions
-    from medclip_debias.models.features import ImageFeatures
-    from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
 SHARES = ("original_best", "original_above_negated", "original_above_omitted")
@@ -65,13 +58,7 @@ _REMEDY = "give CXR-Align's cxr-align.json, or a table with the columns original
 
 @dataclass(frozen=True)
 class Triplet:
-    """One image and its three reports.
-
-    Attributes:
-        row: of the image in the set.
-        texts: the reports, in the order of `KINDS`.
-        sentences: of each, distinct and in their order.
-    """
+    """Three reports of the image in ``row``, in the order of `KINDS`, whole and in sentences."""
 
     row: int
     texts: tuple[str, str, str] = field(repr=False)
@@ -86,13 +73,7 @@ class Triplet:
 def read_triplets(
     path: Path, data: PreparedSet, split: str, views: Views = "frontal"
 ) -> tuple[list[Triplet], dict[str, str | int]]:
-    """Triplets of the images of ``split``, and of those held out of training, of a file.
-
-    Args:
-        path: ``.json`` as CXR-Align's, or a table.
-        data: the prepared set.
-        split: whose images count.
-        views: which of them are judged; of a study's images the first.
+    """Triplets of a file on the images of ``split`` and those held out, of a study the first.
 
     Returns:
         The triplets in the order of the set's rows, and ``source``: the file, its hash, and what
@@ -164,19 +145,10 @@ def _published(path: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, dtype=object, index=pd.RangeIndex(1, len(rows) + 1))
 
 
-class ReportTriplets(Protocol):
-    """The protocol on the triplets of a file.
+class ReportTriplets(ScoreProtocol):
+    """The protocol on the triplets of a file."""
 
-    Args:
-        data: the prepared set.
-        triplets: at least one.
-        source: where they are from, for the results.
-        options: how a report is scored.
-    """
-
-    name: ClassVar[str] = "triplets"
-    file: ClassVar[str] = "triplets"
-    reads_regions: ClassVar[bool] = False
+    name = file = "triplets"
 
     def __init__(
         self,
@@ -197,38 +169,28 @@ class ReportTriplets(Protocol):
         self._columns = [[sorted(column[t] for t in each) for each in three] for three in parts]
         rows = [triplet.row for triplet in self.triplets]
         self.rows = frozenset(rows)
-        self._place = {row: place for place, row in enumerate(rows)}
         self._patients = patients_of(data, rows)
         names = data.images["image_id"].iloc[rows]
         self._ids = [f"{n}:{t.digest}" for n, t in zip(names, self.triplets, strict=True)]
 
     @classmethod
     def plan(cls, request: Request) -> Self:
-        """See `Protocol.plan`."""
         if request.triplets is None:
             raise NotAsked("No triplets were given.")
         views = request.options.views
-        found, source = read_triplets(request.triplets, request.data, request.split, views)
-        return cls(request.data, found, source, request.options)
-
-    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
-        """See `Protocol.begin`."""
-        self._model, self._vectors = model, vectors
-        self._scores = np.full((len(self.triplets), len(KINDS)), np.nan)
-
-    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
-        """See `Protocol.see`."""
-        found = finite(self._model.score(features, self._vectors), self.name)
-        for number, row in enumerate(rows):
-            place = self._place[row]
-            own = report_scores(found[number : number + 1], self._columns[place], self._how)
-            self._scores[place] = own[0]
+        triplets, source = read_triplets(request.triplets, request.data, request.split, views)
+        return cls(request.data, triplets, source, request.options)
 
     def measure(self, draw: Draw) -> Measured:
-        """See `Protocol.measure`."""
-        scores = {f"score_{kind}": self._scores[:, place] for place, kind in enumerate(KINDS)}
+        scores = np.stack(
+            [
+                report_scores(self.scores[triplet.row][None], columns, self._how)[0]
+                for triplet, columns in zip(self.triplets, self._columns, strict=True)
+            ]
+        )
+        columns = {f"score_{kind}": scores[:, place] for place, kind in enumerate(KINDS)}
         head = {"id": self._ids, "patient": self._patients}
-        items = pd.DataFrame(head | triplet_hits(self._scores) | scores)
+        items = pd.DataFrame(head | triplet_hits(scores) | columns)
         details = {
             "images": len(self.triplets),
             "patients": len(set(self._patients)),
@@ -240,7 +202,7 @@ class ReportTriplets(Protocol):
 
     @staticmethod
     def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
-        """See `Protocol.statistics`; means of `triplet_hits`."""
+        """Means of `triplet_hits`."""
         del details
         hits = dict(zip(SHARES, columns_of(items, *SHARES), strict=True))
         return lambda weights: {name: weighted_mean(hits[name], weights) for name in SHARES}
@@ -249,10 +211,8 @@ class ReportTriplets(Protocol):
 def triplet_hits(scores: Floats) -> dict[str, Floats]:
     """For each triplet what counts for each of `SHARES`: 1, 0, or a tie's part ``[triplets]``.
 
-    Reports that tie for the highest score share it: 1/2 or 1/3 for the original.
-
-    Args:
-        scores: of the three reports ``[triplets, 3]``, in the order of `KINDS`.
+    Reports that tie for the highest score share it: 1/2 or 1/3 for the original. Scores are
+    ``[triplets, 3]``, in the order of `KINDS`.
     """
     best = scores == scores.max(axis=1, keepdims=True)
     original = scores[:, :1]

@@ -8,7 +8,7 @@ sentence ranks all boxes and each box ranks all sentences, one candidate for eac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -54,12 +54,9 @@ def pair_scores(
 ) -> Floats:
     """Cosines ``[boxes, phrases]``.
 
-    Identical sentences get bit-identical columns, so that their ties are ties.
-
-    Args:
-        box_features: ``[phrases, D]``, any length.
-        sentence_features: unit vectors of the distinct sentences, ``[T, D]``.
-        sentence_of: for each phrase the row of its sentence.
+    Of box features ``[phrases, D]`` of any length, unit vectors of the distinct sentences
+    ``[T, D]``, and the row of each phrase's sentence. Identical sentences get bit-identical
+    columns, so that their ties are ties.
     """
     boxes = np.asarray(box_features, dtype=np.float64)
     length = np.linalg.norm(boxes, axis=1, keepdims=True)
@@ -71,15 +68,12 @@ def pair_scores(
 def paired_ranks(
     scores: NDArray[np.floating], texts: Sequence[str], directions: tuple[str, str] = DIRECTIONS
 ) -> dict[str, Ranks]:
-    """Ranks of the pairs on the diagonal of ``scores``, strict and lenient, both ways.
+    """Ranks of the pairs on the diagonal of ``scores [images or boxes, texts]``.
 
-    Args:
-        scores: ``[images or boxes, texts]``.
-        texts: text of each column; equal texts count as one in ``lenient``.
-        directions: names of "a text ranks the rows" and "a row ranks the texts".
+    ``directions`` name "a text ranks the rows" and "a row ranks the texts".
 
     Returns:
-        ``strict`` and ``lenient``, each a mapping of the two directions to ranks.
+        ``strict`` and ``lenient`` (equal texts count as one), each direction to ranks.
     """
     codes = np.unique(np.asarray(texts, dtype=object).astype(str), return_inverse=True)[1]
     modes = {"strict": np.arange(len(texts)), "lenient": codes}
@@ -110,9 +104,8 @@ def pair_rows(ranks: Mapping[str, Ranks], patients: Sequence[str], draw: Draw) -
     """
     measured = []
     for mode, group in (("strict", None), ("lenient", "lenient")):
-        found = ranks[mode]
-        of_way = dict.fromkeys(found, patients)
-        measured += rank_rows(found, of_way, draw, mode, n=len(patients), group=group)
+        of_way = dict.fromkeys(ranks[mode], patients)
+        measured += rank_rows(ranks[mode], of_way, draw, mode, n=len(patients), group=group)
     return measured
 
 
@@ -128,14 +121,6 @@ def rank_rows(
     """Recall and median rank over the directions, and R@K and median rank of each.
 
     Intervals redraw the patients of the queries; the candidates stay as they are.
-
-    Args:
-        ranks: direction to the rank of each query.
-        patients: direction to the patient of each query.
-        draw: resamples; patients are resampled once for all directions where they are the same.
-        mode: named before each direction's group.
-        n: how many pairs there are.
-        group: of the mean over the directions.
     """
     # Queries of all directions side by side, so that one draw of patients serves them all.
     sizes = np.cumsum([len(found) for found in ranks.values()])[:-1]
@@ -176,10 +161,7 @@ def target_ranks(
 ) -> NDArray[np.float64]:
     """Rank, from 1, of candidate ``target[p]`` for query ``query[p]``; ties get the mean rank.
 
-    Args:
-        scores: ``[queries, candidates]``, high = better.
-        query: row of each pair.
-        target: column of each pair.
+    ``scores [queries, candidates]`` are high where a candidate is good.
     """
     ranks = np.empty(len(query))
     order = np.argsort(query, kind="stable")
@@ -200,11 +182,7 @@ def good_shares(scores: Floats, good: NDArray[np.bool_], k: int) -> Floats:
     """Share of good candidates among the ``k`` best of each query ``[queries]``.
 
     With equal scores at the k-th place, the share expected when they are put in random order.
-
-    Args:
-        scores: ``[queries, candidates]``; -inf for what is no candidate.
-        good: the same shape.
-        k: at most as many as there are candidates.
+    ``scores [queries, candidates]`` are -inf for what is no candidate.
     """
     places = scores.shape[1] - k
     bound = np.partition(scores, places, axis=1)[:, [places]]
@@ -219,7 +197,7 @@ class RankedPairs(Protocol):
 
     @staticmethod
     def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
-        """See `Protocol.statistics`; recall and median rank of the strict ranks."""
+        """Recall and median rank of the strict ranks."""
         del details
         ranks = columns_of(items, "rank_text_to_image_strict", "rank_image_to_text_strict")
         return lambda weights: _headline(ranks, [weights, weights])
@@ -228,8 +206,7 @@ class RankedPairs(Protocol):
 class BoxRetrieval(RankedPairs):
     """The protocol on boxes: which sentence belongs to this box, which box to this sentence?"""
 
-    name: ClassVar[str] = "retrieval"
-    file: ClassVar[str] = "retrieval"
+    name = file = "retrieval"
 
     def __init__(self, phrases: Phrases) -> None:
         self.phrases = [phrase for phrase in phrases.phrases if phrase.groundable]
@@ -241,11 +218,9 @@ class BoxRetrieval(RankedPairs):
 
     @classmethod
     def plan(cls, request: Request) -> Self:
-        """See `Protocol.plan`."""
         return cls(request.once(phrases_of))
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
-        """See `Protocol.begin`."""
         from medclip_debias.models.interface import compares
 
         self._compares = compares(model, "regions")
@@ -253,7 +228,6 @@ class BoxRetrieval(RankedPairs):
         self._grid, self._vectors = without_maps(model).grid, finite(own, self.name)
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
-        """See `Protocol.see`."""
         seen = [
             (number, place, boxes)
             for place, row in enumerate(rows)
@@ -268,7 +242,6 @@ class BoxRetrieval(RankedPairs):
             self.features |= dict(zip(numbers, found, strict=True))
 
     def measure(self, draw: Draw) -> Measured:
-        """See `Protocol.measure`."""
         if not self._compares:
             raise Skipped(
                 "This model answers questions about an image; they do not lie with its regions, so "

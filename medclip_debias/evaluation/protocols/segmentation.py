@@ -10,8 +10,9 @@ method: it is given under that name alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -53,12 +54,7 @@ METRICS = ("dice", "iou", "dice_fixed", "pointing_game")
 
 
 def score_mask(heat: NDArray[np.floating], inside: Bools, rule: BoxRule) -> dict[str, Any]:
-    """What one map has of one mask.
-
-    Args:
-        heat: scores ``[H, W]``; NaN where the model did not see the image.
-        inside: the mask ``[H, W]``, with at least one pixel.
-        rule: the fixed threshold.
+    """What one map has of one mask ``[H, W]`` with at least one pixel; a map is NaN where unseen.
 
     Returns:
         ``curve`` ``[19]``, Dice at each of `SHARES`; ``dice_fixed``; ``pointing_game``, the share
@@ -97,11 +93,8 @@ def mask_statistics(
 ) -> Statistics:
     """Means over the classes of their masks' means, and those means as ``CLASS/METRIC``.
 
-    Args:
-        classes: of each mask.
-        values: metrics of each mask ``[masks]``.
-        curves: Dice of each mask at `SHARES` ``[masks, 19]``, for ``dice_test_threshold``: the
-            highest mean at one share for all.
+    With Dice of each mask at `SHARES` ``[masks, 19]`` also ``dice_test_threshold``: the highest
+    mean at one share for all.
     """
     names = np.asarray(classes, dtype=object)
     members = {name: names == name for name in sorted(set(classes))}
@@ -145,9 +138,8 @@ class Segmentation(Protocol):
         without_mask: sentences with boxes alone, which are left aside.
     """
 
-    name: ClassVar[str] = "segmentation"
-    file: ClassVar[str] = "masks"
-    truth: ClassVar[tuple[str, ...]] = ("area",)
+    name, file = "segmentation", "masks"
+    truth = ("area",)
 
     def __init__(
         self,
@@ -169,45 +161,34 @@ class Segmentation(Protocol):
 
     @classmethod
     def plan(cls, request: Request) -> Self:
-        """See `Protocol.plan`."""
-        data, options = request.data, request.options
-        if request.phrases is not None or not data.masks:
+        data, options, masks = request.data, request.options, request.data.masks
+        if request.phrases is not None or not masks:
             raise NotAsked("The set's archive has no masks.")
         selected = request.once(phrases_of).phrases
-        judged = [phrase for phrase in selected if phrase.phrase_id in data.masks]
+        judged = [phrase for phrase in selected if phrase.phrase_id in masks]
         if not judged:
             raise Skipped(f"No sentence of the split '{request.split}' has a mask.")
-        validation: list[Phrase] = []
+        there: list[Phrase] = []
         if request.split != "validate":
-            size = request.model.preprocessing.input_size
-            try:
-                there = select_phrases(
-                    data, "validate", size, None, options.annotation_split, options.views
-                ).phrases
-            except Skipped:
-                there = []
-            splits = data.images["split"]
-            validation = [
-                phrase
-                for phrase in there
-                if phrase.phrase_id in data.masks and splits.iloc[phrase.row] == "validate"
-            ]
+            size, choice = request.model.preprocessing.input_size, options.annotation_split
+            with suppress(Skipped):
+                there = select_phrases(data, "validate", size, None, choice, options.views).phrases
+        splits = data.images["split"]
+        own = [p for p in there if p.phrase_id in masks and splits.iloc[p.row] == "validate"]
         return cls(
             judged,
-            validation,
-            data.masks,
+            own,
+            masks,
             smoothing=options.smoothing,
             rule=options.boxes,
             without_mask=len(selected) - len(judged),
         )
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
-        """See `Protocol.begin`."""
         self._model, self._vectors = model, vectors
         self._place = {text: number for number, text in enumerate(self.texts)}
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
-        """See `Protocol.see`."""
         grid = self._model.grid
         for row, own in zip(rows, features, strict=True):
             numbers = self._of_row[row]
@@ -224,7 +205,6 @@ class Segmentation(Protocol):
                 self._found[number] = score_mask(heat, inside, self._rule)
 
     def measure(self, draw: Draw) -> Measured:
-        """See `Protocol.measure`."""
         judged = slice(self._judged)
         phrases = self._phrases[judged]
         classes = [phrase.category for phrase in self._phrases]
@@ -262,7 +242,7 @@ class Segmentation(Protocol):
 
     @staticmethod
     def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
-        """See `Protocol.statistics`; those that need no threshold of the test."""
+        """The metrics that need no threshold of the test."""
         del details
         there = [name for name in METRICS if name in items.columns]
         values = dict(zip(there, columns_of(items, *there), strict=True))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -56,22 +56,11 @@ MATCH_LEVELS = (0.3, 0.5)
 
 
 class SentenceBoxes(Protocol):
-    """The protocol.
+    """The protocol."""
 
-    Args:
-        data: the prepared set.
-        split: that is evaluated.
-        phrases: what has boxes.
-        queries: what is asked.
-        options: how boxes are cut and withheld.
-        reader: reads the words.
-        rule: kept in the model's folder, or None to choose one on validation images.
-    """
-
-    name: ClassVar[str] = "sentence_boxes"
-    file: ClassVar[str] = "sentence_boxes"
-    truth: ClassVar[tuple[str, ...]] = ("kind", "there", "truths")
-    counted: ClassVar[tuple[str, ...]] = ("asked_sentences",)
+    name = file = "sentence_boxes"
+    truth = ("kind", "there", "truths")
+    counted = ("asked_sentences",)
 
     def __init__(
         self,
@@ -108,7 +97,6 @@ class SentenceBoxes(Protocol):
 
     @classmethod
     def plan(cls, request: Request) -> Self:
-        """See `Protocol.plan`."""
         phrases: Phrases = request.once(phrases_of)
         options, reader = request.options, Reader()
         queries = choose(
@@ -126,7 +114,6 @@ class SentenceBoxes(Protocol):
         return cls(*given, request.model.prompts, rule)
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
-        """See `Protocol.begin`."""
         place = {text: number for number, text in enumerate(self.texts)}
         self._model = model
 
@@ -143,7 +130,6 @@ class SentenceBoxes(Protocol):
             self._choice.begin(model, of(self._choice.texts))
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
-        """See `Protocol.see`."""
         for row, own in zip(rows, features, strict=True):
             if self._choice and row in self._choice.rows:
                 self._choice.see(row, own)
@@ -177,7 +163,6 @@ class SentenceBoxes(Protocol):
             self._shares[number] = [shares[place] for place in order]
 
     def measure(self, draw: Draw) -> Measured:
-        """See `Protocol.measure`."""
         rule = self._rule
         if rule is None and self._choice is not None:
             rule = self._choice.rule(self._data.content_hash)
@@ -210,12 +195,10 @@ class SentenceBoxes(Protocol):
 
     @staticmethod
     def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
-        """See `Protocol.statistics`."""
         del details
         return sentence_statistics(items)
 
     def counts(self) -> dict[str, int]:
-        """See `Protocol.counts`."""
         return {"asked_sentences": len(self._queries.queries)}
 
     def _items(self, rule: SuppressionRule) -> tuple[pd.DataFrame, dict[float, Detections]]:

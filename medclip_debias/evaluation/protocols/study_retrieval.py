@@ -20,12 +20,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.data.labels import CHEX5
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.bootstrap import weighted_mean
 from medclip_debias.evaluation.catalogue import CHANCE
 from medclip_debias.evaluation.label_table import study_labels
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from medclip_debias.data.label_maps import LabelMap
-    from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
@@ -73,21 +73,10 @@ BLOCK = 256
 
 
 class StudyRetrieval(RankedPairs):
-    """The protocol on the studies of one split.
+    """The protocol on the studies of one split; `studies` are in the order of the set's rows."""
 
-    Args:
-        data: the prepared set.
-        split: whose studies take part.
-        options: how a report is scored, labels are read and studies are limited.
-        label_map: what the set's label columns say of CheX5's classes.
-
-    Raises:
-        Skipped: fewer than two studies have an image and a sentence.
-    """
-
-    name: ClassVar[str] = "study_retrieval"
-    file: ClassVar[str] = "study_retrieval"
-    reads_regions: ClassVar[bool] = False
+    name = file = "study_retrieval"
+    reads_regions = False
 
     def __init__(
         self,
@@ -100,7 +89,7 @@ class StudyRetrieval(RankedPairs):
         sentences: dict[str, dict[str, None]] = {}
         for study, text in zip(data.sentences["study_id"], data.sentences["text"], strict=True):
             sentences.setdefault(str(study), {})[str(text)] = None
-        found: dict[str, list[int]] = {}
+        rows_of: dict[str, list[int]] = {}
         without, other_views = set(), set()
         for row in rows_of_split(data, split):
             study = str(data.images["study_id"].iloc[row])
@@ -109,29 +98,25 @@ class StudyRetrieval(RankedPairs):
             elif options.views == "frontal" and not data.frontal[row]:
                 other_views.add(study)
             else:
-                found.setdefault(study, []).append(row)
-        first = {study: rows[0] for study, rows in found.items()}
-        studies = sorted(first, key=lambda study: first[study])
-        if len(studies) < 2:
+                rows_of.setdefault(study, []).append(row)
+        if len(rows_of) < 2:
             raise Skipped(
                 f"Whole-study retrieval needs at least two studies of '{split}' with an image and "
-                f"a sentence; there are {len(studies)}."
+                f"a sentence; there are {len(rows_of)}."
             )
-        by_digest = sorted(studies, key=lambda s: hashlib.sha256(s.encode()).hexdigest())
-        chosen = by_digest[: options.most_studies]
-        self.studies = sorted(chosen, key=lambda study: first[study])
+        by_digest = sorted(rows_of, key=lambda s: hashlib.sha256(s.encode()).hexdigest())
+        chosen = set(by_digest[: options.most_studies])
+        self.studies = [study for study in rows_of if study in chosen]
         self._left_out = {
             "studies_without_sentence": len(without),
-            "studies_of_other_views": len(other_views - found.keys()),
-            "studies_over_limit": len(studies) - len(chosen),
+            "studies_of_other_views": len(other_views - rows_of.keys()),
+            "studies_over_limit": len(rows_of) - len(chosen),
         }
-        self._row_order = [first[study] for study in self.studies]
-        taken = {
-            study: found[study] if options.several_views == "mean" else [first[study]]
-            for study in self.studies
-        }
-        self._place = {row: n for n, study in enumerate(self.studies) for row in taken[study]}
-        self._views = np.array([len(taken[study]) for study in self.studies])
+        self._row_order = [rows_of[study][0] for study in self.studies]
+        most = None if options.several_views == "mean" else 1
+        views = [rows_of[study][:most] for study in self.studies]
+        self._place = {row: place for place, of_study in enumerate(views) for row in of_study}
+        self._views = np.array([len(of_study) for of_study in views])
         self.rows = frozenset(self._place)
         self.texts = list(dict.fromkeys(t for study in self.studies for t in sentences[study]))
         self._sentences_read = len(self.texts)
@@ -150,21 +135,51 @@ class StudyRetrieval(RankedPairs):
 
     @classmethod
     def plan(cls, request: Request) -> Self:
-        """See `Protocol.plan`."""
         own = request.label_map if request.labels is None else None  # of the set's own columns
         return cls(request.data, request.split, request.options, own)
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
-        """See `Protocol.begin`."""
         self._model, self._vectors = model, vectors
         self._scores = np.zeros((len(self.studies), len(self.texts)), dtype=np.float32)
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
-        """See `Protocol.see`."""
-        found = finite(self._model.score(features, self._vectors), self.name)
+        scores = finite(self._model.score(features, self._vectors), self.name)
         places = [self._place[row] for row in rows]
         # A study of one image has that image's scores, to the bit.
-        np.add.at(self._scores, places, found / self._views[places, None].astype(found.dtype))
+        np.add.at(self._scores, places, scores / self._views[places, None].astype(scores.dtype))
+
+    def measure(self, draw: Draw) -> Measured:
+        reports, same = self._report_scores()
+        ranks = paired_ranks(reports, same, REPORT_WAYS)
+        says = self._says()
+        details: dict[str, Any] = {
+            "studies": len(self.studies),
+            "images": len(self.rows),
+            "patients": len(set(self._patients)),
+            "distinct_reports": len(set(same)),
+            "distinct_sentences": self._sentences_read,
+            **self._left_out,
+            "pairs": int(says.sum()),
+        }
+        measured = pair_rows(ranks, self._patients, draw)
+        measured += rows(chance(len(self.studies)), group=CHANCE)
+        measured += self._sentence_rows(says, draw)
+        if self._positive is not None:
+            details["precision_classes"] = self._precision_classes
+            match_all = self._options.precision_match == "all"
+            for way, scores in zip(REPORT_WAYS, (reports.T, reports), strict=True):
+                part = class_precision(
+                    scores, self._positive, self._patients, draw, match_all=match_all
+                )
+                details["without_label"] = part["without_label"]
+                floor = part.pop("chance")
+                # An image ranks the reports: what the catalogue means.
+                group = None if way == REPORT_WAYS[1] else way.replace("_", " ")
+                precisions = rows(part, n=part["queries"], group=group)
+                measured += precisions
+                if group is None:
+                    measured += [Row(row.metric, floor, group=CHANCE) for row in precisions]
+        return Measured(measured, details, rank_items(self.studies, self._patients, ranks))
 
     def under(self, preset: Preset) -> dict[str, Any] | None:
         """See `Protocol.under`; whole texts are scored if the run was asked for the preset."""
@@ -176,65 +191,29 @@ class StudyRetrieval(RankedPairs):
             alone = self._positive.sum(axis=1) == 1
             classes = np.where(alone, self._positive.argmax(axis=1), -1)
         if rule.text == "sentences":
-            reports = report_scores(self._scores, self._reports, self._options.report_score)
-            texts = [" ".join(map(str, columns)) for columns in self._reports]
-            return retrieval_metrics(rule, reports, texts, classes)
+            return retrieval_metrics(rule, *self._report_scores(), classes)
         whole = self._whole.get(rule.text, {})
         kept = [n for n, study in enumerate(self.studies) if study in whole]
-        without = len(self.studies) - len(kept)
+        without = {"studies_without_text": len(self.studies) - len(kept)}
         if not kept:
-            return {"reason": "no study has such a section", "studies_without_text": without}
+            return {"reason": "no study has such a section"} | without
         column = {text: number for number, text in enumerate(self.texts)}
         texts = [whole[self.studies[n]] for n in kept]
         scores = self._scores[np.ix_(kept, [column[text] for text in texts])]
-        chosen = None if classes is None else classes[kept]
-        found = retrieval_metrics(rule, scores, texts, chosen)
-        return found | {"studies_without_text": without}
-
-    def measure(self, draw: Draw) -> Measured:
-        """See `Protocol.measure`."""
-        reports = report_scores(self._scores, self._reports, self._options.report_score)
-        same = [" ".join(map(str, columns)) for columns in self._reports]
-        ranks = paired_ranks(reports, same, REPORT_WAYS)
-        details: dict[str, Any] = {
-            "studies": len(self.studies),
-            "images": len(self.rows),
-            "patients": len(set(self._patients)),
-            "distinct_reports": len(set(same)),
-            "distinct_sentences": self._sentences_read,
-            **self._left_out,
-        }
-        measured = pair_rows(ranks, self._patients, draw)
-        measured += rows(chance(len(self.studies)), group=CHANCE)
-        says = self._says()
-        details["pairs"] = int(says.sum())
-        measured += self._sentences(says, draw)
-        if self._positive is not None:
-            details["precision_classes"] = self._precision_classes
-            for way, scores in zip(REPORT_WAYS, (reports.T, reports), strict=True):
-                part = class_precision(
-                    scores,
-                    self._positive,
-                    self._patients,
-                    draw,
-                    match_all=self._options.precision_match == "all",
-                )
-                details["without_label"] = part["without_label"]
-                # An image ranks the reports: what the catalogue means.
-                group = None if way == REPORT_WAYS[1] else way.replace("_", " ")
-                floor = part.pop("chance")
-                found = rows(part, n=part["queries"], group=group)
-                measured += found
-                if group is None:
-                    measured += [Row(row.metric, floor, group=CHANCE) for row in found]
-        return Measured(measured, details, rank_items(self.studies, self._patients, ranks))
+        of_kept = None if classes is None else classes[kept]
+        return retrieval_metrics(rule, scores, texts, of_kept) | without
 
     def write_pictures(self, out: Path, data: PreparedSet, count: int) -> None:
-        """See `Protocol.write_pictures`; a few queries with their best answers."""
+        """A few queries with their best answers."""
         del count
         texts = self.texts[: self._sentences_read]
         scores = self._scores[:, : self._sentences_read]
         write_examples(out / FOLDER, data, self._row_order, texts, self._says(), scores)
+
+    def _report_scores(self) -> tuple[NDArray[np.float64], list[str]]:
+        """Scores ``[images, reports]``, and a name of each report that equal ones share."""
+        scores = report_scores(self._scores, self._reports, self._options.report_score)
+        return scores, [" ".join(map(str, columns)) for columns in self._reports]
 
     def _says(self) -> Bools:
         """``[studies, sentences]``, whose report holds which sentence."""
@@ -243,27 +222,28 @@ class StudyRetrieval(RankedPairs):
             says[number, columns] = True
         return says
 
-    def _sentences(self, says: Bools, draw: Draw) -> list[Row]:
+    def _sentence_rows(self, says: Bools, draw: Draw) -> list[Row]:
         scores = self._scores[:, : self._sentences_read]
         study, sentence = np.nonzero(says)
         patients = np.asarray(self._patients, dtype=object)
-        strict = {
-            SENTENCE_WAYS[0]: target_ranks(scores.T, sentence, study),
-            SENTENCE_WAYS[1]: target_ranks(scores, study, sentence),
-        }
-        lenient = {
-            SENTENCE_WAYS[0]: first_relevant_rank(scores.T, says.T),
-            SENTENCE_WAYS[1]: first_relevant_rank(scores, says),
-        }
-        # A sentence that several patients share is resampled with the first of them.
-        owner = patients[says.argmax(axis=0)]
+        strict = target_ranks(scores.T, sentence, study), target_ranks(scores, study, sentence)
+        lenient = first_relevant_rank(scores.T, says.T), first_relevant_rank(scores, says)
         pairs = list(patients[study])
-        of_pairs = dict.fromkeys(SENTENCE_WAYS, pairs)
-        of_queries = {SENTENCE_WAYS[0]: list(owner), SENTENCE_WAYS[1]: self._patients}
+        # A sentence that several patients share is resampled with the first of them.
+        queries = list(patients[says.argmax(axis=0)]), self._patients
         measured = []
-        for mode, ranks, of_way in (("strict", strict, of_pairs), ("lenient", lenient, of_queries)):
-            group = f"sentences, {mode}"
-            measured += rank_rows(ranks, of_way, draw, mode, n=len(study), group=group)
+        for mode, ranks, of_way in (
+            ("strict", strict, (pairs, pairs)),
+            ("lenient", lenient, queries),
+        ):
+            measured += rank_rows(
+                dict(zip(SENTENCE_WAYS, ranks, strict=True)),
+                dict(zip(SENTENCE_WAYS, of_way, strict=True)),
+                draw,
+                mode,
+                n=len(study),
+                group=f"sentences, {mode}",
+            )
         return measured
 
 
@@ -273,14 +253,10 @@ class StudyRetrieval(RankedPairs):
 def report_scores(
     scores: Floats, reports: Sequence[Sequence[int]], how: str = "mean"
 ) -> NDArray[np.float64]:
-    """Scores ``[images, reports]`` out of those with sentences ``[images, sentences]``.
+    """Scores ``[images, reports]``: ``mean`` or ``max`` of those with each report's sentences.
 
-    Reports with the same sentences get bit-identical columns. Sums are in double precision.
-
-    Args:
-        scores: image-sentence scores.
-        reports: for each report the columns of its sentences, at least one.
-        how: ``mean`` or ``max`` over a report's sentences.
+    Reports with the same columns of ``scores [images, sentences]`` get bit-identical columns. Sums
+    are in double precision.
     """
     order = np.concatenate([np.asarray(columns, dtype=np.intp) for columns in reports])
     lengths = np.array([len(columns) for columns in reports])
@@ -303,15 +279,9 @@ def class_precision(
 ) -> dict[str, Any]:
     """Precision@K of studies that share the query's positive labels.
 
-    With equal scores at the K-th place, the share expected when they are put in random order.
-
-    Args:
-        scores: ``[queries, candidates]``, both the same studies in the same order.
-        positive: ``[studies, classes]``, which labels each study has.
-        patients: patient of each study.
-        draw: resamples of the queries' patients.
-        match_all: a retrieved study counts when it has all positive labels of the query, else
-            when it has any.
+    Both sides of ``scores [queries, candidates]`` are the studies of ``positive [studies,
+    classes]``. With equal scores at the K-th place, the share expected when they are put in random
+    order. A study counts when it has all (``match_all``) or any of the query's positive labels.
 
     Returns:
         ``precision_at_K`` (None where there are fewer than K candidates), ``interval``,
@@ -325,11 +295,11 @@ def class_precision(
     own = np.arange(len(queries)), queries  # the query itself is no candidate
     good[own], values[own] = False, -np.inf
     names = [f"precision_at_{k}" for k in PRECISIONS]
-    shares, found = {}, Estimates({}, {})
+    shares, estimates = {}, Estimates({}, {})
     if len(queries):
         usable = [k for k in PRECISIONS if k < len(scores)]
         shares = {f"precision_at_{k}": good_shares(values, good, k) for k in usable}
-        found = draw.estimates(
+        estimates = draw.estimates(
             lambda weights: {name: weighted_mean(share, weights) for name, share in shares.items()},
             [patients[query] for query in queries.tolist()],
         )
@@ -337,7 +307,7 @@ def class_precision(
     return {
         # The plain mean, whose last digit the weighted one may not have.
         **{name: float(shares[name].mean()) if name in shares else None for name in names},
-        "interval": {name: found.intervals.get(name) for name in names},
+        "interval": {name: estimates.intervals.get(name) for name in names},
         "chance": float(base.mean()) if len(queries) else None,
         "queries": len(queries),
         "without_label": int(len(scores) - len(queries)),
@@ -365,19 +335,15 @@ def _positive_labels(
 
 def describe(options: EvaluationOptions) -> Mapping[str, Any]:
     """The options of this protocol by name, for the results."""
+    mean, match_all = options.several_views == "mean", options.precision_match == "all"
     return {
         "report_score": options.report_score,
-        "image_of_a_study": (
-            "the mean of the scores of its judged images"
-            if options.several_views == "mean"
-            else "the first of its rows that are judged"
-        ),
+        "image_of_a_study": "the mean of the scores of its judged images"
+        if mean
+        else "the first of its rows that are judged",
         "precision_at": list(PRECISIONS),
-        "precision_counts": (
-            "a study with all positive labels of the query"
-            if options.precision_match == "all"
-            else "a study with any positive label of the query"
-        ),
+        "precision_counts": f"a study with {'all' if match_all else 'any'} positive "
+        f"label{'s' if match_all else ''} of the query",
         "precision_classes": list(CHEX5),
         "own_study_in_precision": False,
     }

@@ -6,16 +6,15 @@ From scores to metrics: `medclip_debias.evaluation.zero_shot`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from medclip_debias.data.label_maps import maps_for
-from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.prompts import PromptSet
-from medclip_debias.data.views import Views
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import Statistics
 from medclip_debias.evaluation.decisions.measure import Decider
@@ -28,12 +27,12 @@ from medclip_debias.evaluation.label_table import (
     of_studies,
 )
 from medclip_debias.evaluation.offsets import (
-    Offsets,
     needed_scale,
     offset_rows,
     prompt_offsets,
     read_offsets,
 )
+from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.presets import OURS, Preset, ZeroShotRule
 from medclip_debias.evaluation.presets.zero_shot import (
     one_of_several,
@@ -46,8 +45,8 @@ from medclip_debias.evaluation.presets.zero_shot import (
 from medclip_debias.evaluation.protocol import (
     Draw,
     Measured,
-    Protocol,
     Request,
+    ScoreProtocol,
     Skipped,
     patients_of,
 )
@@ -62,97 +61,86 @@ from medclip_debias.evaluation.zero_shot import (
     prompt_differences,
     zero_shot,
 )
-from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
 
 
-class ZeroShot(Protocol):
+class ZeroShot(ScoreProtocol):
     """The protocol: one score for each image and prompt.
 
     Args:
         data: the prepared set.
         labels: of the images to judge.
         prompts: the prompt set.
-        policy: what -1 and blank stand for.
+        options: how labels are read, whose images set offsets, whether studies are judged.
         validation: labels of the images on which F1's thresholds are chosen, or why there are
             none.
         listed: the images of the multi-class protocol; None for the images of ``labels`` with
             exactly one positive class.
-        offsets: whose images set one constant per prompt (`medclip_debias.evaluation.offsets`).
-        kept: ``[texts]`` those constants, for ``offsets="model"``.
-        views: which images of a split set the constants.
-        several_views: what is judged, ``each`` image, or each study by the ``mean`` of the scores
-            of its images (a list's images are judged each).
-        ensembles: score the mean vector of each side's prompts too, which some presets need.
+        kept: ``[texts]`` the constants of prompts, for the option ``offsets: model``.
         decider: of probabilities and decisions, where they are asked for.
 
     Raises:
         UserError: studies are to be judged, and images of one have different labels.
     """
 
-    name: ClassVar[str] = "zero_shot"
-    file: ClassVar[str] = "zero_shot"
-    truth: ClassVar[tuple[str, ...]] = ("label.",)
-    reads_regions: ClassVar[bool] = False
-    counted: ClassVar[tuple[str, ...]] = ("labelled_images",)
+    name = file = "zero_shot"
+    truth = ("label.",)
+    counted = ("labelled_images",)
 
     def __init__(
         self,
         data: PreparedSet,
         labels: Labels,
         prompts: PromptSet,
-        policy: LabelPolicy,
+        options: EvaluationOptions,
         *,
         validation: Labels | str,
         listed: ClassList | None = None,
-        offsets: Offsets = "none",
         kept: Floats | None = None,
-        views: Views = "frontal",
-        several_views: Literal["each", "mean"] = "each",
-        ensembles: bool = False,
         decider: Decider | None = None,
     ) -> None:
-        self._decider = decider
-        self._data, self.labels, self._prompts = data, labels, prompts
-        self._policy, self._validation, self._listed = policy, validation, listed
+        self._data, self.labels, self._prompts, self._options = data, labels, prompts, options
+        self._validation, self._listed, self._kept = validation, listed, kept
+        self._decider, self._ensembles = decider, options.preset != OURS
         self.texts = prompts.texts
-        rows = set(labels.rows) | set(listed.classes if listed else ())
+        self._images = len(labels.rows)
+        self._unlabelled = offset_rows(data, options.offsets, labels.rows, options.views)
+        rows = {*labels.rows, *self._unlabelled, *(listed.classes if listed else ())}
         if not isinstance(validation, str):
             rows |= set(validation.rows)
-        self._offsets, self._kept, self._ensembles = offsets, kept, ensembles
-        self._unlabelled = offset_rows(data, offsets, labels.rows, views)
-        self._by_study = several_views == "mean"
-        self._images = len(labels.rows)
+        self.rows = frozenset(rows)
+        self._views: dict[int, list[int]] = {}
+        self._by_study = options.several_views == "mean"
         if self._by_study:
             self.labels, self._views = of_studies(labels, data)
             if not isinstance(validation, str):
                 self._validation, views_there = of_studies(validation, data)
                 self._views |= views_there
-        else:
-            self._views = {}
-        rows |= set(self._unlabelled)
-        self.rows = frozenset(rows)
-        self._scores: dict[int, NDArray[np.float32]] = {}
 
     @classmethod
     def plan(cls, request: Request) -> Self:
-        """See `Protocol.plan`."""
         data, prompts, options = request.data, request.prompts, request.options
-        classes, split = list(prompts.classes), request.split
-        views = options.views
-        given: dict[str, Any] = {"table": request.labels, "label_map": request.label_map}
-        path = request.class_images
-        listed = class_list(path, data, classes, views) if path else None
+        classes, split, path = list(prompts.classes), request.split, request.class_images
+        listed = class_list(path, data, classes, options.views) if path else None
+
+        def labels_there(split: str) -> Labels:
+            return labels_of(
+                data,
+                split,
+                classes,
+                table=request.labels,
+                label_map=request.label_map,
+                views=options.views,
+            )
+
         try:
-            labels = labels_of(data, split, classes, **given, views=views)
+            labels = labels_there(split)
         except Skipped:
             if listed is None:
                 raise
@@ -164,28 +152,22 @@ class ZeroShot(Protocol):
             )
         else:
             try:
-                validation = labels_of(data, "validate", classes, **given, views=views)
+                validation = labels_there("validate")
             except Skipped as reason:
                 validation = f"no threshold can be chosen: {reason}"
-        content_hash = request.model.content_hash
+        model_hash = request.model.content_hash
         return cls(
             data,
             labels,
             prompts,
-            options.labels,
+            options,
             validation=validation,
             listed=listed,
-            offsets=options.offsets,
             kept=_kept_offsets(request),
-            views=views,
-            several_views=options.several_views,
-            ensembles=options.preset != OURS,
-            decider=Decider.of(options.decisions, content_hash, prompts, options.offsets),
+            decider=Decider.of(options.decisions, model_hash, prompts, options.offsets),
         )
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
-        """See `Protocol.begin`."""
-        self._model, self._vectors = model, vectors
         if self._ensembles:
             import torch
 
@@ -193,40 +175,27 @@ class ZeroShot(Protocol):
 
             need_vectors(model, "zero-shot classification under a preset")
             means = side_vectors(vectors.detach().cpu().numpy(), self._prompts)
-            self._vectors = torch.cat([vectors, torch.from_numpy(means).to(vectors)])
-
-    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
-        """See `Protocol.see`."""
-        scores = finite(self._model.score(features, self._vectors), self.name)
-        self._scores |= dict(zip(rows, scores, strict=True))
+            vectors = torch.cat([vectors, torch.from_numpy(means).to(vectors)])
+        super().begin(model, vectors)
 
     def measure(self, draw: Draw) -> Measured:
-        """See `Protocol.measure`."""
-        rows = self.labels.rows
+        rows, scale = self.labels.rows, self.model.learned_scale
         patients = patients_of(self._data, rows)
-        scale = self._model.learned_scale
         if self._unlabelled and scale is not None:
             self._kept = prompt_offsets(self._of(self._unlabelled), scale)
         offsets: dict[str, Any] | None = None
         if self._kept is not None:
             of_prompt = dict(zip(self.texts, self._kept.tolist(), strict=True))
-            offsets = {"from": self._offsets, "images": len(self._unlabelled)}
+            offsets = {"from": self._options.offsets, "images": len(self._unlabelled)}
             offsets["of_prompt"] = of_prompt
         sides = SideScores.of(self._of(rows, studies=True), self._prompts)
-        differences = sides.differences
-        mapped, others = self.labels.mapped, self._validation
-        validation: Validation | str
-        if isinstance(others, str):
-            validation = others
-        else:
-            there = prompt_differences(self._of(others.rows, studies=True), self._prompts)
-            validation = Validation(there, others.values)
+        mapped, validation = self.labels.mapped, self._scored_validation()
         try:
-            found = zero_shot(
-                differences,
+            measured = zero_shot(
+                sides.differences,
                 self.labels.values,
                 patients,
-                policy=self._policy,
+                policy=self._options.labels,
                 scale=scale,
                 validation=validation,
                 not_judged=mapped.not_judged if mapped else self._map_hints(),
@@ -238,8 +207,7 @@ class ZeroShot(Protocol):
             aside = mapped.left_aside() if mapped else ""
             raise Skipped(f"{error} {aside}".strip()) from error
         several = self._multiclass(draw)
-        measured = found.rows + several.rows
-        details: dict[str, Any] = dict(found.details)
+        table, details = measured.rows + several.rows, dict(measured.details)
         if self._by_study:
             details["studies"] = len(rows)
         details |= {
@@ -252,10 +220,9 @@ class ZeroShot(Protocol):
             "multiclass": several.details,
         }
         if self._decider is not None:
-            names = list(details["classes"])
             decided = self._decider.decide(
-                differences,
-                self._judged(self.labels.values, names),
+                sides.differences,
+                self._judged(self.labels.values, details["classes"]),
                 patients,
                 validation
                 if isinstance(validation, str)
@@ -263,9 +230,17 @@ class ZeroShot(Protocol):
                 scale=scale,
                 draw=draw,
             )
-            measured += decided.rows
+            table += decided.rows
             details["decisions"] = decided.details
-        return Measured(measured, details, self._items(sides, patients))
+        return Measured(table, details, self._items(sides, patients))
+
+    def _scored_validation(self) -> Validation | str:
+        """Differences of the validation images, or why there are none."""
+        others = self._validation
+        if isinstance(others, str):
+            return others
+        scores = self._of(others.rows, studies=True)
+        return Validation(prompt_differences(scores, self._prompts), others.values)
 
     def under(self, preset: Preset) -> dict[str, Any] | None:
         """See `Protocol.under`; the offsets of this run are not taken off."""
@@ -301,46 +276,27 @@ class ZeroShot(Protocol):
 
     @staticmethod
     def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
-        """See `Protocol.statistics`; with the details' scale and thresholds."""
+        """The metrics at the details' scale and thresholds."""
         scores, truth = class_columns(items)
-        positive, negative = (
-            {
-                str(column).removeprefix(side): items[column].to_numpy(dtype=np.float64)
-                for column in items.columns
-                if str(column).startswith(side)
-            }
-            for side in ("positive.", "negative.")
-        )
-        sides = (
-            SideScores(positive, negative)
-            if positive.keys() == negative.keys() >= scores.keys()
-            else None
-        )
+        positive, negative = (_columns(items, side) for side in ("positive.", "negative."))
+        complete = positive.keys() == negative.keys() >= scores.keys()
+        sides = SideScores(positive, negative) if complete else None
         thresholds = {
             name: float(value)
             for name, of_class in (details.get("classes") or {}).items()
             if (value := (of_class.get("threshold") or {}).get("value")) is not None
         }
         scale = details.get("scale")
-        return lambda weights: class_statistics(
-            scores,
-            truth,
-            weights,
-            None if scale is None else float(scale),
-            thresholds,
-            sides,
-        )
+        scale = None if scale is None else float(scale)
+        return lambda weights: class_statistics(scores, truth, weights, scale, thresholds, sides)
 
     def counts(self) -> dict[str, int]:
-        """See `Protocol.counts`."""
         return {"labelled_images": self._images}
 
     def _of(self, rows: Sequence[int], *, studies: bool = False) -> Floats:
         """Scores ``[rows, texts]``, less the constant of each prompt once that is known.
 
-        Args:
-            rows: images.
-            studies: each stands for its study, which scores as the mean of its images.
+        With ``studies`` each row stands for its study, which scores as the mean of its images.
         """
         scores = self._raw(rows, studies=studies)[:, : len(self.texts)]
         return scores if self._kept is None else scores - self._kept
@@ -348,16 +304,17 @@ class ZeroShot(Protocol):
     def _raw(self, rows: Sequence[int], *, studies: bool = False) -> Floats:
         """Scores as the model gave them: of the texts, and of each side's mean if it was asked."""
         views = self._views if studies else {}
-        return np.stack(
-            [
-                np.mean([self._scores[r] for r in views.get(row, (row,))], axis=0, dtype=np.float64)
-                for row in rows
-            ]
-        )
+        means = [
+            np.mean([self.scores[r] for r in views.get(row, (row,))], axis=0, dtype=np.float64)
+            for row in rows
+        ]
+        return np.stack(means)
 
     def _judged(self, labels: Mapping[str, Floats], names: Iterable[str]) -> dict[str, Floats]:
         """The truth of the classes ``names`` under the label policy."""
-        return {name: self._policy.apply(np.asarray(labels[name], np.float64)) for name in names}
+        return {
+            name: self._options.labels.apply(np.asarray(labels[name], np.float64)) for name in names
+        }
 
     def _map_hints(self) -> dict[str, str]:
         """Classes without a column for which the map of the set's archive has a rule."""
@@ -400,26 +357,28 @@ class ZeroShot(Protocol):
     def _items(self, sides: SideScores, patients: Sequence[str]) -> pd.DataFrame:
         rows = self.labels.rows
         named = "study_id" if self._by_study else "image_id"
-        table = {
+        columns: dict[str, Any] = {
             "id": [str(name) for name in self._data.images[named].iloc[rows]],
             "patient": list(patients),
         }
-        columns: dict[str, Any] = {f"score.{name}": d for name, d in sides.differences.items()}
+        columns |= {f"score.{name}": d for name, d in sides.differences.items()}
         columns |= {f"positive.{name}": score for name, score in sides.positive.items()}
         columns |= {f"negative.{name}": score for name, score in sides.negative.items()}
         for name in sides.differences:
             values = self.labels.values.get(name, np.full(len(rows), np.nan))
-            columns[f"label.{name}"] = self._policy.apply(values)
-        return pd.DataFrame(table | columns)
+            columns[f"label.{name}"] = self._options.labels.apply(values)
+        return pd.DataFrame(columns)
+
+
+def _columns(items: pd.DataFrame, start: str) -> dict[str, Floats]:
+    """The columns whose names begin so, by what follows."""
+    names = [str(name) for name in items.columns if str(name).startswith(start)]
+    return {n.removeprefix(start): items[n].to_numpy(dtype=np.float64) for n in names}
 
 
 def class_columns(items: pd.DataFrame) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """Score differences and labels of the classes that have both labels."""
-    labels = {
-        str(column).removeprefix("label."): items[column].to_numpy(dtype=np.float64)
-        for column in items.columns
-        if str(column).startswith("label.")
-    }
+    labels = _columns(items, "label.")
     truth = {n: v for n, v in labels.items() if (v == 1).any() and (v == 0).any()}
     return {n: items[f"score.{n}"].to_numpy(dtype=np.float64) for n in truth}, truth
 

@@ -7,8 +7,7 @@ import pytest
 
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.classification import sigmoid
-from medclip_debias.evaluation.decisions.probability import Unfit
-from medclip_debias.evaluation.decisions.shift import estimated_prevalence, shifted
+from medclip_debias.evaluation.decisions.probability import Unfit, estimated_prevalence, shifted
 
 
 def normal_logits(n, share, seed, gap=2.0, at=0.4):

@@ -87,11 +87,11 @@ class TestOnASet:
 
     def test_scores_that_follow_the_truth_are_all_right(self, request_of):
         planned = ProgressionProtocol.plan(request_of())
-        changes = planned._changes
+        changes, planned.scores = planned._changes, {}
         for change in changes:  # the right state gains, "X" rises by how much it is worse
             told = planned._said[change.finding]
             for row, later in ((change.earlier, 0.0), (change.later, 1.0)):
-                scores = planned._scores.setdefault(row, np.zeros(len(planned.texts)))
+                scores = planned.scores.setdefault(row, np.zeros(len(planned.texts)))
                 for text in told[change.state]:
                     scores[planned.texts.index(text)] = later
                 for text in told[3]:
