@@ -32,8 +32,7 @@ from medclip_debias.bench.results import (
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.catalogue import Metric
 from medclip_debias.evaluation.compare import NOT_SHOWN, NOT_TESTED, ONE_EACH
-from medclip_debias.evaluation.crossed import compared
-from medclip_debias.evaluation.statistics import ALPHA, average_ranks, holm
+from medclip_debias.evaluation.statistics import ALPHA, average_ranks, compared, holm
 from medclip_debias.reporting import tables
 from medclip_debias.reporting.content import interval, number
 from medclip_debias.reporting.page import render

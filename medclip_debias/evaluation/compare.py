@@ -3,7 +3,7 @@
 Every metric is computed again from the per-item tables, for all runs on the same resampled
 patients. A group of several seeds is represented by the mean of its seeds in each resample.
 With two or more seeds on both sides the variances over patients and over seeds are added
-(`medclip_debias.evaluation.crossed`), and a difference is called real when its p-value, after
+(`medclip_debias.evaluation.statistics`), and a difference is called real when its p-value, after
 Holm's correction over all metrics and groups of the table, is at most 0.05. With one seed on a
 side nothing is known of how another training would turn out: such a difference is never called
 real, at most one that shows on these patients. What differs between the groups' settings, and how
@@ -22,7 +22,6 @@ from medclip_debias import __version__
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.bootstrap import expanded_interval
 from medclip_debias.evaluation.catalogue import COMPARED, PROTOCOLS, Metric
-from medclip_debias.evaluation.crossed import compared as compared_groups
 from medclip_debias.evaluation.item_metrics import ITEMS
 from medclip_debias.evaluation.protocols.zero_shot import class_columns
 from medclip_debias.evaluation.runs import (
@@ -36,6 +35,7 @@ from medclip_debias.evaluation.statistics import (
     ALPHA,
     Replicated,
     average_ranks,
+    compared,
     delong,
     holm,
     mean_of,
@@ -79,7 +79,7 @@ def compare(
     """
     groups = read_groups(words, named)
     base = _baseline(groups, baseline)
-    compared = _chosen(metrics)
+    chosen = _chosen(metrics)
     problems = differences(groups)
     shared = [p for p in PROTOCOLS if all(p in run.tables for g in groups for run in g.runs)]
     unpaired = {protocol: why for protocol in shared if (why := mismatch(protocol, groups))}
@@ -89,7 +89,7 @@ def compare(
     rows: list[dict[str, Any]] = []
     lacking: list[str] = []
     for protocol in shared:
-        mine = [metric for metric in compared if metric.protocol == protocol]
+        mine = [metric for metric in chosen if metric.protocol == protocol]
         if not mine:
             continue
         if protocol in unpaired:
@@ -249,7 +249,7 @@ def _seeds(values: Sequence[float]) -> dict[str, Any]:
 def _difference(
     metric: Metric, group: Group, base: Group, found: Mapping[str, Replicated]
 ) -> dict[str, Any]:
-    comparison = compared_groups(*_by_seed(group, base, found))
+    comparison = compared(*_by_seed(group, base, found))
     gap, tested = comparison.patients, comparison.both
     entry: dict[str, Any] = {
         "difference": gap.difference,

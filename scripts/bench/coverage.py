@@ -28,8 +28,12 @@ from medclip_debias.evaluation.bootstrap import (
     weighted_mean,
     weighted_median,
 )
-from medclip_debias.evaluation.crossed import crossed_difference
-from medclip_debias.evaluation.statistics import Replicated, paired_seeds, replicates
+from medclip_debias.evaluation.statistics import (
+    Replicated,
+    crossed_difference,
+    paired_seeds,
+    replicates,
+)
 from medclip_debias.evaluation.statistics import difference as compared
 
 PATIENTS = (20, 40, 80, 150, 400)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from medclip_debias.evaluation.crossed import crossed_difference
-from medclip_debias.evaluation.statistics import Replicated
+from medclip_debias.evaluation.statistics import Replicated, crossed_difference
 
 PATIENTS, RESAMPLES, TRIALS = 40, 150, 700
 
