@@ -379,7 +379,8 @@ def crossed_difference(
     else:
         baseline = {seed: baseline[seed] for seed in run}
     sides = run, baseline
-    seeds = paired_seeds(*({seed: one.value for seed, one in side.items()} for side in sides))
+    by_seed = [{seed: one.value for seed, one in side.items()} for side in sides]
+    seeds = paired_seeds(by_seed[0], by_seed[1], level)
     ours, theirs = (np.stack([one.replicates for one in side.values()]) for side in sides)
     defined = ~(np.isnan(ours).any(axis=0) | np.isnan(theirs).any(axis=0))
     if seeds is None or defined.sum() < 2 or 2 * defined.sum() < defined.size:
