@@ -49,7 +49,7 @@ class Listed:
         Args:
             image_ids: of the set; a name of the list may have folders before it.
         """
-        find = PathFinder(list(image_ids)).image
+        find = PathFinder.of_ids(list(image_ids)).image
         known = set(image_ids)
         found, missing = [], 0
         for name in self.names:

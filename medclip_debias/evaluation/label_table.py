@@ -193,7 +193,7 @@ class KeyedTable:
         column = columns[key]
         find: Callable[[str], str]
         if key in ("path", "image"):
-            named, find = table[column].tolist(), PathFinder(ids).image
+            named, find = table[column].tolist(), PathFinder.of_ids(ids).image
             blank = next((place for place, name in enumerate(named) if is_blank(name)), None)
             if blank is not None:
                 raise UserError(

@@ -105,7 +105,7 @@ def test_image_lists_name_the_class_or_have_one_column_each(small_prepared, tmp_
 
 def test_paths_find_images_by_whole_folders_and_never_two():
     ids = ["patient1/study1/view1_frontal", "patient1/study2/view1_frontal", "lone.1", "1.2.840"]
-    find = PathFinder(ids).image
+    find = PathFinder.of_ids(ids).image
     assert find("CheXpert-v1.0-small/valid/patient1/study2/view1_frontal.jpg") == ids[1]
     assert find("study1\\view1_frontal.jpg") == ids[0]
     assert find("view1_frontal.jpg") == ""  # of two
@@ -114,8 +114,8 @@ def test_paths_find_images_by_whole_folders_and_never_two():
     assert find("1.2.840") == "1.2.840"
     assert find("840") == ""
     # An id that another one ends in is still found by its own name.
-    assert PathFinder(["a/x", "x"]).image("x.png") == "x"
-    assert PathFinder(["a/x", "x"]).image("b/x.png") == "x"
+    assert PathFinder.of_ids(["a/x", "x"]).image("x.png") == "x"
+    assert PathFinder.of_ids(["a/x", "x"]).image("b/x.png") == "x"
 
 
 @pytest.mark.parametrize("cells", [("s00", "s06"), ("s00", "S06"), ("0.0", "6.0"), ("00", "06")])

@@ -10,9 +10,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from medclip_debias.data.masks import (
     component_boxes,
@@ -40,6 +41,11 @@ SPELLINGS = {
 """Classes of archives that are a finding of another name here. Others keep their name."""
 
 _FAR = 1e9  # pixels; NaN is not nearer
+
+Corners = Annotated[
+    list[Annotated[float, Field(gt=-_FAR, lt=_FAR)]], Field(min_length=4, max_length=4)
+]
+"""Four numbers of a JSON file."""
 
 Count = Callable[[str, str, int, int], None]
 """Notes a step of the funnel: its name, unit, how many are kept, and of how many."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from medclip_debias.data.records import (
     RELATIVE,
@@ -24,7 +24,7 @@ from medclip_debias.data.records import (
     file_stem,
 )
 from medclip_debias.data.sources.archive import ArchiveSource, find_table
-from medclip_debias.data.sources.findings import box_of
+from medclip_debias.data.sources.findings import Corners, box_of
 from medclip_debias.data.sources.ids import is_blank, read_ids
 from medclip_debias.data.sources.label_groups import LabelColumns, label_groups
 from medclip_debias.data.sources.registry import Given, Sure, source
@@ -54,9 +54,6 @@ _MUST_BE = {
     **dict.fromkeys(("labels", "locations"), "a list of words"),
     **dict.fromkeys(("boxes", "extra_boxes"), "boxes of x1, y1, x2, y2"),
 }
-
-Coordinate = Annotated[float, Field(gt=-1e9, lt=1e9)]
-Corners = Annotated[list[Coordinate], Field(min_length=4, max_length=4)]
 
 
 class _Finding(BaseModel):

@@ -12,10 +12,13 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from medclip_debias.data.records import Box, ImageRecord, PhraseRecord, file_stem
 from medclip_debias.data.sources import progression
+from medclip_debias.data.sources.findings import Corners
 from medclip_debias.data.sources.ids import PATIENT, STUDY, is_blank, plain_id
-from medclip_debias.data.sources.paths import ImagePaths, Match
+from medclip_debias.data.sources.paths import Match, PathFinder
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.splits import split_name
 from medclip_debias.errors import UserError
@@ -26,7 +29,13 @@ _CSV_PATTERN = "MS_CXR_*.csv"
 _PATHS = ("path", "file_name")
 _PATIENT = re.compile(r"(?:^|/)p(\d{8})/")
 _STUDY = re.compile(r"(?:^|/)s(\d{8})/")
-_CSV_COLUMNS = ("label_text", "x", "y", "w", "h")
+_SIDES = ("x", "y", "w", "h")
+_PROBLEMS = {
+    "image_id": "its image_id is not among the file's images.",
+    "category_id": "its category_id must be the id of a category.",
+    "label_text": "has no 'label_text'; give the phrase that the box shows.",
+    "bbox": "its 'bbox' must be x, y, width, height.",
+}
 
 
 def find(folder: Path) -> Path | None:
@@ -83,6 +92,19 @@ def named_boxes(path: Path) -> Path:
     return path
 
 
+class _Annotation(BaseModel):
+    """A box of a COCO file."""
+
+    model_config = ConfigDict(strict=True, str_strip_whitespace=False)
+
+    id: int | str
+    image_id: int | str
+    category_id: int | str | None = None
+    label_text: str
+    bbox: Corners
+    split: Any = None
+
+
 class BoxFile:
     """A COCO file, or MS-CXR's CSV, read against the images of a source.
 
@@ -106,10 +128,8 @@ class BoxFile:
         self._entries: dict[Any, dict[str, Any]] = {e["id"]: e for e in content["images"]}
         if len(self._entries) < len(content["images"]):
             raise UserError(f"{path}: two of its images have one 'id'; export it again.")
-        self._categories = {e["id"]: str(e.get("name", "")) for e in content["categories"]}
-        self._annotations: list[dict[str, Any]] = content["annotations"]
-        for annotation in self._annotations:
-            self._check(annotation)
+        categories = {e["id"]: str(e.get("name", "")) for e in content["categories"]}
+        self._phrases = self._read_phrases(content["annotations"], categories)
         self.elsewhere = 0
         self._ids = self._match(images, root)
         names = set(self._ids.values())
@@ -120,28 +140,12 @@ class BoxFile:
 
         Boxes without area come along; `medclip_debias.data.boxes.fit_boxes` leaves them aside.
         """
-        boxes: dict[tuple[Any, str, str], list[Box]] = {}
-        splits: dict[tuple[Any, str, str], str] = {}
-        for annotation in self._annotations:
-            text = " ".join(str(annotation["label_text"]).split())
-            category = self._categories.get(annotation.get("category_id"), "")
-            key = (annotation["image_id"], category, text)
-            x, y, width, height = (float(value) for value in annotation["bbox"])
-            boxes.setdefault(key, []).append((x, y, width, height))
-            word = str(annotation.get("split") or "")
-            split = split_name(word, self._where(annotation)) if word else ""
-            if splits.setdefault(key, split) != split:
-                raise UserError(
-                    f"{self._where(annotation)}: its phrase has another split on another box; give"
-                    " the boxes of a phrase one split."
-                )
         numbers: Counter[Any] = Counter()
         phrases = []
-        for key, sides in boxes.items():
-            image, category, text = key
+        for (image, category, text), (split, boxes) in self._phrases.items():
             numbers[image] += 1
             name = self._ids[image]
-            about = name, category, text, tuple(sides), self._size(image), splits[key]
+            about = name, category, text, tuple(boxes), self._size(image), split
             phrases.append(PhraseRecord(f"{name}/{numbers[image]}", *about))
         return phrases
 
@@ -175,15 +179,12 @@ class BoxFile:
             held_out: patients whom they keep out of training; None where they keep nobody.
         """
         if held_out is None:
-            said = [f"Boxes: {self.path}; patients with boxes stay in their splits."]
+            what = "patients with boxes stay in their splits"
         elif held_out:
-            whom = f"{len(held_out)} patients with boxes are held out of training"
-            said = [f"Boxes: {self.path}; {whom}."]
+            what = f"{len(held_out)} patients with boxes are held out of training"
         else:
-            said = [
-                f"Boxes: {self.path}; no id in it is an id of this source, so nobody could be held"
-                " out of training."
-            ]
+            what = "no id in it is an id of this source, so nobody could be held out of training"
+        said = [f"Boxes: {self.path}; {what}."]
         if self.elsewhere:
             said.append(
                 f"Boxes: {self.elsewhere} images of {self.path.name} have the name of an image here"
@@ -192,19 +193,48 @@ class BoxFile:
             )
         return said
 
+    def _read_phrases(
+        self, annotations: list[dict[str, Any]], categories: dict[Any, str]
+    ) -> dict[tuple[Any, str, str], tuple[str, list[Box]]]:
+        """Return split and boxes by image, category and text."""
+        phrases: dict[tuple[Any, str, str], tuple[str, list[Box]]] = {}
+        for number, content in enumerate(annotations, start=1):
+            name = f"annotation {'' if isinstance(content['id'], int) else 'number '}"
+            label = content["id"] if isinstance(content["id"], int) else number
+            where = f"{self.path}, {'row ' if self._is_csv else name}{label}"
+            try:
+                annotation = _Annotation.model_validate(content)
+            except ValidationError as error:
+                raise UserError(f"{where}: {_PROBLEMS[str(error.errors()[0]['loc'][0])]}") from None
+            text = " ".join(annotation.label_text.split())
+            if annotation.image_id not in self._entries or not text:
+                problem = "image_id" if text else "label_text"
+                raise UserError(f"{where}: {_PROBLEMS[problem]}")
+            word = str(annotation.split or "")
+            split = split_name(word, where) if word else ""
+            key = annotation.image_id, categories.get(annotation.category_id, ""), text
+            known, boxes = phrases.setdefault(key, (split, []))
+            if known != split:
+                raise UserError(
+                    f"{where}: its phrase has another split on another box; give the boxes of a"
+                    " phrase one split."
+                )
+            x, y, width, height = annotation.bbox
+            boxes.append((x, y, width, height))
+        return phrases
+
     def _match(self, images: Sequence[ImageRecord], root: Path) -> dict[Any, str]:
         """Return the image id of each listed image.
 
         One that is not the source's keeps its path, which is no id of the source.
         """
         names = {key: _names(entry) for key, entry in self._entries.items()}
-        paths = ImagePaths(images, root, (name for known in names.values() for name in known))
+        paths = PathFinder.of_images(images, root, [n for known in names.values() for n in known])
         matches: dict[Any, Match] = {}
         best: dict[str, tuple[int, Any]] = {}
         for key, known in names.items():
             found = [paths.find(name) for name in known]
-            match = next((m for m in found if m.image_id), Match())
-            matches[key] = match
+            match = matches[key] = next((m for m in found if m.image_id), Match())
             if not match.image_id:
                 several = next((m.several for m in found if m.several), 0)
                 if several:
@@ -231,30 +261,6 @@ class BoxFile:
             ids[key] = match.image_id if ours else (*names[key], f"image {key}")[0]
         return ids
 
-    def _where(self, annotation: dict[str, Any]) -> str:
-        if self._is_csv:
-            return f"{self.path}, row {annotation['id']}"
-        if isinstance(annotation["id"], int):
-            return f"{self.path}, annotation {annotation['id']}"
-        number = next(n for n, one in enumerate(self._annotations, start=1) if one is annotation)
-        return f"{self.path}, annotation number {number}"
-
-    def _check(self, annotation: dict[str, Any]) -> None:
-        where = self._where(annotation)
-        image = annotation.get("image_id")
-        if not isinstance(image, int | str) or image not in self._entries:
-            raise UserError(f"{where}: its image_id is not among the file's images.")
-        if not isinstance(annotation.get("category_id"), int | str | None):
-            raise UserError(f"{where}: its category_id must be the id of a category.")
-        phrase = annotation.get("label_text")
-        if not isinstance(phrase, str) or not phrase.strip():
-            raise UserError(f"{where}: has no 'label_text'; give the phrase that the box shows.")
-        box = annotation.get("bbox")
-        numbers = isinstance(box, list) and len(box) == 4
-        # NaN, which Python's JSON reader lets through, fails the comparison.
-        if not numbers or not all(isinstance(v, int | float) and abs(v) < 1e9 for v in box or ()):
-            raise UserError(f"{where}: its 'bbox' must be x, y, width, height.")
-
     def _named(self, pattern: re.Pattern[str]) -> set[str]:
         """Return what the paths of the images name."""
         places = (str(entry.get(key, "")) for entry in self._entries.values() for key in _PATHS)
@@ -263,11 +269,10 @@ class BoxFile:
     def _size(self, image: Any) -> tuple[int, int] | None:
         width, height = (self._entries[image].get(key) or 0 for key in ("width", "height"))
         if not all(isinstance(v, int | float) and 0 <= v < 1e9 for v in (width, height)):
-            place = (
-                image if isinstance(image, int) else f"number {[*self._entries].index(image) + 1}"
-            )
+            number = f"number {[*self._entries].index(image) + 1}"
             raise UserError(
-                f"{self.path}, image {place}: 'width' and 'height' must be the image's pixels."
+                f"{self.path}, image {image if isinstance(image, int) else number}: 'width' and"
+                " 'height' must be the image's pixels."
             )
         return (int(width), int(height)) if width and height else None
 
@@ -291,46 +296,39 @@ def _read_coco(path: Path) -> Any:
     return content
 
 
-def _csv_as_coco(path: Path) -> dict[str, list[dict[str, Any]]]:
+def _csv_as_coco(path: Path) -> dict[str, list[dict[Any, Any]]]:
     """Read MS-CXR's CSV, one box a row; an annotation's id is then its row."""
-    table = read_table(path, required=_CSV_COLUMNS)
+    table = read_table(path, required=("label_text", *_SIDES))
     if "dicom_id" not in table.columns and "path" not in table.columns:
         raise UserError(f"{path}: column 'dicom_id' (or 'path') is missing; export it again.")
-    images: dict[str, dict[str, Any]] = {}
-    categories: dict[str, dict[str, Any]] = {}
-    annotations = []
-    rows = table.to_dict("records")
-    for row, cells in zip(table.index.tolist(), rows, strict=True):
-        where = f"{path}, row {row}"
-        name = cells.get("dicom_id") or file_stem(cells.get("path", ""))
-        if is_blank(name):
-            raise UserError(f"{where}: names no image; fill in 'dicom_id'.")
-        entry = {
-            "id": name,
-            "file_name": name,
-            "path": cells.get("path", ""),
-            "width": _number(cells.get("image_width") or "0", f"{where}, column 'image_width'"),
-            "height": _number(cells.get("image_height") or "0", f"{where}, column 'image_height'"),
-        }
-        if images.setdefault(name, entry) != entry:
-            raise UserError(f"{where}: its image has another path or size above; correct one.")
-        category = cells.get("category_name", "")
-        categories.setdefault(category, {"id": category, "name": category})
-        box = [_number(cells[key], f"{where}, column '{key}'") for key in ("x", "y", "w", "h")]
-        annotations.append(
-            {
-                "id": row,
-                "image_id": name,
-                "category_id": category,
-                "bbox": box,
-                "label_text": cells["label_text"],
-                "split": cells.get("split", ""),
-            }
+    for name in ("dicom_id", "path", "category_name", "split", "image_width", "image_height"):
+        table[name] = table.get(name, "")
+    table["image_id"] = table["dicom_id"].mask(
+        table["dicom_id"] == "", table["path"].map(file_stem)
+    )
+    unnamed = table.index[table["image_id"].map(is_blank)]
+    if len(unnamed):
+        raise UserError(f"{path}, row {unnamed[0]}: names no image; fill in 'dicom_id'.")
+    for name in (*_SIDES, "image_width", "image_height"):
+        cells = table[name].replace("", "0") if name not in _SIDES else table[name]
+        numbers: list[Any] = [
+            _number(cell, f"{path}, row {row}, column '{name}'") for row, cell in cells.items()
+        ]
+        table[name] = numbers
+    table["bbox"] = table[list(_SIDES)].to_numpy().tolist()
+    table["id"] = table.index
+    images = table[["image_id", "path", "image_width", "image_height"]].drop_duplicates()
+    clash = images.index[images["image_id"].duplicated()]
+    if len(clash):
+        raise UserError(
+            f"{path}, row {clash[0]}: its image has another path or size above; correct one."
         )
+    images = images.set_axis(["id", "path", "width", "height"], axis=1)
+    annotations = table[["id", "image_id", "bbox", "label_text", "split"]]
     return {
-        "images": list(images.values()),
-        "categories": list(categories.values()),
-        "annotations": annotations,
+        "images": images.assign(file_name=images["id"]).to_dict("records"),
+        "categories": [{"id": c, "name": c} for c in table["category_name"].unique()],
+        "annotations": annotations.assign(category_id=table["category_name"]).to_dict("records"),
     }
 
 

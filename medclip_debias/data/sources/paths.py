@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -27,30 +27,6 @@ def ends_of(parts: Parts) -> Iterator[Parts]:
     return (parts[start:] for start in range(len(parts)))
 
 
-class PathFinder:
-    """Images by their files: a path and an id are one image when one ends in the other.
-
-    ``CheXpert-v1.0/valid/patient64541/study1/view1_frontal.jpg`` is the image
-    ``patient64541/study1/view1_frontal``; folders count whole, the image suffix does not. An end
-    that several images share points to none of them.
-    """
-
-    def __init__(self, ids: Sequence[str]) -> None:
-        self._by_end: dict[Parts, str] = {}
-        self._whole: dict[Parts, str] = {}
-        for name in ids:
-            self._whole[parts_of(name)] = name
-            for end in ends_of(parts_of(name)):
-                self._by_end[end] = "" if end in self._by_end else name
-
-    def image(self, file: str) -> str:
-        """The id of the image, "" for none or several."""
-        parts = parts_of(file)
-        if parts in self._by_end:
-            return self._whole.get(parts) or self._by_end[parts]
-        return next((self._whole[end] for end in ends_of(parts) if end in self._whole), "")
-
-
 class Match(NamedTuple):
     """What became of one named path.
 
@@ -67,40 +43,60 @@ class Match(NamedTuple):
     elsewhere: bool = False
 
 
-class ImagePaths:
-    """The images of a source, by the paths that a file of boxes names.
+class PathFinder:
+    """Images by their paths: a name and an image fit when one path ends in the other.
 
-    A name and an image fit when one path ends in the other: a name without folders fits every
-    image of that name, one with folders only those that lie in them. Kept is only what the names
-    ask for, so a source of any size will do.
+    ``CheXpert-v1.0/valid/patient64541/study1/view1_frontal.jpg`` is the image
+    ``patient64541/study1/view1_frontal``; folders count whole, the image suffix does not. A name
+    without folders fits every image of that name, one with folders only those that lie in them.
 
     Args:
-        images: of the source; each is known by its path, and to a name like it by its id.
-        root: folder that relative paths start from.
-        names: all paths that will be looked for.
+        paths: of each image, by its id; the last one is what it calls itself.
+        names: all paths that will be looked for, where only what they ask for is to be kept.
     """
 
-    def __init__(self, images: Sequence[ImageRecord], root: Path, names: Iterable[str]) -> None:
-        wanted = {end for name in names for end in ends_of(parts_of(name))}
-        stems = {end[-1] for end in wanted}
+    def __init__(
+        self, paths: Mapping[str, Sequence[str]], names: Iterable[str] | None = None
+    ) -> None:
+        wanted = None if names is None else {e for n in names for e in ends_of(parts_of(n))}
         self._ends: dict[Parts, tuple[int, str]] = {}
         self._whole: dict[Parts, str] = {}
         self._paths: dict[str, Parts] = {}
         self._stems: set[str] = set()
-        for image in images:
-            by_id, stem = parts_of(image.image_id), file_stem(image.path.name)
-            if stem not in stems and by_id[-1] not in stems:
-                continue
-            path = parts_of(image.path.absolute().as_posix())
-            inside = image.path.is_relative_to(root)
-            relative = parts_of((image.path.relative_to(root) if inside else image.path).as_posix())
-            self._paths[image.image_id] = path
-            self._stems |= {path[-1], by_id[-1]}
-            for end in {*ends_of(path), *ends_of(by_id)} & wanted:
-                self._ends[end] = (self._ends.get(end, (0, ""))[0] + 1, image.image_id)
-            if relative in wanted:
+        for image, forms in paths.items():
+            parts = [parts_of(form) for form in forms]
+            self._paths[image] = parts[0]
+            self._stems |= {form[-1] for form in parts}
+            ends = {end for form in parts for end in ends_of(form)}
+            for end in ends if wanted is None else ends & wanted:
+                self._ends[end] = (self._ends.get(end, (0, ""))[0] + 1, image)
+            if wanted is None or parts[-1] in wanted:
                 # What two images call themselves points to neither.
-                self._whole[relative] = "" if relative in self._whole else image.image_id
+                self._whole[parts[-1]] = "" if parts[-1] in self._whole else image
+
+    @classmethod
+    def of_ids(cls, ids: Iterable[str]) -> PathFinder:
+        """Find images by their ids."""
+        return cls({name: (name,) for name in ids})
+
+    @classmethod
+    def of_images(
+        cls, images: Iterable[ImageRecord], root: Path, names: Sequence[str]
+    ) -> PathFinder:
+        """Find images by their files and ids; relative names start from ``root``."""
+        stems = {file_stem(name) for name in names}
+        paths = {}
+        for image in images:
+            file = image.path
+            if stems & {file_stem(file.name), file_stem(image.image_id)}:
+                relative = file.relative_to(root) if file.is_relative_to(root) else file
+                forms = file.absolute().as_posix(), image.image_id, relative.as_posix()
+                paths[image.image_id] = forms
+        return cls(paths, names)
+
+    def image(self, name: str) -> str:
+        """Return the id of the image, ``""`` for none or several."""
+        return self.find(name).image_id
 
     def find(self, name: str) -> Match:
         """Return the image that ``name`` fits best."""
@@ -111,10 +107,9 @@ class ImagePaths:
         if count > 1 and not image:
             return Match(several=count)
         if not image:
-            whole = (self._whole[end] for end in ends_of(parts) if end in self._whole)
-            image = next(whole, "")
+            image = next((self._whole[end] for end in ends_of(parts) if end in self._whole), "")
         if not image:
             return Match(elsewhere=parts[-1] in self._stems)
         pairs = zip(reversed(parts), reversed(self._paths[image]), strict=False)
-        common = next((n for n, (a, b) in enumerate(pairs) if a != b), len(parts))
-        return Match(image, min(common, len(parts), len(self._paths[image])))
+        shorter = min(len(parts), len(self._paths[image]))
+        return Match(image, next((n for n, (a, b) in enumerate(pairs) if a != b), shorter))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.data.records import ImageRecord
-from medclip_debias.data.sources.paths import ImagePaths, ends_of, parts_of
+from medclip_debias.data.sources.paths import PathFinder, ends_of, parts_of
 
 ROOT = Path("/data/CheXpert")
 FILES = [f"valid/patient{p}/study{s}/view1_frontal.jpg" for p in (1, 2, 12) for s in (1, 2)]
@@ -18,7 +18,7 @@ def images(files, root=ROOT):
 
 
 def find(name, files=FILES, root=ROOT):
-    return ImagePaths(images(files, root), root, [name]).find(name)
+    return PathFinder.of_images(images(files, root), root, [name]).find(name)
 
 
 @pytest.mark.parametrize(
