@@ -10,11 +10,9 @@ from PIL import Image
 
 from medclip_debias.data.images.headers import image_size
 from medclip_debias.data.sources.archive import (
-    LabelCells,
     find_table,
     header_of,
     merged_labels,
-    read_json_lines,
     without_repeats,
 )
 from medclip_debias.data.sources.image_files import ImagePlaces, ImageTree
@@ -43,12 +41,6 @@ def image(tmp_path: Path) -> Path:
 )
 def test_an_image_is_found_from_any_folder_of_its_path(image, tmp_path, root, name):
     assert ImagePlaces(tmp_path / root, [name]).path(name) == image
-
-
-def test_an_image_is_found_in_a_folder_of_its_own(image, tmp_path):
-    places = ImagePlaces(tmp_path, ["p1/a.png"], ["archive/train"])
-    assert places.path("p1/a.png") == image
-    assert not places.renamed
 
 
 @pytest.mark.parametrize("suffix", [".png", ".jpg", ".JPEG", ".dcm", ".dicom", ".dcm.gz"])
@@ -128,29 +120,12 @@ def test_the_first_of_repeated_rows_counts_and_the_others_are_counted(tmp_path):
     assert "1 rows name what a row above names, and say otherwise" in said[0]
 
 
-def test_a_label_cell_outside_the_values_counts_as_blank_and_is_counted():
-    cells = LabelCells(Path("train.csv"))
-    found = [cells.read(c) for c in ("1.0", "0", "-1.0", "", "nan", "2.0", "x", "1.5")]
-    assert found == [1.0, 0.0, -1.0, None, None, None, None, None]
-    name = "label cell of train.csv has a value that the archive defines"
-    assert cells.steps() == [(name, "label cells", 3, 6)]
-    assert LabelCells(Path("train.csv")).steps() == []
-
-
 def test_present_counts_before_uncertain_and_that_before_absent():
     rows = [{"a": 0.0, "b": None, "c": -1.0}, {"a": -1.0, "b": 0.0, "c": 1.0}]
     assert merged_labels(rows) == ({"a": -1.0, "b": 0.0, "c": 1.0}, True)
     assert merged_labels(rows[::-1])[0] == {"a": -1.0, "b": 0.0, "c": 1.0}
     assert merged_labels([{"a": 1.0}, {"a": 1.0, "b": None}]) == ({"a": 1.0, "b": None}, False)
     assert merged_labels([]) == ({}, False)
-
-
-def test_lines_that_are_no_json_object_are_counted(tmp_path):
-    path = tmp_path / "x.json"
-    path.write_text('{"a": 1}\n\n[1]\n{"a": \n{"a": 2}\n')
-    counted = []
-    assert list(read_json_lines(path, counted)) == [{"a": 1}, {"a": 2}]
-    assert counted == [("line of x.json is a JSON object", "rows", 2, 4)]
 
 
 def test_two_releases_of_a_table_are_refused(tmp_path):

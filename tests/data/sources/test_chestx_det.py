@@ -94,29 +94,6 @@ def test_another_train_json_is_not_taken_for_it(tmp_path):
         detect(tmp_path)
 
 
-def test_what_is_odd_is_counted(tmp_path):
-    train = [
-        {"file_name": "1.png", "syms": ["Mass", "Mass"], "boxes": [[1, 2, 3, 4]], "polygons": []},
-        {"file_name": "2.png", "syms": ["Mas"], "boxes": [[1, 2, 3]], "polygons": [SQUARE]},
-        {"file_name": "3.png", "syms": ["Mass"], "boxes": [[5, 6, 9, 9]], "polygons": [[[1, 2]]]},
-        {"file_name": "3.png", "syms": [], "boxes": [], "polygons": []},
-        {"file_name": "4.png", "syms": None, "boxes": []},
-        {"syms": [], "boxes": []},
-    ]
-    source = detect(write(tmp_path, train))
-    name = "ChestX_Det_train.json"
-    assert {step: n for step, n in steps(source).items() if name in step} == {
-        f"entry of {name} has a name and its lists": (4, 6),
-        f"entry of {name} is no repeat": (3, 4),
-        f"finding of {name} is one of the archive's": (3, 4),
-        f"finding of {name} has a box of its own": (2, 4),
-        f"box of {name} is four numbers": (1, 2),
-        f"outline of {name} has three points or more": (1, 2),
-    }
-    (phrase,) = (p for p in source.phrases() if p.image_id != "36199")
-    assert (phrase.image_id, phrase.mask) == ("3", None)
-
-
 @pytest.mark.parametrize("text", ["{}", "[]", "[", "null"])
 def test_a_broken_list_is_one_sentence(tmp_path, text):
     (tmp_path / "ChestX_Det_train.json").write_text(text)

@@ -50,19 +50,6 @@ def add(root: Path, table: str, line: str) -> None:
         file.write(line + "\n")
 
 
-@pytest.mark.parametrize("up", [0, 1])
-def test_it_is_read_from_its_folder_and_from_the_one_above(root, up):
-    found = detect(root if not up else root.parent)
-    assert found.kind == "chexpert"
-    assert all(image.path.is_file() for image in found.images())
-    assert [image.image_id for image in found.images()] == [
-        "patient00001/study1/view1_frontal",
-        "patient00001/study1/view2_lateral",
-        "patient00002/study1/view1_frontal",
-        "patient64541/study1/view1_frontal",
-    ]
-
-
 def test_views_are_those_of_the_table_and_an_unstated_one_is_said(root):
     found = detect(root)
     assert [i.view for i in found.images()] == ["AP", "LATERAL", "FRONTAL", "PA"]

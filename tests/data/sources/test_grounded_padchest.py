@@ -79,16 +79,6 @@ def test_it_is_recognised_also_beside_padchests_own_table(archive):
     assert detect(archive).kind == "padchest_gr"
 
 
-@pytest.mark.parametrize("folder", [".", "PadChest_GR", "images_grounding"])
-def test_images_are_found_and_split_by_the_master_table(tmp_path, folder):
-    images = detect(write(tmp_path / "gr", folder=folder)).images()
-    assert [(i.image_id, i.split, i.path.is_file()) for i in images] == [
-        ("a", "test", True),
-        ("b", "validate", True),
-        ("c", "train", True),
-    ]
-
-
 @pytest.mark.parametrize(
     ("language", "report"),
     [
@@ -141,16 +131,6 @@ def test_what_is_kept_and_left_aside_is_counted(archive):
     assert step(source, "phrase has one label") == (0, 2)
 
 
-def test_entries_without_a_row_rows_without_an_entry_and_repeats_are_counted(tmp_path):
-    lost = {**ENTRIES[0], "ImageID": "z.png"}
-    table = [*TABLE, ("s9", "y.png", "Normal", "p9", "test")]
-    source = detect(write(tmp_path / "gr", [*ENTRIES, lost, ENTRIES[1]], table))
-    assert step(source, "is no repeat") == (4, 5)
-    assert step(source, "json is in master_table.csv") == (3, 4)
-    assert step(source, "csv is in grounded") == (3, 4)
-    assert len(source.images()) == 3
-
-
 def test_the_set_has_the_boxes_in_pixels_and_the_sentences_of_its_images(archive, tmp_path):
     made = prepare(archive, tmp_path / "o", PrepareSettings(size=16), workers=1)
     boxes = made.phrases.set_index("image_id")["boxes"]
@@ -162,17 +142,6 @@ def test_the_set_has_the_boxes_in_pixels_and_the_sentences_of_its_images(archive
     sentences = made.annotations("grounded_sentences")
     assert len(sentences) == 5
     assert sentences["boxes"].iloc[0][0].tolist() == EFFUSION["boxes"][0]
-
-
-def test_another_sentence_is_another_content(archive, tmp_path):
-    settings = PrepareSettings(size=16)
-    before = prepare(archive, tmp_path / "a", settings, workers=1)
-    changed = json.loads(json.dumps(ENTRIES))
-    changed[0]["findings"][0]["extra_boxes"][0][0] = 0.13
-    write(archive, changed)
-    after = prepare(archive, tmp_path / "b", settings, workers=1)
-    assert after.content_hash != before.content_hash
-    assert after.meta["manifest_hash"] == before.meta["manifest_hash"]
 
 
 def test_an_update_takes_new_boxes_of_the_second_reader(archive, tmp_path):

@@ -186,20 +186,11 @@ def test_a_seed_splits_the_patients_instead_of_the_official_table(tiny_tree):
     assert "with seed 7" in " ".join(source.describe())
 
 
-def test_only_the_wanted_studies_are_read(tiny_tree):
-    source = detect(tiny_tree.root)
-    assert [s.study_id for s in source.studies({"104", "102"})] == ["102", "104"]
-
-
 def test_one_phrase_is_the_union_of_its_boxes(tiny_tree):
     (phrase,) = detect(tiny_tree.root).phrases()
     assert (phrase.image_id, phrase.category) == ("b", "Pleural Effusion")
     assert phrase.boxes == ((10, 20, 30, 40), (50, 60, 10, 10))
     assert phrase.annotated_size == (80, 96)
-
-
-def test_patients_with_boxes_are_held_out(tiny_tree):
-    assert detect(tiny_tree.root).held_out_patients() == {"10000002"}
 
 
 def test_patients_of_listed_images_that_are_elsewhere_are_held_out_too(tiny_tree):
@@ -223,13 +214,6 @@ def test_a_missing_table_is_named(tiny_tree, name):
 def test_without_chexpert_the_set_goes_on_and_says_so(tiny_tree):
     table(tiny_tree, "chexpert").unlink()
     assert any("chexpert" in line for line in detect(tiny_tree.root).describe())
-
-
-def test_a_release_without_reports_names_the_zip(tiny_tree):
-    for path in tiny_tree.root.glob("files/*/*/s*.txt"):
-        path.unlink()
-    with pytest.raises(UserError, match=r"has no report.*mimic-cxr-reports\.zip"):
-        detect(tiny_tree.root)
 
 
 @pytest.mark.parametrize(
@@ -352,14 +336,3 @@ class TestLabelTables:
             UserError, match=r"split\.csv\.gz: 0 of its 5 ids .* like 'a-a9', those"
         ):
             detect(tiny_tree.root)
-
-
-def test_images_that_are_not_there_are_counted_and_listed(tiny_tree, tmp_path):
-    missing = tiny_tree.image("b")
-    missing.unlink()
-    result = prepare(tiny_tree.root, tmp_path / "o", PrepareSettings(size=16), workers=1)
-    assert (tmp_path / "o" / "missing.csv").read_text().splitlines() == [
-        "image_id,path",
-        f"b,{missing}",
-    ]
-    assert result.meta["counts"]["rejected"] == 0

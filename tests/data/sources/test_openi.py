@@ -148,13 +148,6 @@ def test_a_link_that_leads_back_up_is_walked_once(reports):
     assert sum(image.path.is_file() for image in detect(reports).images()) == 1
 
 
-def test_a_folder_behind_a_link_is_found(reports, tmp_path_factory):
-    elsewhere = tmp_path_factory.mktemp("disk")
-    picture(elsewhere / "CXR2_IM-0652-1001.png")
-    (reports / "NLMCXR_png").symlink_to(elsewhere)
-    assert sum(image.path.is_file() for image in detect(reports).images()) == 1
-
-
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
@@ -211,12 +204,6 @@ def test_a_truncated_archive_is_refused(tmp_path):
 def test_an_archive_with_names_that_lead_out_is_refused(tmp_path, name):
     path = archive(tmp_path / "NLMCXR_reports.tgz", {name: xml(1)})
     with pytest.raises(UserError, match="leads out of its folder"):
-        detect(path)
-
-
-def test_an_archive_of_something_else_is_refused(tmp_path):
-    path = archive(tmp_path / "other.tgz", {"a.txt": "x"})
-    with pytest.raises(UserError, match=r"other\.tgz: holds no XML file"):
         detect(path)
 
 
@@ -325,11 +312,6 @@ def test_where_both_are_there_the_xml_is_read_and_the_difference_is_counted(kagg
     assert "is not read, as the XML is there; of its 3 reports 1 are in the XML, 1 of them" in said
     assert "with another text and 1 with another index, and 1 are in the XML alone" in said
     assert [i.view for i in source.images()] == ["LATERAL", "FRONTAL"]
-
-
-def test_files_named_as_the_ids_with_the_number_once_are_found(reports):
-    picture(reports / "images" / "CXR1_IM-0001-3001.jpg")
-    assert [i.path.is_file() for i in detect(reports).images()] == [True, False, False]
 
 
 def test_a_table_without_projections_finds_its_images_by_their_names(kaggle_tree):

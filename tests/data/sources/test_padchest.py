@@ -88,14 +88,6 @@ def test_images_have_their_places_views_and_a_split_by_patient(archive):
     assert found["g"].path.parent.name == "3"
 
 
-@pytest.mark.parametrize("place", ["images/{part}/{name}", "images/{name}", "{name}"])
-def test_images_are_found_however_they_were_unpacked(tmp_path, place):
-    root = write(tmp_path / "x")
-    for row in ROWS:
-        picture(root / place.format(part=row[1].removesuffix(".0"), name=row[0]))
-    assert all(image.path.is_file() for image in detect(root).images())
-
-
 def test_labels_are_cheXperts_and_padchests_own(archive):
     labels = {s.study_id: s.labels for s in detect(archive).studies()}
     first = labels["s1"]
@@ -132,14 +124,6 @@ def test_labels_and_places_are_kept_by_sentence(archive):
         ("s1", 1, "pleural effusion", ["loc right", "loc basal"]),
         ("s1", 2, "laminar atelectasis", []),
     ]
-
-
-def test_rows_that_repeat_an_image_or_name_none_are_left_aside(tmp_path):
-    rows = [*ROWS, ROWS[0], ("", *ROWS[1][1:])]
-    source = detect(write(tmp_path / "x", rows))
-    assert step(source, "names an image") == (8, 9)
-    assert step(source, "is no repeat") == (7, 8)
-    assert len(source.images()) == 7
 
 
 def test_a_study_keeps_its_first_report_and_counts_others(tmp_path):

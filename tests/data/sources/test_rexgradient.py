@@ -77,13 +77,6 @@ def test_blank_sections_are_not_in_the_report(tmp_path):
     assert reports == ["INDICATION: Cough\n \nFINDINGS: Clear lungs.", None]
 
 
-def test_views_that_do_not_fit_the_images_count_as_unknown_and_are_said(tmp_path):
-    write(tmp_path, "train", study(1, 2, ImageViewPosition=["PA"]), study(2))
-    found = detect(tmp_path)
-    assert [image.view for image in found.images()] == ["", "", "PA"]
-    assert any("1 studies have more or fewer view positions" in s for s in found.describe())
-
-
 @pytest.mark.parametrize(
     "odd",
     [
@@ -100,13 +93,6 @@ def test_entries_without_patient_study_or_image_are_counted(tmp_path, odd):
     assert len(found.images()) == 1
     step = f"study of {NAMES['train']} has a patient, an id and images"
     assert found.steps() == [(step, "rows", 1, 2)]
-
-
-def test_an_image_of_two_studies_belongs_to_the_first_and_is_counted(tmp_path):
-    write(tmp_path, "train", study(1), study(2, ImagePath=study(1)["ImagePath"]))
-    found = detect(tmp_path)
-    assert [image.study_id for image in found.images()] == ["1.1"]
-    assert found.steps() == [(f"image of {NAMES['train']} is named once", "rows", 1, 2)]
 
 
 @pytest.mark.parametrize("content", ["[1, 2]", '{"a": ', ""])

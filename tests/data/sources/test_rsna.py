@@ -36,19 +36,6 @@ def steps(source):
     return {name: (kept, before) for name, _, kept, before in source.steps()}
 
 
-def test_several_rows_are_one_image_with_several_boxes(tmp_path):
-    source = detect(write(tmp_path))
-    assert source.kind == "rsna"
-    assert [i.image_id for i in source.images()] == [A, B, C]
-    assert [i.patient_id for i in source.images()] == [A, B, C]
-    assert [i.split for i in source.images()] == [seeded_split(name) for name in (A, B, C)]
-    (phrase,) = source.phrases()
-    assert (phrase.image_id, phrase.category, phrase.text) == (A, "Pneumonia", "Pneumonia.")
-    assert phrase.boxes == ((264.0, 152.0, 213.0, 379.0), (562.0, 152.0, 256.0, 453.0))
-    assert phrase.annotated_size is None
-    assert all(kept == before for kept, before in steps(source).values())
-
-
 def test_the_three_classes_are_labels(tmp_path):
     labels = {s.study_id: s.labels for s in detect(write(tmp_path)).studies()}
     assert labels == {

@@ -76,28 +76,6 @@ def test_patients_and_views_are_those_of_the_headers(tmp_path, write_dicom):
     assert found == [(p, v, seeded_split(p, 5)) for p, v in (("a", "PA"), ("a", "AP"), ("c", "PA"))]
 
 
-def test_what_is_odd_is_counted(tmp_path, write_dicom):
-    good = challenge(mask((3, 4, 5, 6)))
-    rows = [
-        *((A, good), (A, good), (A, "-1"), (A, "1 2 3"), (A, f"{48 * 40} 1"), (A, "1 -2")),
-        *((B, ""), (C, "7 x")),
-    ]
-    write(tmp_path, rows, write_dicom)
-    stray = tmp_path / "dicom-images-train" / "stray" / "9.9.dcm"
-    stray.parent.mkdir()
-    stray.write_bytes(b"no DICOM")
-    source = detect(tmp_path)
-    assert steps(source) == {
-        "row of train-rle.csv is no repeat": (7, 8),
-        "row of train-rle.csv is filled in (ImageId, EncodedPixels)": (6, 7),
-        "-1 stands alone (else the mask counts)": (5, 6),
-        "mask of train-rle.csv can be read and fits its image": (1, 5),
-        "file of dicom-images-train has a row in the table": (2, 4),
-    }
-    (phrase,) = source.phrases()
-    assert np.array_equal(decode(phrase.mask), mask((3, 4, 5, 6)))
-
-
 def test_an_image_without_a_header_is_its_own_patient(tmp_path, write_dicom):
     write(tmp_path, [(A, "-1"), (B, "-1")], write_dicom)
     next(tmp_path.rglob(f"{B}.dcm")).unlink()

@@ -159,18 +159,6 @@ def test_copies_of_another_size_scale_their_boxes(tmp_path):
     assert made.phrases["boxes"].tolist() == [[[0.5, 1.0, 2.5, 3.5]]]
 
 
-def test_repeats_blank_cells_and_boxes_of_unknown_images_are_counted(tmp_path):
-    train = [*TRAIN, TRAIN[0], ("", *TRAIN[0][1:]), ("f", "R1", "", "1", "2", "0", "0")]
-    boxes = [*BOXES, BOXES[0], ("z", "R1", "Edema", "1", "1", "2", "2")]
-    source = detect(write(tmp_path / "v", train=train, boxes=boxes))
-    assert step(source, "row of image_labels_train.csv is filled in") == (9, 10)
-    assert step(source, "row of image_labels_train.csv is no repeat") == (10, 11)
-    assert step(source, "image_labels_train.csv has a value") == (43, 44)
-    assert step(source, "cell of image_labels_train.csv is filled in") == (44, 45)
-    assert step(source, "row of annotations_train.csv is no repeat") == (5, 6)
-    assert step(source, "annotations_train.csv has its image in the table") == (3, 4)
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

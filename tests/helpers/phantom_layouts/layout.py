@@ -98,10 +98,6 @@ class Layout(ABC):
         """The id that the source gives to the patient."""
 
     def owner_ids(self, study: ContentStudy, view: ContentView) -> tuple[str, str]:
-        """Ids that the source gives to the study and the patient of an image.
-
-        Those of the phantom's study; other ones in archives that know images alone.
-        """
         return self.study_id(study), self.patient_id(study)
 
     @abstractmethod
@@ -109,17 +105,11 @@ class Layout(ABC):
         """Write every file but the images, and put the defects in (images are there already)."""
 
     def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
-        """Boxes that the source gives, by image id, in pixels of the image files.
-
-        Args:
-            studies: rendered. An archive without boxes has none, which is the default.
-        """
         return {}
 
     def boxes_by_view(
         self, studies: Sequence[ContentStudy], of: Callable[[ContentView], list[Box]]
     ) -> dict[str, list[Box]]:
-        """Boxes ``of`` each frontal view, by image id; a view without any has an empty list."""
         return {
             self.image_id(study, view): of(view)
             for study in studies
@@ -130,7 +120,6 @@ class Layout(ABC):
     def write_image(
         self, path: Path, pixels: Pixels, study: ContentStudy, view: ContentView
     ) -> None:
-        """Write one image; by default in the format that its name says."""
         write_by_name(path, pixels, study, view)
 
     # ------------------------------------------------------------------ what is done with it
@@ -138,7 +127,6 @@ class Layout(ABC):
     def generate(
         self, root: Path, settings: ArchiveSettings, progress: Progress | None, workers: int
     ) -> dict[str, int]:
-        """Write the tree in ``root``, an empty folder; return the counts of what it holds."""
         planned = plan_content(settings)
         size = max(1, min(32, len(planned) // (4 * workers)))
         chunks = [planned[i : i + size] for i in range(0, len(planned), size)]
@@ -158,7 +146,6 @@ class Layout(ABC):
         return counts | defects.write(root)
 
     def _names(self, content: Content) -> Names:
-        """Ids of what the tree holds, for the truth tables."""
         held = [(s, v) for s, v in content.views() if self.image_file(s, v)]
         return Names(
             images={view.key: self.image_id(study, view) for study, view in held},
@@ -169,11 +156,6 @@ class Layout(ABC):
     # ------------------------------------------------------------------ common defects
 
     def readable(self, content: Content) -> list[tuple[ContentStudy, ContentView]]:
-        """Images that `prepare` reads with its default settings: candidates for image defects.
-
-        They are frontal and say so; their study has a sentence, or, where the archive has no
-        reports, is a validation or test study.
-        """
         return [
             (study, view)
             for study, view in content.views()
@@ -183,14 +165,12 @@ class Layout(ABC):
         ]
 
     def missing_images(self, root: Path, content: Content, defects: Defects) -> None:
-        """Delete image files that the tables list; `prepare` lists them in ``missing.csv``."""
         for study, view in defects.choose(self.readable(content), owner_study):
             file = self.image_file(study, view)
             (root / file).unlink()
             defects.add("missing_image", file, "", "missing", self.image_id(study, view))
 
     def truncated_images(self, root: Path, content: Content, defects: Defects) -> None:
-        """Cut image files in half; `prepare` rejects them."""
         for study, view in defects.choose(self.readable(content), owner_study):
             file = self.image_file(study, view)
             whole = (root / file).read_bytes()
