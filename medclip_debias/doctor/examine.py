@@ -36,26 +36,31 @@ def examine(
         raise UserError(f"'{overrides[0]}' is a setting of a run; name the run's file before it.")
     if config is None and loss is not None:
         raise UserError(f"--loss {loss}: is for a run; name the run's file.")
-    found, look_at = Examination(say, tell), "Looking at"
+    examination = Examination(say, tell)
     device, workers, run = None, None, None
     if config is not None:  # first: where the settings are wrong, that is all there is to say
-        with found.at_work("Reading the settings (torch and others are imported) ..."):
+        with examination.at_work("Reading the settings (torch and others are imported) ..."):
             from medclip_debias.losses.objective import loss_settings
             from medclip_debias.training.resolve import load_run
 
             run = load_run(config, overrides, loss)
             loss_settings(run.loss, str(config))
         device, workers = run.train.device, run.train.workers
-    found.look("versions", f"{look_at} torch and other libraries ...", machine.versions)
-    found.look("compiled modules", f"{look_at} compiled modules ...", machine.compiled)
-    found.look("codecs", f"{look_at} decoders of DICOM files ...", machine.codecs)
-    found.look("GPU", f"{look_at} the GPUs ...", lambda: machine.gpus(device))
-    found.look(
-        "shared memory", f"{look_at} the shared memory ...", lambda: machine.shared_memory(workers)
-    )
-    found.look("all-reduce", "Adding up numbers among processes ...", machine.all_reduce)
+    for name, what, look in (
+        ("versions", "Looking at torch and other libraries ...", machine.versions),
+        ("compiled modules", "Looking at compiled modules ...", machine.compiled),
+        ("codecs", "Looking at decoders of DICOM files ...", machine.codecs),
+        ("GPU", "Looking at the GPUs ...", lambda: machine.gpus(device)),
+        (
+            "shared memory",
+            "Looking at the shared memory ...",
+            lambda: machine.shared_memory(workers),
+        ),
+        ("all-reduce", "Adding up numbers among processes ...", machine.all_reduce),
+    ):
+        examination.look(name, what, look)
     if run is not None:
-        with found.at_work("Importing what a run needs ..."):
+        with examination.at_work("Importing what a run needs ..."):
             from medclip_debias.doctor.training_run import examine_run
-        examine_run(run, str(config), found)
-    return found.findings
+        examine_run(run, str(config), examination)
+    return examination.findings

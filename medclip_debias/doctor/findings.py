@@ -58,9 +58,6 @@ class Examination:
     Args:
         say: called with what is being looked at now, and with how long that takes.
         tell: called with each finding when there is one.
-
-    Attributes:
-        findings: all so far.
     """
 
     def __init__(self, say: Say | None = None, tell: Tell | None = None) -> None:
@@ -95,13 +92,19 @@ class Examination:
             how: looks; may raise for a thing that stops the run.
             after: names of findings that it needs.
         """
-        broken = [need for need in after if self.failed(need)]
-        if broken:
-            text = f"because '{broken[0]}' failed"
-            self.add(Finding(name, SKIPPED, text, numbers={"because": broken[0]}))
+        states = {finding.name: finding.state for finding in self.findings}
+        broken = next((need for need in after if states.get(need) == STOPS), None)
+        if broken is not None:
+            text = f"because '{broken}' failed"
+            self.add(Finding(name, SKIPPED, text, numbers={"because": broken}))
             return
         with self.at_work(what) as seconds:
-            found = guarded(name, how)
+            try:
+                found = how()
+            except UserError as error:
+                found = Finding(name, STOPS, str(error))  # the sentence says what to do
+            except (OSError, RuntimeError) as error:
+                found = Finding(name, STOPS, type(error).__name__, "mend this before the run")
         first, *rest = [found] if isinstance(found, Finding) else found
         self.add(replace(first, seconds=seconds()), *rest)
 
@@ -127,22 +130,6 @@ class Examination:
         finally:
             over.set()
             thread.join()
-
-    def failed(self, name: str) -> bool:
-        """Whether the finding of that name would stop the run."""
-        return any(one.name == name and one.state == STOPS for one in self.findings)
-
-
-def guarded(
-    name: str, look: Callable[[], Finding | Sequence[Finding]]
-) -> Finding | Sequence[Finding]:
-    """A look that itself fails is a failed finding and not the end of the others."""
-    try:
-        return look()
-    except UserError as error:
-        return Finding(name, STOPS, str(error))  # the sentence says what to do
-    except (OSError, RuntimeError) as error:
-        return Finding(name, STOPS, f"{type(error).__name__}", "mend this before the run")
 
 
 def lines(finding: Finding) -> str:

@@ -20,19 +20,17 @@ def versions() -> Finding:
     """Programs and libraries whose version decides what works."""
     import torch
 
-    found: dict[str, str] = {
+    found = {
         "medclip-debias": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "CUDA": str(torch.version.cuda),
         "cuDNN": str(torch.backends.cudnn.version()) if torch.version.cuda else "none",
         "NCCL": _nccl(),
+        **{name: version(name) for name in ("transformers", "numpy")},
     }
-    for name in ("transformers", "numpy"):
-        found[name] = version(name)
-    return Finding(
-        "versions", OK, ", ".join(f"{name} {value}" for name, value in found.items()), numbers=found
-    )
+    text = ", ".join(f"{name} {value}" for name, value in found.items())
+    return Finding("versions", OK, text, numbers=found)
 
 
 def _nccl() -> str:
@@ -92,11 +90,7 @@ def codecs() -> Finding:
 
 
 def gpus(wanted: str | None) -> list[Finding]:
-    """One line a GPU; without one, whether the run asks for it.
-
-    Args:
-        wanted: ``train.device``, or None without a run.
-    """
+    """One line a GPU; without one, whether the run (its ``train.device``) asks for it."""
     import torch
 
     if not torch.cuda.is_available():

@@ -47,68 +47,51 @@ _READS, _WRITE = 256, 64 * 2**20
 def examine_run(run: RunSettings, where: str, found: Examination) -> None:
     """Look at everything that ``run`` needs; ``where`` is its file, for messages."""
     opened: list[PreparedSet] = []
+    measured: list[Measured] = []
     found.look("data", "Reading all of the prepared set ...", lambda: data(run, opened, found.say))
     # Of a set that was changed but can be read, a step still shows what else is wrong.
     unread = () if opened else ("data",)
-    found.look("language model", "Hashing the language model ...", lambda: language_model(run))
-    found.look(
-        "scores",
-        "Looking for the scores of the sentences ...",
-        lambda: scores(run, where, opened[0]),
-        after=(*unread, "language model"),
-    )
-    found.look("run folder", "Looking at the run's folder ...", lambda: run_folder(run))
-    found.look(
-        "disk, prepared set",
-        "Reading some rows of the prepared set ...",
-        lambda: read_speed(
-            opened[0].folder / "images.bin",
-            opened[0].settings.size ** 2,
-            len(opened[0].parts[0]),
+    for name, what, look, after in (
+        ("language model", "Hashing the language model ...", lambda: language_model(run), ()),
+        (
+            "scores",
+            "Looking for the scores of the sentences ...",
+            lambda: scores(run, where, opened[0]),
+            (*unread, "language model"),
         ),
-        after=unread,
-    )
-    found.look(
-        "disk, run folder",
-        "Writing a file beside the run's folder ...",
-        lambda: write_speed(run.out),
-        after=("run folder",),
-    )
-    measured: list[Measured] = []
-    found.look(
-        "step",
-        "Building the model ...",
-        lambda: steps(run, where, measured, found.say),
-        after=(*unread, "language model", "scores", "GPU"),
-    )
-    found.look(
-        "whole run (estimate)",
-        "Adding up what the whole run takes ...",
-        lambda: estimate(run, measured[0]),
-        after=() if measured else (_root(found, "step"),),
-    )
-    found.look(
-        "free disk",
-        "Looking at the free space ...",
-        lambda: free_disk(run, measured[0]),
-        after=("run folder", "disk, run folder", *(() if measured else (_root(found, "step"),))),
-    )
-
-
-def _root(found: Examination, name: str) -> str:
-    """What failed so that ``name`` gave nothing."""
-    one = next(finding for finding in found.findings if finding.name == name)
-    return str((one.numbers or {}).get("because", name)) if one.state == SKIPPED else name
+        ("run folder", "Looking at the run's folder ...", lambda: run_folder(run), ()),
+        (
+            "disk, prepared set",
+            "Reading some rows of the prepared set ...",
+            lambda: read_speed(opened[0]),
+            unread,
+        ),
+        (
+            "disk, run folder",
+            "Writing a file beside the run's folder ...",
+            lambda: write_speed(run.out),
+            ("run folder",),
+        ),
+        (
+            "step",
+            "Building the model ...",
+            lambda: steps(run, where, measured, found.say),
+            (*unread, "language model", "scores", "GPU"),
+        ),
+    ):
+        found.look(name, what, look, after)
+    # What failed so that there is no step, if there is none.
+    step = next(finding for finding in found.findings if finding.name == "step")
+    root = str((step.numbers or {}).get("because", "step")) if step.state == SKIPPED else "step"
+    cause = () if measured else (root,)
+    what = "Adding up what the whole run takes ..."
+    found.look("whole run (estimate)", what, lambda: estimate(run, measured[0]), cause)
+    what, after = "Looking at the free space ...", ("run folder", "disk, run folder", *cause)
+    found.look("free disk", what, lambda: free_disk(run, measured[0]), after)
 
 
 def data(run: RunSettings, opened: list[PreparedSet], say: Say) -> Finding:
-    """Hash the prepared set again and compare with what it says of itself.
-
-    Args:
-        run: the run.
-        opened: takes the set, if it can be read.
-        say: called with how far this is, every few seconds.
-    """
+    """Hash the prepared set again; ``opened`` takes it, if it can be read."""
     prepared = open_prepared(run.prepared)
     for name in TABLES:
         getattr(prepared, name)
@@ -180,11 +163,12 @@ def run_folder(run: RunSettings) -> Finding:
     return Finding(name, OK, f"{out} holds no run yet")
 
 
-def read_speed(pixels: Path, row: int, rows: int) -> Finding:
+def read_speed(prepared: PreparedSet) -> Finding:
     """Random rows of ``images.bin``, one after the other, from the disk where that is possible."""
+    row, rows = prepared.settings.size**2, len(prepared.parts[0])
     count = min(_READS, rows)
     order = np.random.default_rng(0).permutation(rows)[:count]
-    handle = os.open(pixels, os.O_RDONLY)
+    handle = os.open(prepared.folder / "images.bin", os.O_RDONLY)
     try:
         # Pages that are in memory would tell nothing about the disk.
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -233,15 +217,9 @@ def existing(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Measured:
-    """What steps of the run took.
+    """Seconds of a step, epochs of the run, and bytes of memory and of what is to be written.
 
-    Attributes:
-        seconds: of one step.
-        peak: bytes of memory.
-        epochs: that the whole run has.
-        checkpoint: bytes of one.
-        weights: bytes of the model's weights.
-        features: bytes of stored features that are still to be written.
+    ``features`` are the stored features that are still to be written.
     """
 
     seconds: float
@@ -250,6 +228,11 @@ class Measured:
     checkpoint: int
     weights: int
     features: int = 0
+
+    @property
+    def disk(self) -> int:
+        """The last checkpoints, the one being written, the best one's weights, the model folder."""
+        return (KEEP + 1) * self.checkpoint + 2 * self.weights
 
 
 def steps(run: RunSettings, where: str, measured: list[Measured], say: Say) -> Finding:
@@ -299,48 +282,35 @@ def steps(run: RunSettings, where: str, measured: list[Measured], say: Say) -> F
 def estimate(run: RunSettings, step: Measured) -> Finding:
     """What the whole run takes."""
     hours = run.train.steps * step.seconds / 3600
-    needed = _disk(step)
     numbers = {
         "hours": hours,
         "epochs": step.epochs,
         "checkpoint_bytes": step.checkpoint,
-        "disk_bytes": needed,
+        "disk_bytes": step.disk,
         "free_bytes": shutil.disk_usage(existing(run.out)).free,
     }
     text = (
         f"{run.train.steps} steps ({step.epochs:.1f} epochs) take about {hours:.1f} h with one "
-        f"process, {step.peak / GIB:.1f} GiB of memory, {needed / GIB:.2f} GiB of disk"
+        f"process, {step.peak / GIB:.1f} GiB of memory, {step.disk / GIB:.2f} GiB of disk"
     )
     return Finding("whole run (estimate)", OK, text, numbers=numbers)
 
 
 def free_disk(run: RunSettings, step: Measured) -> Finding:
-    """Whether there is room for what the run writes."""
-    needed, free = _disk(step), shutil.disk_usage(existing(run.out)).free
-    text = f"{free / GIB:.1f} GiB free where checkpoints need {needed / GIB:.2f}"
-    if free >= needed:
-        return _free_for_features(run, step, text)
-    numbers = {"disk_bytes": needed, "free_bytes": free}
-    return Finding("free disk", STOPS, text, "free some space, or give another 'out'", numbers)
-
-
-def _free_for_features(run: RunSettings, step: Measured, text: str) -> Finding:
-    """Whether there is room for stored features, which may lie on another disk."""
-    if not step.features:
-        return Finding("free disk", OK, text)
-    place = run.train.features.folder or open_prepared(run.prepared).folder
-    free = shutil.disk_usage(existing(place)).free
-    text += f"; {free / GIB:.1f} GiB free where features need {step.features / GIB:.2f}"
-    if free >= step.features:
-        return Finding("free disk", OK, text)
-    numbers = {"disk_bytes": step.features, "free_bytes": free}
-    remedy = "free some space, or set train.features.folder, fewer augmentations or dtype fp16"
-    return Finding("free disk", STOPS, text, remedy, numbers)
-
-
-def _disk(step: Measured) -> int:
-    # The last ones, the one that is being written, the best one's weights, and the model folder.
-    return (KEEP + 1) * step.checkpoint + 2 * step.weights
+    """Whether there is room for checkpoints, and for features, perhaps on another disk."""
+    needs = [("checkpoints", run.out, step.disk, "free some space, or give another 'out'")]
+    if step.features:
+        place = run.train.features.folder or open_prepared(run.prepared).folder
+        remedy = "free some space, or set train.features.folder, fewer augmentations or dtype fp16"
+        needs.append(("features", place, step.features, remedy))
+    texts = []
+    for what, place, needed, remedy in needs:
+        free = shutil.disk_usage(existing(place)).free
+        texts.append(f"{free / GIB:.1f} GiB free where {what} need {needed / GIB:.2f}")
+        if free < needed:
+            numbers = {"disk_bytes": needed, "free_bytes": free}
+            return Finding("free disk", STOPS, "; ".join(texts), remedy, numbers)
+    return Finding("free disk", OK, "; ".join(texts))
 
 
 def _resident() -> int:

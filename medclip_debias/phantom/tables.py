@@ -60,10 +60,9 @@ def write_mimic_tables(
     root: Path, settings: PhantomSettings, written: Sequence[Written]
 ) -> dict[str, int]:
     """Write MIMIC-CXR's tables, MS-CXR and the truth; return the counts."""
-    _records(root, settings, written)
-    _metadata(root, written)
-    _chexpert(root, written)
-    boxes, phrases = _ms_cxr(root, written)
+    _write_image_tables(root, settings, written)
+    _write_label_tables(root, [w.study for w in written])
+    boxes, phrases = _write_ms_cxr(root, written)
     return write_truth_tables(root, settings, written, counts={"phrases": phrases, "boxes": boxes})
 
 
@@ -83,43 +82,35 @@ def write_truth_tables(
         names: ids of the layout; those of the plan by default.
         counts: more of them, for ``meta.json`` and the result.
     """
+    studies = [w.study for w in written]
     if names is None:
         names = Names(
-            images={v.dicom_id: v.dicom_id for w in written for v in w.study.views},
-            studies={w.study.study_id: str(w.study.study_id) for w in written},
-            patients={w.study.subject_id: str(w.study.subject_id) for w in written},
+            images={view.dicom_id: view.dicom_id for s in studies for view in s.views},
+            studies={s.study_id: str(s.study_id) for s in studies},
+            patients={s.subject_id: str(s.subject_id) for s in studies},
         )
-    sentences = _truth(root, written, names)
+    (root / "truth").mkdir()
+    _write_true_images(root, written, names)
     counts = {
-        "patients": len({w.study.subject_id for w in written}),
+        "patients": len({s.subject_id for s in studies}),
         "studies": len(written),
         "images": len(names.images),
-        "sentences": sentences,
+        "sentences": _write_true_sentences(root, studies, names),
         **(counts or {}),
     }
-    splits = {s: sum(w.study.split == s for w in written) for s in settings.counts()}
+    shares = class_probabilities(
+        settings.classes, settings.probability_scale, settings.tail_exponent
+    )
+    about = ("name", "type", "side", "zone", "severity")
     meta = {
         "format_version": FORMAT_VERSION,
         "settings": settings.model_dump(mode="json"),
         "settings_hash": settings_hash(settings),
         "counts": counts,
-        "studies_by_split": splits,
+        "studies_by_split": {s: sum(o.split == s for o in studies) for s in settings.counts()},
         "classes": [
-            {
-                "name": c.name,
-                "type": c.type,
-                "side": c.side,
-                "zone": c.zone,
-                "severity": c.severity,
-                "probability": float(p),
-            }
-            for c, p in zip(
-                CLASSES,
-                class_probabilities(
-                    settings.classes, settings.probability_scale, settings.tail_exponent
-                ),
-                strict=True,
-            )
+            {**{name: getattr(c, name) for name in about}, "probability": float(share)}
+            for c, share in zip(CLASSES, shares, strict=True)
         ],
     }
     text = json.dumps(meta, indent=1) + "\n"
@@ -143,96 +134,74 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
     path.write_bytes(content)
 
 
-def _records(root: Path, settings: PhantomSettings, written: Sequence[Written]) -> None:
+def _write_image_tables(root: Path, settings: PhantomSettings, written: Sequence[Written]) -> None:
+    """Write the lists of images and studies, the split and the metadata."""
+    import pandas as pd
+
     ending = "dcm" if settings.format == "dicom" else "jpg"
-    ordered = [w.study for w in written]
-    write_csv(
-        root / "cxr-record-list.csv.gz",
-        ["subject_id", "study_id", "dicom_id", "path"],
-        (
-            [s.subject_id, s.study_id, v.dicom_id, f"{s.folder}/{v.dicom_id}.{ending}"]
-            for s in ordered
-            for v in s.views
-        ),
-    )
-    write_csv(
-        root / "cxr-study-list.csv.gz",
-        ["subject_id", "study_id", "path"],
-        ([s.subject_id, s.study_id, f"{s.folder}.txt"] for s in ordered),
-    )
-    write_csv(
-        root / "mimic-cxr-2.0.0-split.csv.gz",
-        ["dicom_id", "study_id", "subject_id", "split"],
-        ([v.dicom_id, s.study_id, s.subject_id, s.split] for s in ordered for v in s.views),
-    )
-
-
-def _metadata(root: Path, written: Sequence[Written]) -> None:
     coded = {"AP": "antero-posterior", "PA": "postero-anterior", "LATERAL": "lateral", "": ""}
-    header = [
-        "dicom_id",
-        "subject_id",
-        "study_id",
-        "PerformedProcedureStepDescription",
-        "ViewPosition",
-        "Rows",
-        "Columns",
-        "StudyDate",
-        "StudyTime",
-        "ProcedureCodeSequence_CodeMeaning",
-        "ViewCodeSequence_CodeMeaning",
-        "PatientOrientationCodeSequence_CodeMeaning",
-    ]
-    rows = (
-        [
-            v.dicom_id,
-            s.subject_id,
-            s.study_id,
-            "CHEST (PORTABLE AP)" if v.position == "AP" else "CHEST (PA AND LAT)",
-            v.stated,
-            v.size[0],
-            v.size[1],
-            s.date,
-            s.time,
-            "CHEST (PORTABLE AP)" if v.position == "AP" else "CHEST (PA AND LAT)",
-            coded[v.stated],
-            "Erect" if v.position != "AP" else "",
-        ]
-        for s in (w.study for w in written)
-        for v in s.views
-    )
-    write_csv(root / "mimic-cxr-2.0.0-metadata.csv.gz", header, rows)
+    rows = []
+    for study in (w.study for w in written):
+        for view in study.views:
+            portable = view.position == "AP"
+            procedure = "CHEST (PORTABLE AP)" if portable else "CHEST (PA AND LAT)"
+            rows.append(
+                {
+                    "dicom_id": view.dicom_id,
+                    "subject_id": study.subject_id,
+                    "study_id": study.study_id,
+                    "PerformedProcedureStepDescription": procedure,
+                    "ViewPosition": view.stated,
+                    "Rows": view.size[0],
+                    "Columns": view.size[1],
+                    "StudyDate": study.date,
+                    "StudyTime": study.time,
+                    "ProcedureCodeSequence_CodeMeaning": procedure,
+                    "ViewCodeSequence_CodeMeaning": coded[view.stated],
+                    "PatientOrientationCodeSequence_CodeMeaning": "" if portable else "Erect",
+                    "split": study.split,
+                    "path": f"{study.folder}/{view.dicom_id}.{ending}",
+                    "report": f"{study.folder}.txt",
+                }
+            )
+    images = pd.DataFrame(rows)
+    tables = {
+        "cxr-record-list": images[["subject_id", "study_id", "dicom_id", "path"]],
+        "cxr-study-list": images[["subject_id", "study_id", "report"]]
+        .drop_duplicates()
+        .rename(columns={"report": "path"}),
+        "mimic-cxr-2.0.0-split": images[["dicom_id", "study_id", "subject_id", "split"]],
+        "mimic-cxr-2.0.0-metadata": images.drop(columns=["split", "path", "report"]),
+    }
+    for name, table in tables.items():
+        lines = table.itertuples(index=False, name=None)
+        write_csv(root / f"{name}.csv.gz", table.columns.tolist(), lines)
 
 
-def _chexpert(root: Path, written: Sequence[Written]) -> None:
-    def row(w: Written) -> list[Any]:
-        labels = report_labels(p.sentence.statement for p in w.study.report.sentences)
-        if not w.study.report.sentences:
-            labels = {}
+def _write_label_tables(root: Path, studies: Sequence[Study]) -> None:
+    """Write the labeller's table, and the radiologists' of the test set."""
+
+    def row(study: Study) -> list[Any]:
+        sentences = study.report.sentences
+        labels = report_labels(p.sentence.statement for p in sentences) if sentences else {}
         values = [f"{labels[c]:.1f}" if c in labels else "" for c in CHEXPERT_LABELS]
-        return [w.study.subject_id, w.study.study_id, *values]
+        return [study.subject_id, study.study_id, *values]
 
-    write_csv(
-        root / "mimic-cxr-2.0.0-chexpert.csv.gz",
-        ["subject_id", "study_id", *CHEXPERT_LABELS],
-        (row(w) for w in written),
-    )
-
-    def true_row(w: Written) -> list[int]:
-        return [w.study.study_id, *true_labels(w.study.findings).values()]
-
+    header = ["subject_id", "study_id", *CHEXPERT_LABELS]
+    write_csv(root / "mimic-cxr-2.0.0-chexpert.csv.gz", header, map(row, studies))
     renamed = ["Airspace Opacity" if c == "Lung Opacity" else c for c in CHEXPERT_LABELS]
+    tests = [s for s in studies if s.split == "test"]
     write_csv(
         root / "mimic-cxr-2.1.0-test-set-labeled.csv",
         ["study_id", *renamed],
-        (true_row(w) for w in written if w.study.split == "test"),
+        ([s.study_id, *true_labels(s.findings).values()] for s in tests),
     )
 
 
 # -------------------------------------------------------------------------------- MS-CXR
 
 
-def _ms_cxr(root: Path, written: Sequence[Written]) -> tuple[int, int]:
+def _write_ms_cxr(root: Path, written: Sequence[Written]) -> tuple[int, int]:
     number = {name: i for i, name in enumerate(MS_CXR_CATEGORIES, 1)}
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
@@ -281,82 +250,72 @@ def _ms_cxr(root: Path, written: Sequence[Written]) -> tuple[int, int]:
 # --------------------------------------------------------------------------------- truth
 
 
-def _truth(root: Path, written: Sequence[Written], names: Names) -> int:
+def _write_true_sentences(root: Path, studies: Sequence[Study], names: Names) -> int:
     import pandas as pd
 
-    (root / "truth").mkdir()
-    _truth_images(root, written, names)
-    population = training_findings(written)
-    table = eta_true(
-        (p.sentence.statement for w in written for p in w.study.report.sentences), population
-    )
+    placed = [(study, place) for study in studies for place in study.report.sentences]
+    statements = [place.sentence.statement for _, place in placed]
+    shares = eta_true(statements, training_findings(studies))
     rows: list[dict[str, Any]] = []
-    for w in written:
-        own = np.zeros((1, len(CLASSES)), dtype=bool)
-        own[0, list(w.study.findings)] = True
-        for placed in w.study.report.sentences:
-            statement = placed.sentence.statement
-            clauses = statement.clauses
-            rows.append(
-                {
-                    "study_id": names.studies[w.study.study_id],
-                    "section": placed.section,
-                    "position": placed.position,
-                    "text": placed.sentence.text,
-                    "kind": statement.kind,
-                    "finding": "|".join(c.finding for c in clauses),
-                    "place": "|".join(" ".join(p for p in (c.side, c.zone) if p) for c in clauses),
-                    "severity": "|".join(c.severity or "" for c in clauses),
-                    "polarity": statement.polarity,
-                    "classes": statement.classes(),
-                    "statement": statement.to_json(),
-                    "agrees": eta_true([statement], own)[statement] == 1.0,
-                    "eta_true": table[statement],
-                }
-            )
+    for (study, place), statement in zip(placed, statements, strict=True):
+        clauses = statement.clauses
+        rows.append(
+            {
+                "study_id": names.studies[study.study_id],
+                "section": place.section,
+                "position": place.position,
+                "text": place.sentence.text,
+                "kind": statement.kind,
+                "finding": "|".join(c.finding for c in clauses),
+                "place": "|".join(" ".join(p for p in (c.side, c.zone) if p) for c in clauses),
+                "severity": "|".join(c.severity or "" for c in clauses),
+                "polarity": statement.polarity,
+                "classes": statement.classes(),
+                "statement": statement.to_json(),
+                "agrees": eta_true([statement], _shown([study]))[statement] == 1.0,
+                "eta_true": shares[statement],
+            }
+        )
     pd.DataFrame(rows).to_parquet(root / "truth" / "sentences.parquet", index=False)
     return len(rows)
 
 
-def training_findings(written: Sequence[Written]) -> np.ndarray:
+def training_findings(studies: Sequence[Study]) -> np.ndarray:
     """Findings of every frontal training image: the population of ``eta_true``."""
-    rows = [
-        w.study.findings
-        for w in written
-        if w.study.split == "train"
-        for v in w.study.views
-        if v.position != "LATERAL"
-    ]
-    result = np.zeros((len(rows), len(CLASSES)), dtype=bool)
-    for k, present in enumerate(rows):
-        result[k, list(present)] = True
-    return result
+    train = [study for study in studies if study.split == "train"]
+    return _shown([s for s in train for view in s.views if view.position != "LATERAL"])
 
 
-def _truth_images(root: Path, written: Sequence[Written], names: Names) -> None:
+def _shown(studies: Sequence[Study]) -> np.ndarray:
+    """Which classes each study shows: ``[studies, classes]``."""
+    shown = np.zeros((len(studies), len(CLASSES)), dtype=bool)
+    for row, study in enumerate(studies):
+        shown[row, list(study.findings)] = True
+    return shown
+
+
+def _write_true_images(root: Path, written: Sequence[Written], names: Names) -> None:
     import pandas as pd
 
-    frontal = [(w, v) for w in written for v in w.study.views if v.dicom_id in names.images]
-    columns: dict[str, list[Any]] = {
-        "dicom_id": [names.images[v.dicom_id] for _, v in frontal],
-        "study_id": [names.studies[w.study.study_id] for w, _ in frontal],
-        "subject_id": [names.patients[w.study.subject_id] for w, _ in frontal],
-        "split": [w.study.split for w, _ in frontal],
-        "view": [v.position for _, v in frontal],
-        "forced": [
-            "" if w.study.forced is None else CLASS_NAMES[w.study.forced] for w, _ in frontal
-        ],
-        "marker": [w.study.marker and v.position != "LATERAL" for w, v in frontal],
-        "noisy_report": [w.study.noisy_report for w, _ in frontal],
-    }
-    for index, name in enumerate(CLASS_NAMES):
-        columns[name] = [index in w.study.findings for w, _ in frontal]
-    columns["boxes"] = [
-        [
-            {"finding": CLASS_NAMES[i], "x": b[0], "y": b[1], "width": b[2], "height": b[3]}
-            for i, boxes in sorted(w.boxes[v.dicom_id].items())
-            for b in boxes
-        ]
-        for w, v in frontal
+    rows = [
+        {
+            "dicom_id": names.images[view.dicom_id],
+            "study_id": names.studies[w.study.study_id],
+            "subject_id": names.patients[w.study.subject_id],
+            "split": w.study.split,
+            "view": view.position,
+            "forced": "" if w.study.forced is None else CLASS_NAMES[w.study.forced],
+            "marker": w.study.marker and view.position != "LATERAL",
+            "noisy_report": w.study.noisy_report,
+            **{name: index in w.study.findings for index, name in enumerate(CLASS_NAMES)},
+            "boxes": [
+                {"finding": CLASS_NAMES[i], "x": b[0], "y": b[1], "width": b[2], "height": b[3]}
+                for i, boxes in sorted(w.boxes[view.dicom_id].items())
+                for b in boxes
+            ],
+        }
+        for w in written
+        for view in w.study.views
+        if view.dicom_id in names.images
     ]
-    pd.DataFrame(columns).to_parquet(root / "truth" / "images.parquet", index=False)
+    pd.DataFrame(rows).to_parquet(root / "truth" / "images.parquet", index=False)
