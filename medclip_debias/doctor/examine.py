@@ -20,18 +20,7 @@ def examine(
     tell: Tell | None = None,
     loss: str | None = None,
 ) -> list[Finding]:
-    """Look at the machine and, with a config, at everything that the run needs.
-
-    Args:
-        config: YAML file of the run, or None.
-        overrides: ``key.path=value`` words.
-        say: called with what is being looked at now.
-        tell: called with each finding when there is one.
-        loss: name of a preset over the config.
-
-    Raises:
-        UserError: the settings themselves are wrong.
-    """
+    """Look at the machine and, with a config, at everything that the run needs."""
     if config is None and overrides:
         raise UserError(f"'{overrides[0]}' is a setting of a run; name the run's file before it.")
     if config is None and loss is not None:

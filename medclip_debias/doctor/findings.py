@@ -84,14 +84,7 @@ class Examination:
         how: Callable[[], Finding | Sequence[Finding]],
         after: Sequence[str] = (),
     ) -> None:
-        """Look at one thing, unless what it needs failed.
-
-        Args:
-            name: of the finding.
-            what: sentence on what is being looked at.
-            how: looks; may raise for a thing that stops the run.
-            after: names of findings that it needs.
-        """
+        """Look at one thing, unless what it needs failed."""
         states = {finding.name: finding.state for finding in self.findings}
         broken = next((need for need in after if states.get(need) == STOPS), None)
         if broken is not None:

@@ -17,6 +17,7 @@ from medclip_debias.phantom.anatomy import SIGN, Scene, Thorax, noise_field, smo
 from medclip_debias.phantom.catalogue import FindingClass
 
 Box = tuple[float, float, float, float]
+Rng = exact.Generator
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Mark:
 # ---------------------------------------------------------------- before the thorax is drawn
 
 
-def deform(thorax: Thorax, finding: FindingClass, rng: exact.Generator, visibility: float) -> None:
+def deform(thorax: Thorax, finding: FindingClass, rng: Rng, visibility: float) -> None:
     """Let cardiomegaly or scoliosis change the thorax; other findings leave it alone."""
     if finding.type == "cardiomegaly":
         low, high = (1.26, 1.38) if finding.severity == "mild" else (1.5, 1.68)
@@ -84,9 +85,7 @@ def _fill(
     return Mark(seen > 0.12, window[0].start, window[1].start)
 
 
-def _effusion(
-    scene: Scene, finding: FindingClass, rng: exact.Generator, visibility: float
-) -> list[Mark]:
+def _effusion(scene: Scene, finding: FindingClass, rng: Rng, visibility: float) -> list[Mark]:
     thorax, side = scene.thorax, SIGN[finding.side or "left"]
     window = scene.window(0.1 * side, 1.05 * side, -0.6, 1.0)
     u, v = scene.u[window], scene.v[window]
@@ -101,9 +100,7 @@ def _effusion(
     return [_fill(scene, window, shape, 0.65 + 0.33 * min(1.0, visibility), 0.02)]
 
 
-def _pneumothorax(
-    scene: Scene, finding: FindingClass, rng: exact.Generator, visibility: float
-) -> list[Mark]:
+def _pneumothorax(scene: Scene, finding: FindingClass, rng: Rng, visibility: float) -> list[Mark]:
     thorax, side = scene.thorax, SIGN[finding.side or "left"]
     window = scene.window(0.05 * side, 1.05 * side, -1.0, 0.95)
     u, v = scene.u[window], scene.v[window]
@@ -135,9 +132,7 @@ def _pneumothorax(
     return [Mark(shape > 0.12, window[0].start, window[1].start)]
 
 
-def _edema(
-    scene: Scene, finding: FindingClass, rng: exact.Generator, visibility: float
-) -> list[Mark]:
+def _edema(scene: Scene, finding: FindingClass, rng: Rng, visibility: float) -> list[Mark]:
     severe = finding.severity == "severe"
     marks = []
     ru, rv = (0.42, 0.62) if severe else (0.34, 0.50)
@@ -156,9 +151,7 @@ def _edema(
     return marks
 
 
-def _pneumonia(
-    scene: Scene, finding: FindingClass, rng: exact.Generator, visibility: float
-) -> list[Mark]:
+def _pneumonia(scene: Scene, finding: FindingClass, rng: Rng, visibility: float) -> list[Mark]:
     side = SIGN[finding.side or "left"]
     upper = finding.zone == "upper"
     # The left lower zone starts lateral of the heart, or the heart would hide it.
@@ -177,9 +170,7 @@ def _pneumonia(
     return [_fill(scene, window, np.clip(shape * patchy, 0, 1), opacity, 0.03)]
 
 
-def _atelectasis(
-    scene: Scene, finding: FindingClass, rng: exact.Generator, visibility: float
-) -> list[Mark]:
+def _atelectasis(scene: Scene, finding: FindingClass, rng: Rng, visibility: float) -> list[Mark]:
     side = SIGN[finding.side or "left"]
     cu = side * rng.uniform(0.56, 0.66)
     cv = scene.thorax.diaphragm[side] - rng.uniform(0.09, 0.24)
@@ -198,9 +189,7 @@ def _atelectasis(
     return [_fill(scene, window, total, opacity, 0.06 * visibility)]
 
 
-def _nodule(
-    scene: Scene, finding: FindingClass, rng: exact.Generator, visibility: float
-) -> list[Mark]:
+def _nodule(scene: Scene, finding: FindingClass, rng: Rng, visibility: float) -> list[Mark]:
     side = SIGN[finding.side or "left"]
     upper = finding.zone == "upper"
     near = 0.34 if upper else (0.45 if side < 0 else 0.64)
@@ -234,9 +223,7 @@ def _wave_around(
     return cosine * exact.sin(turn) + sine * exact.cos(turn)
 
 
-def _hernia(
-    scene: Scene, _finding: FindingClass, rng: exact.Generator, visibility: float
-) -> list[Mark]:
+def _hernia(scene: Scene, _finding: FindingClass, rng: Rng, visibility: float) -> list[Mark]:
     cu, cv = rng.uniform(-0.02, 0.14), rng.uniform(0.30, 0.42)
     a, b = rng.uniform(0.14, 0.2), rng.uniform(0.13, 0.18)
     window = scene.window(cu - 1.25 * a, cu + 1.25 * a, cv - 1.25 * b, cv + 1.25 * b)
@@ -263,9 +250,7 @@ def _bezier(points: list[tuple[float, float]], steps: int = 24) -> np.ndarray:
     return nodes[:, 0]
 
 
-def _line(
-    scene: Scene, finding: FindingClass, rng: exact.Generator, visibility: float
-) -> list[Mark]:
+def _line(scene: Scene, finding: FindingClass, rng: Rng, visibility: float) -> list[Mark]:
     side = SIGN[finding.side or "left"]
     jit = rng.normal(0, 0.025, 6)
     tip = (-0.13 + 0.02 * jit[0], rng.uniform(-0.12, 0.12))
@@ -279,9 +264,7 @@ def _line(
     return _device(scene, shape, 0.24 * (0.4 + 0.6 * visibility))
 
 
-def _tube(
-    scene: Scene, _finding: FindingClass, rng: exact.Generator, visibility: float
-) -> list[Mark]:
+def _tube(scene: Scene, _finding: FindingClass, rng: Rng, visibility: float) -> list[Mark]:
     u0, tip = rng.normal(0, 0.012), rng.uniform(-0.58, -0.40)
     walls = [
         _bezier([(u0 + d, -1.25), (u0 + d + rng.normal(0, 0.006), -0.9), (u0 + d, tip)], 8)
@@ -292,9 +275,7 @@ def _tube(
     return _device(scene, shape, 0.24 * (0.4 + 0.6 * visibility))
 
 
-def _pacemaker(
-    scene: Scene, _finding: FindingClass, rng: exact.Generator, visibility: float
-) -> list[Mark]:
+def _pacemaker(scene: Scene, _finding: FindingClass, rng: Rng, visibility: float) -> list[Mark]:
     cu, cv = rng.uniform(0.58, 0.70), rng.uniform(-0.58, -0.44)
     a, b = rng.uniform(0.10, 0.13), rng.uniform(0.085, 0.11)
     window = scene.window(cu - 1.3 * a, cu + 1.3 * a, cv - 1.3 * b, cv + 1.3 * b)

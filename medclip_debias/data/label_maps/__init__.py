@@ -79,16 +79,7 @@ class LabelMap(Settings):
         return json_hash(self.model_dump(mode="json"))
 
     def bind(self, columns: Sequence[str], classes: Sequence[str], where: str) -> Bound:
-        """Find the columns of its rules among those of a table.
-
-        Args:
-            columns: names of the table's label columns.
-            classes: classes that are to be judged.
-            where: the table, for messages.
-
-        Raises:
-            UserError: it has no rule for any class, or a rule names a column that is not there.
-        """
+        """Find the columns of its rules among those of a table."""
         judged = [name for name in classes if name in self.classes]
         if not judged:
             raise UserError(
@@ -164,15 +155,7 @@ class Bound:
     def values(
         self, read: Callable[[str], Floats], row_of: Callable[[int], str]
     ) -> dict[str, Floats]:
-        """Return 1, 0, -1 or NaN for each class and image.
-
-        Args:
-            read: gives the values of a column of the table, one for each image.
-            row_of: names the file and row of the i-th image, for messages.
-
-        Raises:
-            UserError: columns contradict each other, and the map does not say what to do then.
-        """
+        """Return 1, 0, -1 or NaN for each class and image."""
         read_once: dict[str, Floats] = {}
 
         def column(name: str) -> Floats:
@@ -247,11 +230,7 @@ def packaged_maps() -> list[str]:
 
 
 def load_label_map(source: Path | str) -> LabelMap:
-    """Read a label map: by the name of one that comes along, or by its file.
-
-    Raises:
-        UserError: there is no such map, or the file is none.
-    """
+    """Read a label map: by the name of one that comes along, or by its file."""
     packaged = packaged_maps()
     if str(source) in packaged:
         return _packaged_map(str(source))

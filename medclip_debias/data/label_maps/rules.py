@@ -135,9 +135,6 @@ def read_rule(content: Any) -> Rule:
 
     >>> str(read_rule({"present": ["Mass", "Nodule"], "blank": "Fibrosis"}))
     'any of Mass, Nodule; blank: Fibrosis'
-
-    Raises:
-        ValueError: it is none; the message says why.
     """
     if isinstance(content, Rule):
         return content
