@@ -288,11 +288,14 @@ def merged_labels(rows: Sequence[Labels]) -> tuple[Labels, bool]:
 
     Present wins over uncertain, that over absent, that over not mentioned.
     """
+    if len(rows) == 1:
+        return dict(rows[0]), False
     merged: Labels = {}
     differ = False
     for row in rows:
         for name, value in row.items():
             known = merged.setdefault(name, value)
             differ |= known is not None and value is not None and known != value
-            merged[name] = max(known, value, key=lambda one: _RANK.get(one, 0))
+            if _RANK[value] > _RANK[known]:
+                merged[name] = value
     return merged, differ
