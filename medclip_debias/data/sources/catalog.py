@@ -192,7 +192,7 @@ class CatalogSource(ArchiveSource):
             step = f"image of {path.name} has a stem of its own"
             self.count(step, "rows", len(once), len(rows))
         # Numbers of studies are not unique over patients.
-        owned = zip(once["patient"], once["study"], once["image"], strict=True)
+        owned = zip(*(once[name].tolist() for name in ("patient", "study", "image")), strict=True)
         ids = [(patient or i, f"{patient or i}/{s}" if s else i) for patient, s, i in owned]
         return once.assign(patient=[p for p, _ in ids], study=[study for _, study in ids])
 

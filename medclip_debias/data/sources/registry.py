@@ -128,11 +128,7 @@ class Format:
                 f"{path}: a source of kind '{self.kind}' cannot use {flag} ({others} can); leave it"
                 " out."
             )
-        import pandas as pd
-
-        # Text as objects: Arrow's strings are several times slower to go through one by one.
-        with pd.option_context("future.infer_string", False):
-            return self.reader.open(path, given)
+        return self.reader.open(path, given)
 
 
 _R = TypeVar("_R", bound=type[_Readable])

@@ -51,8 +51,8 @@ def read_table(
 
 
 def named_tuples(table: pd.DataFrame) -> Iterator[Any]:
-    """Yield the rows of a frame; whose cells are text, which its type does not tell."""
-    return iter(table.itertuples())
+    """Yield the rows; Arrow's strings would be slow to go through one by one."""
+    return iter(table.astype(object).itertuples())
 
 
 def columns_there(names: Collection[str]) -> str:
