@@ -1,6 +1,6 @@
 """Arms of a registered study on several archives of real films, trained, judged and compared.
 
-    python scripts/studies/real_arms.py DATA [--arms configs/real/arms.yaml] [--out runs/real_arms]
+    python scripts/studies/real_arms.py DATA [--arms FILE] [--out FOLDER] [--table]
 
 Prepares the archives below DATA (and mirrored copies, with left and right swapped in reports),
 trains a small language model of all their sentences, then one model for each arm and seed, seed by
@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import re
 import shutil
 import sys
 import tarfile
+from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 from filelock import FileLock, Timeout
 from PIL import Image, ImageOps
@@ -32,11 +36,17 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.compare import compare
 from medclip_debias.evaluation.statistics import holm
-from medclip_debias.files import write_json
+from medclip_debias.files import atomic_file, write_json
 from openi import judged_classes
 
 OTHER_SIDE = {"left": "right", "right": "left"}
 LANGUAGE_MODEL = ["hidden=64", "heads=2", "layers=2", "vocabulary=2000", "batch_size=64", "lr=3e-3"]
+ITEMS = {
+    "zero_shot": {"mean_auc": "score", "mean_auc_positive": "positive"},
+    "phrases": {"pointing_game": "pointing", "cnr_above_others": "cnr_above_others"},
+    "laterality": {"right_side": "right_side"},
+}
+"""Files of items that are published: their metrics, and the columns (of a class, sides)."""
 PROMPTS = {"openi": "openi"}
 """Prompt sets of archives; the others are ChestX-ray14's."""
 
@@ -124,6 +134,11 @@ def prepare(data: Path, out: Path, study: dict[str, Any]) -> None:
                 *words,
             )
             command("claims", f"{place}")
+    for arm, settings in study["arms"].items():
+        for name in (study["reports"], *study["labels"]) if "claims" in settings else ():
+            place = out / "sets" / f"claims_{arm}" / name
+            if not (place / "claims.parquet").is_file():
+                choose_claims(out / "sets" / "72" / name, place, settings["claims"])
     if not (out / "language_model").exists():
         first, *others = [f"{out / 'sets' / '72' / name}" for name in sorted(names)]
         pairs = [word for other in others for word in ("--with", other)]
@@ -135,6 +150,26 @@ def prepare(data: Path, out: Path, study: dict[str, Any]) -> None:
             "steps=2500",
             *pairs,
         )
+    for name in names if study.get("scores") else ():
+        place = out / "sets" / "72" / name
+        if not any(place.glob("scores*")):
+            command("score", f"{place}", "--language-model", f"{out / 'language_model'}")
+
+
+def choose_claims(prepared: Path, out: Path, chosen: Mapping[str, list[str]]) -> None:
+    """Write a copy of a set that knows the claims alone whose columns hold what is ``chosen``.
+
+    Files are links, but for the claims. A sentence without any claim left is unknown evidence.
+    """
+    shutil.copytree(
+        prepared, out, copy_function=os.link, ignore=shutil.ignore_patterns("claims*", "*.lock")
+    )
+    claims = pd.read_parquet(prepared / "claims.parquet")
+    for column, values in chosen.items():
+        claims = claims[claims[column].isin(values)]
+    table = out.with_name(f"{out.name}_claims.csv")
+    claims.to_csv(table, index=False)
+    command("claims", f"{out}", "--table", f"{table}")
 
 
 def training_sets(out: Path, study: dict[str, Any], arm: dict[str, Any], *, text: bool) -> str:
@@ -144,9 +179,10 @@ def training_sets(out: Path, study: dict[str, Any], arm: dict[str, Any], *, text
     sets have weight 0, so that no other set trains on their patients.
     """
     size = out / "sets" / f"{arm.get('size', 72)}"
+    trained = out / "sets" / arm["variant"] if "variant" in arm else size
     labels = arm.get("labels", study["labels"])
     counts = {
-        name: len(TrainingStudies.of(PreparedSet.open(size / name), text=text))
+        name: len(TrainingStudies.of(PreparedSet.open(trained / name), text=text))
         for name in (study["reports"], *labels)
     }
     labelled = sum(counts[name] for name in labels)
@@ -157,7 +193,7 @@ def training_sets(out: Path, study: dict[str, Any], arm: dict[str, Any], *, text
             share = (
                 (1.0 if not labels else 0.5) if name == study["reports"] else 0.5 * count / labelled
             )
-        folders = [size / name] + [out / "sets" / "mirrored" / name] * (
+        folders = [trained / name] + [out / "sets" / "mirrored" / name] * (
             name in arm.get("mirrored", ())
         )
         for folder in folders:
@@ -187,7 +223,7 @@ def train(out: Path, study: dict[str, Any], arm: dict[str, Any], folder: Path, s
         settings = [word for word in settings if not word.startswith("model.")]
         text = [f"model.start_from={trunk / 'model'}", f"train.seed={seed}"]
     words = [f"out={folder}", training_sets(out, study, arm, text=True), *settings, *text]
-    command("train", config, "--loss", study["preset"], *words)
+    command("train", config, "--loss", arm.get("preset", study["preset"]), *words)
 
 
 def judge(out: Path, study: dict[str, Any], arm: dict[str, Any], folder: Path, cell: Path) -> None:
@@ -216,17 +252,92 @@ def judge(out: Path, study: dict[str, Any], arm: dict[str, Any], folder: Path, c
         )
 
 
+def whole_cells(out: Path, study: dict[str, Any]) -> dict[str, list[int]]:
+    """Return the seeds of each arm whose cells are judged everywhere; print what is missing."""
+    seeds = {
+        arm: [
+            seed
+            for seed in study["seeds"]
+            if all(
+                (out / "cells" / name / arm / f"{seed}" / "results.json").is_file()
+                for name in study["judged"]
+            )
+        ]
+        for arm in study["arms"]
+    }
+    for arm, done in seeds.items():
+        if len(done) < len(study["seeds"]):
+            print(f"# {arm}: {len(done)} of {len(study['seeds'])} seeds are there")
+    return {arm: done for arm, done in seeds.items() if done}
+
+
 def table(out: Path, study: dict[str, Any]) -> None:
-    """Write every arm's difference to the first arm, over patients and seeds, one Holm family."""
+    """Write ``table.json`` and ``cells.parquet`` of the cells that are there.
+
+    Arms minus the first arm over patients and seeds, over the seeds that all arms have; Holm's
+    correction over all arms and outcomes (p is none below three seeds). ``cells.parquet`` has a row
+    for each judged item: digests of item and patient, class, label, and the value from which every
+    outcome follows (for AUC the rank of the score among the cell's).
+    """
+    seeds = whole_cells(out, study)
+    shared = [s for s in study["seeds"] if all(s in done for done in seeds.values())]
     rows = []
     for name, metrics in study["outcomes"].items():
-        groups = [
-            f"{arm}=" + ",".join(f"{out / 'cells' / name / arm / str(s)}" for s in study["seeds"])
-            for arm in study["arms"]
-        ]
-        found = compare([], named=groups, metrics=metrics, force=True)
-        rows += [{"archive": name} | row for row in found["rows"]]
-    write_json(out / "table.json", {"title": study["title"], "rows": rows, "holm": holm.__name__})
+        places = {arm: [out / "cells" / name / arm / f"{s}" for s in shared] for arm in seeds}
+        groups = [f"{arm}=" + ",".join(map(str, folders)) for arm, folders in places.items()]
+        compared = compare([], named=groups, metrics=metrics, force=True)["rows"]
+        for row in compared:
+            for arm, found in row["groups"].items():
+                rows.append({"archive": name, "metric": row["key"], "arm": arm, **found})
+    adjusted = holm([row.get("p") for row in rows])
+    for row, p in zip(rows, adjusted, strict=True):
+        row["p_holm"] = p
+        bounds = row.get("difference_interval")
+        gap = (
+            ""
+            if row.get("difference") is None
+            else f"  minus first {row['difference']:+.3f} {bounds}"
+        )
+        print(
+            f"{row['archive']:10} {row['metric']:34} {row['arm']:16} {row['value']:.3f}{gap} p {p}"
+        )
+    write_json(out / "table.json", {"title": study["title"], "seeds": shared, "rows": rows})
+    items = [
+        frame.assign(archive=name, arm=arm, seed=seed)
+        for name in study["judged"]
+        for arm, done in seeds.items()
+        for seed in done
+        for frame in judged_items(out / "cells" / name / arm / f"{seed}" / "items")
+    ]
+    cells = pd.concat(items, ignore_index=True)
+    texts = cells.select_dtypes(exclude="number").columns
+    cells[texts] = cells[texts].astype("category")
+    with atomic_file(out / "cells.parquet") as temporary:
+        cells.to_parquet(temporary, compression="zstd", compression_level=19, index=False)
+
+
+def judged_items(folder: Path) -> Iterator[pd.DataFrame]:
+    """Yield the items of one evaluation: item, patient, class, label, metric, value."""
+    columns = ["item", "patient", "class", "label", "metric", "value"]
+    for file, kept in ITEMS.items():
+        if not (folder / f"{file}.parquet").is_file():
+            continue
+        items = pd.read_parquet(folder / f"{file}.parquet")
+        if file == "zero_shot":
+            classes = [name.removeprefix("label.") for name in items if name.startswith("label.")]
+            for (metric, side), name in product(kept.items(), classes):
+                known = items[items[f"label.{name}"].isin((0, 1))]
+                ranks = known[f"{side}.{name}"].rank().astype("float32")
+                named = {"class": name, "label": known[f"label.{name}"].astype("float32")}
+                yield known[["item", "patient"]].assign(metric=metric, value=ranks, **named)[
+                    columns
+                ]
+            continue
+        classes = items.get("category", None)
+        for metric, column in kept.items():
+            values = items[column].astype("float32")
+            named = {"class": classes, "label": pd.Series(dtype="float32")}
+            yield items[["item", "patient"]].assign(metric=metric, value=values, **named)[columns]
 
 
 def main() -> None:
@@ -235,9 +346,15 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--arms", type=Path, default=Path("configs/real/arms.yaml"))
     parser.add_argument("--out", type=Path, default=Path("runs/real_arms"))
+    parser.add_argument("--table", action="store_true", help="of what is there; train nothing")
     options = parser.parse_args()
     study, out = yaml.safe_load(options.arms.read_text(encoding="utf-8")), options.out
+    for name, arm in study["arms"].items():
+        arm |= {"variant": f"claims_{name}"} if "claims" in arm else {}
     out.mkdir(parents=True, exist_ok=True)
+    if options.table:
+        table(out, study)
+        return
     with FileLock(out / "prepare.lock"):
         prepare(options.data, out, study)
     missing = False
@@ -253,8 +370,9 @@ def main() -> None:
                         judge(out, study, arm, folder, cell)
             except Timeout:
                 missing = True
-    if not missing:
-        table(out, study)
+    if missing:
+        print("# other processes have the cells that are left")
+    table(out, study)
 
 
 if __name__ == "__main__":
