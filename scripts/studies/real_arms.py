@@ -324,20 +324,21 @@ def judged_items(folder: Path) -> Iterator[pd.DataFrame]:
             continue
         items = pd.read_parquet(folder / f"{file}.parquet")
         if file == "zero_shot":
-            classes = [name.removeprefix("label.") for name in items if name.startswith("label.")]
-            for (metric, side), name in product(kept.items(), classes):
-                known = items[items[f"label.{name}"].isin((0, 1))]
+            labels = [str(name) for name in items if str(name).startswith("label.")]
+            for (metric, side), label in product(kept.items(), labels):
+                name = label.removeprefix("label.")
+                known = items[items[label].isin((0, 1))]
                 ranks = known[f"{side}.{name}"].rank().astype("float32")
-                named = {"class": name, "label": known[f"label.{name}"].astype("float32")}
+                named: dict[str, Any] = {"class": name, "label": known[label].astype("float32")}
                 yield known[["item", "patient"]].assign(metric=metric, value=ranks, **named)[
                     columns
                 ]
             continue
-        classes = items.get("category", None)
+        category = items["category"] if "category" in items else pd.Series(dtype="object")
         for metric, column in kept.items():
             values = items[column].astype("float32")
-            named = {"class": classes, "label": pd.Series(dtype="float32")}
-            yield items[["item", "patient"]].assign(metric=metric, value=values, **named)[columns]
+            further: dict[str, Any] = {"class": category, "label": pd.Series(dtype="float32")}
+            yield items[["item", "patient"]].assign(metric=metric, value=values, **further)[columns]
 
 
 def main() -> None:
