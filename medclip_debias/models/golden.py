@@ -14,7 +14,6 @@ most of these networks read no other size.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -131,7 +130,7 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _rounded(values: Tensor) -> Any:
-    return json.loads(json.dumps(values.double().cpu().mul(1e7).round().div(1e7).tolist()))
+    return values.double().cpu().mul(1e7).round().div(1e7).tolist()
 
 
 # ----------------------------------------------------------------------- writing, checking

@@ -432,7 +432,7 @@ def load_masked_lm(folder: Path) -> BertForMaskedLM:
     """Read the folder's masked language model, in evaluation mode, float32."""
     from transformers import BertForMaskedLM
 
-    config, weights = text_config(read_bert_config(folder), f"{folder}/config.json"), None
+    config = text_config(read_bert_config(folder), f"{folder}/config.json")
     weights = weight_file(folder)
     with torch.device("meta"):
         check_room(BertForMaskedLM(config).bert, weights, folder)

@@ -302,13 +302,3 @@ def test_the_level_of_a_sentence_is_that_of_its_own_vector_and_no_average(name, 
     scores = model.score(features, sentences).double().numpy()
     found = [[verdict.evidence for verdict in row] for row in verdicts]
     np.testing.assert_allclose(found, scores - levels, atol=1e-6)
-
-
-@torch.no_grad()
-def test_our_score_is_the_trained_similarity_of_the_regions(build):
-    model = build(OURS)
-    features = model.encode_images(pictures(64))
-    sentences = model.encode_sentences(SENTENCES)
-    own = model.similarity(features.regions, sentences)
-    assert torch.equal(model.score(features, sentences), own)
-    assert model.learned_scale == pytest.approx(float(model.similarity.log_scale.exp()))
