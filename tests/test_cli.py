@@ -17,7 +17,7 @@ import yaml
 from PIL import Image
 
 from medclip_debias.cli import app, run
-from medclip_debias.cli.help import MOVED, ORDER, help_of
+from medclip_debias.cli.help import ORDER, help_of
 from medclip_debias.data.store import PreparedSet, write_scores
 
 REPO = Path(__file__).parents[1]
@@ -114,14 +114,6 @@ def test_help_fits_on_a_screen_and_knows_the_place_of_every_verb():
     assert set(command.commands) == set(ORDER)
 
 
-@pytest.mark.parametrize("verb", MOVED)
-def test_a_verb_that_has_moved_is_found(verb, capsys):
-    assert run([verb, "runs/demo/model"]) == 2
-    assert f"'{verb}' is now '{MOVED[verb]}'" in capsys.readouterr().err
-    group, name = MOVED[verb].split()
-    assert name in typer.main.get_command(app).commands[group].commands
-
-
 def test_help_of_a_verb_with_further_verbs_is_that_of_the_usual_one(capsys):
     assert run(["evaluate", "--help"]) == 0
     shown = capsys.readouterr().out
@@ -194,15 +186,15 @@ def test_a_run_can_be_repeated_and_resumed_by_the_same_command(trained, figures)
 
 
 def test_a_missing_folder_is_named(reported, tmp_path):
-    assert str(tmp_path / "none") in reported("prepare", tmp_path / "none", tmp_path / "out")
-    assert str(tmp_path / "none") in reported("report", tmp_path / "none")
-    assert str(tmp_path / "none") in reported(
-        "evaluate", tmp_path / "none", tmp_path / "none", "--out", tmp_path / "out"
-    )
-    assert str(tmp_path / "none") in reported(
-        "score", tmp_path / "none", "--language-model", tmp_path
-    )
-    assert not (tmp_path / "out").exists()
+    none, out = tmp_path / "none", tmp_path / "out"
+    for line in (
+        ("prepare", none, out),
+        ("report", none),
+        ("evaluate", none, none, "--out", out),
+        ("score", none, "--language-model", tmp_path),
+    ):
+        assert str(none) in reported(*line)
+    assert not out.exists()
 
 
 def test_a_missing_table_is_named(reported, tiny_tree, tmp_path):
@@ -239,7 +231,6 @@ def test_wrong_columns_are_named(reported, image, tmp_path):
 def test_an_image_missing_from_a_manifest_is_named_with_its_row(reported, image, tmp_path):
     path = manifest(tmp_path, [[image, "Clear.", "p1"], ["gone.png", "Clear.", "p2"]])
     sentence = reported("prepare", path, tmp_path / "out")
-    assert "row 3" in sentence
     assert "row 3" in sentence
 
 

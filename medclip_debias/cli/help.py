@@ -31,15 +31,6 @@ ORDER = (
     *("export", "hub"),
 )
 """The verbs as ``--help`` lists them."""
-MOVED = {
-    "offsets": "evaluate offsets",
-    "suppression": "evaluate suppression",
-    "probe": "evaluate probe",
-    "features": "train features",
-    "card": "hub card",
-    "push": "hub push",
-}
-"""Verbs that were of the first level once."""
 SETTINGS: Mapping[str, Any] = {"help_option_names": list(OPTIONS), "max_content_width": WIDTH}
 
 
@@ -72,12 +63,6 @@ class Group(TyperGroup):
         if ctx.parent is not None:
             return names
         return sorted(names, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find a verb; of one that has moved, say where it is."""
-        if ctx.parent is None and args[0] in MOVED:
-            ctx.fail(f"'{args[0]}' is now '{MOVED[args[0]]}'.")
-        return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the verbs, then the options."""

@@ -47,13 +47,10 @@ def plan(
     workers: int | None = None,
     cells: list[dict[str, Any]] | None = None,
 ) -> Plan:
-    """Look at what ``out`` holds already, and predict how long the rest takes.
+    """Look at what ``out`` holds already of ``cells``, and predict how long the rest takes.
 
-    Args:
-        experiment: with its settings.
-        out: its folder.
-        workers: processes; default as many as are worth it.
-        cells: to look at; by default the experiment's own, before any follow-up.
+    The cells are by default the experiment's own, before any follow-up; processes as many as are
+    worth it.
     """
     cells = experiment.cells() if cells is None else cells
     missing = [n for n, cell in enumerate(cells) if not _path(experiment, out, cell).is_file()]
@@ -136,14 +133,9 @@ def run_experiment(
 def rewrite(experiment: Experiment, results: Mapping[str, Any], out: Path) -> dict[str, Any]:
     """Write plot, page and results anew from what a run measured; nothing is measured.
 
-    Args:
-        experiment: with the settings of that run.
-        results: the content of its ``results.json``.
-        out: folder; gets all but ``cells/``, so that a run there measures from the start.
-
-    Returns:
-        The content of the new ``results.json``: its cells, and the versions that measured them,
-        are those of ``results``.
+    ``results`` is the content of the run's ``results.json``; the new one, which is returned, has
+    its cells and the versions that measured them. ``out`` gets all but ``cells/``, so that a run
+    there measures from the start.
     """
     if out.is_file():
         raise UserError(f"{out}: is a file; give a folder for the results.")

@@ -38,16 +38,9 @@ def run_named(
 ) -> dict[str, Any]:
     """Run the study ``name`` in the folder ``out``; a run that was stopped resumes there.
 
-    Args:
-        name: of a study.
-        out: folder; what studies share is kept beside it, in ``inputs``.
-        words: ``key=value`` settings over those of ``config``, over the full or the quick ones.
-        quick: a run of a few minutes.
-        config: YAML file of settings, or its name.
-        **how: of `medclip_debias.experiments.runner.run_experiment`.
-
-    Returns:
-        The content of ``results.json``.
+    ``words`` are ``key=value`` over the settings of ``config``, over the full or the quick ones;
+    what studies share is kept beside ``out``, in ``inputs``; ``how`` is `run_experiment`'s. Returns
+    the content of ``results.json``.
     """
     kind = find_study(name)
     base = kind.small if quick else kind.usual
@@ -60,13 +53,8 @@ def run_named(
 def rewrite_named(name: str, cells: Path, out: Path) -> dict[str, Any]:
     """Write plot and page of a study anew in ``out`` from the cells that a run published.
 
-    Args:
-        name: of the study.
-        cells: a run's ``results.json``, or the table of cells that was published.
-        out: folder.
-
-    Returns:
-        The content of the new ``results.json``.
+    ``cells`` is the ``results.json`` of the run, or the table of cells that was published. Returns
+    the content of the new ``results.json``.
     """
     kind = find_study(name)
     found = read_cells(cells)
@@ -129,15 +117,9 @@ def _known(value: Any) -> Any:
 
 
 def publish(name: str, out: Path, docs: Path) -> list[Path]:
-    """Put cells and plot of what ran into ``docs``, and its tables into its page there.
+    """Put cells and plot of what ran in ``out`` into ``docs``, and its tables into its page there.
 
-    Args:
-        name: of the study.
-        out: the folder it ran in.
-        docs: folder with ``NAME.md``, whose lines between `START` and `END` are replaced.
-
-    Returns:
-        The files written.
+    The lines of ``docs/NAME.md`` between `START` and `END` are replaced. Returns the files written.
     """
     results, page = read_cells(out / "results.json"), docs / f"{name}.md"
     text = page.read_text(encoding="utf-8") if page.is_file() else ""

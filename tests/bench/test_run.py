@@ -53,6 +53,7 @@ ZERO_SHOT = card("phantom/classes", "zero_shot", ["zero_shot.mean_auc"], prompts
 GROUNDING = card("phantom/boxes", "grounding", ["grounding.cnr", "grounding.miou"])
 RETRIEVAL = card("phantom/reports", "retrieval", ["study_retrieval.report.recall"])
 CARDS = [ZERO_SHOT, GROUNDING, RETRIEVAL]
+FIRST = {card.name: card.metrics[0] for card in CARDS}
 
 
 def save_model(folder: Path, language: Path, seed: int) -> Path:
@@ -126,10 +127,23 @@ def prepared_of(out: Path) -> list[Path]:
     return sorted(p for p in (out / "cache" / "sets").iterdir() if p.is_dir())
 
 
+def figures_of(outcome, model: str) -> list[float]:
+    """Each card's first figure of a model."""
+    records = [outcome.records[model, card.full_name] for card in CARDS]
+    return [record.metrics[FIRST[record.card.name]].value for record in records]
+
+
+def figures_of_evaluate(results) -> list[float]:
+    """The same figures as `evaluate` has them."""
+    metrics = (("zero_shot", "mean_auc"), ("grounding", "cnr"), ("study_retrieval", "recall"))
+    return [results.value(*metric) for metric in metrics]
+
+
 class TestTheWholeRun:
     def test_every_model_is_measured_on_every_card(self, done):
         out, outcome = done
         assert not outcome.not_run
+        assert len(prepared_of(out)) == 1, "models and cards that prepare alike share the set"
         assert (
             set(outcome.records)
             == {(m, c.full_name) for m in ("one", "two") for c in CARDS}
@@ -147,29 +161,10 @@ class TestTheWholeRun:
         results = evaluation.evaluate(
             models[0], folder, tmp_path, bootstrap=20, heatmaps=0, prompts="chex5", device="cpu"
         )
-        record = outcome.records["one", ZERO_SHOT.full_name].metrics["zero_shot.mean_auc"]
-        assert record.value == pytest.approx(results.value("zero_shot", "mean_auc"), abs=1e-6)
+        assert figures_of(outcome, "one") == pytest.approx(figures_of_evaluate(results), abs=1e-5)
+        auc = outcome.records["one", ZERO_SHOT.full_name].metrics["zero_shot.mean_auc"]
         interval = results.interval("zero_shot", "mean_auc")
-        assert [record.low, record.high] == pytest.approx(interval, abs=1e-6)
-        boxes = outcome.records["one", GROUNDING.full_name].metrics
-        assert boxes["grounding.cnr"].value == pytest.approx(
-            results.value("grounding", "cnr"), abs=1e-5
-        )
-        reports = outcome.records["one", RETRIEVAL.full_name].metrics
-        assert reports["study_retrieval.report.recall"].value == pytest.approx(
-            results.value("study_retrieval", "recall"), abs=1e-6
-        )
-
-    def test_models_and_cards_that_prepare_alike_share_the_set(self, done):
-        assert len(prepared_of(done[0])) == 1
-
-    def test_items_of_two_models_pair(self, done):
-        out, _ = done
-        tables = [
-            pd.read_parquet(out / name / GROUNDING.folder / "items" / "phrases.parquet")
-            for name in ("one", "two")
-        ]
-        assert set(tables[0]["item"]) == set(tables[1]["item"])
+        assert [auc.low, auc.high] == pytest.approx(interval, abs=1e-6)
 
     def test_nothing_that_is_shared_names_a_place_or_an_image(self, done, data):
         out, _ = done
@@ -200,17 +195,8 @@ def test_peers_that_attend_have_the_figures_of_evaluate(models, data, save_peer,
             assert "do not lie with its regions" in json.dumps(results["skipped"])
         else:
             assert results.details("retrieval")["phrases"] > 0
-        for card_, metric, expected in (
-            (ZERO_SHOT, "zero_shot.mean_auc", results.value("zero_shot", "mean_auc")),
-            (GROUNDING, "grounding.cnr", results.value("grounding", "cnr")),
-            (
-                RETRIEVAL,
-                "study_retrieval.report.recall",
-                results.value("study_retrieval", "recall"),
-            ),
-        ):
-            value = outcome.records[peer.name, card_.full_name].metrics[metric].value
-            assert value == pytest.approx(expected, abs=1e-5)
+        expected = pytest.approx(figures_of_evaluate(results), abs=1e-5)
+        assert figures_of(outcome, peer.name) == expected
 
 
 class TestOnce:
@@ -278,8 +264,10 @@ class TestOnce:
         shutil.copytree(tree, tmp_path / "other" / "phantom")
         out = tmp_path / "results"
         bench([f"one={models[0]}"], [GROUNDING], tmp_path / "other", out, HOW)
-        place = Path("one") / GROUNDING.folder / "items" / "phrases.parquet"
-        ours, theirs = pd.read_parquet(done[0] / place), pd.read_parquet(out / place)
+        table = Path(GROUNDING.folder) / "items" / "phrases.parquet"
+        ours, theirs = (pd.read_parquet(root / "one" / table) for root in (done[0], out))
+        other = pd.read_parquet(done[0] / "two" / table)
+        assert set(ours["item"]) == set(other["item"])
         assert list(ours["item"]) == list(theirs["item"])
         assert list(ours["patient"]) == list(theirs["patient"])
 
