@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.errors import UserError
-from medclip_debias.experiments.experiment import Table
+from medclip_debias.experiments.experiment import Row, Table
 from medclip_debias.experiments.page import tables
 from medclip_debias.experiments.runner import rewrite, run_experiment
 from medclip_debias.files import atomic_file, read_json, write_text
 from medclip_debias.named_settings import config_file
 from medclip_debias.settings_files import apply_overrides, load_yaml, merge
-from studies.study import STUDIES, find_study
+from studies.study import STUDIES, Study, find_study
 
 KEPT = ("study", "version", "medclip_debias", "seconds", "settings")
 HINT = "give the results.json of a run of the study, or docs/studies/NAME.parquet"
@@ -124,10 +124,7 @@ def publish(name: str, out: Path, docs: Path) -> list[Path]:
     results, page = read_cells(out / "results.json"), docs / f"{name}.md"
     text = page.read_text(encoding="utf-8") if page.is_file() else ""
     study = find_study(name)(results["settings"])
-    found, left_out = on_the_page(study.tables(results["rows"]), study.minor)
-    command = f"medclip-debias study {name} --from docs/studies/{name}.parquet --out FOLDER"
-    note = f"Left out where they have no star: {', '.join(left_out)}. `{command}` writes all."
-    body = "\n".join([START, "", *tables(found), *([note, ""] if left_out else []), END])
+    body = "\n".join([START, "", *page_lines(study, results["rows"]), END])
     renewed, count = re.subn(f"{START}.*?{END}", lambda _: body, text, flags=re.DOTALL)
     if count != 1:
         raise UserError(f"{page}: must hold '{START}' and '{END}' once, for the tables.")
@@ -136,6 +133,20 @@ def publish(name: str, out: Path, docs: Path) -> list[Path]:
     with atomic_file(docs / f"{name}.png") as temporary:
         _reduced(out / "figure.png", temporary)
     return [page, docs / f"{name}.parquet", docs / f"{name}.png"]
+
+
+def page_lines(study: Study, rows: Sequence[Row]) -> list[str]:
+    """The lines of a study's page between its markers, from the cells alone."""
+    found, left_out = on_the_page(study.tables(rows), study.minor)
+    lines = tables(found)
+    if left_out:
+        command = (
+            f"medclip-debias study {study.name} --from docs/studies/{study.name}.parquet"
+            " --out FOLDER"
+        )
+        named = ", ".join(left_out)
+        lines += [f"Left out where they have no star: {named}. `{command}` writes all.", ""]
+    return lines
 
 
 def on_the_page(found: Sequence[Table], minor: Sequence[str]) -> tuple[list[Table], list[str]]:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from medclip_debias.experiments.page import tables
-from studies.command import END, START, read_cells
+from studies.command import END, START, page_lines, read_cells
 from studies.grids import page_tables
 from studies.study import STUDIES, find_study
 
@@ -27,7 +27,7 @@ def between_markers(name):
 def test_the_tables_of_a_page_are_the_analysis_of_its_cells(name):
     found = read_cells(DOCS / f"{name}.parquet")
     study = find_study(name)(found["settings"])
-    assert between_markers(name) == "\n".join(tables(study.tables(found["rows"]))).strip()
+    assert between_markers(name) == "\n".join(page_lines(study, found["rows"])).strip()
     assert study.figure(found["rows"]).axes
     assert (DOCS / f"{name}.png").stat().st_size < 100_000
 
