@@ -190,9 +190,9 @@ def eta_of_sentences(run: RunData) -> pd.DataFrame | None:
     )
     eta = eta_of(settings.model_copy(update={"control": "none"}), batch).clamp(0, ETA_MAX)
     table = pd.DataFrame(
-        {"text": run.studies.texts, "eta": eta, "studies": run.studies.occurrences}
+        {"text": run.studies.texts, "eta": eta.numpy(), "studies": run.studies.occurrences}
     )
-    return table.assign(log_prob=values) if name == "log_prob" else table
+    return table.assign(log_prob=values.numpy()) if name == "log_prob" else table
 
 
 def _by_correction(table: pd.DataFrame) -> pd.DataFrame:
