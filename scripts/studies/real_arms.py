@@ -135,7 +135,7 @@ def prepare(data: Path, out: Path, study: dict[str, Any]) -> None:
             )
             command("claims", f"{place}")
     for arm, settings in study["arms"].items():
-        for name in (study["reports"], *study["labels"]) if "claims" in settings else ():
+        for name in names if "claims" in settings else ():
             place = out / "sets" / f"claims_{arm}" / name
             if not (place / "claims.parquet").is_file():
                 choose_claims(out / "sets" / "72" / name, place, settings["claims"])
@@ -199,7 +199,7 @@ def training_sets(out: Path, study: dict[str, Any], arm: dict[str, Any], *, text
         for folder in folders:
             weight = round(share / len(folders), 4)
             sets.append(f"{{path: {folder}, weight: {weight}}}")
-    judged = [size / name for name in study["judged"] if name not in counts]
+    judged = [trained / name for name in study["judged"] if name not in counts]
     sets += [f"{{path: {folder}, weight: 0}}" for folder in judged]
     return f"prepared=[{', '.join(sets)}]"
 
