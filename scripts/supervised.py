@@ -115,6 +115,8 @@ def supervised(
         seed: of everything drawn.
     """
     began = time.perf_counter()
+    if not isinstance(settings.prepared, Path):
+        raise UserError("The supervised reference learns one prepared set; name one in 'prepared'.")
     data = PreparedSet.open(settings.prepared)
     names, truth = _labels(data)
     learned = truth if targets == "labels" else _claimed(data, names)
