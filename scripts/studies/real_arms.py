@@ -345,7 +345,7 @@ def main() -> None:
     """Run what is left of the study."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--arms", type=Path, default=Path("configs/real/arms.yaml"))
+    parser.add_argument("--arms", type=Path, default=Path("configs/studies/real_localise.yaml"))
     parser.add_argument("--out", type=Path, default=Path("runs/real_arms"))
     parser.add_argument("--table", action="store_true", help="of what is there; train nothing")
     options = parser.parse_args()

@@ -1,0 +1,39 @@
+"""The registered arms on several archives: settings that exist, mirrored reports, chosen claims."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medclip_debias.evaluation.catalogue import COMPARED
+from medclip_debias.losses.presets import presets
+from medclip_debias.training.resolve import load_run
+from studies import real_arms
+
+STUDIES = sorted((Path(__file__).parents[2] / "configs/studies").glob("real_*.yaml"))
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_every_arm_is_a_run_of_known_settings_and_outcomes(path, tmp_path):
+    study = yaml.safe_load(path.read_text())
+    compared = {metric.key for metric in COMPARED}
+    assert {key for keys in study["outcomes"].values() for key in keys} <= compared
+    assert set(study["outcomes"]) == set(study["judged"])
+    for arm in study["arms"].values():
+        preset = arm.get("preset", study["preset"])
+        assert preset in presets()
+        words = [f"out={tmp_path}", *study["settings"], *arm.get("settings", [])]
+        load_run("phantom/base", words, preset)
+
+
+@given(st.text(alphabet="leftrigh LEFTRIGHT.,x"))
+def test_sides_swapped_twice_are_the_text(text):
+    swapped = real_arms.swap_sides(text)
+    assert real_arms.swap_sides(swapped).lower() == text.lower()
+
+
+def test_sides_are_words_and_keep_their_capitals():
+    text = "LEFT base. Right lung, leftward shift."
+    assert real_arms.swap_sides(text) == "RIGHT base. Left lung, leftward shift."
