@@ -310,6 +310,8 @@ def table(out: Path, study: dict[str, Any]) -> None:
         for frame in judged_items(out / "cells" / name / arm / f"{seed}" / "items")
     ]
     cells = pd.concat(items, ignore_index=True)
+    outcomes = {key.split(".")[-1] for keys in study["outcomes"].values() for key in keys}
+    cells = cells[cells["metric"].isin(outcomes)]
     texts = cells.select_dtypes(exclude="number").columns
     cells[texts] = cells[texts].astype("category")
     with atomic_file(out / "cells.parquet") as temporary:
