@@ -207,7 +207,10 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     # Without it each process resolves its host name, which some machines cannot.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    mp.start_processes(worker, args=(folder,), nprocs=WORLD, start_method="fork")
+    ranks = mp.start_processes(
+        worker, args=(folder,), nprocs=WORLD, start_method="fork", join=False
+    )
+    assert ranks.join(timeout=200), "the processes do not answer each other"
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
 
 

@@ -68,7 +68,8 @@ class TestKilled:
         out = tmp_path / "o"
         process = forked(prepare, small_phantom, out, SMALL)
         target = tmp_path / "o.partial" / name
-        while process.is_alive() and not target.exists():
+        deadline = time.monotonic() + 60
+        while process.is_alive() and not target.exists() and time.monotonic() < deadline:
             time.sleep(0.0005)
         process.kill()
         process.join(60)
