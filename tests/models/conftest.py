@@ -10,19 +10,14 @@ import torch
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "no", "pleural", "effusion", "##s", "left"]
 
 
-def write_bert(folder, *, projection=None, seed=0):
+def write_bert(folder, *, projection=None, seed=0, **sizes):
     from transformers import BertConfig, BertForMaskedLM
 
     folder.mkdir()
     torch.manual_seed(seed)
-    config = BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=32,
-    )
+    usual = {"vocab_size": len(WORDS), "hidden_size": 16, "num_hidden_layers": 2}
+    usual |= {"num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 32}
+    config = BertConfig(**usual | sizes)
     model = BertForMaskedLM(config).eval()
     state = dict(model.state_dict())
     content = config.to_dict() | {"model_type": "bert"}

@@ -1,10 +1,7 @@
 """Random checkpoints with the tensor names of the published files.
 
-Names from the public definitions: microsoft/hi-ml (health_multimodal/image/model), openai/CLIP,
-mlfoundations/open_clip (model.py, timm_model.py, hf_model.py), marshuang80/gloria
-(gloria/models), RyanWangZf/MedCLIP (medclip/modeling_medclip.py). ResNet-50 trunks have one block
-a stage here and a quarter of its channels, so that files stay small and forward passes short; the
-full-size names are checked on the meta device.
+ResNet-50 trunks have one block a stage here and a quarter of its channels, so that files stay small
+and forward passes short; the full-size names are checked on the meta device.
 """
 
 from __future__ import annotations
@@ -19,24 +16,44 @@ import struct
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+from medclip_debias.grounding.search.ranking import sentence_scores
 from medclip_debias.models.backbones import resnet
 from medclip_debias.models.backbones.resnet import Arch
+from medclip_debias.models.load import load_model
 from medclip_debias.models.peers import tokenizers
-from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.importing import import_model
 
 DIM = 6
 THIRD, LAST = 256, 512
 """Channels of the last two stages of `trunk`."""
 MERGES, CLIP_WORDS = 1000, 512 + 1000 + 2
 """Of `few_merges`: pairs that are merged, and tokens of the vocabulary (49,408 of CLIP's own)."""
+SENTENCES = ["No pleural effusions.", "left", "left effusion, no effusions"]
+RAW = ("kad", "medklip", "afloc")
+"""Kinds whose vectors have any length."""
 
 
 def prefixed(prefix, state):
     return {prefix + key: value for key, value in state.items()}
+
+
+def without(state, *parts):
+    return {key: value for key, value in state.items() if not any(part in key for part in parts)}
+
+
+def replaced(state, *pairs):
+    result = {}
+    for key, value in state.items():
+        for new, old in pairs:
+            key = key.replace(new, old)
+        result[key] = value
+    return result
 
 
 def lively(module, seed=0):
@@ -55,23 +72,25 @@ def lively(module, seed=0):
     return module.eval()
 
 
-def old_swin(state):
-    """The names of published Swin transformers, from those of transformers 5."""
-    pairs = (
-        (".attention.q_proj.", ".attention.self.query."),
-        (".attention.k_proj.", ".attention.self.key."),
-        (".attention.v_proj.", ".attention.self.value."),
-        (".attention.o_proj.", ".attention.output.dense."),
-        (".attention.relative_position_bias.", ".attention.self."),
-        (".mlp.fc1.", ".intermediate.dense."),
-        (".mlp.fc2.", ".output.dense."),
-    )
-    published = {}
-    for key, value in state.items():
-        for new, old in pairs:
-            key = key.replace(new, old)
-        published[key] = value
-    return published
+def pictures(side, seed=0):
+    """Two smooth images, uint8 ``[2, side, side]``."""
+    g = torch.Generator().manual_seed(seed)
+    small = torch.rand(2, 1, max(side // 16, 2), max(side // 16, 2), generator=g)
+    return (F.interpolate(small, size=(side, side), mode="bilinear") * 255).to(torch.uint8)[:, 0]
+
+
+def normalised(images, mean, std):
+    x = images[:, None].float().expand(-1, 3, -1, -1) / 255
+    mean, std = (torch.tensor(each).reshape(1, -1, 1, 1) for each in (mean, std))
+    return (x - mean) / std
+
+
+def close(found, expected, atol=1e-5):
+    torch.testing.assert_close(found, expected, atol=atol, rtol=0)
+
+
+def unit(vectors):
+    return F.normalize(vectors, dim=-1)
 
 
 @pytest.fixture
@@ -96,35 +115,50 @@ def trunk(shallow):
 
 
 @pytest.fixture
-def projector():
-    torch.manual_seed(1)
-    return lively(
-        nn.Sequential(
-            nn.Conv2d(LAST, 16, 1, bias=False),
-            nn.BatchNorm2d(16),
-            nn.ReLU(),
-            nn.Conv2d(16, DIM, 1),
-        )
-    )
-
-
-@pytest.fixture
-def biovil_file(trunk, projector, tmp_path):
-    state = prefixed("encoder.encoder.", trunk.state_dict())
-    state |= prefixed("projector.model.", projector.state_dict())
-    torch.save(state, tmp_path / "biovil_image.pt")
-    return tmp_path / "biovil_image.pt"
-
-
-@pytest.fixture
 def bert(bert_folder):
-    """A BERT with a pooler, of the folder's configuration."""
+    """A BERT with a pooler, of the folder's configuration; its sentences differ."""
     from transformers import BertConfig, BertModel
 
     config = json.loads((bert_folder / "config.json").read_text())
     config.pop("model_type")
     torch.manual_seed(2)
-    return lively(BertModel(BertConfig(**config)))
+    model = lively(BertModel(BertConfig(**config)))
+    with torch.no_grad():
+        model.embeddings.word_embeddings.weight.mul_(20)
+        for layer in model.encoder.layer:
+            layer.attention.self.query.weight.mul_(20)
+            layer.attention.self.value.weight.mul_(20)
+        model.pooler.dense.weight.mul_(20)
+    return model
+
+
+@pytest.fixture
+def bring(tmp_path, bert_folder):
+    """Import a state dict, or what a file holds."""
+
+    def imported(kind, state, text=bert_folder, config=None, **options):
+        torch.save(state, tmp_path / "weights.pt")
+        out = tmp_path / f"peer {len(list(tmp_path.iterdir()))}"
+        files = {"text": text, "config": config}
+        import_model(kind, tmp_path / "weights.pt", out, **files, **options)
+        return load_model(out)
+
+    return imported
+
+
+@pytest.fixture
+def biovil_file(trunk, tmp_path):
+    """BioViL's image file; its projector is `biovil_projector`."""
+    state = prefixed("encoder.encoder.", trunk.state_dict())
+    state |= prefixed("projector.model.", biovil_projector(LAST).state_dict())
+    torch.save(state, tmp_path / "biovil.pt")
+    return tmp_path / "biovil.pt"
+
+
+def biovil_projector(width):
+    torch.manual_seed(1)
+    first, last = nn.Conv2d(width, 16, 1, bias=False), nn.Conv2d(16, DIM, 1)
+    return lively(nn.Sequential(first, nn.BatchNorm2d(16), nn.ReLU(), last))
 
 
 @pytest.fixture(scope="session")
@@ -146,19 +180,14 @@ def merges_file():
     return installed_merges()
 
 
-@pytest.fixture(scope="session")
-def first_merges(merges_file, tmp_path_factory):
-    rows = gzip.decompress(merges_file.read_bytes()).decode().split("\n")[: MERGES + 1]
-    path = tmp_path_factory.mktemp("merges") / "bpe.txt.gz"
-    path.write_bytes(gzip.compress("\n".join(rows).encode()))
-    return path
-
-
 @pytest.fixture
-def few_merges(first_merges, monkeypatch):
+def few_merges(merges_file, tmp_path, monkeypatch):
     """The first of CLIP's merges as if they were all: reading the 48,894 anew takes long."""
+    rows = gzip.decompress(merges_file.read_bytes()).decode().split("\n")[: MERGES + 1]
+    path = tmp_path / "bpe.txt.gz"
+    path.write_bytes(gzip.compress("\n".join(rows).encode()))
     monkeypatch.setattr(tokenizers, "MERGES", MERGES)
-    return first_merges
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -178,24 +207,8 @@ def small_tree(tmp_path_factory):
     return out
 
 
-PIECES = [
-    "▁no",
-    "▁effusion",
-    "▁ef",
-    "fusion",
-    "▁",
-    "n",
-    "o",
-    "e",
-    "f",
-    "u",
-    "s",
-    "i",
-    "l",
-    "t",
-    "a",
-]
-SCORES = [-2.0, -4.0, -3.0, -2.5, -3.5] + [-5.0 - 0.1 * n for n in range(10)]
+PIECES = ["▁no", "▁effusion", "▁ef", "fusion", "▁", *"noefusilta"]
+SCORES = [-2.0, -4.0, -3.0, -2.5, -3.5, *(-5.0 - 0.1 * n for n in range(10))]
 UNIGRAMS = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *zip(PIECES, SCORES, strict=True)]
 
 
@@ -223,46 +236,73 @@ def spiece(path, rows=UNIGRAMS, kind=1):
 
 
 RECORDED = Path(__file__).with_name("recorded.json")
-"""What each test's imported models gave when they were recorded; see `recorded_outputs`."""
 
 
-def outputs(peer):
-    """A few numbers of all that a model computes, on fixed images and sentences."""
-    side = peer.preprocessing.input_size
-    generator = torch.Generator().manual_seed(7)
-    images = torch.randint(0, 256, (2, side, side), generator=generator, dtype=torch.uint8)
-    with torch.inference_mode():
-        features = peer.encode_images(images)
-        found = [features.regions.flatten()[:: max(features.regions.numel() // 12, 1)]]
-        if features.whole is not None:
-            found.append(features.whole.flatten()[:12])
-        if peer.outputs.text_form != "none":
-            sentences = peer.encode_sentences(["no pleural effusion", "left", "1. No effusions."])
-            maps = peer.region_scores(features, sentences)
-            found += [sentences.flatten()[:: max(sentences.numel() // 12, 1)]]
-            found += [peer.score(features, sentences).flatten()]
-            found += [maps.flatten()[:: max(maps.numel() // 12, 1)]]
-    return torch.cat(found).double().tolist()
+def computed(peer, images, sentences=SENTENCES):
+    """What a model says of images and sentences, by name; its form is as documented."""
+    features, outputs, kind = peer.encode_images(images), peer.outputs, peer.settings.kind
+    count = peer.grid.rows * peer.grid.columns
+    assert features.regions.shape == (len(images), count, peer.dim)
+    assert outputs.has_whole == (features.whole is not None)
+    found = {"regions": features.regions}
+    if outputs.has_whole:
+        assert features.whole.shape == (len(images), peer.dim)
+        found["whole"] = features.whole
+        kept = 1 if outputs.whole_alone else 1 + count
+    else:
+        kept = count
+    assert features.stored.shape == (len(images), kept, peer.dim)
+    if kind not in RAW and outputs.text_form != "words":
+        for vectors in found.values():
+            length = torch.linalg.vector_norm(vectors, dim=-1)
+            close(length, torch.ones_like(length), 1e-6)
+    if outputs.text_form == "none":
+        return found
+    vectors = peer.encode_sentences(sentences)
+    found |= {"sentences": vectors, "score": peer.score(features, vectors)}
+    found["maps"] = peer.region_scores(features, vectors)
+    assert found["score"].shape == (len(images), len(sentences))
+    assert found["maps"].shape == (len(images), len(sentences), count)
+    none = peer.encode_sentences([])
+    assert (len(none), none.ndim, none.shape[-1]) == (0, vectors.ndim, peer.dim)
+    if outputs.map_kind == "attention" and kind != "carzero":  # there the whole has its share
+        close(found["maps"].sum(dim=-1), torch.ones(found["score"].shape))
+    # A score is a sentence's own, whatever is asked beside it.
+    alone = peer.encode_sentences(sentences[1])
+    close(peer.score(features, alone)[:, 0], found["score"][:, 1])
+    if kind != "afloc" and outputs.text_form == "vector":  # what an index keeps scores alike
+        stored = sentence_scores(peer.score, features.stored.half().numpy(), vectors)
+        np.testing.assert_allclose(stored, found["score"], atol=2e-3)
+    return found
 
 
-@pytest.fixture(autouse=True)
-def recorded_outputs(request, monkeypatch):
-    """Hold every model that a test imports against what it gave before, to 1e-6.
-
-    ``RECORD_PEERS=1`` records instead.
-    """
+def check_recorded(name, found):
+    """Hold a few of all numbers against those of before; ``RECORD_PEERS=1`` records instead."""
     known = json.loads(RECORDED.read_text()) if RECORDED.is_file() else {}
-    name, seen, load = request.node.name, [], Peer.load.__func__
+    rows = [value.flatten()[:: max(value.numel() // 12, 1)] for value in found.values()]
+    numbers = torch.cat(rows).double().tolist()
+    if "RECORD_PEERS" in os.environ:
+        numbers = [float(f"{value:.8g}") for value in numbers]
+        RECORDED.write_text(json.dumps(known | {name: numbers}) + "\n")
+    else:
+        assert numbers == pytest.approx(known[name], rel=1e-5, abs=1e-6)
 
-    def loaded(cls, *where, **options):
-        peer = load(cls, *where, **options)
-        seen.append(outputs(peer))
-        if name in known and len(seen) <= len(known[name]) and "RECORD_PEERS" not in os.environ:
-            assert seen[-1] == pytest.approx(known[name][len(seen) - 1], rel=1e-5, abs=1e-6)
-        return peer
 
-    monkeypatch.setattr(Peer, "load", classmethod(loaded))
-    yield
-    if seen and "RECORD_PEERS" in os.environ:
-        numbers = [[float(f"{value:.8g}") for value in one] for one in seen[:2]]
-        RECORDED.write_text(json.dumps(known | {name: numbers}, indent=None) + "\n")
+def plain(regions, whole, sentences):
+    """What a model of cosines gives, from vectors of any length."""
+    regions, whole, sentences = unit(regions), unit(whole), unit(sentences)
+    maps = torch.einsum("bnd,td->btn", regions, sentences)
+    found = {"regions": regions, "whole": whole, "sentences": sentences}
+    return found | {"score": whole @ sentences.T, "maps": maps}
+
+
+def check(name, peer, images, expected, atol=2e-5, sentences=SENTENCES):
+    """A peer computes what is expected of it, what it did before, and not one and the same."""
+    found = computed(peer, images, sentences)
+    for key, value in expected.items():
+        close(found[key], value, atol)
+    check_recorded(name, found)
+    if "score" in found:
+        assert found["score"].std(dim=0).min() > 1e-6
+        assert found["score"].std(dim=1).min() > 1e-6
+    return found

@@ -1,311 +1,449 @@
-"""CheXzero, open_clip's ViT and BiomedCLIP against open_clip's and transformers' own networks."""
+"""CLIP and its relatives, each with open_clip's or transformers' own code on the same weights."""
 
-import gzip
+from __future__ import annotations
+
+import importlib
 import json
-from itertools import pairwise
 
-import numpy as np
 import pytest
-import regex
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from torch import nn
 
-from medclip_debias.cli import run
-from medclip_debias.config import PrepareSettings
-from medclip_debias.data.prepare import prepare
-from medclip_debias.data.store import PreparedSet
+import medclip_debias as md
 from medclip_debias.errors import UserError
-from medclip_debias.models.golden import SENTENCES as SENTENCES_STORED
-from medclip_debias.models.golden import SelfTestWarning, golden_images
+from medclip_debias.models.load import load_model
+from medclip_debias.models.peers.clip_towers import OpenClipImages
+from medclip_debias.models.peers.families import family
 from medclip_debias.models.peers.importing import import_model
-from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.settings import OpenClipSettings
 from medclip_debias.models.peers.tokenizers import ClipTokenizer
 
-from .conftest import CLIP_WORDS, lively, prefixed
+from .conftest import (
+    CLIP_WORDS,
+    SENTENCES,
+    UNIGRAMS,
+    check,
+    close,
+    lively,
+    pictures,
+    plain,
+    spiece,
+    unit,
+)
 
-SENTENCES = ["No pleural effusion.", "Mild cardiomegaly, unchanged; 12 ribs!", "x" * 300]
-VISION = {"layers": 2, "width": 64, "patch_size": 32, "image_size": 224}
-TEXT = {"context_length": 77, "vocab_size": CLIP_WORDS, "width": 64, "heads": 1, "layers": 2}
+VIT = {"layers": 2, "width": 64, "patch_size": 16, "image_size": 64}
+RESNET = {"layers": [1, 2, 1, 1], "width": 16, "image_size": 96, "patch_size": None}
+TEXT = {"context_length": 77, "vocab_size": CLIP_WORDS, "width": 64, "heads": 1, "layers": 1}
+COCA = {"attentional_pool": True, "attn_pooler_heads": 2, "attn_pooler_queries": 5}
+COCA_TEXT = TEXT | {"context_length": 76}
+PIECES = {
+    "context_length": 16,
+    "vocab_size": len(UNIGRAMS),
+    "hf_tokenizer_name": "timm/ViT-B-16-SigLIP",
+    "tokenizer_kwargs": {"clean": "canonicalize"},
+    "width": 128,
+    "heads": 2,
+    "layers": 2,
+    "no_causal_mask": True,
+    "proj_bias": True,
+    "pool_type": "last",
+    "norm_kwargs": {"eps": 1e-6},
+}
 
 
-def pictures(side, count=2):
-    g = torch.Generator().manual_seed(side)
-    return torch.randint(0, 256, (count, side, side), generator=g, dtype=torch.uint8)
+def timm(name, side, pool, proj):
+    options = {"timm_model_name": name, "image_size": side}
+    return options | {"timm_pool": pool, "timm_proj": proj}
 
 
-@pytest.fixture(scope="module")
-def tokenizer(merges_file):
-    return ClipTokenizer.from_merges(merges_file)
+def bert(pooler, projection):
+    own = {"hf_pooler_type": pooler, "hf_proj_type": projection}
+    return {"hf_model_name": "x", "hf_model_pretrained": False, "context_length": 32} | own
+
+
+SIGLIP = timm("vit_base_patch16_siglip_224", 224, "map", "none")
+SIGLIP2 = timm("vit_base_patch32_siglip_256", 256, "map", "none")
+BIOMEDCLIP = timm("vit_base_patch16_224", 224, "", "linear")
+AVERAGED = {"pool_type": "avg", "final_ln_after_pool": True, "pos_embed_type": "sin_cos_2d"}
+DROPPED = {"pool_type": "tok", "final_ln_after_pool": True, "patch_dropout": 0.5}
+CASES = {
+    "CLIP's ViT": (VIT, TEXT, {"quick_gelu": True}),
+    "bare": (VIT, TEXT, {"custom_text": True}),
+    "layer scale": (VIT | {"ls_init_value": 0.5}, TEXT, {"custom_text": True}),
+    "mean": (VIT | {"pool_type": "avg", "no_ln_pre": True}, TEXT, {"custom_text": True}),
+    "mean before the norm": (VIT | AVERAGED, TEXT, {"custom_text": True}),
+    "token before the norm": (VIT | DROPPED, TEXT, {"custom_text": True}),
+    "CLIP's ResNet": (RESNET, TEXT, {"quick_gelu": True}),
+    "a custom ResNet": (RESNET, TEXT, {"custom_text": True}),
+    "CoCa": (VIT | COCA, COCA_TEXT | {"embed_cls": True}, {"multimodal_cfg": COCA_TEXT}),
+    "ConvNeXt": (timm("test_convnext", 96, "", "linear"), TEXT, {"custom_text": True}),
+    "Swin": (
+        timm("swin_tiny_patch4_window7_224", 224, "avg", "linear") | {"timm_proj_bias": True},
+        TEXT,
+        {"custom_text": True},
+    ),
+    "timm's ViT": (timm("vit_base_patch32_224", 224, "avg", "mlp"), TEXT, {"custom_text": True}),
+    "EVA": (timm("eva02_tiny_patch14_224", 224, "token", "linear"), TEXT, {"custom_text": True}),
+    "SigLIP": (SIGLIP, PIECES, {"init_logit_bias": -10}),
+    "SigLIP 2": (SIGLIP2, PIECES | {"act_kwargs": {"approximate": "tanh"}}, {}),
+    "BiomedCLIP": (BIOMEDCLIP, bert("cls_last_hidden_state_pooler", "mlp"), {}),
+    "UniMed-CLIP": (VIT, bert("mean_pooler", "linear"), {}),
+    "BERT's pooler": (RESNET, bert("cls_pooler", "mlp"), {}),
+    "BERT without a map": (VIT, bert("mean_pooler", None), {}),
+}
+
+
+@pytest.fixture
+def small_timm(monkeypatch):
+    """timm's own networks of full size, shallow and narrow, under their own names."""
+    from timm.models import eva, swin_transformer, vision_transformer
+
+    def shrink(network, **small):
+        original = network.__init__
+
+        def init(self, *args, **kwargs):
+            original(self, *args, **kwargs | small)
+
+        monkeypatch.setattr(network, "__init__", init)
+
+    shrink(vision_transformer.VisionTransformer, depth=2, embed_dim=128, num_heads=2)
+    shrink(eva.Eva, depth=2)
+    sizes = {"depths": (1, 1, 1, 1), "embed_dim": 8, "num_heads": (1, 1, 2, 2)}
+    shrink(swin_transformer.SwinTransformer, **sizes)
+
+
+def regions_of(visual, x):
+    """Every place of an image through open_clip's and timm's own last parts, as if alone."""
+    if hasattr(visual, "trunk"):
+        places, trunk = visual.trunk.forward_features(x), visual.trunk
+        if places.ndim == 4 and places.shape[1] == places.shape[2]:  # Swin's channels are last
+            alone = [place[:, None, None] for place in places.flatten(1, 2).unbind(1)]
+        elif places.ndim == 4:
+            alone = [place[:, :, None, None] for place in places.flatten(2).unbind(2)]
+        else:
+            prefix = trunk.num_prefix_tokens
+            each = places[:, prefix:].unbind(1)
+            alone = [place[:, None].expand(-1, 1 + prefix, -1) for place in each]
+        return torch.stack([visual.head(trunk.forward_head(one)) for one in alone], dim=1)
+    if hasattr(visual, "attnpool"):
+        out = visual.forward_intermediates(x, indices=1, intermediates_only=True)
+        places, pool = out["image_intermediates"][0], visual.attnpool
+        return pool.c_proj(pool.v_proj(places.flatten(2).transpose(1, 2)))
+    if visual.attn_pool is not None:
+        tokens = visual.transformer(visual._embeds(x))[:, 1:]
+        alone = [visual._pool(token[:, None])[0] @ visual.proj for token in tokens.unbind(1)]
+        return torch.stack(alone, dim=1)
+    out = visual.forward_intermediates(x, indices=1, normalize_intermediates=True)
+    return out["image_intermediates"][0].flatten(2).transpose(1, 2) @ visual.proj
+
+
+def padded(peer, length, pad=0):
+    rows = [ids + [pad] * (length - len(ids)) for ids in peer.token_ids(SENTENCES)]
+    return torch.tensor(rows)
+
+
+@pytest.mark.parametrize("name", CASES)
+@torch.no_grad()
+def test_towers_of_open_clip(
+    name, open_clip_model, small_timm, few_merges, bert_folder, tmp_path, bring
+):
+    vision, words, more = CASES[name]
+    text, dim = few_merges, 24
+    if "hf_model_name" in words:
+        text, words = bert_folder, words | {"hf_model_name": str(bert_folder)}
+        width = json.loads((bert_folder / "config.json").read_text())["hidden_size"]
+        dim = dim if words["hf_proj_type"] else width
+    elif words["context_length"] == 16:
+        text, dim = tmp_path / "words", 128
+        text.mkdir()
+        spiece(text / "spiece.model")
+    torch.manual_seed(0)
+    if "multimodal_cfg" in more:
+        coca = importlib.import_module("open_clip_networks.coca_model").CoCa
+        output = {"output_tokens": True}
+        reference = coca(dim, more["multimodal_cfg"], words | output, vision | output)
+    else:
+        build = open_clip_model.CLIP if "quick_gelu" in more else open_clip_model.CustomTextCLIP
+        others = {key: more[key] for key in ("quick_gelu", "init_logit_bias") if key in more}
+        reference = build(dim, vision, words, **others)
+    reference = lively(reference)
+    mean, std = [0.1, 0.2, 0.3], [0.5, 0.6, 0.7]
+    config = {"embed_dim": dim, "vision_cfg": vision, "text_cfg": words} | more
+    how = {"interpolation": "bilinear", "mean": mean, "std": std}
+    (tmp_path / "c.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": how}))
+    peer = bring("open_clip", reference.state_dict(), text, tmp_path / "c.json")
+    images = pictures(vision["image_size"])
+    x = peer.normalise(images)
+    expected_x = images[:, None].expand(-1, 3, -1, -1) / 255 - torch.tensor(mean)[:, None, None]
+    close(x, expected_x / torch.tensor(std)[:, None, None])
+    regions, whole = regions_of(reference.visual, x), reference.encode_image(x)
+    sentences = reference.encode_text(padded(peer, words["context_length"], int(dim == 128)))
+    check(f"open_clip {name}", peer, images, plain(regions, whole, sentences))
+    if name == "Swin":  # a mean, a linear map: the whole is the mean of the regions
+        close(regions.mean(dim=1), whole)
+    assert peer.preprocessing.prepare.resample == "bilinear"
+    assert peer.learned_scale == pytest.approx(min(float(reference.logit_scale.exp()), 100))
+
+
+@torch.no_grad()
+def test_chexzero_is_openais_clip_at_320_pixels(open_clip_model, few_merges, bring):
+    vision = {"layers": 2, "width": 64, "patch_size": 32, "image_size": 224}
+    torch.manual_seed(0)
+    reference = lively(open_clip_model.CLIP(24, vision, TEXT | {"layers": 2}, quick_gelu=True))
+    peer = bring("chexzero", reference.state_dict(), few_merges)
+    images = pictures(320)
+    x = peer.normalise(images)
+    assert x.shape == (2, 3, 224, 224)
+    assert (peer.grid.shape, peer.grid.stride) == ((7, 7), 320 / 7)
+    sentences = reference.encode_text(padded(peer, 77))
+    regions = regions_of(reference.visual, x)
+    check("chexzero", peer, images, plain(regions, reference.encode_image(x), sentences))
+
+
+def test_places_of_the_resnet_lie_where_its_gradient_says():
+    """With equal positive weights the gradient of a place is symmetric around its centre."""
+    sizes = {"image_size": 256, "layers": [1, 1, 1, 1], "width": 8, "head_width": 64}
+    net = OpenClipImages(OpenClipSettings(config=sizes), 4)
+    for name, value in net.visual.state_dict().items():
+        if name.endswith("weight") and value.ndim == 4:
+            value.fill_(1 / value[0].numel())
+        elif name.startswith("attnpool") and value.ndim == 2 and "positional" not in name:
+            value.fill_(0.1)
+    net.eval()
+    image = torch.ones(1, 3, 256, 256, requires_grad=True)
+    regions, _ = net(image)
+    assert regions.shape == (1, 64, 4)
+    for row, column in ((3, 4), (4, 3)):
+        (gradient,) = torch.autograd.grad(regions[0, 8 * row + column, 0], image, retain_graph=True)
+        expected = [32 * row + 15.5, 32 * column + 15.5]
+        assert centre_of(gradient) == pytest.approx(expected, abs=0.01)
+
+
+def centre_of(gradient):
+    """Row and column in continuous pixels that a gradient is centred at."""
+    mass = gradient.abs().sum(dim=(0, 1)).double()
+    place = torch.arange(len(mass), dtype=torch.float64) + 0.5
+    return [float((mass.sum(dim=axis) * place).sum() / mass.sum()) for axis in (1, 0)]
 
 
 @pytest.mark.parametrize(
-    ("quick", "merges", "vocabulary"),
-    [(True, "merges_file", 49408), (False, "few_merges", CLIP_WORDS)],
+    ("vision", "words", "named"),
+    [
+        ({"layers": [3, 4, 6, 3]}, {}, r"433 missing \(image\.visual\.conv1"),
+        ({"layers": 2, "pool_type": "none"}, {}, "'pool_type' is 'none'"),
+        (VIT, {"pool_type": "last"}, "'pool_type' is 'last'"),
+        (VIT, {"use_pad_mask": True}, "'use_pad_mask'"),
+        (VIT, {"hf_model_name": "x", "hf_pooler_type": "max_pooler"}, "'max_pooler'"),
+        ({"timm_model_name": "resnet50"}, {}, "places are not known"),
+        (VIT, TEXT, "the tokenizer has 49408 tokens but the model only"),
+        (VIT, {"hf_model_name": "x"}, "--text"),
+        (None, None, "no vision_cfg"),
+    ],
 )
-@torch.no_grad()
-def test_clip_agrees_with_open_clip(quick, merges, vocabulary, open_clip_model, request, tmp_path):
-    torch.manual_seed(0)
-    text, merges = TEXT | {"vocab_size": vocabulary}, request.getfixturevalue(merges)
-    reference = lively(open_clip_model.CLIP(24, VISION, text, quick_gelu=quick))
-    file, config = tmp_path / "weights.pt", None
-    torch.save(reference.state_dict(), file)
-    kind, size = ("chexzero", 320) if quick else ("open_clip", 224)
-    if not quick:
-        config = tmp_path / "open_clip_config.json"
-        cfg = {"embed_dim": 24, "vision_cfg": VISION, "text_cfg": text}
-        config.write_text(json.dumps({"model_cfg": cfg, "preprocess_cfg": {}}))
-    peer = import_model(kind, file, tmp_path / "peer", text=merges, config=config)
-    assert peer.grid.shape == (7, 7)
-    learned = float(reference.logit_scale.exp())
-    assert peer.learned_scale == pytest.approx(learned, rel=1e-6)
-    assert peer.grid.stride * 7 == size
-
-    images = pictures(size)
-    x = peer.normalise(images)
-    assert x.shape == (2, 3, 224, 224)
-    whole = F.normalize(reference.encode_image(x), dim=-1)
-    ids = peer.tokenizer.encode(SENTENCES, 77)
-    padded = torch.zeros(len(ids), 77, dtype=torch.long)
-    for row, found in zip(padded, ids, strict=True):
-        row[: len(found)] = torch.tensor(found)
-    words = F.normalize(reference.encode_text(padded), dim=-1)
-    features, found = peer.encode_images(images), peer.encode_sentences(SENTENCES)
-    assert features.regions.shape == (2, 49, 24)
-    torch.testing.assert_close(found, words, atol=1e-5, rtol=0)
-    torch.testing.assert_close(peer.score(features, found), whole @ words.T, atol=1e-5, rtol=0)
-    # The patch tokens through the last norm and projection, read with open_clip's own parts.
-    tokens = reference.visual.forward_intermediates(x, indices=1, normalize_intermediates=True)
-    grid = tokens["image_intermediates"][0].flatten(2).transpose(1, 2)
-    unit = F.normalize(grid @ reference.visual.proj, dim=-1)
-    torch.testing.assert_close(features.regions, unit, atol=1e-5, rtol=0)
-    assert torch.equal(peer.encode_images(images).regions, features.regions)
+def test_configurations_that_are_not_read_are_named(vision, words, named, tmp_path):
+    torch.save({"a": torch.zeros(1)}, tmp_path / "w.pt")
+    content = {"embed_dim": 8, "vision_cfg": vision, "text_cfg": words} if vision else {}
+    (tmp_path / "c.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=named):
+        import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", config=tmp_path / "c.json")
+    with pytest.raises(UserError, match="--config"):
+        import_model("open_clip", tmp_path / "w.pt", tmp_path / "o")
+    assert not (tmp_path / "o").exists()
 
 
-@torch.no_grad()
-def test_biomed_clips_towers_agree_with_transformers(bert, bert_folder, tmp_path, monkeypatch):
-    from timm.models.vision_transformer import VisionTransformer
-    from transformers import ViTConfig, ViTModel
-
-    small = {"depth": 2, "embed_dim": 64, "num_heads": 1, "mlp_ratio": 1.5, "img_size": 64}
-    build = VisionTransformer.__init__
-    narrow = lambda self, *args, **more: build(self, *args, **more | small)  # noqa: E731
-    monkeypatch.setattr(VisionTransformer, "__init__", narrow)
-    torch.manual_seed(1)
-    config = ViTConfig(
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=1,
-        intermediate_size=96,
-        image_size=64,
-        patch_size=16,
-        layer_norm_eps=1e-6,
-    )
-    vit = lively(ViTModel(config, add_pooling_layer=False))
-    own = vit.state_dict()
-
-    def pick(*ends):
-        found = [v for k, v in own.items() if any(k.endswith(end) for end in ends)]
-        assert len(found) == 1, ends
-        return found[0]
-
-    state = {
-        "visual.trunk.cls_token": pick("cls_token"),
-        "visual.trunk.pos_embed": pick("position_embeddings"),
-        "visual.trunk.patch_embed.proj.weight": pick("projection.weight"),
-        "visual.trunk.patch_embed.proj.bias": pick("projection.bias"),
-    }
-    for kind in ("weight", "bias"):
-        for n in (0, 1):
-            layer, new = f"layers.{n}.", f"visual.trunk.blocks.{n}."
-            names = [f"{layer}attention.{p}_proj.{kind}" for p in "qkv"]
-            state[f"{new}attn.qkv.{kind}"] = torch.cat([pick(name) for name in names])
-            state[f"{new}attn.proj.{kind}"] = pick(f"{layer}attention.o_proj.{kind}")
-            state[f"{new}norm1.{kind}"] = pick(f"{layer}layernorm_before.{kind}")
-            state[f"{new}norm2.{kind}"] = pick(f"{layer}layernorm_after.{kind}")
-            state[f"{new}mlp.fc1.{kind}"] = pick(f"{layer}mlp.fc1.{kind}")
-            state[f"{new}mlp.fc2.{kind}"] = pick(f"{layer}mlp.fc2.{kind}")
-        state[f"visual.trunk.norm.{kind}"] = own[f"layernorm.{kind}"]
-    head = nn.Linear(64, 12, bias=False)
-    words = nn.Sequential(nn.Linear(16, 14, bias=False), nn.GELU(), nn.Linear(14, 12, bias=False))
-    state |= prefixed("visual.head.proj.", head.state_dict())
-    state |= prefixed("text.transformer.", bert.state_dict()) | prefixed(
-        "text.proj.", words.state_dict()
-    )
-    state["logit_scale"] = torch.tensor(4.4)
-    torch.save(state, tmp_path / "open_clip_pytorch_model.bin")
-    cfg = {
-        "vision_cfg": {
-            "timm_model_name": "vit_base_patch16_224",
-            "image_size": 64,
-            "timm_pool": "",
-            "timm_proj": "linear",
-        },
-        "text_cfg": {
-            "hf_model_name": "x",
-            "hf_proj_type": "mlp",
-            "hf_pooler_type": "cls_last_hidden_state_pooler",
-            "context_length": 32,
-        },
-    }
-    config_file = tmp_path / "open_clip_config.json"
-    mean, std = [0.1, 0.2, 0.3], [0.5, 0.6, 0.7]
-    reported = {"model_cfg": cfg, "preprocess_cfg": {"mean": mean, "std": std}}
-    config_file.write_text(json.dumps(reported))
-    peer = import_model(
-        "open_clip",
-        tmp_path / "open_clip_pytorch_model.bin",
-        tmp_path / "peer",
-        text=bert_folder,
-        config=config_file,
-    )
-    images = pictures(64)
-    x = images[:, None].float().expand(-1, 3, -1, -1) / 255
-    x = (x - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
-    tokens = head(vit(x).last_hidden_state)
-    features, found = peer.encode_images(images), peer.encode_sentences(["no pleural effusion"])
-    unit = F.normalize(tokens[:, 1:], dim=-1)
-    torch.testing.assert_close(features.regions, unit, atol=1e-5, rtol=0)
-    ids = torch.tensor(peer.tokenizer.encode(["no pleural effusion"], 32))
-    text = F.normalize(words(bert(ids).last_hidden_state[:, 0]), dim=-1)
-    torch.testing.assert_close(found, text, atol=1e-5, rtol=0)
-    score = F.normalize(tokens[:, 0], dim=-1) @ text.T
-    torch.testing.assert_close(peer.score(features, found), score, atol=1e-5, rtol=0)
-
-
-def merged(word, ranks):
-    """Byte-pair encoding by its definition: merge the earliest-learned pair until none is left."""
-    parts = [*word[:-1], word[-1] + "</w>"]
-    while True:
-        pairs = [(ranks.get(pair, 10**9), n) for n, pair in enumerate(pairwise(parts))]
-        if not pairs or min(pairs)[0] == 10**9:
-            return parts
-        best = min(pairs)[1]
-        parts[best : best + 2] = [parts[best] + parts[best + 1]]
-
-
-@pytest.mark.parametrize("damage", ["cut", "flipped", "other words"])
-def test_a_damaged_merges_file_is_named(merges_file, tmp_path, damage):
-    content = merges_file.read_bytes()
-    damaged = {
-        "cut": content[: len(content) // 2],
-        "flipped": content[:1000] + bytes(255 - b for b in content[1000:1100]) + content[1100:],
-        "other words": b"a b\n" * 20,
-    }[damage]
-    path = tmp_path / "merges.txt.gz"
-    path.write_bytes(damaged)
-    with pytest.raises(UserError, match=r"merges\.txt\.gz: "):
-        ClipTokenizer.from_merges(path)
-
-
-def test_the_tokenizer_follows_byte_pair_encoding(tokenizer, merges_file):
-    lines = gzip.decompress(merges_file.read_bytes()).decode().split("\n")[1:48895]
-    ranks = {tuple(line.split()): n for n, line in enumerate(lines)}
-    vocabulary = tokenizer._tokenizer.get_vocab()
-    assert tokenizer.size == 49408
-    assert (tokenizer.start_id, tokenizer.end_id) == (49406, 49407)
-    assert (vocabulary["!"], vocabulary["a</w>"]) == (0, 320)
-    pattern = r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
-    texts = [
-        "No focal consolidation, pleural effusion or pneumothorax.",
-        "There's  a 2.5cm   nodule\nin the RIGHT upper lobe;it's unchanged.",
-        "bibasilar subsegmental atelectasis (mild)!!",
-    ]
-    for text in texts:
-        expected = [49406]
-        for word in regex.findall(pattern, text.lower()):
-            expected += [vocabulary[part] for part in merged(word, ranks)]
-        assert tokenizer.encode([text], 77) == [[*expected, 49407]]
-    assert len(tokenizer.encode(["a " * 500], 77)[0]) == 77
-    # Two ids that OpenAI's documentation and every user of CLIP knows.
-    assert tokenizer.encode(["a photo of a cat"], 77)[0] == [
-        49406,
-        320,
-        1125,
-        539,
-        320,
-        2368,
-        49407,
-    ]
-
-
-def test_heads_that_do_not_divide_the_width_are_reported(open_clip_model, few_merges, tmp_path):
-    state = open_clip_model.CLIP(24, VISION, TEXT).state_dict()
-    torch.save(state, tmp_path / "w.pt")
-    cfg = {"vision_cfg": VISION, "text_cfg": TEXT | {"heads": 7}}
-    (tmp_path / "c.json").write_text(json.dumps(cfg))
-    files = {"text": few_merges, "config": tmp_path / "c.json"}
-    with pytest.raises(UserError, match="widths and heads"):
-        import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", **files)
-
-
-def test_golden_samples_tell_other_weights(open_clip_model, few_merges, tmp_path, capsys):
-    torch.manual_seed(0)
-    state = lively(open_clip_model.CLIP(24, VISION, TEXT, quick_gelu=True)).state_dict()
-    torch.save(state, tmp_path / "w.pt")
-    words = ["import-model", "chexzero", str(tmp_path / "w.pt"), "--text", str(few_merges)]
-    folder = tmp_path / "peer"
-    assert run([*words, "--out", str(folder), "--self-test"]) == 0
-    capsys.readouterr()
-    peer = Peer.load(folder)
-    assert peer.self_test["status"] == "passed"
-    stored = json.loads((folder / "golden.json").read_text())
-    with torch.no_grad():
-        features = peer.encode_images(golden_images(320))
-        scores = peer.score(features, peer.encode_sentences(SENTENCES_STORED))
-    torch.testing.assert_close(scores, torch.tensor(stored["similarity"]), atol=1e-6, rtol=0)
-    state = load_file(folder / "model.safetensors")
-    state["image.visual.proj"] = state["image.visual.proj"] * 1.1
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.warns(SelfTestWarning, match="are not those that were saved"):
-        assert Peer.load(folder).self_test["status"] == "weights"
-
-
-def test_an_imported_model_is_evaluated_on_a_set_prepared_for_it(
-    open_clip_model, few_merges, small_tree, tmp_path, capsys
+@pytest.mark.parametrize(
+    ("words", "how", "named"),
+    [
+        (TEXT, {"resize_mode": "tile"}, "resize_mode 'tile'"),
+        (TEXT | {"heads": 7}, {}, "widths and heads"),
+    ],
+)
+def test_what_does_not_fit_the_weights_is_named(
+    words, how, named, open_clip_model, few_merges, tmp_path, bring
 ):
-    torch.manual_seed(0)
-    state = lively(open_clip_model.CLIP(24, VISION, TEXT, quick_gelu=True)).state_dict()
-    torch.save(state, tmp_path / "chexzero.pt")
-    peer = str(tmp_path / "peer")
-    words = ["import-model", "chexzero", str(tmp_path / "chexzero.pt"), "--text", str(few_merges)]
-    assert run([*words, "--out", peer]) == 0
-    plain, fitting, out = (str(tmp_path / name) for name in ("plain", "fitting", "out"))
-    prepare(small_tree, tmp_path / "plain", PrepareSettings(size=64), workers=1)
-    assert run(["evaluate", peer, plain, "--out", out]) == 2
-    options = Peer.load(tmp_path / "peer").preprocessing.prepare.command_line()
-    assert f"medclip-debias prepare SOURCE OUT {options}." in capsys.readouterr().err
-    again = ["prepare", str(small_tree), fitting, "--workers", "1", *options.split()]
-    assert run(again) == 0
-    few = ["--heatmaps", "0", "--bootstrap", "10"]
-    assert run(["evaluate", peer, fitting, "--out", out, *few]) == 0
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert results["model"]["architecture"]["kind"] == "chexzero"
-    assert results["model"]["provenance"]["imported"].keys() >= {"chexzero.pt"}
-    assert results["model"]["grid"] == [7, 7]
-    assert results["counts"]["phrases"] > 0
-    assert {"grounding", "zero_shot"} & results["details"].keys()
+    state = open_clip_model.CLIP(24, VIT, TEXT).state_dict()
+    content = {"model_cfg": {"vision_cfg": VIT, "text_cfg": words}, "preprocess_cfg": how}
+    (tmp_path / "c.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=named):
+        bring("open_clip", state, few_merges, tmp_path / "c.json")
 
-    # An index of it holds one vector an image, and ranks by the authors' score.
-    index, few = str(tmp_path / "index"), ["--set", "landmarks=40", "--set", "image_queries=3"]
-    assert run(["index", peer, fitting, "--out", index, *few]) == 0
-    capsys.readouterr()
-    assert run(["search", index, "--text", "No pleural effusion.", "-k", "5", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    model, data = Peer.load(tmp_path / "peer"), PreparedSet.open(tmp_path / "fitting")
-    meta = json.loads((tmp_path / "index" / "index.json").read_text())
-    assert meta["regions"] == [len(data), 1, 24]
-    with torch.no_grad():
-        images = model.encode_images(torch.from_numpy(np.array(data.pixels)))
-        scores = model.score(images, model.encode_sentences(["No pleural effusion."]))[:, 0]
-    for hit in found["hits"]:
-        assert hit["score"] == pytest.approx(scores[hit["row"]].item(), abs=1e-3)
-    best = scores.sort(descending=True).values[: len(found["hits"])]
-    if found["candidates"] == len(data):
-        given = torch.tensor([hit["score"] for hit in found["hits"]])
-        torch.testing.assert_close(given, best, atol=1e-3, rtol=0)
-    image = next(p for p in sorted(small_tree.rglob("*")) if p.suffix in (".dcm", ".jpg"))
-    assert run(["search", index, "--image", str(image), "-k", "1", "--json"]) == 0
-    (best,) = json.loads(capsys.readouterr().out)["hits"]
-    assert best["score"] == pytest.approx(1, abs=1e-3)
+
+# ------------------------------------------------------------------------ transformers' folders
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+HF_VISION = SIZES | {"intermediate_size": 48, "image_size": 70, "patch_size": 16}
+HF_TEXT = SIZES | {"intermediate_size": 40, "projection_size": 32, "vocab_size": len(UNIGRAMS)}
+HF_TEXT |= {"max_position_embeddings": 16}
+PROCESSOR = {"size": {"height": 70, "width": 70}, "resample": 2, "image_mean": [0.4, 0.5, 0.6]}
+
+
+def pooled(found):
+    return getattr(found, "pooler_output", found)
+
+
+def written(folder, model, processor):
+    model.save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def siglip(tmp_path_factory):
+    from transformers import SiglipConfig, SiglipModel
+
+    torch.manual_seed(0)
+    # 16 does not divide 70: a rim of six pixels is read by no patch.
+    model = lively(SiglipModel(SiglipConfig(vision_config=HF_VISION, text_config=HF_TEXT)))
+    folder = written(tmp_path_factory.mktemp("siglip"), model, PROCESSOR)
+    spiece(folder / "spiece.model")
+    return model, folder
+
+
+@torch.no_grad()
+def test_siglip_gives_the_librarys_vectors(siglip, tmp_path):
+    reference, folder = siglip
+    import_model("siglip", folder, tmp_path / "peer", golden=True)
+    peer, images = load_model(tmp_path / "peer"), pictures(70)
+    assert peer.self_test["status"] == "passed"
+    x = (images[:, None] / 255 - torch.tensor([0.4, 0.5, 0.6])[None, :, None, None]) / 0.5
+    whole = pooled(reference.get_image_features(pixel_values=x))
+    text = pooled(reference.get_text_features(input_ids=padded(peer, 16, pad=1)))
+    tokens = reference.vision_model(x).last_hidden_state
+    alone = [pooled(reference.vision_model.head(token[:, None])) for token in tokens.unbind(1)]
+    check("siglip", peer, images, plain(torch.stack(alone, dim=1), whole, text))
+    p = peer.preprocessing.prepare
+    assert (p.size, p.fit, p.resample, p.clip) == (70, "squash", "bilinear", (0, 100))
+    assert peer.provenance["licence"] == family("siglip").licence
+    assert set(peer.provenance["imported"]) >= {"model.safetensors", "spiece.model"}
+    # What its loss learned, from which training goes on.
+    assert peer.settings.scale == pytest.approx(float(reference.logit_scale.exp()), rel=1e-6)
+    assert peer.settings.bias == pytest.approx(float(reference.logit_bias), rel=1e-6)
+    # The front door takes it as any model: the pixels of the whole image are scored.
+    shown = md.load(tmp_path / "peer", device="cpu").heatmaps(images[0].numpy(), SENTENCES[:1])
+    assert (shown.values.shape, shown.kind) == ((1, 70, 70), "cosine")
+
+
+@torch.no_grad()
+def test_siglip_2_of_flexible_sizes_is_read_at_its_square(tmp_path):
+    from transformers import Siglip2Config, Siglip2Model
+
+    torch.manual_seed(1)
+    vision = SIZES | {"intermediate_size": 48, "patch_size": 16, "num_patches": 16}
+    reference = lively(Siglip2Model(Siglip2Config(vision_config=vision, text_config=HF_TEXT)))
+    processor = {"max_num_patches": 16, "patch_size": 16}
+    folder = written(tmp_path / "folder", reference, processor)
+    spiece(folder / "spiece.model")
+    peer, images = import_model("siglip", folder, tmp_path / "peer"), pictures(64)
+    x = peer.normalise(images).expand(-1, 3, -1, -1)
+    # A patch is a row of the processor's: rows, columns, channels.
+    rows = x.unfold(2, 16, 16).unfold(3, 16, 16).permute(0, 2, 3, 4, 5, 1).reshape(2, 16, -1)
+    given = {"pixel_attention_mask": torch.ones(2, 16, dtype=torch.long)}
+    given |= {"spatial_shapes": torch.tensor([[4, 4]] * 2)}
+    whole = pooled(reference.get_image_features(pixel_values=rows, **given))
+    check("siglip 2", peer, images, {"whole": unit(whole)})
+
+
+@pytest.mark.parametrize("activation", ["quick_gelu", "gelu"])
+@torch.no_grad()
+def test_clip_gives_the_librarys_vectors(activation, few_merges, tmp_path):
+    """PubMedCLIP's activation, and that of models trained by open_clip (XrayCLIP)."""
+    from transformers import CLIPConfig, CLIPModel
+
+    torch.manual_seed(2)
+    tokenizer = ClipTokenizer.from_merges(few_merges)
+    act = {"hidden_act": activation}
+    words = HF_TEXT | {"vocab_size": tokenizer.size, "max_position_embeddings": 77} | act
+    words |= {"eos_token_id": tokenizer.end_id}
+    vision = HF_VISION | {"image_size": 64} | act
+    config = CLIPConfig(vision_config=vision, text_config=words, projection_dim=24)
+    reference = lively(CLIPModel(config))
+    sizes = {"size": {"shortest_edge": 72}, "crop_size": {"height": 64, "width": 64}}
+    folder = written(tmp_path / "folder", reference, sizes | {"resample": 3})
+    tokenizer.save(folder)
+    (folder / "README.md").write_text("---\nlicense: mit\nlicense_link: x.org/y\n---\n# Card\n")
+    peer = import_model("clip", folder / "model.safetensors", tmp_path / "peer")
+    images = pictures(64)
+    x = peer.normalise(images)
+    whole = pooled(reference.get_image_features(pixel_values=x))
+    text = pooled(reference.get_text_features(input_ids=padded(peer, 77, tokenizer.end_id)))
+    tokens = reference.vision_model.post_layernorm(reference.vision_model(x).last_hidden_state)
+    regions = reference.visual_projection(tokens[:, 1:])
+    check(f"clip {activation}", peer, images, plain(regions, whole, text))
+    p = peer.preprocessing
+    assert (p.prepare.size, p.input_size, p.prepare.fit) == (72, 64, "crop")
+    assert peer.provenance["licence"] == "mit, x.org/y (README.md beside the weights)"
+
+
+@torch.no_grad()
+def test_rad_dino_gives_the_librarys_tokens_and_reads_no_sentence(tmp_path):
+    from transformers import Dinov2Config, Dinov2Model
+
+    torch.manual_seed(3)
+    sizes = SIZES | {"image_size": 56, "patch_size": 14, "mlp_ratio": 2}
+    reference = lively(Dinov2Model(Dinov2Config(**sizes)))
+    crop = {"size": {"shortest_edge": 84}, "crop_size": {"height": 84, "width": 84}}
+    folder = written(tmp_path / "folder", reference, crop | {"image_mean": [0.5307] * 3})
+    peer, images = import_model("rad_dino", folder, tmp_path / "peer"), pictures(84)
+    # Positions for 4 x 4 patches, an input of 6 x 6: interpolated as transformers does.
+    assert (peer.grid.shape, peer.grid.first, peer.grid.stride) == ((6, 6), 7, 14)
+    out = reference(pixel_values=peer.normalise(images))
+    expected = {"whole": unit(out.pooler_output), "regions": unit(out.last_hidden_state[:, 1:])}
+    check("rad_dino", peer, images, expected)
+    with pytest.raises(UserError, match="reads images alone"):
+        peer.encode_sentences(["No effusion."])
+    with pytest.raises(UserError, match="without --self-test"):
+        import_model("rad_dino", folder, tmp_path / "other", golden=True)
+
+
+def test_a_patchs_place_is_where_its_gradient_says(siglip, tmp_path):
+    """With attention switched off a token is made of its own patch alone."""
+    peer = import_model("siglip", siglip[1], tmp_path / "peer")
+    for block in peer.image.layers:
+        block.self_attn.out_proj.weight.data.zero_()
+    peer.image.tower.embeddings.patch_embedding.weight.data.fill_(0.01)
+    x = torch.rand(1, 3, 70, 70, requires_grad=True)
+    regions, _ = peer.image(x)
+    for row, column in ((0, 0), (1, 3), (3, 2)):
+        region = regions[0, 4 * row + column].square().sum()
+        (gradient,) = torch.autograd.grad(region, x, retain_graph=True)
+        y, x_place = centre_of(gradient)
+        assert peer.grid.centres()[row, column] == pytest.approx([x_place, y], abs=1e-4)
+
+
+EMBEDDING = "vision_model.embeddings.position_embedding.weight"
+KEY = "text_model.encoder.layers.1.self_attn.k_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "named"),
+    [
+        ("w", {"vision_model.odd": torch.zeros(2)}, r"1 unknown \(image\.tower\.odd"),
+        ("w", {"text_model.head.bias": None}, r"1 missing \(text\.tower\.head\.bias"),
+        ("w", {KEY: None}, r"missing \(text\.tower\.encoder\.layers\.1\.self_attn\.k_proj"),
+        ("w", {EMBEDDING: torch.zeros(15, 32)}, "15 positions"),
+        ("preprocessor_config", {"resample": 0}, "resample 0"),
+        ("preprocessor_config", {"do_normalize": False}, "'do_normalize' is off"),
+        ("preprocessor_config", {"rescale_factor": 1.0}, "not divided by 255"),
+        ("preprocessor_config", {"size": {"height": 64, "width": 70}}, "sizes do not end"),
+        ("config", {"model_type": "clip"}, "model_type is 'clip'"),
+        ("config", {"vision_config": HF_VISION | {"hidden_act": "relu"}}, "hidden_act"),
+        ("config", {"vision_config": {"vision_use_head": False}}, "vision_use_head"),
+    ],
+)
+def test_every_tensor_and_setting_of_a_folder_is_accounted_for(
+    file, change, named, siglip, tmp_path
+):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for path in siglip[1].iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    if file == "w":
+        state = load_file(folder / "model.safetensors") | change
+        kept = {key: value for key, value in state.items() if value is not None}
+        save_file(kept, folder / "model.safetensors")
+    else:
+        path = folder / f"{file}.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UserError, match=named):
+        import_model("siglip", folder, tmp_path / "peer")
+    assert not (tmp_path / "peer").exists()
