@@ -1,4 +1,4 @@
-"""A small BERT folder and a small CXR-BERT folder, as their publishers lay them out."""
+"""A small BERT folder, a small CXR-BERT folder, as published, and models of this project."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import json
 
 import pytest
 import torch
+
+from medclip_debias.config import ModelSettings, PrepareSettings, Preprocessing
+from medclip_debias.models.dual_encoder import DualEncoder
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "no", "pleural", "effusion", "##s", "left"]
 
@@ -27,15 +30,16 @@ def write_bert(folder, *, projection=None, seed=0, **sizes):
             "projection_size": projection,
             "auto_map": {"AutoModel": "modeling_cxrbert.CXRBertModel"},
         }
-        head = "cls_projection_head."
-        state |= {
-            head + "dense_to_hidden.weight": torch.randn(projection, 16),
-            head + "dense_to_hidden.bias": torch.randn(projection),
-            head + "LayerNorm.weight": torch.randn(projection),
-            head + "LayerNorm.bias": torch.randn(projection),
-            head + "dense_to_output.weight": torch.randn(projection, projection),
-            head + "dense_to_output.bias": torch.randn(projection),
+        shapes = {
+            "dense_to_hidden.weight": (projection, 16),
+            "dense_to_hidden.bias": (projection,),
+            "LayerNorm.weight": (projection,),
+            "LayerNorm.bias": (projection,),
+            "dense_to_output.weight": (projection, projection),
+            "dense_to_output.bias": (projection,),
         }
+        head = {f"cls_projection_head.{k}": torch.randn(*shape) for k, shape in shapes.items()}
+        state |= head
     torch.save(state, folder / "pytorch_model.bin")
     (folder / "config.json").write_text(json.dumps(content))
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
@@ -50,3 +54,28 @@ def bert_folder(tmp_path):
 @pytest.fixture
 def cxr_bert_folder(tmp_path):
     return write_bert(tmp_path / "cxr-bert", projection=6)[0]
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory):
+    """A CXR-BERT's folder, not to be written to."""
+    return write_bert(tmp_path_factory.mktemp("texts") / "cxr-bert", projection=6)[0]
+
+
+def dual_encoder(folder, arch="resnet_small", size=40, side=32, **more):
+    """A model of this project with weights at random."""
+    torch.manual_seed(0)
+    settings = {
+        "image": {"arch": arch},
+        "text": {"folder": str(folder), "max_tokens": 16},
+        "dim": 8,
+    }
+    place = Preprocessing(prepare=PrepareSettings(size=size), input_size=side)
+    return DualEncoder.create(ModelSettings.model_validate(settings | more), place).eval()
+
+
+@pytest.fixture(scope="session")
+def saved_model(texts):
+    """Its folder, not to be written to."""
+    dual_encoder(texts).save(texts.parent / "model")
+    return texts.parent / "model"

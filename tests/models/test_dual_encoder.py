@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 
 import pytest
 import torch
 
-from medclip_debias.config import (
-    ImageEncoderSettings,
-    ModelSettings,
-    PrepareSettings,
-    Preprocessing,
-    SimilaritySettings,
-    TextEncoderSettings,
-)
 from medclip_debias.errors import UserError
+from medclip_debias.models import dual_encoder as module
+from medclip_debias.models.checkpoint import _NothingDrawn, _skipped, uninitialised
 from medclip_debias.models.dual_encoder import DualEncoder
+
+from .conftest import dual_encoder, write_bert
 
 SENTENCES = ["No pleural effusions", "left", "No pleural effusions"]
 
 
 @pytest.fixture
-def model(cxr_bert_folder):
-    settings = ModelSettings(
-        image=ImageEncoderSettings(arch="resnet_small"),
-        text=TextEncoderSettings(folder=cxr_bert_folder, max_tokens=16),
-        dim=8,
-        similarity=SimilaritySettings(non_local="self_attention"),
-    )
-    preprocessing = Preprocessing(prepare=PrepareSettings(size=40), input_size=32)
-    torch.manual_seed(0)
-    return DualEncoder.create(settings, preprocessing).eval()
+def model(texts):
+    return dual_encoder(texts, similarity={"non_local": "self_attention"})
 
 
-def pixels(seed=0, side=40):
-    g = torch.Generator().manual_seed(seed)
+def pixels(side=40):
+    g = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, (3, side, side), generator=g, dtype=torch.uint8)
 
 
@@ -44,29 +34,25 @@ def scores(model):
     return model.score(model.encode_images(pixels()), model.encode_sentences(SENTENCES))
 
 
-def test_a_saved_model_loads_without_the_folders_it_was_built_from(
-    model, cxr_bert_folder, tmp_path
-):
-    import shutil
+def edit(folder, **changes):
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(content | changes))
+    return content
 
+
+def test_a_saved_model_loads_without_the_folders_it_was_built_from(tmp_path):
+    texts = write_bert(tmp_path / "texts", projection=6)[0]
+    model = dual_encoder(texts)
     model.prompts = {"mine": {"x": 1}}
     model.image_encoder.to(memory_format=torch.channels_last)  # as a loaded one has it
     expected = scores(model)
     model.save(tmp_path / "model")
-    shutil.rmtree(cxr_bert_folder)
+    shutil.rmtree(texts)
     loaded = DualEncoder.load(tmp_path / "model")
     assert torch.equal(scores(loaded), expected)
     assert loaded.preprocessing == model.preprocessing
     assert loaded.prompts == {"mine": {"x": 1}}
     assert torch.equal(scores(DualEncoder.from_pretrained(str(tmp_path / "model"))), expected)
-
-
-def test_a_string_is_one_sentence_and_what_is_no_text_is_refused(model):
-    assert torch.equal(model.encode_sentences("left"), model.encode_sentences(["left"]))
-    with pytest.raises(UserError, match="sentence 2 is of type float"):
-        model.encode_sentences(["left", float("nan")])
-    with pytest.raises(UserError, match=r"nothing \(None\)"):
-        model.encode_sentences(None)
 
 
 def test_a_revision_on_the_hub_is_the_one_that_is_loaded(model, tmp_path):
@@ -94,20 +80,26 @@ def test_the_hash_names_weights_and_preprocessing_but_not_provenance(model, tmp_
     model.save(tmp_path / "b")
     first = DualEncoder.load(tmp_path / "a").content_hash
     assert DualEncoder.load(tmp_path / "b").content_hash == first
-    config = json.loads((tmp_path / "b" / "config.json").read_text())
-    config["preprocessing"]["mean"] = 0.4
-    (tmp_path / "b" / "config.json").write_text(json.dumps(config))
+    config = edit(tmp_path / "b")
+    edit(tmp_path / "b", preprocessing=config["preprocessing"] | {"mean": 0.4})
     assert DualEncoder.load(tmp_path / "b", check=False).content_hash != first
 
 
-def test_embeddings_are_unit_vectors_on_the_grid(model):
-    with torch.no_grad():
-        regions = model.encode_images(pixels()).regions
-        sentences = model.encode_sentences(SENTENCES)
+@torch.no_grad()
+def test_embeddings_are_unit_vectors_on_the_grid_and_alike_in_any_company(model):
+    regions = model.encode_images(pixels()).regions
+    sentences = model.encode_sentences(SENTENCES)
     assert regions.shape == (3, model.grid.rows * model.grid.columns, 8)
     torch.testing.assert_close(regions.norm(dim=-1), torch.ones(3, 16))
     torch.testing.assert_close(sentences.norm(dim=-1), torch.ones(3))
     assert torch.equal(sentences[0], sentences[2])
+    together = model.encode_sentences(["left", "no no no no pleural effusions", "no"])
+    torch.testing.assert_close(together[2:], model.encode_sentences("no"), rtol=1e-4, atol=1e-5)
+    assert model.encode_sentences([]).shape == (0, 8)
+    with pytest.raises(UserError, match="sentence 2 is of type float"):
+        model.encode_sentences(["left", float("nan")])
+    with pytest.raises(UserError, match=r"nothing \(None\)"):
+        model.encode_sentences(None)
 
 
 def test_a_prepared_image_is_cropped_at_its_centre_and_normalised(model):
@@ -115,39 +107,62 @@ def test_a_prepared_image_is_cropped_at_its_centre_and_normalised(model):
     image[0, 4, 4] = 255
     x = model.normalise(image)
     assert x.shape == (1, 1, 32, 32)
-    assert x[0, 0, 0, 0].item() == pytest.approx((1 - 0.5) / 0.25)
-    assert x[0, 0, 5, 5].item() == pytest.approx((0 - 0.5) / 0.25)
+    assert (x[0, 0, 0, 0].item(), x[0, 0, 5, 5].item()) == pytest.approx((2, -2))
     with pytest.raises(ValueError, match="expected uint8 images"):
         model.normalise(torch.zeros(1, 30, 30, dtype=torch.uint8))
 
 
-def test_sentences_are_encoded_alike_in_any_company(model):
-    with torch.no_grad():
-        together = model.encode_sentences(["left", "no no no no pleural effusions", "no"])
-        alone = model.encode_sentences(["no"])
-    torch.testing.assert_close(together[2], alone[0], rtol=1e-4, atol=1e-5)
-    assert model.encode_sentences([]).shape == (0, 8)
-
-
-def test_folders_that_hold_no_whole_model_are_named(model, tmp_path):
+def test_folders_that_hold_no_whole_model_are_named(saved_model, tmp_path):
     with pytest.raises(UserError, match=r"config\.json is missing"):
         DualEncoder.load(tmp_path)
-    model.save(tmp_path / "model")
-    config = json.loads((tmp_path / "model" / "config.json").read_text())
-    config["architecture"]["image"]["arch"] = "resnet18"
-    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    folder = shutil.copytree(saved_model, tmp_path / "model")
+    config = edit(folder)
+    edit(folder, architecture=config["architecture"] | {"image": {"arch": "resnet18"}})
     with pytest.raises(UserError, match="another architecture"):
-        DualEncoder.load(tmp_path / "model")
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"cut short")
+        DualEncoder.load(folder)
+    (folder / "model.safetensors").write_bytes(b"cut short")
     with pytest.raises(UserError):
-        DualEncoder.load(tmp_path / "model")
-    config["format"] = 99
-    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+        DualEncoder.load(folder)
+    edit(folder, format=99)
     with pytest.raises(UserError, match="format 99"):
-        DualEncoder.load(tmp_path / "model")
+        DualEncoder.load(folder)
 
 
-def test_a_sentence_limit_beyond_the_language_model_is_refused(cxr_bert_folder):
-    settings = ModelSettings(text=TextEncoderSettings(folder=cxr_bert_folder, max_tokens=64))
+def test_a_sentence_limit_beyond_the_language_model_is_refused(texts):
     with pytest.raises(UserError, match="max_tokens"):
-        DualEncoder.create(settings, Preprocessing())
+        dual_encoder(texts, text={"folder": str(texts), "max_tokens": 64})
+
+
+# ----------------------------------------------------------------- weights that are not drawn
+
+
+class Poisoned(_NothingDrawn):
+    """What would have been drawn is no number, so that whatever stays of it is seen."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs)
+        return result.detach().fill_(math.nan) if _skipped(func) else result
+
+
+@pytest.mark.parametrize(("arch", "side"), [("resnet_small", 64), ("vit_tiny_scratch", 56)])
+def test_what_is_loaded_is_the_files_and_nothing_is_left_of_the_memory(
+    arch, side, texts, tmp_path, monkeypatch
+):
+    model = dual_encoder(texts, arch, side, side)
+    model.save(tmp_path / "model")
+    monkeypatch.setattr(module, "uninitialised", Poisoned)
+    loaded = DualEncoder.load(tmp_path / "model")
+    tensors = [*loaded.parameters(), *loaded.buffers()]  # also buffers that no file holds
+    assert all(value.isfinite().all() for value in tensors)
+    kept = model.state_dict()
+    assert loaded.state_dict().keys() == kept.keys()
+    assert all(torch.equal(value, kept[name]) for name, value in loaded.state_dict().items())
+
+
+@pytest.mark.parametrize("bounds", [(-2.0, 2.0), (0.3, 2.0), (1.0, 1.5)])
+def test_what_is_drawn_until_it_lies_within_bounds_ends(bounds):
+    """Memory that nobody filled lies anywhere; a loop that waits for it would never end."""
+    with uninitialised():
+        weight = torch.full((64, 64), 1e30)
+        torch.nn.init.trunc_normal_(weight, 0.0, 1.0, *bounds)
+    assert bounds[0] <= float(weight.min()) < float(weight.max()) <= bounds[1]

@@ -1,4 +1,4 @@
-"""`ImageFeatures`: rows, devices and parts keep regions and whole images together."""
+"""What a model gives: rows, devices and stored forms of features; values that are no numbers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import torch
 import torch.nn.functional as F
 
 from medclip_debias.models.features import ImageFeatures
+from medclip_debias.models.finite import NotFiniteError, finite
+from medclip_debias.models.synthetic import WARNING, synthetic_warning, trained_on_synthetic
 
 IMAGES, REGIONS, DIM = 5, 6, 4
+MASK = [True, False, False, True, False]
 
 
-def made(whole=True, seed=0):
-    g = torch.Generator().manual_seed(seed)
+def made(whole=True):
+    g = torch.Generator().manual_seed(0)
     regions = F.normalize(torch.randn(IMAGES, REGIONS, DIM, generator=g), dim=-1)
     vectors = F.normalize(torch.randn(IMAGES, DIM, generator=g), dim=-1)
     return ImageFeatures(regions, vectors if whole else None)
@@ -29,65 +32,42 @@ def same(a, b):
 @pytest.mark.parametrize(
     ("rows", "chosen"),
     [
-        (slice(1, 4), [1, 2, 3]),
         (slice(None, None, 2), [0, 2, 4]),
         ([3, 0, 3], [3, 0, 3]),
         ([], []),
-        (2, [2]),
         (-1, [4]),
         (np.int64(3), [3]),
         (np.array([4, 1]), [4, 1]),
         (torch.tensor([4, 1]), [4, 1]),
-        ([True, False, False, True, False], [0, 3]),
-        (np.array([True, False, False, True, False]), [0, 3]),
-        (torch.tensor([True, False, False, True, False]), [0, 3]),
+        (MASK, [0, 3]),
+        (np.array(MASK), [0, 3]),
+        (torch.tensor(MASK), [0, 3]),
     ],
 )
 def test_rows_take_the_regions_and_the_whole_of_the_same_images(rows, chosen, whole):
     features = made(whole)
-    found = features[rows]
-    assert len(found) == len(chosen)
-    assert found.regions.shape == (len(chosen), REGIONS, DIM)
-    for place, number in enumerate(chosen):
-        assert torch.equal(found.regions[place], features.regions[number])
-        if whole:
-            assert torch.equal(found.whole[place], features.whole[number])
-    assert (found.whole is None) == (not whole)
-
-
-def test_a_row_that_is_not_there_is_an_error():
+    kept = None if features.whole is None else features.whole[chosen]
+    same(features[rows], ImageFeatures(features.regions[chosen], kept))
     with pytest.raises(IndexError):
-        made()[IMAGES]
+        features[IMAGES]
 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_one_by_one_and_together_again_are_the_same_images(whole):
     features = made(whole)
-    parts = list(features)
-    assert [len(part) for part in parts] == [1] * IMAGES
-    same(ImageFeatures.cat(parts), features)
-    same(ImageFeatures.cat([features[:2], features[2:]]), features)
-
-
-def test_images_with_and_without_a_whole_vector_are_not_put_together():
-    for parts in ([made(), made(False)], [made(False), made()], []):
+    assert [len(part) for part in features] == [1] * IMAGES
+    same(ImageFeatures.cat(list(features)), features)
+    same(features.to("cpu").cpu(), features)
+    for part in (features.to("meta").regions, features.to("meta").whole):
+        assert part is None or part.device.type == "meta"
+    for parts in ([features, made(not whole)], []):
         with pytest.raises(ValueError, match="all with 'whole' or all without"):
             ImageFeatures.cat(parts)
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_regions_and_whole_go_to_a_device_together(whole):
-    there = made(whole).to("meta")
-    assert there.regions.device.type == "meta"
-    assert there.whole is None or there.whole.device.type == "meta"
-    same(made(whole).to("cpu").cpu(), made(whole))
-
-
 def test_pooled_is_the_whole_vector_or_else_the_direction_of_the_mean_region():
-    features = made()
-    assert torch.equal(features.pooled, features.whole)
-    mean = made(False).regions.double().mean(dim=1)
-    expected = mean / mean.square().sum(dim=1, keepdim=True).sqrt()
+    assert torch.equal(made().pooled, made().whole)
+    expected = F.normalize(made(False).regions.double().mean(dim=1), dim=-1)
     torch.testing.assert_close(made(False).pooled.double(), expected, atol=1e-6, rtol=0)
 
 
@@ -97,7 +77,6 @@ def test_what_is_stored_is_one_vector_an_image_or_all_regions_and_can_be_read_ba
     back = ImageFeatures.of_stored(features.stored.half().float())
     torch.testing.assert_close(back.whole.norm(dim=1), torch.ones(IMAGES), atol=1e-6, rtol=0)
     torch.testing.assert_close(back.whole, features.whole, atol=1e-3, rtol=0)
-
     regions = made(False)
     same(ImageFeatures.of_stored(regions.stored), regions)
     # A model of one region scores by it, so it comes back as it was stored.
@@ -109,8 +88,32 @@ def test_shapes_that_do_not_fit_are_refused():
     regions, whole = made().regions, made().whole
     for given, match in (
         ((regions[0],), r"expected regions \[B, N, D\], got \(6, 4\)"),
-        ((regions, whole[:4]), r"expected whole \(5, 4\), got \(4, 4\)"),
         ((regions, whole[:, :3]), r"expected whole \(5, 4\), got \(5, 3\)"),
     ):
         with pytest.raises(ValueError, match=match):
             ImageFeatures(*given)
+
+
+def test_values_that_are_no_numbers_are_counted_and_said():
+    numbers = finite(torch.tensor([[1.5, -2.0]], dtype=torch.bfloat16), "here")
+    assert (numbers.dtype, numbers.tolist()) == (np.float32, [[1.5, -2.0]])
+    with pytest.raises(NotFiniteError, match=r"^here: 3 of 4 values"):
+        finite(torch.tensor([0.0, torch.nan, torch.inf, -torch.inf]), "here")
+
+
+@pytest.mark.parametrize(
+    ("provenance", "expected"),
+    [
+        ({"synthetic": True}, True),
+        ({"synthetic": False}, False),
+        ({"data": {"kind": "mimic_cxr", "synthetic": True}}, True),
+        ({"synthetic": False, "data": {"synthetic": True}}, False),
+        ({"synthetic": "unknown"}, "unknown"),
+        ({"synthetic": None, "data": "mimic_cxr"}, "unknown"),
+    ],
+)
+def test_a_model_of_generated_images_says_so_of_all_but_generated_images(provenance, expected):
+    assert trained_on_synthetic(provenance) == expected
+    warned = WARNING if expected is True else None
+    said = [synthetic_warning(provenance, synthetic) for synthetic in (None, False, True)]
+    assert said == [warned, warned, None]

@@ -1,4 +1,4 @@
-"""LSE+NL against a brute-force loop, its bounds, and its limits."""
+"""Every aggregator against loops in float64, its bounds and limits, in chunks, under gradients."""
 
 from __future__ import annotations
 
@@ -11,152 +11,229 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medclip_debias.config import SimilaritySettings
+from medclip_debias.config import ModelSettings, SimilaritySettings
 from medclip_debias.models.similarity import Similarity, chunked_similarity, log_sum_exp
 
-
-def vectors(seed, images=3, regions=7, sentences=4, dim=5):
-    g = torch.Generator().manual_seed(seed)
-    x = F.normalize(torch.randn(images, regions, dim, generator=g, dtype=torch.float64), dim=-1)
-    y = F.normalize(torch.randn(sentences, dim, generator=g, dtype=torch.float64), dim=-1)
-    return x, y
-
-
-def brute_force(x, y, s):
-    """docs/methods.md, one number at a time."""
-    out = np.zeros((len(x), len(y)))
-    for i, regions in enumerate(x):
-        for j, sentence in enumerate(y):
-            h = [float(np.dot(r, sentence)) for r in regions]
-            local = math.log(sum(math.exp(s.k * v) for v in h) / len(h)) / s.k
-            c = int(np.argmax(h))
-            weights = [math.exp(s.temperature * float(np.dot(r, regions[c]))) for r in regions]
-            non_local = sum(w * v for w, v in zip(weights, h, strict=True)) / sum(weights)
-            mean = np.mean(regions, axis=0)
-            pooled = float(np.dot(mean / np.linalg.norm(mean), sentence))
-            out[i, j] = {
-                "lse": local,
-                "nl": non_local,
-                "lse_nl": s.local_weight * local + (1 - s.local_weight) * non_local,
-                "max": max(h),
-                "mean": float(np.mean(h)),
-                "global": pooled,
-            }[s.aggregator]
-    return out
+PLAIN = {"k": 4.0, "temperature": 3.0, "local_weight": 0.3}
+REGIONS = {
+    name: {"aggregator": name, **PLAIN} for name in ("lse_nl", "lse", "nl", "global", "max", "mean")
+}
+ATTENDING = {
+    "attention": {"aggregator": "attention", "temperature": 3.0},
+    "region": {"aggregator": "attention", "attention_value": "region", "temperature": 3.0},
+    "cross_attention": {"aggregator": "cross_attention", "heads": 2, "layers": 2},
+    "local_words": {"aggregator": "local_words", "temperature": 3.0, "k": 4.0},
+}
+NON_LOCAL = {
+    f"{name} {kind}": {"aggregator": name, "non_local": kind, **PLAIN}
+    for name, kind in (("lse_nl", "self_attention"), ("lse_nl", "mean"), ("nl", "mean"))
+}
+CHOICES = REGIONS | ATTENDING | NON_LOCAL
 
 
-@pytest.mark.parametrize("aggregator", ["lse_nl", "lse", "nl", "global", "max", "mean"])
-def test_equals_a_loop_over_regions(aggregator):
-    options = SimilaritySettings(aggregator=aggregator, k=4.0, temperature=3.0, local_weight=0.3)
-    x, y = vectors(0)
-    result = Similarity(options, dim=5)(x, y)
-    np.testing.assert_allclose(
-        result.detach().numpy(), brute_force(x.numpy(), y.numpy(), options), rtol=1e-12, atol=1e-12
-    )
+def made(name, images=3, regions=7, sentences=4, dim=6, **more):
+    """A similarity with random weights, regions and sentences, all in float64."""
+    torch.manual_seed(1)
+    similarity = Similarity(SimilaritySettings(**CHOICES[name] | more), dim).double()
+    for parameter in similarity.parameters():
+        if parameter.ndim:
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    x = F.normalize(torch.randn(images, regions, dim, dtype=torch.float64), dim=-1)
+    shape = (sentences, 5, dim) if name == "local_words" else (sentences, dim)
+    y = F.normalize(torch.randn(shape, dtype=torch.float64), dim=-1)
+    if name == "local_words":  # of 1, 2, 3 ... words
+        y = y * (torch.arange(5) < 1 + torch.arange(sentences)[:, None] % 5)[..., None]
+    return similarity, x, y
+
+
+def softmax(values):
+    total = sum(math.exp(v) for v in values)
+    return np.array([math.exp(v) / total for v in values])
+
+
+def norm(v, layer):
+    centred = v - v.mean()
+    scaled = centred / math.sqrt((centred**2).mean() + layer.eps)
+    return scaled * layer.weight.detach().numpy() + layer.bias.detach().numpy()
+
+
+def linear(v, layer):
+    return layer.weight.detach().numpy() @ v + layer.bias.detach().numpy()
+
+
+def crossed(image, sentence, part):
+    """Score and map of one image and sentence by loops over heads and regions."""
+    regions = [norm(r, part.norm) for r in image]
+    query = norm(sentence, part.norm)
+    for layer in part.layers:
+        q = linear(norm(query, layer.norm_attention), layer.query)
+        keys = [linear(r, layer.key) for r in regions]
+        values = [linear(r, layer.value) for r in regions]
+        size = len(q) // layer.heads
+        mixed, maps = [], []
+        for head in range(layer.heads):
+            s = slice(head * size, (head + 1) * size)
+            a = softmax([np.dot(q[s], key[s]) / math.sqrt(size) for key in keys])
+            maps.append(a)
+            mixed.append(sum(w * v[s] for w, v in zip(a, values, strict=True)))
+        query = query + linear(np.concatenate(mixed), layer.out)
+        hidden = np.maximum(linear(norm(query, layer.norm_feed), layer.feed[0]), 0)
+        query = query + linear(hidden, layer.feed[2])
+    hidden = np.maximum(linear(norm(query, part.norm), part.head[0]), 0)
+    return math.tanh(linear(hidden, part.head[2])[0]), np.mean(maps, axis=0)
+
+
+def by_words(image, sentence):
+    """GLoRIA's score and map of one image and the words of a sentence."""
+    cosines, spread = [], []
+    for word in (w for w in sentence if np.abs(w).sum()):
+        a = softmax([3.0 * np.dot(word, r) for r in image])
+        context = a @ image
+        cosines.append(np.dot(context, word) / np.linalg.norm(context))
+        spread.append(a)
+    score = math.log(np.mean([math.exp(4.0 * c) for c in cosines])) / 4.0
+    return score, np.mean(spread, axis=0)
+
+
+def by_loops(name, similarity, image, sentence):
+    """docs/methods.md, one image and sentence: score and map."""
+    if name == "cross_attention":
+        return crossed(image, sentence, similarity.aggregator)
+    if name == "local_words":
+        return by_words(image, sentence)
+    s = similarity.settings
+    h = np.array([np.dot(r, sentence) for r in image])
+    mixed = softmax(s.temperature * h) @ image
+    local = math.log(sum(math.exp(s.k * v) for v in h) / len(h)) / s.k
+    weights = softmax([s.temperature * np.dot(r, image[int(np.argmax(h))]) for r in image])
+    mean = np.mean(image, axis=0)
+    score = {
+        "lse": local,
+        "nl": weights @ h,
+        "lse_nl": s.local_weight * local + (1 - s.local_weight) * (weights @ h),
+        "max": max(h),
+        "mean": np.mean(h),
+        "global": np.dot(mean / np.linalg.norm(mean), sentence),
+        "attention": softmax(s.temperature * h) @ h,
+        "region": np.dot(mixed, sentence) / np.linalg.norm(mixed),
+    }[name]
+    return score, h
+
+
+@pytest.mark.parametrize("name", REGIONS | ATTENDING)
+@torch.no_grad()
+def test_scores_and_maps_equal_a_loop(name):
+    similarity, x, y = made(name)
+    pairs = [[by_loops(name, similarity, i, s) for s in y.numpy()] for i in x.numpy()]
+    scores, maps = (np.array([[pair[k] for pair in row] for row in pairs]) for k in (0, 1))
+    np.testing.assert_allclose(similarity(x, y), scores, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(similarity.maps(x, y), maps, rtol=1e-6, atol=1e-6)
+    assert np.abs(scores).max() <= 1
+    if similarity.map_kind == "attention":
+        np.testing.assert_allclose(maps.sum(axis=-1), 1)
 
 
 @settings(deadline=None, max_examples=50)
 @given(seed=st.integers(0, 1000), k=st.floats(0.01, 200), regions=st.integers(1, 9))
 def test_the_local_stream_lies_between_the_mean_and_the_maximum(seed, k, regions):
-    x, y = vectors(seed, regions=regions)
-    h = torch.einsum("bnd,td->btn", x, y)
+    h = torch.rand(3, 4, regions, generator=torch.Generator().manual_seed(seed)).double() * 2 - 1
     local = log_sum_exp(h, k)
     assert (local <= h.amax(-1) + 1e-9).all()
     assert (local >= h.mean(-1) - 1e-9).all()
     assert (local >= h.amax(-1) - math.log(regions) / k - 1e-9).all()
 
 
-@pytest.mark.parametrize("aggregator", ["lse_nl", "nl"])
-@pytest.mark.parametrize("non_local", ["critical_region", "self_attention", "mean"])
-def test_every_option_stays_within_the_cosine_range(aggregator, non_local):
-    options = SimilaritySettings(aggregator=aggregator, non_local=non_local)
-    x, y = vectors(2, regions=1)
-    result = Similarity(options, dim=5).double()(x, y)
-    # With one region every aggregator is its cosine.
-    torch.testing.assert_close(result, torch.einsum("bnd,td->bt", x, y), atol=1e-9, rtol=0)
-    many = Similarity(options, dim=5).double()(*vectors(3, regions=20))
-    assert many.abs().max() <= 1
+@pytest.mark.parametrize("name", REGIONS | NON_LOCAL)
+@torch.no_grad()
+def test_with_one_region_every_aggregator_is_its_cosine(name):
+    torch.manual_seed(0)
+    similarity = Similarity(SimilaritySettings(**CHOICES[name]), 6).double()
+    _, x, y = made(name, regions=1)
+    cosines = torch.einsum("bnd,td->bt", x, y)
+    torch.testing.assert_close(similarity(x, y), cosines, atol=1e-9, rtol=0)
 
 
-def test_the_scale_starts_at_its_setting_and_stays_within_1_and_100():
-    similarity = Similarity(SimilaritySettings(), dim=5)
-    assert similarity.scale.item() == pytest.approx(14.0, rel=1e-6)
-    similarity.log_scale.data.fill_(20.0)
-    assert similarity.scale.item() == 100
-    similarity.log_scale.data.fill_(-3.0)
-    assert similarity.scale.item() == 1
+@pytest.mark.parametrize("name", ["attention", "region"])
+def test_attention_tends_to_the_best_region(name):
+    similarity, x, y = made(name)
+    h = torch.einsum("bnd,td->btn", x, y)
+    similarity.aggregator.log_temperature.data.fill_(math.log(100.0))
+    torch.testing.assert_close(similarity(x, y), h.amax(-1), atol=0.05, rtol=0)
+    similarity.aggregator.log_temperature.data.fill_(20.0)
+    similarity.aggregator.keep_in_bounds()
+    assert similarity.aggregator.temperature.item() == pytest.approx(100)
 
 
-def test_autocast_does_not_round_the_similarity():
-    x, y = vectors(4, regions=30, dim=16)
-    similarity = Similarity(SimilaritySettings(), dim=16)
-    exact = similarity(x.float(), y.float())
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        island = similarity(x.float(), y.float())
-    assert island.dtype == torch.float32
-    assert torch.equal(exact, island)
+def test_padding_of_words_changes_nothing():
+    similarity, x, y = made("local_words")
+    assert torch.equal(similarity(x, y), similarity(x, F.pad(y, (0, 0, 0, 3))))
+    torch.testing.assert_close(similarity(x, y[:1]), similarity(x, y)[:, :1])
 
 
-CHOICES = [
-    ("lse_nl", "critical_region"),
-    ("lse_nl", "self_attention"),
-    ("lse_nl", "mean"),
-    ("lse", "critical_region"),
-    ("nl", "critical_region"),
-    ("nl", "mean"),
-    ("max", "critical_region"),
-    ("mean", "critical_region"),
-    ("global", "critical_region"),
-]
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 5, 100])
-@pytest.mark.parametrize(("aggregator", "non_local"), CHOICES)
-def test_in_chunks_the_result_and_the_gradients_are_those_of_the_whole(
-    aggregator, non_local, chunk
-):
-    x, y = vectors(5, images=5)
-    weights = torch.arange(5.0, dtype=torch.float64)
+@pytest.mark.parametrize("chunk", [1, 2, 100])
+@pytest.mark.parametrize("name", CHOICES)
+def test_in_chunks_the_result_and_the_gradients_are_those_of_the_whole(name, chunk):
     results = []
     for size in (0, chunk):
-        torch.manual_seed(0)
-        options = SimilaritySettings(
-            aggregator=aggregator, non_local=non_local, k=4.0, local_weight=0.3, chunk=size
-        )
-        regions, sentences = x.clone().requires_grad_(), y.clone().requires_grad_()
-        result = Similarity(options, dim=5).double()(regions, sentences)
+        similarity, x, y = made(name, images=5, chunk=size)
+        scores = similarity(x.requires_grad_(), y.requires_grad_())
         # Through a transpose, as text anchors do.
-        (result.T @ weights).pow(3).sum().backward()
-        results.append((result.detach(), regions.grad, sentences.grad))
+        (scores.T @ torch.arange(5.0, dtype=torch.float64)).pow(3).sum().backward()
+        weights = [p.grad for p in similarity.parameters() if p.grad is not None]
+        results.append([scores.detach(), x.grad, y.grad, *weights])
     for whole, parts in zip(*results, strict=True):
         torch.testing.assert_close(parts, whole, atol=1e-12, rtol=1e-10)
 
 
 @pytest.mark.parametrize("temperature", [None, 3.0])
 @pytest.mark.parametrize("weight", [0.0, 0.4, 1.0])
-def test_the_gradient_in_chunks_is_the_numerical_one(temperature, weight):
-    x, y = vectors(6, images=3, regions=4, sentences=3, dim=3)
+def test_the_gradient_written_out_is_the_numerical_one(temperature, weight):
+    _, x, y = made("lse_nl", images=3, regions=4, sentences=3, dim=3)
+    options = {"chunk": 2, "weight": weight, "k": 4.0, "temperature": temperature}
     inputs = x.requires_grad_(), y.requires_grad_()
+    assert torch.autograd.gradcheck(lambda a, b: chunked_similarity(a, b, **options), inputs)
 
-    def chunked(regions, sentences):
-        return chunked_similarity(
-            regions, sentences, chunk=2, weight=weight, k=4.0, temperature=temperature
-        )
 
-    assert torch.autograd.gradcheck(chunked, inputs)
+@pytest.mark.parametrize("name", ATTENDING)
+def test_the_gradient_of_attention_is_the_numerical_one(name):
+    similarity, x, y = made(name, images=2, regions=2, sentences=2, dim=2, chunk=1)
+    words = y.abs().sum(dim=-1, keepdim=True) > 0  # padding stays zero
+    inputs = x.requires_grad_(), y.requires_grad_()
+    assert torch.autograd.gradcheck(lambda a, b: similarity(a, b * words), inputs)
+
+
+@pytest.mark.parametrize("name", ["lse_nl", *ATTENDING])
+def test_autocast_does_not_round_and_large_batches_are_chunked_by_themselves(name):
+    similarity, x, y = made(name)
+    single = similarity.float()
+    exact = single(x.float(), y.float())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = single(x.float(), y.float())
+    assert rounded.dtype == torch.float32
+    assert torch.equal(rounded, exact)
+    large = torch.zeros(1024, 225, 6), torch.zeros(1024, *y.shape[1:])
+    assert 1 <= similarity._chunk(*large) < 1024
+    assert similarity._chunk(x, y) == 0
 
 
 def test_very_sharp_local_streams_stay_finite_in_chunks():
-    x, y = vectors(8)
+    similarity, x, y = made("lse_nl", k=1000.0, chunk=1)
     inputs = x.float().requires_grad_(), y.float().requires_grad_()
-    result = Similarity(SimilaritySettings(k=1000.0, chunk=1), dim=5)(*inputs)
-    result.sum().backward()
-    assert torch.isfinite(result).all()
+    scores = similarity.float()(*inputs)
+    scores.sum().backward()
+    assert torch.isfinite(scores).all()
     assert all(torch.isfinite(part.grad).all() for part in inputs)
 
 
-def test_large_batches_are_chunked_by_themselves():
-    similarity = Similarity(SimilaritySettings(), dim=2)
-    regions, sentences = torch.zeros(1024, 225, 2), torch.zeros(1024, 2)
-    assert 1 <= similarity._chunk(regions, sentences) <= 64
-    assert similarity._chunk(regions[:64], sentences[:64]) == 0
+def test_the_scale_starts_at_its_setting_and_stays_within_1_and_100():
+    similarity = Similarity(SimilaritySettings(), dim=5)
+    scales = [similarity.scale.item()]
+    for stored in (20.0, -3.0):
+        similarity.log_scale.data.fill_(stored)
+        scales.append(similarity.scale.item())
+    assert scales == pytest.approx([14, 100, 1], rel=1e-6)
+
+
+def test_heads_must_divide_the_dimension():
+    with pytest.raises(ValueError, match="heads 4 does not divide dim 6"):
+        ModelSettings(text={"folder": "x"}, dim=6, similarity={"aggregator": "cross_attention"})

@@ -16,7 +16,7 @@ from torch import nn
 
 from medclip_debias.errors import UserError
 
-from ..test_text_families import write
+from ..test_text_encoder import write
 from .conftest import (
     DIM,
     LAST,
