@@ -175,14 +175,16 @@ class Preprocessing(Settings):
 class SetSettings(Settings):
     """One of several prepared sets that a run learns from together (docs/training.md).
 
-    ``weight``: its share of every batch is its weight over the sum of all; with 0 nothing is
-    learned from it, but its patients count. ``patients``: sets of one name here share patient ids;
-    by default those of the same archive do.
+    ``weight``: its share of what is learned from is its weight over the sum of all; with 0 nothing
+    is, but its patients count. ``patients``: sets of one name here share patient ids; by default
+    those of the same archive do. ``batches``: sets of one name here share batches, in which no
+    other set has a part; by default every batch is of all sets.
     """
 
     path: Path
     weight: float = Field(1.0, ge=0)
     patients: str | None = Field(None, min_length=1)
+    batches: str = ""
 
     @model_validator(mode="before")
     @classmethod

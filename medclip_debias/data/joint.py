@@ -57,6 +57,7 @@ class JointSet(PreparedSet):
     Attributes:
         folder: that of the first set.
         weights: of each set.
+        batches: name of the batches that each set has a part in.
         aside: by the name of a set, how many ``patients``, ``studies`` and ``images`` are left
             aside because another set has the patient in another split.
 
@@ -67,6 +68,7 @@ class JointSet(PreparedSet):
     def __init__(self, sets: Sequence[SetSettings]) -> None:
         self._parts = [PreparedSet.open(each.path) for each in sets]
         self.weights = [each.weight for each in sets]
+        self.batches = [each.batches for each in sets]
         if not any(self.weights):
             raise UserError("every prepared set has weight 0; give one a weight above 0.")
         first = self._parts[0]
@@ -93,8 +95,10 @@ class JointSet(PreparedSet):
         ]
         self._splits, self.aside = self._splits_of_patients()
         content = [
-            [part.content_hash, weight, people]
-            for part, weight, people in zip(self._parts, self.weights, self._people, strict=True)
+            [part.content_hash, weight, people, *([batches] if any(self.batches) else [])]
+            for part, weight, people, batches in zip(
+                self._parts, self.weights, self._people, self.batches, strict=True
+            )
         ]
         meta = {
             "content_hash": hashlib.sha256(json.dumps(content).encode()).hexdigest(),
@@ -117,6 +121,7 @@ class JointSet(PreparedSet):
             view = JointSet.__new__(JointSet)
             PreparedSet.__init__(view, part.folder, part.meta, part.settings)
             view._parts, view.weights, view.names = [part], [self.weights[number]], [name]
+            view.batches = [self.batches[number]]
             view._people, view._splits = [self._people[number]], self._splits
             view.aside = {k: v for k, v in self.aside.items() if k == name}
             alone[name] = view

@@ -43,7 +43,8 @@ class TrainingStudies:
         frontal: per study, those of its rows that are frontal; all of them where none is. None
             for studies whose images are all frontal.
         sets: number of each study's set, where there are several.
-        weights: name of each set and its weight; none for a single one.
+        shares: name, weight and batches of each set (`medclip_debias.config.SetSettings`); none
+            for a single one.
     """
 
     texts: list[str]
@@ -52,7 +53,7 @@ class TrainingStudies:
     occurrences: NDArray[np.int64]
     frontal: list[NDArray[np.int64]] | None = None
     sets: NDArray[np.int64] | None = None
-    weights: tuple[tuple[str, float], ...] = ()
+    shares: tuple[tuple[str, float, str], ...] = ()
 
     @classmethod
     def of(
@@ -100,8 +101,8 @@ class TrainingStudies:
             return cls(texts, found, chosen, counts, frontal)
         firsts = np.array([int(of_study[0]) for of_study in found])
         sets = np.searchsorted(prepared.starts, firsts, side="right") - 1
-        weights = tuple(zip(prepared.names, prepared.weights, strict=True))
-        return cls(texts, found, chosen, counts, frontal, sets, weights)
+        shares = tuple(zip(prepared.names, prepared.weights, prepared.batches, strict=True))
+        return cls(texts, found, chosen, counts, frontal, sets, shares)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -269,9 +270,9 @@ class StepBatches(Dataset[Batch]):
         self.features: StoredFeatures | None = None
         self._mixture: Mixture | None = None
         if studies.sets is not None:
-            members = [np.flatnonzero(studies.sets == n) for n in range(len(studies.weights))]
-            names, weights = zip(*studies.weights, strict=True)
-            self._mixture = Mixture(members, weights, batch_size, seed, names)
+            members = [np.flatnonzero(studies.sets == n) for n in range(len(studies.shares))]
+            names, weights, batches = zip(*studies.shares, strict=True)
+            self._mixture = Mixture(members, weights, batch_size, seed, names, batches)
         share = batch_size // world
         self._share = range(rank * share, (rank + 1) * share)
         self._rows = Ragged(studies.rows)

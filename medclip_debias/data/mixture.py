@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +23,17 @@ class Mixture:
     from k B w by at most 1 + log2(k + 1). Within a set studies are drawn without replacement,
     pass by pass: a pass ends with the last batch that is whole, and the rest is left out.
 
+    Sets of one name in ``batches`` share batches of their own, in which w is the share among them;
+    whose batch a step takes follows from it in the same way: of the first k batches those of a
+    share g of all weights are k g, up to 1 + log2(k + 1).
+
     Args:
         sets: the studies of each set, as numbers.
         weights: of each set, 0 or more, and not all 0.
         batch_size: B.
         seed: decides, with the step, everything.
         names: of the sets, for messages.
+        batches: whose batches each set has a part in; all share every batch by default.
 
     Raises:
         UserError: a set has fewer studies than a batch may take of it.
@@ -40,13 +46,28 @@ class Mixture:
         batch_size: int,
         seed: int,
         names: Sequence[str],
+        batches: Sequence[str] | None = None,
     ) -> None:
         self.sets, self.batch_size, self.seed = sets, batch_size, seed
         exact = [Fraction(str(weight)) for weight in weights]
-        shares = [batch_size * weight / sum(exact) for weight in exact]
-        self._least = np.array([int(share) for share in shares])
-        parts = [share - int(share) for share in shares]
-        self._bounds = np.array([float(sum(parts[:n])) for n in range(len(parts) + 1)])
+        of_batch: dict[str, Fraction] = {}
+        batches = batches or [""] * len(sets)
+        for batch, weight in zip(batches, exact, strict=True):
+            of_batch[batch] = of_batch.get(batch, Fraction()) + weight
+        drawn = [batch for batch, weight in of_batch.items() if weight]
+        ends = list(accumulate(of_batch[batch] / sum(exact) for batch in drawn))
+        self._ends = np.array([float(end) for end in ends])
+        shares = [
+            batch_size * weight / of_batch[batch] if weight else Fraction()
+            for batch, weight in zip(batches, exact, strict=True)
+        ]
+        least = np.array([int(share) for share in shares])
+        self._least, self._bounds = [], []
+        for batch in drawn:
+            inside = [name == batch for name in batches]
+            parts = [(share % 1) * one for share, one in zip(shares, inside, strict=True)]
+            self._least.append(least * inside)
+            self._bounds.append(np.array([0, *map(float, accumulate(parts))]))
         for name, studies, share in zip(names, sets, shares, strict=True):
             if -(-share // 1) > len(studies):
                 raise UserError(
@@ -59,10 +80,18 @@ class Mixture:
 
     def counts(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Studies of each set in the batches of ``steps``: ``[steps, sets]``."""
-        offsets = _van_der_corput(steps)[:, None]
-        # Systematic sampling: a set has one more where its interval holds a whole number + offset.
-        passed = np.ceil(self._bounds - offsets).astype(np.int64)
-        return self._least + np.diff(passed, axis=1)
+        places = _van_der_corput(steps)
+        counts = np.zeros((len(steps), len(self.sets)), dtype=np.int64)
+        begin = 0.0
+        for least, bounds, end in zip(self._least, self._bounds, self._ends, strict=True):
+            chosen = (places >= begin) & (places < end)
+            # Systematic sampling: a set has one more where its interval holds a whole number +
+            # offset.
+            offsets = (places[chosen, None] - begin) / (end - begin)
+            passed = np.ceil(bounds - offsets).astype(np.int64)
+            counts[chosen] = least + np.diff(passed, axis=1)
+            begin = end
+        return counts
 
     def members(self, step: int) -> NDArray[np.int64]:
         """Studies of the batch of ``step``, in random order: ``[B]``."""

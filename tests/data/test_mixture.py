@@ -16,11 +16,11 @@ from medclip_debias.errors import UserError
 WEIGHTS = st.lists(st.integers(1, 40).map(lambda n: n / 8), min_size=1, max_size=5)
 
 
-def mixture(weights, batch, sizes=None, seed=0):
+def mixture(weights, batch, sizes=None, seed=0, batches=None):
     sizes = sizes or [4 * batch] * len(weights)
     ends = np.cumsum(sizes)
     sets = [np.arange(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-    return Mixture(sets, weights, batch, seed, [f"set {n}" for n in range(len(sets))])
+    return Mixture(sets, weights, batch, seed, [f"set {n}" for n in range(len(sets))], batches)
 
 
 @given(WEIGHTS, st.integers(1, 40), st.integers(1, 400))
@@ -69,6 +69,34 @@ def test_a_batch_follows_from_seed_and_step_whatever_came_before():
         assert backwards.members(step).tolist() == forward[step].tolist()
     other = mixture([2, 1], 7, seed=1)
     assert any(other.members(n).tolist() != forward[n].tolist() for n in range(5))
+
+
+@given(WEIGHTS, st.integers(1, 40), st.integers(1, 200), st.data())
+@settings(max_examples=60, deadline=None)
+def test_sets_of_other_batches_never_meet_and_every_share_is_kept(weights, batch, steps, data):
+    names = data.draw(
+        st.lists(st.sampled_from("abc"), min_size=len(weights), max_size=len(weights))
+    )
+    counts = mixture(weights, batch, batches=names).counts(np.arange(steps))
+    assert (counts.sum(axis=1) == batch).all()
+    owners = np.array(names)
+    whose = [set(owners[row > 0]) for row in counts]
+    assert all(len(one) == 1 for one in whose)
+    exact = [Fraction(str(weight)) for weight in weights]
+    for name in set(names):
+        inside = sum(w for w, n in zip(exact, names, strict=True) if n == name)
+        seen = np.cumsum([one == {name} for one in whose])
+        for k in range(1, steps + 1):
+            assert abs(seen[k - 1] - k * inside / sum(exact)) <= 1 + log2(k + 1)
+        for number in np.flatnonzero(owners == name):
+            share = batch * exact[number] / inside
+            taken = counts[[one == {name} for one in whose], number]
+            assert set(taken) <= {int(share), -int(-share // 1)}
+
+
+def test_a_set_of_weight_0_has_no_batches():
+    counts = mixture([1, 0, 3], 8, batches=["a", "b", "a"]).counts(np.arange(40))
+    assert (counts == [2, 0, 6]).all()
 
 
 def test_a_set_that_is_too_small_is_named():
