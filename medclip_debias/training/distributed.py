@@ -12,7 +12,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -158,6 +158,12 @@ def process_group(
         stall.enter("others")
         dist.barrier()
         failed = False
+    except StoppedBySignalError:  # which ends all processes
+        stall.enter("others")
+        with suppress(RuntimeError):
+            dist.barrier()
+        failed = False
+        raise
     except UserError:
         if not report.is_first():
             raise SystemExit(EXIT_CODE) from None

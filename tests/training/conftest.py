@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import os
+import signal
 import socket
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import yaml
@@ -26,6 +30,7 @@ from medclip_debias.data.loader import training_corpus
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.training.settings import RunSettings, TrainSettings
+from medclip_debias.training.signals import StoppedBySignalError
 from medclip_debias.training.train import train
 
 Change = Callable[..., RunSettings]
@@ -83,6 +88,23 @@ def config(run: Change, tmp_path: Path) -> Callable[..., str]:
     return write
 
 
+PLAIN = {
+    "steps": 6,
+    "batch_size": 8,
+    "sentences_per_study": 2,
+    "lr": 1e-3,
+    "channels_last": False,  # the plain forward that steps are held against has none
+    # Adam divides by the gradient's size: with its usual 1e-8, rounding of gradients that are
+    # nearly 0 would decide on the direction of a step.
+    "adam_eps": 1e-4,
+    "warmup_steps": 2,
+    "log_every": 2,
+    "checkpoint_every": 2,
+    "preview": "off",
+    "workers": 0,
+}
+
+
 @pytest.fixture(scope="session")
 def run_in(
     prepared_phantom: Path, small_language_model: Path, one_layer_model: Path
@@ -98,21 +120,6 @@ def run_in(
         loss: dict[str, Any] | None = None,
         **train: Any,
     ) -> RunSettings:
-        plain = {
-            "steps": 6,
-            "batch_size": 8,
-            "sentences_per_study": 2,
-            "lr": 1e-3,
-            "channels_last": False,  # the plain forward that steps are held against has none
-            # Adam divides by the gradient's size: with its usual 1e-8, rounding of gradients that
-            # are nearly 0 would decide on the direction of a step.
-            "adam_eps": 1e-4,
-            "warmup_steps": 2,
-            "log_every": 2,
-            "checkpoint_every": 2,
-            "preview": "off",  # tests/reporting has the run's page
-            "workers": 0,
-        }
         return RunSettings(
             prepared=prepared_phantom,
             out=root / out,
@@ -123,10 +130,10 @@ def run_in(
                 dim=16,
             ),
             loss=loss or {"kind": "infonce"},
-            train=TrainSettings(**(plain | train)),
+            train=TrainSettings(**(PLAIN | train)),
         )
 
-    return lambda root, networks: partial(make, root, networks)
+    return lambda root, networks="tiny": partial(make, root, networks)
 
 
 def train_until(settings: RunSettings, step: int, **options: Any) -> None:
@@ -140,31 +147,98 @@ def train_until(settings: RunSettings, step: int, **options: Any) -> None:
         train(settings, progress=stop, **options)
 
 
-def in_processes(world: int, work: Callable[[], None]) -> list[int]:
+# ------------------------------------------------------------------------------- processes
+
+
+def fork(work: Callable[[], object]) -> int:
+    """Begin ``work`` in a forked process that leads a group of its own; its number."""
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        code = 1
+        try:
+            os.setpgid(0, 0)
+            torch.set_num_threads(1)
+            work()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        except StoppedBySignalError:
+            code = 75
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return child
+
+
+def wait_until(condition: Callable[[], Any], limit: float = 60.0) -> Any:
+    """The first true answer, asked for again and again."""
+    until = time.monotonic() + limit
+    while not (answer := condition()):
+        if time.monotonic() > until:
+            pytest.fail(f"this did not happen within {limit:g} s: {condition}")
+        time.sleep(0.02)
+    return answer
+
+
+def exit_codes(children: Sequence[int], limit: float = 60.0) -> list[int]:
+    """Exit codes of forked processes, all of which end in time; nobody is left of their groups."""
+    codes: dict[int, int] = {}
+
+    def ended() -> bool:
+        for child in children:
+            if child not in codes:
+                done, status = os.waitpid(child, os.WNOHANG)
+                if done:
+                    codes[child] = os.waitstatus_to_exitcode(status)
+        return len(codes) == len(children)
+
+    def gone() -> bool:
+        return not [pid for pid in psutil.pids() if _lives_in(pid, children)]
+
+    try:
+        wait_until(ended, limit)
+        wait_until(gone, 10)  # workers look after their parent
+    finally:
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)
+    return [codes[child] for child in children]
+
+
+def _lives_in(pid: int, groups: Sequence[int]) -> bool:
+    try:
+        return os.getpgid(pid) in groups and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, psutil.Error):
+        return False
+
+
+def exit_code(work: Callable[[], object], limit: float = 60.0) -> int:
+    """Exit code of ``work`` in a forked process."""
+    return exit_codes([fork(work)], limit)[0]
+
+
+def in_processes(world: int, work: Callable[[], object]) -> list[int]:
     """Run ``work`` in ``world`` forked processes under torchrun's variables; exit codes."""
+    port = free_port()
+
+    def member(rank: int) -> None:
+        names = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank}
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        os.environ.update({k: str(v) for k, v in (names | address).items()})
+        work()
+
+    return exit_codes([fork(partial(member, rank)) for rank in range(world)])
+
+
+def free_port() -> int:
+    """A port of this machine on which nobody listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    children = []
-    for rank in range(world):
-        child = os.fork()
-        if child == 0:  # pragma: no cover
-            code = 0
-            try:
-                names = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank}
-                address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-                os.environ.update({k: str(v) for k, v in (names | address).items()})
-                torch.set_num_threads(1)
-                work()
-            except SystemExit as end:
-                code = int(end.code or 0)
-            except BaseException:
-                traceback.print_exc()
-                code = 1
-            finally:
-                os._exit(code)
-        children.append(child)
-    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        return int(free.getsockname()[1])
+
+
+# ----------------------------------------------------------------------------------- files
 
 
 def table(path: Path) -> list[dict[str, str]]:

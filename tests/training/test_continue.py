@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-import yaml
 
 from medclip_debias.cli import run as command
 from medclip_debias.errors import UserError
@@ -23,20 +22,16 @@ def judge(model):
     return {"recall_at_10": float(model.image_projection.weight.double().abs().sum())}
 
 
-def rates(out):
-    return {int(row["step"]): float(row["lr"]) for row in table(out / "metrics.csv")}
-
-
 def test_with_a_constant_rate_a_continued_run_is_one_that_was_longer_from_the_start(run):
     whole = train(run("whole", LOSS, steps=4, **FULL), validator=judge)
     train(run("part", LOSS, steps=2, **FULL), validator=judge)
-    said = []
+    sentences = []
     settings = run("part", LOSS, steps=4, **FULL)
-    result = train(settings, validator=judge, longer=True, say=said.append)
+    result = train(settings, validator=judge, longer=True, say=sentences.append)
     assert result.resumed_at == 2
     assert same(weights(whole.model), weights(result.model))
     assert (whole.best, whole.best_step) == (result.best, result.best_step)
-    assert any("the learning rate stays" in sentence for sentence in said)
+    assert any("the learning rate stays" in sentence for sentence in sentences)
     earlier = DualEncoder.load(result.model).provenance["continued"]
     assert earlier == [{"train.steps": 2, "train.patience": None}]
     assert "continued" not in DualEncoder.load(whole.model).provenance
@@ -44,50 +39,43 @@ def test_with_a_constant_rate_a_continued_run_is_one_that_was_longer_from_the_st
 
 def test_a_cosine_goes_on_as_that_of_the_longer_run_and_says_so(run):
     train(run(steps=4))
-    said = []
-    settings = run(steps=8)
-
-    train_until(settings, 5, longer=True, say=said.append)
-    result = train(settings, longer=True, say=said.append)
-    assert result.steps == 8
-    (sentence,) = {each for each in said if "follows the cosine of 8 steps" in each}
-    wanted = {
-        step: learning_rate(step - 1, peak=1e-3, warmup=2, steps=4 if step <= 4 else 8)
-        for step in (2, 4, 6, 8)
-    }
-    assert rates(settings.out) == pytest.approx(wanted, rel=1e-5)
-    assert f"{learning_rate(4, peak=1e-3, warmup=2, steps=8):.3g} at the next step" in sentence
-    again = train(run(steps=10), longer=True)
-    plans = [plan["train.steps"] for plan in DualEncoder.load(again.model).provenance["continued"]]
-    assert plans == [4, 8]
-
-
-def test_what_is_no_continuation_is_refused(run):
-    settings = run(steps=4)
-    train(settings)
-    before = (settings.out / "settings.yaml").read_bytes()
+    before = (run().out / "settings.yaml").read_bytes()
     with pytest.raises(UserError, match=r"of 4 steps; to train it for more give --continue"):
         train(run(steps=6))
     with pytest.raises(UserError, match=r"has 4 steps, and 2 are asked for"):
         train(run(steps=2), longer=True)
     with pytest.raises(UserError, match=r"other settings \(train.lr\)"):
         train(run(steps=6, lr=1e-4), longer=True)
-    assert (settings.out / "settings.yaml").read_bytes() == before
-    assert not (settings.out / CONTINUED).exists()
+    assert (run().out / "settings.yaml").read_bytes() == before
+    assert not (run().out / CONTINUED).exists()
+
+    sentences = []
+    settings = run(steps=8)
+    train_until(settings, 5, longer=True, say=sentences.append)
+    assert train(settings, longer=True, say=sentences.append).steps == 8
+    (sentence,) = {each for each in sentences if "follows the cosine of 8 steps" in each}
+    rates = {
+        step: learning_rate(step - 1, peak=1e-3, warmup=2, steps=4 if step <= 4 else 8)
+        for step in (2, 4, 6, 8)
+    }
+    rows = table(settings.out / "metrics.csv")
+    assert {int(row["step"]): float(row["lr"]) for row in rows} == pytest.approx(rates, rel=1e-5)
+    assert f"{learning_rate(4, peak=1e-3, warmup=2, steps=8):.3g} at the next step" in sentence
+    again = train(run(steps=10), longer=True)
+    plans = [plan["train.steps"] for plan in DualEncoder.load(again.model).provenance["continued"]]
+    assert plans == [4, 8]
 
 
-def test_the_verb_continues_a_run_by_its_folder(run, tmp_path, capsys):
-    path = tmp_path / "run.yaml"
-    path.write_text(yaml.safe_dump(run(steps=2).model_dump(mode="json")))
+def test_the_verb_continues_a_run_by_its_folder(config, tmp_path, capsys):
     out = str(tmp_path / "run")
-    assert command(["train", str(path), "--quiet"]) == 0
+    assert command(["train", config(steps=2), "--quiet"]) == 0
     assert command(["train", "--continue", out]) == 0
     assert "to continue it, give train.steps above 2" in capsys.readouterr().err
     assert command(["train", "--continue", out, "train.steps=4", "--json"]) == 0
     captured = capsys.readouterr()
-    found = json.loads(captured.out)
-    assert (found["resumed_at"], found["steps"]) == (2, 4)
-    assert (found["kept"], found["kept_step"]) == ("last", 4)
+    figures = json.loads(captured.out)
+    assert (figures["resumed_at"], figures["steps"]) == (2, 4)
+    assert (figures["kept"], figures["kept_step"]) == ("last", 4)
     assert "a run of 2 steps, continued after step 2 to step 4" in captured.err
     assert command(["train", out, "--continue", "--fresh"]) == 2
     assert command(["train", str(tmp_path)]) == 2

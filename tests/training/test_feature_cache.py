@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shutil
 import time
 
@@ -13,9 +12,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from medclip_debias.cli import run as command
 from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.data.frozen_features import Layout, StoredFeatures, write_features
-from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.training.distributed import Place, process_group
 from medclip_debias.training.feature_cache import _alone
@@ -24,51 +23,48 @@ from medclip_debias.training.stall import StallTimer
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
 from tests.disk import files_of_at_most
-from tests.training.conftest import in_processes, largest_difference, same, train_until
+from tests.training.conftest import (
+    exit_codes,
+    fork,
+    in_processes,
+    largest_difference,
+    same,
+    train_until,
+    wait_until,
+)
 
 STILL = {"crop": False, "brightness": 0, "contrast": 0}
 FROZEN = {"trainable": {"image": "frozen"}, "augment": STILL}
+LAST_BLOCK = {"trainable": {"image": {"last_blocks": 1}}}
 
 
-def after(settings, steps=2):
-    trainer = Trainer(settings)
+def after(settings, steps=2, **place):
+    trainer = Trainer(settings, **place)
     losses = [float(trainer.step(step)["loss"]) for step in range(steps)]
     return trainer.model.state_dict(), losses
 
 
 @pytest.mark.parametrize(
-    ("train", "networks"),
+    ("train", "augmentations"),
     [
-        (FROZEN, "tiny"),
-        (FROZEN | {"channels_last": True, "accumulate": 2}, "tiny"),
-        (
-            {"trainable": {"image": {"last_blocks": 1}}, "augment": STILL, "views_per_study": 2},
-            "tiny",
-        ),
-        ({"trainable": {"image": "frozen"}, "augmentations": 3}, "tiny"),
-        (
-            {
-                "trainable": {"image": {"last_blocks": 1}},
-                "augmentations": 2,
-                "task": "two_view",
-            },
-            "small",
-        ),
+        (FROZEN, 0),
+        (FROZEN | {"channels_last": True, "accumulate": 2}, 0),
+        (LAST_BLOCK | {"augment": STILL, "views_per_study": 2}, 0),
+        ({"trainable": {"image": "frozen"}}, 3),
+        (LAST_BLOCK | {"task": "two_view", "loss": {"kind": "clip"}}, 2),
     ],
     ids=["plain", "micro-batches", "part of the trunk", "augmented", "two views"],
 )
-def test_in_float32_the_weights_are_those_of_the_uncached_run_to_the_last_bit(run, tmp_path, train):
-    k = train.get("augmentations", 0)
-    train = {name: value for name, value in train.items() if name != "augmentations"}
-    loss = {"kind": "clip"} if train.get("task") else {"kind": "biovil"}
-    uncached = after(run(loss=loss, **train, features={"augmentations": k}))
-    features = {"cache": True, "augmentations": k, "folder": tmp_path}
-    settings = run(loss=loss, **train, features=features)
-    written = after(settings)
-    read = after(settings)
-    assert same(uncached[0], written[0])
-    assert same(uncached[0], read[0])
-    assert uncached[1] == written[1] == read[1]
+def test_in_float32_the_weights_are_those_of_the_uncached_run_to_the_last_bit(
+    run, tmp_path, train, augmentations
+):
+    plain = {"loss": {"kind": "biovil"}} | train
+    uncached = after(run(**plain, features={"augmentations": augmentations}))
+    features = {"cache": True, "augmentations": augmentations, "folder": tmp_path}
+    for _ in range(2):  # written, then read
+        cached = after(run(**plain, features=features))
+        assert same(uncached[0], cached[0])
+        assert uncached[1] == cached[1]
 
 
 def test_images_are_not_read_and_batches_are_the_same(run, tmp_path):
@@ -87,37 +83,42 @@ def test_images_are_not_read_and_batches_are_the_same(run, tmp_path):
 def test_a_frozen_vision_transformer_with_a_block_of_its_own_is_kept_as_a_whole(run, tmp_path):
     image = ImageEncoderSettings(arch="vit_tiny_scratch", blocks=1)
 
-    def settings(parts, features=None):
-        train = {"trainable": {"image": parts}, "augment": STILL}
-        made = run(**train, **({"features": features} if features else {}))
-        return made.model_copy(update={"model": made.model.model_copy(update={"image": image})})
+    def settings(parts, **features):
+        plain = run(trainable={"image": parts}, augment=STILL, features=features)
+        return plain.model_copy(update={"model": plain.model.model_copy(update={"image": image})})
 
-    wanted = {"cache": True, "folder": tmp_path}
-    plain, cached = after(settings("frozen")), after(settings("frozen", wanted))
+    cache = {"cache": True, "folder": tmp_path}
+    plain, cached = after(settings("frozen")), after(settings("frozen", **cache))
     assert same(plain[0], cached[0])
     assert plain[1] == cached[1]
     with pytest.raises(UserError, match="only the whole encoder's features"):
-        after(settings({"last_blocks": 1}, wanted))
+        after(settings({"last_blocks": 1}, **cache))
 
 
 @pytest.mark.parametrize(("dtype", "limit"), [("fp16", 2e-3), ("bf16", 2e-2)])
 def test_half_precision_stays_near_the_uncached_run(run, tmp_path, dtype, limit):
     exact, losses = after(run(**FROZEN))
-    features = {"cache": True, "dtype": dtype, "folder": tmp_path}
-    near, found = after(run(**FROZEN, features=features))
-    assert found == pytest.approx(losses, rel=limit)
+    settings = run(**FROZEN, features={"cache": True, "dtype": dtype, "folder": tmp_path})
+    plain = Trainer(run(**FROZEN))
+    features = plain.features_of(settings, list(plain.cached.tokens))
+    planned = features.planned()
+    assert not list(tmp_path.iterdir())
+    near, near_losses = after(settings)
+    assert near_losses == pytest.approx(losses, rel=limit)
     assert 0 < largest_difference(exact, near) < limit
     (folder,) = tmp_path.glob("image-*")
     layout = json.loads((folder / "features.json").read_text())["layout"]
-    assert (folder / "features.bin").stat().st_size == 2 * layout["rows"] * np.prod(layout["shape"])
+    size = (folder / "features.bin").stat().st_size
+    assert size == planned == 2 * layout["rows"] * np.prod(layout["shape"])
+    assert features.planned() == 0
 
 
 def test_frozen_sentences_are_encoded_once_too(run, tmp_path):
     frozen = FROZEN | {"trainable": {"image": "frozen", "text": "frozen"}}
     exact, losses = after(run(**frozen))
     settings = run(**frozen, features={"cache": True, "text": True, "folder": tmp_path})
-    near, found = after(settings)
-    assert found == pytest.approx(losses, rel=1e-5)
+    near, near_losses = after(settings)
+    assert near_losses == pytest.approx(losses, rel=1e-5)
     assert largest_difference(exact, near) < 1e-5
     trainer = Trainer(settings)
     trainer.model.text_encoder.bert = None  # computing would fail
@@ -127,18 +128,16 @@ def test_frozen_sentences_are_encoded_once_too(run, tmp_path):
 def test_a_run_resumes_to_the_same_weights_and_the_file_is_written_once(run, tmp_path):
     features = {"cache": True, "augmentations": 2, "folder": tmp_path / "features"}
     frozen = {"trainable": {"image": "frozen"}, "features": features}
-    said: list[str] = []
-    whole = train(run("whole", **frozen), warn=said.append)
-    assert len(said) == 1
-    assert "x 2 augmentations" in said[0]
-    assert "MiB in fp32" in said[0]
+    sentences = []
+    whole = train(run("whole", **frozen), warn=sentences.append)
     cut = run("cut", **frozen)
-
-    train_until(cut, 4, warn=said.append)
-    again = train(cut, warn=said.append)
+    train_until(cut, 4, warn=sentences.append)
+    again = train(cut, warn=sentences.append)
     assert again.resumed_at == 4
-    assert len(said) == 1
-    files = [folder.model / "model.safetensors" for folder in (whole, again)]
+    (sentence,) = sentences
+    assert "x 2 augmentations" in sentence
+    assert "MiB in fp32" in sentence
+    files = [result.model / "model.safetensors" for result in (whole, again)]
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
@@ -147,13 +146,10 @@ def test_two_processes_read_their_rows_and_train_as_one(run, tmp_path):
     alone, _ = after(run(**FROZEN, accumulate=2))  # with the same dropout
 
     def work():
-        place = Place.from_environment()
-        with process_group(place, "cpu", StallTimer(0)) as (ranks, device):
-            trainer = Trainer(settings, ranks=ranks, device=device)
-            for step in range(2):
-                trainer.step(step)
-            if place.rank == 0:
-                torch.save(trainer.model.state_dict(), tmp_path / "two.pt")
+        with process_group(Place.from_environment(), "cpu", StallTimer(0)) as (ranks, device):
+            weights, _ = after(settings, ranks=ranks, device=device)
+            if ranks.rank == 0:
+                torch.save(weights, tmp_path / "two.pt")
 
     assert in_processes(2, work) == [0, 0]
     assert largest_difference(alone, torch.load(tmp_path / "two.pt")) < 1e-5
@@ -164,7 +160,7 @@ def test_other_weights_set_rows_or_settings_have_another_folder(run, tmp_path):
     changes = [
         {},
         {"seed": 1},  # random weights of the trunk
-        {"trainable": {"image": {"last_blocks": 1}}},
+        LAST_BLOCK,
         {"features": features | {"dtype": "fp16"}},
         {"augment": {}, "features": features | {"augmentations": 1}},
     ]
@@ -174,8 +170,9 @@ def test_other_weights_set_rows_or_settings_have_another_folder(run, tmp_path):
     assert len(list(tmp_path.iterdir())) == len(changes)
 
 
-def layout_and_key():
-    return Layout(7, (3, 2), "fp32"), {"weights": "a"}
+# --------------------------------------------------------------------------------- the file
+
+LAYOUT, KEY = Layout(7, (3, 2), "fp32"), {"weights": "a"}
 
 
 def rows(part):
@@ -183,23 +180,22 @@ def rows(part):
 
 
 def test_an_interrupted_writer_goes_on_where_it_stopped(tmp_path):
-    layout, key = layout_and_key()
-    asked: list[int] = []
+    asked = []
 
     def compute(part):
         asked.extend(part)
         return rows(part)
 
-    writer = write_features(tmp_path, key, layout, compute, 2)
+    writer = write_features(tmp_path, KEY, LAYOUT, compute, 2)
     assert [next(writer) for _ in range(3)] == [0, 2, 4]
     writer.close()
     assert not (tmp_path / "features.json").exists()
-    assert list(write_features(tmp_path, key, layout, compute, 2)) == [4, 6, 7]
+    assert list(write_features(tmp_path, KEY, LAYOUT, compute, 2)) == [4, 6, 7]
     assert asked == list(range(7))
-    found = StoredFeatures(tmp_path, layout, np.arange(7)).of(np.array([6, 0, 3]))
-    assert torch.equal(found, rows([6, 0, 3]))
+    stored = StoredFeatures(tmp_path, LAYOUT, np.arange(7))
+    assert torch.equal(stored.of(np.array([6, 0, 3])), rows([6, 0, 3]))
     # Of another key nothing is taken over.
-    assert next(write_features(tmp_path, {"weights": "b"}, layout, compute, 2)) == 0
+    assert next(write_features(tmp_path, {"weights": "b"}, LAYOUT, compute, 2)) == 0
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
@@ -208,32 +204,28 @@ def test_rows_come_back_in_shape_layout_and_type(tmp_path, dtype):
     layout = Layout.of(values, 4, dtype)
     assert layout.channels_last
     list(write_features(tmp_path, {}, layout, lambda part: values[list(part)], 3))
-    found = StoredFeatures(tmp_path, layout, np.array([10, 20]), copies=2)
-    some = found.of(np.array([20, 10]), np.array([0, 1]))
+    stored = StoredFeatures(tmp_path, layout, np.array([10, 20]), copies=2)
+    some = stored.of(np.array([20, 10]), np.array([0, 1]))
     half = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
     assert torch.equal(some, values.to(half)[[2, 1]])
-    assert (tmp_path / "features.bin").stat().st_size == layout.size
 
 
-def test_a_full_disk_is_one_sentence_before_anything_is_written(tmp_path, monkeypatch):
-    layout, key = layout_and_key()
+def test_a_full_disk_is_one_sentence_and_what_was_written_is_not_taken_for_whole(
+    tmp_path, monkeypatch
+):
     usage = shutil.disk_usage(tmp_path)._replace(free=10)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(UserError, match="are still to be written, but the disk has only"):
-        next(write_features(tmp_path, key, layout, rows, 2))
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: usage)
+        with pytest.raises(UserError, match="are still to be written, but the disk has only"):
+            next(write_features(tmp_path, KEY, LAYOUT, rows, 2))
     assert not list(tmp_path.iterdir())
-
-
-def test_a_disk_that_fills_up_is_one_sentence_and_what_was_written_is_not_taken_for_whole(tmp_path):
-    layout, key = layout_and_key()
-    writer = write_features(tmp_path, key, layout, rows, 2)
-    said = r"is the disk full\?\); free some space"
-    with files_of_at_most(64), pytest.raises(UserError, match=said):  # 168 are needed
+    writer = write_features(tmp_path, KEY, LAYOUT, rows, 2)
+    sentence = r"is the disk full\?\); free some space"
+    with files_of_at_most(64), pytest.raises(UserError, match=sentence):  # 168 are needed
         list(writer)
-    assert list(write_features(tmp_path, key, layout, rows, 2))[-1] == 7
-    assert torch.equal(
-        StoredFeatures(tmp_path, layout, np.arange(7)).at(np.arange(7)), rows(range(7))
-    )
+    assert list(write_features(tmp_path, KEY, LAYOUT, rows, 2))[-1] == 7
+    stored = StoredFeatures(tmp_path, LAYOUT, np.arange(7))
+    assert torch.equal(stored.at(np.arange(7)), rows(range(7)))
 
 
 def test_a_number_too_large_for_half_precision_is_refused(tmp_path):
@@ -263,12 +255,9 @@ def test_a_file_that_is_not_what_it_should_be_is_refused(run, tmp_path, damage):
 
 
 def test_a_checkpoint_with_another_trunk_is_not_continued_on_these_features(run, tmp_path):
-    settings = run(**FROZEN, features={"cache": True, "folder": tmp_path})
-    trainer = Trainer(settings)
-    state = trainer.state()
-    state["model"] = dict(state["model"]) | {
-        "image_encoder.conv1.weight": state["model"]["image_encoder.conv1.weight"] + 1
-    }
+    trainer = Trainer(run(**FROZEN, features={"cache": True, "folder": tmp_path}))
+    state, name = trainer.state(), "image_encoder.conv1.weight"
+    state["model"] = dict(state["model"]) | {name: state["model"][name] + 1}
     with pytest.raises(UserError, match="other weights than the run's settings"):
         trainer.restore(state, "checkpoint")
 
@@ -288,58 +277,36 @@ def test_settings_that_do_not_fit_are_one_sentence(settings, words):
         TrainSettings(**settings)
 
 
-def test_by_default_the_files_lie_in_the_prepared_set(run, prepared_phantom, tmp_path):
-    copied = tmp_path / "set"
-    shutil.copytree(prepared_phantom, copied)
-    settings = run(**FROZEN, features={"cache": True}).model_copy(update={"prepared": copied})
-    Trainer(settings)
-    assert list((copied / "features").glob("image-*/features.bin"))
-    PreparedSet.open(copied)
-
-
-def test_the_verb_writes_what_the_run_then_reads(run, tmp_path, capsys):
-    import yaml
-
-    from medclip_debias.cli import run as command
-
-    settings = run(**FROZEN, features={"cache": True, "folder": tmp_path / "f"})
-    config = tmp_path / "run.yaml"
-    config.write_text(yaml.safe_dump(settings.model_dump(mode="json")))
-    assert command(["train", "features", str(config), "--json"]) == 0
-    heard = capsys.readouterr()
-    shown = json.loads(heard.out)["image"]
-    assert "MiB in fp32" in heard.err
+def test_the_verb_writes_into_the_set_what_the_run_then_reads(
+    run, config, prepared_phantom, tmp_path, capsys
+):
+    copy = tmp_path / "set"
+    shutil.copytree(prepared_phantom, copy)
+    asked = FROZEN | {"features": {"cache": True}}
+    words = ["train", "features", config(**asked), f"prepared={copy}"]
+    assert command([*words, "--json"]) == 0
+    output = capsys.readouterr()
+    shown = json.loads(output.out)["image"]
+    assert "MiB in fp32" in output.err
     assert shown["bytes"] == 4 * shown["rows"] * np.prod(
-        [int(n) for n in shown["shape"].split(" x ")]
+        [int(number) for number in shown["shape"].split(" x ")]
     )
-    said: list[str] = []
-    Trainer(settings, say=said.append)
-    assert said == []
-    assert command(["train", "features", str(config), "train.features.cache=false"]) == 2
+    assert list((copy / "features").glob("image-*/features.bin"))
+    sentences = []
+    Trainer(run(**asked).model_copy(update={"prepared": copy}), say=sentences.append)
+    assert sentences == []
+    assert command([*words, "train.features.cache=false"]) == 2
     assert "asks for no stored features" in capsys.readouterr().err
 
 
-def test_what_is_still_to_be_written_is_known_beforehand(run, tmp_path):
-    settings = run(**FROZEN, features={"cache": True, "dtype": "bf16", "folder": tmp_path})
-    plain = Trainer(run(**FROZEN))
-    tokens = list(plain.cached.tokens)
-    planned = plain.features_of(settings, tokens).planned()
-    assert not list(tmp_path.iterdir())
-    Trainer(settings)
-    (file,) = tmp_path.glob("*/features.bin")
-    assert file.stat().st_size == planned > 0
-    assert plain.features_of(settings, tokens).planned() == 0
-
-
 def test_a_second_writer_waits_for_the_first(tmp_path):
-    child = os.fork()
-    if child == 0:  # pragma: no cover
+    def hold():
         with (tmp_path / "lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             (tmp_path / "held").touch()
             time.sleep(0.5)
-            os._exit(0)
-    while not (tmp_path / "held").exists():
-        time.sleep(0.01)
+
+    child = fork(hold)
+    wait_until((tmp_path / "held").exists)
     assert list(_alone(tmp_path / "lock")) == [0, None]
-    os.waitpid(child, 0)
+    exit_codes([child])

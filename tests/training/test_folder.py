@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import signal
+import time
 
 import pytest
-import torch
 
 from medclip_debias.cli import run as command
 from medclip_debias.errors import UserError
-from medclip_debias.training.checkpoint import (
-    checkpoints,
-    load_checkpoint,
-    save_checkpoint,
-)
+from medclip_debias.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+from medclip_debias.training.lock import NAME, holder_of, locked
 from medclip_debias.training.train import train
-from tests.training.conftest import flip, in_processes, train_until
+from tests.training.conftest import flip, fork, in_processes, train_until, wait_until
 
 
 @pytest.fixture(scope="module")
 def done(run_in, tmp_path_factory):
     """A finished run of two steps: its settings, and a copy of its folder."""
     root = tmp_path_factory.mktemp("folder")
-    settings = run_in(root, "tiny")(steps=2)
+    settings = run_in(root)(steps=2)
     train(settings)
     shutil.copytree(settings.out, root / "copy")
     return settings, root / "copy"
@@ -43,165 +42,209 @@ def stamps(folder):
     return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
 
 
-def test_a_finished_run_leaves_its_model_folder_alone(run):
-    settings = run(steps=2)
-    assert not train(settings).finished_before
-    before = stamps(settings.out / "model")
-    log = (settings.out / "metrics.csv").read_bytes()
-    again = train(settings)
+def test_a_finished_run_leaves_its_model_folder_alone(finished):
+    before = stamps(finished.out / "model")
+    rows = (finished.out / "metrics.csv").read_bytes()
+    again = train(finished)
     assert again.finished_before
     assert (again.steps, again.resumed_at) == (2, 2)
-    assert stamps(settings.out / "model") == before
-    assert (settings.out / "metrics.csv").read_bytes() == log
+    assert stamps(finished.out / "model") == before
+    assert (finished.out / "metrics.csv").read_bytes() == rows
 
 
-@pytest.mark.parametrize("harm", ["damaged", "missing", "gone", "more", "unknown"])
+@pytest.mark.parametrize("harm", ["damaged", "gone", "more", "unknown"])
 def test_a_model_folder_that_is_not_as_it_was_written_is_written_again(finished, harm):
-    settings = finished
-    folder = settings.out / "model"
+    folder = finished.out / "model"
     before = {name: content for name, (_, content) in stamps(folder).items()}
     if harm == "damaged":
         flip(folder / "model.safetensors")
-    elif harm == "missing":
-        (folder / "tokenizer.json").unlink()
     elif harm == "gone":
         shutil.rmtree(folder)
     elif harm == "more":
         (folder / "peer.yaml").write_text("kind: other")
     else:
-        (settings.out / "finished.json").write_text("[")
-    assert not train(settings).finished_before
+        (finished.out / "finished.json").write_text("[")
+    assert not train(finished).finished_before
     assert {name: content for name, (_, content) in stamps(folder).items()} == before
-    assert train(settings).finished_before
+    assert train(finished).finished_before
 
 
 def test_a_run_that_starts_over_is_not_taken_for_finished(finished):
     """Killed between its last checkpoint and its model, beside the model of the run before."""
-    settings = finished
-    old = stamps(settings.out / "model")
+    old = stamps(finished.out / "model")
+    train_until(finished, 2, fresh=True)
+    assert checkpoints(finished.out / "checkpoints")
+    assert not train(finished).finished_before
+    assert stamps(finished.out / "model") != old
 
-    train_until(settings, 2, fresh=True)
-    assert checkpoints(settings.out / "checkpoints")
-    assert not train(settings).finished_before
-    assert stamps(settings.out / "model") != old
+
+# ------------------------------------------------------- settings and checkpoints are one
+
+
+def test_a_run_with_other_settings_does_not_continue(finished, run):
+    def other(**changes):
+        return run(**({"steps": 2} | changes)).model_copy(update={"out": finished.out})
+
+    with pytest.raises(UserError, match=r"other settings \(train\.steps\)"):
+        train(other(steps=4))
+    with pytest.raises(UserError, match=r"\((train\.\w+, ){3}train\.\w+ and 1 more\)"):
+        train(other(steps=3, lr=0.1, seed=5, warmup_steps=1, weight_decay=0.2))
+    assert train(other(lr=0.1), fresh=True).resumed_at == 0
+
+
+def test_checkpoints_of_a_run_with_other_settings_are_not_taken_up(finished, run):
+    """As two runs in one folder left it, before there was a lock."""
+    other = run("other", steps=2, lr=0.5)
+    train(other)
+    shutil.copy(other.out / "settings.yaml", finished.out / "settings.yaml")
+    with pytest.raises(UserError, match=r"step_00000002\.pt: was written under other settings"):
+        train(other.model_copy(update={"out": finished.out}))
+
+
+def test_changed_data_is_refused_unless_forced(finished, tmp_path):
+    folder = finished.out / "checkpoints"
+    state = load_checkpoint(checkpoints(folder)[-1])
+    save_checkpoint(folder, 2, state | {"data_hash": "0" * 64})
+    with pytest.raises(UserError, match=r"trained on data with the hash 0000.*--allow-changed"):
+        train(finished)
+    assert train(finished, allow_changed_data=True).finished_before
+    copy = tmp_path / "changed"
+    shutil.copytree(finished.prepared, copy)
+    meta = (copy / "meta.json").read_text()
+    position = meta.index('"content_hash": "') + len('"content_hash": "')
+    (copy / "meta.json").write_text(meta[:position] + "0000" + meta[position + 4 :])
+    with pytest.raises(UserError, match=r"now has 0000.*--allow-changed-data"):
+        train(finished.model_copy(update={"prepared": copy}))
+
+
+def test_data_changed_in_place_stops_the_run_before_it_writes(run, tmp_path):
+    settings = run(steps=2)
+    shutil.copytree(settings.prepared, tmp_path / "set")
+    pixels = tmp_path / "set" / "images.bin"
+    pixels.write_bytes(bytes(byte ^ 1 for byte in pixels.read_bytes()))
+    changed = settings.model_copy(update={"prepared": tmp_path / "set"})
+    with pytest.raises(UserError, match=r"images\.bin: was changed under an unchanged meta\.json"):
+        train(changed, allow_changed_data=True)
+    assert not settings.out.exists()
 
 
 # ------------------------------------------------------------------- one run at a time
 
 
 @pytest.fixture
-def training():
-    """A function that trains in another process, up to a step, and there waits; its number."""
+def forked():
+    """A function that begins something in another process, killed in the end; its number."""
     children = []
 
-    def start(settings, step=1):
-        ready, tell = os.pipe()
-        child = os.fork()
-        if child == 0:  # pragma: no cover
-            torch.set_num_threads(1)
+    def start(work, ready):
+        children.append(fork(work))
+        wait_until(ready)
+        return children[-1]
 
-            def wait(done, total, loss):
-                if done == step:
-                    os.write(tell, b".")
-                    signal.pause()
+    def kill():
+        while children:
+            child = children.pop()
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
-            train(settings, progress=wait)
-            os._exit(0)
-        children.append(child)
-        os.close(tell)
-        assert os.read(ready, 1) == b"."
-        os.close(ready)
-        return child
-
+    start.kill = kill
     yield start
-    for child in children:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+    kill()
 
 
-def rows(settings):
-    return (settings.out / "metrics.csv").read_text().splitlines()
-
-
-def test_a_second_run_is_refused_while_the_first_trains(run, training):
+@pytest.fixture
+def training(run, forked):
+    """Settings of a run that another process trains and holds after its second step; its number."""
     settings = run(steps=4)
-    child = training(settings, step=2)
-    before = (settings.out / "settings.yaml").read_bytes(), rows(settings)
+    mark = settings.out.parent / "mark"
+
+    def wait(done, *_):
+        if done == 2:
+            mark.touch()
+            time.sleep(60)
+
+    return settings, forked(lambda: train(settings, progress=wait), mark.exists)
+
+
+def test_a_second_run_is_refused_while_the_first_trains(run, training, capfd):
+    settings, child = training
+
+    def files():
+        return [(settings.out / name).read_bytes() for name in ("settings.yaml", "metrics.csv")]
+
+    before = files()
     for second in (settings, run(steps=4, lr=0.5)):
-        for fresh in (False, True):
-            with pytest.raises(UserError, match=rf"another run \(process {child} on .*, since"):
-                train(second, fresh=fresh)
-    assert ((settings.out / "settings.yaml").read_bytes(), rows(settings)) == before
-    assert len(checkpoints(settings.out / "checkpoints")) == 1
+        with pytest.raises(UserError, match=rf"another run \(process {child} on .*, since"):
+            train(second, fresh=True)
 
-
-def test_of_several_processes_one_says_that_the_folder_is_taken(run, training, capfd):
-    settings = run(steps=4)
-    training(settings)
-
-    def second():
+    def several():
         try:
             train(settings)
         except UserError as error:
-            os.write(1, f"said: {error}".encode())
+            os.write(1, f"SENTENCE {error}".encode())
             raise SystemExit(2) from None
 
-    assert in_processes(2, second) == [2, 2]
-    assert capfd.readouterr().out.count("said: ") == 1
+    assert in_processes(2, several) == [2, 2]
+    assert capfd.readouterr().out.count("SENTENCE") == 1
+    assert files() == before
+    assert len(checkpoints(settings.out / "checkpoints")) == 1
 
 
-def test_the_verbs_that_write_beside_a_run_say_that_it_trains(run, training, capsys, tmp_path):
-    settings = run(steps=4)
-    training(settings)
+def test_the_verbs_that_write_beside_a_run_say_that_it_trains(training, capsys, tmp_path):
+    settings, _ = training
     model = str(settings.out / "model")
     command(["evaluate", model, str(settings.prepared), "--out", str(tmp_path / "e")])
-    said = capsys.readouterr().err
-    assert said.count(f"{settings.out}: a run is training here (process ") == 1
+    assert capsys.readouterr().err.count("a run is training here (process ") == 1
     command(["report", str(settings.out)])
     assert "a run is training here" in capsys.readouterr().err
-    command(["report", str(tmp_path)])
-    assert "a run trains here" not in capsys.readouterr().err
 
 
-# ------------------------------------------------------- settings and checkpoints are one
+def held(out):
+    """Hold a folder, with a child of its own, as a process of the data loader."""
+    with locked(out):
+        if os.fork() != 0:
+            (out.parent / "mark").touch()
+        time.sleep(5)
 
 
-def test_checkpoints_of_a_run_with_other_settings_are_not_taken_up(finished, run):
-    """As two runs in one folder left it, before there was a lock."""
-    first, other = finished, run("other", steps=2, lr=0.5)
-    train(other)
-    mine = (first.out / "settings.yaml").read_text()
-    (first.out / "settings.yaml").write_text((other.out / "settings.yaml").read_text())
-    with pytest.raises(UserError, match=r"step_00000002\.pt: was written under other settings"):
-        train(other.model_copy(update={"out": first.out}))
-    (first.out / "settings.yaml").write_text(mine)
-    assert train(first).finished_before
+def test_what_a_killed_process_held_is_free_at_once(tmp_path, forked):
+    out = tmp_path / "run"
+    forked(lambda: held(out), (tmp_path / "mark").exists)
+    forked.kill()
+    assert (out / NAME).is_file()
+    assert holder_of(out) is None
+    began = time.monotonic()
+    with locked(out):
+        assert time.monotonic() - began < 1
+        assert holder_of(out).pid == os.getpid()
+        with pytest.raises(UserError, match=f"process {os.getpid()} .* trains in this folder"):
+            locked(out).__enter__()
+        assert holder_of(out).pid == os.getpid()
+    assert list(out.iterdir()) == []
 
 
-def test_a_checkpoint_trained_on_other_data_is_not_taken_up_unasked(finished):
-    settings = finished
-    folder = settings.out / "checkpoints"
-    path = checkpoints(folder)[-1]
-    state = load_checkpoint(path)
-    save_checkpoint(folder, 2, state | {"data_hash": "0" * 64})
-    with pytest.raises(UserError, match=r"trained on data with the hash 0000.*--allow-changed"):
-        train(settings)
-    assert train(settings, allow_changed_data=True).finished_before
+def test_a_disk_without_locks_is_guarded_by_the_file(tmp_path, monkeypatch, forked):
+    """As Lustre mounted without `flock`, whose kernel answers ENOSYS."""
+
+    def none(*_):
+        raise OSError(errno.ENOSYS, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    out = tmp_path / "run"
+    forked(lambda: held(out), (tmp_path / "mark").exists)
+    with pytest.raises(UserError, match=r"trains in this folder right now \(if none does, remove"):
+        locked(out).__enter__()
+    forked.kill()
+    with locked(out):  # its machine knows that it is gone
+        pass
 
 
-# ------------------------------------------------------------------------- changed data
-
-
-def test_data_changed_in_place_stops_the_run_before_it_writes(run, tmp_path):
-    settings = run(steps=2)
-    shutil.copytree(settings.prepared, tmp_path / "set")
-    changed = settings.model_copy(update={"prepared": tmp_path / "set"})
-    flip_all(tmp_path / "set" / "images.bin")
-    with pytest.raises(UserError, match=r"images\.bin: was changed under an unchanged meta\.json"):
-        train(changed, allow_changed_data=True)
-    assert not settings.out.exists()
-
-
-def flip_all(path):
-    content = bytearray(path.read_bytes())
-    path.write_bytes(bytes(byte ^ 1 for byte in content))
+def test_a_damaged_record_or_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / NAME).write_bytes(b"{rubbish")
+    with locked(tmp_path):
+        pass
+    assert not (tmp_path / NAME).exists()
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(UserError, match="give a"):
+            locked(out).__enter__()

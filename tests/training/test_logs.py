@@ -6,26 +6,27 @@ import json
 import math
 import re
 import shutil
+import sys
 
 import pytest
 
 from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
 from medclip_debias.training.logs import FILE, RunLog, last_loss
 from medclip_debias.training.pace import Pace
 from medclip_debias.training.train import train
-from tests.training.conftest import same, train_until, weights
+from tests.training.conftest import same, train_until, wait_until, weights
 
 WHOLE = "step,loss,lr,images_per_second,seconds\n10,2.5,1,8,9\n20,1.5,1,8,18\n"
 IDENTITY = {"train": {}, "loss": {}, "provenance": {}}
-TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  "
 ROW = (
-    TIME + r"step (\d+) of (\d+), lr (\S+), [\d.]+ images/s, loss ([\d.]+), "
-    r"elapsed \d+:\d\d:\d\d, left \d+:\d\d:\d\d"
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  step (\d+) of (\d+), lr (\S+), [\d.]+ images/s, "
+    r"loss ([\d.]+), elapsed \d+:\d\d:\d\d, left \d+:\d\d:\d\d"
 )
 
 
-@pytest.mark.parametrize("torn", ["", "30", "30,", "30,1.25", "30,x,1,8,9", "\x00\x00\x00"])
-def test_a_row_that_was_cut_off_is_dropped(run, torn):
+@pytest.mark.parametrize("torn", ["", "30,", "30,1.25", "30,x,1,8,9", "\x00\x00\x00"])
+def test_a_row_that_was_cut_off_and_rows_of_steps_taken_again_are_dropped(run, torn):
     settings = run()
     settings.out.mkdir()
     path = settings.out / "metrics.csv"
@@ -35,20 +36,10 @@ def test_a_row_that_was_cut_off_is_dropped(run, torn):
         row = {"step": 40, "loss": 1.0, "lr": 1.0, "images_per_second": 8.0, "seconds": 36.0}
         log.write_row(row, 0.0)
     assert path.read_text() == WHOLE + "40,1,1,8,36\n"
-
-
-def test_rows_of_steps_that_are_taken_again_are_dropped(run):
-    settings = run()
-    settings.out.mkdir()
-    path = settings.out / "metrics.csv"
-    path.write_text(WHOLE)
     with RunLog(settings, 10, IDENTITY):
-        pass
-    assert path.read_text() == WHOLE[: WHOLE.index("20,")]
-    assert last_loss(path) == 2.5
+        assert path.read_text() == WHOLE[: WHOLE.index("20,")]
     with RunLog(settings, 0, IDENTITY):
-        pass
-    assert math.isnan(last_loss(path))
+        assert math.isnan(last_loss(path))
 
 
 def falling():
@@ -77,18 +68,14 @@ def test_the_lines_say_step_rate_speed_loss_validation_and_what_is_kept(run):
     ]
 
 
-def test_a_stopped_run_says_where_and_a_resumed_one_goes_on_below(run, monkeypatch):
+def test_a_resumed_run_goes_on_below(run):
     settings = run(steps=4, ema=0.5)
-
     train_until(settings, 2)
     train(settings)
     lines = [line[21:] for line in (settings.out / FILE).read_text().splitlines()]
     assert "resumed after step 2 of 4" in lines
     assert len([line for line in lines if line.startswith("step 4 of 4, ")]) == 1
-    assert lines[-1] == (
-        "finished: the model folder holds the moving average of the weights after step 4, the last"
-        " (train.keep: last)"
-    )
+    assert "the moving average of the weights after step 4, the last" in lines[-1]
 
 
 def test_what_is_left_is_reckoned_from_the_steps_of_this_start(monkeypatch):
@@ -125,8 +112,11 @@ def test_tensorboard_shows_scalars_settings_and_heatmaps_and_changes_no_weights(
     assert b"train.preview is off" in text.tensor_proto.string_val[0]
 
 
-def test_no_sentence_of_a_patient_is_in_tensorboard(run, tmp_path):
-    settings = run(steps=2, preview="auto")
+def test_no_sentence_of_a_patient_leaves_a_run(run, tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    # Its queue of jobs, which it can do without, takes longer to import than all else here.
+    monkeypatch.setitem(sys.modules, "wandb.sdk.launch", None)
+    settings = run(steps=2, wandb="offline", preview="auto")
     real = tmp_path / "real"
     shutil.copytree(settings.prepared, real)
     meta = json.loads((real / "meta.json").read_text())
@@ -134,8 +124,17 @@ def test_no_sentence_of_a_patient_is_in_tensorboard(run, tmp_path):
     settings = settings.model_copy(update={"prepared": real})
     train(settings)
     assert events(settings).Tags()["images"] == []
-    content = b"".join(path.read_bytes() for path in (settings.out / "tensorboard").iterdir())
+    (record,) = (settings.out / "wandb").glob("offline-run-*/*.wandb")
+    wait_until(lambda: b"gradient_norm" in record.read_bytes(), 20)  # a process of its own writes
+    paths = [record, *(settings.out / "tensorboard").iterdir()]
+    content = b"".join(path.read_bytes() for path in paths)
     assert not any(text.encode() in content for text in PreparedSet.open(real).texts)
+
+
+def test_without_weights_and_biases_one_sentence_says_so(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match=r"medclip-debias\[wandb\]"):
+        train(run(wandb="online", steps=2))
 
 
 def test_heatmaps_that_cannot_be_drawn_do_not_end_a_run(run, monkeypatch):
@@ -144,7 +143,6 @@ def test_heatmaps_that_cannot_be_drawn_do_not_end_a_run(run, monkeypatch):
 
     monkeypatch.setattr("medclip_debias.evaluation.preview.pictures", fail)
     warnings = []
-    settings = run(steps=4, preview="on")
-    assert train(settings, warn=warnings.append).steps == 4
+    assert train(run(steps=4, preview="on"), warn=warnings.append).steps == 4
     (warning,) = warnings
     assert "shows no more heatmaps (ZeroDivisionError)" in warning

@@ -6,7 +6,6 @@ import json
 import math
 import shutil
 from functools import cache
-from itertools import product
 
 import pytest
 import torch
@@ -52,20 +51,25 @@ from medclip_debias.training.optim import frozen_part
 from medclip_debias.training.settings import RunSettings, TrainSettings
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
-from tests.training.conftest import largest_difference, train_until
+from tests.training.conftest import largest_difference, same, table, train_until, weights
 
 SIDE, DIM = 64, 12
 SENTENCES = ["No pleural effusion.", "Right pneumothorax."]
 VIT = {"image_size": SIDE, "patch_size": 16, "width": 32, "layers": 2, "head_width": 16}
-CLIP_VIT = OpenClipSettings(config=VIT)
-PLAIN_VIT = OpenClipSettings(config=VIT | {"no_ln_pre": True})
 MERGES = 1000  # of CLIP's 48,894, which take long to read
-WORDS = 512 + MERGES + 2
-CLIP_TEXT = OpenClipTextSettings(
-    config={"context_length": 32, "vocab_size": WORDS, "width": 16, "layers": 2, "heads": 2}
-)
+CLIP_TEXT = {
+    "context_length": 32,
+    "vocab_size": 512 + MERGES + 2,
+    "width": 16,
+    "layers": 2,
+    "heads": 2,
+}
+DINO = {"hidden_size": DIM, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 16}
+CONVNEXT = {"timm_model_name": "test_convnext", "image_size": SIDE, "timm_pool": ""}
 KINDS = ("chexzero", "biovil", "biomedclip", "ours")
 NON_COMMERCIAL = "CC BY-NC 4.0"
+# Over the bound of 100 of what is trained, as SigLIP's published scale is.
+SCALE, BIAS = 117.0, -12.9
 
 
 @pytest.fixture(scope="module")
@@ -97,19 +101,21 @@ def start(prepared_phantom, small_language_model, tmp_path_factory):
 
     def peer(kind, scale):
         config = json.loads((small_language_model / "config.json").read_text())
+        projected = config | {"projection_size": DIM}
+        mlp = BertSettings(config=config, pooling="mlp", hidden=10)
         image, text = {
-            "chexzero": (CLIP_VIT, CLIP_TEXT),
+            "chexzero": (OpenClipSettings(config=VIT), OpenClipTextSettings(config=CLIP_TEXT)),
             "biovil": (
                 ResNetSettings(hidden=16),
-                BertSettings(config=config | {"projection_size": DIM}, pooling="projection"),
+                BertSettings(config=projected, pooling="projection"),
             ),
-            "biomedclip": (PLAIN_VIT, BertSettings(config=config, pooling="mlp", hidden=10)),
-            "conns": (DINO, EncoderTextSettings(config=config, pooling="cls", head="linear")),
-        }.get(kind, (None, BertSettings(config=config, pooling="mlp", hidden=10)))
-        if image is None:
-            side, stride = (160, 16) if kind == "test_vit" else (SIDE, 32)
-            timm = {"timm_model_name": kind, "image_size": side, "timm_pool": ""}
-            image = OpenClipSettings(config=timm, timm_stride=stride)
+            "biomedclip": (OpenClipSettings(config=VIT | {"no_ln_pre": True}), mlp),
+            "convnext": (OpenClipSettings(config=CONVNEXT, timm_stride=32), mlp),
+            "conns": (
+                Dinov2Settings(config=DINO, image_size=SIDE, blocks=1, block_heads=2, head="norm"),
+                EncoderTextSettings(config=config, pooling="cls", head="linear"),
+            ),
+        }[kind]
         if kind == "chexzero":
             tokenizer = ClipTokenizer.from_merges(installed_merges())
         else:
@@ -117,17 +123,20 @@ def start(prepared_phantom, small_language_model, tmp_path_factory):
         settings = PeerSettings(
             kind=kind if kind in ("chexzero", "biovil", "conns") else "open_clip",
             fusion={"kind": "similarity_attention"} if kind == "conns" else None,
-            **{"dim": DIM, "max_tokens": 24, "image": image, "text": text, "scale": scale},
+            dim=DIM,
+            max_tokens=24,
+            image=image,
+            text=text,
+            scale=scale,
         )
         channels = 1 if kind == "biovil" else 3
-        own = PeerPreprocessing(
+        preprocessing = PeerPreprocessing(
             prepare=prepare,
             input_size=SIDE,
             channel_mean=(0.4,) * channels,
             channel_std=(0.3,) * channels,
-            network_size=160 if kind == "test_vit" else None,
         )
-        model = Peer(settings, own, tokenizer)
+        model = Peer(settings, preprocessing, tokenizer)
         with torch.no_grad():
             if model.fusion is not None:
                 model.fusion.loss_temperature.fill_(-math.log(scale))
@@ -167,38 +176,22 @@ def run_of(prepared_phantom, tmp_path):
     return make
 
 
-DINO = Dinov2Settings(
-    config={"hidden_size": DIM, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 16},
-    image_size=SIDE,
-    blocks=1,
-    block_heads=2,
-    head="norm",
-)
-# Over the bound of 100 of what is trained, as SigLIP's published scale is.
-SCALE, BIAS = 117.0, -12.9
-
-
-@pytest.mark.parametrize("name", ["test_convnext", "test_vit", "conns"])
+@pytest.mark.parametrize("name", ["convnext", "conns"])
 def test_towers_of_timm_and_attending_scores_train_from_their_own_score(name, start, first, run_of):
-    folder = start(name, 20.0)
+    folder = start(name)
     settings = run_of(folder, steps=3, trainable={"image": {"last_blocks": 1}})
     before, images = first(folder), images_of(settings)
     trainer = Trainer(settings)
-    model = trainer.model.eval()
-    expected = scores(before, images)
-    torch.testing.assert_close(scores(model, images), expected, atol=1e-5, rtol=0)
-    torch.testing.assert_close(stepped(model, images), expected, atol=1e-5, rtol=0)
-    assert model.learned_scale == pytest.approx(20.0, rel=1e-6)
+    expected = assert_scores_as(before, trainer, images)
     after = load_model(train(settings).model)
     assert after.self_test["status"] == "passed"
     assert not torch.allclose(scores(after, images), expected, atol=1e-5)
     old, new = before.state_dict(), after.state_dict()
     moved = {k.partition(".")[0] for k in new if k not in old or not torch.equal(new[k], old[k])}
     assert moved == {"image", "text", "trained_similarity"}
-    layers = [layer.state_dict() for layer in after.image.layers]
-    own = [layer.state_dict() for layer in before.image.layers]
-    same = [all(torch.equal(a[k], b[k]) for k in a) for a, b in zip(layers, own, strict=True)]
-    assert same == [True] * (len(layers) - 1) + [False]
+    pairs = zip(after.image.layers, before.image.layers, strict=True)
+    kept = [same(a.state_dict(), b.state_dict()) for a, b in pairs]
+    assert kept == [True] * (len(kept) - 1) + [False]
     if name == "conns":
         assert "attention by cosine" in trainer.start.score
         sharp = after.similarity.aggregator.temperature.detach()
@@ -258,56 +251,50 @@ def stepped(model, images):
     return model.similarity(stored, model.encode_ids(model.token_ids(SENTENCES)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_run_scores_as_its_start_before_the_first_step(kind, start, first, run_of):
-    settings = run_of(start(kind))
-    before = first(settings.model.start_from)
-    images = images_of(settings)
-    trainer = Trainer(settings)
-    model = trainer.model.eval()
-    expected = scores(before, images)
+def assert_scores_as(before, trainer, images):
+    """A run scores as its start before the first step, and by the way of a step."""
+    model, expected = trainer.model.eval(), scores(before, images)
     torch.testing.assert_close(scores(model, images), expected, atol=1e-5, rtol=0)
     torch.testing.assert_close(stepped(model, images), expected, atol=1e-5, rtol=0)
     assert model.learned_scale == pytest.approx(20.0, rel=1e-6)
     assert trainer.start.own_scale
     assert trainer.settings.preprocessing == before.preprocessing
+    return expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_lowers_the_loss_and_the_folder_loads_scores_and_says_its_start(
     kind, start, first, run_of
 ):
-    folder, said = start(kind), []
+    folder, sentences = start(kind), []
     more = {"validate_every": 12, "validate_images": 8, "checkpoint_every": 12}
     settings = run_of(folder, steps=12, **more)
-    result = train(settings, validator=validator_of(settings.prepared, 8), say=said.append)
-    rows = (settings.out / "metrics.csv").read_text().splitlines()
-    column = rows[0].split(",").index("loss")
-    losses = [float(row.split(",")[column]) for row in rows[1:]]
+    before, images = first(folder), images_of(settings)
+    expected = assert_scores_as(before, Trainer(settings), images)
+    result = train(settings, validator=validator_of(settings.prepared, 8), say=sentences.append)
+    losses = [float(row["loss"]) for row in table(settings.out / "metrics.csv")]
     assert sum(losses[-4:]) < sum(losses[:4])
     model = load_model(result.model)
-    assert type(model) is type(first(folder))
+    assert type(model) is type(before)
     assert model.self_test["status"] == "passed"
-    images = images_of(settings)
-    assert not torch.allclose(scores(model, images), scores(first(folder), images), atol=1e-4)
+    assert not torch.allclose(scores(model, images), expected, atol=1e-4)
     assert 1 <= model.learned_scale <= 100
     assert model.learned_scale != pytest.approx(20.0, abs=1e-6)
     assert model.outputs.has_whole == (kind != "ours")
-    where = region_grid(model)
+    grid = region_grid(model)
     maps = model.region_scores(model.encode_images(images), model.encode_sentences(SENTENCES))
-    assert maps.shape == (4, 2, where.rows * where.columns)
-    said_of_start = model.provenance["provenance"]["start"]
-    assert said_of_start["hash"] == first(folder).content_hash
-    assert said_of_start["licence"] == model.provenance["licence"] == NON_COMMERCIAL
-    assert "non-commercial" in said[0]
-    assert "(learned before)" in said[1]
+    assert maps.shape == (4, 2, grid.rows * grid.columns)
+    provenance = model.provenance["provenance"]["start"]
+    assert provenance["hash"] == before.content_hash
+    assert provenance["licence"] == model.provenance["licence"] == NON_COMMERCIAL
+    assert "non-commercial" in sentences[0]
+    assert "(learned before)" in sentences[1]
     counts = json.loads((settings.out / "parameters.json").read_text())
-    assert sum(sum(each.values()) for each in counts.values()) == sum(
-        p.numel() for p in model.parameters()
-    )
+    count = sum(sum(each.values()) for each in counts.values())
+    assert count == sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize("kind", ["biovil", "biomedclip", "ours"])  # a ViT once
+@pytest.mark.parametrize("kind", ["biovil", "ours"])
 def test_an_interrupted_run_ends_with_the_same_bits(kind, start, run_of):
     folder = start(kind)
     whole = train(run_of(folder, "whole", ema=0.5)).model
@@ -316,8 +303,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(kind, start, run_of):
     train_until(settings, 3)
     resumed = train(settings)
     assert resumed.resumed_at == 2
-    a, b = (load_model(path).state_dict() for path in (whole, resumed.model))
-    assert largest_difference(a, b) == 0
+    assert same(weights(whole), weights(resumed.model))
     moved = settings.model_copy(update={"model": StartSettings(start_from=start(kind, 30.0))})
     with pytest.raises(UserError, match=r"start\.hash|start_from"):
         train(moved)
@@ -327,14 +313,15 @@ def test_an_interrupted_run_ends_with_the_same_bits(kind, start, run_of):
     ("kind", "parts"),
     [
         ("chexzero", {"lora": {"rank": 2}}),
-        *product(["biovil", "biomedclip"], ["frozen", {"last_blocks": 1}, {"lora": {"rank": 2}}]),
+        ("biovil", {"last_blocks": 1}),
+        ("biomedclip", "frozen"),
+        ("biomedclip", {"lora": {"rank": 2}}),
     ],
     ids=str,
 )
 def test_the_chosen_parts_of_a_peer_train_and_the_others_stay(kind, parts, start, first, run_of):
     folder = start(kind)
-    image = "frozen" if kind == "biovil" and "lora" in parts else parts  # a ResNet has no attention
-    settings = run_of(folder, steps=2, trainable={"image": image, "text": parts})
+    settings = run_of(folder, steps=2, trainable={"image": parts, "text": parts})
     trainer = Trainer(settings)
     before = first(folder).state_dict()
     for step in range(2):
@@ -362,17 +349,17 @@ def test_the_chosen_parts_of_a_peer_train_and_the_others_stay(kind, parts, start
 
 
 def test_a_peer_may_train_by_its_regions_instead(start, run_of):
-    said = []
+    sentences = []
     loss = {"kind": "debiased", "eta": {"kind": "constant", "value": 0.1}}
     more = {"similarity": {"aggregator": "lse_nl"}, "accumulate": 2}
     settings = run_of(start("biomedclip"), loss=loss, **more)
-    model = load_model(train(settings, say=said.append).model)
+    model = load_model(train(settings, say=sentences.append).model)
     images = images_of(settings)
     features, vectors = model.encode_images(images), model.encode_sentences(SENTENCES)
     assert not model.outputs.has_whole
     assert features.whole is None
     assert torch.equal(model.score(features, vectors), model.similarity(features.regions, vectors))
-    assert "'lse_nl' of its regions, unlike the start" in said[1]
+    assert "'lse_nl' of its regions, unlike the start" in sentences[1]
 
 
 def test_a_set_that_was_prepared_otherwise_is_refused_with_the_command(start, run_of, tmp_path):
@@ -385,21 +372,37 @@ def test_a_set_that_was_prepared_otherwise_is_refused_with_the_command(start, ru
         Trainer(settings)
 
 
+KEPT = {
+    "trainable": {"image": "frozen"},
+    "features": {"cache": True},
+    "augment": {"crop": False, "brightness": 0, "contrast": 0},
+}
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("kind", "change", "message"),
     [
-        ({"loss": {"kind": "biovil"}}, "masked language modelling"),
-        ({"loss": {"kind": "debiased", "eta": {"kind": "language_model"}}}, r"eta\.language_model"),
-        ({"train": {"checkpoint_text": True}}, "checkpoint_text"),
-        ({"train": {"trainable": {"image": {"last_blocks": 9}}}}, "image encoder has 2 layers"),
+        ("biomedclip", {"loss": {"kind": "biovil"}}, "masked language modelling"),
+        (
+            "biomedclip",
+            {"loss": {"kind": "debiased", "eta": {"kind": "language_model"}}},
+            r"eta\.language_model",
+        ),
+        ("chexzero", {"checkpoint_text": True}, "checkpoint_text"),
+        ("biomedclip", {"trainable": {"image": {"last_blocks": 9}}}, "image encoder has 2 layers"),
+        ("chexzero", KEPT, "'model.start_from' is another group's model"),
+        ("chexzero", {"similarity": {"aggregator": "local_words"}}, "none of its words"),
+        (
+            "ours",
+            {"similarity": {"aggregator": "cross_attention", "heads": 5}},
+            "does not divide dim 12",
+        ),
     ],
-    ids=["masked words", "scores", "checkpoints", "blocks"],
+    ids=["masked words", "scores", "checkpoints", "blocks", "features", "words", "heads"],
 )
-def test_what_a_start_cannot_give_is_refused_in_a_sentence(change, message, start, run_of):
-    kind = "chexzero" if "checkpoint_text" in change.get("train", {}) else "biomedclip"
-    settings = run_of(start(kind), loss=change.get("loss"), **change.get("train", {}))
+def test_what_a_start_cannot_give_is_refused_in_a_sentence(kind, change, message, start, run_of):
     with pytest.raises(UserError, match=message):
-        Trainer(settings)
+        Trainer(run_of(start(kind), **change))
 
 
 @pytest.mark.parametrize(
@@ -431,15 +434,6 @@ def test_the_vectors_of_a_start_stand_in_for_those_of_a_language_model(start, fi
     trainer.step(0)
 
 
-# ------------------------------------------------------------------- with stored features
-
-KEPT = {
-    "trainable": {"image": "frozen"},
-    "features": {"cache": True},
-    "augment": {"crop": False, "brightness": 0, "contrast": 0},
-}
-
-
 def test_stored_features_of_a_start_change_nothing(start, run_of, tmp_path):
     folder = start("ours")
     kept = KEPT | {"features": {"cache": True, "folder": tmp_path / "features"}}
@@ -447,27 +441,6 @@ def test_stored_features_of_a_start_change_nothing(start, run_of, tmp_path):
     for step in range(2):
         assert torch.equal(read.step(step)["loss"], plain.step(step)["loss"])
     assert largest_difference(read.model.state_dict(), plain.model.state_dict()) == 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "similarity", "train", "said"),
-    [
-        ("chexzero", "own", KEPT, "'model.start_from' is another group's model"),
-        ("chexzero", {"aggregator": "local_words"}, {}, "none of its words"),
-        ("ours", {"aggregator": "cross_attention", "heads": 5}, {}, "does not divide dim 12"),
-    ],
-)
-def test_what_does_not_go_with_a_start_is_one_sentence(
-    kind, similarity, train, said, start, run_of
-):
-    run = validate(
-        RunSettings,
-        run_of(start(kind), **train).model_dump(mode="json", exclude={"preprocessing"})
-        | {"model": {"start_from": start(kind), "similarity": similarity}},
-        "run.yaml",
-    )
-    with pytest.raises(UserError, match=said):
-        Trainer(run)
 
 
 def test_words_of_a_start_that_scores_by_them_are_not_kept_as_one_vector(start, run_of, tmp_path):

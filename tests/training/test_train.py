@@ -1,205 +1,377 @@
-"""The loop on a small phantom: what it writes, resumes from, and refuses."""
+"""The loop on a small phantom: what it writes, trains on, and refuses."""
 
 from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
+import signal
+import warnings
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
+from medclip_debias.cli import run as command
+from medclip_debias.config import PrepareSettings, SelectionSettings
 from medclip_debias.data.loader import TrainingStudies
+from medclip_debias.data.prepare import Reading, prepare
 from medclip_debias.data.store import PreparedSet, write_scores
-from medclip_debias.errors import UserError
-from medclip_debias.language.masked_lm import (
-    language_model_hash,
-)
+from medclip_debias.data.text.claims.table import claim_set
+from medclip_debias.errors import ReportedWarning, UserError
+from medclip_debias.evaluation.evaluate import evaluate
+from medclip_debias.evaluation.validation import validator_of
 from medclip_debias.language.scoring import score_prepared
 from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.reporting.report import write_report
 from medclip_debias.training.checkpoint import checkpoints
-from medclip_debias.training.optim import learning_rate
+from medclip_debias.training.distributed import Place
+from medclip_debias.training.resolve import changed, load_run, resolved
+from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
-from tests.training.conftest import same, table, weights
+from tests.training.conftest import exit_code, in_processes, same, table, weights
 
 
 @pytest.fixture(scope="module")
 def scored(prepared_phantom, one_layer_model, tmp_path_factory):
-    """A copy of the prepared phantom with scores, and the language model that gave them."""
+    """A copy of the prepared phantom with scores."""
     folder = tmp_path_factory.mktemp("scored") / "prepared"
     shutil.copytree(prepared_phantom, folder)
     score_prepared(PreparedSet.open(folder), one_layer_model)
-    return folder, one_layer_model
-
-
-def settings_in(run_in, scored, root):
-    loss = {"kind": "debiased", "eta": {"kind": "language_model"}}
-    made = run_in(root, "tiny")(loss=loss, steps=4)
-    return made.model_copy(update={"prepared": scored[0]})
+    return folder
 
 
 @pytest.fixture
-def settings(run_in, scored, tmp_path):
-    return settings_in(run_in, scored, tmp_path)
+def settings(run, scored):
+    """A run whose eta is the scores of a language model."""
+    loss = {"kind": "debiased", "eta": {"kind": "language_model"}}
+    return run(loss=loss, steps=4, checkpoint_every=1).model_copy(update={"prepared": scored})
 
 
-def changed(settings, **train):
-    return settings.model_copy(update={"train": settings.train.model_copy(update=train)})
+def with_train(settings, **changes):
+    return settings.model_copy(update={"train": settings.train.model_copy(update=changes)})
 
 
-@pytest.fixture(scope="module")
-def whole(run_in, scored, tmp_path_factory):
-    """A run that nothing interrupted: settings, result, and its calls of ``progress``."""
-    settings = changed(
-        settings_in(run_in, scored, tmp_path_factory.mktemp("whole")), checkpoint_every=1
-    )
+def test_a_run_leaves_what_is_needed_and_the_same_settings_give_the_same_weights(
+    settings, tmp_path
+):
     seen = []
     result = train(settings, progress=lambda done, total, loss: seen.append((done, total)))
-    return settings, result, seen
-
-
-def test_a_run_leaves_what_is_needed_to_repeat_it(whole):
-    settings, result, seen = whole
     assert seen == [(step, 4) for step in range(1, 5)]
     out = settings.out
     rows = table(out / "metrics.csv")
     assert [int(row["step"]) for row in rows] == [2, 4]
     assert {"loss", "lr", "scale", "clamped", "mean_eta", "positive_similarity"} <= set(rows[0])
     assert 0 < float(rows[0]["mean_eta"]) < 0.2
-    assert [path.name for path in checkpoints(out / "checkpoints")] == [
-        "step_00000003.pt",
-        "step_00000004.pt",
-    ]
-    assert list((out / "tensorboard").iterdir())
+    names = [path.name for path in checkpoints(out / "checkpoints")]
+    assert names == ["step_00000003.pt", "step_00000004.pt"]
     model = DualEncoder.load(result.model)
     assert model.preprocessing == settings.preprocessing
     assert "chex5" in model.prompts
-    assert (
-        model.provenance["provenance"]["data_hash"]
-        == PreparedSet.open(settings.prepared).content_hash
-    )
-    meta = PreparedSet.open(settings.prepared).meta
-    assert model.provenance["synthetic"] is meta["synthetic"] is True
-    assert model.provenance["data"] == {"kind": meta["kind"], "synthetic": meta.get("synthetic")}
+    data = PreparedSet.open(settings.prepared)
+    assert model.provenance["provenance"]["data_hash"] == data.content_hash
+    assert model.provenance["synthetic"] is True
+    assert model.provenance["data"] == {"kind": data.meta["kind"], "synthetic": True}
 
-
-def test_the_same_settings_give_the_same_weights_with_or_without_workers(settings, whole, tmp_path):
-    one = weights(whole[1].model)
-    assert same(one, weights(train(changed(settings, workers=2)).model))
     other = settings.model_copy(update={"out": tmp_path / "other"})
-    assert not same(one, weights(train(changed(other, seed=1)).model))
+    assert same(weights(result.model), weights(train(with_train(other, workers=2)).model))
+    other = settings.model_copy(update={"out": tmp_path / "seed"})
+    assert not same(weights(result.model), weights(train(with_train(other, seed=1)).model))
 
 
-def test_a_run_with_other_settings_does_not_continue(settings):
-    train(changed(settings, steps=2))
-    with pytest.raises(UserError, match=r"other settings \(train\.steps\)"):
-        train(settings)
-    with pytest.raises(UserError, match=r"\((train\.\w+, ){3}train\.\w+ and 1 more\)"):
-        train(changed(settings, steps=3, lr=0.1, seed=5, warmup_steps=1, weight_decay=0.2))
-    assert train(settings, fresh=True).resumed_at == 0
-
-
-def test_scores_of_another_language_model_are_refused(settings, scored, tmp_path):
+def test_scores_of_another_language_model_are_refused(settings, tmp_path):
     copy = tmp_path / "prepared"
-    shutil.copytree(scored[0], copy)
-    data = PreparedSet.open(copy)
-    write_scores(copy, data.texts, np.zeros(len(data.texts)), np.ones(len(data.texts), int), "else")
+    shutil.copytree(settings.prepared, copy)
+    texts = PreparedSet.open(copy).texts
+    write_scores(copy, texts, np.zeros(len(texts)), np.ones(len(texts), int), "else")
     moved = settings.model_copy(update={"prepared": copy})
     with pytest.raises(UserError, match="else"):
-        train(moved)
+        Trainer(moved)
     (copy / "scores.json").unlink()
     with pytest.raises(UserError, match="no scores yet"):
-        train(moved)
+        Trainer(moved)
     # InfoNCE asks for no scores, so it does not miss them.
-    train(changed(moved.model_copy(update={"loss": {"kind": "infonce"}}), steps=1))
-    assert json.loads((scored[0] / "scores.json").read_text())["model_hash"] == language_model_hash(
-        scored[1]
-    )
+    Trainer(moved.model_copy(update={"loss": {"kind": "infonce"}}))
 
 
-def test_a_table_of_eta_is_used_sentence_by_sentence(settings, scored, tmp_path):
-    texts = TrainingStudies.of(PreparedSet.open(scored[0])).texts
+def test_a_table_of_eta_is_used_sentence_by_sentence(run, tmp_path, prepared_phantom):
     path = tmp_path / "eta.csv"
     with path.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["text", "eta"])
+        texts = TrainingStudies.of(PreparedSet.open(prepared_phantom)).texts
         writer.writerows([text, 0.25] for text in texts)
-    loss = {"kind": "debiased", "eta": {"kind": "table", "path": str(path)}}
-    table = changed(settings.model_copy(update={"loss": loss}), steps=2)
-    constant = table.model_copy(
-        update={
-            "loss": {"kind": "debiased", "eta": {"kind": "constant", "value": 0.25}},
-            "out": tmp_path / "constant",
-        }
-    )
-    assert same(weights(train(table).model), weights(train(constant).model))
-    missing = table.model_copy(update={"loss": {"kind": "debiased", "eta": {"kind": "table"}}})
+
+    def losses(**eta):
+        trainer = Trainer(run(loss={"kind": "debiased", "eta": eta}))
+        return [float(trainer.step(step)["loss"]) for step in range(2)]
+
+    assert losses(kind="table", path=str(path)) == losses(kind="constant", value=0.25)
     with pytest.raises(UserError, match=r"loss\.eta\.path"):
-        train(missing)
-
-
-def test_settings_that_do_not_fit_the_prepared_set_are_refused(settings):
-    other = settings.preprocessing.prepare.model_copy(update={"clip": (1.0, 99.0)})
-    preprocessing = settings.preprocessing.model_copy(update={"prepare": other})
-    with pytest.raises(UserError, match=r"preprocessing\.prepare"):
-        train(settings.model_copy(update={"preprocessing": preprocessing}))
-    with pytest.raises(UserError, match=r"train\.batch_size"):
-        train(changed(settings, batch_size=100000))
-    with pytest.raises(UserError, match="device"):
-        train(changed(settings, device="cuda:99"))
-
-
-# --------------------------------------------------------------------------------- tasks
+        losses(kind="table")
 
 
 @pytest.mark.parametrize(
     "loss",
     [
-        {"kind": "infonce"},
         {"kind": "debiased", "eta": {"kind": "constant", "value": 0.1}},
         {"kind": "clip", "negatives": [{"kind": "glofnd", "alpha": 0.2}]},
         {"kind": "clip", "negatives": [{"kind": "fnc", "alpha": 0.1}]},
         {"kind": "xclr", "graph": "labels"},
     ],
-    ids=["infonce", "debiased", "glofnd", "fnc", "xclr"],
+    ids=["debiased", "glofnd", "fnc", "xclr"],
 )
-def test_images_without_text_train_end_to_end(run, loss, prepared_phantom, monkeypatch):
-    settings = run(loss=loss, task="two_view", steps=2)
+def test_images_without_text_train(run, loss, prepared_phantom, monkeypatch):
     data = PreparedSet.open(prepared_phantom)
     data.sentences = data.sentences.iloc[:0]
     monkeypatch.setattr(PreparedSet, "open", lambda folder: data)
-    result = train(settings)
-    first, last = Trainer(settings).model.state_dict(), weights(result.model)
+    trainer = Trainer(run(loss=loss, task="two_view"))
+    first = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    for step in range(2):
+        trainer.step(step)
+    last = trainer.model.state_dict()
     assert not torch.equal(first["image_encoder.conv1.weight"], last["image_encoder.conv1.weight"])
     assert torch.equal(first["text_projection.weight"], last["text_projection.weight"])
 
 
-def test_two_views_have_no_sentences_for_an_objective_to_read(run):
-    with pytest.raises(UserError, match="has no sentences"):
-        train(run(loss={"kind": "xclr", "graph": "text"}, task="two_view"))
+# ------------------------------------------------------------------------- several images
 
 
-def test_several_images_of_a_study_share_its_positives(run):
-    loss = {
-        "kind": "debiased",
-        "eta": {"kind": "constant", "value": 0.1},
-        "positives": "study",
-    }
-    whole = Trainer(run(loss=loss, views_per_study=3))
-    batch = whole.batches[0]
-    assert len(batch.studies.unique()) == 8 < len(batch.studies)
-    assert torch.isfinite(whole.step(0)["loss"])
+@pytest.fixture(scope="module")
+def with_laterals(phantom_tree, prepared_phantom, tmp_path_factory):
+    """The phantom with all of its views."""
+    prepare_settings = PrepareSettings(size=PreparedSet.open(prepared_phantom).settings.size)
+    views = SelectionSettings(views=("all",))
+    out = tmp_path_factory.mktemp("views") / "set"
+    return prepare(phantom_tree, out, prepare_settings, selection=views, workers=1).folder
 
 
-# ------------------------------------------------------------------------------- batches
+@pytest.mark.parametrize(
+    "loss",
+    [
+        {"kind": "multi_positive", "evidence": {"kind": "study"}},
+        {"kind": "multi_positive", "evidence": {"kind": "label"}},
+        {"kind": "debiased", "eta": {"kind": "constant", "value": 0.1}, "positives": "study"},
+    ],
+    ids=["study", "label", "debiased"],
+)
+def test_a_run_learns_from_views_as_further_positives(run, with_laterals, loss):
+    settings = run(loss=loss, views_per_study=2).model_copy(update={"prepared": with_laterals})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ReportedWarning)
+        trainer = Trainer(settings)
+    several = 0
+    for step in range(6):
+        batch = trainer.batches[step]
+        several += len(batch.studies) - len(batch.studies.unique())
+        figures = trainer.step(step, batch)
+        assert torch.isfinite(figures["loss"])
+    assert several
+    assert float(figures.get("positives", 2)) > 1
 
 
-def test_the_learning_rate_warms_up_and_falls_as_a_cosine():
-    rates = [learning_rate(s, peak=2.0, warmup=10, steps=110) for s in range(110)]
-    assert rates[0] == pytest.approx(0.2)
-    assert max(rates) == rates[9] == pytest.approx(2.0)
-    assert rates[60] == pytest.approx(1.0)
-    assert 0 < rates[-1] < 0.01
-    assert learning_rate(5, peak=1.0, warmup=100, steps=10) == pytest.approx(0.06)
+def test_a_loss_that_pushes_views_of_a_study_away_is_said(run, with_laterals):
+    settings = run(views_per_study=2).model_copy(update={"prepared": with_laterals})
+    with pytest.warns(ReportedWarning, match="views_per_study' is 2, but the loss takes"):
+        Trainer(settings)
+
+
+# --------------------------------------------------------------------------- several sets
+
+FINDINGS = ("Mass", "No Finding", "Cardiomegaly|Effusion", "Pneumonia", "Edema|Atelectasis")
+
+
+def test_a_run_on_several_sets_resumes_and_validates_on_each(
+    run, prepared_phantom, nih_folder, tmp_path
+):
+    """On the phantom and on films with labels alone."""
+    phantom, labelled = tmp_path / "phantom", tmp_path / "nih-set"
+    images = {f"{n:08d}_000": (FINDINGS[n % 5], "train") for n in range(1, 60)}
+    size = PreparedSet.open(prepared_phantom).settings.size
+    source, reading = nih_folder("nih", images), Reading(label_sentences=True)
+    prepare(source, labelled, PrepareSettings(size=size), reading=reading, workers=1)
+    shutil.copytree(prepared_phantom, phantom)
+    for path in (phantom, labelled):
+        claim_set(path)
+    loss = {"kind": "multi_positive", "core": {"kind": "infonce"}, "evidence": {"kind": "claims"}}
+
+    def joint(out, first=2.0, **changes):
+        plain = run(out, loss, validate_every=3, **changes).model_dump(mode="json")
+        sets = [{"path": str(phantom), "weight": first}, str(labelled)]
+        return RunSettings.model_validate(plain | {"prepared": sets})
+
+    validator = validator_of(joint("whole").prepared, 64)
+    whole, broken = joint("whole"), joint("broken", checkpoint_every=1)
+    expected = weights(train(whole, validator=validator).model)
+
+    def kill(done, *_):
+        if done == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    code = exit_code(lambda: train(broken, validator=validator, progress=kill))
+    assert code == -signal.SIGKILL
+    result = train(broken, validator=validator)
+    assert result.resumed_at > 0
+    assert same(expected, weights(result.model))
+    with pytest.raises(UserError, match="began on data with the hash"):
+        train(joint("broken", first=5.0, checkpoint_every=1), validator=validator)
+    rows = table(whole.out / "validation.csv")
+    assert len(rows) == 2
+    for row in rows:
+        figures = [float(row[name]) for name in row if name.endswith(".recall_at_10")]
+        assert len(figures) > 0
+        assert float(row["recall_at_10"]) == pytest.approx(sum(figures) / len(figures))
+    # Its set is named in its report, and each of its sets is one that it was trained on.
+    results = evaluate(whole.out / "model", phantom, whole.out, bootstrap=0, heatmaps=0)
+    assert results["archives"]["relation"] == "same set"
+    assert f"{phantom} (weight 2), " in write_report(whole.out).read_text()
+
+
+# ----------------------------------------------------------------------------- settings
+
+MINIMAL = "prepared: p\nout: o\nmodel: {text: {folder: lm}}\n"
+
+
+def test_what_is_resolved_or_changed_makes_the_same_run_again(tmp_path):
+    path, again = tmp_path / "run.yaml", tmp_path / "again.yaml"
+    path.write_text(MINIMAL + "loss: {kind: debiased, eta: {kind: constant}}\n")
+    words = ["train.lr=1e-3", "loss.eta.value=0.2", "model.similarity.k=5", "train.steps=1000"]
+    content, short = resolved(path, words), changed(path, words)
+    assert short["train"] == {"lr": 1e-3}  # 1000 steps are the default
+    assert short["model"] == {"text": {"folder": "lm"}, "similarity": {"k": 5.0}}
+    assert short["loss"] == {"kind": "debiased", "eta": {"kind": "constant", "value": 0.2}}
+    for written in (content, short):
+        again.write_text(yaml.safe_dump(written))
+        assert resolved(again) == content
+    train_settings = load_run(path, ["train.shard_loss=on", "train.wandb=off"]).train
+    assert (train_settings.shard_loss, train_settings.wandb) == ("on", "off")
+    with pytest.raises(UserError, match=r"train\.wandb.* is wrong: input should be 'off'"):
+        load_run(path, ["train.wandb=on"])
+    with pytest.raises(UserError, match=r"loss\.eta\.value"):
+        resolved(path, ["loss.eta.value=2"])
+
+
+def test_the_settings_of_a_file_name_the_sets(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(MINIMAL.replace(" p\n", " [runs/a, {path: runs/b, weight: 2.5}]\n"))
+    sets = load_run(path).prepared
+    assert [(str(each.path), each.weight) for each in sets] == [("runs/a", 1), ("runs/b", 2.5)]
+    for wrong, sentence in (
+        ("[{path: a, wieght: 2}]", r"unknown setting 'prepared.0.wieght' \(did you mean 'weight'"),
+        ("[{path: a, weight: -1}]", "setting 'prepared.0.weight' is wrong: .* greater than"),
+        ("[]", "setting 'prepared' is wrong"),
+    ):
+        path.write_text(MINIMAL.replace(" p\n", f" {wrong}\n"))
+        with pytest.raises(UserError, match=sentence):
+            load_run(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"batch_size": 100000}, r"train\.batch_size"),
+        ({"device": "cuda:99"}, "device"),
+        ({"validate_every": 2}, "nothing that validates was given"),
+        ({"task": "two_view", "loss": {"kind": "xclr", "graph": "text"}}, "has no sentences"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(run, changes, sentence):
+    with pytest.raises(UserError, match=sentence):
+        train(run(**changes))
+
+
+def test_settings_of_another_preparation_are_refused(run):
+    settings = run()
+    clip = settings.preprocessing.prepare.model_copy(update={"clip": (1.0, 99.0)})
+    preprocessing = settings.preprocessing.model_copy(update={"prepare": clip})
+    with pytest.raises(UserError, match=r"preprocessing\.prepare"):
+        train(settings.model_copy(update={"preprocessing": preprocessing}))
+
+
+# ------------------------------------------------------------------------------- the verb
+
+
+def test_the_verb_validates_and_says_which_step_was_best(config, capsys, tmp_path):
+    path = config(steps=3, validate_every=1, validate_images=8, keep="best", best_metric="mean_auc")
+    assert command(["train", path, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    rows = table(tmp_path / "run" / "validation.csv")
+    assert [row["step"] for row in rows] == ["1", "2", "3"]
+    best = max(rows, key=lambda row: float(row["mean_auc"]))
+    assert figures["best_step"] == int(best["step"])
+    assert figures["best_mean_auc"] == pytest.approx(float(best["mean_auc"]), rel=1e-5)
+    row = table(tmp_path / "run" / "metrics.csv")[0]
+    assert 0 <= float(row["data_wait"]) <= 1
+    assert float(row["memory_mib"]) > 50
+
+
+def test_settings_that_cannot_be_shared_out_are_refused(config, capsys):
+    for word, sentence in (
+        ("train.accumulate=3", "accumulate"),
+        ("train.trainable.image.last_blocks=3", "image encoder has 2 layers"),
+        ("train.patience=2", "validate_every"),
+    ):
+        assert command(["train", config(), word]) == 2
+        assert sentence in capsys.readouterr().err
+
+
+PLACES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """A function that sets variables; none of torchrun or Slurm is there before."""
+    for name in PLACES + SLURM:
+        monkeypatch.delenv(name, raising=False)
+
+    def give(names, values):
+        for name, value in zip(names, values, strict=True):
+            monkeypatch.setenv(name, value)
+
+    return give
+
+
+def test_the_place_of_a_process_is_read_from_torchrun_or_slurm(environment):
+    assert Place.from_environment() == Place()
+    # A batch script has a SLURM_PROCID too, but is no step of several tasks.
+    environment(SLURM[:1], ["0"])
+    assert Place.from_environment() == Place()
+    environment(SLURM, ["5", "8", "1"])
+    assert Place.from_environment() == Place(5, 8, 1)
+    environment(PLACES, ["2", "4", "0"])
+    assert Place.from_environment() == Place(2, 4, 0)
+    environment(PLACES, ["4", "4", "0"])
+    with pytest.raises(UserError, match="RANK is 4, but WORLD_SIZE is 4"):
+        Place.from_environment()
+
+
+@pytest.mark.parametrize(("number", "value"), [(0, "one"), (1, "2(x3)"), (2, "")])
+@pytest.mark.parametrize("names", [PLACES, SLURM], ids=["torchrun", "Slurm"])
+def test_a_place_that_is_no_number_is_one_sentence(environment, names, number, value):
+    values = ["0", "2", "0"]
+    values[number] = value
+    environment(names, values)
+    with pytest.raises(UserError, match=f"{names[number]} must be"):
+        Place.from_environment()
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [("train.learning_rate=1", "'train.learning_rate'"), ("train.device=cuda", "device 'cuda'")],
+)
+def test_what_is_wrong_in_all_processes_is_said_once(config, capfd, word, sentence):
+    if torch.cuda.is_available() and "cuda" in word:
+        pytest.skip("there is a GPU here")
+    path = config()
+
+    def work():
+        raise SystemExit(command(["train", path, word]))
+
+    assert in_processes(2, work) == [2, 2]
+    stderr = capfd.readouterr().err
+    assert stderr.count(sentence) == 1
+    assert stderr.count("medclip-debias:") == 1
