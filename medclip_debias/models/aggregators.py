@@ -39,14 +39,7 @@ class Aggregator(nn.Module):
 
 
 def in_chunks(aggregator: Aggregator, x: Tensor, y: Tensor, chunk: int) -> Tensor:
-    """``aggregator(x, y)`` for ``chunk`` images at a time, again in the backward pass.
-
-    Args:
-        aggregator: whose result does not depend on random numbers.
-        x: ``[B, N, D]``.
-        y: ``[T, ...]``.
-        chunk: images at a time.
-    """
+    """``aggregator(x, y)`` for ``chunk`` images at a time, again in the backward pass."""
     again = partial(checkpoint, aggregator, use_reentrant=False, preserve_rng_state=False)
     return torch.cat([again(part, y) for part in x.split(chunk)])
 

@@ -45,8 +45,6 @@ class StepBatchNorm2d(nn.BatchNorm2d):
     Attributes:
         remember: whether forward passes count towards the running statistics.
         synchronised: take the statistics of an input over all processes.
-
-    Shape: ``[B, C, H, W]`` to the same.
     """
 
     remember: bool = False

@@ -16,16 +16,7 @@ def model_folder(
     local_files_only: bool = True,
     token: str | bool | None = None,
 ) -> Path:
-    """The folder called ``name``, or that of a model on the hub.
-
-    Args:
-        name: a model folder, else the name of a model on the hub, as ``group/model``.
-        revision: branch, tag or commit on the hub.
-        cache_dir: where downloads are kept.
-        force_download: download again.
-        local_files_only: take what was downloaded before, or fail; False downloads.
-        token: of the hub.
-    """
+    """The folder called ``name``, or that of a model on the hub."""
     folder = Path(name)
     if folder.is_dir():
         return folder

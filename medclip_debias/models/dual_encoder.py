@@ -102,12 +102,7 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
     def begin_training(
         self, similarity: SimilaritySettings | None = None, max_tokens: int | None = None
     ) -> None:
-        """Make ready for training on from here.
-
-        Args:
-            similarity: another one than the model's own, which keeps the learned scale.
-            max_tokens: longest sentence that shall be read.
-        """
+        """Make ready for training on from here."""
         settings = self.settings
         if similarity is not None:
             similarity = similarity.model_copy(update={"initial_scale": self.learned_scale})
@@ -141,14 +136,7 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         return [self.image_projection, self.text_projection, self.similarity]
 
     def normalise(self, pixels: Tensor) -> Tensor:
-        """Crop prepared images centrally and normalise them as ``preprocessing`` says.
-
-        Args:
-            pixels: uint8 ``[B, S, S]``, S the prepared size or the input size.
-
-        Returns:
-            float32 ``[B, 1, C, C]``, C the input size.
-        """
+        """Prepared uint8 ``[B, S, S]``, cropped and normalised, ``[B, 1, C, C]``."""
         return (self.cropped(pixels) - self.preprocessing.mean) / self.preprocessing.std
 
     def encode_images(self, images: Tensor) -> ImageFeatures:

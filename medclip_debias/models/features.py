@@ -81,11 +81,7 @@ class ImageFeatures:
 
     @classmethod
     def cat(cls, parts: Sequence[ImageFeatures]) -> ImageFeatures:
-        """The images of all ``parts``, in order.
-
-        Raises:
-            ValueError: there is no part, or some parts have ``whole`` and others have not.
-        """
+        """The images of all ``parts``, in order."""
         wholes = [part.whole for part in parts if part.whole is not None]
         if not parts or len(wholes) not in (0, len(parts)):
             raise ValueError("expected one part or more, and all with 'whole' or all without")
@@ -120,9 +116,6 @@ class ImageFeatures:
 
         A single vector an image is its only region and, at unit length again after half
         precision, its ``whole``; a model that scores by regions reads the region.
-
-        Args:
-            vectors: ``[B, K, D]``.
         """
         if vectors.ndim == 3 and vectors.shape[1] == 1:
             return cls(vectors, F.normalize(vectors[:, 0], dim=-1))

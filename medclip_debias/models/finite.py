@@ -18,15 +18,7 @@ class NotFiniteError(UserError):
 
 
 def finite(values: Tensor, what: str) -> NDArray[np.float32]:
-    """Float32 on the CPU.
-
-    Args:
-        values: what a model gave.
-        what: who asked for it, as the message is to begin.
-
-    Raises:
-        NotFiniteError: a value is NaN or infinite.
-    """
+    """Float32 on the CPU."""
     array: NDArray[np.float32] = values.float().cpu().numpy()
     count = int(array.size - np.count_nonzero(np.isfinite(array)))
     if count:

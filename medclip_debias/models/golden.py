@@ -82,17 +82,7 @@ def golden_side(model: ImageTextModel) -> int:
 
 
 def golden_scores(model: ImageTextModel, side: int) -> dict[str, Any]:
-    """What the model says about the golden samples.
-
-    Args:
-        model: in whatever mode; it is left as it was.
-        side: of the images.
-
-    Returns:
-        ``similarity [images][sentences]`` on the cosine scale, ``scale`` (1 where none is learned),
-        and ``regions``: mean, population sd, lowest and highest region-sentence cosine of each
-        image and sentence.
-    """
+    """What the model says about the golden samples."""
     images = golden_images(side).to(model.device)
     if not isinstance(model.preprocessing, PeerPreprocessing):  # which is of whatever side
         scaled = (
@@ -137,13 +127,7 @@ def _rounded(values: Tensor) -> Any:
 
 
 def write_golden(model: ImageTextModel, folder: Path, files: str) -> None:
-    """Write ``golden.json`` into a model folder; not for a model whose scores are not finite.
-
-    Args:
-        model: the saved model.
-        folder: where it was saved.
-        files: hash of its weights, tokenizer and settings.
-    """
+    """Write ``golden.json`` into a model folder; not for a model whose scores are not finite."""
     side = golden_side(model)
     scores = golden_scores(model, side)
     if not np.isfinite(_numbers(scores)).all():

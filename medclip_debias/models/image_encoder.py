@@ -50,13 +50,7 @@ class ImageEncoder(nn.Module):
     @classmethod
     @abstractmethod
     def rebuild(cls, arch: str, config: Mapping[str, Any], where: str) -> ImageEncoder:
-        """The encoder of a model folder, to be filled with its weights.
-
-        Args:
-            arch: name it was chosen by.
-            config: as the attribute, from a stranger's file.
-            where: that file, for messages.
-        """
+        """The encoder of a model folder, to be filled with its weights."""
 
     @property
     @abstractmethod
@@ -101,16 +95,7 @@ class ImageEncoder(nn.Module):
         return False
 
     def features_upto(self, images: Tensor, depth: int) -> Tensor:
-        """What the stem and the first ``depth`` of `layers` give.
-
-        Args:
-            images: ``[B, 1, H, W]``.
-            depth: 0 for the stem alone; more than there are layers for the whole encoder, the
-                only one where it does not `splits`.
-
-        Returns:
-            ``[B, ...]``, region features ``[B, C, rows, columns]`` of the whole.
-        """
+        """What the stem and the first ``depth`` of `layers` give."""
         assert depth > len(self.layers)
         features: Tensor = self(images)
         return features
@@ -140,13 +125,7 @@ def build_image_encoder(
 
 
 def rebuilt_image_encoder(arch: str, config: Mapping[str, Any], where: str) -> ImageEncoder:
-    """The encoder of a model folder, without its weights.
-
-    Args:
-        arch: of the folder's ``architecture``.
-        config: its ``image_config``.
-        where: its file, for messages.
-    """
+    """The encoder of a model folder, without its weights."""
     family = IMAGE_ENCODERS.find(arch, where, "architecture.image.arch")
     return family.rebuild(arch, config, where)
 

@@ -14,13 +14,6 @@ class BlockProjection(nn.Module):
 
     Blocks on a frozen trunk are how dino.txt (Jose et al. 2024) and RadZero (Park et al. 2025)
     fit one to text. They know no positions but those that the trunk's features carry.
-
-    Args:
-        width: of the trunk's regions.
-        dim: of the shared space.
-        blocks: how many.
-
-    Shape: ``[B, N, width]`` to ``[B, N, dim]``.
     """
 
     def __init__(self, width: int, dim: int, blocks: int) -> None:

@@ -168,11 +168,7 @@ class ImageTextModel(nn.Module):
         return next(self.parameters()).device
 
     def cropped(self, pixels: Tensor) -> Tensor:
-        """Grey levels in [0, 1], ``[B, 1, C, C]``, of prepared images cut to the input size.
-
-        Args:
-            pixels: uint8 ``[B, S, S]``, S the prepared size or the input size.
-        """
+        """Grey levels in [0, 1], ``[B, 1, C, C]``, of prepared images cut to the input size."""
         side = self.preprocessing.input_size
         sizes = (side, self.preprocessing.prepare.size)
         if pixels.dtype != torch.uint8 or pixels.ndim != 3 or pixels.shape[1] not in sizes:
@@ -192,13 +188,7 @@ def compares(model: ImageTextModel, beside: Literal["images", "regions"]) -> boo
 
 
 def need_vectors(model: ImageTextModel, verb: str, *, several: bool = False) -> None:
-    """Refuse a model of which a sentence has no single vector.
-
-    Args:
-        model: to be asked.
-        verb: what shall be done with it.
-        several: whether ``verb`` can do with the rows that ``sentence_rows`` names.
-    """
+    """Refuse a model of which a sentence has no single vector."""
     outputs = model.outputs
     if outputs.text_form == "none":
         raise UserError(

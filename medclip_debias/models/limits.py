@@ -60,11 +60,7 @@ _AT_LEAST_ONE = re.compile(r"size|heads|layers|embeddings|ratio|channels")
 
 
 def within_limits(config: dict[str, Any]) -> dict[str, Any]:
-    """``config`` of any library, if none of its sizes is absurd and it names no other code.
-
-    Raises:
-        ValueError: saying which field.
-    """
+    """``config`` of any library, if none of its sizes is absurd and it names no other code."""
     pairs = list(config.items())
     for name, value in pairs:
         if isinstance(value, dict):
@@ -115,11 +111,6 @@ def hf_config(config: object, where: str, prefix: str) -> PretrainedConfig:
     What reaches transformers are the fields that its own configuration has. Published files hold
     more, most of which changes no number (``architectures``, ``auto_map`` ...) and is left aside. A
     field that would change what is computed, or by which code, is refused.
-
-    Args:
-        config: content of a ``config.json``.
-        where: its file, for messages.
-        prefix: dotted place of the fields, for messages.
     """
     from transformers import AutoConfig, PretrainedConfig
 
@@ -157,13 +148,7 @@ def hf_config(config: object, where: str, prefix: str) -> PretrainedConfig:
 
 
 def check_room(model: nn.Module, weights: Path, where: object) -> None:
-    """Refuse sizes that the file of weights cannot fill, before any memory is taken for them.
-
-    Args:
-        model: built on the ``meta`` device, which takes none.
-        weights: the file.
-        where: the file that the sizes are from.
-    """
+    """Refuse sizes that the file of weights cannot fill, before any memory is taken for them."""
     numbers = sum(value.numel() for value in model.state_dict().values())
     size = weights.stat().st_size
     if numbers > size:

@@ -52,12 +52,9 @@ def load_model(
         check: encode its golden samples, and warn if they moved (`medclip_debias.models.golden`).
     """
     if (Path(folder) / "peer.yaml").is_file():
-        from medclip_debias.models.peers.peer import Peer, score_by_words
+        from medclip_debias.models.peers.peer import Peer
 
-        peer = Peer.load(Path(folder), device, check=check)
-        if peer.settings.score != "whole":
-            score_by_words(peer, peer.settings.score)
-        return peer
+        return Peer.load(Path(folder), device, check=check)
     from medclip_debias.models.dual_encoder import DualEncoder
 
     return DualEncoder.load(Path(folder), device, check=check)

@@ -23,13 +23,7 @@ _ATTENTION = re.compile(r"(^|\.)(attn|attention|self_attn|Wqkv|Wo)(\.|$)")
 
 
 class LowRank(nn.Module):
-    """Adds the adapter to a matrix; nothing at the start, since ``up`` begins at 0.
-
-    Args:
-        weight: ``[out, in]``, adapted.
-        rank: of the sum.
-        alpha: the sum is scaled by alpha / rank.
-    """
+    """Adds the adapter to a matrix; nothing at the start, since ``up`` begins at 0."""
 
     scale: Tensor
 
@@ -51,17 +45,7 @@ class LowRank(nn.Module):
 def add_adapters(
     layers: Iterable[nn.Module], rank: int, alpha: float, targets: Targets
 ) -> list[nn.Parameter]:
-    """Put an adapter on the linear maps of ``layers``, in place; return the new parameters.
-
-    Args:
-        layers: blocks of one encoder.
-        rank: at most the smaller side of a matrix, to which it is cut.
-        alpha: see `LowRank`.
-        targets: ``attention`` for the maps of attention alone, ``linear`` for all.
-
-    Returns:
-        Empty where there is no such map, as in a ResNet.
-    """
+    """Put an adapter on the linear maps of ``layers``, in place; return the new parameters."""
     adapters: list[nn.Parameter] = []
     for layer in layers:
         for name, module in list(layer.named_modules()):

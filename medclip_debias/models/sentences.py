@@ -69,11 +69,6 @@ def encode_distinct(
 
     Equal sentences are encoded once, and sentences of like length together, so that little of the
     work is padding.
-
-    Args:
-        ids: of T sentences, at least one.
-        encode: of some of them.
-        group: sentences at a time.
     """
     distinct = sorted({tuple(row) for row in ids}, key=lambda row: (len(row), row))
     rows = [list(row) for row in distinct]

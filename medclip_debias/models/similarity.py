@@ -34,15 +34,7 @@ _BLOCKS = 16
 
 
 def region_scores(regions: Tensor, sentences: Tensor) -> Tensor:
-    """Cosine of every region with every sentence.
-
-    Args:
-        regions: unit vectors ``[B, N, D]``.
-        sentences: unit vectors ``[T, D]``.
-
-    Returns:
-        ``[B, T, N]`` in [-1, 1].
-    """
+    """Cosines ``[B, T, N]`` of unit regions ``[B, N, D]`` and sentences ``[T, D]``."""
     return torch.einsum("bnd,td->btn", regions, sentences)
 
 
@@ -59,14 +51,6 @@ def critical_region(regions: Tensor, scores: Tensor, temperature: float) -> Tens
 
     ``c = argmax_n h_n``, ``a_n = softmax_n(t <x_n, x_c>)``, result ``sum_n a_n h_n``: a convex
     mix, so within [-1, 1]. The choice of ``c`` itself carries no gradient.
-
-    Args:
-        regions: ``[B, N, D]``.
-        scores: ``[B, T, N]``.
-        temperature: ``t``.
-
-    Returns:
-        ``[B, T]``.
     """
     best = scores.argmax(dim=-1)
     # Few sentences: only the rows that they ask for. An exported graph has one way for any number.
@@ -267,16 +251,7 @@ class Similarity(nn.Module, Bounded):
         self.log_scale.clamp_(math.log(SCALE_MIN), math.log(SCALE_MAX))
 
     def forward(self, regions: Tensor, sentences: Tensor) -> Tensor:
-        """Score every image with every sentence, on the cosine scale (without ``g2``).
-
-        Args:
-            regions: unit vectors ``[B, N, D]``.
-            sentences: unit vectors ``[T, D]``; for ``local_words`` those of the words
-                ``[T, L, D]``, padded with zeros.
-
-        Returns:
-            ``[B, T]`` in [-1, 1].
-        """
+        """Score every image with every sentence, on the cosine scale (without ``g2``)."""
         with torch.autocast(regions.device.type, enabled=False):
             regions, sentences = _at_least_float32(regions), _at_least_float32(sentences)
             if self.aggregator is not None:

@@ -71,12 +71,7 @@ class Start:
 
 
 def start_training(settings: StartSettings, where: str) -> tuple[TrainableModel, Start]:
-    """Read the model that a run starts from, ready to be trained on.
-
-    Args:
-        settings: which one, and what of it is to be otherwise.
-        where: file of the settings, for messages.
-    """
+    """Read the model that a run starts from, ready to be trained on."""
     folder = settings.start_from
     model = load_model(folder)
     model = _trainable(model, folder, where)

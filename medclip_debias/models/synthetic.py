@@ -26,11 +26,5 @@ def trained_on_synthetic(provenance: Mapping[str, Any]) -> bool | Literal["unkno
 def synthetic_warning(
     provenance: Mapping[str, Any], synthetic_data: bool | None = None
 ) -> str | None:
-    """The sentence that must stand beside whatever a model says of some data, or None for none.
-
-    Args:
-        provenance: the model's.
-        synthetic_data: whether the data are the phantom's, too; None where that is not known,
-            which counts as real.
-    """
+    """The sentence that must stand beside whatever a model says of some data, or None for none."""
     return WARNING if trained_on_synthetic(provenance) is True and not synthetic_data else None

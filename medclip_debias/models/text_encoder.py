@@ -245,13 +245,6 @@ class ProjectionHead(nn.Module):
 class TextEncoder(Tower):
     """A sentence's vector: [CLS] or the mean of its tokens, through CXR-BERT's head if it has one.
 
-    Args:
-        config: content of ``config.json``.
-        use_projection_head: whether the head of a CXR-BERT that has one is used, on [CLS].
-        where: names the file of ``config``, for messages.
-        pooling: ``cls``, or ``mean`` over the tokens that are no padding, as sentence encoders do
-            (Reimers and Gurevych 2019).
-
     Attributes:
         bert: transformers' own module, of whatever family.
         width: size of the sentence feature.
@@ -367,11 +360,7 @@ _POOLINGS: dict[str, Pooling] = {
 
 
 def folder_pooling(folder: Path) -> Pooling:
-    """What a sentence-transformers folder says of its pooling; ``cls`` for any other folder.
-
-    Warns:
-        ReportedWarning: the folder lists modules after the pooling that are not read.
-    """
+    """What a sentence-transformers folder says of its pooling; ``cls`` for any other folder."""
     modules = folder / "modules.json"
     if modules.is_file():
         listed = read_json_value(modules, "copy the model folder again", limit=MAX_JSON)

@@ -69,11 +69,6 @@ class Dinov2Regions(ImageEncoder):
 
     Positions are interpolated for other input sizes as transformers does (bicubic). A network of
     three channels reads the grey image three times.
-
-    Args:
-        arch: ``dinov2``, or a name in `SCRATCH`.
-        config: sizes, as a ``config.json`` of transformers has them.
-        where: that file, for messages.
     """
 
     def __init__(self, arch: str, config: Mapping[str, Any], where: str = "config.json") -> None:

@@ -53,18 +53,12 @@ ARCHITECTURES: dict[str, Arch] = {
 class ResNetRegions(ImageEncoder):
     """A residual network without its pooling and classifier.
 
-    Args:
-        arch: a name in `ARCHITECTURES`.
-        channels: of the input, 1 or for some peers 3.
-
     Attributes:
         width: channels C of a region.
         stride: input pixels a region advances (32 for ResNet-18/34/50, 8 for resnet_small, 16 for
             resnet_small_16).
         first_centre: centre of the first region's receptive field. Every layer pads so that its
             first output is centred on its first input, so it is the centre of the first pixel.
-
-    Shape: grey images ``[B, 1, H, W]`` to ``[B, C, ceil(H / stride), ceil(W / stride)]``.
     """
 
     def __init__(self, arch: str = "resnet18", channels: int = 1) -> None:

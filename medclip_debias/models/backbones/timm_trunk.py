@@ -71,11 +71,6 @@ class TimmRegions(ImageEncoder):
 
     A network of three channels reads the grey image three times. Position embeddings are
     resampled for other input sizes by timm itself.
-
-    Args:
-        fields: what to build.
-        where: file or setting that names it, for messages.
-        arch: name it is chosen by.
     """
 
     def __init__(self, fields: TimmFields, where: str = "the settings", arch: str = "timm") -> None:

@@ -17,9 +17,13 @@ from torch import Tensor
 from medclip_debias.errors import UserError
 from medclip_debias.models.backbones.dinov2 import Dinov2Regions
 from medclip_debias.models.checkpoint import layers_in, renamed, shape_of, summed_channels
-from medclip_debias.models.peers.families import Family, family, published_preprocessing
+from medclip_debias.models.peers.families import (
+    Family,
+    family,
+    published_preprocessing,
+    read_book,
+)
 from medclip_debias.models.peers.processor import read_processor
-from medclip_debias.models.peers.questions import read_book
 from medclip_debias.models.peers.settings import Kind, PeerPreprocessing, PeerSettings
 from medclip_debias.models.peers.tokenizers import checked
 from medclip_debias.models.text_encoder import (
@@ -68,16 +72,7 @@ _SWIN_NAMES = (
 def read_published(
     kind: Kind, state: State, text: Path | None, config: Path | None, where: str, unused: Unused
 ) -> tuple[PeerSettings, dict[str, Tensor], SentenceTokenizer, PeerPreprocessing]:
-    """Architecture, tensors under the names they have here, tokenizer and preprocessing.
-
-    Args:
-        kind: whose table is followed.
-        state: the published file.
-        text: folder of the text encoder: configuration, vocabulary, and of some kinds weights.
-        config: ``preprocessor_config.json`` (radzero, conns), or the questions (kad, medklip).
-        where: names the file in messages.
-        unused: counts what is left out.
-    """
+    """Architecture, tensors under the names they have here, tokenizer and preprocessing."""
     if text is None:
         raise UserError(
             f"{kind} needs the folder of its BERT (config.json and vocab.txt); name it with --text."

@@ -17,7 +17,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from medclip_debias.config import Settings, validate
-from medclip_debias.models.peers.settings import Kind, PeerPreprocessing
+from medclip_debias.errors import UserError
+from medclip_debias.files import read_json
+from medclip_debias.models.peers.settings import Kind, PeerPreprocessing, PeerSettings
 from medclip_debias.settings_files import load_yaml
 
 
@@ -41,6 +43,8 @@ class Family(Settings):
         text: `BertSettings`, `EncoderTextSettings` or `WordsTextSettings` without sizes.
         text_names, text_left_out: of the text folder's own weights, where they are read.
         fusion: `FusionSettings` without sizes.
+        book: the questions that are asked together, where the user's file does not say them.
+        other_names: of findings, and the entry of the book that each asks for.
         max_tokens: longest sentence, if the text encoder reads that many.
     """
 
@@ -60,6 +64,8 @@ class Family(Settings):
     text_names: tuple[tuple[str, str], ...] = ()
     text_left_out: tuple[tuple[str, str], ...] = ()
     fusion: dict[str, Any] | None = None
+    book: tuple[str, ...] = ()
+    other_names: dict[str, str] = Field({})
     max_tokens: int = 512
 
 
@@ -75,10 +81,7 @@ def published_preprocessing(
 ) -> PeerPreprocessing:
     """The preprocessing in the authors' inference code (docs/peers.md names each source).
 
-    Args:
-        kind: which model.
-        image_size: what the model's own configuration says, where it says it.
-        resnet: whether the image tower is a ResNet, which CXR-CLIP and MGCA prepare otherwise.
+    ``image_size`` is what the model's own configuration says, where it says it.
     """
     table = family(kind)
     values = dict(table.preprocessing) | (table.preprocessing_of_resnet if resnet else {})
@@ -90,6 +93,45 @@ def published_preprocessing(
     if values.get("network_size") == "network":
         values["network_size"] = None if image_size == values["input_size"] else image_size
     return validate(PeerPreprocessing, values, kind)
+
+
+# ----------------------------------------------------------------------------------- questions
+
+
+def read_book(kind: Kind, path: Path | None) -> dict[str, str]:
+    """The questions of KAD and MedKLIP by name, from the user's file or the table; else none.
+
+    MedKLIP's file has the entities' descriptions; `Family.other_names` name the same entries.
+    """
+    table = family(kind)
+    if table.fusion is None or table.fusion["kind"] != "query_network":
+        return {}
+    if path is None and table.book:
+        return {name: name for name in table.book} | table.other_names
+    if path is None:
+        raise UserError(
+            f"{kind} needs its book of descriptions ('observation explanation.json' in its "
+            "authors' repository); name it with --config."
+        )
+    book = read_json(path, "give a JSON object of names to questions")
+    if not book or not all(isinstance(text, str) and text.strip() for text in book.values()):
+        raise UserError(f"{path}: is no JSON object of names to texts, the questions to be asked.")
+    names = {} if table.book else table.other_names
+    more = {name: book[entity] for name, entity in names.items() if entity in book}
+    return book | {name: text for name, text in more.items() if name not in book}
+
+
+def book_prompts(settings: PeerSettings) -> dict[str, Any]:
+    """A chex5 prompt set that asks by the book's names; none without a book, or such names."""
+    book = {} if settings.fusion is None else settings.fusion.book
+    names = {name.lower() for name in book}
+    findings = ("Cardiomegaly", "Edema", "Pleural Effusion", "Pneumonia", "Pneumothorax")
+    classes = {
+        name: {"positive": [name.lower()], "negative": [f"no {name.lower()}"]}
+        for name in findings
+        if name.lower() in names
+    }
+    return {"chex5": {"name": f"chex5 ({settings.kind})", "classes": classes}} if classes else {}
 
 
 # --------------------------------------------------------------------------- cleaning sentences
@@ -118,20 +160,18 @@ def repaired(sentence: str) -> str:
 
 
 def without_end_marks(sentence: str) -> str:
-    """Without the full stops, exclamation and question marks at its end, as hi-ml's code does.
-
-    >>> without_end_marks("No pleural effusion.")
-    'No pleural effusion'
-    """
+    """Without the full stops, exclamation and question marks at its end, as hi-ml's code does."""
     return sentence.rstrip("!?.")
+
+
+_CLEAN: dict[str | None, Callable[[str], str]] = {
+    None: str,
+    "words_only": words_only,
+    "repaired": repaired,
+    "without_end_marks": without_end_marks,
+}
 
 
 def cleaned(kind: Kind, sentences: list[str]) -> list[str]:
     """Sentences as the authors' code makes them before it cuts them into tokens."""
-    clean: dict[str, Callable[[str], str]] = {
-        "words_only": words_only,
-        "repaired": repaired,
-        "without_end_marks": without_end_marks,
-    }
-    name = family(kind).clean
-    return sentences if name is None else [clean[name](sentence) for sentence in sentences]
+    return list(map(_CLEAN[family(kind).clean], sentences))

@@ -70,12 +70,6 @@ def read_folder(
     SigLIP and SigLIP 2 (Zhai et al. 2023, Tschannen et al. 2025): MedSigLIP, XraySigLIP. Of SigLIP
     2's NaFlex the square of as many patches as it has positions is read. CLIP: XrayCLIP,
     PubMedCLIP. RAD-DINO (Pérez-García et al. 2024) and other DINOv2: images alone.
-
-    Args:
-        kind: one of `MODEL_TYPES`.
-        folder: as transformers wrote it.
-        state: its tensors.
-        where: names their file in messages.
     """
     file = folder / "config.json"
     if not file.is_file():
@@ -113,29 +107,34 @@ def read_folder(
     words["vocab_size"] = shape_of(state, f"{embeddings}token_embedding.weight", where)[0]
     context = shape_of(state, f"{embeddings}position_embedding.weight", where)[0]
     words["max_position_embeddings"] = context
-    tokenizer: ClipTokenizer
     if kind == "siglip":
         words["projection_size"] = shape_of(state, "text_model.head.weight", where)[0]
-        tokenizer, dim = read_pieces(folder), shape_of(state, _PATCHES, where)[0]
+        dim = shape_of(state, _PATCHES, where)[0]
     else:
         dim = shape_of(state, "visual_projection.weight", where)[0]
-        if (folder / "tokenizer.json").is_file():
-            tokenizer = ClipTokenizer.load(folder)
-        elif (folder / "merges.txt").is_file():
-            tokenizer = ClipTokenizer.from_merges(folder / "merges.txt")
-        else:
-            raise UserError(f"{folder}: holds no tokenizer: neither tokenizer.json nor merges.txt.")
+    tokenizer = _tokenizer(kind, folder)
     checked(tokenizer, words["vocab_size"], where)
-    tower = {"family": kind, "config": vision}
     text = {"family": kind, "config": words, "pad": tokenizer.pad_id}
     settings = PeerSettings(
         kind=kind,
         dim=dim,
         max_tokens=context,
-        image=validate(HfClipSettings, tower, str(file), "vision_config."),
+        image=validate(
+            HfClipSettings, {"family": kind, "config": vision}, str(file), "vision_config."
+        ),
         text=validate(HfClipTextSettings, text, str(file), "text_config."),
     )
     return settings, renamed(state, NAMES), tokenizer
+
+
+def _tokenizer(kind: Kind, folder: Path) -> ClipTokenizer:
+    if kind == "siglip":
+        return read_pieces(folder)
+    if (folder / "tokenizer.json").is_file():
+        return ClipTokenizer.load(folder)
+    if (folder / "merges.txt").is_file():
+        return ClipTokenizer.from_merges(folder / "merges.txt")
+    raise UserError(f"{folder}: holds no tokenizer: neither tokenizer.json nor merges.txt.")
 
 
 def _sizes(kind: Kind, part: str, content: Mapping[str, Any], file: Path) -> dict[str, Any]:

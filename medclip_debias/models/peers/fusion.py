@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from medclip_debias.errors import UserError
 from medclip_debias.models.interface import Outputs
-from medclip_debias.models.peers.settings import FusionSettings
+from medclip_debias.models.peers.settings import FusionSettings, PeerSettings
 from medclip_debias.models.similarity import region_scores
 
 UNBOUNDED_SCALE = 100.0
@@ -68,27 +68,28 @@ class SimilarityAttention(Fusion):
     def __init__(self, own_attention: bool) -> None:
         super().__init__()
         self.loss_temperature = nn.Parameter(torch.full((1,), math.log(0.07)))
-        self.attn_temperature: nn.Parameter | None = None
         if own_attention:
             self.attn_temperature = nn.Parameter(torch.full((1,), math.log(0.07)))
 
     @property
+    def _log_temperature(self) -> Tensor:
+        own: Tensor = getattr(self, "attn_temperature", self.loss_temperature)
+        return own
+
+    @property
     def sharpness(self) -> float:
         """One over the temperature of the attention."""
-        own = self.attn_temperature
-        return float((-(self.loss_temperature if own is None else own).detach()).exp())
+        return float((-self._log_temperature.detach()).exp())
 
     @property
     def scale(self) -> float:
         return min(max(float((-self.loss_temperature.detach()).exp()), 1.0), 100.0)
 
     def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        own = self.attn_temperature
-        temperature = (self.loss_temperature if own is None else own).exp()
         scores = []
         for each in tokens:  # one image at a time: all cosines of a batch would be large
             cosines = sentences @ each.T
-            mean = (cosines / temperature).softmax(dim=-1) @ each
+            mean = (cosines / self._log_temperature.exp()).softmax(dim=-1) @ each
             scores.append((F.normalize(mean, dim=-1) * sentences).sum(dim=-1))
         return torch.stack(scores)
 
@@ -107,11 +108,6 @@ class QueryAttention(Fusion):
 
     All vectors come standardised (zero mean, unit length): the published network begins with a
     layer norm of each, whose learned part is applied here.
-
-    Args:
-        settings: sizes; ``positions`` is how many words the published sentence is filled up to
-            with zeros, which take part in its attention.
-        dim: D.
     """
 
     outputs: ClassVar[Outputs] = Outputs(has_whole=True, sentence_rows=(0, 0), map_kind="attention")
@@ -254,7 +250,6 @@ class WordAttention(Fusion):
         self.score = score
 
     def check_words(self, sentences: Tensor) -> None:
-        """Refuse a sentence without words."""
         empty = (~sentences[:, 1:].flatten(1).any(dim=1)).nonzero()
         if len(empty):
             number = int(empty[0]) + 1
@@ -391,17 +386,19 @@ class _BookQuestion(_Question):
         return answers
 
 
-def build_fusion(settings: FusionSettings | None, dim: int) -> Fusion | None:
+def build_fusion(settings: PeerSettings) -> Fusion | None:
     """The fusion that ``settings`` name, with weights at random; None for cosines alone."""
-    if settings is None:
+    if settings.score != "whole":
+        return WordAttention(settings.score)
+    if settings.fusion is None:
         return None
-    match settings.kind:
+    match settings.fusion.kind:
         case "similarity_attention":
-            return SimilarityAttention(settings.own_attention)
+            return SimilarityAttention(settings.fusion.own_attention)
         case "query_attention":
-            return QueryAttention(settings, dim)
+            return QueryAttention(settings.fusion, settings.dim)
         case "query_network":
-            return QueryNetwork(settings, dim)
+            return QueryNetwork(settings.fusion, settings.dim)
         case "products":
             return Products()
         case _:

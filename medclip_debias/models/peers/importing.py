@@ -103,7 +103,11 @@ def import_model(
     tokenizer: PeerTokenizer
     if kind in MODEL_TYPES:
         settings, state, tokenizer = read_folder(kind, folder, published, where)
-        side = settings.image.image_size if isinstance(settings.image, HfClipSettings) else None
+        side = (
+            settings.image.config["image_size"]
+            if isinstance(settings.image, HfClipSettings)
+            else None
+        )
         processor = folder / "preprocessor_config.json"
         preprocessing = read_processor(kind, processor, image_size=side)
     else:
@@ -159,11 +163,6 @@ def licence_line(kind: Kind, *places: Path | None) -> str:
 
     The folder's own word goes first, since authors change terms (RAD-DINO's weights were released
     under MSRLA and later under MIT).
-
-    Args:
-        kind: of the model.
-        places: files or folders that were imported; the first whose folder has a model card
-            (``README.md``) with a licence is believed, then one with a ``LICENSE`` file.
     """
     folders = [place if place.is_dir() else place.parent for place in places if place is not None]
     for folder in folders:

@@ -100,14 +100,7 @@ def read_chexzero(state: State, text: Path | None, where: str) -> Read:
 
 
 def read_open_clip(state: State, text: Path | None, config: Path | None, where: str) -> Read:
-    """Any model of open_clip whose towers are read here.
-
-    Args:
-        state: its tensors.
-        text: for BERT its folder; for CLIP's tokenizer its merges file, or None.
-        config: ``open_clip_config.json``, or open_clip's model configuration.
-        where: names the weights in messages.
-    """
+    """Any model of open_clip whose towers are read here."""
     if config is None:
         raise UserError(
             "open_clip needs the model's configuration (open_clip_config.json); "

@@ -25,7 +25,7 @@ from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.interface import ImageTextModel, Outputs
 from medclip_debias.models.limits import check_room
 from medclip_debias.models.lora import merged_state
-from medclip_debias.models.peers.families import cleaned
+from medclip_debias.models.peers.families import book_prompts, cleaned
 from medclip_debias.models.peers.fusion import (
     Fusion,
     Products,
@@ -35,8 +35,7 @@ from medclip_debias.models.peers.fusion import (
     build_fusion,
 )
 from medclip_debias.models.peers.images import BioViLImages
-from medclip_debias.models.peers.questions import book_prompts
-from medclip_debias.models.peers.sentence_towers import BertTower, word_places
+from medclip_debias.models.peers.sentence_towers import word_places
 from medclip_debias.models.peers.settings import (
     BertSettings,
     HfClipTextSettings,
@@ -89,22 +88,15 @@ class Peer(ImageTextModel):
     ) -> None:
         super().__init__(settings, preprocessing, tokenizer, book_prompts(settings), provenance)
         self.image, self.text = build_towers(settings)
-        self.fusion: Fusion | None = build_fusion(settings.fusion, settings.dim)
+        self.fusion: Fusion | None = build_fusion(settings)
         self.trained_similarity: Similarity | None = None
         if settings.similarity is not None:
             self.trained_similarity = build_similarity(settings)
 
-    # ------------------------------------------------------------------------ training
-
     def begin_training(
         self, similarity: SimilaritySettings | None = None, max_tokens: int | None = None
     ) -> None:
-        """Make ready for training: from here on the model has a scale that is learned.
-
-        Args:
-            similarity: of regions, instead of the model's own score.
-            max_tokens: longest sentence that shall be read.
-        """
+        """Make ready for training: from here on the model has a scale that is learned."""
         before, fusion = self.settings, self.fusion
         if fusion is not None and not isinstance(fusion, SimilarityAttention):
             raise UserError(
@@ -143,17 +135,15 @@ class Peer(ImageTextModel):
     def heads(self) -> list[Head]:
         return [*self.image.heads, *self.text.heads, self.similarity]
 
-    # ----------------------------------------------------------------- what it is and gives
-
     @property
     def outputs(self) -> Outputs:
         if self.fusion is not None:
             return self.fusion.outputs
         if isinstance(self.settings.similarity, SimilaritySettings):
             return Outputs(map_kind=self.similarity.map_kind)
-        no_text = isinstance(self.settings.text, NoTextSettings)
-        text_form: Literal["none", "vector"] = "none" if no_text else "vector"
-        return Outputs(has_whole=True, whole_alone=True, text_form=text_form)
+        if isinstance(self.settings.text, NoTextSettings):
+            return Outputs(has_whole=True, whole_alone=True, text_form="none")
+        return Outputs(has_whole=True, whole_alone=True)
 
     @property
     def learned_scale(self) -> float | None:
@@ -173,17 +163,8 @@ class Peer(ImageTextModel):
         """Where the regions lie, in pixels of the prepared image's central crop."""
         return region_grid(self.image, self.preprocessing)
 
-    # ------------------------------------------------------------------------ encoding
-
     def normalise(self, pixels: Tensor) -> Tensor:
-        """Crop, resize and normalise prepared images as the authors do.
-
-        Args:
-            pixels: uint8 ``[B, S, S]``, S the prepared size or the input size.
-
-        Returns:
-            float32 ``[B, C, H, H]``, C = 1 or 3, H what the network reads.
-        """
+        """Prepared uint8 ``[B, S, S]`` as the network reads them, ``[B, 1 or 3, H, H]``."""
         p = self.preprocessing
         x = self.cropped(pixels)
         mean, std = (
@@ -198,11 +179,7 @@ class Peer(ImageTextModel):
         return F.interpolate(x, size=(p.network_size,) * 2, mode=mode, align_corners=corners)
 
     def encode_images(self, images: Tensor) -> ImageFeatures:
-        """Vectors of the regions and of the whole images, of unit length but for raw fusions.
-
-        Args:
-            images: prepared uint8 ``[B, S, S]``, or what `normalise` gave.
-        """
+        """Vectors of the regions and of the whole images, of unit length but for raw fusions."""
         x = self.normalise(images) if images.dtype == torch.uint8 else images
         regions, whole = (vectors.float() for vectors in self.image(x))
         if self.fusion is None or not self.fusion.raw:
@@ -249,27 +226,20 @@ class Peer(ImageTextModel):
     def encode_padded(self, ids: list[list[int]]) -> Tensor:
         padded, mask = (part.to(self.device) for part in self.tokenizer.pad(ids))
         by_words = isinstance(self.fusion, WordAttention)
+        vectors: Tensor
         if self.text.by_words or by_words:
             places = word_places(self.tokenizer, ids).to(self.device)
-            if by_words:
-                assert isinstance(self.text, BertTower)
-                return self.text.words(padded, mask, places)
-            several: Tensor = self.text(padded, mask, places)
-            return several.float()
-        vectors: Tensor = self.text(padded, mask).float()
+            read: Any = self.text.words if by_words else self.text
+            vectors = read(padded, mask, places)
+            return vectors.float()
+        vectors = self.text(padded, mask).float()
         raw = self.fusion is not None and self.fusion.raw
         return vectors if raw else F.normalize(vectors, dim=-1)
-
-    # ------------------------------------------------------------------------- scoring
 
     def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         """The authors' score ``[B, T]``, or the one that it was trained by here.
 
-        The cosine of the whole image and the sentence ``[T, D]``, unless the model has a fusion
-        (`medclip_debias.models.peers.fusion`).
-
-        Raises:
-            ValueError: the features have no ``whole``, so another model gave them.
+        The cosine of the whole image and the sentence ``[T, D]``, unless the model has a fusion.
         """
         if self.fusion is None and not self.outputs.has_whole:
             scores: Tensor = self.similarity(features.regions, sentences)
@@ -300,17 +270,8 @@ class Peer(ImageTextModel):
             return features.regions
         return torch.cat([features.whole[:, None], features.regions], dim=1)
 
-    # -------------------------------------------------------------------------- the folder
-
     def save(self, folder: Path, *, golden: bool | None = None) -> None:
-        """Write the folder atomically: ``peer.yaml``, weights, tokenizer.
-
-        Args:
-            folder: where.
-            golden: store golden samples too (`medclip_debias.models.golden`), so that loading
-                tests the machine; that encodes two images of the model's input each time. None
-                does so for what was trained here.
-        """
+        """Write the folder atomically: ``peer.yaml``, weights, tokenizer."""
         from safetensors.torch import save_file
 
         if golden and self.outputs.text_form == "none":
@@ -418,11 +379,9 @@ def _check_buildable(settings: PeerSettings, weights: Path, where: str) -> None:
     try:
         with torch.device("meta"):
             parts = nn.ModuleList(build_towers(settings))
-            fusion = build_fusion(settings.fusion, settings.dim)
-            if fusion is not None:
-                parts.append(fusion)
-                if settings.similarity is not None:
-                    parts.append(build_similarity(settings))
+            parts.append(build_fusion(settings) or nn.Identity())
+            if settings.similarity is not None:
+                parts.append(build_similarity(settings))
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
     # Each library's modules have their own words for widths that no head divides, and the like.

@@ -24,12 +24,6 @@ def read_processor(
     """What a processor says of size, filter, cut, mean and standard deviation.
 
     NaFlex, which keeps an image's proportions, has black bands here.
-
-    Args:
-        kind: whose code reads it; what the processor does not say is as published.
-        path: the file.
-        image_size: the network's; None where it reads any and the processor decides.
-        multiple: of what the network's side must be.
     """
     given = read_json(path, "give the preprocessor_config.json of the model", limit=16 << 20)
     published = published_preprocessing(kind, image_size or 224)

@@ -53,16 +53,14 @@ class PeerPreprocessing(Preprocessing):
 
 
 class ResNetSettings(Settings):
-    """ResNet-50 trunk up to ``stage``; ``hidden`` is the width of the projector's middle, if any.
+    """ResNet-50 up to ``stage`` (KAD, MedKLIP); ``hidden``: inside its projector, if it has one.
 
-    ``stage`` is read by KAD and MedKLIP alone.
+    ``temporal`` is the width of BioViL-T's pooler of two images, 0 for none.
     """
 
     kind: Literal["resnet50"] = "resnet50"
     hidden: Hidden = 0
-    temporal: int = Field(
-        0, ge=0, le=16_384, description="width of the temporal pooler of BioViL-T, 0 for none"
-    )
+    temporal: Hidden = 0
     stage: Literal[3, 4] = 4
 
 
@@ -88,18 +86,7 @@ class OpenClipSettings(Settings):
 
     @property
     def image_size(self) -> int:
-        """Side of the input."""
         return int(self.config.get("image_size") or 224)
-
-    @property
-    def resnet(self) -> bool:
-        """Whether it is CLIP's ResNet, whose regions lie otherwise than patches."""
-        return isinstance(self.config.get("layers"), list | tuple)
-
-    @property
-    def stride(self) -> int:
-        """Input pixels of a region."""
-        return self.timm_stride or int(self.config.get("patch_size") or 16)
 
 
 class HfClipSettings(Settings):
@@ -108,16 +95,6 @@ class HfClipSettings(Settings):
     kind: Literal["hf_clip"] = "hf_clip"
     family: Literal["clip", "siglip"]
     config: Sizes
-
-    @property
-    def image_size(self) -> int:
-        """Side of the input."""
-        return int(self.config.get("image_size", 224))
-
-    @property
-    def stride(self) -> int:
-        """Side of a patch."""
-        return int(self.config.get("patch_size", 16))
 
 
 class SwinSettings(Settings):
@@ -128,7 +105,7 @@ class SwinSettings(Settings):
 
 
 class RadDinoSettings(Settings):
-    """A vision transformer of the DINOv2 family as its ``config.json`` describes it (RAD-DINO)."""
+    """A vision transformer of the DINOv2 family as its ``config.json`` describes it."""
 
     kind: Literal["rad_dino"] = "rad_dino"
     config: dict[str, Any]
@@ -169,7 +146,6 @@ class HfClipTextSettings(Settings):
 
     @property
     def pieces(self) -> bool:
-        """Whether the tokenizer is SigLIP's."""
         return self.family == "siglip"
 
 

@@ -45,10 +45,6 @@ NO_TEXT = (
 class ClipTokenizer(FileTokenizer):
     """Sentence to token ids between start and end; SigLIP's (`PieceTokenizer`) have no start.
 
-    Args:
-        tokenizer: the library's own.
-        where: its file, for messages.
-
     Attributes:
         end_id: number of the end token.
         pad_id: what sentences are filled up with.
@@ -169,13 +165,7 @@ def checked(tokenizer: SentenceTokenizer | ClipTokenizer, size: int, where: obje
 
 
 def read_pieces(folder: Path, clean: Clean | None = None) -> PieceTokenizer:
-    """The tokenizer of a SigLIP folder.
-
-    Args:
-        folder: with ``tokenizer.json``, or ``spiece.model``.
-        clean: what is done to a text first; None is what transformers does: ``canonical`` for
-            unigrams (SigLIP) and ``lower`` for byte pairs (SigLIP 2).
-    """
+    """The tokenizer of a SigLIP folder."""
     fast, pieces = folder / "tokenizer.json", folder / "spiece.model"
     where = str(fast if fast.is_file() else pieces)
     if fast.is_file():
