@@ -1,8 +1,9 @@
-"""A batch with every optional field, of images and sentences or of two views."""
+"""A batch with every optional field, of images and sentences or of two views, and its pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -54,12 +55,12 @@ def full_batch(
     g = torch.Generator().manual_seed(draw)
     images = max(owners) + 1
     drawn = torch.rand(images, len(owners), generator=g, dtype=torch.float64) * 2 - 1
-    given = fields(draw, images, len(owners), dtype) | changes
+    known = fields(draw, images, len(owners), dtype) | changes
     return ContrastiveBatch(
         drawn.to(dtype) if similarity is None else similarity,
         torch.tensor(scale, dtype=dtype),
         torch.tensor(owners),
-        **given,  # type: ignore[arg-type]
+        **known,  # type: ignore[arg-type]
     )
 
 
@@ -69,8 +70,37 @@ def view_batch(
     """Two views of each image in float64, with the fields that make sense there."""
     g = torch.Generator().manual_seed(draw)
     first, second = torch.randn(2, images, 6, generator=g, dtype=torch.float64)
-    given = fields(draw, images, images, torch.float64) | changes
-    return TwoViewBatch.from_views(first, second, scale, **given)
+    known = fields(draw, images, images, torch.float64) | changes
+    return TwoViewBatch.from_views(first, second, scale, **known)
+
+
+class Row(NamedTuple):
+    """One anchor, as plain numbers: what a loop over single pairs reads."""
+
+    sentence: int
+    image: int
+    own: int  # column of the positive
+    logits: list[float]
+    images: list[int]  # image of each column
+    sentences: list[list[int]]  # sentences of each column
+
+    @property
+    def others(self) -> list[int]:
+        """Columns of the negatives: those of other images."""
+        return [c for c, image in enumerate(self.images) if image != self.image]
+
+
+def rows_of(batch: ContrastiveBatch, direction: str) -> Iterator[Row]:
+    """Every anchor of ``text_to_image`` or ``image_to_text``, in order."""
+    owners, scaled = batch.owners.tolist(), batch.scale * batch.similarity
+    for j, image in enumerate(owners):
+        if direction == "text_to_image":
+            images = list(range(len(scaled)))
+            sentences = [[n for n, owner in enumerate(owners) if owner == i] for i in images]
+            yield Row(j, image, image, scaled[:, j].tolist(), images, sentences)
+        else:
+            sentences = [[n] for n in range(len(owners))]
+            yield Row(j, image, j, scaled[image].tolist(), owners, sentences)
 
 
 @pytest.fixture(scope="session")
@@ -83,22 +113,3 @@ def make_batch():
 def make_views():
     """`view_batch`."""
     return view_batch
-
-
-@pytest.fixture
-def several_images() -> ContrastiveBatch:
-    """4 images, the first three of one study; its sentences belong to images 0 and 2."""
-    similarity = torch.tensor(
-        [[0.9, 0.1, 0.2], [0.8, 0.3, 0.1], [0.7, 0.9, 0.3], [0.6, 0.2, 0.9]], dtype=torch.float64
-    )
-    studies = torch.tensor([5, 5, 5, 6])
-    return ContrastiveBatch(
-        similarity,
-        torch.tensor(3.0, dtype=torch.float64),
-        torch.tensor([0, 2, 3]),
-        studies,
-        sample_ids=studies,
-        text_ids=torch.tensor([1, 2, 1]),
-        text_similarity=torch.eye(3, dtype=torch.float64),
-        keywords=torch.tensor([1, 2, 3]),
-    )

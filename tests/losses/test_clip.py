@@ -1,4 +1,4 @@
-"""CLIP, BioViL and SigLIP against open_clip's published losses, and SigLIP's own formula."""
+"""Losses against the published ones of open_clip and pytorch-metric-learning."""
 
 from __future__ import annotations
 
@@ -10,97 +10,107 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from medclip_debias.losses import (
-    CLIP,
-    BioViL,
-    ContrastiveBatch,
-    MaskedLMSettings,
-    SigLIP,
-    SigLIPSettings,
-)
-from medclip_debias.losses.biovil import BioViLSettings
+from medclip_debias.losses import ContrastiveBatch, TwoViewBatch, build_objective, loss_settings
+from tests.losses.conftest import rows_of
+
+pml = pytest.importorskip("pytorch_metric_learning.losses")
+
+
+def objective(**content):
+    return build_objective(loss_settings(content, "test")).double()
 
 
 @pytest.fixture(scope="module")
-def published():
+def open_clip():
     """open_clip's ``loss.py`` alone: the package's own import needs all of its models."""
-    found = importlib.util.find_spec("open_clip")
-    assert found is not None
-    path = Path(found.submodule_search_locations[0]) / "loss.py"
+    package = importlib.util.find_spec("open_clip")
+    path = Path(package.submodule_search_locations[0]) / "loss.py"
     spec = importlib.util.spec_from_file_location("open_clip_loss", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def embeddings(seed, pairs=9, dim=16):
+def unit_vectors(seed, pairs=9, dim=16):
     g = torch.Generator().manual_seed(seed)
-    images, sentences = torch.randn(2, pairs, dim, generator=g, dtype=torch.float64)
-    return F.normalize(images, dim=-1), F.normalize(sentences, dim=-1)
+    vectors = F.normalize(torch.randn(2, pairs, dim, generator=g, dtype=torch.float64), dim=-1)
+    return tuple(x.requires_grad_() for x in vectors)
 
 
-def gradients(value, *inputs):
-    return torch.autograd.grad(value, inputs)
+def check_gradients(ours, theirs, *vectors):
+    """Of two losses; ours normalises, which projects the gradient on the sphere: compare there."""
+    slopes = (torch.autograd.grad(loss, vectors) for loss in (ours, theirs))
+    for *pair, x in zip(*slopes, vectors, strict=True):
+        tangents = (slope - (slope * x).sum(dim=-1, keepdim=True) * x for slope in pair)
+        torch.testing.assert_close(*tangents, rtol=1e-7, atol=1e-10)
 
 
 @pytest.mark.parametrize("scale", [1.0, 14.0, 100.0])
-@pytest.mark.parametrize("loss", [CLIP, BioViL])
-def test_clip_is_open_clips_loss_with_its_gradients(published, scale, loss):
-    images, sentences = (x.requires_grad_() for x in embeddings(0))
-    g2 = torch.tensor(scale, dtype=torch.float64, requires_grad=True)
-    expected = published.ClipLoss()(images, sentences, g2)
-    found = loss()(ContrastiveBatch.from_embeddings(images, sentences, g2)).loss
-    assert found.item() == pytest.approx(expected.item(), rel=1e-12)
-    # from_embeddings normalises, which projects the gradient on the sphere; compare there.
-    for a, b, x in zip(
-        gradients(found, images, sentences),
-        gradients(expected, images, sentences),
-        (images, sentences),
-        strict=True,
-    ):
-        tangent = b - (b * x).sum(dim=-1, keepdim=True) * x
-        torch.testing.assert_close(a, tangent, rtol=1e-9, atol=1e-12)
+@pytest.mark.parametrize("kind", ["clip", "biovil"])
+def test_clip_is_open_clips_loss_with_its_gradients(open_clip, scale, kind):
+    vectors = unit_vectors(0)
+    expected = open_clip.ClipLoss()(*vectors, torch.tensor(scale).double())
+    loss = objective(kind=kind)(ContrastiveBatch.from_embeddings(*vectors, scale)).loss
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
+    check_gradients(loss, expected, *vectors)
 
 
 @pytest.mark.parametrize("scale", [1.0, 10.0, 100.0])
 @pytest.mark.parametrize("bias", [-10.0, -2.0, 3.0])
-def test_siglip_is_open_clips_loss_with_its_gradients(published, scale, bias):
-    images, sentences = embeddings(1)
-    g2 = torch.tensor(scale, dtype=torch.float64, requires_grad=True)
-    b = torch.tensor(bias, dtype=torch.float64, requires_grad=True)
-    expected = published.SigLipLoss()(images, sentences, g2, b)
-    loss = SigLIP(SigLIPSettings(initial_bias=bias)).double()
-    found = loss(ContrastiveBatch.from_embeddings(images, sentences, g2)).loss
-    assert found.item() == pytest.approx(expected.item(), rel=1e-9)
-    theirs = gradients(expected, g2, b)
-    ours = gradients(found, g2, loss.bias)
+def test_siglip_is_open_clips_loss_with_its_gradients(open_clip, scale, bias):
+    vectors = unit_vectors(1)
+    g2, b = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (scale, bias))
+    expected = open_clip.SigLipLoss()(*vectors, g2, b)
+    siglip = objective(kind="siglip", initial_bias=bias)
+    loss = siglip(ContrastiveBatch.from_embeddings(*vectors, g2)).loss
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-9)
+    theirs = torch.autograd.grad(expected, (g2, b), retain_graph=True)
+    ours = torch.autograd.grad(loss, (g2, siglip.bias), retain_graph=True)
     torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-12)
+    check_gradients(loss, expected, *vectors)
 
 
-def test_siglip_is_a_sum_over_pairs_in_float64(make_batch):
-    batch = make_batch(2)
-    settings = SigLIPSettings(
-        initial_bias=-1.5, negatives=({"kind": "reweight_by_text", "beta": 1.0},)
+@pytest.mark.parametrize("temperature", [0.07, 0.5, 1.0])
+def test_infonce_on_two_views_is_nt_xent_with_its_gradients(temperature):
+    views = unit_vectors(0, pairs=7)
+    loss = objective(kind="infonce")(TwoViewBatch.from_views(*views, 1 / temperature)).loss
+    expected = pml.NTXentLoss(temperature=temperature)(torch.cat(views), torch.arange(7).repeat(2))
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-9)
+    check_gradients(loss, expected, *views)
+
+
+def test_supcon_on_two_views_is_the_librarys():
+    views = unit_vectors(1, pairs=7)
+    classes = torch.tensor([0, 0, 1, 1, 1, 2, 3])
+    expected = pml.SupConLoss(temperature=0.2)(torch.cat(views), classes.repeat(2))
+    batch = TwoViewBatch.from_views(*views, 5.0, labels=F.one_hot(classes).double())
+    assert objective(kind="supcon")(batch).loss.item() == pytest.approx(expected.item(), rel=1e-9)
+
+
+def test_equal_labels_as_positives_are_the_librarys_supcon():
+    images, sentences = unit_vectors(2, pairs=6)
+    classes = torch.tensor([1, 1, 0, 0, 1, 0])
+    batch = ContrastiveBatch.from_embeddings(
+        images, sentences, 7.0, labels=classes[:, None].double()
     )
-    loss = SigLIP(settings).double()
-    out = loss(batch)
-    owners = batch.owners.tolist()
-    for j, owner in enumerate(owners):
+    loss = objective(kind="multi_positive", evidence={"kind": "label"}, threshold=0.0)(batch).loss
+    supcon = pml.SupConLoss(temperature=1 / 7.0)
+    expected = supcon(sentences, classes, ref_emb=images, ref_labels=classes.clone())
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_siglip_is_a_weighted_sum_over_pairs(make_batch):
+    batch = make_batch(2)
+    policy = {"kind": "reweight_by_text", "beta": 1.0}
+    out = objective(kind="siglip", initial_bias=-1.5, negatives=[policy])(batch)
+    for row in rows_of(batch, "text_to_image"):
         cosines = {
-            i: max(batch["text_similarity"][j, n].item() for n, o in enumerate(owners) if o == i)
-            for i in range(6)
-            if i != owner
+            c: max(batch["text_similarity"][row.sentence, n].item() for n in row.sentences[c])
+            for c in row.others
         }
-        total = sum(math.exp(-c) for c in cosines.values())
-        expected = math.log1p(math.exp(-(3 * batch.similarity[owner, j].item() - 1.5)))
-        for i, cosine in cosines.items():
-            weight = 5 * math.exp(-cosine) / total
-            s = 3 * batch.similarity[i, j].item() - 1.5
-            expected += weight * math.log1p(math.exp(s))
-        assert out.per_anchor[j].item() == pytest.approx(expected, rel=1e-10)
-
-
-def test_the_masked_language_model_term_is_handed_to_the_training_loop():
-    settings = BioViLSettings(masked_lm=MaskedLMSettings(weight=0.3, mask_share=0.2))
-    assert BioViL(settings).masked_lm == MaskedLMSettings(weight=0.3, mask_share=0.2)
-    assert CLIP().masked_lm is None
+        total = sum(math.exp(-cosine) for cosine in cosines.values())
+        expected = math.log1p(math.exp(1.5 - row.logits[row.own]))
+        for c, cosine in cosines.items():
+            weight = len(cosines) * math.exp(-cosine) / total
+            expected += weight * math.log1p(math.exp(row.logits[c] - 1.5))
+        assert out.per_anchor[row.sentence].item() == pytest.approx(expected, rel=1e-10)

@@ -1,4 +1,4 @@
-"""Evidence about pairs, from claims and from the own study, against loops over single pairs."""
+"""Evidence about pairs, and the positives made of it, against loops over single pairs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ from hypothesis import strategies as st
 from medclip_debias.losses.evidence import EVIDENCE, claim_evidence
 from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.training.fields import excludes_own_study
+from tests.losses.conftest import rows_of
 
+SIDES = ("text_to_image", "image_to_text")
 STUDIES = [0, 1, 2, 3, 1, 2]
 """Studies 1 and 2 have two images each, of which the second may have sentences, too."""
 
 
-def made(kind, **settings):
+def evidence_of(kind, **settings):
     return EVIDENCE.build(EVIDENCE.settings({"kind": kind} | settings, "test"))
 
 
-def objective(**content):
-    return build_objective(loss_settings(content, "test")).double()
+def losses_of(batch, kind="multi_positive", **content):
+    content = {"threshold": 0.0} | content if kind == "multi_positive" else content
+    objective = build_objective(loss_settings({"kind": kind} | content, "test")).double()
+    return objective(batch).per_anchor
 
 
-def one_pair(stated, claims):
+def claimed(stated, claims):
     """Evidence of one report and one sentence, in words of the definition."""
     values = [stated[abs(c) - 1] * (1 if c > 0 else -1) for c in claims if c]
     return min(values) / 100 if values else 0.0
@@ -37,43 +41,116 @@ sentences = st.lists(st.lists(st.integers(-4, 4), min_size=3, max_size=3), min_s
 
 @given(stated=reports, claims=sentences)
 def test_evidence_of_a_pair_is_the_least_over_the_claims(stated, claims):
-    expected = torch.tensor([[one_pair(r, s) for s in claims] for r in stated])
+    expected = torch.tensor([[claimed(r, s) for s in claims] for r in stated])
     stated, claims = torch.tensor(stated, dtype=torch.int8), torch.tensor(claims)
-    found = claim_evidence(stated, claims)
-    assert torch.allclose(found, expected)
+    evidence = claim_evidence(stated, claims)
+    assert torch.allclose(evidence, expected)
     # A sentence turned round never agrees where it did.
-    assert not ((found > 0) & (claim_evidence(stated, -claims) > 0)).any()
+    assert not ((evidence > 0) & (claim_evidence(stated, -claims) > 0)).any()
 
 
-def test_both_directions_read_the_same_pair(make_batch):
-    batch = make_batch()
-    owners = batch.owners.tolist()
-    pair = [[one_pair(r, s) for s in batch["claims"].tolist()] for r in batch["stated"].tolist()]
-    text, image = (made("claims")(anchors, batch) for anchors in batch.anchors("symmetric"))
-    for j in range(8):
-        for i in range(6):
-            assert text[j, i] == pytest.approx(0 if owners[j] == i else pair[i][j], abs=1e-6)
-        for k in range(8):
-            expected = 0 if owners[j] == owners[k] else pair[owners[j]][k]
-            assert image[j, k] == pytest.approx(expected, abs=1e-6)
+def pair_evidence(batch, row):
+    """Evidence of the anchor's pairs by column, of the image and the sentence of each."""
+    stated, claims = batch["stated"].tolist(), batch["claims"].tolist()
+    if len(row.images) == len(stated):  # a sentence and the images
+        return {c: claimed(stated[c], claims[row.sentence]) for c in row.others}
+    return {c: claimed(stated[row.image], claims[c]) for c in row.others}
 
 
 def test_controls_keep_the_dose_of_an_anchor_or_of_another_one(make_batch):
     batch = make_batch(3)
-    for anchors in batch.anchors("symmetric"):
-        plain = made("claims")(anchors, batch)
-        dealt = made("claims", control="random")(anchors, batch)
+    for direction, anchors in zip(SIDES, batch.anchors("symmetric"), strict=True):
+        plain = evidence_of("claims")(anchors, batch)
+        for row, values in zip(rows_of(batch, direction), plain.tolist(), strict=True):
+            expected = pair_evidence(batch, row)
+            assert values == pytest.approx([expected.get(c, 0) for c in range(len(values))])
+        dealt = evidence_of("claims", control="random")(anchors, batch)
         assert not torch.equal(plain, dealt)
         for values, others, mask in zip(plain, dealt, anchors.negatives, strict=True):
             assert sorted(values[mask].tolist()) == sorted(others[mask].tolist())
-        assert (dealt[~anchors.negatives] == 0).all()
-        rows = made("claims").values(anchors, batch).tolist()
-        permuted = made("claims", control="permuted")
-        found = permuted(anchors, batch)
-        assert torch.equal(permuted(anchors, batch), found)  # by the seed alone
-        for row in found.tolist():
+        rows = evidence_of("claims").values(anchors, batch).tolist()
+        permuted = evidence_of("claims", control="permuted")
+        values = permuted(anchors, batch)
+        assert torch.equal(permuted(anchors, batch), values)  # by the seed alone
+        for row in values.tolist():
             kept = [(place, value) for place, value in enumerate(row) if value]
             assert any(all(abs(other[c] - value) < 1e-6 for c, value in kept) for other in rows)
+
+
+# ------------------------------------------------------------------------- several positives
+
+
+def targets_loss(row, evidence, q_of, weight_of=lambda e: 1.0):
+    """Definition A of one anchor; ``evidence`` by column of its negatives."""
+    q = {row.own: 1.0} | {c: q_of(e) for c, e in evidence.items()}
+    weights = {row.own: 1.0} | {c: 1.0 if q[c] else weight_of(e) for c, e in evidence.items()}
+    log_z = math.log(sum(w * math.exp(row.logits[c]) for c, w in weights.items()))
+    return sum(share * (log_z - row.logits[c]) for c, share in q.items()) / sum(q.values())
+
+
+HARD = {"kind": "weigh_by_evidence", "agree": 0.0, "contradict": 3.0, "unknown": 0.5}
+TARGETS = {
+    "uniform": ({}, lambda e: float(e > 0), lambda e: 1.0),
+    "confidence": (
+        {"weigh": "confidence", "threshold": 0.2, "prior": 0.1},
+        lambda e: e if e > 0.2 else 0.1 if e == 0 else 0.0,
+        lambda e: 1.0,
+    ),
+    "weighted": (
+        {"core": {"negatives": [HARD]}},
+        lambda e: float(e > 0),
+        lambda e: 0.5 + 2.5 * max(-e, 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TARGETS)
+@pytest.mark.parametrize("direction", SIDES)
+def test_multi_positive_is_definition_a_pair_by_pair(make_batch, case, direction):
+    content, q_of, weight_of = TARGETS[case]
+    core = {"kind": "infonce", "direction": direction} | content.get("core", {})
+    for seed in range(3):
+        batch = make_batch(seed)
+        losses = losses_of(batch, **content | {"core": core})
+        expected = [
+            targets_loss(row, pair_evidence(batch, row), q_of, weight_of)
+            for row in rows_of(batch, direction)
+        ]
+        # evidence is in hundredths of float32
+        assert losses.tolist() == pytest.approx(expected, abs=1e-10 if case == "uniform" else 1e-6)
+
+
+def test_the_sigmoid_form_sums_yes_and_no_over_pairs(make_batch):
+    batch = make_batch(2)
+    losses = losses_of(batch, core={"kind": "siglip", "initial_bias": -1.5})
+    for row in rows_of(batch, "text_to_image"):
+        evidence = pair_evidence(batch, row) | {row.own: 1.0}
+        expected = sum(
+            math.log1p(math.exp((1.5 - row.logits[c]) if e > 0 else (row.logits[c] - 1.5)))
+            for c, e in evidence.items()
+        )
+        assert losses[row.sentence].item() == pytest.approx(expected)
+
+
+def test_weight_mixes_core_and_targets_and_the_schedule_fades_it(make_batch):
+    batch, half = make_batch(done=0.25), {"end": 0.5, "shape": "linear"}
+    core, clip = losses_of(batch, kind="clip"), {"kind": "clip"}
+    targets = losses_of(batch, core=clip)
+    mixed = losses_of(batch, core=clip, weight=0.3)
+    torch.testing.assert_close(mixed, 0.7 * core + 0.3 * targets)
+    faded = losses_of(batch, core=clip, schedule=half)
+    torch.testing.assert_close(faded, 0.5 * core + 0.5 * targets)
+    late = losses_of(make_batch(done=0.6), core=clip, schedule=half)
+    torch.testing.assert_close(late, core)
+
+
+@pytest.mark.parametrize("kind", ["infonce", "clip", "siglip"])
+def test_without_agreement_or_a_second_image_of_a_study_it_is_its_core(kind, make_batch):
+    batch = make_batch(stated=torch.zeros(6, 3, dtype=torch.int8), study_of_image=torch.arange(6))
+    core = losses_of(batch, kind=kind)
+    for evidence in ("claims", "study"):
+        losses = losses_of(batch, core={"kind": kind}, evidence={"kind": evidence})
+        torch.testing.assert_close(losses, core)
 
 
 # ------------------------------------------------------------------- several images of a study
@@ -83,25 +160,24 @@ def several(make_batch, draw=0, **changes):
     return make_batch(draw, study_of_image=torch.tensor(STUDIES), **changes)
 
 
-def own_study(batch, anchors):
-    """``[A, C]`` by a loop."""
-    own = torch.zeros(anchors.logits.shape, dtype=torch.bool)
-    for a, row in enumerate(anchors.rows.tolist()):
-        for c, column in enumerate(range(anchors.logits.shape[1])):
-            image = column if anchors.side == "text" else int(batch.owners[column])
-            own[a, c] = STUDIES[int(batch.owners[row])] == STUDIES[image]
-    return own
+def of_own_study(row):
+    """Columns of the negatives that are of the anchor's study."""
+    return [c for c in row.others if STUDIES[row.images[c]] == STUDIES[row.image]]
 
 
 @pytest.mark.parametrize("control", ["none", "random", "permuted"])
 @pytest.mark.parametrize("kind", EVIDENCE.all())
 def test_every_kind_finds_the_own_study_and_no_control_deals_it_away(kind, control, make_batch):
     batch, single = several(make_batch), make_batch(study_of_image=None)
-    evidence = made(kind, control=control)
-    for anchors, alone in zip(*(b.anchors("symmetric") for b in (batch, single)), strict=True):
-        value, own = evidence(anchors, batch), own_study(batch, anchors)
-        assert (value[own & anchors.negatives] == 1).all()
-        assert (own & anchors.negatives).any()
+    evidence = evidence_of(kind, control=control)
+    sets = zip(batch.anchors("symmetric"), single.anchors("symmetric"), SIDES, strict=True)
+    for anchors, alone, direction in sets:
+        value = evidence(anchors, batch)
+        own = torch.zeros_like(anchors.negatives)
+        for j, row in enumerate(rows_of(batch, direction)):
+            own[j, of_own_study(row)] = True
+        assert (value[own] == 1).all()
+        assert own.any()
         if kind in ("claims", "known", "label") and control == "none":
             others = anchors.negatives & ~own
             assert torch.equal(value[others], evidence(alone, single)[others])
@@ -109,34 +185,18 @@ def test_every_kind_finds_the_own_study_and_no_control_deals_it_away(kind, contr
             assert (value[~own] == 0).all()
 
 
-@pytest.mark.parametrize("direction", ["text_to_image", "image_to_text"])
+@pytest.mark.parametrize("direction", SIDES)
 @pytest.mark.parametrize("draw", range(2))
 def test_the_images_of_a_study_are_positives_pair_by_pair(direction, draw, make_batch):
     """Definition A with P the study's images (for an image anchor, also its other sentences)."""
     batch = several(make_batch, draw)
     core = {"kind": "infonce", "direction": direction}
-    got = objective(kind="multi_positive", evidence={"kind": "study"}, core=core)(batch)
-    scale, expected = batch.scale.item(), []
-    owners = batch.owners.tolist()
-    for j, own in enumerate(owners):
-        if direction == "text_to_image":
-            logits = {i: batch.similarity[i, j].item() * scale for i in range(6)}
-            positives = [i for i in range(6) if STUDIES[i] == STUDIES[own]]
-        else:  # other sentences of the very image are neither
-            left = [k for k in range(8) if k == j or owners[k] != own]
-            logits = {k: batch.similarity[own, k].item() * scale for k in left}
-            positives = [k for k in left if STUDIES[owners[k]] == STUDIES[own]]
-        total = math.log(sum(math.exp(value) for value in logits.values()))
-        expected.append(sum(total - logits[p] for p in positives) / len(positives))
-    assert got.per_anchor.tolist() == pytest.approx(expected, abs=1e-10)
-    assert got.diagnostics["positives"] > 1
-
-
-def test_with_one_image_a_study_it_is_its_core(make_batch):
-    batch = make_batch(study_of_image=torch.arange(6))
-    for kind in ("infonce", "clip", "siglip"):
-        got = objective(kind="multi_positive", evidence={"kind": "study"}, core={"kind": kind})
-        assert torch.allclose(got(batch).per_anchor, objective(kind=kind)(batch).per_anchor)
+    expected = [
+        targets_loss(row, {c: float(c in of_own_study(row)) for c in row.others}, lambda e: e)
+        for row in rows_of(batch, direction)
+    ]
+    losses = losses_of(batch, core=core, evidence={"kind": "study"})
+    assert losses.tolist() == pytest.approx(expected, abs=1e-10)
 
 
 WEIGH = {"kind": "weigh_by_evidence", "evidence": {"kind": "study"}}
@@ -150,12 +210,11 @@ EXCLUDING = [
 @pytest.mark.parametrize("content", EXCLUDING, ids=["mask", "evidence", "debiased"])
 def test_infonce_that_leaves_the_own_study_out_equals_a_loop(content, make_batch):
     batch = several(make_batch, sample_ids=torch.tensor(STUDIES))
-    got = objective(**content)(batch).per_anchor
-    scale = batch.scale.item()
-    for j, own in enumerate(batch.owners.tolist()):
-        rest = [i for i in range(6) if i == own or STUDIES[i] != STUDIES[own]]
-        total = math.log(sum(math.exp(scale * batch.similarity[i, j].item()) for i in rest))
-        assert got[j].item() == pytest.approx(total - scale * batch.similarity[own, j].item())
+    expected = [
+        targets_loss(row, {c: 0.0 for c in row.others if c not in of_own_study(row)}, float)
+        for row in rows_of(batch, "text_to_image")
+    ]
+    assert losses_of(batch, **content).tolist() == pytest.approx(expected)
     assert excludes_own_study(loss_settings(content, "test"))
 
 

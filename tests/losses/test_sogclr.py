@@ -9,20 +9,26 @@ import pytest
 import torch
 
 from medclip_debias.errors import UserError
-from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses import ContrastiveBatch, SogCLR, SogCLRSettings, TwoViewBatch
 from medclip_debias.losses.objective import loss_settings
-from medclip_debias.losses.sogclr import SogCLR, SogCLRSettings
-from medclip_debias.losses.two_views import TwoViewBatch
+from tests.losses.conftest import rows_of
 
 
-def matrix(seed, images=6, sentences=None):
+def drawn_batch(seed, ids, owners=None, scale=1.0):
     g = torch.Generator().manual_seed(seed)
-    return torch.rand(images, sentences or images, generator=g, dtype=torch.float64) * 2 - 1
+    shape = len(ids), len(ids if owners is None else owners)
+    similarity = torch.rand(shape, generator=g, dtype=torch.float64) * 2 - 1
+    owners = None if owners is None else torch.tensor(owners)
+    batch = ContrastiveBatch(similarity, scale, owners, sample_ids=torch.tensor(ids))
+    batch.similarity = similarity.requires_grad_()
+    return batch
 
 
-def batch_of(similarity, ids, owners=None, scale=14.0):
-    g2 = torch.tensor(scale, dtype=similarity.dtype)
-    return ContrastiveBatch(similarity, g2, owners, sample_ids=ids)
+def anchors_of(batch, direction):
+    """Similarities, place of the positive, places of the negatives and sample of each anchor."""
+    ids = batch["sample_ids"].tolist()
+    for row in rows_of(batch, direction):
+        yield np.array(row.logits), row.own, row.others, ids[row.image]
 
 
 class Loop:
@@ -31,72 +37,55 @@ class Loop:
     def __init__(self, tau, gamma):
         self.tau, self.gamma, self.u = tau, gamma, {}
 
-    def step(self, rows, positives, negatives, ids):
-        """Loss of each anchor, its gradient over the row's similarities, with u held."""
-        g = [
-            np.mean([math.exp((row[n] - row[p]) / self.tau) for n in others])
-            for row, p, others in zip(rows, positives, negatives, strict=True)
-        ]
-        for sample in sorted(set(ids)):
-            mean = np.mean([value for value, i in zip(g, ids, strict=True) if i == sample])
-            old = self.u.get(sample)
-            self.u[sample] = mean if old is None else (1 - self.gamma) * old + self.gamma * mean
-        losses = [self.tau * math.log(self.u[i]) for i in ids]
-        gradients = []
-        for row, p, others, i in zip(rows, positives, negatives, ids, strict=True):
+    def step(self, anchors):
+        """Loss of each anchor, and its gradient over the row's similarities, with u held."""
+        anchors, values = list(anchors), {}
+        for row, own, others, sample in anchors:
+            values.setdefault(sample, []).append(np.exp((row[others] - row[own]) / self.tau).mean())
+        for sample, g in values.items():
+            old = self.u.get(sample, np.mean(g))
+            self.u[sample] = (1 - self.gamma) * old + self.gamma * np.mean(g)
+        losses, gradients = [], []
+        for row, own, others, sample in anchors:
             gradient = np.zeros(len(row))
-            for n in others:
-                part = math.exp((row[n] - row[p]) / self.tau) / self.tau / len(others)
-                gradient[n] += self.tau * part / (self.u[i] + 1e-14)
-                gradient[p] -= self.tau * part / (self.u[i] + 1e-14)
+            gradient[others] = np.exp((row[others] - row[own]) / self.tau) / len(others)
+            gradient /= self.u[sample] + 1e-14
+            gradient[own] = -gradient.sum()
+            losses.append(self.tau * math.log(self.u[sample]))
             gradients.append(gradient)
         return np.array(losses), np.array(gradients)
 
 
 def test_equals_a_loop_over_anchors_through_many_steps():
-    loss = SogCLR(SogCLRSettings(tau=0.3, gamma=0.6))
-    text, image = Loop(0.3, 0.6), Loop(0.3, 0.6)
+    loss, text, image = SogCLR(SogCLRSettings(tau=0.3, gamma=0.6)), Loop(0.3, 0.6), Loop(0.3, 0.6)
     generator = torch.Generator().manual_seed(0)
     for step in range(8):
-        ids = torch.randperm(9, generator=generator)[:6]
-        similarity = matrix(step).requires_grad_()
-        out = loss(batch_of(similarity, ids))
+        batch = drawn_batch(step, torch.randperm(9, generator=generator)[:6].tolist())
+        out = loss(batch)
         out.loss.backward()
-        s = similarity.detach().numpy()
-        own, others = range(6), [[n for n in range(6) if n != a] for a in range(6)]
-        text_loss, text_gradient = text.step(s.T, own, others, ids.tolist())
-        image_loss, image_gradient = image.step(s, own, others, ids.tolist())
-        expected = (text_loss + image_loss) / 2
-        np.testing.assert_allclose(out.per_anchor.detach(), expected, rtol=2e-6)
+        text_loss, text_gradient = text.step(anchors_of(batch, "text_to_image"))
+        image_loss, image_gradient = image.step(anchors_of(batch, "image_to_text"))
+        losses = (text_loss + image_loss) / 2
+        np.testing.assert_allclose(out.per_anchor.detach(), losses, rtol=2e-6)
         gradient = (text_gradient.T + image_gradient) / 2 / 6
-        np.testing.assert_allclose(similarity.grad, gradient, rtol=1e-5, atol=1e-12)
+        np.testing.assert_allclose(batch.similarity.grad, gradient, rtol=1e-5, atol=1e-12)
 
 
-def test_a_sample_with_several_sentences_has_one_average():
-    owners, ids = torch.tensor([0, 0, 1, 2]), torch.tensor([5, 3, 5])
+def test_a_sample_with_several_sentences_or_two_views_has_one_average():
     loss = SogCLR(SogCLRSettings(tau=0.5, gamma=0.7, direction="text_to_image"))
-    loop = Loop(0.5, 0.7)
+    text, views = Loop(0.5, 0.7), Loop(0.5, 0.7)
     for step in range(3):
-        similarity = matrix(step, 3, 4)
-        out = loss(batch_of(similarity, ids, owners))
         # Images 0 and 2 are of one study, but only the pair itself is no negative here.
-        others = [[n for n in range(3) if n != i] for i in owners.tolist()]
-        anchors = ids[owners].tolist()
-        expected, _ = loop.step(similarity.T.numpy(), owners.tolist(), others, anchors)
-        np.testing.assert_allclose(out.per_anchor, expected, rtol=2e-6)
-    assert loss.tables.text["visits"].tolist() == [0, 0, 0, 3, 0, 3]
-
-
-def test_the_two_views_of_an_image_share_one_average():
-    g = torch.Generator().manual_seed(1)
-    views = [torch.randn(4, 5, generator=g, dtype=torch.float64) for _ in range(4)]
-    loss, loop = SogCLR(SogCLRSettings(tau=0.4, gamma=0.5)), Loop(0.4, 0.5)
-    for first, second in (views[:2], views[2:]):
+        batch = drawn_batch(step, [5, 3, 5], owners=[0, 0, 1, 2])
+        expected, _ = text.step(anchors_of(batch, "text_to_image"))
+        np.testing.assert_allclose(loss(batch).per_anchor.detach(), expected, rtol=2e-6)
+        first, second = torch.randn(2, 4, 5, dtype=torch.float64)
         batch = TwoViewBatch.from_views(first, second, 1.0, sample_ids=torch.arange(4))
-        own = [(a + 4) % 8 for a in range(8)]
         others = [[n for n in range(8) if n % 4 != a % 4] for a in range(8)]
-        expected, _ = loop.step(batch.similarity.numpy(), own, others, [a % 4 for a in range(8)])
+        rows = batch.similarity.numpy()
+        expected, _ = views.step([(rows[a], (a + 4) % 8, others[a], a % 4) for a in range(8)])
         np.testing.assert_allclose(loss(batch).per_anchor, expected, rtol=2e-6)
+    assert loss.tables.text["visits"].tolist() == [0, 0, 0, 3, 0, 3]
     assert len(loss.tables.view) == 4
 
 
@@ -104,18 +93,15 @@ def test_the_two_views_of_an_image_share_one_average():
 def test_with_gamma_one_the_gradient_is_the_numerical_one(temperature):
     # Then u = g, and the estimator is the derivative of the value itself.
     loss = SogCLR(SogCLRSettings(gamma=1.0, tau=0.2, temperature=temperature, rho=2.0)).double()
-    ids, parameters = torch.arange(4), dict(loss.named_parameters())
+    names = dict(loss.named_parameters())
 
-    def value(similarity, scale, *given):
-        batch = ContrastiveBatch(similarity, scale, sample_ids=ids)
-        names = dict(zip(parameters, given, strict=True))
-        return torch.func.functional_call(loss, names, (batch,)).loss
+    def value(similarity, scale, *parameters):
+        batch = ContrastiveBatch(similarity, scale, sample_ids=torch.arange(4))
+        values = dict(zip(names, parameters, strict=True))
+        return torch.func.functional_call(loss, values, (batch,)).loss
 
-    inputs = (
-        matrix(2, 4).requires_grad_(),
-        torch.tensor(5.0, dtype=torch.float64, requires_grad=True),
-        *(p.detach().clone().requires_grad_() for p in parameters.values()),
-    )
+    inputs = [drawn_batch(2, range(4)).similarity, torch.tensor(5.0).double(), *names.values()]
+    inputs = [x.detach().clone().requires_grad_() for x in inputs]
     assert torch.autograd.gradcheck(value, inputs, atol=1e-6)
 
 
@@ -131,22 +117,14 @@ def test_the_margin_pulls_the_temperature_as_the_robust_loss_says():
 
 
 def test_individual_temperatures_follow_adam_on_their_own_gradient():
-    settings = SogCLRSettings(
-        gamma=0.8,
-        temperature="individual",
-        tau=0.2,
-        tau_lr=0.01,
-        rho=1.5,
-        direction="image_to_text",
-    )
-    loss = SogCLR(settings)
+    options = {"gamma": 0.8, "tau": 0.2, "tau_lr": 0.01, "rho": 1.5}
+    loss = SogCLR(SogCLRSettings(temperature="individual", direction="image_to_text", **options))
     state = [{"tau": 0.2, "m": 0.0, "v": 0.0, "u": None} for _ in range(5)]
     for step in range(4):
-        similarity = matrix(step, 5)
-        out = loss(batch_of(similarity, torch.arange(5)))
-        expected = []
-        for i, row in enumerate(state):
-            d = np.delete((similarity[i] - similarity[i, i]).numpy(), i) / row["tau"]
+        batch, expected = drawn_batch(step, range(5)), []
+        for similarity, own, others, sample in anchors_of(batch, "image_to_text"):
+            row = state[sample]
+            d = (similarity[others] - similarity[own]) / row["tau"]
             g = np.exp(d).mean()
             row["u"] = g if row["u"] is None else 0.2 * row["u"] + 0.8 * g
             expected.append(row["tau"] * (math.log(row["u"]) + 1.5))
@@ -156,39 +134,35 @@ def test_individual_temperatures_follow_adam_on_their_own_gradient():
             row["v"] = 0.999 * row["v"] + 0.001 * gradient**2
             m, v = row["m"] / (1 - 0.9 ** (step + 1)), row["v"] / (1 - 0.999 ** (step + 1))
             row["tau"] = min(max(row["tau"] - 0.01 * m / (math.sqrt(v) + 1e-8), 0.01), 1.0)
-        np.testing.assert_allclose(out.per_anchor, expected, rtol=1e-4)
+        np.testing.assert_allclose(loss(batch).per_anchor.detach(), expected, rtol=1e-4)
     taus = [row["tau"] for row in state]
     np.testing.assert_allclose(loss.tables.image["tau"], taus, rtol=1e-4)
 
 
-def test_glofnd_decides_which_negatives_count():
-    similarity = torch.tensor(
-        [[0.9, 0.8, 0.1], [0.2, 0.7, 0.3], [0.0, 0.1, 0.6]], dtype=torch.float64
-    )
-    for keep_mass in (False, True):
-        policy = {"kind": "glofnd", "alpha": 0.5, "init": "quantile", "keep_mass": keep_mass}
-        settings = SogCLRSettings(tau=0.5, direction="image_to_text", negatives=[policy])
-        out = SogCLR(settings)(batch_of(similarity, torch.arange(3)))
-        # The larger of two negatives lies above their median: g is the smaller one's alone.
-        np.testing.assert_allclose(out.per_anchor, [0.1 - 0.9, 0.2 - 0.7, 0.0 - 0.6], rtol=1e-6)
-        assert out.diagnostics["removed"].item() == pytest.approx(0.5)
-        assert out.diagnostics["glofnd_removed"].item() == pytest.approx(0.5)
+@pytest.mark.parametrize("keep_mass", [False, True])
+def test_glofnd_decides_which_negatives_count(keep_mass):
+    similarity = torch.tensor([[0.9, 0.8, 0.1], [0.2, 0.7, 0.3], [0.0, 0.1, 0.6]]).double()
+    policy = {"kind": "glofnd", "alpha": 0.5, "init": "quantile", "keep_mass": keep_mass}
+    loss = SogCLR(SogCLRSettings(tau=0.5, direction="image_to_text", negatives=[policy]))
+    out = loss(ContrastiveBatch(similarity, 14.0, sample_ids=torch.arange(3)))
+    # The larger of two negatives lies above their median: g is the smaller one's alone.
+    np.testing.assert_allclose(out.per_anchor, [0.1 - 0.9, 0.2 - 0.7, 0.0 - 0.6], rtol=1e-6)
+    assert out.diagnostics["removed"].item() == pytest.approx(0.5)
+    assert out.diagnostics["glofnd_removed"].item() == pytest.approx(0.5)
 
 
 def test_evaluation_uses_the_averages_and_leaves_them():
-    loss = SogCLR(SogCLRSettings(tau=0.5))
-    batch = batch_of(matrix(5), torch.arange(6))
+    loss, batch = SogCLR(SogCLRSettings(tau=0.5)), drawn_batch(5, range(6))
     trained = loss(batch).per_anchor
     before = {name: value.clone() for name, value in loss.state_dict().items()}
     torch.testing.assert_close(loss.eval()(batch).per_anchor, trained, rtol=1e-6, atol=1e-7)
     assert all(torch.equal(before[name], value) for name, value in loss.state_dict().items())
 
 
-def test_wrong_settings_are_one_sentence():
-    cosine = {"kind": "sogclr", "gamma_schedule": "cosine"}
-    with pytest.raises(UserError, match="decay_steps"):
-        loss_settings(cosine, "run.yaml")
-    with pytest.raises(UserError, match="tau_min"):
-        loss_settings({"kind": "sogclr", "tau": 0.001}, "run.yaml")
-    with pytest.raises(ValueError, match="sample_ids"):
-        SogCLR()(ContrastiveBatch(torch.eye(2), torch.tensor(1.0)))
+@pytest.mark.parametrize(
+    ("setting", "word"),
+    [({"gamma_schedule": "cosine"}, "decay_steps"), ({"tau": 0.001}, "tau_min")],
+)
+def test_wrong_settings_are_one_sentence(setting, word):
+    with pytest.raises(UserError, match=word):
+        loss_settings({"kind": "sogclr"} | setting, "run.yaml")
