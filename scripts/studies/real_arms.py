@@ -176,8 +176,10 @@ def training_sets(out: Path, study: dict[str, Any], arm: dict[str, Any], *, text
     """Return the setting ``prepared``: reports half of each batch, labels the other half by size.
 
     A set and its mirrored copy share its weight; of films alone every film counts the same. Judged
-    sets have weight 0, so that no other set trains on their patients.
+    sets have weight 0, so that no other set trains on their patients. With ``batches: own`` reports
+    and labels have batches of their own, half of all each.
     """
+    own = text and arm.get("batches", study.get("batches")) == "own"
     size = out / "sets" / f"{arm.get('size', 72)}"
     trained = out / "sets" / arm["variant"] if "variant" in arm else size
     labels = arm.get("labels", study["labels"])
@@ -197,8 +199,9 @@ def training_sets(out: Path, study: dict[str, Any], arm: dict[str, Any], *, text
             name in arm.get("mirrored", ())
         )
         for folder in folders:
-            weight = round(share / len(folders), 4)
-            sets.append(f"{{path: {folder}, weight: {weight}}}")
+            kind = "reports" if name == study["reports"] else "labels"
+            batches = f", batches: {kind}" if own else ""
+            sets.append(f"{{path: {folder}, weight: {round(share / len(folders), 4)}{batches}}}")
     judged = [trained / name for name in study["judged"] if name not in counts]
     sets += [f"{{path: {folder}, weight: 0}}" for folder in judged]
     return f"prepared=[{', '.join(sets)}]"

@@ -73,18 +73,20 @@ def test_it_goes_from_a_folder_to_a_page_and_goes_on_where_it_stopped(archives, 
     assert (out / "model" / "model.safetensors").stat().st_mtime_ns == model
 
 
-def test_reports_are_half_of_a_batch_and_films_count_alike_alone(archives, tmp_path):
+def test_reports_have_half_of_the_batches_and_films_count_alike_alone(archives, tmp_path):
     prepared = {}
     for archive in real_job.find_archives(archives):
         path = prepared[archive.name] = tmp_path / archive.name
         words = ["prepare", archive.folder, path, "--size", 16, "--label-sentences", "-q"]
         assert run([str(word) for word in words]) == 0
-    weights = {}
+    weights, batches = {}, {}
     for text in (True, False):
         setting = f"prepared={real_job.weighted_sets(prepared, text=text)}"
         sets = apply_overrides({}, [setting])["prepared"]
         weights[text] = {each["path"].rsplit("/")[-1]: each["weight"] for each in sets}
+        batches[text] = [each.get("batches") for each in sets]
     assert weights[True] == {"labels": 1.0, "reports": 1.0}
+    assert batches == {True: ["labels", "reports"], False: [None, None]}
     films = {
         name: (PreparedSet.open(path).images["split"] == "train").sum()
         for name, path in prepared.items()
