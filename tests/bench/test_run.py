@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -14,58 +15,42 @@ import pytest
 import torch
 import yaml
 
-from medclip_debias.bench.card import Card, find_card
+from medclip_debias.bench.card import Card
 from medclip_debias.bench.record import read_record
 from medclip_debias.bench.run import How, bench
 from medclip_debias.cli import run as command
-from medclip_debias.config import (
-    ImageEncoderSettings,
-    ModelSettings,
-    PrepareSettings,
-    Preprocessing,
-    TextEncoderSettings,
-)
-from medclip_debias.data.prompts import default_prompts
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation import evaluate as evaluation
 from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.evaluation.table import read_results
-from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.phantom import PhantomSettings, generate
 from medclip_debias.training.lock import locked
+from tests.bench.models import make_peer, save_language_model, save_model
 
 SIZE = 72
 HOW = How(Draw(resamples=20), device="cpu", workers=1)
 OBTAIN = "medclip-debias phantom ROOT/phantom"
+GOLDEN = 2  # images that every loading encodes to test the machine
 
 
-def card(name: str, kind: str, metrics: list[str], **more) -> Card:
+def card(name: str, kind: str, *metrics: str, **more) -> Card:
     data = {"archive": "mimic_cxr", "folders": ["phantom"], "obtain": OBTAIN, "synthetic": True}
     data |= more.pop("data", {})
     head = {"name": name, "version": 1, "kind": kind, "title": "t", "about": "a"}
     return Card.model_validate(head | {"data": data, "metrics": metrics, **more})
 
 
-ZERO_SHOT = card("phantom/classes", "zero_shot", ["zero_shot.mean_auc"], prompts="chex5")
-GROUNDING = card("phantom/boxes", "grounding", ["grounding.cnr", "grounding.miou"])
-RETRIEVAL = card("phantom/reports", "retrieval", ["study_retrieval.report.recall"])
-CARDS = [ZERO_SHOT, GROUNDING, RETRIEVAL]
-FIRST = {card.name: card.metrics[0] for card in CARDS}
-
-
-def save_model(folder: Path, language: Path, seed: int) -> Path:
-    torch.manual_seed(seed)
-    text = TextEncoderSettings(folder=language, max_tokens=16)
-    settings = ModelSettings(image=ImageEncoderSettings(arch="resnet_small"), text=text, dim=8)
-    place = Preprocessing(prepare=PrepareSettings(size=SIZE), input_size=64)
-    model = DualEncoder.create(settings, place)
-    model.prompts = default_prompts()
-    model.provenance = {"synthetic": True, "text": {"folder": "/somewhere/private/lm"}}
-    model.save(folder)
-    return folder
+AUC = "zero_shot.mean_auc"
+ZERO_SHOT = card("phantom/classes", "zero_shot", AUC, prompts="chex5")
+GROUNDING = card("phantom/boxes", "grounding", "grounding.cnr", "grounding.miou")
+CARDS = [
+    ZERO_SHOT,
+    GROUNDING,
+    card("phantom/reports", "retrieval", "study_retrieval.report.recall"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -73,16 +58,15 @@ def models(tmp_path_factory):
     """Two untrained models that prepare images alike."""
     root = tmp_path_factory.mktemp("models")
     words = ["Pulmonary edema.", "No pleural effusion.", "The lungs are clear.", "Pneumothorax"]
-    small = LanguageModelSettings(
-        vocabulary=80, hidden=16, layers=1, heads=2, steps=1, batch_size=8, max_tokens=16
-    )
-    train_masked_lm(words * 4, root / "lm", small)
-    return [save_model(root / name, root / "lm", seed) for seed, name in enumerate(("one", "two"))]
+    language = save_language_model(root / "lm", words * 4)
+    return [
+        str(save_model(root / name, language, SIZE, n)) for n, name in enumerate(["one", "two"])
+    ]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A root with a phantom in it; do not write to it."""
+    """A root with a phantom in it; tests that damage it work on a copy."""
     root = tmp_path_factory.mktemp("data")
     few = PhantomSettings(studies=50, test_studies=24, seed=3, min_side=72, max_side=88)
     generate(root / "phantom", few, None, 1)
@@ -90,16 +74,23 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def tree(data):
-    """The phantom of `data`; tests that damage it work on a copy."""
-    return data / "phantom"
-
-
-@pytest.fixture(scope="module")
 def done(models, data, tmp_path_factory):
     """Results of both models on three cards; do not write to them."""
     out = tmp_path_factory.mktemp("results") / "results"
-    return out, bench(list(map(str, models)), CARDS, data, out, HOW)
+    return out, bench(models, CARDS, data, out, HOW)
+
+
+@pytest.fixture
+def out(done, tmp_path):
+    """A folder of results that has the prepared set and nothing else."""
+    shutil.copytree(done[0] / "cache" / "sets", tmp_path / "out" / "cache" / "sets")
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def copy(done, tmp_path):
+    """A copy of the results with their cache."""
+    return shutil.copytree(done[0], tmp_path / "copy")
 
 
 @pytest.fixture
@@ -116,354 +107,181 @@ def encoded(monkeypatch):
     return seen
 
 
-@pytest.fixture
-def of_the_cards(monkeypatch):
-    """`evaluate` measures what the cards ask for, and box retrieval, alone."""
-    only = {"zero_shot", "grounding", "study_retrieval", "retrieval"}
-    monkeypatch.setattr(evaluation, "plan", partial(evaluation.plan, only=only))
-
-
-def prepared_of(out: Path) -> list[Path]:
-    return sorted(p for p in (out / "cache" / "sets").iterdir() if p.is_dir())
+def set_of(out: Path) -> Path:
+    (folder,) = (path for path in (out / "cache" / "sets").iterdir() if path.is_dir())
+    return folder
 
 
 def figures_of(outcome, model: str) -> list[float]:
     """Each card's first figure of a model."""
-    records = [outcome.records[model, card.full_name] for card in CARDS]
-    return [record.metrics[FIRST[record.card.name]].value for record in records]
+    records = [outcome.records[model, one.full_name] for one in CARDS]
+    return [next(iter(record.metrics.values())).value for record in records]
 
 
-def figures_of_evaluate(results) -> list[float]:
-    """The same figures as `evaluate` has them."""
+def evaluated(model, prepared, out, monkeypatch, **more):
+    """What `evaluate` says of what the cards ask for, and of box retrieval; and those figures."""
+    only = {"zero_shot", "grounding", "study_retrieval", "retrieval"}
+    monkeypatch.setattr(evaluation, "plan", partial(evaluation.plan, only=only))
+    how = {"bootstrap": 0, "heatmaps": 0, "prompts": "chex5", "device": "cpu"} | more
+    results = evaluation.evaluate(model, prepared, out, **how)
     metrics = (("zero_shot", "mean_auc"), ("grounding", "cnr"), ("study_retrieval", "recall"))
-    return [results.value(*metric) for metric in metrics]
+    return results, [results.value(*metric) for metric in metrics]
 
 
-class TestTheWholeRun:
-    def test_every_model_is_measured_on_every_card(self, done):
-        out, outcome = done
-        assert not outcome.not_run
-        assert len(prepared_of(out)) == 1, "models and cards that prepare alike share the set"
-        assert (
-            set(outcome.records)
-            == {(m, c.full_name) for m in ("one", "two") for c in CARDS}
-            == outcome.fresh
-        )
-        for (model, _), record in outcome.records.items():
-            assert read_record(out / model / f"{record.card.name.replace('/', '.')}@1") == record
-            assert record.status == "complete"
-            assert record.judged.missing == 0 < record.judged.found == record.judged.wanted
-
-    @pytest.mark.usefixtures("of_the_cards")
-    def test_figures_are_those_of_evaluate(self, done, models, tmp_path):
-        out, outcome = done
-        (folder,) = prepared_of(out)
-        results = evaluation.evaluate(
-            models[0], folder, tmp_path, bootstrap=20, heatmaps=0, prompts="chex5", device="cpu"
-        )
-        auc, cnr, recall = figures_of(outcome, "one")
-        expected = figures_of_evaluate(results)
-        assert cnr == pytest.approx(expected[1], abs=1e-5)
-        assert [auc, recall] == pytest.approx([expected[0], expected[2]], abs=1e-6)
-        figure = outcome.records["one", ZERO_SHOT.full_name].metrics["zero_shot.mean_auc"]
-        interval = results.interval("zero_shot", "mean_auc")
-        assert [figure.low, figure.high] == pytest.approx(interval, abs=1e-6)
-
-    def test_nothing_that_is_shared_names_a_place_or_an_image(self, done, data):
-        out, _ = done
-        ids = pd.read_parquet(prepared_of(out)[0] / "images.parquet")["image_id"]
-        for path in out.rglob("*.json"):
-            if "cache" not in path.relative_to(out).parts:
-                text = path.read_text()
-                assert str(data) not in text
-                assert str(out) not in text
-                assert "/somewhere" not in text
-                assert not any(name in text for name in ids)
-        assert (out / "cache" / ".gitignore").read_text() == "*\n"
-
-
-@pytest.mark.usefixtures("of_the_cards")
-def test_peers_that_attend_have_the_figures_of_evaluate(models, data, save_peer, tmp_path):
-    """Kept vectors of several rows a sentence, and the whole beside the regions."""
-    language, out = models[0].parent / "lm", tmp_path / "results"
-    kinds = ("carzero", "kad", "gloria")
-    peers = [save_peer(tmp_path / kind, language, kind, SIZE) for kind in kinds]
-    outcome = bench(list(map(str, peers)), CARDS, data, out, HOW)
+def test_every_model_is_measured_on_every_card_as_evaluate_measures_it(
+    done, models, data, tmp_path, monkeypatch
+):
+    out, outcome = done
     assert not outcome.not_run
-    (folder,) = prepared_of(out)
-    quick = {"bootstrap": 0, "heatmaps": 0, "prompts": "chex5", "device": "cpu"}
-    for peer in peers:
-        results = evaluation.evaluate(peer, folder, tmp_path / f"{peer.name}-own", **quick)
-        if peer.name == "kad":  # its questions and regions are not to be compared
+    prepared = set_of(out)  # models and cards that prepare alike share it
+    keys = {(model, one.full_name) for model in ("one", "two") for one in CARDS}
+    assert set(outcome.records) == keys == outcome.fresh
+    for (model, _), record in outcome.records.items():
+        assert read_record(out / model / f"{record.card.name.replace('/', '.')}@1") == record
+        assert record.status == "complete"
+        assert record.judged.missing == 0 < record.judged.found == record.judged.wanted
+    results, figures = evaluated(models[0], prepared, tmp_path, monkeypatch, bootstrap=20)
+    assert figures_of(outcome, "one") == pytest.approx(figures, abs=1e-5)
+    figure = outcome.records["one", ZERO_SHOT.full_name].metrics[AUC]
+    interval = results.interval("zero_shot", "mean_auc")
+    assert [figure.low, figure.high] == pytest.approx(interval, abs=1e-6)
+    # Nothing that is shared names a place or an image.
+    private = [str(data), str(out), "/somewhere"]
+    private += pd.read_parquet(prepared / "images.parquet")["image_id"].tolist()
+    for path in (p for m in ("one", "two") for p in (out / m).rglob("*.json")):
+        assert not any(word in path.read_text() for word in private)
+    assert (out / "cache" / ".gitignore").read_text() == "*\n"
+
+
+QUERIES = {"layers": 1, "heads": 2, "hidden": 8}
+BOOK = {name: name for name in ("pneumothorax", "cardiomegaly", "edema")}
+PEERS = {
+    "carzero": {
+        "image": {"kind": "vit", "image_size": 64, "patch": 16, "width": 16, "hidden": 24}
+        | {"layers": 1, "heads": 2},
+        "text": {"kind": "words", "positions": 20},
+        "fusion": {"kind": "query_attention", "positions": 20} | QUERIES,
+    },
+    "kad": {
+        "image": {"kind": "resnet50", "stage": 3},
+        "text": {"kind": "bert", "pooling": "affine_mlp", "token": "pooler", "hidden": 8},
+        "fusion": {"kind": "query_network", "book": BOOK} | QUERIES,
+    },
+}
+
+
+def test_peers_that_attend_have_the_figures_of_evaluate(models, data, out, tmp_path, monkeypatch):
+    """Kept vectors of several rows a sentence, and the whole beside the regions."""
+    for kind, content in PEERS.items():
+        peer = make_peer(Path(models[0]).parent / "lm", {"kind": kind, **content}, SIZE)
+        # The numbers of a deep network would grow beyond all bounds.
+        for parameter in (peer.text if kind == "kad" else peer).parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+        peer.save(tmp_path / kind)
+    outcome = bench([str(tmp_path / kind) for kind in PEERS], CARDS, data, out, HOW)
+    assert not outcome.not_run
+    for kind in PEERS:
+        results, figures = evaluated(
+            tmp_path / kind, set_of(out), tmp_path / f"{kind}-own", monkeypatch
+        )
+        if kind == "kad":  # its questions and regions are not to be compared
             assert "do not lie with its regions" in json.dumps(results["skipped"])
         else:
             assert results.details("retrieval")["phrases"] > 0
-        expected = pytest.approx(figures_of_evaluate(results), abs=1e-5)
-        assert figures_of(outcome, peer.name) == expected
+        assert figures_of(outcome, kind) == pytest.approx(figures, abs=1e-5)
 
 
-class TestOnce:
-    def test_a_finished_benchmark_asks_no_network(self, done, models, data, monkeypatch):
-        out, before = done
-        loaded = [DualEncoder.load(folder, check=False) for folder in models]
-        monkeypatch.setattr(
-            "medclip_debias.models.load.load_model", lambda folder, *_: loaded[models.index(folder)]
-        )
-
-        def refuse(*_):
-            raise AssertionError("a network was asked")
-
-        monkeypatch.setattr(DualEncoder, "encode_images", refuse)
-        again = bench(list(map(str, models)), CARDS, data, out, HOW)
-        assert again.records == before.records
-        assert not again.fresh
-
-    def test_each_image_is_encoded_once_and_a_killed_run_resumes(
-        self, models, data, done, tmp_path, monkeypatch, encoded
-    ):
-        out = tmp_path / "results"
-        shutil.copytree(done[0] / "cache" / "sets", out / "cache" / "sets")
-        counting = DualEncoder.encode_images
-        golden = 2  # images that every loading encodes to test the machine
-
-        def stopping(self, images):
-            if sum(encoded) >= golden + 8:
-                raise KeyboardInterrupt
-            return counting(self, images)
-
-        monkeypatch.setattr(DualEncoder, "encode_images", stopping)
-        how = How(Draw(resamples=20), device="cpu", workers=1, batch_size=4)
-        with pytest.raises(KeyboardInterrupt):
-            bench([str(models[0])], CARDS, data, out, how)
-        assert sum(encoded) == golden + 8
-        monkeypatch.setattr(DualEncoder, "encode_images", counting)
-        outcome = bench([str(models[0])], CARDS, data, out, how)
-        assert len(outcome.fresh) == 3
-        (sums,) = (out / "cache" / "features").rglob("regions.sums")
-        written = np.count_nonzero(np.fromfile(sums, np.uint32))
-        assert written > 8
-        assert sum(encoded) == 2 * golden + written
-        here = outcome.records["one", ZERO_SHOT.full_name].metrics
-        there = done[1].records["one", ZERO_SHOT.full_name].metrics["zero_shot.mean_auc"]
-        assert here["zero_shot.mean_auc"].value == pytest.approx(there.value, abs=1e-6)
-
-    def test_measuring_again_encodes_nothing_and_finds_the_same(
-        self, done, models, data, tmp_path, encoded
-    ):
-        out = tmp_path / "results"
-        shutil.copytree(done[0], out)
-        words = list(map(str, models))
-        again = bench(words, CARDS, data, out, replace(HOW, again=True))
-        assert sum(encoded) == 2 * 2, "the golden samples alone, which test the machine"
-        assert again.fresh == set(done[1].records)
-        for key, record in again.records.items():
-            assert record.metrics == done[1].records[key].metrics
-            assert record.judged == done[1].records[key].judged
-        wider = bench(words, CARDS, data, out, replace(HOW, draw=Draw(resamples=0)))
-        assert all(f.low is None for r in wider.records.values() for f in r.metrics.values())
-
-    def test_items_pair_between_machines(self, done, models, tree, tmp_path):
-        """Another copy of the archive, in another place, prepared anew, with its own secret."""
-        shutil.copytree(tree, tmp_path / "other" / "phantom")
-        out = tmp_path / "results"
-        bench([f"one={models[0]}"], [GROUNDING], tmp_path / "other", out, HOW)
-        table = Path(GROUNDING.folder) / "items" / "phrases.parquet"
-        ours, theirs = (pd.read_parquet(root / "one" / table) for root in (done[0], out))
-        other = pd.read_parquet(done[0] / "two" / table)
-        assert set(ours["item"]) == set(other["item"])
-        assert list(ours["item"]) == list(theirs["item"])
-        assert list(ours["patient"]) == list(theirs["patient"])
+# ------------------------------------------------------------------------ what is done once
 
 
-class TestDamage:
-    def test_damaged_vectors_are_encoded_again(self, done, models, data, tmp_path):
-        out = tmp_path / "results"
-        shutil.copytree(done[0], out)
-        (file,) = (out / "cache" / "features").glob(
-            f"{DualEncoder.load(models[0], check=False).content_hash}/*/regions.f32"
-        )
-        with file.open("rb+") as stream:
-            stream.write(np.full(file.stat().st_size // 4, 0.5, np.float32).tobytes())
-        shutil.rmtree(out / "one" / ZERO_SHOT.folder)
-        mended = bench([str(models[0])], [ZERO_SHOT], data, out, HOW)
-        key = "one", ZERO_SHOT.full_name
-        assert mended.records[key].metrics == done[1].records[key].metrics
+def test_each_image_is_encoded_once_and_a_killed_run_resumes(
+    models, data, done, out, monkeypatch, encoded
+):
+    counting = DualEncoder.encode_images
 
-    def test_a_damaged_record_is_measured_again(self, done, models, data, tmp_path):
-        out = tmp_path / "results"
-        shutil.copytree(done[0], out)
-        (out / "one" / ZERO_SHOT.folder / "record.json").write_text("{")
-        again = bench([str(models[0])], CARDS, data, out, HOW)
-        assert again.fresh == {("one", ZERO_SHOT.full_name)}
+    def stopping(self, images):
+        if sum(encoded) >= GOLDEN + 8:
+            raise KeyboardInterrupt
+        return counting(self, images)
 
-
-class TestWhatCannotBeRun:
-    def test_a_missing_archive_is_named_and_the_others_go_on(
-        self, models, data, done, tmp_path, capsys
-    ):
-        lacking = card(
-            "real/one",
-            "zero_shot",
-            ["zero_shot.mean_auc"],
-            data={"archive": "vindr_cxr", "synthetic": False},
-        )
-        own = [
-            write_card(tmp_path / f"{number}.yaml", c)
-            for number, c in enumerate((ZERO_SHOT, lacking))
-        ]
-        words = ["bench", str(models[0]), "--data", str(data)]
-        words += ["--out", str(with_sets(done, tmp_path))]
-        words += ["--bootstrap", "0", "--workers", "1", "--tasks"]
-        assert command([*words, ",".join(own)]) == 2  # it was named
-        said = capsys.readouterr()
-        assert "VinDr-CXR" in said.err
-        assert "real/one@1" in said.err
-        assert "zero_shot.mean_auc" in said.out
-        assert command([*words, own[0]]) == 0
-
-    def test_a_real_card_is_not_run_on_a_phantom(self, models, data, tmp_path):
-        real = card("real/two", "zero_shot", ["zero_shot.mean_auc"], data={"synthetic": False})
-        outcome = bench([str(models[0])], [real], data, tmp_path / "out", HOW)
-        assert "is a phantom" in outcome.not_run["", "real/two@1"]
-        assert not (tmp_path / "out").exists()
-
-    def test_half_an_archive_is_one_sentence(self, models, tree, tmp_path):
-        shutil.copytree(tree, tmp_path / "data" / "phantom")
-        shutil.rmtree(tmp_path / "data" / "phantom" / "files")
-        outcome = bench([str(models[0])], CARDS, tmp_path / "data", tmp_path / "out", HOW)
-        assert len(outcome.not_run) == 3
-        assert not outcome.records
-
-    def test_missing_images_are_counted_and_more_than_one_percent_are_marked(
-        self, models, tree, done, tmp_path
-    ):
-        shutil.copytree(tree, tmp_path / "data" / "phantom")
-        table = pd.read_parquet(prepared_of(done[0])[0] / "images.parquet")
-        gone = list(table.loc[table["split"] == "test", "image_id"][:3])
-        gone += list(table.loc[table["split"] == "train", "image_id"][:5])
-        whole = bench([str(models[0])], [ZERO_SHOT], tmp_path / "data", tmp_path / "out", HOW)
-        assert [record.status for record in whole.records.values()] == ["complete"]
-        for name in gone:
-            next((tmp_path / "data" / "phantom").rglob(f"{name}.*")).unlink()
-        outcome = bench([str(models[0])], [ZERO_SHOT], tmp_path / "data", tmp_path / "out", HOW)
-        assert outcome.fresh, "the archive changed, so the card is measured again"
-        (record,) = outcome.records.values()
-        before = done[1].records["one", ZERO_SHOT.full_name].judged
-        assert record.status == "incomplete"
-        assert record.judged.missing == 3
-        assert record.judged.wanted == before.wanted
-        assert record.judged.list_hash != before.list_hash
-        assert "3 of the" in record.notes[0]
-
-    def test_a_fragment_of_an_archive_s_boxes_is_incomplete(self, models, data, done, tmp_path):
-        """Every image of a small copy is there, and the box file that came with it was cut."""
-        judged = done[1].records["one", GROUNDING.full_name].judged
-        phrases = PreparedSet.open(prepared_of(done[0])[0]).phrases
-        rows = pd.read_parquet(done[0] / "one" / GROUNDING.folder / "items" / "phrases.parquet")
-        assert judged.boxes == sum(len(boxes) for boxes in phrases["boxes"]) >= len(rows)
-        out = with_sets(done, tmp_path)
-        for wanted, status in ((judged.boxes, "complete"), (20 * judged.boxes, "incomplete")):
-            lists = {"list": {"boxes": wanted}}
-            asked = card("phantom/boxes", "grounding", ["grounding.cnr"], data=lists)
-            plain = card("phantom/boxes", "grounding", ["grounding.cnr"])
-            assert asked.content_hash == plain.content_hash, "no figure depends on it"
-            outcome = bench([str(models[0])], [asked], data, out, replace(HOW, again=True))
-            record = outcome.records["one", GROUNDING.full_name]
-            assert (record.status, record.judged.boxes_wanted) == (status, wanted)
-        assert f"{judged.boxes} of the card's {wanted} boxes are in this archive." in record.notes
-        assert f"{19 * judged.boxes} of {wanted} boxes are missing" in record.judged.lacks
-
-    def test_the_list_of_another_release_is_refused(self, models, data, done, tmp_path):
-        names = pd.read_parquet(prepared_of(done[0])[0] / "images.parquet")["image_id"][:20]
-        root = tmp_path / "data"
-        shutil.copytree(data, root)
-        (root / "phantom" / "list.txt").write_text("\n".join([*names, "of_no_image"]))
-        fitting, other = (
-            card(
-                f"phantom/{name}",
-                "zero_shot",
-                ["zero_shot.mean_auc"],
-                data={"list": {"file": "list.txt", "split": "all", **wanted}},
-            )
-            for name, wanted in (("listed", {"images": 21}), ("other", {"hash": "0" * 16}))
-        )
-        outcome = bench([str(models[0])], [fitting, other], root, tmp_path / "out", HOW)
-        assert "another release" in outcome.not_run["", "phantom/other@1"]
-        record = outcome.records["one", "phantom/listed@1"]
-        assert (record.judged.found, record.judged.missing) == (20, 1)
-        assert record.status == "incomplete"
-        results = read_results(tmp_path / "out" / "one" / fitting.folder / "results.json")
-        assert results["counts"]["images"] == 20
-
-    def test_labels_of_another_version_are_named(self, models, tree, tmp_path):
-        shutil.copytree(tree, tmp_path / "data" / "phantom")
-        for name in ("mimic-cxr-2.0.0-chexpert.csv.gz", "mimic-cxr-2.1.0-test-set-labeled.csv"):
-            path = tmp_path / "data" / "phantom" / name
-            pd.read_csv(path, dtype=str).drop(columns="Edema").to_csv(path, index=False)
-        out = tmp_path / "out"
-        outcome = bench([str(models[0])], [ZERO_SHOT], tmp_path / "data", out, HOW)
-        reason = outcome.not_run["one", ZERO_SHOT.full_name]
-        assert "no column for Edema" in reason
-        assert OBTAIN in reason
-        assert not (out / "one").exists()
-
-    def test_classes_that_a_label_map_leaves_out_are_said(self, models, data, done, tmp_path):
-        mapped = card(
-            "phantom/map",
-            "zero_shot",
-            ["zero_shot.mean_auc"],
-            label_map="siim",
-            prompts="chex5",
-        )
-        outcome = bench([str(models[0])], [mapped], data, with_sets(done, tmp_path), HOW)
-        (record,) = outcome.records.values()
-        assert record.notes[0].startswith("Not judged, and in no mean: ")
-        assert "Edema" in record.notes[0]
-
-    def test_a_model_without_regions_is_named_on_a_grounding_card(
-        self, models, data, done, tmp_path, monkeypatch
-    ):
-        monkeypatch.setattr(DualEncoder, "grid", property(lambda _: RegionGrid(1, 1, 64, 32)))
-        out = with_sets(done, tmp_path)
-        outcome = bench([str(models[0])], [GROUNDING], data, out, HOW)
-        assert "no regions" in outcome.not_run["one", GROUNDING.full_name]
-
-    def test_names_of_models_and_folders(self, models, data, done, tmp_path):
-        with pytest.raises(UserError, match="holds results of another model"):
-            bench([f"one={models[1]}"], CARDS, data, done[0], HOW)
-        with pytest.raises(UserError, match="Two models"):
-            bench([str(models[0]), f"one={models[1]}"], CARDS, data, tmp_path / "out", HOW)
-        with pytest.raises(UserError, match="cannot name"):
-            bench([f"cache={models[0]}"], CARDS, data, tmp_path / "out", HOW)
-        with (
-            locked(tmp_path / "out" / "cache"),
-            pytest.raises(UserError, match="another 'bench' works in this folder"),
-        ):
-            bench([str(models[0])], CARDS, data, tmp_path / "out", HOW)
-        (tmp_path / "file").write_text("")
-        with pytest.raises(UserError, match="is a file"):
-            bench([str(models[0])], CARDS, data, tmp_path / "file", HOW)
-
-    def test_an_unknown_preset_is_named_before_any_work(self, models, data, tmp_path):
-        odd = card("phantom/odd", "zero_shot", ["zero_shot.mean_auc"], preset="carzreo")
-        outcome = bench([str(models[0])], [odd], data, tmp_path / "out", HOW)
-        assert "carzreo" in outcome.not_run["", odd.full_name]
-        assert not (tmp_path / "out").exists()
-
-    def test_a_card_of_another_version(self):
-        with pytest.raises(UserError, match="is at version 2 here, not 7"):
-            find_card("phantom/zero-shot@7")
+    monkeypatch.setattr(DualEncoder, "encode_images", stopping)
+    how = replace(HOW, batch_size=4)
+    with pytest.raises(KeyboardInterrupt):
+        bench(models[:1], CARDS, data, out, how)
+    assert sum(encoded) == GOLDEN + 8
+    monkeypatch.setattr(DualEncoder, "encode_images", counting)
+    outcome = bench(models[:1], CARDS, data, out, how)
+    assert len(outcome.fresh) == 3
+    (sums,) = (out / "cache" / "features").rglob("regions.sums")
+    written = np.count_nonzero(np.fromfile(sums, np.uint32))
+    assert written > 8
+    assert sum(encoded) == 2 * GOLDEN + written
+    assert figures_of(outcome, "one") == pytest.approx(figures_of(done[1], "one"), abs=1e-5)
 
 
-def test_models_run_on_a_cluster_as_here(done, models, data, tmp_path):
-    """A real scheduler and a worker process on loopback."""
-    distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
-    ) as cluster:
-        how = replace(HOW, cluster=cluster.scheduler_address)
-        out = with_sets(done, tmp_path)
-        outcome = bench(list(map(str, models)), [ZERO_SHOT], data, out, how)
+def test_what_is_done_or_measured_again_encodes_nothing_and_is_the_same(
+    done, models, data, copy, encoded
+):
+    finished = bench(models, CARDS, data, copy, HOW)
+    assert finished.records == done[1].records
+    assert not finished.fresh
+    again = bench(models, CARDS, data, copy, replace(HOW, again=True))
+    assert sum(encoded) == 4 * GOLDEN
+    assert again.fresh == set(done[1].records)
+    for key, record in again.records.items():
+        assert record.metrics == done[1].records[key].metrics
+        assert record.judged == done[1].records[key].judged
+    plain = bench(models, CARDS, data, copy, replace(HOW, draw=Draw(resamples=0)))
+    assert all(f.low is None for record in plain.records.values() for f in record.metrics.values())
+
+
+def test_damaged_vectors_and_records_are_made_again(done, models, data, copy):
+    (file,) = (copy / "cache" / "features").glob(
+        f"{DualEncoder.load(models[0], check=False).content_hash}/*/regions.f32"
+    )
+    with file.open("rb+") as stream:
+        stream.write(np.full(file.stat().st_size // 4, 0.5, np.float32).tobytes())
+    (copy / "one" / ZERO_SHOT.folder / "record.json").write_text("{")
+    mended = bench(models[:1], CARDS, data, copy, HOW)
+    key = "one", ZERO_SHOT.full_name
+    assert mended.fresh == {key}
+    assert mended.records[key].metrics == done[1].records[key].metrics
+
+
+def test_another_place_of_everything_changes_no_word_of_the_results(
+    models, data, done, tmp_path, monkeypatch
+):
+    """Items pair, and a model's folder called ``e`` is no reason to write MODEL for every e."""
+    shutil.copytree(data, tmp_path / "other")
+    monkeypatch.chdir(tmp_path)
+    Path("e").symlink_to(models[0])
+    bench(["one=e"], [ZERO_SHOT, GROUNDING], Path("other"), Path("out"), HOW)
+    place = Path("one") / ZERO_SHOT.folder / "results.json"
+    ours, before = (json.loads((root / place).read_text()) for root in (Path("out"), done[0]))
+    assert [ours[key] for key in ("prompts", "notes")] == [
+        before[key] for key in ("prompts", "notes")
+    ]
+    assert [row["value"] for row in ours["metrics"]] == pytest.approx(
+        [row["value"] for row in before["metrics"]], abs=1e-6, nan_ok=True
+    )
+    table = Path("one") / GROUNDING.folder / "items" / "phrases.parquet"
+    ours, before = (pd.read_parquet(root / table) for root in (Path("out"), done[0]))
+    assert ours[["item", "patient"]].equals(before[["item", "patient"]])
+
+
+def test_models_run_on_a_cluster_as_here(done, models, data, out, monkeypatch):
+    """A cluster is the executor's (tests/data); what goes to a worker and back is pickled."""
+
+    def on_a_cluster(function, pieces, *, cluster):
+        assert cluster == "tcp://host:1"
+        for piece in pieces:
+            yield pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(piece)))))
+
+    monkeypatch.setattr("medclip_debias.bench.run.map_pieces", on_a_cluster)
+    lines = []
+    how = replace(HOW, cluster="tcp://host:1", say=lines.append)
+    outcome = bench(models, [ZERO_SHOT], data, out, how)
+    assert sum(f" on {ZERO_SHOT.full_name}: " in line for line in lines) == 2
     assert not outcome.not_run
     assert outcome.fresh == {(name, ZERO_SHOT.full_name) for name in ("one", "two")}
     for key, record in outcome.records.items():
@@ -471,17 +289,7 @@ def test_models_run_on_a_cluster_as_here(done, models, data, tmp_path):
         assert record.judged == done[1].records[key].judged
 
 
-def test_the_verbs_around_it(data, capsys):
-    assert command(["bench", "list", "--data", str(data)]) == 0
-    assert "phantom/zero-shot@2" in capsys.readouterr().out
-    assert command(["bench", "show", "phantom/zero-shot", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["prompts"] == "chex5"
-
-
-def with_sets(done, tmp_path: Path) -> Path:
-    """A folder of results that has the prepared set and nothing else."""
-    shutil.copytree(done[0] / "cache" / "sets", tmp_path / "out" / "cache" / "sets")
-    return tmp_path / "out"
+# ------------------------------------------------------------------------ what cannot be run
 
 
 def write_card(path: Path, content: Card) -> str:
@@ -489,16 +297,141 @@ def write_card(path: Path, content: Card) -> str:
     return str(path)
 
 
-def test_relative_folders_change_no_word_of_the_results(models, data, done, tmp_path, monkeypatch):
-    """A model's folder called ``e`` is no reason to write MODEL for every e."""
-    monkeypatch.chdir(tmp_path)
-    Path("e").symlink_to(models[0])
-    Path("out/cache").mkdir(parents=True)
-    shutil.copytree(done[0] / "cache" / "sets", "out/cache/sets")
-    shutil.copytree(done[0] / "cache" / "features", "out/cache/features")
-    bench(["one=e"], [ZERO_SHOT], data, Path("out"), HOW)
-    place = Path("one") / ZERO_SHOT.folder / "results.json"
-    ours, before = (json.loads((root / place).read_text()) for root in (Path("out"), done[0]))
-    assert ours["prompts"] == before["prompts"]
-    assert ours["metrics"] == before["metrics"]
-    assert ours["notes"] == before["notes"]
+def test_cards_that_cannot_be_run_are_named_and_the_others_go_on(
+    models, data, out, tmp_path, capsys
+):
+    lacking = card("real/one", "zero_shot", AUC, data={"archive": "vindr_cxr", "synthetic": False})
+    own = [write_card(tmp_path / f"{n}.yaml", c) for n, c in enumerate((ZERO_SHOT, lacking))]
+    words = ["bench", models[0], "--data", str(data), "--out", str(out)]
+    words += ["--bootstrap", "0", "--workers", "1", "--tasks"]
+    assert command([*words, ",".join(own)]) == 2  # it was named
+    printed = capsys.readouterr()
+    assert "VinDr-CXR" in printed.err
+    assert "real/one@1" in printed.err
+    assert AUC in printed.out
+    assert command([*words, own[0]]) == 0
+
+
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        ({"data": {"synthetic": False}}, "is a phantom"),
+        ({"preset": "carzreo"}, "carzreo"),
+    ],
+)
+def test_what_does_not_fit_is_named_before_any_work(models, data, tmp_path, odd, words):
+    odd = card("phantom/odd", "zero_shot", AUC, **odd)
+    outcome = bench(models[:1], [odd], data, tmp_path / "out", HOW)
+    assert words in outcome.not_run["", odd.full_name]
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_images_are_counted_and_more_than_one_percent_are_marked(
+    models, data, done, out, tmp_path
+):
+    root = shutil.copytree(data, tmp_path / "data")
+    table = pd.read_parquet(set_of(done[0]) / "images.parquet")
+    gone = list(table.loc[table["split"] == "test", "image_id"][:3])
+    gone += list(table.loc[table["split"] == "train", "image_id"][:5])
+    everything = bench(models[:1], [ZERO_SHOT], root, out, HOW)
+    assert [record.status for record in everything.records.values()] == ["complete"]
+    for name in gone:
+        next(root.rglob(f"{name}.*")).unlink()
+    outcome = bench(models[:1], [ZERO_SHOT], root, out, HOW)
+    assert outcome.fresh, "the archive changed, so the card is measured again"
+    (record,) = outcome.records.values()
+    before = done[1].records["one", ZERO_SHOT.full_name].judged
+    assert (record.status, record.judged.missing) == ("incomplete", 3)
+    assert record.judged.wanted == before.wanted
+    assert record.judged.list_hash != before.list_hash
+    assert "3 of the" in record.notes[0]
+    shutil.rmtree(root / "phantom" / "files")  # half an archive
+    outcome = bench(models[:1], CARDS, root, tmp_path / "none", HOW)
+    assert len(outcome.not_run) == 3
+    assert not outcome.records
+
+
+def test_a_fragment_of_an_archive_s_boxes_is_incomplete(models, data, done, copy):
+    """Every image of a small copy is there, and the box file that came with it was cut."""
+    judged = done[1].records["one", GROUNDING.full_name].judged
+    phrases = PreparedSet.open(set_of(done[0])).phrases
+    rows = pd.read_parquet(done[0] / "one" / GROUNDING.folder / "items" / "phrases.parquet")
+    assert judged.boxes == sum(len(boxes) for boxes in phrases["boxes"]) >= len(rows)
+    plain = card("phantom/boxes", "grounding", "grounding.cnr")
+    for wanted, status in ((judged.boxes, "complete"), (20 * judged.boxes, "incomplete")):
+        lists = {"list": {"boxes": wanted}}
+        asked = card("phantom/boxes", "grounding", "grounding.cnr", data=lists)
+        assert asked.content_hash == plain.content_hash, "no figure depends on it"
+        outcome = bench(models[:1], [asked], data, copy, replace(HOW, again=True))
+        record = outcome.records["one", GROUNDING.full_name]
+        assert (record.status, record.judged.boxes_wanted) == (status, wanted)
+    assert f"{judged.boxes} of the card's {wanted} boxes are in this archive." in record.notes
+    assert f"{19 * judged.boxes} of {wanted} boxes are missing" in record.judged.lacks
+
+
+def test_the_list_of_another_release_is_refused(models, data, done, tmp_path):
+    names = pd.read_parquet(set_of(done[0]) / "images.parquet")["image_id"][:20]
+    root, out = shutil.copytree(data, tmp_path / "data"), tmp_path / "out"
+    (root / "phantom" / "list.txt").write_text("\n".join([*names, "of_no_image"]))
+    fitting, other = (
+        card(
+            f"phantom/{name}",
+            "zero_shot",
+            AUC,
+            data={"list": {"file": "list.txt", "split": "all", **wanted}},
+        )
+        for name, wanted in (("listed", {"images": 21}), ("other", {"hash": "0" * 16}))
+    )
+    outcome = bench(models[:1], [fitting, other], root, out, HOW)
+    assert "another release" in outcome.not_run["", "phantom/other@1"]
+    record = outcome.records["one", "phantom/listed@1"]
+    assert (record.judged.found, record.judged.missing, record.status) == (20, 1, "incomplete")
+    results = read_results(out / "one" / fitting.folder / "results.json")
+    assert results["counts"]["images"] == 20
+
+
+def test_labels_of_another_version_are_named_and_mapped_ones_noted(models, data, out, tmp_path):
+    mapped = card("phantom/map", "zero_shot", AUC, label_map="siim", prompts="chex5")
+    (record,) = bench(models[:1], [mapped], data, out, HOW).records.values()
+    assert record.notes[0].startswith("Not judged, and in no mean: ")
+    assert "Edema" in record.notes[0]
+    root = shutil.copytree(data, tmp_path / "data")
+    for name in ("mimic-cxr-2.0.0-chexpert.csv.gz", "mimic-cxr-2.1.0-test-set-labeled.csv"):
+        path = root / "phantom" / name
+        pd.read_csv(path, dtype=str).drop(columns="Edema").to_csv(path, index=False)
+    outcome = bench(models[:1], [ZERO_SHOT], root, tmp_path / "new", HOW)
+    reason = outcome.not_run["one", ZERO_SHOT.full_name]
+    assert "no column for Edema" in reason
+    assert OBTAIN in reason
+    assert not (tmp_path / "new" / "one").exists()
+
+
+def test_a_model_without_regions_is_named_on_a_grounding_card(models, data, out, monkeypatch):
+    monkeypatch.setattr(DualEncoder, "grid", property(lambda _: RegionGrid(1, 1, 64, 32)))
+    outcome = bench(models[:1], [GROUNDING], data, out, HOW)
+    assert "no regions" in outcome.not_run["one", GROUNDING.full_name]
+
+
+def test_names_of_models_and_folders(models, data, done, tmp_path):
+    (tmp_path / "file").write_text("")
+    for words, out, sentence in (
+        ([f"one={models[1]}"], done[0], "holds results of another model"),
+        ([models[0], f"one={models[1]}"], tmp_path / "out", "Two models"),
+        ([f"cache={models[0]}"], tmp_path / "out", "cannot name"),
+        (models, tmp_path / "file", "is a file"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            bench(words, CARDS, data, out, HOW)
+    out = tmp_path / "out"
+    with (
+        locked(out / "cache"),
+        pytest.raises(UserError, match="another 'bench' works in this folder"),
+    ):
+        bench(models, CARDS, data, out, HOW)
+
+
+def test_the_verbs_around_it(data, capsys):
+    assert command(["bench", "list", "--data", str(data)]) == 0
+    assert "phantom/zero-shot@2" in capsys.readouterr().out
+    assert command(["bench", "show", "phantom/zero-shot", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["prompts"] == "chex5"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,14 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medclip_debias.bench.vectors import CachedVectors, StoredRows, StoredSentences
-from medclip_debias.config import PrepareSettings
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.encoding import Network
-from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.models.finite import NotFiniteError
-from medclip_debias.models.peers.peer import Peer
-from medclip_debias.models.peers.settings import PeerPreprocessing, PeerSettings
-from medclip_debias.models.text_encoder import SentenceTokenizer
+from tests.bench.models import make_peer, save_language_model
 
 TEXTS = ["Pulmonary edema.", "No pleural effusion.", "The lungs are clear."]
 
@@ -43,33 +38,13 @@ def data():
 @pytest.fixture(scope="module")
 def peer(tmp_path_factory):
     """A small model that scores by whole images, and has regions too."""
-    folder = tmp_path_factory.mktemp("peer")
-    small = LanguageModelSettings(
-        vocabulary=80, hidden=16, layers=1, heads=2, steps=1, batch_size=8, max_tokens=16
-    )
-    train_masked_lm(TEXTS * 4, folder / "lm", small)
+    language = save_language_model(tmp_path_factory.mktemp("peer") / "lm", TEXTS * 4)
     sizes = {"image_size": 32, "patch_size": 16, "width": 16, "layers": 1, "head_width": 8}
-    config = json.loads((folder / "lm" / "config.json").read_text())
-    text = {"kind": "bert", "config": config, "pooling": "none"}
-    content = {
-        "kind": "open_clip",
-        "dim": 16,
-        "max_tokens": 16,
-        "image": {"kind": "open_clip", "config": sizes},
-    }
-    torch.manual_seed(0)
-    model = Peer(
-        PeerSettings.model_validate(content | {"text": text}),
-        PeerPreprocessing(
-            prepare=PrepareSettings(size=32),
-            input_size=32,
-            channel_mean=(0,) * 3,
-            channel_std=(1,) * 3,
-        ),
-        SentenceTokenizer.load(folder / "lm"),
-    )
+    content = {"kind": "open_clip", "text": {"kind": "bert", "pooling": "none"}}
+    content |= {"image": {"kind": "open_clip", "config": sizes}}
+    model = make_peer(language, content, 32, 32)
     model.content_hash = "fedcba9876543210"
-    return model.eval()
+    return model
 
 
 def test_what_is_read_is_what_the_network_gave(peer, data, tmp_path):
@@ -98,7 +73,7 @@ def test_regions_are_kept_of_the_images_that_need_them(peer, data, tmp_path):
     assert len(found.images([0, 1, 2], regions=True)) == 3
 
 
-def test_a_damaged_row_is_encoded_again_where_there_is_a_network(peer, data, tmp_path):
+def test_damage_is_encoded_again_where_there_is_a_network(peer, data, tmp_path):
     first = CachedVectors(tmp_path, peer, data)
     first.encode([3, 5], TEXTS, regions=[3, 5])
     before = first.images([3, 5], regions=True)
@@ -108,15 +83,9 @@ def test_a_damaged_row_is_encoded_again_where_there_is_a_network(peer, data, tmp
         file.write(b"\x01\x02\x03\x04")
     with pytest.raises(UserError, match="row 5 is the first"):
         CachedVectors(tmp_path, peer, data).images([3, 5], regions=True)
-    mended = first.images([3, 5], regions=True)
-    assert torch.equal(mended.regions, before.regions)
-
-
-def test_a_file_of_another_size_is_made_anew(peer, data, tmp_path):
-    found = CachedVectors(tmp_path, peer, data)
-    found.encode([0], TEXTS, regions=[0])
-    (found.folder / "whole.f32").write_bytes(b"short")
-    assert CachedVectors(tmp_path, peer, data).encode([0], TEXTS, regions=[0]) == 1
+    assert torch.equal(first.images([3, 5], regions=True).regions, before.regions)
+    (first.folder / "whole.f32").write_bytes(b"short")
+    assert CachedVectors(tmp_path, peer, data).encode([3, 5], TEXTS, regions=[3]) == 2
 
 
 def test_vectors_that_are_no_numbers_are_not_kept(peer, data, tmp_path, monkeypatch):
@@ -135,12 +104,10 @@ def test_sentences_are_found_by_digests_and_a_damaged_file_is_empty(peer, data, 
     again = StoredSentences(path, 16)
     assert again.encode(["Pneumothorax.", *TEXTS], network) == 1
     assert b"edema" not in path.read_bytes()
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
+    assert np.array_equal(StoredSentences(path, 16).read(TEXTS), again.read(TEXTS))
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(UserError, match="no vector of 1 of 1 sentences"):
         StoredSentences(path, 16).read(TEXTS[:1])
-    path.write_bytes(whole)
-    assert np.array_equal(StoredSentences(path, 16).read(TEXTS), again.read(TEXTS))
 
 
 @settings(max_examples=30, deadline=None)

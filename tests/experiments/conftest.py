@@ -1,7 +1,8 @@
-"""A prepared and scored phantom with its language model, and a grid on it."""
+"""A prepared and scored phantom with its language model, and a small grid on it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -10,11 +11,33 @@ from typing import NamedTuple
 import pytest
 
 from medclip_debias.config import PrepareSettings
+from medclip_debias.data.loader import training_corpus
+from medclip_debias.data.prepare import prepare
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation import compare
 from medclip_debias.evaluation import evaluate as evaluation
+from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
+from medclip_debias.language.scoring import score_prepared
 from medclip_debias.phantom import PhantomSettings, generate
+from medclip_debias.settings_files import load_yaml
 
 GRID = Path(__file__).parents[2] / "configs/experiments/phantom_small.yaml"
+METHOD, MEAN, SHUFFLED = "eta", "its mean", "its values shuffled"
+METHODS = {
+    "CLIP": {"loss": {"kind": "clip"}},
+    METHOD: {"loss": {"kind": "debiased", "eta": {"kind": "language_model", "k": 0.02}}},
+    MEAN: {"loss": {"kind": "debiased", "eta": {"kind": "mean_of", "k": 0.02}}},
+    SHUFFLED: {"loss": {"kind": "debiased", "eta": {"kind": "shuffled", "k": 0.02}}},
+}
+
+
+def write_grid(path: Path, **changes: object) -> Path:
+    """`GRID` with other parts, as a file; None leaves a part out."""
+    content = load_yaml(GRID)
+    content["base"]["extends"] = str(GRID.parents[1] / "phantom/base.yaml")
+    content |= {"settings": None, "methods": METHODS} | changes
+    path.write_text(json.dumps({k: value for k, value in content.items() if value is not None}))
+    return path
 
 
 class Place(NamedTuple):
@@ -25,7 +48,7 @@ class Place(NamedTuple):
 
     def words(self, **more: object) -> list[str]:
         """Words over `GRID` that make it one of seconds."""
-        given = {
+        chosen = {
             "base.prepared": self.prepared,
             "base.model.text.folder": self.language_model,
             "base.model.text.max_tokens": 32,
@@ -35,15 +58,16 @@ class Place(NamedTuple):
             "base.train.warmup_steps": 1,
             "base.train.log_every": 2,
             "evaluate.bootstrap": 0,
+            "seconds_per_step": 0.1,
         }
-        return [f"{key}={value}" for key, value in (given | more).items()]
+        return [f"{key}={value}" for key, value in (chosen | more).items() if value is not None]
 
 
 @pytest.fixture(scope="module")
 def quick_judgement() -> Iterator[None]:
     """Models are measured by what `GRID` asks for alone, and compared with few resamples.
 
-    A cell of test_trainings.py is evaluated whole, the example of docs/experiments.md compared so.
+    One cell of test_trainings.py is evaluated with every protocol.
     """
     only = {"zero_shot", "grounding", "study_retrieval"}
     with pytest.MonkeyPatch.context() as patched:
@@ -55,12 +79,6 @@ def quick_judgement() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A small phantom, prepared and scored by a tiny language model."""
-    from medclip_debias.data.loader import training_corpus
-    from medclip_debias.data.prepare import prepare
-    from medclip_debias.data.store import PreparedSet
-    from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
-    from medclip_debias.language.scoring import score_prepared
-
     folder = tmp_path_factory.mktemp("grid")
     few = PhantomSettings(studies=90, test_studies=24, seed=3, min_side=64, max_side=80)
     generate(folder / "tree", few, None, 1)

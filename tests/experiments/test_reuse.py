@@ -15,18 +15,18 @@ from medclip_debias.experiments import trainings
 from medclip_debias.experiments.command import run_grid
 from medclip_debias.settings_files import load_yaml
 from medclip_debias.training.step import Trainer
-from tests.experiments.test_trainings import METHODS, write_grid
+from tests.experiments.conftest import METHODS, SHUFFLED, write_grid
 
+TWO = {name: METHODS[name] for name in ("CLIP", SHUFFLED)}
 pytestmark = pytest.mark.usefixtures("quick_judgement")
-TWO = {name: METHODS[name] for name in ("CLIP", "its values shuffled")}
 
 
 @pytest.fixture(scope="module")
-def first(place, tmp_path_factory):
+def first(place, tmp_path_factory, quick_judgement):
     """Folder of a grid of two methods, one seed."""
     folder = tmp_path_factory.mktemp("first")
     path = write_grid(folder / "first.yaml", methods=TWO)
-    words = ["experiment", str(path), *place.words(seeds="[0]", seconds_per_step=0.1)]
+    words = ["experiment", str(path), *place.words(seeds="[0]")]
     assert run([*words, "--out", str(folder / "out")]) == 0
     return folder / "out"
 
@@ -42,103 +42,90 @@ def words(place, tmp_path):
     """The command of another grid: the same runs under other names, in a folder of its own."""
     methods = {f"my {name}": own for name, own in TWO.items()}
     path = write_grid(tmp_path / "second.yaml", methods=methods, baseline="my CLIP")
-    given = place.words(seeds="[0]", seconds_per_step=0.1)
-    return ["experiment", str(path), *given, "--out", str(tmp_path / "out")]
+    return ["experiment", str(path), *place.words(seeds="[0]"), "--out", str(tmp_path / "out")]
 
 
-def never(monkeypatch):
-    def measured(self, cell):
-        raise AssertionError("measured again")
-
-    monkeypatch.setattr(trainings.Trainings, "measure", measured)
+def never(*_, **__):
+    raise AssertionError("measured again")
 
 
-def rows(folder):
+def measured(folder):
     """Content of the results that must not depend on names and places."""
-    found = json.loads((folder / "results.json").read_text())["rows"]
-    return [(row["metrics"], row["train"], row["seed"]) for row in found]
+    rows = json.loads((folder / "results.json").read_text())["rows"]
+    return [(row["metrics"], row["train"], row["seed"]) for row in rows]
 
 
 def test_cells_of_another_grid_are_taken_whatever_they_are_called(
     first, words, tmp_path, monkeypatch, capsys
 ):
-    never(monkeypatch)
-    assert run([*words, "--reuse", str(first)]) == 0
-    assert f"{first}: 2 cells taken from there." in capsys.readouterr().err
+    with monkeypatch.context() as patched:
+        patched.setattr(trainings.Trainings, "measure", never)
+        for count in (2, 0):  # what is there is not taken twice
+            assert run([*words, "--reuse", str(first)]) == 0
+            assert f"{first}: {count} cells taken from there." in capsys.readouterr().err
     out = tmp_path / "out"
-    assert rows(out) == rows(first)
+    assert measured(out) == measured(first)
     for note in (out / "cells").iterdir():
         content = json.loads(note.read_text())
         assert content["taken_from"] == str(first)
         evaluated = out / "runs" / content["values"]["folder"]
         assert (evaluated / "results.json").is_file()
         assert evaluated.parent.name.startswith("my-")
-        settings = load_yaml(evaluated.parent / "run.yaml")
-        assert settings["out"] == str(evaluated.parent)
-    # What is there is not taken twice.
-    assert run([*words, "--reuse", str(first)]) == 0
-    assert f"{first}: 0 cells taken from there." in capsys.readouterr().err
+        assert load_yaml(evaluated.parent / "run.yaml")["out"] == str(evaluated.parent)
+    monkeypatch.setattr(Trainer, "step", never)  # evaluated otherwise without training
+    assert run([*words, "evaluate.split=validate"]) == 0
+    assert len(list((out / "runs").iterdir())) == 2
 
 
-def test_copying_is_progress(first, words, tmp_path, capsys):
+def test_copying_is_progress(first, words):
     _, grid, *given, _, out = words
     shown = []
-    more = {"out": Path(out), "planned": True, "others": [first]}
-    run_grid(Path(grid), given, **more, progress=lambda *place: shown.append(place))
+    run_grid(
+        Path(grid),
+        given,
+        out=Path(out),
+        planned=True,
+        others=[first],
+        progress=lambda *place: shown.append(place),
+    )
     assert shown == [(1, 2), (2, 2)]
 
 
-def test_a_cell_that_was_taken_is_evaluated_otherwise_without_training(
-    first, words, tmp_path, monkeypatch, capsys
-):
-    assert run([*words, "--plan", "--reuse", str(first)]) == 0
-    assert "missing: 0" in capsys.readouterr().out
-
-    def stepped(self, *_, **__):
-        raise AssertionError("trained again")
-
-    monkeypatch.setattr(Trainer, "step", stepped)
-    assert run([*words, "evaluate.split=validate"]) == 0
-    assert len(list((tmp_path / "out/runs").iterdir())) == 2
-
-
 def test_what_lost_its_evaluation_or_has_begun_here_is_measured_here_and_said(
-    copied, words, tmp_path, monkeypatch, capsys
+    copied, words, tmp_path, capsys
 ):
     lost, begun = sorted((copied / "runs").iterdir())
     shutil.rmtree(next(lost.glob("evaluate_*")))
     (tmp_path / "out/runs" / f"my_{begun.name[-10:]}" / "checkpoints").mkdir(parents=True)
     assert run([*words, "--plan", "--reuse", str(copied)]) == 0
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     assert (
         "0 cells taken from there; 1 have lost their evaluation and are measured here; "
-        "1 have begun here already and go on here." in said.err
+        "1 have begun here already and go on here." in printed.err
     )
-    assert "missing: 2" in said.out
+    assert "missing: 2" in printed.out
 
 
-@pytest.mark.parametrize("damage", ["{", '{"cell": {}, "values": [], "seconds": 1}'])
-def test_a_folder_without_cells_and_a_damaged_cell_are_one_sentence(
-    copied, words, tmp_path, capsys, damage
-):
-    assert run([*words, "--reuse", str(tmp_path)]) == 2
-    assert "holds no cells; give a folder of 'experiment' in --reuse." in capsys.readouterr().err
-    for note in (copied / "cells").iterdir():
-        note.write_text(damage)
-    assert run([*words, "--reuse", str(copied)]) == 2
-    (said,) = [s for s in capsys.readouterr().err.splitlines() if s.startswith("medclip-debias")]
-    assert "leave it out" in said
-    assert not list((tmp_path / "out").rglob("*.json"))
-
-
-def test_a_disk_that_is_full_is_one_sentence_and_leaves_nothing(
-    first, words, tmp_path, monkeypatch, capsys
+def test_a_folder_without_cells_a_damaged_cell_and_a_full_disk_are_one_sentence(
+    copied, words, tmp_path, monkeypatch, capsys
 ):
     def full(source, target, **_):
         (target / "model").mkdir()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(shutil, "copytree", full)
-    assert run([*words, "--reuse", str(first)]) == 2
-    assert "cannot be copied (No space left on device); mend that" in capsys.readouterr().err
-    assert [path for path in (tmp_path / "out").rglob("*") if path.name != "runs"] == []
+    def sentence(folder):
+        assert run([*words, "--reuse", str(folder)]) == 2
+        (line,) = [
+            s for s in capsys.readouterr().err.splitlines() if s.startswith("medclip-debias")
+        ]
+        assert [path for path in (tmp_path / "out").rglob("*") if path.name != "runs"] == []
+        return line
+
+    assert "holds no cells; give a folder of 'experiment' in --reuse." in sentence(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copytree", full)
+        assert "cannot be copied (No space left on device); mend that" in sentence(copied)
+    for damage in ("{", '{"cell": {}, "values": [], "seconds": 1}'):
+        for note in (copied / "cells").iterdir():
+            note.write_text(damage)
+        assert "leave it out" in sentence(copied)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.data.geometry import SquareGeometry
-from medclip_debias.grounding.boxes import as_boxes, box_features, box_mask, visible_boxes
+from medclip_debias.grounding.boxes import box_features, box_mask, visible_boxes
 from medclip_debias.models.region_grid import RegionGrid
 
 side = st.floats(-5, 30).map(lambda v: round(v, 3))
@@ -32,13 +32,6 @@ def test_mask_holds_the_pixels_whose_centre_lies_in_a_box(boxes):
         for v in (x, y, x + w, y + h)
         for r in (0, 1)
     )
-
-
-def test_boxes_come_as_nested_object_arrays_too():
-    nested = np.empty(2, dtype=object)
-    nested[0], nested[1] = np.array([1.0, 2, 3, 4]), [5.0, 6, 7, 8]
-    np.testing.assert_array_equal(as_boxes(nested), [[1, 2, 3, 4], [5, 6, 7, 8]])
-    assert as_boxes([]).shape == (0, 4)
 
 
 def test_visible_boxes_are_cut_at_the_input_and_dropped_outside_it():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from medclip_debias.grounding.counterparts import GENERAL, Reader, Told, without_words
+from medclip_debias.grounding.counterparts import GENERAL, Reader, Told
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +39,3 @@ def test_a_denial_covers_the_kinds_of_a_finding_and_only_the_whole_image(reader)
     assert not told.lacks([])
     both = Told.of(["No effusion.", "Small left effusion."], reader)
     assert not both.lacks(["pleural_effusion"])
-
-
-def test_each_word_is_left_out_in_turn():
-    assert without_words("New left lung nodule.") == [
-        "left lung nodule.",
-        "New lung nodule.",
-        "New left nodule.",
-        "New left lung.",
-    ]
-    assert without_words("Cardiomegaly.") == []

@@ -11,7 +11,6 @@ import torch
 from PIL import Image
 
 from medclip_debias.cli import run
-from medclip_debias.config import validate
 from medclip_debias.data.images import prepare_image, read_image
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.files import GroundOptions, ground_files
@@ -97,15 +96,12 @@ def test_maps_scores_and_pictures_of_each_sentence(model, image_file, tmp_path):
 
 def test_found_boxes_are_those_of_the_map(model, image_file, tmp_path):
     path = image_file("image.png", 90, 70)
-    plain = ground_files(model, [path], ["Left lung."], tmp_path / "plain", PLAIN)
-    (row,) = plain["images"][0]["sentences"]
-    threshold = (row["lowest"] + row["highest"]) / 2
-    changed = {"threshold": threshold, "min_area": 3, "maps": False}
-    options = PLAIN.model_copy(update=changed)
-    (row,) = ground_files(model, [path], ["Left lung."], tmp_path / "out", options)["images"][0][
-        "sentences"
-    ]
+    ground_files(model, [path], ["Left lung."], tmp_path / "plain", PLAIN)
     heatmap = np.load(tmp_path / "plain" / "01_left-lung.npy")
+    threshold = float(np.nanmin(heatmap) + np.nanmax(heatmap)) / 2
+    options = PLAIN.model_copy(update={"threshold": threshold, "min_area": 3, "maps": False})
+    found = ground_files(model, [path], ["Left lung."], tmp_path / "out", options)
+    (row,) = found["images"][0]["sentences"]
     regions = threshold_regions(heatmap, threshold, min_area=3)
     assert [found["box"] for found in row["boxes"]] == [list(region.box) for region in regions]
     assert row["map"] is None
@@ -161,21 +157,6 @@ def test_a_list_names_images_relative_to_itself(image_file, tmp_path):
         find_images([])
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ({"style": {"colormap": "viridiss"}}, "did you mean 'viridis'"),
-        ({"style": {"alpha": 1.5}}, "style.alpha"),
-        ({"limits": [0.5, 0.1]}, "limits must rise"),
-        ({"scale": "all"}, "scale"),
-        ({"threshold": float("nan")}, "threshold"),
-    ],
-)
-def test_bad_options_are_named(content, words):
-    with pytest.raises(UserError, match=words):
-        validate(GroundOptions, content, "the command line")
-
-
 def test_the_verb_grounds_sentences_from_a_file(model, image_file, coco, tmp_path, capsys):
     folder = tmp_path / "model"
     model.save(folder)
@@ -194,28 +175,17 @@ def test_the_verb_grounds_sentences_from_a_file(model, image_file, coco, tmp_pat
     assert "first 16" in captured.err
     assert "lung lung" not in captured.err
 
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
+    for words, sentence in (
         (["--text", " "], "Sentence 1 is empty"),
         ([], "No sentence was given"),
         (["--sentences", "absent.txt"], "absent.txt"),
         (["--text", "Lung.", "--colormap", "jett"], "did you mean 'jet'"),
+        (["--text", "Lung.", "--limits", "0.5", "0.1"], "limits must rise"),
         (["--text", "Lung.", "--boxes", "absent.json"], "absent.json"),
-    ],
-)
-def test_the_verb_refuses_bad_words_in_a_sentence(
-    model, image_file, tmp_path, capsys, words, sentence
-):
-    folder = tmp_path / "model"
-    model.save(folder)
-    words = ["ground", str(folder), str(image_file("a.png", 40, 40)), *words]
-    assert run([*words, "--out", str(tmp_path / "out")]) == 2
-    captured = capsys.readouterr()
-    assert sentence in captured.err
-    assert "Traceback" not in captured.err
-    assert not (tmp_path / "out").exists()
+    ):
+        assert run(["ground", str(folder), str(path), *words, "--out", str(tmp_path / "no")]) == 2
+        assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
 
 
 NAME = "study1/view1_frontal.png"
@@ -284,35 +254,31 @@ def test_reference_boxes_are_those_of_the_right_image(tmp_path, images, listed, 
     assert bool(references.left_aside()) == bool(aside)
 
 
-class TestFolders:
-    @pytest.fixture
-    def folder(self, image_file, write_dicom, tmp_path):
-        """A folder as an archive leaves it: names that say nothing, links, other files."""
-        root = tmp_path / "archive"
-        picture = image_file("a.png", 40, 60)
-        rows = np.arange(48)[:, None] * 30 + np.arange(40)[None, :] * 50
-        write_dicom(root / "1.2.840.7", rows.astype(np.uint16))
-        kind = "1.2.840.10008.5.1.4.1.1.1"
-        write_dicom(root / "IM0001", rows.astype(np.uint16), SOPClassUID=kind)
-        (root / "packed.gz").write_bytes(gzip.compress((root / "IM0001").read_bytes()))
-        (root / "picture.dat").write_bytes(picture.read_bytes())
-        bare = (root / "IM0001").read_bytes()[132:]
-        (root / "bare").write_bytes(bare)
-        (root / "other").symlink_to(picture.parent)
-        (picture.parent / "back").symlink_to(root)
-        (root / "notes.txt").write_text("words")
-        (root / "table.csv").write_text("a,b")
-        (root / "empty").write_bytes(b"")
-        (root / "gone.png").symlink_to("nowhere")
-        return root
-
-    def test_contents_decide_and_links_are_followed_once(self, folder):
-        said = []
-        names = [path.relative_to(folder).as_posix() for path in find_images([folder], said.append)]
-        assert names == ["1.2.840.7", "IM0001", "bare", "other/a.png", "packed.gz", "picture.dat"]
-        assert len(said) == 1
-        for reported in ("1 .txt", "1 .csv", "1 without suffix", "1 links that lead nowhere"):
-            assert reported in said[0]
+def test_contents_of_a_folder_decide_and_links_are_followed_once(image_file, write_dicom, tmp_path):
+    """A folder as an archive leaves it: names that say nothing, links, other files."""
+    root, picture = tmp_path / "archive", image_file("a.png", 40, 60)
+    rows = (np.arange(48)[:, None] * 30 + np.arange(40)[None, :] * 50).astype(np.uint16)
+    write_dicom(root / "1.2.840.7", rows)
+    write_dicom(root / "IM0001", rows, SOPClassUID="1.2.840.10008.5.1.4.1.1.1")
+    content = (root / "IM0001").read_bytes()
+    for name, data in (
+        ("packed.gz", gzip.compress(content)),
+        ("picture.dat", picture.read_bytes()),
+        ("bare", content[132:]),
+        ("notes.txt", b"words"),
+        ("table.csv", b"a,b"),
+        ("empty", b""),
+    ):
+        (root / name).write_bytes(data)
+    (root / "other").symlink_to(picture.parent)
+    (picture.parent / "back").symlink_to(root)
+    (root / "gone.png").symlink_to("nowhere")
+    lines = []
+    names = [path.relative_to(root).as_posix() for path in find_images([root], lines.append)]
+    assert names == ["1.2.840.7", "IM0001", "bare", "other/a.png", "packed.gz", "picture.dat"]
+    (line,) = lines
+    for reported in ("1 .txt", "1 .csv", "1 without suffix", "1 links that lead nowhere"):
+        assert reported in line
 
 
 def test_a_model_of_synthetic_images_says_so_before_images_that_are_no_phantoms(

@@ -12,8 +12,8 @@ from medclip_debias.grounding.ground import ground_image, ground_images
 from medclip_debias.models.region_grid import RegionGrid
 
 
-@pytest.mark.parametrize("shape", [(150, 240), (240, 150), (200, 200)])
-@pytest.mark.parametrize("corner", [(0.2, 0.25), (0.2, 0.65), (0.6, 0.25), (0.6, 0.65)])
+@pytest.mark.parametrize("shape", [(150, 240), (240, 150)])
+@pytest.mark.parametrize("corner", [(0.2, 0.65), (0.6, 0.25)])
 def test_a_change_in_the_image_changes_the_map_in_the_same_place(model, radiograph, shape, corner):
     height, width = shape
     top, left, side = int(corner[0] * height), int(corner[1] * width), 30
@@ -29,39 +29,25 @@ def test_a_change_in_the_image_changes_the_map_in_the_same_place(model, radiogra
     assert abs(x - (left + side / 2)) < 1.5 * cell
 
 
-@pytest.fixture
-def counted(model, monkeypatch):
-    """The model, and how many images and sentences it has encoded."""
-    counts = {"images": 0, "sentences": 0}
-    encode, ids = model.encode_images, model.encode_ids
-
-    def encode_images(images):
-        counts["images"] += len(images)
-        return encode(images)
-
-    def encode_ids(rows, *how):
-        counts["sentences"] += len(rows)
-        return ids(rows, *how)
-
-    monkeypatch.setattr(model, "encode_images", encode_images)
-    monkeypatch.setattr(model, "encode_ids", encode_ids)
-    return model, counts
-
-
-def test_every_image_and_every_sentence_is_encoded_once(counted, radiograph):
-    model, counts = counted
-    texts = ["Left lung.", "Right lung.", "Lung."]
-    ground_image(model, radiograph(90, 70), texts)
-    assert counts == {"images": 1, "sentences": 3}
-    list(ground_images(model, [radiograph(60 + i, 70) for i in range(5)], texts, batch_size=2))
-    assert counts == {"images": 6, "sentences": 6}
-
-
-def test_a_batch_gives_what_one_image_and_one_sentence_at_a_time_gives(model, radiograph):
+def test_a_batch_gives_what_one_at_a_time_gives_and_encodes_each_once(
+    model, radiograph, monkeypatch
+):
     images = [radiograph(60 + 20 * i, 100, (20, 20, 15)) for i in range(5)]
     texts = ["Left lung.", "Right lung."]
-    together = list(ground_images(model, images, texts, smoothing=0.7, batch_size=2))
-    assert [len(found) for found in together] == [2] * 5
+    counts = {"encode_images": 0, "encode_ids": 0}
+
+    def counting(name, encode):
+        def counted(rows, *how):
+            counts[name] += len(rows)
+            return encode(rows, *how)
+
+        return counted
+
+    with monkeypatch.context() as patched:
+        for name in counts:
+            patched.setattr(model, name, counting(name, getattr(model, name)))
+        together = list(ground_images(model, images, texts, smoothing=0.7, batch_size=2))
+    assert counts == {"encode_images": 5, "encode_ids": 2}
     for image, found in zip(images, together, strict=True):
         for text, grounding in zip(texts, found, strict=True):
             (alone,) = ground_image(model, image, [text], smoothing=0.7)

@@ -85,16 +85,15 @@ def test_occlusion_is_brute_force(model, pixels, vectors):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["gradcam", "occlusion"])
-def test_scores_weights_and_gradients_stay(model, pixels, vectors, method):
-    explained = with_maps(model, method)
+def test_scores_weights_and_gradients_stay(model, pixels, vectors):
+    explained = with_maps(model, "gradcam")
     features = explained.encode_images(pixels)
     plain = model.encode_images(pixels)
     assert torch.equal(explained.score(features, vectors), model.score(plain, vectors))
     explained.region_scores(features, vectors)
     assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
     assert explained.content_hash == model.content_hash
-    assert explained.outputs.map_kind == method
+    assert explained.outputs.map_kind == "gradcam"
     assert without_maps(explained) is model
 
 

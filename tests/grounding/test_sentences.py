@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from medclip_debias.errors import UserError
+from medclip_debias.grounding.search.landmarks import Landmarks
 from medclip_debias.grounding.sentences import (
     checked_sentences,
     cut_notes,
     cut_sentences,
     read_sentences,
 )
+from medclip_debias.language.class_probability import eta_table
 
 
 def test_sentences_of_a_file(tmp_path):
@@ -19,29 +23,31 @@ def test_sentences_of_a_file(tmp_path):
     assert read_sentences(path) == ["Left lung.", "Épanchement."]
 
 
-@pytest.mark.parametrize(
-    ("content", "words"), [(None, "no such file"), (b" \n", "no sentence"), (b"\xff\xfe", "UTF-8")]
-)
-def test_files_that_hold_no_sentences_are_refused(tmp_path, content, words):
-    path = tmp_path / "a.txt"
-    if content is not None:
+def test_files_that_hold_no_sentences_are_refused(tmp_path):
+    for number, (content, words) in enumerate(((b" \n", "no sentence"), (b"\xff\xfe", "UTF-8"))):
+        path = tmp_path / f"{number}.txt"
         path.write_bytes(content)
-    with pytest.raises(UserError, match=words):
-        read_sentences(path)
+        with pytest.raises(UserError, match=words):
+            read_sentences(path)
+    os.mkfifo(tmp_path / "pipe")
+    for read in (read_sentences, Landmarks.load, lambda path: eta_table(path, ["No edema."])):
+        with pytest.raises(UserError, match="is a pipe, not a regular file"):
+            read(tmp_path / "pipe")
 
 
 def test_empty_sentences_are_refused():
-    assert checked_sentences([" Lung. "]) == ["Lung."]
-    assert checked_sentences(" Left lung. ") == ["Left lung."]
-    with pytest.raises(UserError, match="Sentence 1 is empty"):
-        checked_sentences(["", "Lung."])
-    with pytest.raises(UserError, match="Sentence 2 is empty"):
-        checked_sentences(["Lung.", "\x07 \x1b"])
-    # what the shell hands over of a word in Latin-1
-    with pytest.raises(UserError, match="Sentence 1 is not UTF-8"):
-        checked_sentences([b"\xc9panchement".decode("utf-8", "surrogateescape")])
-    with pytest.raises(UserError, match="No sentence"):
-        checked_sentences([])
+    assert (
+        checked_sentences(" Left lung. ") == checked_sentences([" Left lung. "]) == ["Left lung."]
+    )
+    latin = b"\xc9panchement".decode("utf-8", "surrogateescape")  # as the shell hands it over
+    for texts, words in (
+        ([], "No sentence"),
+        (["", "Lung."], "Sentence 1 is empty"),
+        (["Lung.", "\x07 \x1b"], "Sentence 2 is empty"),
+        ([latin], "Sentence 1 is not UTF-8"),
+    ):
+        with pytest.raises(UserError, match=words):
+            checked_sentences(texts)
 
 
 def test_only_sentences_beyond_the_encoders_length_are_cut(model):

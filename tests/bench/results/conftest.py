@@ -10,97 +10,67 @@ import pandas as pd
 import pytest
 
 from medclip_debias.bench.card import Card
-from medclip_debias.bench.record import (
-    CardName,
-    Figure,
-    Judged,
-    ModelRecord,
-    Record,
-)
+from medclip_debias.bench.record import CardName, Figure, Judged, ModelRecord, Record
 from medclip_debias.files import write_json
 from tests.helpers.results import row, rows
 
-DATA = {"archive": "openi", "obtain": "made by a test"}
+HEAD = {"about": "A card of the tests.", "data": {"archive": "openi", "obtain": "made by a test"}}
+PUBLISHED = {
+    "model": "CARZero & Co",
+    "metric": "zero_shot.mean_auc",
+    "value": 0.9,
+    "source": "Lai et al. 2024, table 2",
+}
 ZERO = Card.model_validate(
-    {
-        "name": "phantom/zero-shot",
-        "version": 1,
-        "kind": "zero_shot",
-        "title": "Findings <zero-shot>",
-        "about": "A card of the tests.",
-        "data": DATA,
-        "metrics": ["zero_shot.mean_auc"],
-        "published": [
-            {
-                "model": "CARZero & Co",
-                "metric": "zero_shot.mean_auc",
-                "value": 0.9,
-                "source": "Lai et al. 2024, table 2",
-                "protocol": "both views",
-            }
-        ],
-        "differs": ["It has 8 images."],
-    }
+    HEAD
+    | {"name": "phantom/zero-shot", "version": 1, "kind": "zero_shot", "title": "Zero"}
+    | {"metrics": ["zero_shot.mean_auc"], "published": [PUBLISHED]}
 )
 FOUND = Card.model_validate(
-    {
-        "name": "openi/retrieval",
-        "version": 2,
-        "kind": "retrieval",
-        "title": "Reports",
-        "about": "Another card of the tests.",
-        "data": DATA,
-        "metrics": ["study_retrieval.report.median_rank", "study_retrieval.report.recall"],
-    }
+    HEAD
+    | {"name": "openi/retrieval", "version": 2, "kind": "retrieval", "title": "Reports"}
+    | {"metrics": ["study_retrieval.report.median_rank", "study_retrieval.report.recall"]}
 )
-LABELS = np.array([1, 1, 1, 1, 0, 0, 0, 0], dtype=np.float64)
+LABELS = np.repeat([1.0, 0.0], 4)
 # AUC: a sorts all but one of 16 pairs rightly, b all, c half of them.
 SCORES = {
     "a": [0.9, 0.8, 0.7, 0.3, 0.4, 0.2, 0.1, 0.0],
     "b": [0.9, 0.8, 0.7, 0.6, 0.4, 0.2, 0.1, 0.0],
     "c": [0.5] * 8,
 }
+AUCS = {"a": 15 / 16, "b": 1.0, "c": 0.5}
 # Shares of scores above 0 with and without the finding.
 RIGHT = {"a": 5 / 8, "b": 5 / 8, "c": 0.5}
 # An interval of eight patients is wide; where nothing varies it has no width.
 INTERVALS = {"a": [0.6, 1.0], "b": [1.0, 1.0], "c": [0.5, 0.5]}
-AUCS = {"a": 15 / 16, "b": 1.0, "c": 0.5}
-RANKS = {"a": [1, 2, 3, 4, 5, 6, 7, 8], "b": [2, 4, 6, 8, 10, 12, 14, 16], "c": [1] * 8}
+RANKS = {"a": range(1, 9), "b": range(2, 17, 2), "c": [1] * 8}
 MEDIANS = {"a": 4.5, "b": 9.0, "c": 1.0}
 RECALLS = {"a": 1.0, "b": (5 / 8 + 1 + 1) / 3, "c": 1.0}
-HASHES = {name: letter * 16 for name, letter in zip("abc", "123", strict=True)}
+HASHES = {"a": "1" * 16, "b": "2" * 16, "c": "3" * 16}
+IDS = {
+    "item": [f"{(number + 1) * 2654435761:016x}" for number in range(8)],
+    "patient": [f"{(number + 1) * 2654435761 + 7:016x}" for number in range(8)],
+}
 
 
 @pytest.fixture
 def board_cards(monkeypatch):
     """The two cards in place of the packaged ones."""
-    found = {card.name: card for card in (FOUND, ZERO)}
+    cards = {card.name: card for card in (FOUND, ZERO)}
     for module in ("results", "sharing"):
-        monkeypatch.setattr(f"medclip_debias.bench.{module}.packaged_cards", lambda: found)
-    return found
+        monkeypatch.setattr(f"medclip_debias.bench.{module}.packaged_cards", lambda: cards)
+    return cards
 
 
-def digests(count, salt=0):
-    return [f"{(number + 1) * 2654435761 + salt:016x}" for number in range(count)]
-
-
-def write_result(root, name, card, metrics, results, tables, **changes):
+def write_result(root, name, card, metrics, results, columns, file, **changes):
     """One model on one card."""
     folder = root / name / card.folder
     (folder / "items").mkdir(parents=True, exist_ok=True)
-    content = {
-        "format": 3,
-        "split": "test",
-        **results,
-        "skipped": {},
-        "notes": [],
-        "data_hash": "d" * 64,
-        "model_hash": HASHES[name],
-        "seed": 0,
-    }
+    content = {"format": 3, "split": "test", "skipped": {}, "notes": [], "seed": 0}
+    content |= {"data_hash": "d" * 64, "model_hash": HASHES[name]} | results
     write_json(folder / "results.json", content)
-    for file, table in tables.items():
-        table.to_parquet(folder / "items" / f"{file}.parquet", index=False)
+    table = pd.DataFrame(IDS | columns)
+    table.to_parquet(folder / "items" / f"{file}.parquet", index=False)
     record = {
         "card": CardName(name=card.name, version=card.version, hash=card.content_hash),
         "model_hash": HASHES[name],
@@ -111,19 +81,10 @@ def write_result(root, name, card, metrics, results, tables, **changes):
         "command": f"medclip-debias bench {name}=MODEL --data ROOT --out RESULTS",
     }
     write_json(folder / "record.json", Record(**(record | changes)).model_dump(mode="json"))
-    return folder
 
 
 def write_zero(root, name, **changes):
-    table = pd.DataFrame(
-        {
-            "item": digests(8),
-            "patient": digests(8, 7),
-            "score.Edema": SCORES[name],
-            "label.Edema": LABELS,
-        }
-    )
-    auc = AUCS[name]
+    auc, (low, high) = AUCS[name], INTERVALS[name]
     part = {
         "metrics": [
             row("zero_shot", "mean_auc", auc, INTERVALS[name]),
@@ -132,24 +93,18 @@ def write_zero(root, name, **changes):
         ],
         "details": {"zero_shot": {"images": 8}},
     }
-    low, high = INTERVALS[name]
     metrics = {"zero_shot.mean_auc": Figure(value=auc, low=low, high=high)}
-    return write_result(root, name, ZERO, metrics, part, {"zero_shot": table}, **changes)
+    columns = {"score.Edema": SCORES[name], "label.Edema": LABELS}
+    write_result(root, name, ZERO, metrics, part, columns, "zero_shot", **changes)
 
 
 def write_retrieval(root, name, **changes):
     ranks = np.array(RANKS[name], dtype=np.float64)
-    table = pd.DataFrame({"item": digests(8), "patient": digests(8, 7)})
-    for way in ("text_to_image", "image_to_text"):
-        table[f"rank_{way}_strict"] = ranks
+    columns = {f"rank_{way}_strict": ranks for way in ("text_to_image", "image_to_text")}
     found = {"recall": RECALLS[name], "median_rank": MEDIANS[name]}
-    metrics = {
-        "study_retrieval.report.median_rank": Figure(value=MEDIANS[name]),
-        "study_retrieval.report.recall": Figure(value=RECALLS[name]),
-    }
-    part = {"metrics": rows("study_retrieval", found)}
-    part["options"] = {"bootstrap": {"resamples": 0}}
-    return write_result(root, name, FOUND, metrics, part, {"study_retrieval": table}, **changes)
+    metrics = {f"study_retrieval.report.{key}": Figure(value=value) for key, value in found.items()}
+    part = {"metrics": rows("study_retrieval", found), "options": {"bootstrap": {"resamples": 0}}}
+    write_result(root, name, FOUND, metrics, part, columns, "study_retrieval", **changes)
 
 
 @pytest.fixture

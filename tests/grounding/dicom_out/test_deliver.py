@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pydicom
@@ -102,9 +103,14 @@ def corners(points):
 
 
 def test_every_file_is_written_and_counted(delivered):
-    _, delivery, files = delivered
+    given, delivery, files = delivered
     assert sorted(files) == ["boxes_seg.dcm", "found.json", "scores_sr.dcm"]
     assert delivery.counts() == {"written": dict.fromkeys(KINDS, 1), "left_out": {}}
+    content = json.loads(Path(files["found.json"]).read_text(encoding="utf-8"))
+    assert content["image"]["SOPInstanceUID"] == IDS["SOPInstanceUID"]
+    read = [[tuple(one["box"]) for one in row["boxes"]] for row in content["sentences"]]
+    assert read == [list(boxes) for boxes in given]
+    assert content["notice"] == "For research, not for diagnosis"
 
 
 def test_segments_are_the_pixels_of_the_boxes(delivered):
@@ -208,15 +214,6 @@ def test_an_image_to_which_no_result_can_be_attached_gives_json_alone(source, tm
     assert "PatientID" not in json.loads((tmp_path / "out" / "found.json").read_text())["image"]
 
 
-def test_plain_json_says_where_and_of_what(delivered):
-    given, _, files = delivered
-    content = json.loads(open(files["found.json"], encoding="utf-8").read())  # noqa: SIM115, PTH123
-    assert content["image"]["SOPInstanceUID"] == IDS["SOPInstanceUID"]
-    read = [[tuple(one["box"]) for one in row["boxes"]] for row in content["sentences"]]
-    assert read == [list(boxes) for boxes in given]
-    assert content["notice"] == "For research, not for diagnosis"
-
-
 def strings(element):
     """Every text value of a data set or of an element, also those of sequences."""
     if isinstance(element, pydicom.Dataset):
@@ -226,16 +223,8 @@ def strings(element):
     return [str(element.value)] if element.VR not in ("OB", "OW") else []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Left\x00 effusion.\x1b[31m",
-        "Left\x85effusion\x9b2J.",
-        "Left \u202eeffusion\u2028.",
-        "\x07Left\teffusion\r\nof today.\x00",
-    ],
-)
-def test_control_characters_of_a_sentence_reach_no_dicom_value(source, tmp_path, text):
+def test_control_characters_of_a_sentence_reach_no_dicom_value(source, tmp_path):
+    text = "\x07Left\teffusion\r\n\x85\x9b2J \u202eof\u2028 today.\x1b[31m\x00"
     rows = [rows_of([(1, 2, 3, 4)])[0] | {"text": text}]
     delivery, files = deliver(source(), tmp_path, rows, ["seg", "sr"])
     assert delivery.counts()["left_out"] == {}
@@ -256,23 +245,16 @@ def test_a_validator_of_the_standard_finds_no_error(delivered):
             assert "Error" not in done.stderr, name
 
 
-@pytest.mark.parametrize(
-    ("kinds", "finds_boxes", "words"),
-    [
-        (["srr"], True, "did you mean 'sr'"),
-        ([" "], True, "choose from"),
-        (["seg", "json"], False, "give --threshold, --share"),
-    ],
-)
-def test_kinds_that_cannot_be_written_are_refused_first(tmp_path, kinds, finds_boxes, words):
-    with pytest.raises(UserError, match=words):
-        deliver_to(tmp_path, kinds, finds_boxes)
-
-
-def test_kinds_need_a_folder_and_a_folder_has_default_kinds(tmp_path):
+def test_kinds_that_cannot_be_written_are_refused_first(tmp_path):
+    for folder, kinds, finds_boxes, words in (
+        (tmp_path, ["srr"], True, "did you mean 'sr'"),
+        (tmp_path, [" "], True, "choose from"),
+        (tmp_path, ["seg", "json"], False, "give --threshold, --share"),
+        (None, ["sr"], False, "--dicom-out"),
+    ):
+        with pytest.raises(UserError, match=words):
+            deliver_to(folder, kinds, finds_boxes)
     assert deliver_to(None, None, False) is None
-    with pytest.raises(UserError, match="--dicom-out"):
-        deliver_to(None, ["sr"], False)
     assert deliver_to(tmp_path, None, False).kinds == ("sr", "json")
 
 

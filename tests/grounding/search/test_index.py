@@ -14,6 +14,7 @@ from medclip_debias.cli import run
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.search.build import build_index
+from medclip_debias.grounding.search.landmarks import Landmarks
 from medclip_debias.grounding.search.query import SearchIndex
 from medclip_debias.grounding.search.settings import FLAT_UP_TO, IndexSettings
 from medclip_debias.models.dual_encoder import DualEncoder
@@ -30,11 +31,31 @@ def truth(model_folder, prepared_phantom):
     return model, data, features
 
 
+@pytest.fixture
+def copied(index_folder, tmp_path):
+    """A copy of the index, to be damaged."""
+    return shutil.copytree(index_folder, tmp_path / "copied")
+
+
+@pytest.fixture
+def reported(capsys):
+    """A function that runs a command which is refused, and returns the sentence."""
+
+    def refused(*words):
+        capsys.readouterr()
+        assert run([str(word) for word in words]) == 2
+        return capsys.readouterr().err.splitlines()[-1]
+
+    return refused
+
+
 def content(folder):
-    """The bytes of every file, without the paths that ``index.json`` holds."""
-    found = {path.name: path.read_bytes() for path in folder.iterdir()}
-    meta = json.loads(found.pop("index.json"))
-    return found, meta
+    """The bytes of every file but ``index.json``, which holds paths."""
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.name != "index.json"}
+
+
+def edit_json(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def test_with_every_image_a_candidate_the_ranking_is_the_models_own(index_folder, truth):
@@ -46,14 +67,14 @@ def test_with_every_image_a_candidate_the_ranking_is_the_models_own(index_folder
             exact = model.score(features, vector[None])[:, 0].numpy()
         hits = index.by_sentence(vector, model.score, k=12, candidates=len(data))
         assert [hit.rank for hit in hits] == list(range(1, 13))
-        for hit, best in zip(hits, np.sort(exact)[::-1], strict=False):
-            # The stored regions have half precision, so near equals may change places.
+        # The stored regions have half precision, so near equals may change places.
+        scores = [hit.score for hit in hits]
+        assert scores == pytest.approx(np.sort(exact)[::-1][:12], abs=1e-3)
+        assert scores == sorted(scores, reverse=True)
+        for hit in hits:
             assert hit.score == pytest.approx(exact[hit.row], abs=1e-3)
-            assert hit.score == pytest.approx(best, abs=1e-3)
             row = data.images.iloc[hit.row]
             assert (hit.image_id, hit.study_id) == (row["image_id"], row["study_id"])
-        scores = [hit.score for hit in hits]
-        assert scores == sorted(scores, reverse=True)
 
 
 def test_recall_that_the_index_tells_is_true_of_its_held_out_sentences(
@@ -91,24 +112,18 @@ def test_an_image_of_the_set_finds_itself(index_folder, truth):
             assert hits[1].score < hits[0].score
 
 
-class Killed(Exception):
-    pass
-
-
-@pytest.mark.parametrize("share", [0.3, 0.7])
 def test_a_killed_run_goes_on_and_gives_the_same_bytes(
-    index_folder, model_folder, prepared_phantom, index_settings, tmp_path, share, monkeypatch
+    index_folder, model_folder, prepared_phantom, index_settings, tmp_path, monkeypatch
 ):
     def kill(done, total):
-        if done >= share * total:
-            raise Killed
+        if done >= 0.3 * total:
+            raise KeyboardInterrupt
 
     out = tmp_path / "index"
-    with pytest.raises(Killed):
+    with pytest.raises(KeyboardInterrupt):
         build_index(model_folder, prepared_phantom, out, index_settings, progress=kill)
     assert not out.exists()
-    work = tmp_path / ".index.building" / "regions.bin"
-    with work.open("ab") as stream:
+    with (tmp_path / ".index.building" / "regions.bin").open("ab") as stream:
         stream.write(b"half an image")  # what a killed process may leave
     encoded = []
     encode = DualEncoder.encode_images
@@ -121,9 +136,15 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(
     build_index(model_folder, prepared_phantom, out, index_settings)
     images = len(PreparedSet.open(prepared_phantom))
     # Loading the model encodes the images of its self-test.
-    allowed = images - share * 2 * images + 2 * index_settings.batch_size
-    assert sum(encoded) - IMAGES <= max(allowed, 0)
+    assert sum(encoded) - IMAGES <= 0.4 * images + 2 * index_settings.batch_size
     assert content(out) == content(index_folder)
+    ours, theirs = (json.loads((f / "index.json").read_text()) for f in (out, index_folder))
+    assert ours == theirs
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+    # A run that was killed while it exchanged the folders.
+    out.rename(tmp_path / ".index.retired")
+    with pytest.raises(UserError, match="is already there"):
+        build_index(model_folder, prepared_phantom, out, index_settings)
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
@@ -132,13 +153,9 @@ def test_cells_are_seeded_and_measured(model_folder, prepared_phantom, index_set
     meta = build_index(model_folder, prepared_phantom, tmp_path / "a", settings)
     build_index(model_folder, prepared_phantom, tmp_path / "b", settings)
     assert meta["kind"] == "ivf"
-    assert content(tmp_path / "a")[0] == content(tmp_path / "b")[0]
-    flat = IndexSettings()
-    assert flat.kind_for(FLAT_UP_TO) == "flat"
-    assert flat.kind_for(FLAT_UP_TO + 1) == "ivf"
-
-
-# ------------------------------------------------------------------------------- the verbs
+    assert content(tmp_path / "a") == content(tmp_path / "b")
+    assert IndexSettings().kind_for(FLAT_UP_TO) == "flat"
+    assert IndexSettings().kind_for(FLAT_UP_TO + 1) == "ivf"
 
 
 def test_the_verbs_index_and_find(model_folder, prepared_phantom, tmp_path, capsys):
@@ -146,141 +163,105 @@ def test_the_verbs_index_and_find(model_folder, prepared_phantom, tmp_path, caps
     words = ["index", model_folder, prepared_phantom, "--out", folder]
     words += ["--set", "landmarks=60", "--set", "image_queries=2"]
     assert run([str(word) for word in words]) == 0
-    captured = capsys.readouterr()
-    assert "recall@10 for sentences" in captured.out
+    assert "recall@10 for sentences" in capsys.readouterr().out
     data = PreparedSet.open(prepared_phantom)
-    assert run(["search", str(folder), "--text", "Left effusion.", "-k", "4", "--json"]) == 0
-    captured = capsys.readouterr()
-    found = json.loads(captured.out)
+    question = ["search", str(folder), "--text", "Left effusion.", "-k", "4"]
+    assert run([*question, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert found["images"] == len(data)
     assert [hit["rank"] for hit in found["hits"]] == [1, 2, 3, 4]
     known = dict(zip(data.images["image_id"], data.images["study_id"], strict=True))
     assert all(known[hit["image_id"]] == hit["study_id"] for hit in found["hits"])
-    assert run(["search", str(folder), "--text", "Left effusion.", "-k", "4"]) == 0
+    assert run(question) == 0
     captured = capsys.readouterr()
-    lines = captured.out.splitlines()
-    assert [line.split()[2] for line in lines] == [hit["image_id"] for hit in found["hits"]]
-    assert not any(hit["image_id"] in captured.err for hit in found["hits"])
+    names = [hit["image_id"] for hit in found["hits"]]
+    assert [line.split()[2] for line in captured.out.splitlines()] == names
+    assert not any(name in captured.err for name in names)
 
 
-@pytest.fixture
-def reported(capsys):
-    def reported(*words):
-        capsys.readouterr()
-        assert run([str(word) for word in words]) == 2
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return captured.err.splitlines()[-1]
-
-    return reported
+# ------------------------------------------------------------------------- what is refused
 
 
 def test_bad_questions_are_refused_in_a_sentence(index_folder, reported, tmp_path):
-    assert "either a sentence" in reported("search", index_folder)
-    assert "either a sentence" in reported(
-        "search", index_folder, "--text", "a", "--image", "b.png"
-    )
-    assert "Sentence 1 is empty" in reported("search", index_folder, "--text", " ")
-    assert "absent.png" in reported("search", index_folder, "--image", "absent.png")
-    (tmp_path / "letter.png").write_text("no image")
-    assert "letter.png" in reported("search", index_folder, "--image", tmp_path / "letter.png")
-    assert "ranking" in reported("search", index_folder, "--text", "a", "--ranking", "best")
+    letter = tmp_path / "letter.png"
+    letter.write_text("no image")
+    for words, sentence in (
+        ([], "either a sentence"),
+        (["--text", "a", "--image", "b.png"], "either a sentence"),
+        (["--text", " "], "Sentence 1 is empty"),
+        (["--image", "absent.png"], "absent.png"),
+        (["--image", letter], "letter.png"),
+        (["--text", "a", "--ranking", "best"], "ranking"),
+    ):
+        assert sentence in reported("search", index_folder, *words)
     assert "absent" in reported("search", tmp_path / "absent", "--text", "a")
     assert "no search index" in reported("search", tmp_path, "--text", "a")
 
 
-def test_another_model_or_none_is_refused(
-    index_folder, model_folder, make_model, reported, tmp_path
-):
-    other = tmp_path / "other"
-    make_model(72, 64, (0.5, 99.5), seed=8).save(other)
-    sentence = reported("search", index_folder, "--text", "a", "--model", other)
-    assert "is not the model" in sentence
-    moved = tmp_path / "index"
-    shutil.copytree(index_folder, moved)
-    meta = json.loads((moved / "index.json").read_text())
-    (moved / "index.json").write_text(json.dumps(meta | {"model": str(tmp_path / "gone")}))
-    assert "--model" in reported("search", moved, "--text", "a")
-    assert run(["search", str(moved), "--text", "a", "--model", str(model_folder)]) == 0
+def test_another_model_or_none_is_refused(copied, model_folder, make_model, reported, tmp_path):
+    make_model(72, 64, (0.5, 99.5), seed=8).save(tmp_path / "other")
+    words = ["search", copied, "--text", "a", "--model"]
+    assert "is not the model" in reported(*words, tmp_path / "other")
+    edit_json(copied / "index.json", model=str(tmp_path / "gone"))
+    assert "--model" in reported(*words[:-1])
+    assert run([str(word) for word in (*words, model_folder)]) == 0
 
 
-def test_an_index_of_a_set_that_changed_is_refused(
-    model_folder, prepared_phantom, index_settings, reported, tmp_path
-):
-    data = tmp_path / "set"
-    shutil.copytree(prepared_phantom, data)
-    build_index(model_folder, data, tmp_path / "index", index_settings)
-    meta = json.loads((data / "meta.json").read_text())
-    (data / "meta.json").write_text(json.dumps(meta | {"content_hash": "another"}))
-    assert "out of date" in reported("search", tmp_path / "index", "--text", "a")
+def test_an_index_of_a_set_that_changed_is_refused(copied, prepared_phantom, reported, tmp_path):
+    data = shutil.copytree(prepared_phantom, tmp_path / "set")
+    edit_json(copied / "index.json", prepared=str(data))
+    edit_json(data / "meta.json", content_hash="another")
+    assert "out of date" in reported("search", copied, "--text", "a")
     shutil.rmtree(data)  # a set that is gone is not one that changed
-    assert run(["search", str(tmp_path / "index"), "--text", "a"]) == 0
+    assert run(["search", str(copied), "--text", "a"]) == 0
 
 
 @pytest.mark.parametrize(
-    "name", ["regions.bin", "text.faiss", "items.arrow", "landmarks.safetensors"]
+    "name", ["regions.bin", "text.faiss", "items.arrow", "landmarks.safetensors", "index.json"]
 )
-def test_a_damaged_index_is_named(index_folder, reported, tmp_path, name):
-    folder = tmp_path / "index"
-    shutil.copytree(index_folder, folder)
-    whole = (folder / name).read_bytes()
-    (folder / name).write_bytes(whole[: len(whole) // 2])
-    sentence = reported("search", folder, "--text", "a")
-    assert name in sentence
-    assert "run 'index' again" in sentence
-    (folder / name).write_bytes(b"\x07" * len(whole))
-    assert name in reported("search", folder, "--text", "a")
-    (folder / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert name in reported("search", folder, "--text", "a")
-    (folder / name).unlink()
-    assert name in reported("search", folder, "--text", "a")
+def test_a_damaged_index_is_named(copied, reported, name):
+    path = copied / name
+    whole = path.read_bytes()
+    damaged = [whole[: len(whole) // 2], b"\x07" * len(whole), whole[:-1] + bytes([whole[-1] ^ 1])]
+    for changed in [b"[]", b'{"format": 9}'] if name == "index.json" else damaged:
+        path.write_bytes(changed)
+        sentence = reported("search", copied, "--text", "a")
+        assert name in sentence
+        assert "run 'index' again" in sentence or name == "index.json"
+    path.unlink()
+    assert "'index'" in reported("search", copied, "--text", "a")
 
 
-def test_an_exchange_that_was_cut_off_keeps_the_earlier_index(
-    index_folder, model_folder, prepared_phantom, index_settings, tmp_path
-):
-    shutil.copytree(index_folder, tmp_path / ".index.retired")
-    with pytest.raises(UserError, match="is already there"):
-        build_index(model_folder, prepared_phantom, tmp_path / "index", index_settings)
-    assert [path.name for path in tmp_path.iterdir()] == ["index"]
-    assert content(tmp_path / "index") == content(index_folder)
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"format": 9}', '{"format": 1}'])
-def test_a_damaged_description_is_named(index_folder, reported, tmp_path, text):
-    folder = tmp_path / "index"
-    shutil.copytree(index_folder, folder)
-    (folder / "index.json").write_text(text)
-    assert "index.json" in reported("search", folder, "--text", "a")
+def test_an_index_does_not_lead_out_of_its_folder(copied, tmp_path):
+    path = copied / "landmarks.safetensors"
+    path.rename(tmp_path / "landmarks.safetensors")
+    path.symlink_to("../landmarks.safetensors")
+    with pytest.raises(UserError, match="is a link out of its folder"):
+        Landmarks.load(path)
 
 
 def test_what_cannot_be_indexed_is_refused(
     model_folder, prepared_phantom, make_model, index_folder, reported, tmp_path
 ):
-    sentence = reported("index", model_folder, prepared_phantom, "--out", index_folder)
-    assert "--overwrite" in sentence
-    other = tmp_path / "model"
+    out, other = tmp_path / "a", tmp_path / "model"
     make_model(96, 80, (0, 100)).save(other)
-    assert "prepared otherwise" in reported(
-        "index", other, prepared_phantom, "--out", tmp_path / "a"
-    )
-    sentence = reported(
-        "index", model_folder, prepared_phantom, "--out", tmp_path / "a", "--set", "landmark=3"
-    )
-    assert "did you mean 'landmarks'" in sentence
-    assert not (tmp_path / "a").exists()
-    data = tmp_path / "set"
-    shutil.copytree(prepared_phantom, data)
+    data = shutil.copytree(prepared_phantom, tmp_path / "set")
     table = pd.read_parquet(data / "sentences.parquet")
     table.assign(text="Clear.").to_parquet(data / "sentences.parquet", index=False)
-    assert "sentences.parquet: was changed" in reported(
-        "index", model_folder, data, "--out", tmp_path / "a"
-    )
-    meta = json.loads((data / "meta.json").read_text()) | {"hashes": None, "files": []}
-    (data / "meta.json").write_text(json.dumps(meta))  # as of a version that noted no hashes
-    assert "--sentences" in reported("index", model_folder, data, "--out", tmp_path / "a")
+    for words, sentence in (
+        ([model_folder, prepared_phantom, "--out", index_folder], "--overwrite"),
+        ([other, prepared_phantom, "--out", out], "prepared otherwise"),
+        (
+            [model_folder, prepared_phantom, "--out", out, "--set", "landmark=3"],
+            "did you mean 'landmarks'",
+        ),
+        ([model_folder, data, "--out", out], "sentences.parquet: was changed"),
+    ):
+        assert sentence in reported("index", *words)
+    edit_json(data / "meta.json", hashes=None, files=[])  # as of a version that noted no hashes
+    again = ["index", str(model_folder), str(data), "--out", str(out)]
+    assert "--sentences" in reported(*again)
+    assert not out.exists()
     words = tmp_path / "words.txt"
     words.write_text("\n".join(f"Lung {number}." for number in range(60)))
-    out = str(tmp_path / "a")
-    again = ["index", str(model_folder), str(data), "--out", out, "--sentences", str(words)]
-    assert run(again) == 0
+    assert run([*again, "--sentences", str(words)]) == 0
