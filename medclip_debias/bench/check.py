@@ -56,14 +56,7 @@ _OF_THE_IMAGES = ("zero_shot", "study_retrieval", "triplets", "progression")
 
 @dataclass
 class Report:
-    """What a check found.
-
-    Attributes:
-        faults: one sentence each, with the file.
-        models, results: how many were looked at.
-        recomputed: figures that were computed again from the items.
-        taken: figures that could not be, by the reason.
-    """
+    """What a check found."""
 
     faults: list[str] = field(default_factory=list)
     models: int = 0
@@ -106,12 +99,7 @@ def validate_folder(folder: Path) -> Report:
 
 
 def faults_of(results: Sequence[Result], report: Report | None = None) -> list[str]:
-    """What is wrong with the figures of results, one sentence each.
-
-    Args:
-        results: of any models on any cards.
-        report: counts what was computed again and what could not be.
-    """
+    """What is wrong with the figures of results, one sentence each."""
     report = report or Report()
     faults: list[str] = []
     sound: list[Result] = []

@@ -7,7 +7,7 @@ is taken depends on names and on how sure the format is, never on the order of a
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 
 from medclip_debias.bench.card import Card
@@ -22,14 +22,9 @@ class Archives:
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
             raise UserError(f"{root}: there is no such folder; give the one that holds archives.")
-        self.root = root
-        self._sure: dict[tuple[Path, str], Sure] = {}
-
-    @cached_property
-    def places(self) -> list[Path]:
-        """The root, then what lies right below it, by name."""
-        below = (path for path in self.root.iterdir() if not path.name.startswith("."))
-        return [self.root, *sorted(below)]
+        below = sorted(path for path in root.iterdir() if not path.name.startswith("."))
+        self.root, self.places = root, [root, *below]
+        self._how_sure = cache(_how_sure)
 
     def of(self, card: Card) -> Path:
         """The archive of a card."""
@@ -63,19 +58,17 @@ class Archives:
             raise UserError(f"{place}: is {what}; what the card needs is: {obtain}.")
         raise UserError(f"{self.root}: there is no {title} here; get it: {obtain}.")
 
-    def _how_sure(self, path: Path, kind: str) -> Sure:
-        """How sure the format ``kind`` is of a place; asked once."""
-        if (path, kind) not in self._sure:
-            try:
-                sure = formats()[kind].reader.recognise(path)
-            except OSError:  # a folder of somebody else
-                sure = Sure.NO
-            if path.is_file() and sure == Sure.FILES:
-                sure = Sure.NO  # any file at all, which a manifest would be tried on
-            self._sure[path, kind] = sure
-        return self._sure[path, kind]
-
     def _nothing_surer(self, path: Path, kind: str) -> bool:
         return all(
             self._how_sure(path, other) <= Sure.FILES for other in formats() if other != kind
         )
+
+
+def _how_sure(path: Path, kind: str) -> Sure:
+    """How sure the format ``kind`` is of a place."""
+    try:
+        sure = formats()[kind].reader.recognise(path)
+    except OSError:  # a folder of somebody else
+        return Sure.NO
+    # Any file at all: a manifest would be tried on it.
+    return Sure.NO if path.is_file() and sure == Sure.FILES else sure

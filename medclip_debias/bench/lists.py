@@ -28,47 +28,23 @@ _TABLES = (".csv", ".csv.gz", ".parquet")
 
 @dataclass(frozen=True)
 class Listed:
-    """An official list as a user has it.
-
-    Attributes:
-        names: as the list has them, without the suffix of a file, each once, in its order.
-        file: that holds it.
-    """
+    """An official list as a user has it."""
 
     names: tuple[str, ...]
     file: Path
 
-    @property
-    def hash(self) -> str:
-        """`list_hash` of the names."""
-        return list_hash(self.names)
-
     def among(self, image_ids: Sequence[str]) -> Found:
-        """Which images of a set the list names.
-
-        Args:
-            image_ids: of the set; a name of the list may have folders before it.
-        """
-        find = PathFinder.of_ids(list(image_ids)).image
-        known = set(image_ids)
-        found, missing = [], 0
-        for name in self.names:
-            ours = name if name in known else find(name)
-            if ours:
-                found.append(ours)
-            missing += not ours
-        return Found(tuple(dict.fromkeys(found)), len(self.names), missing)
+        """Which images of a set the list names; a name may have folders before it."""
+        find, known = PathFinder.of_ids(list(image_ids)).image, set(image_ids)
+        found = [name if name in known else find(name) for name in self.names]
+        present = [name for name in found if name]
+        missing = len(found) - len(present)
+        return Found(tuple(dict.fromkeys(present)), len(self.names), missing)
 
 
 @dataclass(frozen=True)
 class Found:
-    """What of a list a set has.
-
-    Attributes:
-        image_ids: of the set, in the order of the list.
-        wanted: images that the list names.
-        missing: of them, not in the set.
-    """
+    """What of a list a set has."""
 
     image_ids: tuple[str, ...]
     wanted: int
@@ -87,10 +63,16 @@ def list_hash(ids: Iterable[str]) -> str:
 
 def read_list(card: Card, folder: Path) -> Listed | None:
     """Read the official list of a card from the archive's folder; None for a card without one."""
-    wanted = card.data.list
-    if wanted.file is None:
+    pattern = card.data.list.file
+    if pattern is None:
         return None
-    path = _path(card, folder, wanted.file)
+    folders = [folder, *sorted(path for path in folder.glob("*") if path.is_dir())]
+    path = find_table(folders, pattern) if folder.is_dir() else None
+    if path is None or not is_file(path):
+        raise UserError(
+            f"{folder}: has no {pattern}, the list of the images of the card {card.full_name};"
+            f" it comes with: {card.data.obtain.rstrip('.')}."
+        )
     names = list(dict.fromkeys(map(plain_name, _cells(card, path))))
     if not names:
         raise UserError(f"{path}: names no image of the card {card.full_name}; get it again.")
@@ -103,12 +85,13 @@ def check_list(card: Card, folder: Path) -> Listed | None:
     if listed is None:
         return None
     wanted = card.data.list
+    digest = list_hash(listed.names)
     number_differs = wanted.images is not None and wanted.images != len(listed.names)
-    if number_differs or (wanted.hash is not None and wanted.hash != listed.hash):
+    if number_differs or wanted.hash not in (None, digest):
         pinned = f"{wanted.images} images" if number_differs else f"the hash {wanted.hash}"
         raise UserError(
             f"{listed.file}: is the list of another release: it has {len(listed.names)} images and"
-            f" the hash {listed.hash}, the card {card.full_name} is of a list of {pinned}; get the"
+            f" the hash {digest}, the card {card.full_name} is of a list of {pinned}; get the"
             " release that the card names."
         )
     return listed
@@ -123,17 +106,6 @@ def plain_name(name: str) -> str:
     place = name.strip().replace("\\", "/")
     folder, slash, _ = place.rpartition("/")
     return f"{folder}{slash}{file_stem(place)}"
-
-
-def _path(card: Card, folder: Path, pattern: str) -> Path:
-    folders = [folder, *sorted(path for path in folder.glob("*") if path.is_dir())]
-    path = find_table(folders, pattern) if folder.is_dir() else None
-    if path is None or not is_file(path):
-        raise UserError(
-            f"{folder}: has no {pattern}, the list of the images of the card {card.full_name};"
-            f" it comes with: {card.data.obtain.rstrip('.')}."
-        )
-    return path
 
 
 def _cells(card: Card, path: Path) -> Collection[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -31,8 +31,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}")
 """A model's name, which is its folder's."""
 INCOMPLETE = 0.01
 """Share of a card's images or boxes; where more are missing, its figures are marked incomplete."""
-_LARGEST = 16 << 20
-_AGAIN = "run 'bench' again"
+S = TypeVar("S", bound=Settings)
 
 
 class Figure(Settings):
@@ -94,14 +93,7 @@ class Judged(Settings):
 
 
 class Record(Settings):
-    """A model on a card.
-
-    Attributes:
-        status: ``incomplete`` when more than 1% of the card's images or boxes are missing.
-        metrics: the card's, by key; a metric that could not be measured is in ``reasons``.
-        seconds: of ``encode`` and ``score``.
-        command: that repeats it.
-    """
+    """A model on a card."""
 
     format: Literal[1] = 1
     card: CardName
@@ -118,16 +110,7 @@ class Record(Settings):
 
 
 class ModelRecord(Settings):
-    """Whose results stand in a folder.
-
-    Attributes:
-        name: as tables show it.
-        hash: of the weights.
-        kind: ``medclip_debias`` or the peer's.
-        licence: of the weights, as the model's folder says it.
-        synthetic: whether it was trained on generated radiographs.
-        provenance: training set's name, seed, and what else a reader may want; no paths.
-    """
+    """Whose results stand in a folder."""
 
     format: Literal[1] = 1
     name: str
@@ -139,31 +122,23 @@ class ModelRecord(Settings):
 
 
 def read_record(folder: Path, root: Path | None = None) -> Record:
-    """Read ``folder/record.json``.
-
-    Args:
-        folder: of one result.
-        root: folder of all results, out of which no link may lead.
-    """
-    path = folder / RECORD
-    content = read_json(path, _AGAIN, limit=_LARGEST, folder=root or folder)
-    return validate(Record, content, str(path))
+    """Read ``folder/record.json``."""
+    return _read(Record, folder / RECORD, root or folder)
 
 
 def read_model(folder: Path, root: Path | None = None) -> ModelRecord:
     """Read ``folder/model.json``; see `read_record`."""
-    path = folder / MODEL
-    content = read_json(path, _AGAIN, limit=_LARGEST, folder=root or folder)
-    return validate(ModelRecord, content, str(path))
+    return _read(ModelRecord, folder / MODEL, root or folder)
+
+
+def _read(kind: type[S], path: Path, root: Path) -> S:
+    """Read a file; no link leads out of ``root``."""
+    content = read_json(path, "run 'bench' again", limit=16 << 20, folder=root)
+    return validate(kind, content, str(path))
 
 
 def named_models(words: Sequence[str]) -> dict[str, Path]:
-    """Folders of models by the names that tables show.
-
-    Args:
-        words: ``FOLDER``, named as the folder (as the run, where it is a run's ``model``), or
-            ``NAME=FOLDER``.
-    """
+    """Folders of models by the names that tables show."""
     folders: dict[str, Path] = {}
     for word in words:
         name, equals, rest = word.partition("=")

@@ -40,14 +40,7 @@ _AGAIN = "run 'bench' again"
 
 @dataclass(frozen=True)
 class Result:
-    """One model on one card.
-
-    Attributes:
-        model: its name.
-        folder: that holds ``record.json``, ``results.json`` and ``items/``.
-        record: what was reached.
-        root: folder of all results.
-    """
+    """One model on one card."""
 
     model: str
     folder: Path
@@ -128,14 +121,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Task:
-    """A card that somebody was run on.
-
-    Attributes:
-        name, version: of the card.
-        card: the packaged card, where it is the one that was run; else None, and with it titles
-            and the figures of others.
-        results: by the model's name, in the order of the models; who lacks it is not in it.
-    """
+    """A card that somebody was run on."""
 
     name: str
     version: int
@@ -168,12 +154,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Results:
-    """Models and tasks of one folder.
-
-    Attributes:
-        models: whose results they are, by name, in the order asked for.
-        tasks: sorted by name.
-    """
+    """Models and tasks of one folder."""
 
     models: dict[str, ModelRecord]
     tasks: tuple[Task, ...]
@@ -203,13 +184,7 @@ def can_be_recomputed(key: str) -> bool:
 def read_folder(
     folder: Path, *, cards: Sequence[str] | None = None, models: Sequence[str] | None = None
 ) -> Results:
-    """Read ``RESULTS/MODEL/CARD@VERSION/record.json`` of every model, or of some.
-
-    Args:
-        folder: results of ``bench``.
-        cards: names of cards, with or without ``@version``; all by default.
-        models: their names; all by default, in the order of their names.
-    """
+    """Read ``RESULTS/MODEL/CARD@VERSION/record.json`` of every model, or of some."""
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder; give the --out of 'bench'.")
     places = sorted(p.parent for p in folder.glob(f"*/{MODEL}") if p.parent.name != CACHE)

@@ -8,12 +8,12 @@ run is named with the reason, and the rest goes on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from medclip_debias.bench.card import Card
 from medclip_debias.bench.find import Archives
@@ -38,10 +38,6 @@ from medclip_debias.models.finite import NotFiniteError
 from medclip_debias.models.load import expected_images
 from medclip_debias.training.lock import holder_of, locked
 
-if TYPE_CHECKING:
-    from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.interface import ImageTextModel
-
 Say = Callable[[str], None]
 Bars = Callable[[str], AbstractContextManager[Callable[..., None]]]
 """Opens a progress bar for a kind of thing; it is called with how many are done, and of all."""
@@ -50,10 +46,6 @@ Bars = Callable[[str], AbstractContextManager[Callable[..., None]]]
 def silent(_: str) -> AbstractContextManager[Callable[..., None]]:
     """No progress bar."""
     return nullcontext(lambda *_: None)
-
-
-def unsaid(_: str) -> None:
-    """Say nothing."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +60,7 @@ class How:
         again: measure anew what is done, too, from the vectors that are kept.
         cluster: where models are run, one a worker, instead of one after the other here; see
             `medclip_debias.data.executor.map_pieces`.
-        bars: progress bars.
+        bars: progress bars; a cluster draws none.
         say: takes sentences on what happens.
     """
 
@@ -79,12 +71,10 @@ class How:
     again: bool = False
     cluster: str | None = None
     bars: Bars = silent
-    say: Say = unsaid
+    say: Say | None = None
 
-    @property
-    def there(self) -> How:
-        """The same where models are run: a cluster draws no bars, and tells later."""
-        return self if self.cluster is None else replace(self, bars=silent, say=unsaid)
+
+Key = tuple[str, str]
 
 
 @dataclass
@@ -97,9 +87,29 @@ class Outcome:
         not_run: why others were not; a model's name is blank where no model could.
     """
 
-    records: dict[tuple[str, str], Record] = field(default_factory=dict)
-    fresh: set[tuple[str, str]] = field(default_factory=set)
-    not_run: dict[tuple[str, str], str] = field(default_factory=dict)
+    records: dict[Key, Record] = field(default_factory=dict)
+    fresh: set[Key] = field(default_factory=set)
+    not_run: dict[Key, str] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "ran": [
+                {
+                    "model": model,
+                    "card": card,
+                    "status": record.status,
+                    "measured_now": (model, card) in self.fresh,
+                    "metrics": {key: figure.value for key, figure in record.metrics.items()},
+                    "missing": record.judged.missing,
+                }
+                for (model, card), record in self.records.items()
+            ],
+            "not_run": [
+                {"model": model or None, "card": card, "reason": reason}
+                for (model, card), reason in self.not_run.items()
+            ],
+        }
 
 
 def bench(
@@ -118,9 +128,8 @@ def bench(
     # Absolute: what must not be in results is found in them by its whole path.
     folders = {name: folder.absolute() for name, folder in named_models(models).items()}
     root, out = root.absolute(), out.absolute()
-    archives = Archives(root)
-    outcome = Outcome()
-    places: dict[str, Path] = {}
+    archives, outcome = Archives(root), Outcome()
+    tasks: list[tuple[Card, Path]] = []
     for card in cards:
         try:
             archive = archives.of(card)
@@ -128,61 +137,24 @@ def bench(
             Inputs.of(card, archive)
             Recipe.of(card, archive, Preprocessing())
             check_list(card, archive)
-            places[card.full_name] = archive
+            tasks.append((card, archive))
         except UserError as error:
             outcome.not_run["", card.full_name] = str(error)
-    there = [card for card in cards if card.full_name in places]
-    if not there:
+    if not tasks:
         return outcome
     with _held(out):
+        there = how
         if how.cluster is not None:
-            _make_sets(folders, there, places, out, how)
-        jobs = [(name, folder, out, how.there, there, places) for name, folder in folders.items()]
-        for part, sentences in map_pieces(_run_model, jobs, cluster=how.cluster):
+            there = replace(how, bars=silent, say=None)
+            _prepare_sets(list(folders.values()), tasks, out, how)
+        jobs = [(name, folder, out, there, tasks) for name, folder in folders.items()]
+        for part, lines in map_pieces(_run_model, jobs, cluster=how.cluster):
             outcome.records |= part.records
             outcome.fresh |= part.fresh
             outcome.not_run |= part.not_run
-            for sentence in sentences:
-                how.say(sentence)
+            for line in lines if how.say else ():
+                how.say(line)  # type: ignore[misc]
     return outcome
-
-
-def _make_sets(
-    folders: Mapping[str, Path],
-    cards: Sequence[Card],
-    places: Mapping[str, Path],
-    out: Path,
-    how: How,
-) -> None:
-    """Prepare every set once, on a cluster: models there share them."""
-    recipes: dict[str, Recipe] = {}
-    for folder, card in product(folders.values(), cards):
-        with suppress(UserError):  # the model's own run names it
-            recipe = Recipe.of(card, places[card.full_name], expected_images(folder))
-            recipes[recipe.key] = recipe
-    sets = [(recipe, out / CACHE, how.workers) for recipe in recipes.values()]
-    with how.bars("Sets") as bar:
-        for number, _ in enumerate(map_pieces(_prepare, sets, cluster=how.cluster), start=1):
-            bar(number, len(sets))
-
-
-def _prepare(job: tuple[Recipe, Path, int | None]) -> None:
-    recipe, cache, workers = job
-    with suppress(UserError):  # the model's own run names it
-        recipe.make(cache, workers, None, None)
-
-
-def _run_model(
-    job: tuple[str, Path, Path, How, Sequence[Card], Mapping[str, Path]],
-) -> tuple[Outcome, list[str]]:
-    """One model on its cards; on a cluster with what was said, here that is said as it happens."""
-    name, folder, out, how, cards, places = job
-    sentences: list[str] = []
-    if how.cluster is not None:
-        how = replace(how, say=sentences.append)
-    model = _Model(name, folder, out, how, len(cards))
-    model.run(cards, places)
-    return model.outcome, sentences
 
 
 @contextmanager
@@ -206,152 +178,143 @@ def _held(out: Path) -> Iterator[None]:
         yield
 
 
-class _Model:
-    """One model on its cards."""
+def _prepare_sets(
+    folders: Sequence[Path], tasks: Sequence[tuple[Card, Path]], out: Path, how: How
+) -> None:
+    """Prepare every set once, on a cluster: models there share them."""
+    recipes: dict[str, Recipe] = {}
+    for folder, (card, archive) in product(folders, tasks):
+        with suppress(UserError):  # the model's own run names it
+            recipe = Recipe.of(card, archive, expected_images(folder))
+            recipes[recipe.key] = recipe
+    sets = [(recipe, out / CACHE, how.workers) for recipe in recipes.values()]
+    with how.bars("Sets") as bar:
+        for number, _ in enumerate(map_pieces(_prepare, sets, cluster=how.cluster), start=1):
+            bar(number, len(sets))
 
-    def __init__(self, name: str, folder: Path, out: Path, how: How, cards: int) -> None:
-        self.name, self.folder, self.out, self.how = name, folder, out, how
-        self.outcome, self.clock = Outcome(), _Clock(cards, how.say)
 
-    def run(self, cards: Sequence[Card], places: Mapping[str, Path]) -> None:
-        """Run the cards, set by set."""
-        from medclip_debias.models.device import best_device
-        from medclip_debias.models.interface import need_vectors
-        from medclip_debias.models.load import load_model
+def _prepare(job: tuple[Recipe, Path, int | None]) -> None:
+    recipe, cache, workers = job
+    with suppress(UserError):  # the model's own run names it
+        recipe.make(cache, workers, None, None)
 
-        try:
-            model = load_model(self.folder, best_device(self.how.device))
-            need_vectors(model, "bench", several=True)
-        except UserError as error:
-            for card in cards:
-                self._not_run(card, error)
-            return
-        self.record = record_of(self.name, model)
-        check_model(self.out, self.record)
-        sets: dict[str, tuple[Recipe, list[Card]]] = {}
-        for card in cards:
-            with self._naming(card):
-                recipe = Recipe.of(card, places[card.full_name], model.preprocessing)
-                sets.setdefault(recipe.key, (recipe, []))[1].append(card)
-        for recipe, of_set in sets.values():
-            self._on_set(model, recipe, of_set)
 
-    def _on_set(self, model: ImageTextModel, recipe: Recipe, cards: Sequence[Card]) -> None:
-        cache = self.out / CACHE
-        try:
-            with self.how.bars("Reports, images") as bar:
-                data = recipe.make(cache, self.how.workers, bar, self.how.say)
-        except UserError as error:
-            for card in cards:
-                self._not_run(card, error)
-            return
-        runs = [run for card in cards if (run := self._planned(model, recipe, card, data))]
+# ------------------------------------------------------------------------------- one model
+
+
+def _run_model(
+    job: tuple[str, Path, Path, How, Sequence[tuple[Card, Path]]],
+) -> tuple[Outcome, list[str]]:
+    """One model on its cards; what was said, too, where nobody listened."""
+    from medclip_debias.models.device import best_device
+    from medclip_debias.models.interface import need_vectors
+    from medclip_debias.models.load import load_model
+
+    name, folder, out, how, tasks = job
+    lines: list[str] = []
+    log = _Log(name, len(tasks), how.say or lines.append)
+    cards = [card for card, _ in tasks]
+    with log.naming(cards) as loading:
+        model = load_model(folder, best_device(how.device))
+        need_vectors(model, "bench", several=True)
+    if loading.failed:
+        return log.outcome, lines
+    model_record = record_of(name, model)
+    check_model(out, model_record)
+    sets: dict[str, tuple[Recipe, list[Card]]] = {}
+    for card, archive in tasks:
+        with log.naming([card]):
+            recipe = Recipe.of(card, archive, model.preprocessing)
+            sets.setdefault(recipe.key, (recipe, []))[1].append(card)
+    for recipe, of_set in sets.values():
+        with log.naming(of_set) as preparing, how.bars("Reports, images") as bar:
+            data = recipe.make(out / CACHE, how.workers, bar, log.say)
+        if preparing.failed:
+            continue
+        runs = []
+        for card in of_set:
+            with log.naming([card]):
+                images = card_images(card, recipe.archive, recipe, data)
+                inputs = Inputs.of(card, recipe.archive)
+                run = CardRun(name, folder, model, card, recipe.archive, images, inputs)
+                record = None if how.again else run.finished(out, how.draw)
+                if record is None:
+                    run.plan()
+                    runs.append(run)
+                else:
+                    log.ran(card, record, fresh=False)
         if not runs:
-            return
-        vectors = CachedVectors(cache / "features", model, data)
-        try:
-            seconds = self._encode(vectors, runs)
-        except (NotFiniteError, UserError) as error:
-            for run in runs:
-                self._not_run(run.card, error)
-            return
-        for run in runs:
-            with self._naming(run.card):
-                record = run.write(self.out, vectors, self.how.draw, {"encode": seconds})
-                keep_model(self.out, self.record)
-                self._ran(run.card, record, fresh=True)
+            continue
+        vectors = CachedVectors(out / CACHE / "features", model, data)
+        with log.naming([run.card for run in runs]) as encoding:
+            began = time.perf_counter()
+            _encode(name, vectors, runs, how)
+            seconds = time.perf_counter() - began
+        for run in runs if not encoding.failed else ():
+            with log.naming([run.card]):
+                record = run.write(out, vectors, how.draw, {"encode": seconds})
+                keep_model(out, model_record)
+                log.ran(run.card, record, fresh=True)
+    return log.outcome, lines
 
-    def _planned(
-        self, model: ImageTextModel, recipe: Recipe, card: Card, data: PreparedSet
-    ) -> CardRun | None:
-        """What is still to be done of a card."""
-        with self._naming(card):
-            images = card_images(card, recipe.archive, recipe, data)
-            inputs = Inputs.of(card, recipe.archive)
-            run = CardRun(self.name, self.folder, model, card, recipe.archive, images, inputs)
-            record = None if self.how.again else run.finished(self.out, self.how.draw)
-            if record is None:
-                run.plan()
-                return run
-            self._ran(card, record, fresh=False)
-        return None
 
-    def _encode(self, vectors: CachedVectors, runs: Sequence[CardRun]) -> float:
-        """One pass over what any of the cards needs; the seconds it took."""
-        began = time.perf_counter()
-        rows: set[int] = set()
-        mapped: set[int] = set()
-        texts: dict[str, None] = {}
-        for run in filter(lambda run: run.reads_vectors, runs):
-            rows |= run.planned.rows
-            mapped |= run.planned.rows if run.reads_regions else set()
-            texts |= dict.fromkeys(run.planned.texts)
-        with self.how.bars(f"Images ({self.name})") as bar:
-            vectors.encode(
-                rows, list(texts), regions=mapped, batch_size=self.how.batch_size, progress=bar
-            )
-        return time.perf_counter() - began
+def _encode(name: str, vectors: CachedVectors, runs: Sequence[CardRun], how: How) -> None:
+    """One pass over what any of the cards needs."""
+    rows: set[int] = set()
+    mapped: set[int] = set()
+    texts: dict[str, None] = {}
+    for run in filter(lambda run: run.reads_vectors, runs):
+        rows |= run.planned.rows
+        mapped |= run.planned.rows if run.reads_regions else set()
+        texts |= dict.fromkeys(run.planned.texts)
+    with how.bars(f"Images ({name})") as bar:
+        vectors.encode(rows, list(texts), regions=mapped, batch_size=how.batch_size, progress=bar)
+
+
+@dataclass
+class _Attempt:
+    failed: bool = False
+
+
+class _Log:
+    """The outcome of one model: says what became of each card, and how long the rest may take."""
+
+    def __init__(self, name: str, total: int, say: Say) -> None:
+        self.name, self.say, self.outcome = name, say, Outcome()
+        self._total, self._over, self._worked, self._began = total, 0, 0, time.monotonic()
 
     @contextmanager
-    def _naming(self, card: Card) -> Iterator[None]:
-        """Name a card that cannot be run, and go on."""
+    def naming(self, cards: Sequence[Card]) -> Iterator[_Attempt]:
+        """Name the cards that cannot be run, and go on."""
+        attempt = _Attempt()
         try:
-            yield
+            yield attempt
         except (UserError, NotFiniteError) as error:
-            self._not_run(card, error)
+            attempt.failed = True
+            for card in cards:
+                self.outcome.not_run[self.name, card.full_name] = str(error)
+                self._passed(f"{self.name} on {card.full_name}: not run.")
 
-    def _not_run(self, card: Card, error: Exception) -> None:
-        self.outcome.not_run[self.name, card.full_name] = str(error)
-        self.clock.passed(f"{self.name} on {card.full_name}: not run.")
-
-    def _ran(self, card: Card, record: Record, *, fresh: bool) -> None:
+    def ran(self, card: Card, record: Record, *, fresh: bool) -> None:
+        """Note a card's record."""
         key = self.name, card.full_name
         self.outcome.records[key] = record
         if fresh:
             self.outcome.fresh.add(key)
+            self._worked += 1
         metric, figure = next(iter(record.metrics.items()))
         shown = f"{metric} {figure.value:.3f}" + ("" if fresh else ", as it was")
         if record.status == "incomplete":
             shown += f"; incomplete, {record.judged.lacks}"
-        self.clock.passed(f"{self.name} on {card.full_name}: {shown}.", worked=fresh)
+        self._passed(f"{self.name} on {card.full_name}: {shown}.")
         for note in record.notes if fresh else ():
-            self.how.say(f"    {note}")
+            self.say(f"    {note}")
 
-
-class _Clock:
-    """Says how many of the card runs are over, and how long the others may take."""
-
-    def __init__(self, total: int, say: Say) -> None:
-        self._total, self._say = total, say
-        self._began, self._over, self._worked = time.monotonic(), 0, 0
-
-    def passed(self, sentence: str, *, worked: bool = False) -> None:
-        """Count a card run; only those with work in them say how long one takes."""
+    def _passed(self, sentence: str) -> None:
+        """Count a card that is over; only those with work in them say how long one takes."""
         self._over += 1
-        self._worked += worked
         left = ""
         if self._worked and self._over < self._total:
             each = (time.monotonic() - self._began) / self._worked
             left = f", about {each * (self._total - self._over):.0f} s left"
-        self._say(f"[{self._over} of {self._total}{left}] {sentence}")
-
-
-def summary(outcome: Outcome) -> dict[str, Any]:
-    """The outcome as JSON values."""
-    return {
-        "ran": [
-            {
-                "model": model,
-                "card": card,
-                "status": record.status,
-                "measured_now": (model, card) in outcome.fresh,
-                "metrics": {key: figure.value for key, figure in record.metrics.items()},
-                "missing": record.judged.missing,
-            }
-            for (model, card), record in outcome.records.items()
-        ],
-        "not_run": [
-            {"model": model or None, "card": card, "reason": reason}
-            for (model, card), reason in outcome.not_run.items()
-        ],
-    }
+        self.say(f"[{self._over} of {self._total}{left}] {sentence}")

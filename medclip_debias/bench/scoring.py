@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,15 +47,7 @@ _BATCH = 64
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a card gives to the evaluation, read and checked before any work is done.
-
-    Attributes:
-        protocols: that give its metrics.
-        prompts: of the classes that are judged.
-        options: of the evaluation, with the preset.
-        label_map: what the archive's columns mean.
-        files: beside the prepared set, by keyword of the request.
-    """
+    """What a card gives to the evaluation, read and checked before any work is done."""
 
     protocols: frozenset[str]
     prompts: PromptSet
@@ -73,6 +65,13 @@ class Inputs:
                 f"{card.full_name}: this version has no protocol"
                 f" '{unknown[0]}'{did_you_mean(unknown[0], PROTOCOLS)}."
             )
+        files = {keyword: archive / name for keyword, name in card.data.files if name is not None}
+        for path in files.values():
+            if not path.is_file():
+                raise UserError(
+                    f"{path}: is not there, and {card.full_name} is measured with it; it comes"
+                    f" with: {card.data.obtain.rstrip('.')}."
+                )
         chosen_presets(card.preset)
         content = {**card.options, "preset": card.preset}
         return cls(
@@ -80,33 +79,13 @@ class Inputs:
             load_prompts(card.prompts or "chex5").only(card.classes),
             validate(EvaluationOptions, content, f"card {card.full_name}", "options."),
             None if card.label_map is None else load_label_map(card.label_map),
-            _files(card, archive),
+            files,
         )
-
-
-def _files(card: Card, archive: Path) -> dict[str, Path]:
-    """Files that the evaluation is given beside the set, by keyword."""
-    files = {keyword: archive / name for keyword, name in card.data.files if name is not None}
-    for path in files.values():
-        if not path.is_file():
-            raise UserError(
-                f"{path}: is not there, and {card.full_name} is measured with it; it comes"
-                f" with: {card.data.obtain.rstrip('.')}."
-            )
-    return files
 
 
 @dataclass
 class CardRun:
-    """One model on one card.
-
-    Attributes:
-        name, folder, model: of the model.
-        card: what is measured.
-        archive: where its images are.
-        images: that are judged.
-        inputs: of the evaluation.
-    """
+    """One model on one card."""
 
     name: str
     folder: Path
@@ -133,8 +112,8 @@ class CardRun:
             options=self.inputs.options,
             model_folder=self.folder,
             label_map=self.inputs.label_map,
+            **self.inputs.files,
         )
-        request = replace(request, **self.inputs.files)
         self.planned = plan(request, self.inputs.protocols)
 
     @property
@@ -186,7 +165,9 @@ class CardRun:
         began = time.perf_counter()
         card, images = self.card, self.images
         target = out / self.name / card.folder
-        with _without_empty(target.parent), atomic_folder(target) as temporary:
+        with ExitStack() as stack:
+            stack.callback(_remove_empty, target.parent)
+            temporary = stack.enter_context(atomic_folder(target))
             results = measure(
                 self.planned,
                 temporary,
@@ -208,7 +189,17 @@ class CardRun:
             if not metrics:
                 why = " ".join(dict.fromkeys(reasons.values()))
                 raise UserError(f"{card.full_name}: none of its metrics can be measured. {why}")
-            judged = self._judged(results)
+            boxes = results.details("grounding").get("boxes")
+            judged = Judged(
+                archive=card.data.archive,
+                set_hash=images.data.content_hash,
+                list_hash=images.list_hash,
+                wanted=len(images.listed),
+                found=len(images.found),
+                missing=images.missing,
+                boxes=boxes,
+                boxes_wanted=None if boxes is None else card.data.list.boxes,
+            )
             record = Record(
                 card=self._card_name,
                 model_hash=str(self.model.content_hash),
@@ -225,19 +216,6 @@ class CardRun:
             write_json(temporary / RECORD, record.model_dump(mode="json"))
         return record
 
-    def _judged(self, results: Results) -> Judged:
-        images, boxes = self.images, results.details("grounding").get("boxes")
-        return Judged(
-            archive=self.card.data.archive,
-            set_hash=images.data.content_hash,
-            list_hash=images.list_hash,
-            wanted=len(images.listed),
-            found=len(images.found),
-            missing=images.missing,
-            boxes=boxes,
-            boxes_wanted=None if boxes is None else self.card.data.list.boxes,
-        )
-
     def _command(self, draw: Draw) -> str:
         words = ["medclip-debias", "bench", f"{self.name}=MODEL", "--tasks", self.card.full_name]
         words += ["--data", "ROOT", "--out", "RESULTS"]
@@ -246,14 +224,10 @@ class CardRun:
         return shlex.join(words)
 
 
-@contextmanager
-def _without_empty(folder: Path) -> Iterator[None]:
+def _remove_empty(folder: Path) -> None:
     """Leave no empty folder of a model behind when its card fails."""
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # it holds results
-            folder.rmdir()
+    with suppress(OSError):  # it holds results
+        folder.rmdir()
 
 
 def figures(card: Card, results: Results) -> tuple[dict[str, Figure], dict[str, str]]:

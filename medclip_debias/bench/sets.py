@@ -84,15 +84,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class CardImages:
-    """The images that a card judges.
-
-    Attributes:
-        data: the set, with the card's own split.
-        split: of ``data`` that is judged.
-        listed: all that the card's list has, as it names them; equal on every machine.
-        found: ids of those in the set.
-        missing: how many of the listed are not in the set.
-    """
+    """The images that a card judges."""
 
     data: PreparedSet
     split: str

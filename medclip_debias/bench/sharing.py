@@ -83,14 +83,15 @@ def model_faults(folder: Path, results: list[Result]) -> Iterator[str]:
 
 
 def _result_faults(folder: Path, model: ModelRecord | None, results: list[Result]) -> Iterator[str]:
-    names = {f"{FOLDER}/{items.file}.parquet" for items in ITEMS.values()}
+    known = {RECORD, RESULTS, FOLDER}
+    known |= {f"{FOLDER}/{items.file}.parquet" for items in ITEMS.values()}
     linked = False
     for entry in sorted(folder.rglob("*")):
         place = entry.relative_to(folder).as_posix()
         if entry.is_symlink():
-            linked |= place in {RECORD, RESULTS, FOLDER, *names}
+            linked |= place in known
             yield link_fault(entry)
-        elif place not in {RECORD, RESULTS, FOLDER, *names}:
+        elif place not in known:
             yield (
                 f"{entry}: is not a file of a result ({RECORD}, {RESULTS}, {FOLDER}/); remove it."
             )
@@ -180,11 +181,11 @@ def _column_faults(path: Path, table: pd.DataFrame) -> Iterator[str]:
     for name in map(str, table.columns):
         column = table[name]
         if name in ("item", "patient"):
-            bad = next((row for row, v in enumerate(column) if not _is_digest(v)), None)
-            if bad is not None:
+            digests = [isinstance(v, str) and bool(_DIGEST.fullmatch(v)) for v in column]
+            if not all(digests):
                 yield (
-                    f"{path}: row {bad} of the column '{name}' is no hashed id (16 hex digits); "
-                    "raw ids must not be shared."
+                    f"{path}: row {digests.index(False)} of the column '{name}' is no hashed id"
+                    " (16 hex digits); raw ids must not be shared."
                 )
         elif len(name) > _LONGEST_NAME or _PATH.search(name):
             yield f"{path}: the column '{name[:80]}' is named by a text or a path."
@@ -192,7 +193,3 @@ def _column_faults(path: Path, table: pd.DataFrame) -> Iterator[str]:
             longest = max((len(str(cell)) for cell in column.unique()), default=0)
             if name not in _WORDS or longest > _LONGEST_NAME:
                 yield f"{path}: the column '{name[:80]}' holds no numbers; remove it."
-
-
-def _is_digest(value: object) -> bool:
-    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None

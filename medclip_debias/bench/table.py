@@ -43,19 +43,7 @@ PUBLISHED = "published, not reproduced here"
 
 @dataclass
 class Cell:
-    """What one model reached in one metric of one card, and how far that is from the baseline's.
-
-    Attributes:
-        task, key, model: where it stands.
-        state: whether it was run, measured, and on all of the card's images and boxes.
-        figure: value and interval; None for what was not run or measured.
-        reason: why it was not measured or tested, or what is missing.
-        best: no complete result of the row is better.
-        difference: to the baseline; None for the baseline itself and where there is no figure.
-        bounds: its 95% interval over the same patients; None where the two cannot be paired.
-        p, p_holm: two-sided, and corrected over every difference of the table.
-        verdict: in words, as `medclip_debias.evaluation.compare` says it.
-    """
+    """What one model reached in one metric of one card, and how far that is from the baseline's."""
 
     task: Task
     key: str
@@ -90,15 +78,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Board:
-    """All of it.
-
-    Attributes:
-        results: models and tasks.
-        baseline: name of the model that the others are compared with; None for a single one.
-        rows: the cells of each metric of each card, in the order of the models.
-        ranks: mean rank of each model over ``ranked``, 1 for the best; empty for none.
-        ranked: cards that every model has completed.
-    """
+    """All of it."""
 
     results: Results
     baseline: str | None
@@ -246,13 +226,13 @@ def notes(board: Board) -> Iterator[str]:
     for who, places in _joined(at_home):
         yield f"Trained on the archive that it is judged on: {who}, on {places}."
     lacking = [
-        ((task.full_name, result.record.judged.lacks), name)
+        (f"{task.full_name}, {result.record.judged.lacks}", name)
         for task, name, result in results
         if result and not result.complete
     ]
-    for (where, lacks), names in _grouped(lacking).items():
+    for where, names in _grouped(lacking).items():
         yield (
-            f"Incomplete: {where}, {lacks} for {', '.join(names)}; not ranked, and compared "
+            f"Incomplete: {where} for {', '.join(names)}; not ranked, and compared "
             "only with who lacks the same ones."
         )
     for who, places in _joined([(name, task.full_name) for task, name, r in results if r is None]):
@@ -297,21 +277,6 @@ def printed(board: Board) -> dict[str, PrintedTable]:
         "Figures of others": _sources(board),
     }
     return {title: table for title, table in found.items() if table.rows}
-
-
-def markdown(board: Board) -> str:
-    """All tables as Markdown, the best of each row bold."""
-    return "\n".join(tables.markdown(table) for table in printed(board).values())
-
-
-def latex(board: Board) -> str:
-    r"""All tables as LaTeX; they need ``\usepackage{booktabs}``."""
-    return "\n".join(tables.latex(table) for table in printed(board).values())
-
-
-def html(board: Board) -> str:
-    """All tables as a page that needs no other file."""
-    return render("bench_table.html.j2", tables=list(printed(board).items()))
 
 
 def _values(board: Board) -> PrintedTable:
@@ -435,6 +400,7 @@ def comma_separated(board: Board) -> str:
             result, figure = task.results.get(cell.model), cell.figure
             low, high = cell.bounds or (None, None)
             tested = cell.difference is not None
+            figures = figure.model_dump() if figure else dict.fromkeys(("value", "low", "high"))
             rows.append(
                 common
                 | {
@@ -443,9 +409,7 @@ def comma_separated(board: Board) -> str:
                     "source": "",
                     "synthetic": board.results.models[cell.model].synthetic,
                     "state": cell.state,
-                    "value": figure.value if figure else None,
-                    "low": figure.low if figure else None,
-                    "high": figure.high if figure else None,
+                    **figures,
                     "best": cell.best if figure else None,
                     "baseline": board.baseline if tested else None,
                     "difference": cell.difference,
@@ -475,8 +439,9 @@ def _csv_value(value: Any) -> Any:
 
 
 FORMATS: dict[str, Callable[[Board], str]] = {
-    "md": markdown,
-    "latex": latex,
-    "html": html,
+    "md": lambda board: "\n".join(map(tables.markdown, printed(board).values())),
+    "latex": lambda board: "\n".join(map(tables.latex, printed(board).values())),
+    "html": lambda board: render("bench_table.html.j2", tables=list(printed(board).items())),
     "csv": comma_separated,
 }
+"""All tables in a format; a page of HTML needs no other file, LaTeX needs ``booktabs``."""

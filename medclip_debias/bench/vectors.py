@@ -94,12 +94,7 @@ def _checksum(row: Floats) -> int:
 
 
 class StoredSentences:
-    """Unit vectors of sentences in a file, found by a digest: no sentence is stored.
-
-    Args:
-        path: of the file; one that is damaged counts as empty.
-        dim: D.
-    """
+    """Unit vectors of sentences in a file, found by a digest: no sentence is stored."""
 
     def __init__(self, path: Path, dim: int) -> None:
         self.path = path
@@ -146,13 +141,7 @@ def _digest(text: str) -> bytes:
 
 
 class CachedVectors:
-    """The vectors of one model on one set.
-
-    Args:
-        cache: folder ``features`` of the benchmark.
-        model: in evaluation mode; it need not encode what is there.
-        data: the set.
-    """
+    """The vectors of one model on one set."""
 
     def __init__(self, cache: Path, model: ImageTextModel, data: PreparedSet) -> None:
         self._model, self._data = model, data

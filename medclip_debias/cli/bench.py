@@ -60,7 +60,7 @@ def run(
 ) -> None:
     """Run every card whose archive is there; what was done before is not done again."""
     from medclip_debias.bench.card import cards_of
-    from medclip_debias.bench.run import How, silent, summary, unsaid
+    from medclip_debias.bench.run import How, silent
     from medclip_debias.bench.run import bench as run_all
     from medclip_debias.evaluation.protocol import Draw
 
@@ -73,10 +73,10 @@ def run(
         again,
         cluster,
         bars=silent if as_json else progress,
-        say=unsaid if as_json else note,
+        say=None if as_json else note,
     )
     outcome = run_all(models, cards, root, out, how)
-    shown = summary(outcome)
+    shown = outcome.summary()
     if as_json:
         show(shown, as_json)
     else:

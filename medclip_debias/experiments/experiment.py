@@ -28,27 +28,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Summary:
-    """What an experiment found.
-
-    Attributes:
-        findings: plain sentences, written from the metrics; also where they contradict the paper.
-        tables: for the page.
-        figures: numbers for ``results.json``, by name.
-    """
+    """What an experiment found."""
 
     findings: list[str]
     tables: list[Table] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Files:
-    """Names of the files that a page points to, as they lie beside it; what reads the settings."""
-
-    plot: str = "figure.svg"
-    results: str = "results.json"
-    settings: str = "settings.yaml"
-    reader: str = "`medclip-debias experiment`"
 
 
 class Experiment(ABC):
@@ -63,6 +47,8 @@ class Experiment(ABC):
         name: of the experiment; a part of the key of its cells.
         title: of the page.
         source: what it comes from, as a paper and its section; may be empty.
+        plot: what the page calls the plot beside it.
+        reader: what reads ``settings.yaml``, for the page.
         version: raised when the measurement changes, so that old results are not taken.
         outdated: what to know of cells that an earlier version measured (Markdown).
         settings_class: its settings.
@@ -71,22 +57,19 @@ class Experiment(ABC):
 
     kind: ClassVar[str] = "experiment"
     name: ClassVar[str]
-    title: ClassVar[str]
+    title: str
     source: ClassVar[str] = ""
+    plot: ClassVar[str] = "figure.svg"
+    reader: ClassVar[str] = "`medclip-debias experiment`"
     version: ClassVar[int] = 1
     outdated: ClassVar[str] = ""
     settings_class: ClassVar[type[Settings]]
-    about: ClassVar[str] = ""
+    about: str = ""
 
     settings: Any
 
     def __init__(self, settings: Any = None, inputs: Path | None = None) -> None:
-        """Take the experiment's settings, and the folder of what cells share.
-
-        Args:
-            settings: of `settings_class`; its defaults if None.
-            inputs: folder in which what several cells read is kept; a cache, nothing more.
-        """
+        """Take the experiment's settings, and the folder of what cells share."""
         self.settings = settings or self.settings_class()
         self.inputs = inputs
 
@@ -139,11 +122,7 @@ class Experiment(ABC):
         return folder
 
     def follow_up(self, rows: Sequence[Row]) -> list[dict[str, Any]]:  # noqa: ARG002
-        """Cells that can only be named when those of `cells` are measured, as what was chosen.
-
-        Args:
-            rows: of `cells`, each cell and its measurement joined.
-        """
+        """Cells that can only be named when those of `cells` are measured, as what was chosen."""
         return []
 
     @abstractmethod
@@ -162,18 +141,6 @@ class Experiment(ABC):
         """The part of its settings that the page lists."""
         return settings
 
-    def heading(self) -> str:
-        """Title of the page."""
-        return self.title
-
-    def introduction(self) -> str:
-        """What was done, for the page (Markdown)."""
-        return self.about
-
     @abstractmethod
     def command(self) -> str:
         """The command line that repeats it, for the page."""
-
-    def files(self) -> Files:
-        """What the page calls the files beside it."""
-        return Files()

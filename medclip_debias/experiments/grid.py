@@ -88,15 +88,7 @@ class GridSettings(Settings):
 
 @dataclass(frozen=True)
 class Run:
-    """One training of a grid.
-
-    Attributes:
-        setting: its name.
-        method: its name.
-        seed: of the training.
-        content: every setting of the run as plain values, without ``out``; an eta may be a
-            control of `medclip_debias.experiments.doses`.
-    """
+    """One training of a grid."""
 
     setting: str
     method: str
@@ -185,13 +177,7 @@ def runs(grid: GridSettings) -> Iterator[Run]:
 
 
 def resolved(content: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Every setting of a run as plain values, the objective validated, without ``out``.
-
-    Args:
-        content: for ``train``; ``start_step`` of a policy may be a share of the steps (``@0.4``),
-            an eta a control of equal dose.
-        where: for messages.
-    """
+    """Every setting of a run as plain values, the objective validated, without ``out``."""
     run = validate(RunSettings, content, where)
     if not isinstance(run.prepared, Path):
         raise UserError(

@@ -46,19 +46,7 @@ SIDES = tuple(f"zero_shot.mean_auc{side}" for side in ("_positive", "_negative",
 
 @dataclass
 class Contrast:
-    """One metric of a method minus that of another.
-
-    Attributes:
-        setting: under which.
-        method: whose metric it is.
-        against: the baseline or the control.
-        metric: key in ``results.json``.
-        difference: over the seeds.
-        interval: 95%; None where there is none (one patient).
-        p: two-sided; None with no interval.
-        p_holm: after the correction over the whole family.
-        better: whether the difference is for the better; None for none.
-    """
+    """One metric of a method minus that of another."""
 
     setting: str
     method: str
@@ -105,13 +93,7 @@ def pairs(grid: GridSettings) -> list[tuple[str, str]]:
 
 
 def judged(grid: GridSettings, rows: Sequence[Row], folder: Path) -> Judged:
-    """Compare the runs of a grid.
-
-    Args:
-        grid: the grid.
-        rows: cells and their measurements joined.
-        folder: of the runs.
-    """
+    """Compare the runs of a grid."""
     from medclip_debias.evaluation.compare import RESAMPLES, compare
     from medclip_debias.evaluation.statistics import holm
 

@@ -14,20 +14,19 @@ from medclip_debias.markdown import markdown_table
 
 def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> str:
     """Write the page; the files that it points to lie beside it."""
-    files = experiment.files()
     settings = experiment.shown(results["settings"])
-    lines = [f"# {experiment.heading()}", ""]
+    lines = [f"# {experiment.title}", ""]
     if experiment.source:
         lines += [f"Source: {experiment.source}.", ""]
     lines += [
-        experiment.introduction().strip(),
+        experiment.about.strip(),
         "",
         *_outdated(experiment, results),
         "## Findings",
         "",
         *(f"- {sentence}" for sentence in found.findings),
         "",
-        f"![{experiment.heading()}]({files.plot})",
+        f"![{experiment.title}]({experiment.plot})",
         "",
         *tables(found.tables),
         "## Repeat it",
@@ -40,8 +39,8 @@ def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> 
         + ", ".join(f"`{key}` {value}" for key, value in settings.items())
         + ".",
         "",
-        f"Every cell: [{files.results}]({files.results}) (`results.json` of the run); settings "
-        f"for {files.reader}: [{files.settings}]({files.settings}).",
+        "Every cell: [results.json](results.json) (`results.json` of the run); settings "
+        f"for {experiment.reader}: [settings.yaml](settings.yaml).",
         "",
     ]
     return "\n".join(lines)
@@ -50,27 +49,19 @@ def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> 
 def html_page(
     experiment: Experiment, found: Summary, results: Mapping[str, Any], svg: bytes
 ) -> str:
-    """The same as one HTML page that needs no other file.
-
-    Args:
-        experiment: what ran.
-        found: its summary.
-        results: the content of ``results.json``.
-        svg: the plot.
-    """
+    """The same as one HTML page that needs no other file, with the plot ``svg`` in it."""
     from medclip_debias.reporting.page import render
     from medclip_debias.reporting.plots import inline
 
     settings = experiment.shown(results["settings"])
-    heading = experiment.heading()
     return render(
         "experiment.html.j2",
-        heading=words(heading),
+        heading=words(experiment.title),
         source=experiment.source,
-        introduction=prose(experiment.introduction()),
+        introduction=prose(experiment.about),
         outdated=prose("\n".join(_outdated(experiment, results))),
         findings=[words(sentence) for sentence in found.findings],
-        plot=inline(svg, f"Plot of {heading}; its numbers are in the tables"),
+        plot=inline(svg, f"Plot of {experiment.title}; its numbers are in the tables"),
         tables=[
             (
                 words(one.title),

@@ -41,18 +41,7 @@ def intervals(
     rows: Sequence[Any],
     names: bool,
 ) -> None:
-    """Differences with their intervals, first on top; a dot is filled where p < .05.
-
-    Args:
-        axes: to draw on; the line at 0 is the baseline.
-        found: name, then difference, interval and p.
-        rows: names from the top, the same for panels side by side, which show them once; a name
-            that ``found`` lacks keeps its place and is said not to have been measured.
-        names: whether the vertical axis has them.
-
-    Raises:
-        ValueError: ``found`` has a name that is none of ``rows``.
-    """
+    """Differences with their intervals, first on top; a dot is filled where p < .05."""
     if unknown := [str(name) for name in found if name not in rows]:
         raise ValueError(f"no place for {', '.join(unknown)}")
     for height, name in enumerate(reversed(rows)):

@@ -24,15 +24,6 @@ def reuse(
 
     A cell is named by what its result depends on, so that one of another name is the same one. It
     was perhaps measured on another machine; its file says where it comes from.
-
-    Args:
-        experiment: the grid; its runs lie in ``folder / "runs"``.
-        folder: of the grid.
-        other: of the other one.
-        progress: called with cells done and cells to do.
-
-    Returns:
-        How many were taken, and how many were not, in a sentence.
     """
     if not (other / "cells").is_dir():
         raise UserError(f"{other}: holds no cells; give a folder of 'experiment' in --reuse.")

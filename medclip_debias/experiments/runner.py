@@ -24,15 +24,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would do.
-
-    Attributes:
-        cells: the whole grid.
-        missing: places in ``cells`` of those not measured yet.
-        inputs: of all that the missing ones share and that is not there yet, one cell each.
-        seconds: predicted for inputs and missing ones, with ``workers`` processes.
-        workers: processes.
-    """
+    """What a run would do."""
 
     cells: list[dict[str, Any]]
     missing: list[int]

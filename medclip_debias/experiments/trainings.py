@@ -42,27 +42,20 @@ class Trainings(Experiment):
     """
 
     name: ClassVar[str] = "grid"
-    title: ClassVar[str] = ""
     settings_class: ClassVar[type[Settings]] = GridSettings
     settings: GridSettings
 
     def __init__(self, settings: GridSettings, inputs: Path) -> None:
         """Take a grid, and the folder of its runs."""
+        from medclip_debias.experiments.judgement import HOW
+
         super().__init__(settings, inputs)
+        self.title = settings.title or settings.name
+        self.about = f"{settings.about.strip()}\n\n{HOW}".strip()
         self.tables: list[Table] = []
         self._pace: dict[str, tuple[float, float]] = {}
         self._cells: list[dict[str, Any]] | None = None
         self._found: Judged | None = None
-
-    def heading(self) -> str:
-        """The grid's title, or its name."""
-        return self.settings.title or self.settings.name
-
-    def introduction(self) -> str:
-        """The grid's own words, and how its cells are compared."""
-        from medclip_debias.experiments.judgement import HOW
-
-        return f"{self.settings.about.strip()}\n\n{HOW}".strip()
 
     def command(self) -> str:
         """With the settings that lie beside the page."""
@@ -166,11 +159,7 @@ class Trainings(Experiment):
         return int((images["split"] == cell["evaluate"]["split"]).sum())
 
     def trial(self, cell: Cell) -> tuple[float, float]:
-        """Take a few steps of the run of ``cell``; nothing is written to its folder.
-
-        Returns:
-            Seconds of a step, and before the first one (reading, building).
-        """
+        """Take a few steps of the run of ``cell``; nothing is written to its folder."""
         import tempfile
 
         from medclip_debias.training.settings import RunSettings
@@ -204,13 +193,7 @@ class Trainings(Experiment):
             torch.set_num_threads(max(1, cpus() // workers))
 
     def measure(self, cell: Cell) -> Row:
-        """Train (or resume), evaluate, and read the metrics.
-
-        Returns:
-            ``folder`` of the evaluation, every metric by its key in ``results.json``,
-            ``auc_by_class`` of zero-shot classification, ``skipped``
-            (protocol to reason), ``train`` (what the last log row says of the objective).
-        """
+        """Train (or resume), evaluate, and read the metrics."""
         from medclip_debias.evaluation.catalogue import COMPARED
         from medclip_debias.evaluation.evaluate import evaluate
         from medclip_debias.evaluation.validation import validator_of
@@ -301,13 +284,7 @@ def _last_row(path: Path) -> dict[str, float]:
 def _depends(
     run: Mapping[str, Any], evaluate: Mapping[str, Any], hashes: dict[str, str]
 ) -> dict[str, Any]:
-    """All that the result of a run depends on, files and folders by their content.
-
-    Args:
-        run: settings of the run.
-        evaluate: how its model is judged.
-        hashes: of what was hashed before, by its place.
-    """
+    """All that the result of a run depends on, files and folders by their content."""
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.data.text.claims.table import FILE as CLAIMS
     from medclip_debias.data.text.claims.table import claims_hash

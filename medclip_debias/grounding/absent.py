@@ -27,13 +27,7 @@ PERCENTILE = 95.0
 
 @dataclass(frozen=True)
 class AbsentScores:
-    """Region scores of an image for findings that it does not show.
-
-    Attributes:
-        reference: their 95th percentile: colour begins above it.
-        middle: their median.
-        classes: the findings, by name.
-    """
+    """Region scores of an image for findings that it does not show."""
 
     reference: float
     middle: float

@@ -21,11 +21,7 @@ def _packaged_parser() -> RuleParser:
 
 
 class Reader:
-    """Reads sentences with the rules of docs/claims.md; each distinct one once.
-
-    Args:
-        lexicon: whose findings are known; the packaged English one by default.
-    """
+    """Reads sentences with the rules of docs/claims.md; each distinct one once."""
 
     def __init__(self, lexicon: Lexicon | None = None) -> None:
         self._parser = RuleParser(lexicon) if lexicon else _packaged_parser()
@@ -80,12 +76,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Told:
-    """What a report says of the findings of one study.
-
-    Attributes:
-        there: findings that it says are or may be there, what these also are, and their kinds.
-        denied: findings that it says are absent for certain, wherever, and their kinds.
-    """
+    """What a report says of the findings of one study."""
 
     there: frozenset[str]
     denied: frozenset[str]

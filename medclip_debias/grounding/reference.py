@@ -26,12 +26,7 @@ _SAID = {
 
 @dataclass(frozen=True)
 class ReferenceBoxes:
-    """Annotated boxes by image and phrase; use `ReferenceBoxes.read`.
-
-    Attributes:
-        phrases: by image.
-        elsewhere: images without any, whose name the file lists in other folders.
-    """
+    """Annotated boxes by image and phrase; use `ReferenceBoxes.read`."""
 
     phrases: dict[str, list[PhraseRecord]]
     elsewhere: int = 0

@@ -73,11 +73,7 @@ def without_maps(model: ImageTextModel) -> ImageTextModel:
 
 @dataclass(frozen=True, eq=False)
 class SeenFeatures(ImageFeatures):
-    """Features together with the prepared images that they came from.
-
-    Attributes:
-        images: uint8 ``[B, S, S]``, on the CPU.
-    """
+    """Features together with the prepared images that they came from."""
 
     images: Tensor | None = None
 
@@ -94,12 +90,7 @@ class SeenFeatures(ImageFeatures):
 
 
 class MapModel:
-    """A model whose `region_scores` explain its score; an `ImageTextModel` in all else.
-
-    Args:
-        model: in evaluation mode.
-        method: ``gradcam`` or ``occlusion``.
-    """
+    """A model whose `region_scores` explain its score; an `ImageTextModel` in all else."""
 
     def __init__(self, model: ImageTextModel, method: MapMethod) -> None:
         self.model, self.method = model, method

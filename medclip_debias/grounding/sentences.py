@@ -58,9 +58,6 @@ def cut_sentences(model: SentenceReader, sentences: Sequence[str]) -> dict[int, 
 
     They are not refused: the encoder reads their first tokens, as it did in training. Whoever
     shows a result should say so.
-
-    Returns:
-        Place of each such sentence, and its number of tokens.
     """
     # A sentence has at most as many tokens as characters, [CLS] and [SEP] aside.
     counts = [len(ids) for ids in model.tokenizer.encode(sentences, max(map(len, sentences)) + 2)]

@@ -70,15 +70,7 @@ class Sharpener:
         vectors: Tensor,
         further: Tensor,
     ) -> NDArray[np.float32]:
-        """Maps of T sentences on each of B images ``[B, T, N]``.
-
-        Args:
-            model: that gave the features.
-            features: of B images.
-            numbers: the T sentences, by their place among those given at first.
-            vectors: of these T sentences ``[T, D]``.
-            further: of `texts`, in their order.
-        """
+        """Maps of T sentences on each of B images ``[B, T, N]``."""
         with torch.inference_mode():
             plain = finite(model.region_scores(features, vectors), "maps")
             if self.kind == "none":

@@ -76,13 +76,7 @@ class Evidence:
     def of(
         self, features: ImageFeatures, vectors: Tensor, denials: Tensor | None
     ) -> dict[EvidenceKind, Floats]:
-        """Each kind ``[B, T]``; ``offset`` is the plain score, from which a level is to be taken.
-
-        Args:
-            features: of B images.
-            vectors: of T sentences ``[T, D]``.
-            denials: of the sentences that deny the same; needed for ``negated``.
-        """
+        """Each kind ``[B, T]``; ``offset`` is the plain score, before its level is taken."""
         with torch.inference_mode():
             scores = finite(self._model.score(features, vectors), "grounding").astype(np.float64)
             evidence: dict[EvidenceKind, Floats] = {"offset": scores, "score": scores}
@@ -97,14 +91,7 @@ class Evidence:
 
 
 class Suppressor:
-    """Applies a rule to sentences: which of them get no box, and how sure the others are.
-
-    Args:
-        rule: that was chosen.
-        model: that it was chosen for.
-        sentences: to be judged; encoded once.
-        reader: reads their words; the packaged lexicon's by default.
-    """
+    """Applies a rule to sentences: which of them get no box, and how sure the others are."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from medclip_debias.config import Settings
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.statistics import paired_seeds
 from medclip_debias.experiments.differences import mean_sd, with_interval
-from medclip_debias.experiments.experiment import Cell, Experiment, Files, Row, Summary, Table
+from medclip_debias.experiments.experiment import Cell, Experiment, Row, Summary, Table
 from medclip_debias.registry import Registry
 from medclip_debias.settings_files import load_yaml, merge
 
@@ -39,6 +39,8 @@ class Study(Experiment):
     """Base of every study; a subclass is found by its ``name``, as on the command line."""
 
     kind: ClassVar[str] = "study"
+    plot: ClassVar[str] = "figure.png"
+    reader: ClassVar[str] = "`--config`"
     settings_class: ClassVar[type[Settings]] = StudySettings
     usual: ClassVar[dict[str, Any]]
     small: ClassVar[dict[str, Any]]
@@ -83,10 +85,6 @@ class Study(Experiment):
         usual = self.settings.model_dump(mode="json") == StudySettings(**self.usual).model_dump()
         config = "" if usual else " --config settings.yaml"
         return f"medclip-debias study {self.name}{config} --out runs/studies/{self.name}"
-
-    def files(self) -> Files:
-        """As a run leaves them."""
-        return Files(plot="figure.png", reader="`--config`")
 
 
 def find_study(name: str) -> type[Study]:

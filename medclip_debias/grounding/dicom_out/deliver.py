@@ -33,12 +33,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class DeliverTo:
-    """What is written, and where.
-
-    Attributes:
-        folder: where files go; each image has a folder of its own in it where there are several.
-        kinds: of `KINDS`.
-    """
+    """What is written, and where."""
 
     folder: Path
     kinds: tuple[str, ...]
@@ -83,11 +78,6 @@ class Delivery:
 
     Each image gets ``scores_sr.dcm``, ``boxes_seg.dcm`` and ``found.json``; the DICOM files have
     UIDs and series of their own. What cannot be written is counted with its reason.
-
-    Args:
-        to: what `deliver_to` gave.
-        model: what scores the sentences.
-        warning: a sentence to mark all results with, or ``""``.
     """
 
     def __init__(self, to: DeliverTo, model: ImageTextModel, warning: str = "") -> None:
@@ -105,15 +95,7 @@ class Delivery:
         rows: Sequence[Mapping[str, Any]],
         source: Source | None = None,
     ) -> list[str]:
-        """Write the results of one image; return the files.
-
-        Args:
-            path: the image's file.
-            folder: of the results, below `folder`.
-            shape: rows and columns of the image.
-            rows: the entries of its sentences in ``groundings.json``.
-            source: what `read_source` gave of a file that is not there any more.
-        """
+        """Write the results of one image; return the files."""
         source = self._source(path, shape, source)
         files: list[Path] = []
         for kind in self.kinds:

@@ -44,13 +44,7 @@ def check_installed() -> None:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What made the results.
-
-    Attributes:
-        version: of this program.
-        model: hash of the model folder, or ``in memory``.
-        warning: a sentence about a model that no patient should be shown to, or ``""``.
-    """
+    """What made the results."""
 
     version: str
     model: str

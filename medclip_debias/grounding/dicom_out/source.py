@@ -31,14 +31,7 @@ _FORMATS = {"DA": re.compile(r"\d{8}|"), "TM": re.compile(r"\d{2}(\d{2}(\d{2}(\.
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """An image that results refer to.
-
-    Attributes:
-        header: identifiers of patient, study, series and image, and the size, as a data set in
-            UTF-8; nothing else of the file.
-        left_blank: elements whose values are not of their kind, and were not copied.
-        orientation: patient directions of rows and columns, as ``("L", "F")``; none unknown.
-    """
+    """An image that results refer to."""
 
     header: Dataset
     left_blank: tuple[str, ...] = ()

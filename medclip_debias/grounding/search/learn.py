@@ -34,12 +34,7 @@ TEXT_FILE, IMAGE_FILE, LANDMARKS_FILE = "text.faiss", "image.faiss", "landmarks.
 
 @dataclass(frozen=True)
 class Queries:
-    """Sentences of an index: those that it learns from, and those that measure it.
-
-    Attributes:
-        landmarks: unit vectors ``[M, D]``.
-        held_out: unit vectors ``[Q, D]`` of other sentences; empty where there are none.
-    """
+    """Sentences of an index: those that it learns from, and those that measure it."""
 
     landmarks: Tensor
     held_out: Tensor
