@@ -273,7 +273,7 @@ def steps(run: RunSettings, where: str, measured: list[Measured], say: Say) -> F
     weights = sum(p.numel() * p.element_size() for p in trainer.model.parameters())
     features = 0
     if run.train.features != plain:
-        features = trainer.features_of(run, list(trainer.cached.tokens)).planned()
+        features = trainer.features_of(run).planned()
         text += f"; without stored features, of which {features / GIB:.2f} GiB are to be written"
     measured.append(Measured(seconds, peak, whole, box.tell(), weights, features))
     return Finding("step", WARNING if starved else OK, text, remedy, numbers)

@@ -23,17 +23,8 @@ _NAME = re.compile(r"step_(\d{8})\.pt")
 _BEST = re.compile(r"best_(\d{8})\.pt(\.sha256)?")
 
 
-def checkpoint_path(folder: Path, step: int) -> Path:
-    """Name of the checkpoint after ``step`` steps."""
-    return folder / f"step_{step:08d}.pt"
-
-
 def best_path(folder: Path, step: int) -> Path:
-    """Name of the weights that were the best so far after ``step`` steps.
-
-    Named by their step, so that better ones take no file's place: file and hash cannot be
-    exchanged together.
-    """
+    """Name of the best weights: by their step, so that better ones take no file's place."""
     return folder / f"best_{step:08d}.pt"
 
 
@@ -71,18 +62,14 @@ def drop_best(folder: Path, keep: Collection[int] = ()) -> None:
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
     """Write the state after ``step`` steps atomically, then drop all but the last two."""
-    path = checkpoint_path(folder, step)
+    path = folder / f"step_{step:08d}.pt"
     save_state(path, state | {"step": step})
     drop_checkpoints(folder, keep=KEEP)
     return path
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Write ``state`` and its hash atomically.
-
-    Raises:
-        UserError: it cannot be written; what was at ``path`` is untouched.
-    """
+    """Write ``state`` and its hash atomically; where that fails, ``path`` is untouched."""
     try:
         with atomic_file(path) as temporary:
             with temporary.open("wb") as stream:
@@ -106,12 +93,10 @@ class _HashedStream:
         self.digest = hashlib.sha256()
 
     def write(self, data: bytes) -> int:
-        """Write and hash."""
         self.digest.update(data)
         return self.stream.write(data)
 
     def flush(self) -> None:
-        """Flush the file."""
         self.stream.flush()
 
 
@@ -125,11 +110,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint whose hash is right.
-
-    Raises:
-        UserError: the file is damaged or is no checkpoint.
-    """
+    """Read a checkpoint whose hash is right."""
     digest_file = hash_path(path)
     if not path.is_file():
         raise UserError(f"{path}: there is no such checkpoint.")
@@ -149,11 +130,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def load_newest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
-    """The newest checkpoint that is whole; None where there are no checkpoints.
-
-    Raises:
-        UserError: there are checkpoints, and all are damaged.
-    """
+    """The newest checkpoint that is whole; None where there are none at all."""
     paths = checkpoints(folder)
     damaged: list[str] = []
     for path in reversed(paths):

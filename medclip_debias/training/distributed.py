@@ -25,8 +25,8 @@ from medclip_debias.errors import EXIT_CODE, UserError
 from medclip_debias.losses.distributed import Ranks
 from medclip_debias.models.device import best_device
 from medclip_debias.training.signals import (
+    BEFORE_THE_FIRST_STEP,
     StoppedBySignalError,
-    before_the_first_step,
     listening,
 )
 from medclip_debias.training.stall import Report, StallTimer
@@ -53,11 +53,7 @@ class Place:
 
     @classmethod
     def from_environment(cls) -> Place:
-        """Read torchrun's variables, or else Slurm's.
-
-        Raises:
-            UserError: they contradict each other.
-        """
+        """Read torchrun's variables, or else Slurm's."""
         env = os.environ
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
         if "RANK" not in env and _integer("SLURM_STEP_NUM_TASKS", "1") > 1:
@@ -100,11 +96,7 @@ def one_error_a_machine(place: Place) -> Iterator[None]:
 
 
 def device_of(name: str, place: Place) -> torch.device:
-    """The device called ``name``: with several processes a machine, each its own GPU.
-
-    Raises:
-        UserError: there is no such device here.
-    """
+    """The device called ``name``: with several processes a machine, each its own GPU."""
     if place.world > 1 and name in ("auto", "cuda") and torch.cuda.is_available():
         count = torch.cuda.device_count()
         if place.local >= count:
@@ -129,10 +121,6 @@ def process_group(
     """Join the processes of the run for the duration of a ``with`` block.
 
     An error that ends one process ends all; one of them says it, the others exit without a message.
-
-    Raises:
-        UserError: the processes cannot find each other, or another one ended.
-        StoppedBySignalError: a signal came before the first step, and others have ended by it.
     """
     if place.world == 1:
         yield Ranks(), device_of(device_name, place)
@@ -172,7 +160,8 @@ def process_group(
         if not _is_lost_connection(error):
             raise
         if signals and signals.name and not signals.begun:
-            raise StoppedBySignalError(before_the_first_step(signals.name), signals.name) from None
+            sentence = f"stopped by {signals.origin} {BEFORE_THE_FIRST_STEP}"
+            raise StoppedBySignalError(sentence, signals.name) from None
         if report.was_made():
             raise SystemExit(EXIT_CODE) from None
         raise UserError(
@@ -205,7 +194,7 @@ def _rendezvous(place: Place, patience: timedelta) -> dist.Store:
     # In a thread, so that this one hears signals meanwhile.
     thread = threading.Thread(target=meet, name="rendezvous", daemon=True)
     thread.start()
-    while thread.is_alive():
+    while thread.is_alive():  # `patience` ends it
         thread.join(0.1)
     if errors:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
@@ -259,15 +248,7 @@ def average_gradients(parameters: Sequence[nn.Parameter], ranks: Ranks, flag: bo
     """Replace every gradient by its mean over the processes.
 
     A parameter without a gradient in some processes counts there as zero; without one anywhere
-    it keeps none.
-
-    Args:
-        parameters: the same in every process, in the same order.
-        ranks: who takes part.
-        flag: travels along.
-
-    Returns:
-        Whether ``flag`` was set in any process.
+    it keeps none. ``flag`` travels along: the result is whether it was set in any process.
     """
     if ranks.world == 1:
         return flag

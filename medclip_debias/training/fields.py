@@ -36,17 +36,11 @@ from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, t
 
 
 class Core(NamedTuple):
-    """The objective inside all keyword supervision and multiple positives.
+    """The objective inside all keyword supervision and multiple positives."""
 
-    Attributes:
-        eta: where its class probability comes from, None if it has none.
-        place: of its settings, as ``loss.core.``.
-        words: keyword list of the supervision around it, None if there is none.
-    """
-
-    eta: Any
-    place: str
-    words: str | Path | None
+    eta: Any  # where its class probability comes from, None if it has none
+    place: str  # of its settings, as "loss.core."
+    words: str | Path | None  # keyword list of the supervision around it
 
 
 @dataclass(frozen=True)
@@ -54,16 +48,9 @@ class RunData:
     """What the readers read.
 
     Attributes:
-        objective: says what it ``requires``.
-        settings: of the objective.
-        prepared: the run's data.
-        studies: the studies it trains on.
         text_folder: folder that the text encoder starts from: scores must come from it unless
             the settings name another, and it gives the frozen text embeddings. None for a run that
             trains a model on, whose own sentence vectors at the start are taken.
-        max_tokens: longest sentence read.
-        device: where the fields are to live.
-        where: file of the settings, for messages.
         several_views: a batch may hold several images of one study.
         model: before its first step, where there is no ``text_folder``.
     """
@@ -120,12 +107,7 @@ class RunData:
 
     @cached_property
     def evidence(self) -> tuple[Evidence, ClaimsSettings]:
-        """The claims of the set, by the rules of the objective's settings.
-
-        Raises:
-            UserError: the set has no claims, or two parts of the objective read them by other
-                rules.
-        """
+        """The claims of the set, by the rules of the objective's settings."""
         claims: list[ClaimsSettings] = [part.settings for part in self.parts("claims")]
         if len({(settings.always, settings.uncertain) for settings in claims}) > 1:
             raise UserError(
@@ -295,10 +277,7 @@ class BatchFields:
     def of(self, batch: Batch, seed: int, done: float = 0.0) -> dict[str, Any]:
         """The fields of one process's share, as `gather_batch` and `gather_views` take them.
 
-        Args:
-            batch: the share; with two views its fields have one entry an image.
-            seed: of the step.
-            done: share of the run's steps that lie before it.
+        ``done``: share of the run's steps that lie before this one.
         """
         texts, studies = batch.texts.to(self.device), batch.studies.to(self.device)
         if batch.two_view:

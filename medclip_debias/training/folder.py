@@ -14,6 +14,7 @@ import yaml
 
 from medclip_debias import __version__
 from medclip_debias.config import ModelSettings, json_hash
+from medclip_debias.data.prompts import default_prompts
 from medclip_debias.data.text.claims.table import claims_hash
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import (
@@ -24,7 +25,14 @@ from medclip_debias.files import (
     write_text,
 )
 from medclip_debias.language.masked_lm import language_model_hash
-from medclip_debias.training.checkpoint import checkpoints, drop_checkpoints
+from medclip_debias.models.checkpoint import load_strictly
+from medclip_debias.training.checkpoint import (
+    best_path,
+    checkpoints,
+    drop_checkpoints,
+    load_checkpoint,
+)
+from medclip_debias.training.settings import TrainSettings
 from medclip_debias.training.step import Trainer
 
 # Settings that change how fast a run goes or how much it says, but not what it computes.
@@ -43,6 +51,10 @@ _FREE = {
     "train.features.folder",
     "model.similarity.chunk",
 }
+EXTENDED = ("train.steps", "train.patience")
+"""What may be raised when a run is continued."""
+CONTINUED = "continued.json"
+_FINISHED = "finished.json"
 _DATA = "provenance.data_hash"
 _CLAIMS = "provenance.claims_hash"
 
@@ -51,19 +63,18 @@ def identity(trainer: Trainer) -> dict[str, Any]:
     """The settings of a run and the hashes of what it starts from."""
     content = trainer.settings.model_dump(mode="json")
     content["loss"] = trainer.loss_settings.model_dump(mode="json")
-    content["provenance"] = {
+    provenance: dict[str, Any] = {
         "medclip_debias": __version__,
         "data_hash": trainer.prepared.content_hash,
     }
+    model = trainer.settings.model
     if trainer.start is not None:
-        content["provenance"]["start"] = trainer.start.provenance
-    else:
-        model = trainer.settings.model
-        assert isinstance(model, ModelSettings)  # there is no start
-        content["provenance"]["language_model_hash"] = language_model_hash(model.text.folder)
+        provenance["start"] = trainer.start.provenance
+    elif isinstance(model, ModelSettings):
+        provenance["language_model_hash"] = language_model_hash(model.text.folder)
     if "claims" in trainer.objective.requires:
-        content["provenance"]["claims_hash"] = claims_hash(trainer.prepared)
-    return content
+        provenance["claims_hash"] = claims_hash(trainer.prepared)
+    return content | {"provenance": provenance}
 
 
 def deciding(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,12 +85,7 @@ def deciding(content: Mapping[str, Any]) -> dict[str, Any]:
 def open_folder(
     trainer: Trainer, *, fresh: bool, allow_changed_data: bool, longer: bool = False
 ) -> None:
-    """Make the run's folder, or check that it holds the same run.
-
-    Raises:
-        UserError: it cannot be written, or holds a run with other settings, other data, or
-            checkpoints whose settings are missing.
-    """
+    """Make the run's folder, or check that it holds the same run."""
     out, settings = trainer.settings.out, identity(trainer)
     folder, path = out / "checkpoints", out / "settings.yaml"
     with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
@@ -120,26 +126,22 @@ def _check_same(
     allow_changed_data: bool,
 ) -> None:
     """A checkpoint must not continue under other settings, nor unasked on other data."""
-    free = _FREE | (set(EXTENDED) if longer else set())
+    free = {*_FREE, *(EXTENDED if longer else ())}
     differ = {k for k in {*old, *new} if old.get(k) != new.get(k) and k not in free}
     settings = sorted(differ - {_DATA, "prepared"} - ({_CLAIMS} if allow_changed_data else set()))
+    remedy = "give another 'out', or --fresh to start over."
     if settings == [_CLAIMS]:
         raise UserError(
             f"{out}: its run began with other claims than {new['prepared']} has now; bring their"
-            " file back, give another 'out', or --fresh to start over."
-        )
-    if settings and set(settings) <= set(EXTENDED):
-        raise UserError(
-            f"{out}: holds a run with other settings ({', '.join(settings)}), of "
-            f"{old.get('train.steps')} steps; to train it for more give --continue, else another "
-            "'out', or --fresh to start over."
+            f" file back, {remedy}"
         )
     if settings:
-        more = f" and {len(settings) - 4} more" if len(settings) > 4 else ""
-        raise UserError(
-            f"{out}: holds a run with other settings ({', '.join(settings[:4])}{more}); "
-            "give another 'out', or --fresh to start over."
-        )
+        names = ", ".join(settings[:4])
+        names += f" and {len(settings) - 4} more" if len(settings) > 4 else ""
+        more = ""
+        if set(settings) <= set(EXTENDED):
+            more = f", of {old.get('train.steps')} steps; to train it for more give --continue"
+        raise UserError(f"{out}: holds a run with other settings ({names}){more}; {remedy}")
     if _DATA in differ and not allow_changed_data:
         raise UserError(
             f"{out}: its run began on data with the hash {old.get(_DATA)}, but {new['prepared']} "
@@ -149,10 +151,6 @@ def _check_same(
 
 
 # ------------------------------------------------------------------ a run that is continued
-
-CONTINUED = "continued.json"
-EXTENDED = ("train.steps", "train.patience")
-"""What may be raised when a run is continued."""
 
 
 def plans(out: Path) -> list[dict[str, Any]]:
@@ -201,10 +199,7 @@ def _note_plan(out: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> Non
 
 
 def bond(trainer: Trainer, plan: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """What a checkpoint says of the run that it is of: hashes of its settings and its data.
-
-    Settings that a resumed run may change do not count; ``plan`` takes the place of its own.
-    """
+    """What a checkpoint says of its run: hashes of its settings (but for ``plan``) and its data."""
     # Where data, language model and start lie does not count: their hashes do.
     free = _FREE | {_DATA, _CLAIMS, "prepared", "model.text.folder", "model.start_from"}
     settings = {key: value for key, value in _flat(identity(trainer)).items() if key not in free}
@@ -217,11 +212,7 @@ def bond(trainer: Trainer, plan: Mapping[str, Any] | None = None) -> dict[str, s
 def check_bond(
     trainer: Trainer, state: Mapping[str, Any], path: Path, *, allow_changed_data: bool
 ) -> None:
-    """See that a checkpoint was written by this run and not by another in the same folder.
-
-    Raises:
-        UserError: it is of a run with other settings or other data.
-    """
+    """See that a checkpoint was written by this run and not by another in the same folder."""
     expected, written_under = bond(trainer), state.get("settings_hash")
     earlier = (bond(trainer, plan)["settings_hash"] for plan in plans(trainer.settings.out))
     if written_under not in (expected["settings_hash"], *earlier):
@@ -240,8 +231,6 @@ def check_bond(
 
 
 # ------------------------------------------------------------------------- a finished run
-
-_FINISHED = "finished.json"
 
 
 def mark_finished(out: Path, step: int) -> None:
@@ -265,6 +254,49 @@ def is_finished(out: Path, step: int) -> bool:
 
 def _hashes(model: Path) -> dict[str, str]:
     return {path.name: file_hash(path) for path in sorted(model.iterdir())}
+
+
+def kept_weights(train: TrainSettings, last: int, best: int) -> str:
+    """Which weights the model folder holds, in words."""
+    weights = "the moving average of the weights" if train.ema else "the weights"
+    which = f"after step {last}, the last (train.keep: last)"
+    if train.keep == "best":
+        which = f"after step {best}, the best by {train.best_metric} (train.keep: best)"
+    return f"the model folder holds {weights} {which}"
+
+
+def save_model(trainer: Trainer, best_step: int) -> None:
+    """Write the model folder, with the weights that ``train.keep`` asks for."""
+    settings, model = trainer.settings, trainer.result
+    provenance = identity(trainer) | {"studies": len(trainer.studies)}
+    if trainer.start is not None:  # what is said of it holds for what is trained from it
+        inherited = {"licence": trainer.start.licence, "imported": trainer.start.imported}
+        provenance |= {key: value for key, value in inherited.items() if value}
+    meta = trainer.prepared.meta
+    # What the model says of a real radiograph means nothing if it was trained on generated ones.
+    provenance["synthetic"] = meta.get("synthetic", "unknown")
+    provenance["parameters"] = trainer.counts
+    provenance["data"] = {key: meta.get(key) for key in ("kind", "synthetic")}
+    if "sets" in meta:
+        provenance["data"]["sets"] = meta["sets"]
+    if settings.train.ema:
+        provenance["weights"] = "exponential moving average"
+    provenance["kept"] = settings.train.keep
+    if settings.train.keep == "best":
+        path = best_path(settings.out / "checkpoints", best_step)
+        content = load_checkpoint(path)
+        # Its data may be what the run had before it was allowed to resume with others.
+        check_bond(trainer, content, path, allow_changed_data=True)
+        load_strictly(model, content["model"], str(path))
+        provenance["best_step"] = int(content["step"])
+    if earlier_plans := plans(settings.out):
+        provenance["continued"] = earlier_plans
+    model.prompts, model.provenance = default_prompts(), provenance
+    model.eval()
+    folder = settings.out / "model"
+    sentence = f"{folder}: the model cannot be written; free some space, then run the same command"
+    with explained(f"{sentence} again", OSError):
+        model.save(folder)
 
 
 def _flat(content: Any, prefix: str = "") -> dict[str, Any]:

@@ -39,11 +39,7 @@ class Holder:
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """Hold the folder of a run.
-
-    Raises:
-        UserError: another run holds it, or it cannot be written.
-    """
+    """Hold the folder of a run."""
     path = out / NAME
     if out.is_file():
         raise UserError(f"{out}: is a file; give a folder for the run in 'out'.")

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from medclip_debias.files import atomic_file
 from medclip_debias.training.pace import clock
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.signals import StoppedBySignalError
-from medclip_debias.training.validation_state import BestSoFar
 
 FILE = "train.log"
 
@@ -33,18 +31,8 @@ _log = logging.getLogger(__name__)
 class RunLog:
     """Everything that process 0 of a run writes down beside its weights.
 
-    Only numbers go to Weights & Biases, and the settings of ``train`` and ``loss``: never a
-    report's text.
-
-    Args:
-        settings: of the run.
-        start: steps done before. Rows after it are dropped: those steps are taken again.
-        identity: all settings and hashes, which TensorBoard shows as text.
-        warn: called with a sentence about a table whose rows were lost.
-        line: called with each line of ``train.log``, and whether such lines are frequent.
-
-    Raises:
-        UserError: Weights & Biases is asked for and not installed, or a file cannot be written.
+    Rows after ``start`` are dropped: those steps are taken again. Only numbers go to Weights &
+    Biases, and the settings of ``train`` and ``loss``: never a report's text.
     """
 
     def __init__(
@@ -91,16 +79,11 @@ class RunLog:
             frequent=True,
         )
 
-    def write_validation(self, step: int, metrics: Mapping[str, float], best: BestSoFar) -> None:
-        """Add one row of validation; ``best`` has seen it."""
+    def write_validation(self, step: int, metrics: Mapping[str, float], verdict: str) -> None:
+        """Add one row of validation."""
         self._write(self._validation, {"step": step} | dict(metrics), "validation/")
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        judged = "the best so far"
-        if best.waited and best.value is not None:
-            judged = f"best is step {best.step} ({best.metric} {best.value:.4g})"
-            if best.patience:
-                judged += f"; {best.waited} of {best.patience} in a row without a better one"
-        self.say(f"step {step}, validation: {shown}; {judged}")
+        self.say(f"step {step}, validation: {shown}; {verdict}")
 
     def write_text(self, name: str, text: str, step: int = 0) -> None:
         """Add a text (Markdown) to TensorBoard; it goes nowhere else."""
@@ -125,12 +108,7 @@ class RunLog:
     def __enter__(self) -> RunLog:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         try:
             if isinstance(error, StoppedBySignalError):
                 self.say(str(error))
@@ -183,7 +161,6 @@ class _CsvLog:
             self._columns = self._keep_until(resume_at, warn)
 
     def write(self, row: Mapping[str, float]) -> None:
-        """Add one row."""
         first = not self._columns
         self._columns = self._columns or list(row)
         with _writable(self.path), self.path.open("a", newline="", encoding="utf-8") as stream:
@@ -222,10 +199,7 @@ def last_loss(path: Path) -> float:
 
 
 def _read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Columns, and the rows but for one that was cut off when the machine stopped.
-
-    A file that is no table at all has no columns.
-    """
+    """Columns (none where it is no table), and the rows but for one that was cut off."""
     with path.open(newline="", encoding="utf-8", errors="replace") as stream:
         if not stream.readline().endswith("\n"):  # the header itself was cut off
             return [], []
@@ -264,18 +238,15 @@ class Window:
         self.steps += 1
 
     def means(self) -> dict[str, float]:
-        """Means since the last call; starts anew."""
         result = {name: (value / self.steps).item() for name, value in self._sums.items()}
         self._sums, self.steps = {}, 0
         return result
 
     def state(self) -> dict[str, Any]:
-        """For the checkpoint, so that the next row is that of a run which was never stopped."""
         sums = {name: value.cpu() for name, value in self._sums.items()}
         return {"sums": sums, "steps": self.steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`."""
         self._sums, self.steps = dict(state["sums"]), int(state["steps"])
 
 

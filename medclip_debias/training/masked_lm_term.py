@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch.nn.functional as F
@@ -17,21 +17,13 @@ from medclip_debias.models.start import TrainableModel
 from medclip_debias.models.text_encoder import load_masked_lm
 
 
-@dataclass(frozen=True)
-class MaskedSentences:
-    """Sentences with tokens to predict.
+class MaskedSentences(NamedTuple):
+    """Sentences with tokens to predict."""
 
-    Attributes:
-        inputs: ``[T, L]`` token ids after masking.
-        mask: ``[T, L]`` 1 where there is a token.
-        places: ``[T, L]`` bool, the tokens to predict.
-        targets: ``[P]`` their true ids.
-    """
-
-    inputs: Tensor
-    mask: Tensor
-    places: Tensor
-    targets: Tensor
+    inputs: Tensor  # [T, L] token ids after masking
+    mask: Tensor  # [T, L] 1 where there is a token
+    places: Tensor  # [T, L] bool, the tokens to predict
+    targets: Tensor  # [P] their true ids
 
 
 class MaskedLMTerm(nn.Module):

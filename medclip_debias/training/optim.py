@@ -45,11 +45,7 @@ def head_parameters(model: TrainableModel) -> set[nn.Parameter]:
 def choose_parts(model: TrainableModel, settings: TrainSettings, where: str) -> list[nn.Module]:
     """Switch off the gradients of what shall keep its weights, and put adapters where asked.
 
-    Returns:
-        The modules that are to be in evaluation mode.
-
-    Raises:
-        UserError: the encoder has no such layer, or nothing to put an adapter on.
+    Returns the modules that are to be in evaluation mode.
     """
     frozen: list[nn.Module] = []
     heads = head_parameters(model)
@@ -72,12 +68,8 @@ def choose_parts(model: TrainableModel, settings: TrainSettings, where: str) -> 
 def frozen_depth(encoder: Layered, name: str, settings: TrainSettings, where: str) -> int:
     """How many of an encoder's layers keep their weights.
 
-    Returns:
-        -1 for nothing, 0 for the stem alone, k for the stem and k layers, one more than there are
-        for the whole encoder.
-
-    Raises:
-        UserError: the encoder has no such layer.
+    -1 for nothing, 0 for the stem alone, k for the stem and k layers, one more than there are for
+    the whole encoder.
     """
     parts, count = getattr(settings.trainable, name), len(encoder.layers)
     if parts.frozen or parts.lora:
@@ -135,13 +127,9 @@ def make_optimizer(
 ) -> torch.optim.AdamW:
     """AdamW over what is not frozen; biases, norms and the logit scale are not decayed.
 
-    Each group carries its ``lr_factor``, by which the schedule's rate is to be multiplied.
-
-    Args:
-        model: its encoders have learning rates of their own, by depth.
-        others: the objective, and the masked-language-model term; they learn as the heads do,
-            an objective's parameters times a factor of its own.
-        settings: of the run.
+    Each group carries its ``lr_factor``, by which the schedule's rate is to be multiplied. The
+    ``others`` (objective, masked-language-model term) learn as the heads do, an objective's
+    parameters times a factor of its own.
     """
     factors, heads = settings.lr_factors, head_parameters(model)
     factor_of = dict.fromkeys(model.parameters(), factors.heads)

@@ -28,13 +28,11 @@ class Pace:
         self.restart()
 
     def restart(self) -> None:
-        """Start anew, as after a validation."""
         self._mark = time.perf_counter()
         self.waited = 0.0
         self.steps_taken = 0
 
     def metrics(self) -> dict[str, float]:
-        """Metrics since the last call; starts anew."""
         span = max(time.perf_counter() - self._mark, 1e-9)
         result = {
             "images_per_second": self.steps_taken * self.batch_size / span,
@@ -46,7 +44,6 @@ class Pace:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the run was started or resumed."""
         return time.perf_counter() - self.began
 
     def left(self, done: int) -> float:

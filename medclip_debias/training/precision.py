@@ -17,11 +17,7 @@ _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
-    """Autocast for the encoders, and for fp16 the scaling of the loss.
-
-    Attributes:
-        scaler: does nothing unless the precision is fp16.
-    """
+    """Autocast for the encoders, and the scaling of the loss, which does nothing but for fp16."""
 
     def __init__(self, name: str, device: torch.device) -> None:
         self.half = _HALF.get(name)
@@ -71,11 +67,7 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "ba
 
 @contextmanager
 def advice(compiled: bool) -> Iterator[None]:
-    """Turn a failed allocation, or a failed compilation, into a sentence of advice.
-
-    Raises:
-        UserError: instead of those.
-    """
+    """Turn a failed allocation, or a failed compilation, into a sentence of advice."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:

@@ -71,11 +71,7 @@ def _of_run(folder: Path) -> dict[str, Any]:
 def resolved(
     config: Path | str, overrides: Sequence[str] = (), loss: str | None = None
 ) -> dict[str, Any]:
-    """Everything a run would use, as plain values.
-
-    Raises:
-        UserError: a setting is unknown, missing or wrong.
-    """
+    """Everything a run would use, as plain values."""
     run, objective = _read(config, overrides, loss)
     return run.model_dump(mode="json") | {"loss": objective.model_dump(mode="json")}
 

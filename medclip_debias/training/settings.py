@@ -109,7 +109,7 @@ class TrainSettings(Settings):
         fused: AdamW as one kernel; ``auto`` on a GPU.
         checkpoint_text: compute the text encoder's activations twice instead of keeping them.
         shard_loss: each of several processes computes the loss of its own anchors alone, where the
-            objective allows it; ``auto`` for large batches (`medclip_debias.training.gradients`).
+            objective allows it; ``auto`` for large batches (`medclip_debias.training.step`).
         deterministic: only algorithms whose result never varies, on a GPU too.
         validate_every: steps between validations; 0 for none.
         validate_images: most images, and most studies, of a validation.

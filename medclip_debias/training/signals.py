@@ -17,7 +17,6 @@ from typing import Any
 
 EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h: try again, which resumes where the run stopped."""
-
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as of every verb."""
 
@@ -26,11 +25,7 @@ _IGNORABLE = (signal.SIGHUP, signal.SIGINT)  # by nohup, and by a shell for its 
 
 
 class StoppedBySignalError(Exception):
-    """The run saved its state and ended before its last step; the message says where.
-
-    Attributes:
-        code: the exit code that says so.
-    """
+    """The run saved its state and ended, by exit code ``code``; the message says where."""
 
     def __init__(self, sentence: str, signal_name: str | None = None) -> None:
         super().__init__(sentence)
@@ -60,6 +55,11 @@ class StopSignals:
         self._owner = os.getpid()
         self._before: dict[signal.Signals, Any] = {}
 
+    @property
+    def origin(self) -> str:
+        """What stops the run, in words."""
+        return self.name or "a signal to another process"
+
     def _handle(self, number: int, _: FrameType | None) -> None:
         if os.getpid() != self._owner:
             return
@@ -78,21 +78,17 @@ class StopSignals:
 
     def _exit(self) -> None:
         if is_first_process():
-            write_sentence(before_the_first_step(self.name))
+            write_sentence(f"stopped by {self.origin} {BEFORE_THE_FIRST_STEP}")
         os._exit(_code(self.name))
 
     def listen(self) -> None:
-        """Take the signals from now on."""
-        try:
+        with suppress(ValueError):  # not in the main thread: who runs us there stops us otherwise
             for number in _SIGNALS:
                 if number in _IGNORABLE and signal.getsignal(number) == signal.SIG_IGN:
                     continue
                 self._before[number] = signal.signal(number, self._handle)
-        except ValueError:  # not in the main thread: whoever runs us there stops us otherwise
-            pass
 
     def end(self) -> None:
-        """Give the signals back to whom they belonged to."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
@@ -114,12 +110,7 @@ def _detach_closed_terminals() -> None:
     os.close(nowhere)
 
 
-def before_the_first_step(name: str | None) -> str:
-    """The sentence for a run that was stopped before it began or resumed."""
-    return (
-        f"stopped by {name or 'a signal to another process'} before its first step; nothing was "
-        "changed; run the same command again."
-    )
+BEFORE_THE_FIRST_STEP = "before its first step; nothing was changed; run the same command again."
 
 
 _listening: StopSignals | None = None

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from medclip_debias.errors import EXIT_CODE
@@ -92,14 +91,9 @@ class Report:
 
 
 class StallTimer:
-    """Ends this process when it stays in one phase for too long.
+    """Ends this process when it stays in one phase for more than ``minutes`` (0: never).
 
     Time in which the whole process was stopped (a suspended job) does not count.
-
-    Args:
-        minutes: how long a phase may last; 0 for ever.
-        rank: of this process.
-        world: number of processes of the run.
     """
 
     def __init__(self, minutes: float, rank: int = 0, world: int = 1) -> None:
@@ -121,12 +115,7 @@ class StallTimer:
             threading.Thread(target=self._watch, name="stall-timer", daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closed.set()
 
     def _watch(self) -> None:

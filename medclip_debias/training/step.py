@@ -1,58 +1,71 @@
-"""A run without its folder: everything that takes one step after another.
+"""The step of a run, without its folder.
 
 ``Trainer(settings).step(k)`` is step k of the run, for a loop, a benchmark or a check of the
 machine alike. What comes out is a function of the settings, the data and the steps taken, and
 `Trainer.state` holds all of it.
+
+A contrastive loss needs all embeddings of the batch at once; the activations behind them need
+most of the memory. With ``accumulate`` k > 1 the step therefore runs in two passes (GradCache,
+Gao et al. 2021): every micro-batch is encoded without a graph; similarities, the objective and
+the gradients at the embeddings are computed once for the batch of all processes; then each
+micro-batch is encoded again, with the same random numbers, and its embeddings' gradients are
+propagated back. The sum is the gradient of the whole batch, exactly. With k = 1 there is one
+ordinary pass.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import warnings
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from medclip_debias.bounds import keep_in_bounds
-from medclip_debias.config import ModelSettings, StartSettings
-from medclip_debias.data.joint import open_prepared
-from medclip_debias.data.loader import Batch, StepBatches, TrainingStudies
+from medclip_debias.data.loader import Batch
 from medclip_debias.errors import ReportedWarning, UserError, explained
-from medclip_debias.grounding.preparation import differences
-from medclip_debias.losses.distributed import Ranks
-from medclip_debias.losses.objective import Objective, build_objective, loss_settings
-from medclip_debias.losses.siglip import carry_bias
-from medclip_debias.models.batch_norm import StepBatchNorm2d, use_step_batch_norm
+from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.distributed import Ranks, gather_batch, gather_views
+from medclip_debias.losses.objective import Objective
+from medclip_debias.losses.sharded import ShardedBatch, shard_batch, whole_batch_reason
+from medclip_debias.models.batch_norm import remembering
 from medclip_debias.models.checkpoint import load_strictly
-from medclip_debias.models.device import best_device
-from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.models.start import Start, TrainableModel, start_training
-from medclip_debias.training.distributed import average_gradients
-from medclip_debias.training.feature_cache import FeatureCache, Features, Progress
-from medclip_debias.training.fields import OF_SENTENCES, BatchFields, RunData, excludes_own_study
-from medclip_debias.training.gradients import CachedGradients, shares_loss
-from medclip_debias.training.masked_lm_term import MaskedLMTerm
-from medclip_debias.training.optim import (
-    choose_parts,
-    learning_rate,
-    make_optimizer,
-    moving_average,
-    parameter_counts,
-    set_rate,
-    trained,
-)
-from medclip_debias.training.precision import Precision, advice, arrange, be_deterministic
-from medclip_debias.training.settings import RunSettings, check_text_features
+from medclip_debias.models.features import ImageFeatures
+from medclip_debias.training.distributed import average_gradients, total
+from medclip_debias.training.feature_cache import Features, Progress
+from medclip_debias.training.masked_lm_term import MaskedSentences
+from medclip_debias.training.optim import learning_rate, set_rate
+from medclip_debias.training.precision import advice
+from medclip_debias.training.run import Run
+from medclip_debias.training.settings import RunSettings, TrainSettings
+
+SHARD_FROM = 2**22
+"""Similarities of a batch (2048 images with a sentence each) from which `shares_loss` says yes."""
+
+# First word of the seed of what is masked, so that it shares no stream with the batches.
+_MASK = 3
+
+Embeddings = tuple[Tensor, Tensor]
+"""What images are scored by (`ImageFeatures.stored`), and sentences ``[T, D]``; or two views."""
 
 _log = logging.getLogger(__name__)
 
 
-class Trainer:
-    """Model, objective, optimiser and data of one run, in one of its processes.
+class MicroBatch(NamedTuple):
+    """What the encoders see at a time: images and sentences, tokenised and perhaps masked."""
+
+    batch: Batch
+    ids: list[list[int]]
+    seed: int
+    masked: MaskedSentences | None
+
+
+class Trainer(Run):
+    """A `Run` that takes steps.
 
     Args:
         settings: the whole run; nothing is written to its ``out``.
@@ -63,20 +76,10 @@ class Trainer:
         progress: called with rows of stored features done and to do, while they are written.
 
     Attributes:
-        model: being trained.
-        start: the model that it was before, None where the run builds a new one.
-        batches: item k is this process's share of the batch of step k.
-        optimizer: AdamW.
-        counts: numbers of each part that train and that do not.
-        average: exponential moving average of the model, or None.
+        stored: features that are read in the place of frozen encoders; None where they compute.
+        sharded: each process computes the loss of its own anchors (`shares_loss`).
         asked_to_stop: whether, at the last step, any process asked all to stop.
-
-    Raises:
-        UserError: the prepared set, language model or scores do not fit the settings, or the
-            memory does not suffice.
     """
-
-    model: TrainableModel
 
     def __init__(
         self,
@@ -87,211 +90,36 @@ class Trainer:
         say: Callable[[str], None] = _log.info,
         progress: Progress | None = None,
     ) -> None:
+        super().__init__(settings, where, ranks, device, say)
         train = settings.train
-        self.say, self.progress = say, progress
-        self.settings, self.where = settings, where
-        self.ranks = ranks or Ranks()
         self.asked_to_stop = False
-        if train.deterministic:
-            be_deterministic()
-        self.loss_settings = loss_settings(settings.loss, where)
-        self.prepared = open_prepared(settings.prepared)
-        self.start: Start | None = None
-        if isinstance(settings.model, StartSettings):
-            self._begin(settings.model)
-        self._check_settings()
-        self.device = device or best_device(train.device)
-        two_view = train.task == "two_view"
-        self.studies = TrainingStudies.of(self.prepared, text=not two_view)
-        self.batches = StepBatches(
-            self.prepared.pixels,
-            self.studies,
-            batch_size=train.batch_size,
-            sentences_per_study=train.sentences_per_study,
-            input_size=self.settings.preprocessing.input_size,
-            augment=train.augment,
-            seed=train.seed,
-            views_per_study=train.views_per_study,
-            two_view=two_view,
-            rank=self.ranks.rank,
-            world=self.ranks.world,
-            augmentations=train.features.augmentations,
-        )
-        with advice(train.compile):
-            self._build()
-
-    def _begin(self, model: StartSettings) -> None:
-        """Read the model that the run starts from; what it expects of images is taken over."""
-        self.model, self.start = start_training(model, self.where)
-        if differ := differences(self.model.preprocessing, self.prepared):
-            raise UserError(
-                f"{self.where}: {self.prepared.folder} was prepared otherwise than "
-                f"{model.start_from} expects ({', '.join(differ)}); prepare it again with "
-                f"medclip-debias prepare SOURCE OUT --for {model.start_from}."
-            )
-        self._check_features(self.settings)
-        expected = {"preprocessing": self.model.preprocessing}
-        self.settings = self.settings.model_copy(update=expected)
-
-    def _check_features(self, settings: RunSettings) -> None:
-        """See that features can be kept of the start, which settings alone do not say."""
-        wanted = settings.train.features
-        if (wanted.cache or wanted.text) and not isinstance(self.model, DualEncoder):
-            raise UserError(
-                f"{self.where}: 'train.features.cache' and 'train.features.text' keep what encoders"
-                " of this project give, and 'model.start_from' is another group's model; set both "
-                "to false."
-            )
-        if wanted.text:
-            try:
-                check_text_features(self.model.similarity.settings)
-            except ValueError as error:
-                raise UserError(f"{self.where}: {error}.") from error
-
-    def _check_settings(self) -> None:
-        settings, train = self.settings, self.settings.train
-        if settings.preprocessing.prepare != self.prepared.settings:
-            raise UserError(
-                f"{self.where}: setting 'preprocessing.prepare' is "
-                f"{settings.preprocessing.prepare.model_dump()}, but {self.prepared.folder} was "
-                f"prepared with {self.prepared.settings.model_dump()}; make them equal."
-            )
-        parts = self.ranks.world * train.accumulate
-        if train.batch_size % parts:
-            raise UserError(
-                f"{self.where}: setting 'train.batch_size' is {train.batch_size}, which "
-                f"{self.ranks.world} processes, each with {train.accumulate} micro-batches, "
-                f"cannot share evenly; make it a multiple of {parts}."
-            )
-        if train.views_per_study > 1 and not excludes_own_study(self.loss_settings):
-            sentence = (
-                f"{self.where}: setting 'train.views_per_study' is {train.views_per_study}, but "
-                "the loss takes the other images of a study for negatives of its sentences; add "
-                "{kind: mask_same_study} to its negatives, or choose 'positives: study' "
-                "(debiased) or multi_positive."
-            )
-            warnings.warn(ReportedWarning(sentence), stacklevel=2)
-
-    def _build(self) -> None:
-        settings, train = self.settings, self.settings.train
-        torch.manual_seed(train.seed)
-        if isinstance(settings.model, ModelSettings):
-            self.model = DualEncoder.create(settings.model, settings.preprocessing)
-        self.model = self.model.to(self.device)
-        self.objective: Objective = build_objective(self.loss_settings).to(self.device)
-        if self.start is not None and self.start.bias is not None:
-            carry_bias(self.objective, self.start.bias)
-        self.objective.begin(
-            samples=len(self.studies), steps_per_epoch=self.batches.steps_per_epoch
-        )
-        self._check_task()
-        self.masked_lm = self._masked_lm()
-        self._others: list[nn.Module] = [self.objective]
-        if self.masked_lm is not None:
-            self._others.append(self.masked_lm)
-        self.frozen = choose_parts(self.model, train, self.where)
-        self.counts = parameter_counts(self.model)
-        self.norms: list[StepBatchNorm2d] = []
-        if self.ranks.world > 1 or train.accumulate > 1:  # one pass is not the whole batch
-            several = self.ranks.world > 1
-            self.norms = use_step_batch_norm(self.model.image_encoder, synchronised=several)
-        # After the batch norms: the copy must have their buffers, for it takes them over in order.
-        self.average = moving_average(self.model, train.ema) if train.ema else None
-        self.optimizer = make_optimizer(self.model, self._others, train)
-        self.parameters = trained(self.optimizer)
-        self.precision = Precision(train.precision, self.device)
-        arrange(self.model, train)
-        run = RunData(
-            self.objective,
-            self.loss_settings,
-            prepared=self.prepared,
-            studies=self.studies,
-            text_folder=settings.model.text_folder,
-            max_tokens=self.model.max_tokens,
-            device=self.device,
-            where=self.where,
-            model=self.model,
-            several_views=train.views_per_study > 1,
-        )
-        tokens = self.model.token_ids(self.studies.texts)
-        self.cached = CachedGradients(
-            train,
-            model=self.model,
-            objective=self.objective,
-            masked_lm=self.masked_lm,
-            fields=BatchFields(run),
-            tokens=tokens,
-            norms=self.norms,
-            precision=self.precision,
-            ranks=self.ranks,
-            stored=self._stored(tokens),
-            sharded=shares_loss(train, self.objective, self.ranks, self.where),
-        )
+        self.stored: Features | None = None
+        if train.features.cache or train.features.text:
+            with advice(train.compile):
+                self.stored = self.features_of(self.settings, progress)
+                self.stored.make()
+            self.batches.features = self.stored.images
+        self.sharded = shares_loss(train, self.objective, self.ranks, where)
         self.train_mode()
 
-    def _check_task(self) -> None:
-        missing = sorted(self.objective.requires & OF_SENTENCES)
-        if self.settings.train.task == "two_view" and (missing or self.objective.masked_lm):
-            reads = ", ".join(missing) or "sentences, for its masked-language-model term"
-            raise UserError(
-                f"{self.where}: setting 'train.task' is 'two_view', which has no sentences, but "
-                f"the objective reads {reads}; change 'loss', or train on image_text."
-            )
-
-    def _masked_lm(self) -> MaskedLMTerm | None:
-        term, folder = self.objective.masked_lm, self.settings.model.text_folder
-        if term is None:
-            return None
-        if folder is None or not isinstance(self.model, DualEncoder):
-            raise UserError(
-                f"{self.where}: the loss adds masked language modelling, whose head no model "
-                "folder holds; with model.start_from choose a loss without it."
-            )
-        return MaskedLMTerm(term, folder, self.model)
-
-    def _stored(self, tokens: list[list[int]]) -> FeatureCache | None:
-        """Features of frozen encoders, written first where they are missing."""
-        wanted, self._features = self.settings.train.features, None
-        if not (wanted.cache or wanted.text):
-            return None
-        self._features = self.features_of(self.settings, tokens)
-        cache = self._features.ready()
-        self.batches.features = cache.images
-        return cache
-
-    def features_of(self, settings: RunSettings, tokens: list[list[int]]) -> Features:
+    def features_of(self, settings: RunSettings, progress: Progress | None = None) -> Features:
         """The files of features that ``settings`` ask for, which may be others than the run's."""
         for part in self.frozen:
             part.eval()
-        self._check_features(settings)
-        assert isinstance(self.model, DualEncoder)  # `_check_features` refuses others
-        # That of the start is in the trainer's settings alone.
-        settings = settings.model_copy(update={"preprocessing": self.settings.preprocessing})
-        run = (settings, self.model, self.prepared, self.batches, tokens)
-        return Features(*run, self.ranks, self.say, self.progress)
-
-    def train_mode(self) -> None:
-        """Put everything into training mode; what is frozen stays in evaluation mode."""
-        for module in (self.model, *self._others):
-            module.train()
-        for part in self.frozen:
-            part.eval()
-
-    @property
-    def result(self) -> TrainableModel:
-        """The model that is validated and saved: the moving average where there is one."""
-        if self.average is None:
-            return self.model
-        return cast("TrainableModel", self.average.module)
+        self.check_features(settings)
+        return Features(self, settings.train, progress)
 
     # ------------------------------------------------------------------------- one step
 
     def rate(self, step: int) -> float:
         """The schedule's learning rate at ``step`` (0-based)."""
         train = self.settings.train
-        warmup, steps = train.warmup_steps, train.steps
         return learning_rate(
-            step, peak=train.lr, warmup=warmup, steps=steps, schedule=train.schedule
+            step,
+            peak=train.lr,
+            warmup=train.warmup_steps,
+            steps=train.steps,
+            schedule=train.schedule,
         )
 
     def step(self, step: int, batch: Batch | None = None, stop: bool = False) -> dict[str, Tensor]:
@@ -315,7 +143,7 @@ class Trainer:
         set_rate(self.optimizer, self.rate(step))
         self.optimizer.zero_grad(set_to_none=True)
         try:
-            metrics = self.cached.backward(batch, [self.settings.train.seed, step])
+            metrics = self.backward(batch, step)
         except FloatingPointError as error:
             raise self._not_a_number(step, str(error)) from error
         for norm in self.norms:
@@ -344,15 +172,137 @@ class Trainer:
             f"(The studies of this batch have the hash {self.batch_hash(step)}.)"
         )
 
-    def batch_hash(self, step: int) -> str:
-        """12 hex digits that name the studies of the batch of ``step``, whatever their order.
+    # ------------------------------------------------------------------------ its gradients
 
-        The first digits of the SHA-256 over their sorted ids, one a line.
+    def backward(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """Add the gradients of this process's part; their mean over the processes is the batch's.
+
+        Returns:
+            ``loss`` of the batch of all processes, ``scale``, and diagnostics.
+
+        Raises:
+            FloatingPointError: similarities are no numbers.
         """
-        column = self.prepared.images["study_id"]
-        members = self.batches.members(step)
-        ids = sorted(str(column.iloc[int(self.studies.rows[m][0])]) for m in members)
-        return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12]
+        parts = self._micro_batches(batch, step)
+        masked_tokens = None  # in the batch of all processes
+        if self.masked_lm is not None:
+            count = sum(len(part.masked.targets) for part in parts if part.masked is not None)
+            masked_tokens = total(count, self.ranks, self.model.device)
+        scaler = self.precision.scaler
+        if len(parts) == 1:
+            with remembering(self.norms):
+                embeddings, masked = self._encode(parts[0], masked_tokens)
+            loss, metrics = self._loss(embeddings, batch, step)
+            scaler.scale(loss if masked is None else loss + self._weighted(masked)).backward()
+            return self._metrics(loss, masked, metrics)
+
+        with torch.no_grad(), remembering(self.norms):
+            encoded = [self._encode(part, None)[0] for part in parts]
+        leaves = [torch.cat(side).requires_grad_() for side in zip(*encoded, strict=True)]
+        loss, metrics = self._loss((leaves[0], leaves[1]), batch, step)
+        scaler.scale(loss).backward()
+        gradients = [
+            leaf.grad.split([len(part[side]) for part in encoded])
+            for side, leaf in enumerate(leaves)
+            if leaf.grad is not None
+        ]
+        sum_masked: Tensor | None = None
+        for part, *gradient in zip(parts, *gradients, strict=True):
+            embeddings, masked = self._encode(part, masked_tokens)
+            ends = [x for x in embeddings if x.requires_grad]
+            starts = [g for x, g in zip(embeddings, gradient, strict=True) if x.requires_grad]
+            if masked is not None:
+                if masked.requires_grad:
+                    ends.append(scaler.scale(self._weighted(masked)))
+                    starts.append(torch.ones_like(masked))
+                plain = masked.detach()
+                sum_masked = plain if sum_masked is None else sum_masked + plain
+            if ends:
+                torch.autograd.backward(ends, starts)
+        return self._metrics(loss, sum_masked, metrics)
+
+    def _micro_batches(self, batch: Batch, step: int) -> list[MicroBatch]:
+        """The micro-batches, with seeds by their number among those of all processes."""
+        k = self.settings.train.accumulate
+        parts = []
+        for place, part in enumerate(batch.split(k) if k > 1 else [batch]):
+            seed = step_seed([self.settings.train.seed, step, self.ranks.rank * k + place])
+            ids = [self.tokens[number] for number in part.texts.tolist()]
+            masked = None
+            if self.masked_lm is not None:
+                masked = self.masked_lm.mask(self.model, ids, np.random.default_rng([_MASK, seed]))
+            parts.append(MicroBatch(part, ids, seed, masked))
+        return parts
+
+    def _encode(
+        self, part: MicroBatch, masked_tokens: float | None
+    ) -> tuple[Embeddings, Tensor | None]:
+        """Embeddings of one micro-batch, and its part of the masked-language-model loss.
+
+        ``masked_tokens``: in the whole batch; None leaves that loss out.
+        """
+        torch.manual_seed(part.seed)
+        with self.precision.autocast():
+            features = self._image_features(part.batch)
+            if part.batch.two_view:
+                first, second = features.pooled.chunk(2)
+                return (first, second), None
+            if self.stored is not None and self.stored.texts is not None:
+                sentences = self.stored.sentence_vectors(part.batch.texts)
+            else:
+                sentences = self.model.encode_ids(part.ids)
+            masked = None
+            if self.masked_lm is not None and part.masked is not None and masked_tokens:
+                mean = self.masked_lm(self.model, part.masked)
+                masked = mean * (len(part.masked.targets) / masked_tokens)
+        return (features.stored, sentences), masked
+
+    def _image_features(self, batch: Batch) -> ImageFeatures:
+        """Unit vectors of images, or of their stored features."""
+        pixels = batch.images_on(self.model.device)
+        if self.stored is not None and self.stored.images is not None:
+            return ImageFeatures(self.stored.region_vectors(pixels))
+        images = self.model.normalise(pixels)
+        if self.settings.train.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        return self.model.encode_images(images)
+
+    def _loss(
+        self, embeddings: Embeddings, batch: Batch, step: int
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The objective of the batch of all processes, and figures for the log."""
+        similarity, train, ranks = self.model.similarity, self.settings.train, self.ranks
+        scale = similarity.scale
+        fields = self.fields.of(batch, step_seed([train.seed, step]), step / train.steps)
+        first, second = embeddings
+        everyone: ContrastiveBatch
+        if batch.two_view:
+            everyone = gather_views(first, second, scale, ranks, **fields)
+        else:
+            fields["image_of_sentence"] = batch.owners.to(first.device)
+            gather = shard_batch if self.sharded else gather_batch
+            everyone = gather(first, second, similarity, scale, ranks, **fields)
+        output = self.objective(everyone)
+        loss = everyone.loss_of(output) if isinstance(everyone, ShardedBatch) else output.loss
+        return loss, {"scale": scale.detach(), **output.diagnostics}
+
+    def _weighted(self, masked: Tensor) -> Tensor:
+        """The weighted term of this process; the mean over the processes is its total."""
+        assert self.masked_lm is not None
+        world = self.ranks.world
+        return self.masked_lm.settings.weight * (masked if world == 1 else masked * world)
+
+    def _metrics(
+        self, loss: Tensor, masked: Tensor | None, metrics: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        loss = loss.detach()
+        if masked is not None and self.masked_lm is not None:
+            masked = masked.detach()
+            if self.ranks.world > 1:
+                masked = masked.new_tensor(total(float(masked), self.ranks, masked.device))
+            metrics = metrics | {"contrastive_loss": loss, "masked_lm_loss": masked}
+            loss = loss + self.masked_lm.settings.weight * masked
+        return {"loss": loss, **metrics}
 
     # -------------------------------------------------------------------------- its state
 
@@ -377,8 +327,8 @@ class Trainer:
             UserError: it is of another architecture.
         """
         load_strictly(self.model, state["model"], where)
-        if self._features is not None:
-            self._features.check_weights(where)
+        if self.stored is not None:
+            self.stored.check_weights(where)
         # Not load_strictly: tables of per-sample state take the size that they had.
         with explained(f"{where}: its objective's state does not fit", RuntimeError):
             self.objective.load_state_dict(state["objective"])
@@ -389,6 +339,35 @@ class Trainer:
         with explained(f"{where}: its optimiser's state does not fit", ValueError, KeyError):
             self.optimizer.load_state_dict(state["optimizer"])
             self.precision.scaler.load_state_dict(state["scaler"])
+
+
+def shares_loss(settings: TrainSettings, objective: Objective, ranks: Ranks, where: str) -> bool:
+    """Whether each process is to compute the loss of its own anchors alone.
+
+    ``auto`` does so from `SHARD_FROM` similarities a batch on, where the objective allows it;
+    ``on`` warns where it does not.
+    """
+    if ranks.world == 1 or settings.shard_loss == "off":
+        return False
+    images = settings.batch_size * settings.views_per_study
+    texts = settings.batch_size * settings.sentences_per_study
+    if settings.shard_loss == "auto" and images * texts < SHARD_FROM:
+        return False
+    reason = whole_batch_reason(objective)
+    if settings.task == "two_view":
+        reason = "two views are compared with all others"
+    if reason is not None and settings.shard_loss == "on":
+        sentence = (
+            f"{where}: setting 'train.shard_loss' is on, but every process computes the loss of "
+            f"the whole batch, for {reason}."
+        )
+        warnings.warn(ReportedWarning(sentence), stacklevel=2)
+    return reason is None
+
+
+def step_seed(words: Sequence[int]) -> int:
+    """One number from the words of a seed; micro-batch 0 has that of its step."""
+    return int(np.random.SeedSequence(list(words)).generate_state(1)[0])
 
 
 def store_features(
@@ -409,7 +388,7 @@ def store_features(
             "train.trainable.image=frozen) or train.features.text=true (with "
             "train.trainable.text=frozen)."
         )
-    stored = Trainer(settings, where, say=say, progress=progress).cached.stored
+    stored = Trainer(settings, where, say=say, progress=progress).stored
     assert stored is not None
     files = {"image": stored.images, "text": stored.texts}
     return {

@@ -2,7 +2,7 @@
 
 It is plain PyTorch (autocast, AdamW, ``torch.distributed``) and not Lightning Fabric: importing
 Fabric takes longer here than all other imports of a run together, and cached gradients
-(`medclip_debias.training.gradients`) need the collectives themselves.
+(`medclip_debias.training.step`) need the collectives themselves.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from medclip_debias.data.joint import JointSet
 from medclip_debias.data.loader import Batch, iterate
-from medclip_debias.data.prompts import default_prompts
 from medclip_debias.data.verify import check_sample
 from medclip_debias.errors import UserError, explained
+from medclip_debias.evaluation.catalogue import find
 from medclip_debias.files import write_json
-from medclip_debias.models.checkpoint import load_strictly
 from medclip_debias.models.start import TrainableModel
 from medclip_debias.training.checkpoint import (
     best_path,
@@ -40,9 +39,10 @@ from medclip_debias.training.folder import (
     continues,
     identity,
     is_finished,
+    kept_weights,
     mark_finished,
     open_folder,
-    plans,
+    save_model,
     unmark_finished,
 )
 from medclip_debias.training.lock import locked
@@ -50,16 +50,17 @@ from medclip_debias.training.logs import RunLog, Window, last_loss, memory
 from medclip_debias.training.pace import Pace, what_trains
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.signals import (
+    BEFORE_THE_FIRST_STEP,
     StoppedBySignalError,
     StopSignals,
-    before_the_first_step,
     stop_signals,
 )
 from medclip_debias.training.stall import StallTimer
 from medclip_debias.training.step import Trainer
-from medclip_debias.training.validation_state import BestSoFar
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from medclip_debias.evaluation.preview import Example
 
 Progress = Callable[[int, int, float], None]
@@ -99,6 +100,50 @@ class RunResult:
 
 
 @dataclass
+class BestSoFar:
+    """The best validation of a run by one metric, and how many came since (``waited``)."""
+
+    metric: str
+    patience: int | None
+    value: float | None = None
+    step: int = 0
+    waited: int = 0
+
+    def see(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Take note of a validation after ``step`` steps; return whether it is the best so far.
+
+        Raises:
+            UserError: it has no such metric.
+        """
+        value = metrics.get(self.metric, math.nan)
+        if math.isnan(value):
+            raise UserError(
+                f"The validation gave no '{self.metric}' (it gave {', '.join(metrics) or 'none'}); "
+                "choose another train.best_metric, or train.validate_every=0."
+            )
+        sign = -1 if find("validation", self.metric).lower_is_better else 1
+        if self.value is None or sign * value > sign * self.value:
+            self.value, self.step, self.waited = value, step, 0
+            return True
+        self.waited += 1
+        return False
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether the run is to end."""
+        return self.patience is not None and self.waited >= self.patience
+
+    def verdict(self) -> str:
+        """What the last validation was, in words."""
+        if not self.waited or self.value is None:
+            return "the best so far"
+        words = f"best is step {self.step} ({self.metric} {self.value:.4g})"
+        if self.patience:
+            words += f"; {self.waited} of {self.patience} in a row without a better one"
+        return words
+
+
+@dataclass
 class RunState:
     """What a run knows beside its trainer; checkpoints hold ``best`` and ``window``."""
 
@@ -106,6 +151,19 @@ class RunState:
     window: Window = field(default_factory=Window)
     loss: float = math.nan
     best_at_checkpoint: int = 0
+
+    def content(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        best = {name: getattr(self.best, name) for name in ("value", "step", "waited")}
+        return {"best": best, "window": self.window.state()}
+
+    def restore(self, content: Mapping[str, Any]) -> None:
+        """Continue from `content`."""
+        best = content["best"]
+        self.best.value, self.best.step = best["value"], best["step"]
+        self.best.waited = best["waited"]
+        self.best_at_checkpoint = self.best.step
+        self.window.restore(content["window"])
 
 
 def train(
@@ -168,8 +226,7 @@ def train(
             )
         # What follows changes the folder: from here on a signal waits for an answer.
         signals.at_once = False
-        if _any_signal(signals, trainer, stall):
-            raise StoppedBySignalError(before_the_first_step(signals.name), signals.name)
+        _stop_if_signalled(signals, trainer, stall, BEFORE_THE_FIRST_STEP)
 
         with locked(out) if is_first else nullcontext():
             # ---- set up, restore
@@ -198,13 +255,7 @@ def train(
                 stall.enter("data")
                 for step, batch in zip(steps, batches, strict=True):
                     stall.enter("step")
-                    try:
-                        losses = trainer.step(step, batch, stop=signals.name is not None)
-                    except UserError as error:
-                        last = checkpoints(out / "checkpoints")[-1:]
-                        hint = f" The last good checkpoint is {last[0]}." if last else ""
-                        raise UserError(f"{error}{hint}") from error
-                    state.window.add(losses)
+                    state.window.add(_step(trainer, step, batch, signals))
                     done = step + 1
                     is_over = done == options.steps
                     is_stopped = trainer.asked_to_stop
@@ -221,11 +272,9 @@ def train(
                         is_best = state.best.see(done, metrics)
                         if log:
                             stall.enter("files")
-                            log.write_validation(done, metrics, state.best)
+                            log.write_validation(done, metrics, state.best.verdict())
                             if is_best:
-                                weights = {"model": trainer.result.state_dict(), "step": done}
-                                path = best_path(out / "checkpoints", done)
-                                save_state(path, weights | bond(trainer))
+                                _save_best(trainer, done)
                         is_stopped |= was_signalled
                         is_over |= state.best.gives_up
 
@@ -245,7 +294,7 @@ def train(
                         break
                     if is_stopped:
                         raise StoppedBySignalError(
-                            f"stopped by {_name_of(signals)} after step {done} of {options.steps}, "
+                            f"stopped by {signals.origin} after step {done} of {options.steps}, "
                             "which is saved; run the same command again to resume.",
                             signals.name,
                         )
@@ -254,15 +303,11 @@ def train(
                 # ---- save the model, stop
                 if log:
                     stall.enter("files")
-                    _save_model(trainer, state)
+                    save_model(trainer, state.best.step)
                     mark_finished(out, done)
-                    log.say(f"finished: {_kept_weights(trainer, state, done)}")
-            if _any_signal(signals, trainer, stall):
-                raise StoppedBySignalError(
-                    f"stopped by {_name_of(signals)} after the last step; the model is saved and "
-                    "the run is finished.",
-                    signals.name,
-                )
+                    log.say(f"finished: {kept_weights(options, done, state.best.step)}")
+            where = "after the last step; the model is saved and the run is finished."
+            _stop_if_signalled(signals, trainer, stall, where)
             return _result(trainer, state, start, done, seconds=pace.elapsed)
 
 
@@ -290,9 +335,7 @@ def _restore(
     sentence = f"{path}: does not fit these settings; give another 'out', or --fresh"
     with explained(sentence, KeyError, TypeError, ValueError, AttributeError):
         trainer.restore(saved, str(path))
-        state.best.restore(saved["best"])
-        state.window.restore(saved["window"])
-        state.best_at_checkpoint = state.best.step
+        state.restore(saved)
         state.loss = last_loss(trainer.settings.out / "metrics.csv")
         return int(saved["step"])
 
@@ -344,16 +387,25 @@ def _batches(trainer: Trainer, steps: range, pace: Pace) -> Generator[Batch]:
 # ------------------------------------------------------------------------------------ between steps
 
 
-def _any_signal(signals: StopSignals, trainer: Trainer, stall: StallTimer) -> bool:
-    """Whether a signal came to any process; the same in all."""
+def _stop_if_signalled(
+    signals: StopSignals, trainer: Trainer, stall: StallTimer, where: str
+) -> None:
+    """Stop where a signal came to any process; all of them do."""
     stall.enter("others")
     count = total(float(signals.name is not None), trainer.ranks, trainer.device)
     stall.enter(None)
-    return count > 0
+    if count:
+        raise StoppedBySignalError(f"stopped by {signals.origin} {where}", signals.name)
 
 
-def _name_of(signals: StopSignals) -> str:
-    return signals.name or "a signal to another process"
+def _step(trainer: Trainer, step: int, batch: Batch, signals: StopSignals) -> dict[str, Tensor]:
+    """Take a step; an error names the last good checkpoint."""
+    try:
+        return trainer.step(step, batch, stop=signals.name is not None)
+    except UserError as error:
+        last = checkpoints(trainer.settings.out / "checkpoints")[-1:]
+        hint = f" The last good checkpoint is {last[0]}." if last else ""
+        raise UserError(f"{error}{hint}") from error
 
 
 def _log_row(trainer: Trainer, state: RunState, log: RunLog | None, pace: Pace, done: int) -> None:
@@ -383,11 +435,14 @@ def _validate(
     return metrics, is_stopped
 
 
+def _save_best(trainer: Trainer, done: int) -> None:
+    weights = {"model": trainer.result.state_dict(), "step": done}
+    save_state(best_path(trainer.settings.out / "checkpoints", done), weights | bond(trainer))
+
+
 def _save_checkpoint(trainer: Trainer, state: RunState, done: int) -> None:
     folder = trainer.settings.out / "checkpoints"
-    content = trainer.state() | bond(trainer)
-    content |= {"best": state.best.state(), "window": state.window.state()}
-    save_checkpoint(folder, done, content)
+    save_checkpoint(folder, done, trainer.state() | bond(trainer) | state.content())
     drop_best(folder, keep={state.best.step, state.best_at_checkpoint})
     state.best_at_checkpoint = state.best.step
 
@@ -410,50 +465,6 @@ def _log_heatmaps(
 
 
 # --------------------------------------------------------------------------------------- at the end
-
-
-def _kept_weights(trainer: Trainer, state: RunState, done: int) -> str:
-    """Which weights the model folder holds."""
-    options, best = trainer.settings.train, state.best
-    weights = "the moving average of the weights" if options.ema else "the weights"
-    if options.keep == "best":
-        which = f"after step {best.step}, the best by {best.metric} (train.keep: best)"
-    else:
-        which = f"after step {done}, the last (train.keep: last)"
-    return f"the model folder holds {weights} {which}"
-
-
-def _save_model(trainer: Trainer, state: RunState) -> None:
-    settings, model = trainer.settings, trainer.result
-    provenance = identity(trainer) | {"studies": len(trainer.studies)}
-    if trainer.start is not None:  # what is said of it holds for what is trained from it
-        inherited = {"licence": trainer.start.licence, "imported": trainer.start.imported}
-        provenance |= {key: value for key, value in inherited.items() if value}
-    meta = trainer.prepared.meta
-    # What the model says of a real radiograph means nothing if it was trained on generated ones.
-    provenance["synthetic"] = meta.get("synthetic", "unknown")
-    provenance["parameters"] = trainer.counts
-    provenance["data"] = {key: meta.get(key) for key in ("kind", "synthetic")}
-    if "sets" in meta:
-        provenance["data"]["sets"] = meta["sets"]
-    if settings.train.ema:
-        provenance["weights"] = "exponential moving average"
-    provenance["kept"] = settings.train.keep
-    if settings.train.keep == "best":
-        path = best_path(settings.out / "checkpoints", state.best.step)
-        saved = load_checkpoint(path)
-        # Its data may be what the run had before it was allowed to resume with others.
-        check_bond(trainer, saved, path, allow_changed_data=True)
-        load_strictly(model, saved["model"], str(path))
-        provenance["best_step"] = int(saved["step"])
-    if earlier_plans := plans(settings.out):
-        provenance["continued"] = earlier_plans
-    model.prompts, model.provenance = default_prompts(), provenance
-    model.eval()
-    folder = settings.out / "model"
-    sentence = f"{folder}: the model cannot be written; free some space, then run the same command"
-    with explained(f"{sentence} again", OSError):
-        model.save(folder)
 
 
 def _result(

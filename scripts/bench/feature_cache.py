@@ -93,8 +93,7 @@ def parts(folder: Path, scale: Scale, rounds: int) -> None:
 
 
 def _parts(run: Trainer, rounds: int) -> Iterator[tuple[str, float]]:
-    batch, cached, device = run.batches[0], run.cached, run.device
-    stored = cached.stored
+    batch, stored, device = run.batches[0], run.stored, run.device
     assert stored is not None
     kind = 0 if device.type == "cuda" else 1
 
@@ -102,11 +101,11 @@ def _parts(run: Trainer, rounds: int) -> Iterator[tuple[str, float]]:
         work()
         return statistics.median(spent(work, device)[kind] for _ in range(rounds))
 
-    tokens = [cached.tokens[number] for number in batch.texts.tolist()]
+    tokens = [run.tokens[number] for number in batch.texts.tolist()]
 
     def sentences() -> Tensor:
         if stored.texts is not None:
-            return stored.sentences(run.model, batch.texts)
+            return stored.sentence_vectors(batch.texts)
         return run.model.encode_ids(tokens)
 
     def both_ways(make: Callable[[], Tensor]) -> Callable[[], None]:
@@ -116,10 +115,13 @@ def _parts(run: Trainer, rounds: int) -> Iterator[tuple[str, float]]:
 
         return work
 
-    regions = cached._regions(batch).detach().requires_grad_()
+    def regions_of_batch() -> Tensor:
+        return run._image_features(batch).regions
+
+    regions = regions_of_batch().detach().requires_grad_()
     vectors = sentences().detach().requires_grad_()
     yield "reading the batch", timed(lambda: run.batches[1])
-    yield "projection of the regions, both ways", timed(both_ways(lambda: cached._regions(batch)))
+    yield "projection of the regions, both ways", timed(both_ways(regions_of_batch))
     yield "sentences, both ways", timed(both_ways(sentences))
     score = run.model.similarity
     yield "similarity, both ways", timed(both_ways(lambda: score(regions, vectors)))

@@ -173,7 +173,7 @@ def gradient_of(
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     trainer.model.text_encoder.eval()
-    metrics = trainer.cached.backward(trainer.batches[0], [0, 0])
+    metrics = trainer.backward(trainer.batches[0], 0)
     parts = [p.grad.flatten().double().cpu() for p in trainer.parameters if p.grad is not None]
     return float(metrics["loss"]), torch.cat(parts)
 

@@ -38,7 +38,7 @@ def test_the_plain_loop_has_the_gradients_of_the_engine(trainer):
     batch = trainer.batches[0]
     plain = train_ways.ways(trainer)["plain"]()
     plain.loss(batch).backward()
-    trainer.cached.backward(batch, [0, 0])
+    trainer.backward(batch, 0)
     theirs = dict(plain.model.named_parameters())
     for name, parameter in trainer.model.named_parameters():
         if parameter.grad is not None:

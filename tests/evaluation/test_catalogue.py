@@ -21,7 +21,7 @@ from medclip_debias.evaluation.table import COLUMNS, Results, read_results
 from medclip_debias.reporting.content import metric_rows, tiles
 from medclip_debias.reporting.tables import results_table
 from medclip_debias.training.settings import TrainSettings
-from medclip_debias.training.validation_state import BestSoFar
+from medclip_debias.training.train import BestSoFar
 
 
 @pytest.fixture(scope="module")

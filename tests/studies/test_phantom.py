@@ -107,7 +107,7 @@ def test_a_batch_knows_which_of_its_images_agree_with_which_of_its_sentences(pla
     ready = trainer(place, oracle, tmp_path)
     truth, images = Truth(place.truth), ready.prepared.images
     batch = ready.batches[0]
-    fields = ready.cached.fields.of(batch, 0)
+    fields = ready.fields.of(batch, 0)
     found = fields["agreement"][:, fields["text_ids"]].numpy().T
     texts = [ready.studies.texts[n] for n in batch.texts.tolist()]
     first = [ready.studies.rows[n][0] for n in batch.studies.tolist()]

@@ -426,7 +426,7 @@ def test_the_vectors_of_a_start_stand_in_for_those_of_a_language_model(start, fi
     loss = {"kind": "clip", "negatives": [{"kind": "remove_by_text"}]}
     settings = run_of(start("biomedclip"), loss=loss)
     trainer = Trainer(settings)
-    vectors = trainer.cached.fields.values["text_similarity"]
+    vectors = trainer.fields.values["text_similarity"]
     with torch.no_grad():
         expected = first(settings.model.start_from).encode_sentences(trainer.studies.texts)
     torch.testing.assert_close(vectors, expected, atol=1e-5, rtol=0)

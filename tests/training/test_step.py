@@ -15,9 +15,8 @@ from medclip_debias.losses.distributed import Ranks
 from medclip_debias.losses.sogclr import SogCLR
 from medclip_debias.losses.two_views import TwoViewBatch
 from medclip_debias.training.distributed import Place, average_gradients, process_group
-from medclip_debias.training.gradients import shares_loss
 from medclip_debias.training.stall import StallTimer
-from medclip_debias.training.step import Trainer
+from medclip_debias.training.step import Trainer, shares_loss
 from tests.training.conftest import in_processes, largest_difference
 
 STEPS = 4
@@ -47,7 +46,7 @@ def gradients_of(trainer):
 
 def gradients(settings):
     trainer = Trainer(settings)
-    figures = trainer.cached.backward(trainer.batches[0], [settings.train.seed, 0])
+    figures = trainer.backward(trainer.batches[0], 0)
     return gradients_of(trainer), figures
 
 
@@ -82,15 +81,15 @@ def two_processes(run_in, tmp_path_factory):
             for name, loss in OBJECTIVES.items():
                 results[name] = after(run(**FROZEN, loss=loss), **place)
             trainer = Trainer(run(**TEXT_FROZEN), **place)
-            trainer.cached.backward(trainer.batches[0], [0, 0])
+            trainer.backward(trainer.batches[0], 0)
             average_gradients(trainer.parameters, ranks)
             for norm in trainer.norms:
                 norm.finish_step(2)
             results["statistics"] = gradients_of(trainer), dict(trainer.model.named_buffers())
             for (name, settings), shard in product(SHARED.items(), ("on", "off")):
                 trainer = Trainer(run(**settings, shard_loss=shard), **place)
-                assert trainer.cached.sharded == (shard == "on")
-                figures = trainer.cached.backward(trainer.batches[0], [0, 0])
+                assert trainer.sharded == (shard == "on")
+                figures = trainer.backward(trainer.batches[0], 0)
                 average_gradients(trainer.parameters, ranks)
                 results[name, shard] = gradients_of(trainer), figures
             if ranks.rank == 0:
@@ -105,9 +104,9 @@ def test_without_options_the_gradient_is_that_of_the_plain_formula(run):
     settings = run()
     trainer, plain = Trainer(settings), Trainer(settings)
     batch = trainer.batches[3]
-    ours = trainer.cached.backward(batch, [0, 3])
+    ours = trainer.backward(batch, 3)
     torch.manual_seed(int(np.random.SeedSequence([0, 3]).generate_state(1)[0]))
-    ids = [trainer.cached.tokens[n] for n in batch.texts.tolist()]
+    ids = [trainer.tokens[n] for n in batch.texts.tolist()]
     similarity, scale = plain.model(plain.model.normalise(batch.images), ids)
     loss = plain.objective(ContrastiveBatch(similarity, scale, batch.owners)).loss
     loss.backward()
@@ -131,14 +130,14 @@ def in_one_graph(settings):
         if batch.two_view:
             encoded.append(features.pooled.chunk(2))
             continue
-        ids = [trainer.cached.tokens[number] for number in part.texts.tolist()]
+        ids = [trainer.tokens[number] for number in part.texts.tolist()]
         encoded.append((features.stored, model.encode_ids(ids)))
         if term:
             hidden = term.mask(model, ids, np.random.default_rng([3, seed]))
             masked.append(term(model, hidden) * len(hidden.targets))
             tokens += len(hidden.targets)
     first, second = (torch.cat(side) for side in zip(*encoded, strict=True))
-    fields, scale = trainer.cached.fields.of(batch, 0), model.similarity.scale
+    fields, scale = trainer.fields.of(batch, 0), model.similarity.scale
     if batch.two_view:
         everyone = TwoViewBatch.from_views(first, second, scale, **fields)
     else:
