@@ -1,19 +1,19 @@
 """The folder of a run: what it was started with, and whether it may resume.
 
-`settings.yaml` says what the run is, and every checkpoint carries the hash of what it was written
-under, so that neither can be exchanged unseen.
+Every checkpoint carries the settings that it was written under and the hashes of what the run
+starts from; `settings.yaml` says the same to people.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from medclip_debias import __version__
-from medclip_debias.config import ModelSettings, json_hash
+from medclip_debias.config import ModelSettings
 from medclip_debias.data.prompts import default_prompts
 from medclip_debias.data.text.claims.table import claims_hash
 from medclip_debias.errors import UserError, explained
@@ -31,6 +31,7 @@ from medclip_debias.training.checkpoint import (
     checkpoints,
     drop_checkpoints,
     load_checkpoint,
+    load_newest,
 )
 from medclip_debias.training.settings import TrainSettings
 from medclip_debias.training.step import Trainer
@@ -83,11 +84,16 @@ def deciding(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def open_folder(
-    trainer: Trainer, *, fresh: bool, allow_changed_data: bool, longer: bool = False
-) -> None:
-    """Make the run's folder, or check that it holds the same run."""
-    out, settings = trainer.settings.out, identity(trainer)
-    folder, path = out / "checkpoints", out / "settings.yaml"
+    trainer: Trainer,
+    warn: Callable[[str], None],
+    *,
+    fresh: bool,
+    allow_changed_data: bool,
+    longer: bool = False,
+) -> tuple[Path, dict[str, Any]] | None:
+    """Make the run's folder, or take up its newest checkpoint if it is of the same run."""
+    out = trainer.settings.out
+    folder = out / "checkpoints"
     with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(out)
@@ -96,26 +102,32 @@ def open_folder(
             drop_checkpoints(folder)
         if not checkpoints(folder):
             (out / CONTINUED).unlink(missing_ok=True)
-    if checkpoints(folder):
-        old, new = _flat(_settings_of(path)), _flat(settings)
-        _check_same(old, new, out, longer, allow_changed_data)
-        _note_plan(out, old, new)
+    newest = load_newest(folder, warn)
+    if newest:
+        old, new = _written_under(*newest), flat_settings(trainer)
+        plan = {name: old.get(name) for name in EXTENDED}
+        is_longer = longer or plan in plans(out)
+        _check_same(old, new, out, is_longer, allow_changed_data)
+        if is_longer:
+            _note_plan(out, plan, new)
     with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
-        write_text(path, yaml.safe_dump(settings, sort_keys=False))
+        write_text(out / "settings.yaml", yaml.safe_dump(identity(trainer), sort_keys=False))
+    return newest
 
 
-def _settings_of(path: Path) -> dict[str, Any]:
-    if not path.is_file():
+def flat_settings(trainer: Trainer) -> dict[str, Any]:
+    """`identity` by dotted key, as checkpoints carry it."""
+    return _flat(identity(trainer))
+
+
+def _written_under(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    settings = checkpoint.get("settings")
+    if not isinstance(settings, dict):
         raise UserError(
-            f"{path}: is missing, so nobody can tell whether the checkpoints beside it are of "
-            "this run; bring it back, give another 'out', or --fresh to start over."
+            f"{path}: does not say which settings it was written under, so it is no checkpoint of "
+            "this run; give another 'out', or --fresh to start over."
         )
-    sentence = f"{path}: cannot be read; bring it back, or give --fresh"
-    with explained(sentence, yaml.YAMLError, ValueError, TypeError, RecursionError, OSError):
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise TypeError
-        return content
+    return settings
 
 
 def _check_same(
@@ -181,53 +193,18 @@ def continues(trainer: Trainer, start: int) -> list[str]:
     ]
 
 
-def _note_plan(out: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Keep what the run was planned as, since checkpoints carry the hash of those settings."""
-    before, now = ({name: those.get(name) for name in EXTENDED} for those in (old, new))
-    if before == now:
+def _note_plan(out: Path, plan: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Keep what the run was planned as before it was continued."""
+    earlier = plans(out)
+    if plan in earlier or plan == {name: new.get(name) for name in EXTENDED}:
         return
-    had, wanted = before["train.steps"], now["train.steps"]
-    if not (isinstance(had, int) and isinstance(wanted, int) and had <= wanted):
+    had, wanted = plan["train.steps"], new["train.steps"]
+    if not (isinstance(had, int) and had <= wanted):
         raise UserError(
             f"{out}: its run has {had} steps, and {wanted} are asked for; a run is "
             "continued with more, or give another 'out'."
         )
-    write_json(out / CONTINUED, {"plans": [*plans(out), before]})
-
-
-# -------------------------------------------------------------- settings and checkpoints
-
-
-def bond(trainer: Trainer, plan: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """What a checkpoint says of its run: hashes of its settings (but for ``plan``) and its data."""
-    # Where data, language model and start lie does not count: their hashes do.
-    free = _FREE | {_DATA, _CLAIMS, "prepared", "model.text.folder", "model.start_from"}
-    settings = {key: value for key, value in _flat(identity(trainer)).items() if key not in free}
-    return {
-        "settings_hash": json_hash(settings | dict(plan or {})),
-        "data_hash": trainer.prepared.content_hash,
-    }
-
-
-def check_bond(
-    trainer: Trainer, state: Mapping[str, Any], path: Path, *, allow_changed_data: bool
-) -> None:
-    """See that a checkpoint was written by this run and not by another in the same folder."""
-    expected, written_under = bond(trainer), state.get("settings_hash")
-    earlier = (bond(trainer, plan)["settings_hash"] for plan in plans(trainer.settings.out))
-    if written_under not in (expected["settings_hash"], *earlier):
-        raise UserError(
-            f"{path}: was written under other settings (hash {written_under}) than "
-            f"settings.yaml now says ({expected['settings_hash']}): another run trained in this "
-            "folder, or the file was edited. Bring the right one back, give another 'out', or "
-            "--fresh to start over."
-        )
-    if state.get("data_hash") != expected["data_hash"] and not allow_changed_data:
-        raise UserError(
-            f"{path}: was trained on data with the hash {state.get('data_hash')}, but "
-            f"{trainer.settings.prepared} has {expected['data_hash']}; bring the old set back, "
-            "start over with --fresh, or resume all the same with --allow-changed-data."
-        )
+    write_json(out / CONTINUED, {"plans": [*earlier, plan]})
 
 
 # ------------------------------------------------------------------------- a finished run
@@ -285,8 +262,9 @@ def save_model(trainer: Trainer, best_step: int) -> None:
     if settings.train.keep == "best":
         path = best_path(settings.out / "checkpoints", best_step)
         content = load_checkpoint(path)
-        # Its data may be what the run had before it was allowed to resume with others.
-        check_bond(trainer, content, path, allow_changed_data=True)
+        # Its plan and data may be what the run had before it was continued, or allowed others.
+        old = _written_under(path, content)
+        _check_same(old, flat_settings(trainer), settings.out, True, True)
         load_strictly(model, content["model"], str(path))
         provenance["best_step"] = int(content["step"])
     if earlier_plans := plans(settings.out):

@@ -28,15 +28,13 @@ from medclip_debias.training.checkpoint import (
     checkpoints,
     drop_best,
     load_checkpoint,
-    load_newest,
     save_checkpoint,
     save_state,
 )
 from medclip_debias.training.distributed import Place, process_group, share_from_first, total
 from medclip_debias.training.folder import (
-    bond,
-    check_bond,
     continues,
+    flat_settings,
     identity,
     is_finished,
     kept_weights,
@@ -231,11 +229,12 @@ def train(
         with locked(out) if is_first else nullcontext():
             # ---- set up, restore
             state = RunState(BestSoFar(options.best_metric, options.patience))
+            newest = None
             if is_first:
-                open_folder(
-                    trainer, fresh=fresh, allow_changed_data=allow_changed_data, longer=longer
+                newest = open_folder(
+                    trainer, warn, fresh=fresh, allow_changed_data=allow_changed_data, longer=longer
                 )
-            start = _restore(trainer, state, stall, warn, allow_changed_data)
+            start = _restore(trainer, state, stall, newest)
             if is_first:
                 _introduce(trainer, start, say)
             done = start
@@ -315,17 +314,14 @@ def train(
 
 
 def _restore(
-    trainer: Trainer, state: RunState, stall: StallTimer, warn: Say, allow_changed_data: bool
+    trainer: Trainer,
+    state: RunState,
+    stall: StallTimer,
+    newest: tuple[Path, dict[str, Any]] | None,
 ) -> int:
-    """Continue from the newest checkpoint; return the step to start at."""
+    """Continue from the checkpoint that process 0 found; return the step to start at."""
     folder = trainer.settings.out / "checkpoints"
-    newest: tuple[Path, dict[str, Any]] | None = None
-    if trainer.ranks.rank == 0:
-        newest = load_newest(folder, warn)
-        if newest:
-            check_bond(trainer, newest[1], newest[0], allow_changed_data=allow_changed_data)
-    else:
-        stall.enter("others")
+    stall.enter(None if trainer.ranks.rank == 0 else "others")
     name = share_from_first(newest[0].name if newest else None, trainer.ranks)
     stall.enter(None)
     if name is None:
@@ -436,13 +432,15 @@ def _validate(
 
 
 def _save_best(trainer: Trainer, done: int) -> None:
-    weights = {"model": trainer.result.state_dict(), "step": done}
-    save_state(best_path(trainer.settings.out / "checkpoints", done), weights | bond(trainer))
+    content = {"model": trainer.result.state_dict(), "step": done}
+    content |= {"settings": flat_settings(trainer)}
+    save_state(best_path(trainer.settings.out / "checkpoints", done), content)
 
 
 def _save_checkpoint(trainer: Trainer, state: RunState, done: int) -> None:
     folder = trainer.settings.out / "checkpoints"
-    save_checkpoint(folder, done, trainer.state() | bond(trainer) | state.content())
+    content = trainer.state() | state.content() | {"settings": flat_settings(trainer)}
+    save_checkpoint(folder, done, content)
     drop_best(folder, keep={state.best.step, state.best_at_checkpoint})
     state.best_at_checkpoint = state.best.step
 

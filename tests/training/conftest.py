@@ -65,15 +65,9 @@ def _language_model(prepared: Path, out: Path, layers: int) -> Path:
 
 
 @pytest.fixture
-def networks() -> str:
-    """What `run` trains: of each kind of layer one or two, or "small" where layers matter."""
-    return "tiny"
-
-
-@pytest.fixture
-def run(run_in: Callable[..., Change], networks: str, tmp_path: Path) -> Change:
+def run(run_in: Callable[..., Change], tmp_path: Path) -> Change:
     """A function that makes settings: ``run(out="a", loss=..., accumulate=2)``."""
-    return run_in(tmp_path, networks)
+    return run_in(tmp_path)
 
 
 @pytest.fixture
@@ -109,7 +103,7 @@ PLAIN = {
 def run_in(
     prepared_phantom: Path, small_language_model: Path, one_layer_model: Path
 ) -> Callable[..., Change]:
-    """A function: the `run` whose folders lie in that one, for runs that several tests share."""
+    """A function: the `run` whose folders lie in that one, of "tiny" or "small" networks."""
     prepare = PreparedSet.open(prepared_phantom).settings
     texts = {"small": small_language_model, "tiny": one_layer_model}
 

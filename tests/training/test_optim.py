@@ -21,8 +21,8 @@ from medclip_debias.training.train import train
 
 
 @pytest.fixture
-def networks():
-    return "small"
+def run(run_in, tmp_path):
+    return run_in(tmp_path, "small")
 
 
 @pytest.fixture
