@@ -107,7 +107,7 @@ def open_folder(
         old, new = _written_under(*newest), flat_settings(trainer)
         plan = {name: old.get(name) for name in EXTENDED}
         is_longer = longer or plan in plans(out)
-        _check_same(old, new, out, is_longer, allow_changed_data)
+        _check_same(old, new, out, longer=is_longer, allow_changed_data=allow_changed_data)
         if is_longer:
             _note_plan(out, plan, new)
     with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
@@ -134,6 +134,7 @@ def _check_same(
     old: Mapping[str, Any],
     new: Mapping[str, Any],
     out: Path,
+    *,
     longer: bool,
     allow_changed_data: bool,
 ) -> None:
@@ -152,7 +153,7 @@ def _check_same(
         names += f" and {len(settings) - 4} more" if len(settings) > 4 else ""
         more = ""
         if set(settings) <= set(EXTENDED):
-            more = f", of {old.get('train.steps')} steps; to train it for more give --continue"
+            more = f", of {old.get('train.steps')} steps (give --continue to train it for more)"
         raise UserError(f"{out}: holds a run with other settings ({names}){more}; {remedy}")
     if _DATA in differ and not allow_changed_data:
         raise UserError(
@@ -263,8 +264,8 @@ def save_model(trainer: Trainer, best_step: int) -> None:
         path = best_path(settings.out / "checkpoints", best_step)
         content = load_checkpoint(path)
         # Its plan and data may be what the run had before it was continued, or allowed others.
-        old = _written_under(path, content)
-        _check_same(old, flat_settings(trainer), settings.out, True, True)
+        old, new = _written_under(path, content), flat_settings(trainer)
+        _check_same(old, new, settings.out, longer=True, allow_changed_data=True)
         load_strictly(model, content["model"], str(path))
         provenance["best_step"] = int(content["step"])
     if earlier_plans := plans(settings.out):

@@ -40,7 +40,7 @@ def test_with_a_constant_rate_a_continued_run_is_one_that_was_longer_from_the_st
 def test_a_cosine_goes_on_as_that_of_the_longer_run_and_says_so(run):
     train(run(steps=4))
     before = (run().out / "settings.yaml").read_bytes()
-    with pytest.raises(UserError, match=r"of 4 steps; to train it for more give --continue"):
+    with pytest.raises(UserError, match=r"of 4 steps \(give --continue to train it for more\)"):
         train(run(steps=6))
     with pytest.raises(UserError, match=r"has 4 steps, and 2 are asked for"):
         train(run(steps=2), longer=True)
