@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from huggingface_hub import ModelHubMixin
+from pydantic import Field
 from torch import Tensor, nn
 
 from medclip_debias import __version__
 from medclip_debias.config import (
     ModelSettings,
     Preprocessing,
+    Settings,
     SimilaritySettings,
     json_hash,
     validate,
@@ -43,10 +45,23 @@ from medclip_debias.models.tower import Head
 FORMAT = 1
 MODEL_TYPE = "medclip_debias"
 """By which transformers' Auto classes know the folder (`medclip_debias.hub`)."""
-FIELDS = (
-    *("format", "medclip_debias", "model_type", "architecture", "image_config", "text_config"),
-    *("preprocessing", "prompts", "provenance"),
-)
+
+
+class ModelFile(Settings):
+    """What ``config.json`` of a model folder holds."""
+
+    format: int
+    medclip_debias: str = ""
+    model_type: Literal["medclip_debias"] = "medclip_debias"
+    architecture: ModelSettings
+    image_config: dict[str, Any] = Field({})
+    text_config: dict[str, Any] = Field({})
+    preprocessing: Preprocessing
+    prompts: dict[str, Any] = Field({})
+    provenance: dict[str, Any] = Field({})
+
+
+FIELDS = tuple(ModelFile.model_fields)
 
 
 class DualEncoder(ImageTextModel, ModelHubMixin):
@@ -281,23 +296,19 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
                 f"{FORMAT} that this version reads."
             )
         where = f"{folder}/config.json"
-        _check_fields(config, where)
-        settings = validate(ModelSettings, config.get("architecture", {}), where, "architecture.")
-        preprocessing = validate(
-            Preprocessing, config.get("preprocessing", {}), where, "preprocessing."
-        )
+        file = validate(ModelFile, config, where)
+        settings, preprocessing = file.architecture, file.preprocessing
         tokenizer = SentenceTokenizer.load(folder)
 
         def built() -> DualEncoder:
-            head = settings.text.use_projection_head
-            pooling = settings.text.pooling or "cls"
-            text = TextEncoder(config.get("text_config", {}), head, where, pooling)
+            chosen = settings.text
+            pooling = chosen.pooling or "cls"
+            text = TextEncoder(file.text_config, chosen.use_projection_head, where, pooling)
             _check_vocabulary(tokenizer, text, str(folder))
-            about_image = config.get("image_config", {})
-            image = rebuilt_image_encoder(settings.image.arch, about_image, where)
+            image = rebuilt_image_encoder(settings.image.arch, file.image_config, where)
             image.check_side(preprocessing.input_size, where)
-            about = config.get("prompts"), config.get("provenance")
-            return cls(settings, preprocessing, image, text, tokenizer, *about)
+            parts = image, text, tokenizer
+            return cls(settings, preprocessing, *parts, file.prompts, file.provenance)
 
         with torch.device("meta"):
             check_room(built(), folder / "model.safetensors", where)
@@ -359,20 +370,6 @@ def _of_image(
     inside = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
     rest = {k: v for k, v in state.items() if not k.startswith(prefix)}
     return {f"{prefix}{k}": v for k, v in names(inside).items()} | rest
-
-
-def _check_fields(config: Mapping[str, Any], where: str) -> None:
-    """Refuse a ``config.json`` with fields that `DualEncoder.save` does not write."""
-    for name, value in config.items():
-        if name not in FIELDS:
-            raise UserError(f"{where}: unknown field '{name}'; known fields: {', '.join(FIELDS)}.")
-        if name in ("format", "medclip_debias"):
-            continue
-        if name == "model_type":
-            if value != MODEL_TYPE:
-                raise UserError(f"{where}: its model_type is not '{MODEL_TYPE}'.")
-        elif not isinstance(value, Mapping):
-            raise UserError(f"{where}: the field '{name}' is not a JSON object.")
 
 
 def _files_hash(folder: Path) -> str:

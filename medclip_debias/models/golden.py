@@ -52,17 +52,9 @@ class SelfTestWarning(ReportedWarning):
     """A loaded model does not give the scores that were stored with it."""
 
 
-# ---------------------------------------------------------------------------------- inputs
-
-
 def golden_images(side: int) -> Tensor:
-    """Generated images ``uint8 [IMAGES, side, side]``, of whole-number arithmetic only.
-
-    A slope, triangle waves of two lengths and a square: smooth parts and edges, equal on every
-    machine. The formula is frozen: it must not change while its format number stays.
-    """
-    y = torch.arange(side, dtype=torch.int64)[:, None]
-    x = torch.arange(side, dtype=torch.int64)[None, :]
+    """Generated images ``uint8 [IMAGES, side, side]`` of whole-number arithmetic: frozen."""
+    y, x = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
     pictures = []
     for number in range(IMAGES):
         slope = (x * 97 + y * (61 + 40 * number)) // max(side, 1)
@@ -102,11 +94,6 @@ def golden_scores(model: ImageTextModel, side: int) -> dict[str, Any]:
         }
 
 
-def golden_tokens(model: ImageTextModel) -> list[list[int]]:
-    """Token ids of the sentences."""
-    return model.tokenizer.encode(list(SENTENCES), model.max_tokens)
-
-
 @contextmanager
 def _evaluating(model: torch.nn.Module) -> Iterator[None]:
     """Evaluation mode, and afterwards each module's own mode again."""
@@ -123,9 +110,6 @@ def _rounded(values: Tensor) -> Any:
     return values.double().cpu().mul(1e7).round().div(1e7).tolist()
 
 
-# ----------------------------------------------------------------------- writing, checking
-
-
 def write_golden(model: ImageTextModel, folder: Path, files: str) -> None:
     """Write ``golden.json`` into a model folder; not for a model whose scores are not finite."""
     side = golden_side(model)
@@ -136,7 +120,7 @@ def write_golden(model: ImageTextModel, folder: Path, files: str) -> None:
         "format": FORMAT,
         "side": side,
         "sentences": list(SENTENCES),
-        "tokens": golden_tokens(model),
+        "tokens": model.tokenizer.encode(list(SENTENCES), model.max_tokens),
         "files": files,
         "precision": precision(model),
         "torch": str(torch.__version__),
@@ -146,11 +130,6 @@ def write_golden(model: ImageTextModel, folder: Path, files: str) -> None:
 
 def self_test(model: ImageTextModel, folder: Path, files: str) -> dict[str, Any]:
     """Compare a loaded model with its ``golden.json``; warn in one sentence when it differs.
-
-    Args:
-        model: loaded from ``folder``, on its device.
-        folder: the model folder.
-        files: hash of the weights, tokenizer and settings that were loaded.
 
     Returns:
         ``status`` (``passed``, ``weights``, ``tokens``, ``drift``, ``damaged`` for a file that
@@ -190,7 +169,7 @@ def self_test(model: ImageTextModel, folder: Path, files: str) -> dict[str, Any]
     if stored["files"] != files:
         status = "weights"
         why = "weights, tokenizer or settings are not those that were saved with these scores"
-    elif golden_tokens(model) != tokens:
+    elif model.tokenizer.encode(list(SENTENCES), model.max_tokens) != tokens:
         status = "tokens"
         why = "the same sentences are cut into other tokens here, so the tokenizer library differs"
     elif largest > tolerance:
@@ -216,10 +195,7 @@ def self_test(model: ImageTextModel, folder: Path, files: str) -> dict[str, Any]
 
 
 def precision(model: ImageTextModel) -> str:
-    """How the model's device multiplies: ``float32``, ``tf32`` (GPUs, convolutions), ``bfloat16``.
-
-    Half precision of either kind counts as ``bfloat16``, the coarser one.
-    """
+    """How the model's device multiplies: ``float32``, ``tf32``, or ``bfloat16`` (any half)."""
     dtypes = {parameter.dtype for parameter in model.parameters()}
     if dtypes & {torch.bfloat16, torch.float16}:
         return "bfloat16"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from medclip_debias.errors import UserError
@@ -24,19 +26,12 @@ class BlockProjection(nn.Module):
                 f"setting 'model.image.blocks' is {blocks}, but a trunk of width {width} cannot be "
                 f"cut into {heads} attention heads; leave the blocks out."
             )
-        self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(
-                width,
-                heads,
-                4 * width,
-                dropout=0.0,
-                activation="gelu",
-                layer_norm_eps=1e-6,
-                batch_first=True,
-                norm_first=True,
-            )
+        options: Any = {"activation": "gelu", "layer_norm_eps": 1e-6, "norm_first": True}
+        layers = (
+            nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, batch_first=True, **options)
             for _ in range(blocks)
         )
+        self.blocks = nn.ModuleList(layers)
         self.linear = nn.Linear(width, dim)
 
     def forward(self, regions: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from medclip_debias.config import Preprocessing, validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
+from medclip_debias.models.limits import MAX_JSON
 from medclip_debias.models.peers.settings import PeerPreprocessing
 from medclip_debias.settings_files import load_yaml
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     import torch
 
     from medclip_debias.models.interface import ImageTextModel
-
-_LARGEST = 1 << 24  # bytes; a config of a model has some thousands
 
 
 def expected_images(folder: Path) -> Preprocessing:
@@ -32,7 +31,7 @@ def expected_images(folder: Path) -> Preprocessing:
         raise UserError(
             f"{folder}: is not a model folder: it has no config.json or peer.yaml{hint}."
         )
-    content = read_json(own, "copy the model folder again", limit=_LARGEST)
+    content = read_json(own, "copy the model folder again", limit=MAX_JSON)
     if "preprocessing" not in content:
         raise UserError(
             f"{own}: does not say how images are prepared, so it is no model of this project; give"

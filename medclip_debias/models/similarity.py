@@ -47,7 +47,7 @@ def log_sum_exp(scores: Tensor, k: float) -> Tensor:
 
 
 def critical_region(regions: Tensor, scores: Tensor, temperature: float) -> Tensor:
-    """Non-local stream: mean of ``h`` weighted by likeness to the best region.
+    """Non-local stream ``[B, T]``: mean of ``h`` ``[B, T, N]`` weighted by likeness to the best.
 
     ``c = argmax_n h_n``, ``a_n = softmax_n(t <x_n, x_c>)``, result ``sum_n a_n h_n``: a convex
     mix, so within [-1, 1]. The choice of ``c`` itself carries no gradient.

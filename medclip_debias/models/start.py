@@ -26,16 +26,11 @@ class Start:
     """Where a run's weights come from.
 
     Attributes:
-        folder: of the model.
-        hash: names its folder.
         kind: of the peer, or ``medclip_debias``.
-        licence: of its weights, as the folder says it; None if it does not.
         imported: hashes of the published files, for a peer.
-        scale: what its scores are multiplied by at the first step.
-        own_scale: whether that is what the start learned.
+        scale: what its scores are multiplied by at the first step; ``own_scale``: as it learned.
         score: how an image is compared with a sentence, in words.
-        bias: what a pairwise sigmoid loss adds to ``scale`` times the score, as the start learned
-            it; None where it does not say.
+        bias: what a pairwise sigmoid loss adds to ``scale`` times the score, where it is known.
     """
 
     folder: Path

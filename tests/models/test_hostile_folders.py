@@ -137,11 +137,11 @@ def test_fields_that_change_no_number_are_left_aside(folder):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"auto_map": {"AutoModel": "evil.Model"}}, "unknown field 'auto_map'"),
-        ({"_name_or_path": "x"}, "unknown field '_name_or_path'"),
-        ({"architecture": None}, "the field 'architecture' is not a JSON object"),
-        ({"text_config": [1]}, "the field 'text_config' is not a JSON object"),
-        ({"prompts": "x"}, "the field 'prompts' is not a JSON object"),
+        ({"auto_map": {"AutoModel": "evil.Model"}}, "unknown setting 'auto_map'"),
+        ({"_name_or_path": "x"}, "unknown setting '_name_or_path'"),
+        ({"architecture": None}, "setting 'architecture' is wrong"),
+        ({"text_config": [1]}, "setting 'text_config' is wrong"),
+        ({"prompts": "x"}, "setting 'prompts' is wrong"),
         ({"dim": 10**12}, "'architecture.dim' is wrong"),
         ({"dim": 16_384, "image": {"arch": "resnet50"}}, "another architecture"),
     ],

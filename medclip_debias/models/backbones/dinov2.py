@@ -18,14 +18,9 @@ from torch import Tensor, nn
 
 from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.errors import UserError
-from medclip_debias.files import read_json
 from medclip_debias.models.checkpoint import weight_file
-from medclip_debias.models.image_encoder import (
-    IMAGE_ENCODERS,
-    ImageEncoder,
-    filled,
-)
-from medclip_debias.models.limits import hf_config
+from medclip_debias.models.image_encoder import IMAGE_ENCODERS, ImageEncoder, filled
+from medclip_debias.models.limits import hf_config, read_model_json
 
 _SIZES = (
     *("mlp_ratio", "hidden_act", "layer_norm_eps", "qkv_bias", "layerscale_value"),
@@ -111,7 +106,13 @@ class Dinov2Regions(ImageEncoder):
                 )
             return cls(settings.arch, SCRATCH[settings.arch])
         folder = Path(settings.weights)
-        config, where = _folder_config(folder, settings.arch), f"{folder}/config.json"
+        where = f"{folder}/config.json"
+        if not (folder / "config.json").is_file():
+            raise UserError(
+                f"{folder}: there is no config.json; 'model.image.weights' of {settings.arch} is a "
+                "folder with config.json and model.safetensors, as transformers writes it."
+            )
+        config = {"model_type": None} | read_model_json(folder / "config.json")
         build = partial(cls, settings.arch, config, where)
         encoder = filled(build, weight_file(folder), _HEADS, where)
         sizes = SCRATCH.get(settings.arch, {})
@@ -133,14 +134,7 @@ class Dinov2Regions(ImageEncoder):
     def above(self) -> list[nn.Module]:
         return [self.trunk.get_submodule("layernorm")]
 
-    @property
-    def _renamed(self) -> bool:
-        """Whether this version of transformers names the maps of its blocks anew."""
-        return any(".q_proj." in name for name, _ in self.trunk.named_parameters())
-
     def from_file(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        if not self._renamed:
-            return dict(state)
         renamed = {}
         for key, value in state.items():
             if ".mlp.weights_in." in key:
@@ -153,8 +147,6 @@ class Dinov2Regions(ImageEncoder):
         return renamed
 
     def to_file(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        if not self._renamed:
-            return dict(state)
         renamed = {}
         for key, value in state.items():
             if ".mlp.up_proj." in key:
@@ -173,17 +165,6 @@ class Dinov2Regions(ImageEncoder):
         tokens: Tensor = self.trunk(images.expand(-1, self.channels, -1, -1)).last_hidden_state
         rows, columns = (side // self.stride for side in images.shape[2:])
         return tokens[:, self.prefix :].transpose(1, 2).unflatten(2, (rows, columns))
-
-
-def _folder_config(folder: Path, arch: str) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not path.is_file():
-        raise UserError(
-            f"{folder}: there is no config.json; 'model.image.weights' of {arch} is a folder with "
-            "config.json and model.safetensors, as transformers writes it."
-        )
-    content = read_json(path, "copy the model folder again", limit=16 << 20)
-    return {"model_type": None} | content
 
 
 for _arch in ("dinov2", *SCRATCH):

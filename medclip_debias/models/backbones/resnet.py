@@ -16,11 +16,7 @@ from torch import Tensor, nn
 
 from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.errors import UserError, explained
-from medclip_debias.models.checkpoint import (
-    load_strictly,
-    read_checkpoint,
-    summed_channels,
-)
+from medclip_debias.models.checkpoint import load_strictly, read_checkpoint, summed_channels
 from medclip_debias.models.image_encoder import IMAGE_ENCODERS, ImageEncoder
 
 
@@ -70,14 +66,8 @@ class ResNetRegions(ImageEncoder):
         self.arch = arch
         self.config = {}
         self.first_centre = 0.5
-        self.conv1 = nn.Conv2d(
-            channels,
-            spec.stem_width,
-            spec.stem_kernel,
-            stride=2,
-            padding=spec.stem_kernel // 2,
-            bias=False,
-        )
+        kernel = spec.stem_kernel
+        self.conv1 = nn.Conv2d(channels, spec.stem_width, kernel, 2, kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(spec.stem_width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, 1) if spec.max_pool else nn.Identity()

@@ -17,13 +17,9 @@ from torch import Tensor, nn
 
 from medclip_debias.config import ImageEncoderSettings, Settings, validate
 from medclip_debias.errors import UserError, did_you_mean, explained
-from medclip_debias.files import read_json
 from medclip_debias.models.checkpoint import weight_file
-from medclip_debias.models.image_encoder import (
-    IMAGE_ENCODERS,
-    ImageEncoder,
-    filled,
-)
+from medclip_debias.models.image_encoder import IMAGE_ENCODERS, ImageEncoder, filled
+from medclip_debias.models.limits import read_model_json
 
 # What pools or classifies, and buffers of older files that timm computes itself.
 _HEADS = re.compile(
@@ -196,7 +192,7 @@ def _fields(path: Path | None, name: str | None) -> TimmFields:
                 "or in 'model.image.weights' a folder with config.json and model.safetensors."
             )
         return validate(TimmFields, {"name": name.partition(".")[0]}, "setting 'model.image.name'")
-    content = read_json(config, "copy the model folder again", limit=16 << 20)
+    content = read_model_json(config)
     stated = str(content.get("architecture", "")).partition(".")[0]
     if name is not None and name.partition(".")[0] != stated:
         raise UserError(

@@ -98,13 +98,11 @@ class SimilarityAttention(Fusion):
 
 
 class QueryAttention(Fusion):
-    """CARZero (Lai et al. 2024): a decoder that asks one side about the other, both ways.
+    """CARZero (Lai et al. 2024): the sentence asks the image's tokens, the image its words.
 
-    The sentence asks the image's tokens, the image asks the sentence's words; each answer goes
-    through the same layers and the same perceptron to one logit, and the mean of the two is the
-    published score, of which a hundredth is taken here. There is no attention among queries, so
-    a score does not depend on what else is asked. The map is how the sentence's attention spreads
-    over the regions, averaged over heads and layers; the first token takes the rest of it.
+    Each answer goes through the same layers and perceptron to one logit; a hundredth of their mean
+    is the score. There is no attention among queries. The map is how the sentence's attention
+    spreads over the regions, averaged over heads and layers; the first token takes the rest.
 
     All vectors come standardised (zero mean, unit length): the published network begins with a
     layer norm of each, whose learned part is applied here.
@@ -158,10 +156,7 @@ class QueryAttention(Fusion):
     def _ask(
         self, queries: Tensor, memory: Tensor, bias: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Logits ``[Q]`` of queries ``[Q, D]`` to one memory ``[S, D]``, and attention ``[Q, S]``.
-
-        ``bias`` ``[S]`` is added to the attention's logits.
-        """
+        """Logits ``[Q]`` of queries ``[Q, D]`` to a memory ``[S, D]``, and attention ``[Q, S]``."""
         mask = None if bias is None else bias.expand(len(queries), -1)
         spread = queries.new_zeros(len(queries), len(memory))
         for layer in self.layers:
@@ -203,12 +198,9 @@ class TwoSpaces(Fusion):
 
 
 class Products(Fusion):
-    """AFLoc (Yang et al. 2024): scores and maps are products, of vectors of any length.
+    """AFLoc (Yang et al. 2024): scores and maps are products of vectors of any length.
 
-    The published zero-shot classification takes the product of the whole image with the mean of
-    the prompts, and its localisation that of each region with the sentence; only its losses take
-    cosines. A product has no bound, so that a hundredth of it is given. A sentence is
-    ``[T, 1, D]``.
+    Only its losses take cosines. A hundredth of the product is given. A sentence is ``[T, 1, D]``.
     """
 
     outputs: ClassVar[Outputs] = Outputs(has_whole=True, whole_alone=True, sentence_rows=(0, 0))
@@ -224,20 +216,15 @@ class Products(Fusion):
 class WordAttention(Fusion):
     """GLoRIA's local score (Huang et al. 2021, section 3.2): words attend to regions.
 
-    With words ``w`` and regions ``v`` as they leave the two towers (not of unit length): each
-    region shares its weight among the words, ``softmax over w of <v, w>``; each word takes its mean
-    region by ``a = softmax over v of 4 times that weight`` (equations 4 and 5), ``c = sum of a v``;
-    and an image and a sentence are as alike as their best word, ``max over w of cos(w, c)``. That
-    is the score of the authors' ``get_local_similarities``, which returns 5 times it. The map is
-    the mean of the words' attention.
+    Of words ``w`` and regions ``v`` as they leave the towers: each region shares its weight among
+    the words, ``softmax over w of <v, w>``; each word takes its mean region by ``a = softmax over v
+    of 4 times that weight`` (equations 4 and 5), ``c = sum of a v``; the score is that of the best
+    word, ``max over w of cos(w, c)``, of which the published code returns 5 times. The map is the
+    mean of the words' attention. With ``both`` it is a third of the authors' mean of local and
+    global similarity, ``(5 local + cosine) / 2``.
 
-    With ``both`` it is that of the authors' zero-shot classification, the mean of their local and
-    global similarities, ``(5 local + cosine) / 2``, of which a third is taken, so that it lies in
-    [-1, 1]; no order changes. A sentence is its own unit vector and those of its words
-    ``[T, 1 + W, D]``, padded with zeros.
-
-    Two slips of the published code are not followed. It counts the letters of a sentence where
-    words are meant, so that [SEP] and padding take part. And it drops sentences of one word.
+    A sentence is its own unit vector and those of its words ``[T, 1 + W, D]``, padded with zeros.
+    Two slips of the published code are not followed (docs/peers.md).
     """
 
     outputs: ClassVar[Outputs] = Outputs(
@@ -284,17 +271,13 @@ class QueryNetwork(Fusion):
     """MedKLIP (Wu et al. 2023) and KAD (Zhang et al. 2023): questions that read the regions.
 
     A decoder whose queries attend to each other and to the regions, and a linear map of each to
-    absent and there. So the answer to one depends on what else is asked, and the authors ask the
-    same list of findings of every image. That list, the book, is part of the model here. A
-    question of the book has the published answer; any other reads the book's questions and itself
-    and is read by none, so that no score depends on what a user asks beside it.
+    absent and there. The authors ask the same list, the book, of every image. A question of the
+    book has the published answer; any other reads the book's questions and itself and is read by
+    none, so that no score depends on what a user asks beside it.
 
-    A sentence is ``[T, 2, D]``: its query as it leaves the text tower, and a row of ones where it
-    denies (zeros where it does not), which is answered with the probability of absence. The map is
-    the question's attention over the regions, averaged over heads.
-
-    Attributes:
-        book: the book's queries ``[Q, D]``; `..peer.Peer` encodes them.
+    A sentence is ``[T, 2, D]``: its query, and a row of ones where it denies, which is answered
+    with the probability of absence. The map is the question's attention, averaged over heads.
+    ``book`` are the book's queries ``[Q, D]``, which `..peer.Peer` encodes.
     """
 
     outputs: ClassVar[Outputs] = Outputs(sentence_rows=(None, None), map_kind="attention")
@@ -313,11 +296,7 @@ class QueryNetwork(Fusion):
         self.book: Tensor | None = None
 
     def question(self, sentence: str) -> tuple[str, bool]:
-        """The text that a sentence is asked by, and whether the sentence denies it.
-
-        "There is X", "No X" and "There is no evidence of X" ask for X; a name of the book asks by
-        the book's text.
-        """
+        """The text that a sentence ("No X") is asked by, the book's of X, and whether it denies."""
         match = _ASKED.fullmatch(" ".join(sentence.split()))
         plain = match["what"] if match else sentence
         denied = bool(match and match["no"])

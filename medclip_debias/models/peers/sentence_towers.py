@@ -111,14 +111,11 @@ class EncoderText(Tower):
 
 
 class WordsText(Tower):
-    """A BERT whose words count: of CARZero (with ``positions``) and MGCA.
+    """A BERT whose words count.
 
-    CARZero's sentence and words are standardised, ``[T, 1 + W, D]``, padded with zeros. A word is
-    the sum of its pieces and of BERT's last four layers; [CLS] and [SEP] are words too. The
-    sentence is their mean over all positions.
-
-    MGCA has [CLS] in the space of whole images and the mean word in that of regions,
-    ``[T, 2, D]``.
+    CARZero's (with ``positions``) sentence, the mean of its words over all positions, and words are
+    standardised, ``[T, 1 + W, D]``, padded with zeros; [CLS] and [SEP] are words too. MGCA has
+    [CLS] in the space of whole images and the mean word in that of regions, ``[T, 2, D]``.
     """
 
     by_words: ClassVar[bool] = True

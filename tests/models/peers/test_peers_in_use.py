@@ -164,12 +164,13 @@ def test_a_processor_that_pulls_to_a_square_is_followed(tmp_path):
 # ------------------------------------------------------------------------------- full size
 
 BERT = {"model_type": "bert", "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12}
-CXR_BERT = {"config": BERT | {"projection_size": 128, "hidden_act": "gelu"}}
+CXR_BERT = {"kind": "bert", "pooling": "projection"}
+CXR_BERT |= {"config": BERT | {"projection_size": 128, "hidden_act": "gelu"}}
 CLINICAL = {"kind": "bert", "config": BERT | {"vocab_size": 28996}}
 # ResNet-50 of torchvision: 25,557,032 with its classifier of 2,049,000; one channel in place of
 # three leaves out two thirds of 9,408.
 RESNET_50 = 25_557_032 - 2_049_000 - 9408 * 2 // 3
-# BERT-base, uncased: 109,482,240 with its pooler of 590,592.
+# BERT-base, uncased: 109,482,240 with its pooler of 590,592; of Bio_ClinicalBERT's vocabulary.
 BASE = 109_482_240 - 768 * 768 - 768
 SMALLER = BASE - (30522 - 28996) * 768
 HEAD = 768 * 128 + 128 + 2 * 128 + 128 * 128 + 128
@@ -177,74 +178,38 @@ PROJECTOR = 2048 * 128 + 2 * 128 + 128 * 128 + 128
 BLOCK = 4 * 256 * 256 + 256 + 2 * (256 * 256 + 256) + 4 * 256
 TEMPORAL = 2048 * 256 + 256 + 3 * BLOCK + 2 * 256 + 2 * 256 + 512 * 128 + 2 * 128 + 128 * 128 + 128
 VIT = {"timm_model_name": "vit_base_patch16_224", "timm_pool": "", "timm_proj": "linear"}
+RN50 = {"layers": [3, 4, 6, 3], "width": 64}
 
 
-@pytest.mark.parametrize(
-    ("kind", "dim", "image", "text", "counts"),
-    [
-        (
-            "biovil",
-            128,
-            {"kind": "resnet50", "hidden": 128},
-            {"kind": "bert", "pooling": "projection", **CXR_BERT},
-            (RESNET_50 + PROJECTOR, BASE + HEAD),
-        ),
-        (
-            "biovil_t",
-            128,
-            {"kind": "resnet50", "hidden": 128, "temporal": 256},
-            {"kind": "bert", "pooling": "projection", **CXR_BERT},
-            (RESNET_50 + TEMPORAL, BASE + HEAD),
-        ),
-        (  # CLIP ViT-B/32: 151,277,313 with the learned scale, 63,428,096 of them of the text
-            "chexzero",
-            512,
-            {"kind": "open_clip", "config": {"patch_size": 32}},
-            {"kind": "open_clip", "config": {}},
-            (151_277_313 - 1 - 63_428_096, 63_428_096),
-        ),
-        (  # timm's vit_base_patch16_224 without a classifier: 85,798,656
-            "open_clip",
-            512,
-            {"kind": "open_clip", "config": VIT, "timm_stride": 16},
-            {"kind": "bert", "config": BERT, "pooling": "mlp", "hidden": 640},
-            (85_798_656 + 768 * 512, BASE + 768 * 640 + 640 * 512),
-        ),
-        (  # CLIP's RN50 image tower, open_clip's own count
-            "open_clip",
-            1024,
-            {"kind": "open_clip", "config": {"layers": [3, 4, 6, 3], "width": 64}},
-            {"kind": "none"},
-            (38_316_896, 0),
-        ),
-        (
-            "gloria",
-            768,
-            {"kind": "resnet50"},
-            {**CLINICAL, "pooling": "last4"},
-            (RESNET_50 + 1024 * 768 + 2048 * 768 + 768, SMALLER),
-        ),
-        (
-            "medclip",
-            512,
-            {"kind": "resnet50"},
-            {**CLINICAL, "pooling": "three_layers"},
-            (RESNET_50 + 2048 * 512, SMALLER + 768 * 512),
-        ),
-        (  # Swin-T without a classifier: 28,288,354 - 769,000
-            "medclip",
-            512,
-            {"kind": "swin", "config": {}},
-            {**CLINICAL, "pooling": "three_layers"},
-            (28_288_354 - 769_000 + 768 * 512, SMALLER + 768 * 512),
-        ),
-    ],
-)
-def test_full_size_towers_have_the_published_parameter_counts(kind, dim, image, text, counts):
+def counts(kind, dim, image, text):
+    """Parameters of the two towers at full size."""
     content = {"kind": kind, "dim": dim, "max_tokens": 77, "image": image, "text": text}
     with torch.device("meta"):
         towers = build_towers(PeerSettings.model_validate(content))
-    assert tuple(sum(p.numel() for p in tower.parameters()) for tower in towers) == counts
+    return [sum(p.numel() for p in tower.parameters()) for tower in towers]
+
+
+def test_full_size_towers_have_the_published_parameter_counts():
+    resnet = {"kind": "resnet50"}
+    biovil = counts("biovil", 128, resnet | {"hidden": 128}, CXR_BERT)
+    assert biovil == [RESNET_50 + PROJECTOR, BASE + HEAD]
+    biovil_t = counts("biovil_t", 128, resnet | {"hidden": 128, "temporal": 256}, CXR_BERT)
+    assert biovil_t == [RESNET_50 + TEMPORAL, BASE + HEAD]
+    gloria = counts("gloria", 768, resnet, CLINICAL | {"pooling": "last4"})
+    assert gloria == [RESNET_50 + 1024 * 768 + 2048 * 768 + 768, SMALLER]
+    # Swin-T without a classifier: 28,288,354 - 769,000.
+    swin, layers = {"kind": "swin", "config": {}}, CLINICAL | {"pooling": "three_layers"}
+    of_swin = 28_288_354 - 769_000 + 768 * 512
+    assert counts("medclip", 512, swin, layers) == [of_swin, SMALLER + 768 * 512]
+    # CLIP ViT-B/32: 151,277,313 with the learned scale; its RN50: open_clip's own count.
+    image, text = {"kind": "open_clip"}, {"kind": "open_clip", "config": {}}
+    vit = counts("chexzero", 512, image | {"config": {"patch_size": 32}}, text)
+    assert sum(vit) == 151_277_313 - 1
+    assert counts("open_clip", 1024, image | {"config": RN50}, text)[0] == 38_316_896
+    # timm's vit_base_patch16_224 without a classifier: 85,798,656.
+    bert = {"kind": "bert", "config": BERT, "pooling": "mlp", "hidden": 640}
+    biomed = counts("open_clip", 512, image | {"config": VIT, "timm_stride": 16}, bert)
+    assert biomed == [85_798_656 + 768 * 512, BASE + 768 * 640 + 640 * 512]
 
 
 # -------------------------------------------------------------------------------- bad files
