@@ -262,7 +262,7 @@ class TestCompressed:
             "    except UserError as error:\n        print(error)\n"
         )
         words = [sys.executable, "-c", program, str(path), str(other)]
-        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=300)
         lossless, twelve = done.stdout.splitlines()
         assert "a.dcm: is compressed as 'JPEG Lossless" in lossless
         assert lossless.endswith("run pip install 'medclip-debias[codecs]'.")

@@ -13,6 +13,7 @@ from medclip_debias.data.prepare.run import prepare_part
 from medclip_debias.data.prepare.shards import merge
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.errors import UserError
+from tests.data.sources.counts import steps
 
 LABELS = (
     "No Finding,Enlarged Cardiomediastinum,Cardiomegaly,Lung Opacity,Lung Lesion,Edema,"
@@ -69,10 +70,6 @@ TEST = {
         "Cardiomegaly": coco(HEART),
     }
 }
-
-
-def steps(source):
-    return {name: (kept, before) for name, _, kept, before in source.steps()}
 
 
 def test_masks_are_phrases_with_the_boxes_of_their_parts(tmp_path):

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from medclip_debias.config import PrepareSettings
-from medclip_debias.data.prepare import prepare
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.errors import UserError
 
@@ -75,16 +73,6 @@ def test_the_later_test_set_has_paths_and_labels_alone(root):
     assert (image.view, image.split, image.path) == ("FRONTAL", "test", root / name)
 
 
-def test_a_path_of_another_system_is_the_same_image(root):
-    path = root / "valid.csv"
-    head, row = path.read_text().splitlines()
-    name, rest = row.split(",", 1)
-    path.write_text(f"{head}\n{name.replace('/', chr(92))},{rest}\n")
-    image = detect(root).images()[-1]
-    assert image.image_id == "patient64541/study1/view1_frontal"
-    assert image.path.is_file()
-
-
 def test_a_path_that_names_a_study_alone_is_left_aside_and_counted(root):
     add(root, "valid.csv", "CheXpert-v1.0-small/valid/patient64541/study2,Male,73,,,0.0,,")
     found = detect(root)
@@ -107,9 +95,3 @@ def test_a_table_that_is_not_chexperts_is_not_taken(tmp_path):
     (tmp_path / "train.csv").write_text("image,label\n1.png,0\n")
     with pytest.raises(UserError, match="is no known layout"):
         detect(tmp_path)
-
-
-def test_without_a_labelled_validation_study_nothing_is_left(root, tmp_path):
-    (root / "valid.csv").unlink()
-    with pytest.raises(UserError, match="nothing is left of the source"):
-        prepare(root, tmp_path / "o", PrepareSettings(size=16), workers=1)

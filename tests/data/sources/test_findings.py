@@ -4,7 +4,6 @@ import pytest
 
 from medclip_debias.data.sources.findings import (
     Marks,
-    box_of,
     finding_name,
     finding_sentence,
 )
@@ -38,11 +37,3 @@ def test_boxes_of_one_name_in_one_image_are_one_phrase():
     assert a.boxes == ((1.0, 2.0, 3.0, 4.0), (2.0, 2.0, 2.0, 2.0))
     assert (b.phrase_id, b.mask, b.annotated_size, b.split) == ("b/1", None, None, "test")
     assert (c.phrase_id, c.category, c.split) == ("a/2", "Nodule", "")
-
-
-@pytest.mark.parametrize(
-    "values", [["1", "2", "3"], ["1", "2", "3", "x"], [1, 2, 3, float("inf")], [1, 2, 3, None]]
-)
-def test_four_numbers_are_a_box_and_nothing_else_is(values):
-    assert box_of(values) is None
-    assert box_of([1, "2.5", 3.0, "-4"]) == (1.0, 2.5, 3.0, -4.0)

@@ -95,23 +95,17 @@ def test_files_of_one_name_in_two_folders_stay_apart(manifest, tmp_path):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (
-            without("image"),
-            "column 'image' is missing; of its 6 columns these are known: report, patient_id",
-        ),
-        (
-            without("report"),
-            "column 'report' or 'text' is missing; .* known: image, patient_id",
-        ),
-        ((HEADER, []), "has no rows"),
-        (changed(1, "image", "a.png"), "row 3: its image is already in row 2"),
-        (changed(1, "image", ""), "row 3: column 'image' is blank"),
-        (changed(2, "patient_id", ""), "row 4: column 'patient_id' is blank"),
-        (changed(2, "split", "held"), "row 4: its split is not one of train, validate, test"),
+        (changed(1, "image", "sub/../a.png"), "row 3: its image is already in row 2"),
         (changed(1, "report", "Other."), "row 3: its study has another report in row 2"),
         (changed(1, "patient_id", "p9"), "row 3: its study belongs to another patient"),
         (changed(1, "Edema", "0"), "row 3: its study has another value of 'edema' in row 2"),
-        (changed(0, "Edema", "maybe"), "row 2, column 'edema': a label must be"),
+        (
+            (
+                [*HEADER, "Lung Opacity", "Airspace Opacity"],
+                [[*row, "1", "1"] for row in ROWS],
+            ),
+            "columns 'lung opacity' and 'airspace opacity' both hold",
+        ),
     ],
 )
 def test_a_broken_manifest_is_named_with_its_row(manifest, content, sentence):
@@ -143,16 +137,6 @@ def test_a_link_loop_and_an_impossible_name_are_no_images(manifest, tmp_path):
     for name in ("loop.png", "x" * 300 + ".png"):
         with pytest.raises(UserError, match=r"1 of its 3 images are not there \(row 3\)"):
             detect(manifest(*changed(1, "image", name)))
-
-
-def test_columns_that_say_the_same_are_refused(manifest):
-    with pytest.raises(UserError, match="two columns differ in case alone"):
-        detect(manifest([*HEADER, "IMAGE"], [[*row, "x"] for row in ROWS]))
-    path = manifest(
-        [*HEADER, "Lung Opacity", "Airspace Opacity"], [[*row, "1", "1"] for row in ROWS]
-    )
-    with pytest.raises(UserError, match="columns 'lung opacity' and 'airspace opacity' both hold"):
-        detect(path)
 
 
 def test_the_real_manifest_works_as_it_is(shared_data):
@@ -187,19 +171,15 @@ class TestMsCxr:
         images = PreparedSet.open(out).images
         return dict(zip(images["image_id"], images["split"], strict=True))
 
-    @pytest.mark.parametrize("written", ["10000032", "p10000032", "10000032.0"])
-    def test_by_patient_however_the_id_is_written(self, tmp_path, capsys, written):
-        rows = f"a.png,x,{written},1,train\nb.png,x,{written},2,train\nc.png,x,9,3,train\n"
+    @pytest.mark.parametrize(
+        ("patient", "study"),
+        [*(("10000032", "1"), ("p10000032", "1"), ("10000032.0", "1")), ("mine", "s50414267")],
+    )
+    def test_by_patient_or_study_however_the_id_is_written(self, tmp_path, capsys, patient, study):
+        rows = f"a.png,x,{patient},{study},train\nb.png,x,{patient},2,train\nc.png,x,9,3,train\n"
         found = self.prepare(tmp_path, rows, path=f"{self.PLACE}/x.jpg")
         assert found == {"a": "held_out", "b": "held_out", "c": "train"}
         assert "1 patients with boxes are held out of training" in capsys.readouterr().err
-
-    @pytest.mark.parametrize("written", ["50414267", "s50414267"])
-    def test_by_study(self, tmp_path, written):
-        rows = f"a.png,x,mine,{written},train\nb.png,x,mine,2,validate\nc.png,x,9,3,train\n"
-        rows = rows.replace("validate", "train")
-        found = self.prepare(tmp_path, rows, path=f"{self.PLACE}/x.jpg")
-        assert found == {"a": "held_out", "b": "held_out", "c": "train"}
 
     def test_by_image(self, tmp_path):
         rows = "a.png,x,mine,1,train\nb.png,x,other,2,train\nc.png,x,9,3,test\n"
@@ -221,21 +201,6 @@ class TestMsCxr:
 
 class TestCellsThatAreNotWhatTheySeem:
     """Ids, paths and reports as table programs write them: mended, counted, or refused."""
-
-    @pytest.mark.parametrize(
-        ("content", "sentence"),
-        [
-            (changed(2, "patient_id", "nan"), "row 4: column 'patient_id' is 'nan', a program's"),
-            (changed(2, "study_id", "None"), "row 4: column 'study_id' is 'None', a program's"),
-            (changed(1, "image", "./a.png"), "row 3: its image is already in row 2"),
-            (changed(1, "image", "sub/../a.png"), "row 3: its image is already in row 2"),
-            (changed(1, "image", "nan"), "row 3: column 'image' is blank"),
-            (changed(1, "patient_id", "1.2E+10"), "row 3: column 'patient_id' is a number like"),
-        ],
-    )
-    def test_what_has_no_right_reading_is_refused(self, manifest, content, sentence):
-        with pytest.raises(UserError, match=sentence):
-            detect(manifest(*content))
 
     @pytest.mark.parametrize(
         ("cell", "text", "said"),

@@ -27,14 +27,6 @@ def rewrite(path, change):
         file.write(change(text))
 
 
-def test_the_tree_is_recognised_and_described(tiny_tree):
-    source = detect(tiny_tree.root)
-    assert source.kind == "mimic_cxr"
-    said = " ".join(source.describe())
-    assert "5 images" in said
-    assert "MS_CXR_Local_Alignment_v1.0.0.json" in said
-
-
 def test_images_carry_ids_view_and_split(tiny_tree):
     images = detect(tiny_tree.root).images()
     found = [(i.image_id, i.patient_id, i.study_id, i.view, i.split) for i in images]
@@ -64,7 +56,7 @@ def pack(root, target, prefix=""):
     return target
 
 
-@pytest.mark.parametrize("prefix", ["", "mimic-cxr-reports/", "./"])
+@pytest.mark.parametrize("prefix", ["", "mimic-cxr-reports/"])
 def test_reports_are_read_from_the_zip_as_from_the_tree(tiny_tree, prefix):
     expected = texts(detect(tiny_tree.root))
     pack(tiny_tree.root, tiny_tree.root / "mimic-cxr-reports.zip", prefix)
@@ -202,12 +194,11 @@ def test_patients_of_listed_images_that_are_elsewhere_are_held_out_too(tiny_tree
     assert detect(tiny_tree.root).held_out_patients() == {"10000001", "10000002"}
 
 
-@pytest.mark.parametrize("name", ["metadata", "split"])
-def test_a_missing_table_is_named(tiny_tree, name):
-    table(tiny_tree, name).unlink()
+def test_a_missing_table_of_a_jpg_release_is_named(tiny_tree):
+    table(tiny_tree, "metadata").unlink()
     for path in tiny_tree.root.glob("files/*/*/*/*.dcm"):  # whose headers would hold the view
         path.rename(path.with_suffix(".jpg"))
-    with pytest.raises(UserError, match=rf"the table mimic-cxr-\*-{name}\.csv\* is missing"):
+    with pytest.raises(UserError, match=r"the table mimic-cxr-\*-metadata\.csv\* is missing"):
         detect(tiny_tree.root)
 
 
@@ -220,17 +211,14 @@ def test_without_chexpert_the_set_goes_on_and_says_so(tiny_tree):
     ("name", "change", "sentence"),
     [
         ("metadata", lambda t: t.replace("ViewPosition", "View"), "column 'ViewPosition' is miss"),
-        ("metadata", lambda t: t + "a,10000001,101,AP,48,40\n", "row 7: its dicom_id .* row 2"),
         (
             "metadata",
             lambda t: t.replace("\nb,10000002", "\nb,"),
             "row 3: column 'subject_id' is blank",
         ),
-        ("metadata", lambda t: t.splitlines()[0] + "\n", "has no rows"),
         ("metadata", lambda t: t.replace("\na,", "\n\n\n../a,"), "row 4: dicom_id, .* blank or no"),
         ("metadata", lambda t: t.replace("\nb,1", "\n\nb,x"), "row 4: .* blank or no number"),
         ("split", lambda t: t + "a,101,10000001,test\n", "row 7: its dicom_id has another split"),
-        ("split", lambda t: t.replace("validate", "held"), "row 5: its split is not one of"),
     ],
 )
 def test_a_broken_table_is_named_with_its_row(tiny_tree, name, change, sentence):
@@ -315,24 +303,9 @@ class TestLabelTables:
         said = " ".join(detect(tiny_tree.root).describe())
         assert "0 of the 1 test studies have radiologists', 1 have the labeller's alone" in said
 
-    def test_columns_that_are_no_label_are_named(self, tiny_tree):
-        path = tiny_tree.root / self.TABLES[1]
-        path.write_text("study_id,subject_id,Edema,Plural Effusion,Note\n104,10000004,1,1,x\n")
-        said = " ".join(detect(tiny_tree.root).describe())
-        assert (
-            "not read: column 'Plural Effusion' (did you mean 'Pleural Effusion'?), 'Note'" in said
-        )
-
     @pytest.mark.parametrize("name", ["metadata", "split"])
     def test_the_other_tables_read_ids_alike(self, tiny_tree, name):
         expected = detect(tiny_tree.root).images()
         numbers = re.compile(r",(10[0-9]+)(?=,)")
         rewrite(table(tiny_tree, name), lambda text: numbers.sub(r",\1.0", text))
         assert detect(tiny_tree.root).images() == expected
-
-    def test_a_split_table_of_other_images_is_refused(self, tiny_tree):
-        rewrite(table(tiny_tree, "split"), lambda t: re.sub(r"\n([a-e]),", r"\n\1-x1,", t))
-        with pytest.raises(
-            UserError, match=r"split\.csv\.gz: 0 of its 5 ids .* like 'a-a9', those"
-        ):
-            detect(tiny_tree.root)

@@ -253,11 +253,6 @@ class TestTextOnly:
         assert command(place, tmp_path / "o", *words, "--update") == 0
         assert len(PreparedSet.open(tmp_path / "o").studies) == 4
 
-    def test_what_is_no_zip_is_refused(self, tmp_path, capsys):
-        (tmp_path / "a.zip").write_bytes(b"no zip")
-        assert command(tmp_path / "a.zip", tmp_path / "o", "--text-only") == 2
-        assert "is not a readable zip" in capsys.readouterr().err
-
     def test_a_study_that_the_split_table_does_not_name_is_counted(self, release, tmp_path):
         path = tmp_path / "tables" / "mimic-cxr-2.0.0-split.csv.gz"
         table = pd.read_csv(path, dtype=str)

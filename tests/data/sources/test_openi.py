@@ -73,15 +73,6 @@ def test_without_images_it_is_text_alone_in_the_order_of_the_numbers(reports):
     assert "text alone (unpack NLMCXR_png.tgz" in " ".join(source.describe())
 
 
-def test_the_labelled_parts_become_sections(reports):
-    _, text, _ = studies(reports)[1]
-    assert sections(text) == {
-        "comparison": "None.",
-        "findings": "Mild edema.",
-        "impression": "Normal chest.",
-    }
-
-
 def test_archive_folder_and_xml_folder_read_the_same(reports, tmp_path):
     expected = studies(reports)
     folder = reports / "ecgen-radiology"
@@ -348,32 +339,6 @@ def test_what_is_wrong_in_the_tables_is_counted(tmp_path):
     said = " ".join(source.describe())
     assert "1 rows repeat an earlier row" in said
     assert "1 cells are a program's word for blank" in said
-
-
-@pytest.mark.parametrize(
-    ("rows", "views", "sentence"),
-    [
-        (
-            ("1,normal,x,x,,,A.,B.", "1,normal,x,x,,,A.,C."),
-            VIEWS,
-            r"reports\.csv, row 3: its uid is",
-        ),
-        ((), VIEWS, r"indiana_reports\.csv: the table has no rows"),
-        (ROWS, (*VIEWS, "1,1_IM-0001-3001.dcm.png,Frontal"), r"projections\.csv, row 5: its file"),
-        (ROWS, ("1,1_IM-1-1.dcm.png",), r"projections\.csv, row 2: has 2 cells"),
-    ],
-)
-def test_tables_that_contradict_themselves_are_refused(tmp_path, rows, views, sentence):
-    tree = kaggle(tmp_path / "tree", rows, views)
-    picture(tree / "1_IM-0001-3001.dcm.png")
-    with pytest.raises(UserError, match=sentence):
-        detect(tree)
-
-
-def test_a_report_table_without_its_columns_is_refused(tmp_path):
-    tree = kaggle(tmp_path / "tree", ["1,normal"], (), header="uid,MeSH\n")
-    with pytest.raises(UserError, match=r"indiana_reports\.csv: column 'findings' is missing"):
-        detect(tree)
 
 
 def test_the_real_table_has_the_xml_s_reports_labels_and_images(

@@ -7,10 +7,11 @@ import pytest
 from PIL import Image
 
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.prepare import Reading, prepare
+from medclip_debias.data.prepare import prepare
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
+from tests.data.sources.counts import step
 
 NAME = "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv"
 HEADER = (
@@ -62,11 +63,6 @@ def archive(tmp_path):
     for row in ROWS:
         picture(root / row[1].removesuffix(".0") / row[0])
     return root
-
-
-def step(source, words):
-    (found,) = [s for s in source.steps() if words in s[0]]
-    return found[2:]
 
 
 def test_the_table_is_recognised_and_described(archive):
@@ -147,24 +143,3 @@ def test_the_set_has_16_bit_images_sentences_labels_and_a_broken_image_aside(arc
         UserError, match="had no table 'readers'; it had localizations, label_methods"
     ):
         made.annotations("readers")
-
-
-def test_reports_alone_and_another_seed(archive, tmp_path):
-    made = prepare(
-        *(archive, tmp_path / "o", PrepareSettings(size=16)),
-        reading=Reading(text_only=True, split_seed=4),
-        workers=1,
-    )
-    assert len(made) == 0
-    assert all(
-        split == seeded_split(patient, 4)
-        for patient, split in zip(made.studies["patient_id"], made.studies["split"], strict=True)
-    )
-
-
-def test_an_empty_table_and_a_lost_patient_are_refused(tmp_path):
-    with pytest.raises(UserError, match="has no rows"):
-        detect(write(tmp_path / "x", []))
-    rows = [(*ROWS[0][:3], "8.3986E+35", *ROWS[0][4:])]
-    with pytest.raises(UserError, match=r"row 2: column 'PatientID'.* has lost digits"):
-        detect(write(tmp_path / "y", rows))

@@ -73,7 +73,6 @@ def test_pairs_that_do_not_fit_and_repeats_are_counted(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "header", "sentence"),
     [
-        ([(*ROWS[0][:4], "better", *ROWS[0][5:])], HEADER, "row 2, column 'edema_progression'"),
         ([ROWS[0][:4]], HEADER[:4], "has no column '<finding>_progression'"),
         ([("x", "y", *ROWS[0][2:])] * 3, HEADER, "0 of its 3 ids in column 'dicom_id'"),
         ([ROWS[0]], ("image", *HEADER[1:]), "column 'dicom_id' is missing"),

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from medclip_debias.data.sources.detect import detect
-from medclip_debias.errors import UserError
 
 NAMES = {
     "train": "train_metadata_view_position.json",
@@ -54,21 +52,12 @@ def test_images_are_found_from_the_folder_of_the_archive_and_from_metadata(tmp_p
     assert {image.split for image in images} == {"train"}
 
 
-@pytest.mark.parametrize(
-    ("written", "read"),
-    [
-        ("POSTERO_ANTERIOR", "PA"),
-        ("antero_posterior", "AP"),
-        ("LL", "LATERAL"),
-        ("UNKNOWN", ""),
-        ("N/A", ""),
-        (None, ""),
-        ("LAO", "LAO"),
-    ],
-)
-def test_views_have_several_spellings(tmp_path, written, read):
-    write(tmp_path, "train", study(1, ImageViewPosition=[written]))
-    assert detect(tmp_path).images()[0].view == read
+def test_views_have_several_spellings(tmp_path):
+    views = {"POSTERO_ANTERIOR": "PA", "antero_posterior": "AP", "LL": "LATERAL", "LAO": "LAO"}
+    views |= {"UNKNOWN": "", "N/A": "", None: ""}
+    studies = [study(n, ImageViewPosition=[view]) for n, view in enumerate(views)]
+    write(tmp_path, "train", *studies)
+    assert [image.view for image in detect(tmp_path).images()] == list(views.values())
 
 
 def test_blank_sections_are_not_in_the_report(tmp_path):
@@ -77,27 +66,13 @@ def test_blank_sections_are_not_in_the_report(tmp_path):
     assert reports == ["INDICATION: Cough\n \nFINDINGS: Clear lungs.", None]
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        "no object",
-        study(9, PatientID=None),
-        study(9, StudyInstanceUid=float("nan")),
-        study(9, ImagePath=[]),
-        study(9, ImagePath=None),
-    ],
-)
-def test_entries_without_patient_study_or_image_are_counted(tmp_path, odd):
-    write(tmp_path, "train", study(1), odd)
+def test_entries_without_patient_study_or_image_are_counted(tmp_path):
+    odd = (
+        *("no object", study(9, PatientID=None), study(9, StudyInstanceUid=float("nan"))),
+        *(study(9, ImagePath=[]), study(9, ImagePath=None)),
+    )
+    write(tmp_path, "train", study(1), *odd)
     found = detect(tmp_path)
     assert len(found.images()) == 1
     step = f"study of {NAMES['train']} has a patient, an id and images"
-    assert found.steps() == [(step, "rows", 1, 2)]
-
-
-@pytest.mark.parametrize("content", ["[1, 2]", '{"a": ', ""])
-def test_a_file_that_is_no_object_of_studies_is_a_sentence(tmp_path, content):
-    write(tmp_path, "train", study(1))
-    (tmp_path / "metadata" / NAMES["valid"]).write_text(content)
-    with pytest.raises(UserError, match=r"valid_metadata_view_position.json: .*download it again"):
-        detect(tmp_path)
+    assert found.steps() == [(step, "rows", 1, 6)]

@@ -12,7 +12,7 @@ from medclip_debias.data.prepare.reading import Reading
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.sources.findings import relative_runs
 from medclip_debias.data.splits import seeded_split
-from medclip_debias.errors import UserError
+from tests.data.sources.counts import steps
 
 A, B, C = (f"1.2.276.0.7230010.3.1.4.8323329.{n}.1517875201.850819" for n in (6904, 7, 8))
 
@@ -48,10 +48,6 @@ def write(folder, rows, write_dicom, patients=(("a", "PA"), ("a", "AP"), ("c", "
         array = np.random.default_rng(1).integers(0, 255, (40, 48)).astype(np.uint8)
         write_dicom(path, array, PatientID=patient, ViewPosition=view)
     return folder
-
-
-def steps(source):
-    return {name: (kept, before) for name, _, kept, before in source.steps()}
 
 
 def test_masks_of_an_image_are_joined_and_boxed(tmp_path, write_dicom):
@@ -113,13 +109,3 @@ def test_the_second_stage_is_read_and_two_stages_ask(tmp_path, write_dicom):
     (tmp_path / "train-rle.csv").rename(tmp_path / "stage_2_train.csv")
     (tmp_path / "dicom-images-train").rename(tmp_path / "stage_2_images")
     assert detect(tmp_path).images()[0].path.is_file()
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [("ImageId, EncodedPixels\n", "has no rows"), ("ImageId\n1", "'EncodedPixels' is missing")],
-)
-def test_a_broken_table_is_one_sentence(tmp_path, text, said):
-    (tmp_path / "train-rle.csv").write_text(text)
-    with pytest.raises(UserError, match=said):
-        detect(tmp_path)

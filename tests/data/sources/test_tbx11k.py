@@ -1,6 +1,5 @@
 """TBX11K: boxes of tuberculosis, in COCO's lists or in tables; images without a box have none."""
 
-import gzip
 import json
 
 import numpy as np
@@ -118,14 +117,6 @@ def test_the_real_copy_is_read(shared_data, tmp_path):
     )
     assert len(made) == 522
     assert sum(map(len, made.phrases["boxes"])) == 789
-
-
-@pytest.mark.parametrize("name", ["images.csv", "images.csv.gz"])
-def test_a_table_of_images_without_boxes_of_tuberculosis_is_another_archives(tmp_path, name):
-    text = b"image,class\n1.png,train\n"
-    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
-    with pytest.raises(UserError, match="is no known layout"):
-        detect(tmp_path)
 
 
 @pytest.mark.parametrize("image", [[1], {"a": 1}, None])

@@ -1,7 +1,5 @@
 """Headings of reports: every entry of the public MIMIC-CXR parser's list is read as it says."""
 
-import re
-
 import pytest
 
 from medclip_debias.data.text.languages import language
@@ -47,16 +45,14 @@ PUBLIC_TITLES = (
 ENTRIES = [(heading, name) for name, headings in PUBLIC.items() for heading in headings]
 
 
-@pytest.mark.parametrize(("heading", "name"), ENTRIES)
-def test_every_heading_of_the_public_list_starts_the_section_that_it_says(heading, name):
-    if name == "recommendations":
-        name = "recommendation"
-    if heading == "ndication":
-        name = "indication"
-    text = f" \n {heading.upper()}:  Some words here.\n \n NOTIFICATION: By phone.\n"
-    found = sections(text)
-    assert found[name.replace(" ", "_")] in ("Some words here.", "By phone.")
-    assert "Some words here." in found.values() or name == "notification"
+def test_every_heading_of_the_public_list_starts_the_section_that_it_says():
+    ours = {"recommendations": "recommendation"}
+    for heading, public in ENTRIES:
+        name = "indication" if heading == "ndication" else ours.get(public, public)
+        text = f" \n {heading.upper()}:  Some words here.\n \n NOTIFICATION: By phone.\n"
+        found = sections(text)
+        assert found[name.replace(" ", "_")] in ("Some words here.", "By phone."), heading
+        assert "Some words here." in found.values() or name == "notification", heading
 
 
 @pytest.mark.parametrize(
@@ -75,14 +71,6 @@ def test_below_a_title_stand_findings(written):
         ("findings", "Lungs are clear."),
         ("impression", "Normal."),
     ]
-
-
-def test_the_tables_hold_the_whole_public_list():
-    assert {re.escape(title) for title in PUBLIC_TITLES} <= {*HEADINGS.titles}
-    names = HEADINGS.names
-    assert {heading for heading, _ in ENTRIES} <= {*names, "chest, two views"}
-    differs = {h for h, name in ENTRIES if names.get(h, "findings") != name}
-    assert differs == {"ndication", "recommendation(s)", "recommendations", "recommendation"}
 
 
 @pytest.mark.parametrize(
