@@ -44,12 +44,7 @@ def bootstrap_intervals(
     of that statistic's interval. The interval is None when more than half were, when there are
     fewer than two patients, or when ``resamples`` is 0.
 
-    Args:
-        statistics: from weights ``[b, items]`` to a mapping of replicates ``[b]``.
-        patients: patient of each item.
-        resamples: how many times the patients are resampled.
-        seed: equal seeds give equal intervals.
-        level: nominal coverage.
+    ``statistics`` maps weights ``[b, items]`` to replicates ``[b]`` by name.
     """
     if resamples < 1 or len(set(patients)) < 2:  # the names, all the same
         return dict.fromkeys(statistics(np.ones((1, len(patients)))))

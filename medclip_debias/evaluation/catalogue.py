@@ -146,11 +146,7 @@ _BY_KEY = {metric.key: metric for metric in METRICS}
 
 
 def find(protocol: str, name: str) -> Metric:
-    """The metric ``name`` of ``protocol``.
-
-    Raises:
-        KeyError: there is none.
-    """
+    """The metric ``name`` of ``protocol``."""
     for metric in (*METRICS, *VALIDATION):
         if (metric.protocol, metric.name) == (protocol, name):
             return metric

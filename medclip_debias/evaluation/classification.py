@@ -74,11 +74,8 @@ def weighted_ece(
 ) -> Floats:
     """Expected calibration error: ``sum_bins share |mean probability - share of positives|``.
 
-    Args:
-        positive: ``[n]``.
-        probability: ``[n]``.
-        weights: ``[b, n]``.
-        bins: bin of each image, below 15; by default of equal width.
+    Labels and probabilities are ``[n]``, weights ``[b, n]``; ``bins`` is the bin of each image,
+    below 15, by default of equal width.
     """
     bins = calibration_bin(probability) if bins is None else bins
     member = bins[:, None] == np.arange(CALIBRATION_BINS)

@@ -19,14 +19,8 @@ Bools = NDArray[np.bool_]
 def detection(removed: Bools, false: Bools, negatives: Bools) -> dict[str, float | None]:
     """Precision, recall and F1 of the removed negatives.
 
-    Args:
-        removed: what a detector takes for false negatives, ``[T, I]``.
-        false: what are.
-        negatives: what counts at all; pairs are neither.
-
-    Returns:
-        ``precision`` (None when nothing was removed), ``recall`` (None when nothing is false),
-        ``f1`` and ``removed`` (share of the negatives).
+    All are ``[T, I]``; only ``negatives`` count. Precision is None when nothing was removed, recall
+    when nothing is false.
     """
     taken, wrong = removed & negatives, false & negatives
     both = int((taken & wrong).sum())
@@ -42,10 +36,7 @@ def detection(removed: Bools, false: Bools, negatives: Bools) -> dict[str, float
 def most_similar(scores: NDArray[np.floating], negatives: Bools, share: float) -> Bools:
     """The ``share`` most similar negatives of each sentence, as `losses.fnc` counts them.
 
-    Args:
-        scores: ``[T, I]``.
-        negatives: ``[T, I]``.
-        share: alpha; the ``ceil(alpha (N - 1))`` largest, at least one when above 0.
+    Of ``[T, I]``, the ``ceil(share (N - 1))`` largest, at least one when the share is above 0.
     """
     count = np.ceil(share * (negatives.sum(axis=1) - 1) - 1e-9).astype(int)
     count = np.maximum(count, 1 if share > 0 else 0)
@@ -64,13 +55,8 @@ def detectors(
 ) -> dict[str, Any]:
     """Every detector's metrics, the rate of false negatives, and the similarity's ranking.
 
-    Args:
-        scores: similarity of every sentence with every image, ``[T, I]``.
-        agree: the truth.
-        negatives: pairs of a sentence with another study's image.
-        same_label: studies share a positive label; None without labels.
-        same_text: the other study says the same sentence.
-        shares: of each sentence's negatives that the similarity removes.
+    All are ``[T, I]``: ``agree`` is the truth, ``negatives`` pairs with another study's image,
+    ``shares`` what the similarity removes of each sentence's negatives.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 

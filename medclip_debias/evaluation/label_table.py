@@ -90,21 +90,7 @@ def labels_of(
     label_map: LabelMap | None = None,
     views: Views = "frontal",
 ) -> Labels:
-    """Labels of a table, or without one the set's own, for the judged images of ``split``.
-
-    Args:
-        data: the prepared set.
-        split: whose images count.
-        classes: classes wanted.
-        table: see `table_labels`.
-        label_map: what the columns say of the classes; by default a class is the column of its
-            name.
-        views: which images are judged; the others are counted.
-
-    Raises:
-        UserError: a table or a map does not fit the set.
-        Skipped: the split has no image, or there is no label of any class.
-    """
+    """Labels of a table, or without one the set's own, for the judged images of ``split``."""
     if table is not None:
         return table_labels(table, data, split, classes, label_map, views)
     listed = rows_of_split(data, split)
@@ -124,12 +110,7 @@ def study_labels(
     classes: Sequence[str],
     label_map: LabelMap | None = None,
 ) -> tuple[Bound | None, dict[str, Floats]]:
-    """The set's own labels of ``studies``, per class that has a column or a rule of the map.
-
-    Raises:
-        UserError: a column of the map is not there, or columns contradict each other.
-        Skipped: none of the map's columns has a label.
-    """
+    """The set's own labels of ``studies``, per class that has a column or a rule of the map."""
     of_study = data.studies.drop_duplicates("study_id").set_index("study_id").reindex(list(studies))
 
     def values(column: str) -> Floats:
@@ -176,12 +157,7 @@ class KeyedTable:
 
     @classmethod
     def of(cls, path: Path, table: pd.DataFrame, data: PreparedSet) -> Self:
-        """Find the key column, and the row of each key.
-
-        Raises:
-            UserError: no key column, a key that is blank or comes twice, or hardly any key of the
-                set.
-        """
+        """Find the key column, and the row of each key."""
         columns = {str(name).lower(): name for name in reversed(table.columns)}
         key = next((name for name in KEYS if name in columns), None)
         if key is None:
@@ -269,19 +245,8 @@ def table_labels(
 ) -> Labels:
     """Labels of a CSV or Parquet table for those images of ``split`` that it lists.
 
-    Args:
-        path: a table with one of `KEYS`, and a column for each class, named as the class or as
-            CheXpert's table would.
-        data: the prepared set.
-        split: whose images count.
-        classes: classes wanted.
-        label_map: what the table's columns say of the classes, in place of their names.
-        views: which of them are judged.
-
-    Raises:
-        UserError: the table cannot be read, has no key or none of the classes, names something
-            twice, holds a value that is no label, or the map does not fit it.
-        Skipped: none of the split's images is listed.
+    The table has one of `KEYS` and a column for each class, named as the class or as CheXpert's
+    table would; a label map takes the place of the names.
     """
     keyed = KeyedTable.of(path, read_table(path), data)
     bound = None
@@ -318,16 +283,8 @@ def class_list(
 ) -> ClassList:
     """Read a list such as CheXpert 5x200: the one class of each image that it names.
 
-    Args:
-        path: a table keyed as in `table_labels`, with a column ``class``, or one column a class
-            of which exactly one is 1 in each row.
-        data: the prepared set; its images of any split but training's count.
-        classes: classes of the prompt set.
-        views: which of its images are judged.
-
-    Raises:
-        UserError: the table does not fit, or a class has no prompts.
-        Skipped: none of its images is in the set outside training.
+    The table is keyed as in `table_labels`, with a column ``class``, or one column a class of which
+    exactly one is 1 in each row; images of any split but training's count.
     """
     table = read_table(path)
     keyed = KeyedTable.of(path, table, data)
@@ -366,15 +323,7 @@ def class_list(
 def of_studies(labels: Labels, data: PreparedSet) -> tuple[Labels, dict[int, list[int]]]:
     """Labels of studies out of those of their images, and the images of each.
 
-    Args:
-        labels: of images.
-        data: the prepared set.
-
-    Returns:
-        Labels whose ``rows`` are the first image of each study, and all of its rows by that one.
-
-    Raises:
-        UserError: the images of a study have different labels.
+    ``rows`` are the first image of each study; all rows of a study stand by its first.
     """
     places: dict[str, list[int]] = {}
     for place, study in enumerate(data.images["study_id"].iloc[labels.rows]):

@@ -67,10 +67,7 @@ def first_relevant_rank(scores: Floats, relevant: Mask, block: int = 512) -> NDA
     order: with m irrelevant and r relevant candidates at the best relevant score,
     ``1 + (irrelevant above) + m / (r + 1)``.
 
-    Args:
-        scores: ``[queries, candidates]``, high = better.
-        relevant: the same shape; every query has at least one relevant candidate.
-        block: queries handled at a time, to bound memory.
+    Both are ``[queries, candidates]``, each query with a relevant one; ``block`` bounds memory.
     """
     ranks = np.empty(len(scores))
     for start in range(0, len(scores), block):

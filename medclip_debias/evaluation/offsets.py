@@ -39,12 +39,7 @@ MOST_IMAGES = 2000
 def prompt_offsets(scores: Floats, scale: float) -> Floats:
     """The constant of each prompt, on the scale of the scores.
 
-    Args:
-        scores: ``[images, prompts]`` of unlabelled images.
-        scale: the model's g2.
-
-    Returns:
-        ``[prompts]``, between the mean and the largest score of each.
+    Scores ``[images, prompts]`` give ``[prompts]``, between the mean and the largest score of each.
 
     Example:
         >>> prompt_offsets(np.array([[0.1, 0.4], [0.1, 0.4]]), 10.0)
@@ -58,11 +53,7 @@ def prompt_offsets(scores: Floats, scale: float) -> Floats:
 def offset_rows(
     data: PreparedSet, offsets: Offsets, rows: Sequence[int], views: Views = "frontal"
 ) -> list[int]:
-    """Rows of the images that set the constants; at most `MOST_IMAGES`, evenly spaced.
-
-    Raises:
-        UserError: the split has no image.
-    """
+    """Rows of the images that set the constants; at most `MOST_IMAGES`, evenly spaced."""
     if offsets in ("none", "model"):
         return []
     found = list(rows)
@@ -84,18 +75,7 @@ def save_offsets(
 ) -> dict[str, Any]:
     """Measure the constants of ``texts`` and keep them in a model's folder as ``offsets.json``.
 
-    Args:
-        folder: of the model.
-        model: loaded from it.
-        data: a prepared set, whose labels are not read.
-        texts: prompts.
-        split: whose images set the constants.
-
-    Returns:
-        What was written: ``model_hash``, ``data_hash``, ``images``, ``split``, ``offsets`` by text.
-
-    Raises:
-        UserError: the model has no scale, or the split no image.
+    The set's labels are not read.
     """
     from medclip_debias.evaluation.row_scores import row_scores
 
@@ -114,11 +94,7 @@ def save_offsets(
 
 
 def read_offsets(folder: Path, model_hash: str | None, texts: Sequence[str]) -> Floats:
-    """The constants of ``texts`` that a model's folder keeps.
-
-    Raises:
-        UserError: there are none, they are of other weights, or a prompt has none.
-    """
+    """The constants of ``texts`` that a model's folder keeps."""
     path = Path(folder) / FILE
     remedy = f"run `medclip-debias evaluate offsets {folder} PREPARED` first"
     if not path.is_file():
@@ -139,11 +115,7 @@ def read_offsets(folder: Path, model_hash: str | None, texts: Sequence[str]) -> 
 
 
 def needed_scale(model: ImageTextModel) -> float:
-    """The model's g2.
-
-    Raises:
-        UserError: it has none.
-    """
+    """The model's g2."""
     scale = model.learned_scale
     if scale is None:
         raise UserError(

@@ -95,11 +95,7 @@ class EvaluationOptions(Settings):
 
 
 def read_options(path: Path) -> EvaluationOptions:
-    """Read a YAML file of options.
-
-    Raises:
-        UserError: it cannot be read, holds no option, or one that is unknown or out of range.
-    """
+    """Read a YAML file of options."""
     content = load_yaml(path)
     if not content:
         raise UserError(

@@ -83,20 +83,10 @@ def select_phrases(
     the images' split alone are the same for ``validate`` and ``test``. Version 1.1 gives every
     phrase a split of its own, and those of another one are left out.
 
-    Args:
-        data: the prepared set.
-        split: whose images are evaluated, with the held-out ones.
-        input_size: side of the model's input.
-        file: a COCO file or MS-CXR CSV whose boxes take the place of the set's own; its images
-            are found by path or file name.
-        annotation_split: ``as_split`` leaves out phrases whose own split is another; phrases
-            without one stay, and with ``split`` held out all do. ``all`` does not look at it.
-        views: ``frontal`` leaves out phrases on images of other views.
-        merge: which phrases of one image are one (`merge_phrases`).
-
-    Raises:
-        UserError: the file cannot be read.
-        Skipped: no phrase is left.
+    ``file``, a COCO file or MS-CXR CSV, takes the place of the set's own boxes; its images are
+    found
+    by path or file name. ``annotation_split`` ``all`` does not look at phrases' own splits. Raises
+    `Skipped` where no phrase is left.
     """
     source: dict[str, Any] = {"phrases": "the prepared set"}
     if file is not None:
@@ -158,12 +148,7 @@ def select_phrases(
 
 
 def phrases_of(request: Request) -> Phrases:
-    """The phrases of an evaluation, for `Request.once`.
-
-    Raises:
-        UserError: the file cannot be read.
-        Skipped: the model has no regions, or no phrase is left.
-    """
+    """The phrases of an evaluation, for `Request.once`."""
     grid, options = request.model.grid, request.options
     if grid.rows * grid.columns < 2:
         raise Skipped("The model has no regions: one vector an image shows no place in it.")
@@ -182,9 +167,6 @@ def validation_phrases(request: Request) -> Phrases:
     """Phrases of validation images, to choose a threshold on, for `Request.once`.
 
     Those of patients whose phrases are evaluated are left out and counted (``shared``).
-
-    Raises:
-        Skipped: there is none, or the validation images are those evaluated.
     """
     if request.split == VALIDATE:
         raise Skipped(f"the phrases of '{VALIDATE}' are those evaluated")
@@ -203,10 +185,8 @@ def merge_phrases(phrases: Sequence[Phrase], merge: Merge) -> tuple[list[Phrase]
 
     The first of them speaks for all, with the boxes of all, equal boxes once.
 
-    Args:
-        phrases: in the order of the source.
-        merge: ``phrase`` for those of the same words (letter case, blanks and the full stop
-            aside), ``category`` for those of one category (and equally groundable).
+    ``phrase`` merges those of the same words (letter case, blanks and the full stop aside),
+    ``category`` those of one category (and equally groundable).
     """
     groups: dict[tuple[object, ...], list[Phrase]] = {}
     for phrase in phrases:

@@ -163,11 +163,7 @@ def one_scale(maps: Iterable[tuple[NDArray[np.floating], ArrayLike]]) -> Scale |
     alike: places where what the sentence says is not to be seen. The colours run to the
     highest score, as `medclip_debias.grounding.absent.AbsentScores.limits` says.
 
-    Args:
-        maps: heatmaps ``[height, width]`` with their boxes ``[K, 4]`` (x, y, width, height).
-
-    Returns:
-        None where no map has a seen pixel outside its boxes.
+    None where no map has a seen pixel outside its boxes.
     """
     outside, highest = [], -np.inf
     for heatmap, boxes in maps:

@@ -51,9 +51,6 @@ def choose(data: PreparedSet, input_size: int, count: int = IMAGES) -> list[Exam
     """At most ``count`` images, each with a sentence; the same for every run on the same data.
 
     Studies of which some sentence says that something is there come before the others.
-
-    Raises:
-        UserError: no study of the validate split has an image and a sentence.
     """
     found: dict[int, Example] = {}
     for example in [*_phrases(data, input_size), *_sentences(data)]:
@@ -107,9 +104,6 @@ def pictures(
 
     Colour begins where a score exceeds what regions of this image get for findings that the model
     holds absent (`medclip_debias.grounding.absent`), and ends at the highest score of all.
-
-    Raises:
-        UserError: the model gives NaN.
     """
     rows = [example.row for example in examples]
     with torch.inference_mode():
@@ -175,13 +169,7 @@ def _above(picture: NDArray[np.uint8], text: str) -> NDArray[np.uint8]:
 
 
 def refuse(data: PreparedSet, wanted: str, task: str) -> str:
-    """Why a run shows no pictures, or an empty sentence.
-
-    Args:
-        data: the prepared set.
-        wanted: ``train.preview``.
-        task: ``train.task``.
-    """
+    """Why a run shows no pictures, or an empty sentence."""
     if wanted == "off":
         return "no pictures: train.preview is off"
     if task == "two_view":

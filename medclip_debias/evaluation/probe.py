@@ -86,21 +86,8 @@ def probe(
     vector by which its authors score the whole image. A model that reads images alone (RAD-DINO)
     has no alignment with sentences: what is of sentences is null in ``probe.json``.
 
-    Args:
-        model_folder: a trained model.
-        prepared: a prepared set with labels; the probe learns from its train split.
-        out: folder for the results.
-        split: what the probe is scored on.
-        truth: ``truth/`` of the phantom that the set came from, for false negatives.
-        seed: of what is sampled.
-        bootstrap: resamples of the patients.
-        device: where the model runs.
-        options: every other choice.
-        progress: called with images done and in total.
-
-    Raises:
-        UserError: no labels, an empty split, the train split, a set prepared otherwise than the
-            model expects, or truth that does not fit.
+    The probe learns from the set's train split. ``truth`` is that of the phantom that the set came
+    from, for false negatives.
     """
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.device import best_device

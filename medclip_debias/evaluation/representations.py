@@ -49,11 +49,7 @@ def nearest_neighbours(
 ) -> NDArray[np.float64]:
     """Share of positives among each test vector's ``k`` most similar training vectors ``[t]``.
 
-    Args:
-        train: unit vectors ``[n, D]``.
-        labels: 1 or 0, ``[n]``.
-        test: unit vectors ``[t, D]``.
-        k: neighbours; at most n.
+    Vectors ``[n, D]`` and ``[t, D]`` are of unit length.
     """
     from sklearn.neighbors import KNeighborsRegressor
 
@@ -86,11 +82,7 @@ def linear_probe(
 ) -> NDArray[np.float64]:
     """Scores ``[t]`` of logistic regression on standardised features.
 
-    Args:
-        train: ``[n, F]``.
-        labels: 1 or 0, ``[n]``, both present.
-        test: ``[t, F]``.
-        cost: inverse strength of the L2 penalty.
+    ``cost`` is the inverse strength of the L2 penalty.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler

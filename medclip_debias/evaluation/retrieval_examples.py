@@ -50,16 +50,8 @@ def write_examples(
 ) -> dict[str, Any]:
     """Write ``index.json`` and the pictures that it names, as one new folder.
 
-    Args:
-        folder: to write.
-        prepared: set of the images.
-        rows: row of the image of each of S studies.
-        texts: T distinct sentences.
-        says: ``[S, T]`` whether the study's report holds the sentence; at least one in each line.
-        scores: ``[S, T]`` of images and sentences.
-
-    Returns:
-        The content of ``index.json``.
+    ``rows`` are of the images of S studies; ``says [S, T]`` whether a report holds a sentence, at
+    least one in each line; ``scores [S, T]``.
     """
     files: dict[int, str] = {}
 

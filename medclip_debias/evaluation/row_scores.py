@@ -26,11 +26,7 @@ def row_scores(
     *,
     what: str = "validation",
 ) -> NDArray[np.float64]:
-    """Similarities of the images in ``rows`` with texts: ``[len(rows), len(texts)]``.
-
-    Raises:
-        NotFiniteError: the model gives NaN; it names ``what`` was being done.
-    """
+    """Similarities of the images in ``rows`` with texts: ``[len(rows), len(texts)]``."""
     sentences = model.encode_sentences(list(texts))
     parts = [np.zeros((0, len(texts)))]
     for start in range(0, len(rows), batch_size):

@@ -74,11 +74,7 @@ def _provenance(run: Run) -> Mapping[str, Any]:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run's results and items.
-
-    Raises:
-        UserError: there is no such folder, no whole ``results.json``, or no item table.
-    """
+    """Read a run's results and items."""
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder; give the --out of 'evaluate'.")
     results = read_results(folder / "results.json")
@@ -118,16 +114,10 @@ def _read_items(path: Path) -> pd.DataFrame:
 def read_groups(words: Sequence[str], named: Sequence[str] = ()) -> list[Group]:
     """Runs in the groups to compare, in the order given.
 
-    Args:
-        words: a run's folder, a glob, or ``label=folder,folder`` (folders or globs).
-        named: more of the last kind.
-
-    Returns:
-        Named groups as they are named; the others by their training's settings without the seed,
-        unless that leaves a single group: then each run is its own.
-
-    Raises:
-        UserError: nothing matches, a run is given twice, or there is only one.
+    A word is a run's folder, a glob, or ``label=folder,folder`` (folders or globs). Unnamed runs
+    are
+    grouped by their training's settings without the seed, unless that leaves a single group: then
+    each is its own.
     """
     chosen: list[tuple[str | None, Run]] = []
     for word in words:
@@ -315,11 +305,7 @@ def _same_values(a: pd.Series, b: pd.Series) -> bool:
 
 
 def mismatch(protocol: str, groups: Sequence[Group]) -> str | None:
-    """Why the items of a protocol cannot be paired, or None.
-
-    Raises:
-        UserError: a run lacks a column that another has.
-    """
+    """Why the items of a protocol cannot be paired, or None."""
     runs = [run for group in groups for run in group.runs]
     first = runs[0]
     base = first.tables[protocol]

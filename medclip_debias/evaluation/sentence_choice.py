@@ -83,14 +83,8 @@ def choose(
 ) -> Queries:
     """The sentences to ask of the images of a split.
 
-    Args:
-        data: the prepared set.
-        split: whose images, with the held-out ones where ``phrases`` are given.
-        per_image: most sentences of each kind but ``boxed``, of which all are asked.
-        reader: reads reports and sentences.
-        phrases: what has boxes; without them, the sentences of the reports that say of some
-            finding that it is there are taken for ``said``.
-        views: which images count.
+    ``per_image`` limits each kind but ``boxed``, of which all are asked; without ``phrases``,
+    sentences of the reports that affirm a finding are taken for ``said``.
     """
     splits = (split, HELD_OUT) if phrases is not None else (split,)
     rows = [row for row, name in enumerate(data.images["split"]) if name in splits]

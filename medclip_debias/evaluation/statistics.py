@@ -193,14 +193,9 @@ def delong(
     first, as Obuchowski (1997) does for clustered data, because images of one patient are not
     independent; with one image a patient both agree up to rounding.
 
-    Args:
-        positive: which items are positive ``[n]``.
-        scores: ``[k, n]`` or ``[n]``, finite.
-        patients: patient of each item; None takes every item as independent.
-
-    Raises:
-        ValueError: fewer than two positives or negatives (or patients with them), for which no
-            variance can be estimated; scores that are not finite.
+    Scores are ``[k, n]`` or ``[n]``, finite. Fewer than two positives or negatives (or patients
+    with
+    them) are a ValueError: no variance can be estimated.
     """
     labels = np.asarray(positive, dtype=bool)
     values = np.atleast_2d(np.asarray(scores, dtype=np.float64))
@@ -245,10 +240,6 @@ def structural_components(labels: NDArray[np.bool_], values: Floats) -> tuple[Fl
 
     Ties count half. With midranks T among all items and among the own class only,
     ``V10 = (T_all - T_positive) / n`` and ``V01 = 1 - (T_all - T_negative) / m``.
-
-    Args:
-        labels: which items are positive.
-        values: scores ``[k, items]``.
     """
     m, n = int(labels.sum()), int((~labels).sum())
     every = np.stack([mean_ranks(row) for row in values])
@@ -476,12 +467,7 @@ def holm(p_values: Sequence[float | None]) -> Sequence[float | None]:
 
 
 def average_ranks(values: ArrayLike, lower_is_better: Sequence[bool]) -> Floats:
-    """Mean over metrics of each method's rank, 1 for the best; ties share their mean rank.
-
-    Args:
-        values: ``[methods, metrics]``, finite.
-        lower_is_better: for each metric.
-    """
+    """Mean over metrics of each method's rank, 1 for the best; ties share their mean rank."""
     table = np.asarray(values, dtype=np.float64)
     signs = np.where(np.asarray(lower_is_better, dtype=bool), 1.0, -1.0)
     ranks = np.stack([mean_ranks(column) for column in (table * signs).T], axis=1)

@@ -228,11 +228,7 @@ def choose_rule(
     per_image: int = 4,
     batch_size: int = 64,
 ) -> SuppressionRule:
-    """Choose a rule for a model on the validation images of a prepared set.
-
-    Raises:
-        UserError: they give too few sentences to choose by.
-    """
+    """Choose a rule for a model on the validation images of a prepared set."""
     choice = Choice(data, settings or SuppressionSettings(), per_image, Reader())
     if not choice.rows:
         raise UserError(

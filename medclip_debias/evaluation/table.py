@@ -237,20 +237,12 @@ class _File(BaseModel):
 
 
 def read_results(path: Path) -> Results:
-    """Read and check ``results.json``.
-
-    Raises:
-        UserError: no such file, no JSON, another format, or a part that is missing or wrong.
-    """
+    """Read and check ``results.json``."""
     return checked(read_json(path, "run 'medclip-debias evaluate' to write it"), str(path))
 
 
 def checked(content: Any, where: str) -> Results:
-    """The content of a results file, or one sentence that names the first wrong key.
-
-    Raises:
-        UserError: as said.
-    """
+    """The content of a results file, or one sentence that names the first wrong key."""
     if not isinstance(content, dict):
         raise UserError(f"{where}: is not a results file; {_AGAIN}.")
     if content.get("format") != FORMAT:

@@ -41,18 +41,10 @@ def validator_of(
 ) -> Callable[[ImageTextModel], dict[str, float]]:
     """A function that validates a model; it reads nothing until it is called.
 
-    Args:
-        prepared: prepared set, or several: then every metric is the mean over those that have it,
-            and ``SET.metric`` is that of each.
-        limit: most images for zero-shot classification, and most studies for retrieval; which
-            ones is the same for every run on the same data.
-        prompts: name of a packaged prompt set, or a YAML file.
-        batch_size: images encoded at a time.
-
-    Returns:
-        A function of a model in evaluation mode that returns ``mean_auc``, ``recall_at_10`` (the
-        share of images with a sentence of their own study among the ten best) and
-        ``median_rank`` (1 is best), as far as the data allows.
+    With several sets every metric is the mean over those that have it, and ``SET.metric`` that of
+    each. ``limit`` bounds the images of classification and the studies of retrieval, the same ones
+    for every run on the same data. The function gives ``mean_auc``, ``recall_at_10`` (the share of
+    images with a sentence of their own study among the ten best) and ``median_rank`` (1 is best).
     """
 
     def validate(model: ImageTextModel) -> dict[str, float]:

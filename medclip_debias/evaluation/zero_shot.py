@@ -61,13 +61,7 @@ MULTICLASS_RULE = (
 
 
 def class_scores(scores: Floats, prompts: PromptSet, side: str = "positive") -> dict[str, Floats]:
-    """Mean score of each class's ``positive`` or ``negative`` prompts: ``[images]``.
-
-    Args:
-        scores: ``[images, texts]`` in the order of ``prompts.texts``.
-        prompts: the prompt set.
-        side: whose prompts.
-    """
+    """Mean score of each class's ``positive`` or ``negative`` prompts: ``[images]``."""
     column = {text: number for number, text in enumerate(prompts.texts)}
     return {
         # In one order, so that sides with the same prompts score the same to the last bit.
@@ -205,9 +199,6 @@ def zero_shot(
         `MEANS` over the classes that have them and `CLASS_METRICS` of each class; ``classes`` (with
         counts, ``threshold`` and ``reliability``) and ``refused`` (classes with one label value
         only, with their counts).
-
-    Raises:
-        UserError: no class has both label values.
     """
     policy = policy or LabelPolicy()
     truth: dict[str, Floats] = {}
@@ -307,20 +298,8 @@ def multiclass_accuracy(
 
     Where several classes share the highest score, each gets an equal share of the prediction.
 
-    Args:
-        scores: mean score of each class's positive prompts ``[images, classes]``.
-        truth: number of each image's class.
-        classes: names.
-        patients: patient of each image.
-        draw: resamples of the patients.
-
-    Returns:
-        ``multiclass_accuracy``, ``multiclass_balanced_accuracy`` (mean over the classes that have
-        images), their chance, ``multiclass_recall`` of each class; how many ``images`` there are,
-        also of each of ``classes``, and ``confusion`` (rows the truth, columns the predictions).
-
-    Raises:
-        Skipped: fewer than two classes have images.
+    Scores ``[images, classes]`` are means of the positive prompts. Besides the metrics there are
+    ``images``, also of each class, and ``confusion`` (rows the truth, columns the predictions).
     """
     best = scores == scores.max(axis=1, keepdims=True)
     predicted = best / best.sum(axis=1, keepdims=True)

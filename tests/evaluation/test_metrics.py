@@ -15,8 +15,6 @@ from medclip_debias.evaluation.metrics import (
     THRESHOLDS,
     auc,
     first_relevant_rank,
-    median_rank,
-    recall_at,
 )
 
 
@@ -51,18 +49,3 @@ def test_ranks_equal_the_average_over_random_orders_of_ties():
             order = np.lexsort((rng.random(9), -scores[query]))
             draws.append(1 + np.flatnonzero(relevant[query][order])[0])
         assert found[query] == pytest.approx(np.mean(draws), abs=5 * np.std(draws) / 60 + 1e-9)
-
-
-def test_a_single_relevant_candidate_gets_the_mean_rank_of_its_ties():
-    scores = np.array([[0.9, 0.5, 0.5, 0.5, 0.1]])
-    relevant = np.array([[False, False, True, False, False]])
-    assert first_relevant_rank(scores, relevant).tolist() == [3]
-    with pytest.raises(ValueError, match="no relevant candidate"):
-        first_relevant_rank(scores, np.zeros((1, 5), bool))
-
-
-def test_recall_and_median_of_ranks():
-    ranks = [1, 10, 10.5, 200]
-    assert recall_at(ranks, 10) == 0.5
-    assert recall_at(ranks, 50) == 0.75
-    assert median_rank(ranks) == 10.25

@@ -69,17 +69,6 @@ def test_contradictions_are_those_of_a_loop(table):
         assert found[name].tolist() == [hit == name for hit in expected]
 
 
-def test_random_orders_contradict_as_often_as_chance_says():
-    scores = np.random.default_rng(0).random((3, 2, 20_000))
-    positive, negative = (
-        {name: scores[place, side] for place, name in enumerate("ABC")} for side in (0, 1)
-    )
-    sides = sides_of(positive, negative)
-    assert sides.chance == 1 / 5
-    rate = sum(found.mean() for found in sides.contradictions.values())
-    assert rate == pytest.approx(1 / 5, abs=4 * (0.16 / 20_000) ** 0.5)
-
-
 def test_one_class_and_shared_prompts_have_no_chance_level():
     alone = sides_of({"A": [1.0, 2.0]}, {"A": [0.0, 3.0]})
     assert alone.contradictions == {}

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.representations import (
-    alignment,
     auc_with_interval,
     few_labels,
     linear_probe,
@@ -21,14 +20,6 @@ from medclip_debias.evaluation.representations import (
 def unit(rng, n, d):
     x = rng.normal(size=(n, d))
     return x / np.linalg.norm(x, axis=1, keepdims=True)
-
-
-def test_alignment_is_zero_for_equal_and_about_two_for_unrelated_vectors():
-    rng = np.random.default_rng(0)
-    x, y = unit(rng, 4000, 64), unit(rng, 4000, 64)
-    assert alignment(x, x) == 0
-    assert alignment(x, y) == pytest.approx(2, abs=0.02)
-    assert alignment(x, -x) == pytest.approx(4)
 
 
 @settings(max_examples=25, deadline=None)

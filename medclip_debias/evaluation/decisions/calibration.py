@@ -68,11 +68,7 @@ class FittedClass(Settings):
     ) -> tuple[float, Source]:
         """The prevalence to take for the images with ``scores``, and where it is from.
 
-        Args:
-            name: of the class.
-            asked: what the user says of it; a class it does not name has that of the file, or of
-                the fit.
-            scores: of the images, for ``estimated``.
+        A class that ``asked`` does not name has the prevalence of the file, or of the fit.
         """
         if asked == "estimated":
             return estimated_prevalence(self.map.logits(scores), self.prevalence), "estimated"
@@ -149,21 +145,13 @@ class Calibration(Settings):
 
     @classmethod
     def read(cls, path: Path | str) -> Calibration:
-        """Read what `write` wrote.
-
-        Raises:
-            UserError: there is no such file, or it is no calibration.
-        """
+        """Read what `write` wrote."""
         remedy = "make it with 'medclip-debias calibrate'"
         content = read_json(Path(path), remedy, keys=("model_hash", "classes", "prompts"))
         return validate(cls, content, str(path))
 
     def check(self, where: str, model_hash: str | None, prompts: PromptSet) -> None:
-        """Refuse another model or other prompts than it was made with.
-
-        Raises:
-            UserError: as said.
-        """
+        """Refuse another model or other prompts than it was made with."""
         again = "make one with 'medclip-debias calibrate'"
         if model_hash is None or model_hash != self.model_hash:
             raise UserError(
@@ -192,11 +180,7 @@ class Calibration(Settings):
         return counts | {"prevalence": found.prevalence} | given
 
     def asked(self, prevalence: PrevalenceLike) -> PrevalenceLike:
-        """``prevalence``, once it is sure that it can be taken.
-
-        Raises:
-            UserError: it is none, names another class, or cannot be estimated after this method.
-        """
+        """``prevalence``, once it is sure that it can be taken."""
         try:
             found: PrevalenceLike = checked_prevalence(prevalence)
             check_estimable(self.method, found)
@@ -207,11 +191,7 @@ class Calibration(Settings):
 
 
 def known_classes(prevalence: PrevalenceLike | Mapping[str, float], prompts: PromptSet) -> None:
-    """Refuse a prevalence of a class that the prompts do not have.
-
-    Raises:
-        UserError: as said.
-    """
+    """Refuse a prevalence of a class that the prompts do not have."""
     for name in prevalence if isinstance(prevalence, Mapping) else ():
         if name not in prompts.classes:
             raise UserError(

@@ -49,10 +49,7 @@ def class_conditional(positive: Floats, negative: Floats, coverage: float) -> Se
     sets the bound; with fewer than that the answer is in every set. As each truth has its own
     bound, the share of positives does not matter.
 
-    Args:
-        positive: values of calibration images with the finding, higher where it is likelier.
-        negative: values of those without it.
-        coverage: in (0, 1).
+    Values are higher where the finding is likelier.
     """
     return Sets(-_bound(-positive, coverage), _bound(negative, coverage))
 
@@ -69,11 +66,7 @@ def marginal(positive: Floats, negative: Floats, coverage: float, target: float)
     Ramdas 2021): a calibration image weighs the ratio of its truth's shares there and here, and so
     does the new image under each answer.
 
-    Args:
-        positive: log-odds of calibration images with the finding.
-        negative: log-odds of those without it.
-        coverage: in (0, 1).
-        target: share of positives among the new images, in (0, 1).
+    Values are log-odds of calibration images.
     """
     count = len(positive) + len(negative)
     above = target / (len(positive) / count)

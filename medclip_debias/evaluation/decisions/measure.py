@@ -47,12 +47,7 @@ class Decider:
         prompts: PromptSet,
         offsets: str,
     ) -> Self | None:
-        """Read and check what the options name; None where nothing is asked.
-
-        Raises:
-            UserError: the calibration is of another model or other prompts, a prevalence is of no
-                class, or the scores are shifted by ``offsets``, which a file knows nothing of.
-        """
+        """Read and check what the options name; None where nothing is asked."""
         if options is None:
             return None
         known_classes(options.prevalence, prompts)
@@ -168,14 +163,8 @@ def decisions(
 ) -> Measured:
     """Decide on images and compare with the truth, with intervals over patients.
 
-    Args:
-        differences: per class, positive minus negative score of each image.
-        truth: per class, 1, 0 or NaN of each image; classes to measure, both values occur.
-        patients: patient of each image.
-        fitted: calibrations; of them those in ``truth`` are measured.
-        options: what is asked.
-        scale: the model's own, from score to log-odds; None for none.
-        draw: resamples of the patients.
+    Differences are positive minus negative score of each image; truth is 1, 0 or NaN, and its
+    classes are measured. ``scale`` brings the model's own scores to log-odds.
 
     Returns:
         `MEANS` over the classes and the metrics of each class; ``classes``, ``notes`` and

@@ -16,11 +16,7 @@ PrevalenceLike = Literal["validation", "estimated"] | dict[str, float]
 
 
 def checked_prevalence(value: Any) -> Any:
-    """``value`` as it is, where it is a `PrevalenceLike`.
-
-    Raises:
-        ValueError: a word that is none of the two, or a share that is not strictly within 0 and 1.
-    """
+    """``value`` as it is, where it is a `PrevalenceLike`."""
     if value in ("validation", "estimated"):
         return value
     if not isinstance(value, Mapping) or not value:
@@ -75,11 +71,7 @@ class DecisionOptions(Settings):
 
 
 def check_estimable(method: Method, prevalence: PrevalenceLike) -> None:
-    """Refuse to estimate a prevalence from probabilities whose mean is off.
-
-    Raises:
-        ValueError: as said.
-    """
+    """Refuse to estimate a prevalence from probabilities whose mean is off."""
     if method == "temperature" and prevalence == "estimated":
         raise ValueError(
             "a prevalence cannot be estimated after 'temperature', which leaves the mean of the"

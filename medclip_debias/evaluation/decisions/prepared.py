@@ -46,20 +46,12 @@ class CalibrateOptions(Settings):
 
     @classmethod
     def given(cls, words: Sequence[str]) -> CalibrateOptions:
-        """Options of ``key=value``.
-
-        Raises:
-            UserError: one is unknown or out of range.
-        """
+        """Options of ``key=value``."""
         return validate(cls, apply_overrides({}, words), "--set")
 
 
 def shares(words: Sequence[str]) -> dict[str, float]:
-    """Prevalences of ``CLASS=SHARE``.
-
-    Raises:
-        UserError: one is no such pair, or its share is not strictly between 0 and 1.
-    """
+    """Prevalences of ``CLASS=SHARE``."""
     found: dict[str, float] = {}
     for word in words:
         name, _, text = (part.strip() for part in word.rpartition("="))
@@ -93,25 +85,11 @@ def calibrate(
 ) -> Calibration:
     """Calibrate a model's scores on the frontal images of a split, and write ``out``.
 
-    Args:
-        model_folder: a model.
-        prepared: a prepared set with labels, prepared as the model was trained.
-        out: file to write.
-        split: whose images; not those that are judged later, nor ``train``, whose scores are
-            better than those of new patients.
-        prompts: prompt set; by default the model's own ``chex5``, else the packaged one.
-        classes: of the prompt set; all by default.
-        labels: table that takes the place of the set's labels.
-        label_map: what label columns of other names say of the classes.
-        prevalence: share of positives where the calibration is to be used, by class.
-        options: every other choice.
-        device: where the model runs.
-
-    Returns:
-        What was written; ``skipped`` has the classes without a calibration.
-
-    Raises:
-        UserError: an input cannot be used, or no class has images of both labels.
+    ``split`` is not that of images judged later, nor ``train``, whose scores are better than those
+    of
+    new patients. ``labels`` is a table in the place of the set's own. ``skipped`` of what is
+    returned
+    has the classes without a calibration.
     """
     if split not in SPLITS or split == "train":
         raise UserError(

@@ -74,10 +74,6 @@ def fit(method: Method, scores: Floats, positive: Bools) -> Line | Steps:
     the labels. ``temperature``: the slope alone, against the same targets; it cannot mend a
     constant that all scores share. ``isotonic``: the rising steps nearest to the labels (pool
     adjacent violators), straight between steps, kept ``1 / (n + 2)`` away from 0 and 1.
-
-    Raises:
-        UserError: a score is not finite.
-        Unfit: one label only, equal scores, or scores that do not rise with the finding.
     """
     scores, positive = np.asarray(scores, dtype=np.float64), np.asarray(positive, dtype=bool)
     if not np.isfinite(scores).all():
@@ -125,15 +121,8 @@ def logistic(
 ) -> Floats:
     """Logistic regression under each row of ``weights``, by Newton's method.
 
-    Args:
-        design: ``[n, k]``.
-        target: ``[n]`` in [0, 1], fractions too.
-        weights: ``[b, n]``, at least 0.
-        offset: ``[n]``, added to the log-odds.
-        start: ``[k]``, the solution under similar weights, if one is known.
-
-    Returns:
-        Coefficients ``[b, k]``; NaN where no finite ones were found.
+    ``design [n, k]``, ``target [n]`` in [0, 1], ``weights [b, n]``, ``offset [n]`` added to the
+    log-odds, ``start [k]`` near the solution. Gives ``[b, k]``, NaN where nothing finite was found.
     """
     columns = design.shape[1]
     guarded = start is None or not np.isfinite(start).all()
@@ -177,11 +166,7 @@ def logistic(
 
 
 def log_odds(share: float) -> float:
-    """``log(share / (1 - share))``.
-
-    Raises:
-        UserError: the share is not strictly between 0 and 1.
-    """
+    """``log(share / (1 - share))``."""
     if not 0 < share < 1:
         raise UserError(
             f"a prevalence of {share:g} leaves no doubt for an image to settle; give a share"
@@ -192,9 +177,6 @@ def log_odds(share: float) -> float:
 
 def shifted(logits: Floats, prevalence: float, target: float) -> Floats:
     """Log-odds at the prevalence ``target`` of log-odds at ``prevalence``.
-
-    Raises:
-        UserError: a share is not strictly between 0 and 1.
 
     Example:
         >>> odds = np.exp(shifted(np.array([0.0]), 0.5, 0.05))
@@ -211,16 +193,8 @@ def estimated_prevalence(logits: Floats, prevalence: float) -> float:
     the likelihood ``sum_i log(t p_i / s + (1 - t)(1 - p_i) / (1 - s))`` of the share t, s the
     prevalence behind the log-odds, which has one maximum.
 
-    Args:
-        logits: ``[n]``, calibrated at ``prevalence``.
-        prevalence: share of positives that they were fitted at.
-
-    Returns:
-        The share, at least ``1 / (n + 2)`` away from 0 and from 1.
-
-    Raises:
-        Unfit: the likeliest share is nearer to 0 or 1 than one image of n, as where nobody, or
-            everybody, has the finding, or where these images are unlike those calibrated on.
+    The share stays ``1 / (n + 2)`` away from 0 and 1; nearer ones are `Unfit`, as where nobody, or
+    everybody, has the finding, or where these images are unlike those calibrated on.
     """
     edge = 1 / (len(logits) + 2)
     share = prevalence

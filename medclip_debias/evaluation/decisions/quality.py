@@ -22,11 +22,6 @@ def qualities(positive: Bools, logits: Floats, weights: Floats) -> dict[str, Flo
     ``(p - y)^2``. ``intercept``: a of ``logit P(y) = a + logit p``, 0 where the mean is right,
     above 0 where the finding is commoner than said. ``slope``: b of ``logit P(y) = a + b logit p``,
     1 best, below 1 where probabilities are too extreme (Cox 1958; Van Calster et al. 2016).
-
-    Args:
-        positive: ``[n]``, the truth.
-        logits: ``[n]``, log-odds of the probabilities.
-        weights: how often each image counts.
     """
     p = sigmoid(logits)
     intercept, slope = recalibration(positive, logits, weights)

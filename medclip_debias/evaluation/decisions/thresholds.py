@@ -57,12 +57,6 @@ def net_benefit(
     """Findings found less false alarms at their cost, per image, under each row of ``weights``.
 
     ``TP/n - FP/n * t/(1 - t)`` (Vickers & Elkin 2006): flagging nobody has 0.
-
-    Args:
-        positive: ``[n]``.
-        flagged: ``[n]``, who is acted on.
-        weights: ``[b, n]``.
-        threshold_probability: t, in (0, 1).
     """
     cost = threshold_probability / (1 - threshold_probability)
     worth = flagged * np.where(positive, 1.0, -cost)

@@ -170,22 +170,14 @@ def preset_names() -> tuple[str, ...]:
 
 
 def chosen_presets(names: str) -> tuple[Preset, ...]:
-    """The presets beside ours that an option names: one, several between commas, or ``all``.
-
-    Raises:
-        UserError: there is none of a name, or no name.
-    """
+    """The presets beside ours that an option names: one, several between commas, or ``all``."""
     words = [word.strip() for word in names.split(",")]
     wanted = preset_names() if words == ["all"] else dict.fromkeys(words)
     return tuple(load_preset(name) for name in wanted if name != OURS)
 
 
 def load_preset(name: str) -> Preset:
-    """The preset ``name``, or with ``name@regions`` its maps where the model's regions lie.
-
-    Raises:
-        UserError: there is none of this name.
-    """
+    """The preset ``name``, or with ``name@regions`` its maps where the model's regions lie."""
     known = preset_names()
     base, at, grid = name.partition("@")
     if at and base in known:

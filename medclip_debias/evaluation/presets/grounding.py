@@ -58,14 +58,7 @@ def score_map(
 ) -> MapScore:
     """Measure one phrase.
 
-    Args:
-        rule: of a preset.
-        grid_map: region-sentence scores ``[rows, columns]``.
-        boxes: ``[K, 4]`` of x, y, width, height in original pixels.
-        geometry: the image's way into the model.
-        grid: where the regions lie in the model's input.
-        smoothing: in grid cells, where the rule does not set its own.
-        scale: what the model's cosines were multiplied by in training, for Dice; None for no Dice.
+    ``scale`` is what the model's cosines were multiplied by in training; None for no Dice.
     """
     blur = smoothing if rule.smoothing is None else rule.smoothing
     if rule.grid == "equal_cells":
@@ -125,12 +118,8 @@ def score_pixels(
 ) -> MapScore:
     """The same from a map's pixels.
 
-    Args:
-        rule: of a preset.
-        heatmap: ``[H, W]``, NaN where the model did not see.
-        depth: ``[H, W]``, how many boxes cover each pixel.
-        boxes: ``[K, 4]`` of x, y, width, height in pixels, for ``pointing: first``.
-        scale: see `score_map`.
+    The map is NaN where the model did not see; ``depth`` counts the boxes that cover each pixel,
+    and ``boxes`` are needed for ``pointing: first``.
     """
     values = np.array(heatmap, dtype=np.float64)
     seen = ~np.isnan(values) & _centre(values.shape, rule.central)
@@ -181,11 +170,6 @@ def square_boxes(boxes: ArrayLike, geometry: SquareGeometry, side: int) -> NDArr
     The longer side becomes ``side``, what the shorter one lacks is padded half before and half
     behind; place and size are cut down each for itself. Where the model's own square is a crop or
     squashed (no published case) the place is cut down likewise.
-
-    Args:
-        boxes: ``[K, 4]`` of x, y, width, height in original pixels.
-        geometry: of the original image.
-        side: of the square.
     """
     array = as_boxes(boxes).astype(np.float64)
     factors = side / np.array(geometry.sides, dtype=np.float64)
@@ -219,14 +203,6 @@ def nearest_depth(boxes: ArrayLike, geometry: SquareGeometry, side: int) -> NDAr
 
     Place and size of a box are cut to whole pixels of the original, and each pixel of the square
     takes the original pixel that torch's ``nearest`` picks, the one at its upper left corner.
-
-    Args:
-        boxes: ``[K, 4]`` of x, y, width, height in original pixels.
-        geometry: of the original image.
-        side: of the square.
-
-    Returns:
-        ``[side, side]``.
     """
     pads = (geometry.pad_x, geometry.pad_y)
     pixels = np.arange(side)
@@ -243,14 +219,7 @@ def merge_phrases(
     texts: Sequence[str],
     boxes: Sequence[Sequence[Sequence[float]]],
 ) -> list[tuple[int, list[list[float]]]]:
-    """What is one phrase under a rule, and counts for it: number of its first phrase, all boxes.
-
-    Args:
-        rule: of a preset.
-        images: image of each phrase.
-        texts: its words.
-        boxes: its boxes ``[x, y, width, height]``.
-    """
+    """What is one phrase under a rule, and counts for it: number of its first phrase, all boxes."""
     found: dict[Any, tuple[int, list[list[float]]]] = {}
     for number, (image, text) in enumerate(zip(images, texts, strict=True)):
         key = (image, text.lower()) if rule.merge == "lower_case" else number

@@ -27,15 +27,8 @@ def retrieval_metrics(
 ) -> dict[str, Any]:
     """The metrics of a rule, an image ranking the texts.
 
-    Args:
-        rule: of a preset.
-        scores: ``[images, texts]``, the diagonal holds the pairs.
-        texts: text of each column; equal ones have equal columns.
-        classes: number of the one class of each pair, -1 for none; for precision@K.
-
-    Returns:
-        ``recall_at_K`` and ``mean_rank`` with ``candidates`` and ``images``; ``precision_at_K``
-        with ``precision_images`` (those of exactly one class), None where there are too few.
+    ``scores [images, texts]`` has the pairs on its diagonal; equal texts have equal columns;
+    ``classes`` is -1 for an image without exactly one. A precision is None where there are too few.
     """
     result: dict[str, Any] = {}
     if rule.recalls:
@@ -65,13 +58,7 @@ def retrieval_metrics(
 def whole_texts(
     rule: RetrievalRule, sentences: pd.DataFrame, studies: Sequence[str]
 ) -> dict[str, str]:
-    """The one text of each study that a rule asks for; a study without such a section is absent.
-
-    Args:
-        rule: of a preset; ``text: sentences`` asks for none.
-        sentences: of a prepared set: ``study_id``, ``section``, ``position``, ``text``.
-        studies: wanted.
-    """
+    """The one text of each study that a rule asks for; a study without such a section is absent."""
     if rule.text == "sentences":
         return {}
     asked = SECTIONS if rule.text == "longest" else ("impression",)

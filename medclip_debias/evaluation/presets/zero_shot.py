@@ -32,12 +32,8 @@ Scores = Mapping[str, Floats]
 def side_vectors(vectors: NDArray[np.floating], prompts: PromptSet) -> Floats:
     """One unit vector for each side: the mean of its prompts' vectors, at unit length.
 
-    Args:
-        vectors: of the prompts ``[texts, D]``, in the order of ``prompts.texts``.
-        prompts: the prompt set.
-
-    Returns:
-        ``[2 classes, D]``: positive and negative side of the first class, of the second, ...
+    ``[texts, D]`` in the order of ``prompts.texts`` gives ``[2 classes, D]``: positive and negative
+    side of the first class, of the second, ...
     """
     means = np.stack(
         [vectors[columns].mean(axis=0, dtype=np.float64) for columns in _sides(prompts)]
@@ -54,15 +50,8 @@ def side_scores(
 ) -> SideScores:
     """The scores of both sides of each class, under a rule.
 
-    Args:
-        rule: of a preset.
-        scores: of the prompts ``[images, texts]``, in the order of ``prompts.texts``.
-        prompts: the prompt set.
-        ensembles: of `side_vectors` ``[images, 2 classes]``, for ``prompts: embedding``; not
-            needed where every side has one prompt.
-
-    Raises:
-        ValueError: ``ensembles`` is needed and not given.
+    ``scores [images, texts]``; ``ensembles [images, 2 classes]`` of `side_vectors` for ``prompts:
+    embedding``, not needed where every side has one prompt.
     """
     columns = _sides(prompts)
     values = np.asarray(scores, dtype=np.float64)
@@ -100,13 +89,7 @@ def _sides(prompts: PromptSet) -> list[list[int]]:
 
 
 def thresholds(rule: ZeroShotRule, scores: Scores, truth: Scores) -> dict[str, float]:
-    """Where each class's decision lies, chosen on validation images; a class may be absent.
-
-    Args:
-        rule: of a preset; its decision is ``f1`` or ``mcc``.
-        scores: of validation images, by class ``[images]``.
-        truth: their labels, likewise.
-    """
+    """Where each class's decision lies, chosen on validation images; a class may be absent."""
     choose = best_threshold if rule.decision == "f1" else best_mcc_threshold
     known = _judged(scores, truth)
     return {name: choose(positive, values)[0] for name, (positive, values) in known.items()}
@@ -130,13 +113,7 @@ def best_mcc_threshold(positive: Bools, scores: Floats) -> tuple[float, float]:
 def decisions(
     rule: ZeroShotRule, scores: Scores, chosen: Mapping[str, float] | None = None
 ) -> dict[str, Bools]:
-    """Which images have each class ``[images]``; a class without a threshold is absent.
-
-    Args:
-        rule: of a preset; one whose decision is ``none`` gives no class.
-        scores: by class ``[images]``.
-        chosen: of `thresholds`, where the rule's decision is ``f1`` or ``mcc``.
-    """
+    """Which images have each class ``[images]``; a class without a threshold is absent."""
     if rule.decision == "none":
         return {}
     if rule.decision == "sides":
@@ -212,16 +189,9 @@ def zero_shot_metrics(
 ) -> dict[str, Any]:
     """The metrics of a rule that are of single classes, and their means.
 
-    Args:
-        rule: of a preset.
-        scores: of `zero_shot_scores`.
-        truth: labels by class ``[images]``; 1, 0 or NaN.
-        chosen: of `thresholds`, on other images.
-        positive: the positive sides' scores, for ``auc_positive``.
-
-    Returns:
-        The metrics by name (None where no class has one), ``classes`` with the same of each
-        class, ``refused``: classes with one label value only, and ``thresholds``.
+    Truth is 1, 0 or NaN; ``chosen`` are `thresholds` of other images; ``positive`` the positive
+    sides' scores. A metric is None where no class has one; ``refused`` are classes with one label
+    value only.
     """
     known = _judged(scores, truth)
     said = decisions(rule, scores, chosen)
@@ -257,13 +227,7 @@ def zero_shot_metrics(
 def one_of_several(
     rule: ZeroShotRule, scores: Scores, truth: NDArray[np.integer]
 ) -> dict[str, float]:
-    """The metrics of a rule on images of exactly one class, as CheXpert 5x200.
-
-    Args:
-        rule: of a preset.
-        scores: of the positive sides, by class ``[images]``.
-        truth: number of each image's class.
-    """
+    """The metrics of a rule on images of exactly one class, as CheXpert 5x200."""
     values = np.stack(list(scores.values()), axis=1)
     if rule.several == "standardised" and len(values) > 1:
         spread = values.std(axis=0)

@@ -77,18 +77,9 @@ def score_phrase(
 ) -> dict[str, float]:
     """Metrics of one phrase, at the resolution of its original image.
 
-    Args:
-        grid_map: region-sentence cosines ``[rows, columns]``.
-        boxes: ``[K, 4]`` of x, y, width, height in original pixels; their union is the truth.
-        geometry: the image's way into the model.
-        grid: where the regions lie in the model's input.
-        smoothing: sigma of a Gaussian over the grid, in cells; 0 for none.
-        rule: where the map is cut to give boxes.
-
-    Returns:
-        `FLOORS` but the Dice coefficients, and ``area``: the truth's share of the image.
-        ``box_recall_L`` is the share of the phrase's boxes that some box cut from the map overlaps
-        with an IoU of at least L.
+    Boxes are in original pixels, their union the truth; ``smoothing`` is in grid cells.
+    ``box_recall_L`` is the share of the phrase's boxes that some box cut from the map overlaps with
+    an IoU of at least L; ``area`` the truth's share of the image.
     """
     heatmap = Upsampled(grid_map, geometry, grid, boxes, smoothing=smoothing)
     return phrase_metrics(heatmap, boxes, rule or BoxRule())

@@ -78,11 +78,6 @@ def read_triplets(
     Returns:
         The triplets in the order of the set's rows, and ``source``: the file, its hash, and what
         of its ``rows`` was left aside and why.
-
-    Raises:
-        UserError: the file cannot be read, lacks a column or a key, names something twice, or is
-            that of other data.
-        Skipped: none of its triplets can be judged.
     """
     table = _published(path) if path.suffix.lower() == ".json" else read_table(path, KINDS)
     keyed = KeyedTable.of(path, table, data)

@@ -72,8 +72,8 @@ def paired_ranks(
 
     ``directions`` name "a text ranks the rows" and "a row ranks the texts".
 
-    Returns:
-        ``strict`` and ``lenient`` (equal texts count as one), each direction to ranks.
+    ``strict`` and ``lenient`` (equal texts count as one) hold each of ``directions``: "a text ranks
+    the rows" and "a row ranks the texts".
     """
     codes = np.unique(np.asarray(texts, dtype=object).astype(str), return_inverse=True)[1]
     modes = {"strict": np.arange(len(texts)), "lenient": codes}

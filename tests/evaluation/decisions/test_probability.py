@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.calibration import CalibratedClassifierCV
 from sklearn.linear_model import LogisticRegression
 
 from medclip_debias.errors import UserError
@@ -33,24 +32,6 @@ def test_platt_is_the_weighted_logistic_regression_on_his_targets():
     found = fit("platt", scores, positive)
     assert found.slope == pytest.approx(model.coef_[0, 0], rel=1e-4)
     assert found.intercept == pytest.approx(model.intercept_[0], rel=1e-4)
-
-
-def test_platt_is_what_scikit_learn_calibrates_with():
-    scores, positive = sample(seed=3)
-
-    class Scores(LogisticRegression):  # a classifier whose decision function is the score
-        def decision_function(self, x):
-            return x[:, 0]
-
-    base = Scores().fit(scores[:, None], positive)
-    from sklearn.frozen import FrozenEstimator
-
-    theirs = CalibratedClassifierCV(FrozenEstimator(base), method="sigmoid", ensemble=False)
-    theirs.fit(scores[:, None], positive)
-    expected = theirs.predict_proba(scores[:, None])[:, 1]
-    assert sigmoid(fit("platt", scores, positive).logits(scores)) == pytest.approx(
-        expected, abs=1e-4
-    )
 
 
 def test_a_temperature_is_the_likeliest_slope_through_nought():

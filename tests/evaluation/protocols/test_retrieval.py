@@ -76,9 +76,3 @@ def test_identical_sentences_strict_and_lenient_against_a_loop():
             recall = result["recall_at_10", group].value
             assert recall == pytest.approx((ranks <= 10).mean())
     assert result["recall", "lenient"].value > result["recall", None].value
-
-
-def test_scores_are_cosines_of_the_box_features():
-    boxes = np.array([[3.0, 0], [0, 0.1], [0, 0]])
-    scores = pair_scores(boxes, np.eye(2), np.array([0, 1, 1]))
-    np.testing.assert_allclose(scores, [[1, 0, 0], [0, 1, 1], [0, 0, 0]])
