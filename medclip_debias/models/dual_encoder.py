@@ -92,8 +92,6 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         self.text_projection = nn.Linear(text_encoder.width, settings.dim)
         self.similarity = Similarity(settings.similarity, settings.dim)
 
-    # ------------------------------------------------------------------------ building
-
     @classmethod
     def create(cls, settings: ModelSettings, preprocessing: Preprocessing) -> DualEncoder:
         """Build a model whose encoders start from the weights that ``settings`` name."""
@@ -127,8 +125,6 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
             text = settings.text.model_copy(update={"max_tokens": max_tokens})
             settings = settings.model_copy(update={"text": text})
         self.settings = settings
-
-    # ------------------------------------------------------------------------ encoding
 
     @property
     def max_tokens(self) -> int:
@@ -233,8 +229,6 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         """
         scores = self.score(self.encode_images(images), self.encode_ids(ids))
         return scores, self.similarity.scale
-
-    # -------------------------------------------------------------------------- the folder
 
     def save(self, folder: Path) -> None:
         """Write the model folder atomically: weights, architecture, preprocessing, tokenizer."""

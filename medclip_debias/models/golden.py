@@ -8,8 +8,7 @@ model was saved. Loading computes them again and warns when they moved. It tells
 - ``drift``: files and tokens are the same but the numbers are not: another device, precision or
   version of a library, or a defect.
 
-A peer has samples when they were asked for at its import; its images are of its full input, since
-most of these networks read no other size.
+A peer has samples when they were asked for at its import, of its full input.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Low-rank adapters (LoRA, Hu et al. 2022, section 4.1): ``W + (alpha / rank) B A``.
 
-Written as a parametrisation of torch's own, so that no module is wrapped or moved: a
-model is encoded, copied and averaged as before, and `merged_state` gives plain weights. Why not
-peft: docs/models.md.
+A parametrisation of torch's own, so that no module is wrapped or moved (docs/models.md).
 """
 
 from __future__ import annotations

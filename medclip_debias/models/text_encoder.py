@@ -44,9 +44,6 @@ _ROBERTA_TOKENS = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 Pooling = Literal["cls", "mean"]
 
 
-# ------------------------------------------------------------------------------------ tokenizer
-
-
 class FileTokenizer:
     """A tokenizer of the ``tokenizers`` library that is kept as ``tokenizer.json``.
 
@@ -164,9 +161,6 @@ def _check_special(vocabulary: Mapping[str, int], where: str, names: Sequence[st
             raise UserError(f"{where}: the vocabulary lacks the special token {token}.")
 
 
-# -------------------------------------------------------------------------------- configuration
-
-
 @dataclass(frozen=True)
 class Family:
     """How the text encoders of one ``model_type`` are read.
@@ -220,9 +214,6 @@ def text_config(config: object, where: str = "config.json") -> PretrainedConfig:
     family = family_of(config, where)
     assert isinstance(config, Mapping)
     return hf_config({**config, "model_type": family.model_type}, where, "text_config.")
-
-
-# -------------------------------------------------------------------------------------- encoder
 
 
 class ProjectionHead(nn.Module):
@@ -336,11 +327,7 @@ def token_mean(hidden: Tensor, mask: Tensor) -> Tensor:
 
 
 def encoder_tensors(state: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """The encoder's own tensors among those of a published file, under its own names.
-
-    Heads and position numbers are left out by name (`_HEADS`), anything else is kept, so that a
-    strict import can refuse it.
-    """
+    """The encoder's own tensors of a published file, without heads and position numbers."""
     # A whole model's file has the prefix; some bare encoders have a module of the same name.
     inside = any(key.startswith(family.prefix) for key in state)
     tensors = {}
@@ -350,8 +337,6 @@ def encoder_tensors(state: Mapping[str, Any], family: Family) -> dict[str, Any]:
             tensors[bare if inside else key] = value
     return tensors
 
-
-# -------------------------------------------------------------------------------------- folders
 
 _POOLINGS: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls",

@@ -128,9 +128,6 @@ def read_published(
     return settings, named, tokenizer, preprocessing
 
 
-# ------------------------------------------------------------------------------------- tensors
-
-
 def _named(table: Family, state: State, where: str, unused: Unused) -> dict[str, Tensor]:
     """The tensors that scores are computed from, under the names of the towers here."""
     state = {re.sub(table.strip, "", key): value for key, value in state.items()}
@@ -173,9 +170,6 @@ def _without(state: State, left_out: Rows, names: Rows, unused: Unused) -> dict[
         else:
             unused[reason] += 1
     return kept
-
-
-# --------------------------------------------------------------------------------------- sizes
 
 
 def _resnet(named: State, where: str) -> dict[str, Any]:

@@ -166,13 +166,7 @@ def filled_up(ids: Tensor, mask: Tensor, context: int, pad: int) -> Tensor:
 
 
 class HfClipTower(Tower):
-    """A tower of transformers' CLIP, with a map into the space, or of SigLIP, which pools into it.
-
-    Args:
-        settings: whose, and its sizes.
-        part: ``Vision`` or ``Text``, as transformers names the two networks.
-        dim: of the space.
-    """
+    """A tower (``Vision`` or ``Text``) of transformers' CLIP or SigLIP; CLIP's is mapped."""
 
     def __init__(self, settings: HfClipSettings | HfClipTextSettings, part: str, dim: int) -> None:
         import transformers
@@ -227,11 +221,7 @@ class HfClipText(HfClipTower):
         self.context, self.pad = self.tower.config.max_position_embeddings, settings.pad
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Token ids and mask ``[T, L]`` to ``[T, dim]``.
-
-        CLIP's attention is causal, so what stands behind the end token does not count; SigLIP's
-        sees all places of its context, filled up as published.
-        """
+        """Token ids and mask ``[T, L]`` to ``[T, dim]``; SigLIP's see all of their context."""
         if self.siglip:
             ids = filled_up(ids, mask, self.context, self.pad)
             pooled: Tensor = self.tower(input_ids=ids).pooler_output

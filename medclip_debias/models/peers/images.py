@@ -30,11 +30,10 @@ from medclip_debias.models.tower import Tower
 
 
 class BioViLImages(Tower):
-    """BioViL (Boecking et al. 2022): ResNet-50, then 1x1 conv, batch norm, ReLU, 1x1 conv.
+    """BioViL (Boecking et al. 2022): ResNet-50 and a projector of 1x1 convolutions.
 
-    With ``settings.temporal`` it is BioViL-T (Bannur et al. 2023): the regions are mapped to 256
-    channels, joined with 256 that hold what changed since a previous image, or a learned vector
-    when there is none.
+    BioViL-T's (Bannur et al. 2023) regions are joined with what changed since a previous image, or
+    with a learned vector when there is none.
     """
 
     layer_lists = ("encoder.layers",)
@@ -115,11 +114,7 @@ class _TemporalBlock(nn.Module):
 
 
 def sine_places(side: int, width: int) -> Tensor:
-    """Sine-cosine places ``[side * side, width]`` as in DETR: rows first, then columns.
-
-    Half of the channels tell the row and half the column; a place runs from ``2 pi / side`` to
-    ``2 pi``, and pairs of channels share the wavelength ``10000^(2 i / (width / 2))``.
-    """
+    """Sine-cosine places ``[side * side, width]`` as in DETR: channels of rows, then of columns."""
     half = width // 2
     position = torch.arange(1, side + 1, dtype=torch.float32) / (side + 1e-6) * 2 * math.pi
     wavelength = 10_000.0 ** (torch.arange(0, half, 2, dtype=torch.float32) / half)
@@ -150,11 +145,7 @@ class Embedding(nn.Module):
 
 
 class TwoStageResNet(Tower):
-    """Regions from layer 3, the whole from the pooled layer 4, each with a map of its own.
-
-    GLoRIA (Huang et al. 2021), AFLoc (Yang et al. 2024), and MGCA (Wang et al. 2022), whose maps
-    are `Embedding`.
-    """
+    """GLoRIA, AFLoc, MGCA (by `Embedding`): layer 3's regions and the pooled layer 4, mapped."""
 
     layer_lists = ("model.layers",)
     stride, first_centre = 16, 0.5
@@ -185,9 +176,7 @@ class MeanOfResNet(Tower):
     """Each region mapped by itself, and their mean.
 
     Of MedCLIP (Wang et al. 2022) and CXR-CLIP (You et al. 2023) the map is linear, so that the
-    mean is the published vector: class activation mapping, exactly. KAD and MedKLIP have two
-    layers, after the stage that ``settings`` name, and score by the regions alone. Networks whose
-    three channels are normalised by three means read three.
+    mean is the published vector. KAD and MedKLIP have two layers and score by the regions alone.
     """
 
     layer_lists = ("model.layers",)
