@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 import shutil
@@ -21,6 +22,7 @@ from medclip_debias.data import executor
 from medclip_debias.data.executor import map_pieces
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file
+from tests.data.set_files import set_files
 
 ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])]),
@@ -77,8 +79,6 @@ class Cluster:
             if file.exists() and file.read_text().strip().endswith("}"):
                 break
             time.sleep(0.1)
-        import json
-
         self.address = json.loads(file.read_text())["address"]
         self.workers = [self.worker() for _ in range(3)]
 
@@ -98,7 +98,7 @@ class Cluster:
         """End a worker as lack of memory would, and start another."""
         number = rng.randrange(len(self.workers))
         self.workers[number].kill()
-        self.workers[number].wait()
+        self.workers[number].wait(30)
         self.workers[number] = self.worker()
 
     @contextmanager
@@ -117,13 +117,14 @@ class Cluster:
             yield
         finally:
             over.set()
-            killer.join()
+            killer.join(60)
+        assert not killer.is_alive()
         assert kills
 
     def end(self) -> None:
         for process in self._processes:
             process.kill()
-            process.wait()
+            process.wait(30)
 
 
 @pytest.fixture(scope="module")
@@ -177,11 +178,6 @@ def test_a_worker_of_two_commands_starts_anew_for_each(cluster):
             assert set(map_pieces(kept, range(12), **how)) == {word}
 
 
-def contents(folder):
-    """Bytes of every file of a prepared set but its secret."""
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.name != "items.key"}
-
-
 def test_a_set_prepared_while_workers_are_killed_is_the_same_bytes(
     cluster, small_phantom, small_prepared, tmp_path
 ):
@@ -201,7 +197,7 @@ def test_a_set_prepared_while_workers_are_killed_is_the_same_bytes(
         claim_set(made.folder, **there)
     here = tmp_path / "here"
     shutil.copytree(small_prepared, here)
-    assert contents(made.folder).keys() - contents(here).keys() == {"claims.parquet"}
+    assert set_files(made.folder).keys() - set_files(here).keys() == {"claims.parquet"}
     claim_set(here)
     model = tmp_path / "lm"
     small = LanguageModelSettings(
@@ -210,7 +206,7 @@ def test_a_set_prepared_while_workers_are_killed_is_the_same_bytes(
     train_masked_lm(training_corpus(PreparedSet.open(here)), model, small)
     score_prepared(PreparedSet.open(here), model)
     score_prepared(made, model, **there)
-    assert contents(made.folder) == contents(here)
+    assert set_files(made.folder) == set_files(here)
 
 
 def test_what_goes_wrong_on_a_cluster_is_one_sentence(cluster, tmp_path, monkeypatch):

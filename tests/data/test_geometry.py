@@ -18,18 +18,20 @@ def to_original(geometry, box):
 
 
 @st.composite
-def geometries(draw):
+def geometries(draw, fit="pad"):
     side = st.one_of(st.integers(1, 8), st.integers(9, 600), st.integers(2000, 20_000))
     size = draw(st.integers(16, 1024))
-    return SquareGeometry(draw(side), draw(side), size, draw(st.integers(1, size)))
+    return SquareGeometry(draw(side), draw(side), size, draw(st.integers(1, size)), fit)
 
 
-@given(geometries(), st.lists(st.floats(0, 1), min_size=4, max_size=4))
-def test_a_box_mapped_to_the_model_and_back_stays(geometry, part):
-    x, y = part[0] * geometry.width, part[1] * geometry.height
-    box = np.array([x, y, part[2] * (geometry.width - x), part[3] * (geometry.height - y)])
+@given(
+    st.sampled_from(["pad", "crop", "squash"]).flatmap(geometries),
+    st.lists(st.floats(-1, 2), min_size=4, max_size=4),
+)
+def test_a_box_also_one_partly_outside_is_mapped_to_the_model_and_back(geometry, part):
+    box = np.array(part) * ([geometry.width, geometry.height] * 2)
     back = to_original(geometry, geometry.box_to_model(box))
-    assert np.abs(back - box).max() <= 1e-6
+    np.testing.assert_allclose(back, box, rtol=1e-9, atol=1e-6)
 
 
 @given(geometries())
@@ -60,7 +62,7 @@ def test_arrays_of_boxes_keep_their_shape():
 @pytest.mark.parametrize(
     ("height", "width"), [(300, 200), (200, 300), (257, 123), (64, 64), (20, 33), (900, 1400)]
 )
-@pytest.mark.parametrize("size", [64, 96, 201])
+@pytest.mark.parametrize("size", [64, 201])
 def test_a_drawn_rectangle_lands_where_the_box_says(height, width, size):
     x, y, w, h = width // 5, height // 4, width // 3, height // 2
     image = np.zeros((height, width), dtype=np.float32)
@@ -79,21 +81,7 @@ def test_impossible_sides_are_refused(sides):
         SquareGeometry(*sides)
 
 
-@st.composite
-def cuts(draw):
-    side = st.one_of(st.integers(1, 8), st.integers(9, 600), st.integers(2000, 20_000))
-    size = draw(st.integers(16, 1024))
-    return SquareGeometry(draw(side), draw(side), size, draw(st.integers(1, size)), "crop")
-
-
-@given(cuts(), st.lists(st.floats(-1, 2), min_size=4, max_size=4))
-def test_a_cut_image_maps_boxes_there_and_back_also_those_partly_outside(geometry, part):
-    box = np.array(part) * ([geometry.width, geometry.height] * 2)
-    back = to_original(geometry, geometry.box_to_model(box))
-    assert np.abs(back - box).max() <= 1e-6
-
-
-@given(cuts())
+@given(geometries("crop"))
 def test_a_cut_follows_its_closed_form_and_fills_the_prepared_image(geometry):
     short = min(geometry.width, geometry.height)
     left, top = -geometry.pad_x, -geometry.pad_y
@@ -110,7 +98,7 @@ def test_a_cut_follows_its_closed_form_and_fills_the_prepared_image(geometry):
 
 @pytest.mark.parametrize("resample", ["area", "bilinear", "bicubic", "lanczos"])
 @pytest.mark.parametrize("fit", ["pad", "crop", "squash"])
-@pytest.mark.parametrize(("height", "width"), [(300, 200), (257, 323), (150, 150), (40, 61)])
+@pytest.mark.parametrize(("height", "width"), [(257, 323), (40, 61)])
 def test_a_rectangle_lands_where_the_box_says_for_every_fit_and_filter(
     height, width, fit, resample
 ):
@@ -136,15 +124,10 @@ def test_a_squashed_image_has_a_scale_for_each_axis(shape, size, data, part):
     geometry = SquareGeometry(height, width, size, data.draw(st.integers(1, size)), "squash")
     x, y, w, h = (value * n for value, n in zip(part, (width, height) * 2, strict=True))
     cut = (size - geometry.input_size) // 2
-    expected = [
-        x * size / width - cut,
-        y * size / height - cut,
-        w * size / width,
-        h * size / height,
-    ]
-    found = geometry.box_to_model([x, y, w, h])
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-6)
-    np.testing.assert_allclose(to_original(geometry, found), [x, y, w, h], rtol=1e-9, atol=1e-6)
+    x_scale, y_scale = size / width, size / height
+    expected = [x * x_scale - cut, y * y_scale - cut, w * x_scale, h * y_scale]
+    mapped = geometry.box_to_model([x, y, w, h])
+    np.testing.assert_allclose(mapped, expected, rtol=1e-9, atol=1e-6)
 
 
 @pytest.mark.parametrize("resample", ["bilinear", "bicubic", "lanczos"])

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from medclip_debias.config import PrepareSettings
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.images import to_square
 from medclip_debias.grounding.heatmaps import upsample_to_original
@@ -35,7 +34,7 @@ def through(transforms, array):
 
 @pytest.mark.parametrize(("height", "width"), SHAPES)
 @pytest.mark.parametrize(("size", "input_size"), SIZES)
-def test_points_agree_with_the_affine_of_monai(height, width, size, input_size):
+def test_points_and_boxes_agree_with_the_affine_of_monai(height, width, size, input_size):
     seen = through(chain(height, width, size, input_size), np.zeros((height, width)))
     geometry = SquareGeometry(height, width, size, input_size)
     # MONAI's affine maps the index (row, column) of a pixel, ours its continuous place (x, y).
@@ -45,6 +44,9 @@ def test_points_agree_with_the_affine_of_monai(height, width, size, input_size):
     expected = (index @ affine.T)[:, ::-1] + 0.5
     np.testing.assert_allclose(geometry.to_model(points), expected, atol=1e-9)
     np.testing.assert_allclose(geometry.to_original(expected), points, atol=1e-9)
+    boxes = np.column_stack([points[:25], points[25:] - points[:25]])
+    expected = np.column_stack([expected[:25], expected[25:] - expected[:25]])
+    np.testing.assert_allclose(geometry.box_to_model(boxes), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize(("height", "width"), [(256, 192), (192, 256), (384, 384)])
@@ -79,32 +81,6 @@ def test_a_marked_region_goes_back_to_the_same_place(height, width):
     corners = geometry.to_original([[20, 30], [60, 70]])
     expected = np.clip(corners, 0, [width, height]).ravel()
     assert np.abs(np.array(found) - expected).max() <= 1
-
-
-def test_the_default_sizes_crop_alike():
-    settings = PrepareSettings()
-    seen = through(chain(3056, 2544, settings.size, 480), np.zeros((3056, 2544), np.uint8))
-    assert seen.shape == (1, 480, 480)
-    geometry = SquareGeometry(3056, 2544, settings.size, 480)
-    corner = np.asarray(seen.affine, dtype=np.float64) @ [-0.5, -0.5, 0, 1]
-    np.testing.assert_allclose(geometry.to_original([0, 0])[::-1] - 0.5, corner[:2], atol=1e-9)
-
-
-@pytest.mark.parametrize(("height", "width"), SHAPES)
-@pytest.mark.parametrize(("size", "input_size"), SIZES)
-def test_boxes_go_back_as_their_corners_do_in_monai(height, width, size, input_size):
-    seen = through(chain(height, width, size, input_size), np.zeros((height, width)))
-    geometry = SquareGeometry(height, width, size, input_size)
-    affine = np.asarray(seen.affine, dtype=np.float64)[:2, [0, 1, 3]]
-    rng = np.random.default_rng(2)
-    for x, y, w, h in rng.uniform(1, input_size / 2, (20, 4)):
-        corners = np.array([[y, x], [y + h, x + w]]) - 0.5  # continuous places to indices
-        (top, left), (bottom, right) = np.column_stack([corners, [1, 1]]) @ affine.T + 0.5
-        expected = [left, top, right - left, bottom - top]
-        low, high = geometry.to_original([[x, y], [x + w, y + h]])
-        np.testing.assert_allclose([*low, *(high - low)], expected, atol=1e-9)
-        back = geometry.box_to_model(expected)
-        np.testing.assert_allclose(back, [x, y, w, h], atol=1e-9)
 
 
 @pytest.mark.parametrize(("height", "width"), SHAPES)

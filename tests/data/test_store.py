@@ -55,27 +55,22 @@ def test_a_missing_file_is_named(folder, name):
         PreparedSet.open(folder)
 
 
-def test_a_short_image_file_is_refused(folder):
-    os.truncate(folder / "images.bin", 1000)
-    with pytest.raises(UserError, match=r"images\.bin: has 1000 bytes where"):
-        PreparedSet.open(folder)
-
-
-def test_another_format_version_is_refused(folder):
-    meta = json.loads((folder / "meta.json").read_text())
-    (folder / "meta.json").write_text(json.dumps(meta | {"format_version": 99}))
-    with pytest.raises(UserError, match="format version 99, this program reads version 1"):
-        PreparedSet.open(folder)
-
-
-def test_what_is_no_prepared_set_is_refused(folder, tmp_path):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="is not a prepared set"):
-        PreparedSet.open(tmp_path / "empty")
-    with pytest.raises(UserError, match="no such folder"):
-        PreparedSet.open(tmp_path / "none")
-    (folder / "meta.json").write_text("{")
-    with pytest.raises(UserError, match="cannot be read as JSON"):
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda folder: os.truncate(folder / "images.bin", 1000), "has 1000 bytes where"),
+        (
+            lambda folder: (folder / "meta.json").write_text('{"format_version": 99}'),
+            "format version 99, this program reads version 1",
+        ),
+        (lambda folder: (folder / "meta.json").write_text("{"), "cannot be read as JSON"),
+        (lambda folder: (folder / "meta.json").unlink(), "is not a prepared set"),
+        (shutil.rmtree, "no such folder"),
+    ],
+)
+def test_what_is_no_prepared_set_is_refused(folder, damage, sentence):
+    damage(folder)
+    with pytest.raises(UserError, match=sentence):
         PreparedSet.open(folder)
 
 
@@ -152,22 +147,15 @@ class TestScores:
         assert len(scores) == prepared.sentences["text"].nunique()
         assert PreparedSet.open(folder).content_hash == before
 
-    def test_none_yet_names_the_verb(self, folder):
-        with pytest.raises(UserError, match="have no scores yet; run 'score"):
-            PreparedSet.open(folder).scores()
-
-    def test_those_of_another_model_are_refused(self, folder):
+    def test_those_that_do_not_fit_are_refused(self, folder):
         prepared = PreparedSet.open(folder)
+        with pytest.raises(UserError, match="have no scores yet; run 'score"):
+            prepared.scores()
         self.write(folder, prepared.texts)
         with pytest.raises(UserError, match="come from the language model abc, not from xyz"):
             prepared.scores("xyz")
-
-    def test_a_sentence_without_one_is_noticed(self, folder):
-        prepared = PreparedSet.open(folder)
         self.write(folder, prepared.texts[1:])
         with pytest.raises(UserError, match="1 sentences of the set have no score"):
             prepared.scores()
-
-    def test_infinite_ones_are_not_written(self, folder):
         with pytest.raises(ValueError, match="finite"):
             write_scores(folder, ["a"], [float("-inf")], [1], "abc")
