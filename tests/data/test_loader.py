@@ -33,7 +33,7 @@ def studies(count=12):
     return TrainingStudies(texts, rows, sentences, np.ones(len(texts), dtype=np.int64))
 
 
-def batches(**changes):
+def batches(pixels=PIXELS, **changes):
     options = {
         "batch_size": 5,
         "sentences_per_study": 2,
@@ -41,7 +41,21 @@ def batches(**changes):
         "augment": AugmentSettings(),
         "seed": 3,
     } | changes
-    return StepBatches(PIXELS, studies(), **options)
+    return StepBatches(pixels, studies(), **options)
+
+
+UNCHANGED = AugmentSettings(crop=False, brightness=0, contrast=0)
+"""No augmentation: each image of a batch is the middle of a row of `PIXELS`."""
+
+
+def shown_rows(batch, rows) -> list[int]:
+    """For each image of a batch made with `UNCHANGED`, the row of its study that it is."""
+    middle = PIXELS[:, 4 : 4 + SIDE, 4 : 4 + SIDE]
+    shown = []
+    for image, study in zip(batch.images.numpy(), batch.studies.tolist(), strict=True):
+        (place,) = np.flatnonzero((middle[rows[study]] == image).all(axis=(1, 2)))
+        shown.append(int(rows[study][place]))
+    return shown
 
 
 def same(a: Batch, b: Batch) -> bool:
@@ -71,8 +85,7 @@ class TestDraws:
             assert stats.chisquare(counts).pvalue > 1e-3
 
     def test_switched_off_they_are_the_central_crop(self):
-        off = AugmentSettings(crop=False, brightness=0, contrast=0)
-        draws = draw(np.random.default_rng(1), off, 4, SIZE, SIDE)
+        draws = draw(np.random.default_rng(1), UNCHANGED, 4, SIZE, SIDE)
         expected = PIXELS[:4, 4 : 4 + SIDE, 4 : 4 + SIDE]
         np.testing.assert_array_equal(augment(PIXELS, range(4), draws), expected)
         on_device = augment_on_device(torch.from_numpy(PIXELS[:4]), draws)
@@ -126,28 +139,19 @@ class TestBatches:
             assert same(a, b)
             assert torch.equal(a.images_on(torch.device("cpu")), b.images_on(torch.device("cpu")))
 
-    def test_steps_may_come_in_any_order(self):
+    def test_seed_and_step_alone_decide_in_any_order(self):
         forwards, backwards = batches(), batches()
         first = {step: forwards[step] for step in range(6)}
         for step in reversed(range(6)):
             assert same(first[step], backwards[step])
-
-    def test_seeds_and_steps_differ(self):
-        made = batches()
-        assert not same(made[0], made[1])
-        assert not same(made[0], batches(seed=4)[0])
+        assert not same(first[0], first[1])
+        assert not same(first[0], batches(seed=4)[0])
 
     def test_every_image_of_a_study_has_its_turn(self):
         data = studies()
-        made = batches(augment=AugmentSettings(crop=False, brightness=0, contrast=0))
-        counts = np.zeros(len(PIXELS), dtype=int)
-        for step in range(600):
-            batch = made[step]
-            for image, study in zip(batch.images.numpy(), batch.studies.tolist(), strict=True):
-                choices = data.rows[study]
-                inner = PIXELS[choices][:, 4 : 4 + SIDE, 4 : 4 + SIDE]
-                (match,) = np.flatnonzero((inner == image).all(axis=(1, 2)))
-                counts[choices[match]] += 1
+        made = batches(augment=UNCHANGED)
+        shown = [row for step in range(600) for row in shown_rows(made[step], data.rows)]
+        counts = np.bincount(shown, minlength=len(PIXELS))
         for rows in (rows for rows in data.rows if len(rows) > 1):
             assert stats.chisquare(counts[rows]).pvalue > 1e-4
 
@@ -167,17 +171,8 @@ class TestBatches:
         PIXELS.tofile(tmp_path / "images.bin")
         mapped = np.memmap(tmp_path / "images.bin", np.uint8, "r", shape=PIXELS.shape)
         for where in ("cpu", "device"):
-            made = batches(augment=AugmentSettings(where=where))
-            on_disk = StepBatches(
-                mapped,
-                studies(),
-                batch_size=5,
-                sentences_per_study=2,
-                input_size=SIDE,
-                augment=AugmentSettings(where=where),
-                seed=3,
-            )
-            assert same(made[2], on_disk[2])
+            augment = AugmentSettings(where=where)
+            assert same(batches(augment=augment)[2], batches(mapped, augment=augment)[2])
 
     def test_batches_of_one_image_a_study_have_not_changed(self):
         """Digest of three batches as drawn before several views and processes were added."""
@@ -259,11 +254,8 @@ class TestProcesses:
         for rank in range(3):
             pixels = PIXELS.view(Recorded)
             pixels.read = rows[rank]
-            options = {"sentences_per_study": 2, "input_size": SIDE, "seed": 3} | kind
             augment = AugmentSettings(where=where)
-            made = StepBatches(
-                pixels, studies(), batch_size=6, augment=augment, rank=rank, world=3, **options
-            )
+            made = batches(pixels, batch_size=6, augment=augment, rank=rank, world=3, **kind)
             members = set(made[2].studies.tolist())
             owned = {int(row) for study in members for row in studies().rows[study]}
             assert rows[rank]
@@ -279,21 +271,15 @@ class TestProcesses:
 class TestSeveralImagesOfAStudy:
     def test_they_are_different_side_by_side_and_drawn_evenly(self):
         data = studies()
-        off = AugmentSettings(crop=False, brightness=0, contrast=0)
-        made = batches(views_per_study=2, augment=off)
+        made = batches(views_per_study=2, augment=UNCHANGED)
         counts = np.zeros(len(PIXELS), dtype=int)
-        inner = PIXELS[:, 4 : 4 + SIDE, 4 : 4 + SIDE]
         for step in range(400):
             batch = made[step]
             found, sizes = torch.unique_consecutive(batch.studies, return_counts=True)
             assert len(found) == len(found.unique()) == 5
             for study, size in zip(found.tolist(), sizes.tolist(), strict=True):
                 assert size == min(2, len(data.rows[study]))
-            drawn = []
-            for image, study in zip(batch.images.numpy(), batch.studies.tolist(), strict=True):
-                choices = data.rows[study]
-                (match,) = np.flatnonzero((inner[choices] == image).all(axis=(1, 2)))
-                drawn.append(choices[match])
+            drawn = shown_rows(batch, data.rows)
             assert len(set(drawn)) == len(drawn)
             counts[drawn] += 1
         for rows in (rows for rows in data.rows if len(rows) == 3):
@@ -323,26 +309,19 @@ class TestViews:
 
     def made(self, data, **changes):
         options = {"sentences_per_study": 2, "input_size": SIDE, "seed": 3, "batch_size": 12}
-        off = AugmentSettings(crop=False, brightness=0, contrast=0)
-        return StepBatches(PIXELS, data, augment=off, **options | changes)
+        return StepBatches(PIXELS, data, augment=UNCHANGED, **options | changes)
 
     @pytest.mark.parametrize("views", [1, 2, 3])
     def test_one_image_is_frontal_where_there_is_one(self, views):
         data = self.mixed()
         made = self.made(data, views_per_study=views)
-        inner = PIXELS[:, 4 : 4 + SIDE, 4 : 4 + SIDE]
         lateral = 0
         for step in range(60):
-            batch = made[step]
+            rows = shown_rows(made[step], data.rows)
+            assert len(set(rows)) == len(rows)
             for study in range(12):
-                images = batch.images[batch.studies == study].numpy()
-                assert len(images) == min(views, len(data.rows[study]))
-                shown = {
-                    row
-                    for row in data.rows[study].tolist()
-                    if (inner[row] == images).all((1, 2)).any()
-                }
-                assert len(shown) == len(images)
+                shown = set(rows) & set(data.rows[study].tolist())
+                assert len(shown) == min(views, len(data.rows[study]))
                 assert shown & set(data.frontal[study].tolist())
                 lateral += len(shown - set(data.frontal[study].tolist()))
         assert (lateral > 0) is (views > 1)
@@ -359,13 +338,8 @@ class TestViews:
         data = studies()
         data = replace(data, frontal=[rows[:1] for rows in data.rows])
         made = self.made(data, views_per_study=2)
-        inner = PIXELS[:, 4 : 4 + SIDE, 4 : 4 + SIDE]
-        counts = np.zeros(3)
-        for step in range(300):
-            batch = made[step]
-            images = batch.images[batch.studies == 2].numpy()
-            for place, row in enumerate(data.rows[2]):
-                counts[place] += (inner[row] == images).all((1, 2)).any()
+        shown = [row for step in range(300) for row in shown_rows(made[step], data.rows)]
+        counts = np.bincount(shown, minlength=len(PIXELS))[data.rows[2]]
         assert counts[0] == 300
         assert stats.binomtest(int(counts[1]), 300).pvalue > 1e-4
         assert counts.sum() == 600
@@ -373,8 +347,7 @@ class TestViews:
 
 class TestTwoViews:
     def test_they_are_two_draws_of_the_same_image(self):
-        off = AugmentSettings(crop=False, brightness=0, contrast=0)
-        first, second = batches(two_view=True, augment=off)[3].images.chunk(2)
+        first, second = batches(two_view=True, augment=UNCHANGED)[3].images.chunk(2)
         assert torch.equal(first, second)
         batch = batches(two_view=True)[3]
         first, second = batch.images.chunk(2)

@@ -55,9 +55,6 @@ def test_a_file_that_is_no_split_is_refused(tmp_path, content, sentence):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match=sentence):
         read_split(path)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UserError, match=r"none\.csv: there is no such split file"):
         read_split(tmp_path / "none.csv")
 
@@ -113,15 +110,12 @@ def test_a_split_of_other_studies_is_refused_with_counts(manifest, tmp_path):
     assert not (tmp_path / "o").exists()
 
 
-def test_a_split_that_parts_a_patient_is_refused(manifest, tmp_path):
+def test_a_split_that_parts_a_patient_or_has_a_seed_beside_it_is_refused(manifest, tmp_path):
+    with pytest.raises(UserError, match="--split-file and --split-seed do not go together"):
+        run(manifest, tmp_path / "o", split_seed=3)
     manifest.write_text(manifest.read_text().replace(",q,", ",p,"))
     with pytest.raises(UserError, match="the patient of this test image also has a train image"):
         run(manifest, tmp_path / "o")
-
-
-def test_a_seed_beside_a_file_is_refused(manifest, tmp_path):
-    with pytest.raises(UserError, match="--split-file and --split-seed do not go together"):
-        run(manifest, tmp_path / "o", split_seed=3)
 
 
 def test_a_source_without_named_split_stores_none(manifest, tmp_path):
@@ -145,9 +139,8 @@ def test_a_plain_table_splits_by_study_patient_or_image(tiny_tree, tmp_path, col
     path.write_text("\n".join([f"{column},split", *rows, "nothing,test"]))
     said = []
     reading = Reading(split_file=path)
-    made = prepare(
-        tiny_tree.root, tmp_path / "o", SMALL, reading=reading, workers=1, say=said.append
-    )
+    how = {"reading": reading, "workers": 1, "say": said.append}
+    made = prepare(tiny_tree.root, tmp_path / "o", SMALL, **how)
     splits = dict(zip(made.images["image_id"], made.images["split"], strict=True))
     expected = {split_name(s, "") for s in chosen.values()}
     assert splits["a"] == "validate"
@@ -168,10 +161,4 @@ def test_a_plain_table_that_names_nothing_or_two_splits_is_refused(tiny_tree, tm
     }.items():
         path.write_text(text)
         with pytest.raises(UserError, match=words):
-            prepare(
-                tiny_tree.root,
-                tmp_path / "o",
-                SMALL,
-                reading=Reading(split_file=path),
-                workers=1,
-            )
+            prepare(tiny_tree.root, tmp_path / "o", SMALL, reading=Reading(split_file=path))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +24,8 @@ from medclip_debias.data.text.claims.claim import Claim
 from medclip_debias.data.text.claims.rules import RuleParser
 
 PARSER = RuleParser()
+SMALL = PrepareSettings(size=16)
+SAID = {"reading": Reading(label_sentences=True), "workers": 1}
 EXPECTED = {
     "present": ("present", "certain"),
     "absent": ("absent", "certain"),
@@ -40,7 +40,8 @@ KNOWN = sorted(
 )
 
 
-@pytest.mark.parametrize(("label", "state"), list(product(KNOWN, EXPECTED)))
+@pytest.mark.parametrize("label", KNOWN)
+@pytest.mark.parametrize("state", EXPECTED)
 def test_the_claims_of_every_sentence_are_its_label(label, state):
     finding = wordings().labels[label].finding if label in wordings().labels else ...
     for text in sentences_of(label, state):
@@ -112,10 +113,7 @@ def test_a_set_has_the_sentences_and_says_which_labels_say_none(nih_folder, tmp_
         {f"{n:08d}_000": ("Mass|Nodule", "train") for n in range(1, 9)}
         | {"00000020_000": ("No Finding", "test"), "00000021_000": ("Hernia", "test")},
     )
-    made = prepare(
-        folder, tmp_path / "set", PrepareSettings(size=16), reading=Reading(label_sentences=True),
-        workers=1,
-    )  # fmt: skip
+    made = prepare(folder, tmp_path / "set", SMALL, **SAID)
     table = made.sentences
     assert set(table["section"]) == {TEMPLATE, STATED}
     assert {"train", "test"} <= set(made.images["split"])
@@ -132,7 +130,7 @@ def test_a_set_has_the_sentences_and_says_which_labels_say_none(nih_folder, tmp_
         set(table["text"][table["section"] == STATED]) - set(learned["text"])
     )
     # Without the option the training images of such an archive are left aside, as ever.
-    plain = prepare(folder, tmp_path / "plain", PrepareSettings(size=16), workers=1)
+    plain = prepare(folder, tmp_path / "plain", SMALL, workers=1)
     assert set(plain.images["split"]) <= {"test", "validate"}
     assert "label_sentences" not in plain.meta["options"]
 
@@ -147,16 +145,10 @@ def test_blank_reports_of_a_manifest_are_said_by_its_labels(tmp_path, nih_folder
         "images/00000003_000.png,3,3,PA,train,,-1,",
     ]
     (folder / "manifest.csv").write_text("\n".join([*rows, ""]))
-    made = prepare(
-        folder, tmp_path / "set", PrepareSettings(size=16), reading=Reading(label_sentences=True),
-        workers=1,
-    )  # fmt: skip
+    made = prepare(folder, tmp_path / "set", SMALL, **SAID)
     texts = {study: set(rows["text"]) for study, rows in made.sentences.groupby("study_id")}
     assert texts["2"] == {"The heart is enlarged."}
     assert texts["1"] < {*sentences_of("Edema", "present"), *sentences_of("Pneumonia", "absent")}
     assert texts["3"] < set(sentences_of("Edema", "uncertain"))
-    again = prepare(
-        folder, tmp_path / "set", PrepareSettings(size=16), reading=Reading(label_sentences=True),
-        workers=1, update=True,
-    )  # fmt: skip
+    again = prepare(folder, tmp_path / "set", SMALL, **SAID, update=True)
     assert again.content_hash == made.content_hash

@@ -1,6 +1,5 @@
 """The whole way from a source to a prepared set."""
 
-import filecmp
 import json
 import shutil
 import tarfile
@@ -17,9 +16,10 @@ from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.images import prepare_image, read_image
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.sources.detect import detect
-from medclip_debias.data.store import FILES, PreparedSet
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.reports import report_sentences_counted
 from medclip_debias.errors import UserError
+from tests.data.set_files import set_files
 
 SMALL = PrepareSettings(size=32)
 
@@ -219,9 +219,7 @@ class TestOutput:
         self, small_phantom, small_prepared, tmp_path
     ):
         prepare(small_phantom, tmp_path / "3", SMALL, workers=3)
-        names = [*FILES, "meta.json"]
-        match, *others = filecmp.cmpfiles(small_prepared, tmp_path / "3", names, shallow=False)
-        assert (sorted(match), others) == (sorted(names), [[], []])
+        assert set_files(tmp_path / "3") == set_files(small_prepared)
 
     def test_the_content_hash_follows_pixels_and_text(self, tiny_tree, tmp_path):
         first = prepare(tiny_tree.root, tmp_path / "1", SMALL, workers=1).content_hash
@@ -239,16 +237,14 @@ class TestOutput:
     def test_an_existing_folder_is_kept_unless_asked_otherwise(self, tiny_tree, tmp_path):
         out = tmp_path / "o"
         prepare(tiny_tree.root, out, SMALL, workers=1)
+        with pytest.raises(UserError, match="is not a prepared set and will not"):
+            prepare(tiny_tree.root, tiny_tree.root, SMALL, overwrite=True)
+        assert tiny_tree.image("a").is_file()
         with pytest.raises(UserError, match="is not empty"):
             prepare(tiny_tree.root, out, PrepareSettings(size=16), workers=1)
         new = prepare(tiny_tree.root, out, PrepareSettings(size=16), workers=1, overwrite=True)
         assert new.pixels.shape == (4, 16, 16)
         assert sorted(p.name for p in tmp_path.iterdir()) == ["mimic", "o"]
-
-    def test_what_is_no_prepared_set_is_never_overwritten(self, tiny_tree):
-        with pytest.raises(UserError, match="is not a prepared set and will not"):
-            prepare(tiny_tree.root, tiny_tree.root, SMALL, overwrite=True)
-        assert tiny_tree.image("a").is_file()
 
     def test_a_failed_run_leaves_an_older_set_alone(self, tiny_tree, tmp_path):
         out = tmp_path / "o"
