@@ -79,14 +79,13 @@ def select_phrases(
 ) -> Phrases:
     """Phrases on images of ``split`` or held out.
 
-    The images of MS-CXR are held out whatever split its authors gave them, so phrases chosen by
-    the images' split alone are the same for ``validate`` and ``test``. Version 1.1 gives every
-    phrase a split of its own, and those of another one are left out.
+    The images of MS-CXR are held out whatever split its authors gave them, so phrases chosen by the
+    images' split alone are the same for ``validate`` and ``test``. Version 1.1 gives every phrase a
+    split of its own, and those of another one are left out.
 
     ``file``, a COCO file or MS-CXR CSV, takes the place of the set's own boxes; its images are
-    found
-    by path or file name. ``annotation_split`` ``all`` does not look at phrases' own splits. Raises
-    `Skipped` where no phrase is left.
+    found by path or file name. ``annotation_split`` ``all`` does not look at phrases' own splits.
+    Raises `Skipped` where no phrase is left.
     """
     source: dict[str, Any] = {"phrases": "the prepared set"}
     if file is not None:

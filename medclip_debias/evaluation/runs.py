@@ -115,9 +115,8 @@ def read_groups(words: Sequence[str], named: Sequence[str] = ()) -> list[Group]:
     """Runs in the groups to compare, in the order given.
 
     A word is a run's folder, a glob, or ``label=folder,folder`` (folders or globs). Unnamed runs
-    are
-    grouped by their training's settings without the seed, unless that leaves a single group: then
-    each is its own.
+    are grouped by their training's settings without the seed, unless that leaves a single group:
+    then each is its own.
     """
     chosen: list[tuple[str | None, Run]] = []
     for word in words:

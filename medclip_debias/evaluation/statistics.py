@@ -194,8 +194,7 @@ def delong(
     independent; with one image a patient both agree up to rounding.
 
     Scores are ``[k, n]`` or ``[n]``, finite. Fewer than two positives or negatives (or patients
-    with
-    them) are a ValueError: no variance can be estimated.
+    with them) are a ValueError: no variance can be estimated.
     """
     labels = np.asarray(positive, dtype=bool)
     values = np.atleast_2d(np.asarray(scores, dtype=np.float64))

@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +153,40 @@ def small_model(tmp_path_factory) -> Path:
     model.prompts = default_prompts()
     model.save(folder / "model")
     return folder / "model"
+
+
+@pytest.fixture(scope="session")
+def evaluate_all(small_prepared, tmp_path_factory):
+    """A function that evaluates a model on the small set with every protocol and file."""
+    from medclip_debias.evaluation.evaluate import evaluate
+
+    files = tmp_path_factory.mktemp("files")
+    images = small_prepared.images
+    test = images.loc[images["split"] == "test", "image_id"].tolist()
+    classes = pd.DataFrame({"image_id": test, "class": ["Edema", "Pneumonia"] * (len(test) // 2)})
+    classes.to_csv(files / "classes.csv", index=False)
+    reports = {"original": "Pulmonary edema. Mild edema.", "negated": "Mild edema. No edema."}
+    triplets = pd.DataFrame({"image_id": test, **reports, "omitted": "Mild edema."})
+    triplets.to_csv(files / "triplets.csv", index=False)
+    given = {"class_images": files / "classes.csv", "triplets": files / "triplets.csv"}
+    return partial(evaluate, prepared=small_prepared.folder, **given)
+
+
+@pytest.fixture(scope="session")
+def evaluated(evaluate_all, small_model, tmp_path_factory):
+    """Results of every protocol, and their folder."""
+    out = tmp_path_factory.mktemp("evaluated")
+    seen = []
+    found = evaluate_all(
+        small_model,
+        out=out,
+        bootstrap=100,
+        batch_size=5,
+        heatmaps=7,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen[-1] == (24, 24)  # test and held-out images, each once
+    return found, out
 
 
 def by_name(measured):

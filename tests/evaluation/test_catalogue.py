@@ -9,42 +9,17 @@ import pytest
 from medclip_debias.evaluation.catalogue import (
     COMPARED,
     METRICS,
-    PAPER_COLUMNS,
-    PAPER_TABLE_1,
     PROTOCOLS,
     VALIDATION,
     find,
 )
-from medclip_debias.evaluation.evaluate import evaluate, headline
+from medclip_debias.evaluation.evaluate import headline
 from medclip_debias.evaluation.item_metrics import ITEMS
-from medclip_debias.evaluation.table import COLUMNS, Results, read_results
+from medclip_debias.evaluation.table import COLUMNS, Results
 from medclip_debias.reporting.content import metric_rows, tiles
 from medclip_debias.reporting.tables import results_table
 from medclip_debias.training.settings import TrainSettings
 from medclip_debias.training.train import BestSoFar
-
-
-@pytest.fixture(scope="module")
-def evaluated(small_prepared, small_model, tmp_path_factory):
-    """Results of every protocol, and the folder of their items."""
-    out = tmp_path_factory.mktemp("catalogue")
-    images = small_prepared.images
-    test = images.loc[images["split"] == "test", "image_id"].tolist()
-    listed = pd.DataFrame({"image_id": test, "class": ["Edema", "Pneumonia"] * (len(test) // 2)})
-    listed.to_csv(out / "classes.csv", index=False)
-    reports = {"original": "Pulmonary edema. Mild edema.", "negated": "Mild edema. No edema."}
-    triplets = pd.DataFrame({"image_id": test, **reports, "omitted": "Mild edema."})
-    triplets.to_csv(out / "triplets.csv", index=False)
-    evaluate(
-        small_model,
-        small_prepared.folder,
-        out,
-        bootstrap=10,
-        heatmaps=0,
-        class_images=out / "classes.csv",
-        triplets=out / "triplets.csv",
-    )
-    return read_results(out / "results.json"), out
 
 
 def test_every_metric_that_has_an_interval_is_declared(evaluated):
@@ -96,16 +71,6 @@ def test_what_is_compared_is_computed_from_the_items(evaluated):
         for name in names & set(found):
             stored = results.value(protocol, name)
             assert found[name][0] == pytest.approx(stored, abs=1e-9), (protocol, name)
-
-
-def test_names_and_titles_are_not_used_twice():
-    assert len({metric.key for metric in METRICS}) == len(METRICS)
-    assert len({metric.title for metric in METRICS}) == len(METRICS)
-
-
-def test_the_papers_table_has_its_columns():
-    assert [m.paper for m in METRICS if m.paper] == list(PAPER_COLUMNS)
-    assert {len(row) for row in PAPER_TABLE_1.values()} == {len(PAPER_COLUMNS)}
 
 
 @pytest.mark.parametrize("metric", VALIDATION, ids=lambda metric: metric.name)

@@ -86,10 +86,8 @@ def calibrate(
     """Calibrate a model's scores on the frontal images of a split, and write ``out``.
 
     ``split`` is not that of images judged later, nor ``train``, whose scores are better than those
-    of
-    new patients. ``labels`` is a table in the place of the set's own. ``skipped`` of what is
-    returned
-    has the classes without a calibration.
+    of new patients. ``labels`` is a table in the place of the set's own. ``skipped`` of what is
+    returned has the classes without a calibration.
     """
     if split not in SPLITS or split == "train":
         raise UserError(
