@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pandas as pd
+import pytest
 
 from medclip_debias.cli import run
 from medclip_debias.evaluation.evaluate import ON_TRAINING
 from medclip_debias.evaluation.table import read_results
 from medclip_debias.reporting.tables import results_table
+from tests.evaluation.conftest import measuring_only
 
 
 def listed(path, rows):
@@ -39,7 +41,8 @@ def test_the_verb_takes_labels_phrases_and_class_images(
     out = tmp_path / "all"
     more = ["--labels", labels, "--phrases", boxes, "--class-images", classes, "--out", out]
     more += ["--classes", "Edema,Pleural Effusion"]
-    assert run([str(word) for word in [*words, *more]]) == 0
+    with measuring_only("zero_shot", "grounding"):
+        assert run([str(word) for word in [*words, *more]]) == 0
     assert "zero_shot.multiclass.accuracy" in capsys.readouterr().out
     found = read_results(out / "results.json")
     zero = found.details("zero_shot")
@@ -61,7 +64,8 @@ def test_the_verb_takes_labels_phrases_and_class_images(
     bare = write_prepared(tmp_path / "bare", labels=False)
     words[2], out = bare, tmp_path / "bare_run"
     words += ["--class-images", classes, "--out", out, "--classes", "Edema,Pleural Effusion"]
-    assert run([str(word) for word in words]) == 0
+    with measuring_only("zero_shot"):
+        assert run([str(word) for word in words]) == 0
     found = read_results(out / "results.json")
     assert found.value("zero_shot", "multiclass_accuracy") is not None
     found = found.details("zero_shot")
@@ -72,6 +76,7 @@ def test_the_verb_takes_labels_phrases_and_class_images(
     assert found["images"] == 7
 
 
+@pytest.mark.usefixtures("only_zero_shot")
 def test_training_images_are_measured_only_when_it_is_wanted(
     small_prepared, small_model, tmp_path, capsys
 ):
@@ -116,30 +121,3 @@ def test_the_verb_says_what_is_wrong_in_one_sentence(small_prepared, small_model
         assert sentence in reported[-1]
         assert not any("Traceback" in line for line in reported)
     assert not out.exists()
-
-
-def test_an_archive_without_reports_is_evaluated_on_its_labels_and_boxes(
-    small_model, tmp_path, capsys
-):
-    from medclip_debias.config import PrepareSettings
-    from medclip_debias.data.prepare import prepare
-    from medclip_debias.models.dual_encoder import DualEncoder
-    from phantom_layouts import ArchiveSettings, write_archive
-
-    settings = ArchiveSettings(
-        studies=30, test_studies=12, seed=5, min_side=64, max_side=80, layout="chestxray14"
-    )
-    write_archive(tmp_path / "tree", settings, workers=1)
-    size = DualEncoder.load(small_model).preprocessing.prepare.size
-    prepared = prepare(tmp_path / "tree", tmp_path / "set", PrepareSettings(size=size), workers=1)
-    words = ["evaluate", small_model, prepared.folder, "--bootstrap", 10, "--heatmaps", 0]
-    assert run([str(word) for word in [*words, "--out", tmp_path / "out"]]) == 0
-    found = read_results(tmp_path / "out" / "results.json")
-    tested = prepared.images[prepared.images["split"] == "test"]
-    assert found.details("grounding")["phrases"] == len(prepared.phrases) > 10
-    assert set(prepared.phrases["image_id"]) <= set(tested["image_id"])
-    effusion = found.details("zero_shot")["classes"]["Pleural Effusion"]
-    assert effusion["positive"] + effusion["negative"] == len(tested)
-    assert "two studies of 'test' with an image and a sentence; there are 0" in (
-        capsys.readouterr().out
-    )

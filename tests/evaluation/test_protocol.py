@@ -31,11 +31,6 @@ def test_the_registered_protocols_are_those_of_the_catalogue_in_its_order():
     assert [kind.name for kind in registered()] == list(PROTOCOLS)
 
 
-def test_no_two_protocols_write_one_file():
-    names = [kind.file for kind in registered()]
-    assert len(set(names)) == len(names)
-
-
 @pytest.fixture(scope="module")
 def model(small_model):
     return load_model(small_model)
@@ -82,12 +77,6 @@ class TestEveryProtocol:
         data = PreparedSet.open(write_prepared(tmp_path / "set", splits=("train",)))
         with pytest.raises(Skipped, match=r"split|studies of"):
             REGISTRY.find(name, "a test").plan(request_of(data))
-
-
-def test_a_protocol_whose_file_was_not_given_is_silent(small_prepared, small_model, tmp_path):
-    results = evaluate(small_model, small_prepared.folder, tmp_path, bootstrap=0, heatmaps=0)
-    assert "triplets" not in results
-    assert "triplets" not in results["skipped"]
 
 
 def test_what_two_protocols_share_is_computed_for_the_first(small_prepared, model):

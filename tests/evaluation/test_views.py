@@ -17,11 +17,12 @@ from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate
 from medclip_debias.evaluation.label_table import class_list, labels_of, of_studies, table_labels
 from medclip_debias.evaluation.offsets import offset_rows
 from medclip_debias.evaluation.phrase_selection import select_phrases
-from medclip_debias.evaluation.protocol import Skipped
+from medclip_debias.evaluation.protocol import Draw, Skipped
 from medclip_debias.evaluation.protocols.retrieval import paired_ranks
 from medclip_debias.evaluation.protocols.study_retrieval import StudyRetrieval, report_scores
 from medclip_debias.evaluation.validation import validator_of
 from medclip_debias.models.load import load_model
+from tests.evaluation.conftest import measuring_only
 
 CLASSES = ["Edema", "Pneumonia", "Pneumothorax"]
 
@@ -71,7 +72,8 @@ def scores(mixed, small_model):
 
 def run(mixed, model, out, **options):
     chosen = EvaluationOptions(**options)
-    return evaluate(model, mixed.folder, out, bootstrap=0, heatmaps=0, options=chosen)
+    with measuring_only("zero_shot", "grounding"):
+        return evaluate(model, mixed.folder, out, bootstrap=0, heatmaps=0, options=chosen)
 
 
 def edema(mixed, rows):
@@ -111,7 +113,6 @@ def test_all_images_are_judged_when_asked_for(mixed, small_model, scores, tmp_pa
     assert found["notes"] == []
 
 
-@pytest.mark.usefixtures("only_zero_shot")
 @pytest.mark.parametrize("views", ["frontal", "all"])
 def test_a_study_is_judged_by_the_mean_of_its_images(mixed, small_model, scores, tmp_path, views):
     found = run(mixed, small_model, tmp_path, views=views, several_views="mean")
@@ -157,8 +158,6 @@ class Fixed:
 
 
 def retrieved(data, options, table):
-    from medclip_debias.evaluation.protocol import Draw
-
     protocol = StudyRetrieval(data, "test", options)
     model = Fixed(table[:, : len(protocol.texts)])
     protocol.begin(model, torch.zeros(len(protocol.texts), 1))
@@ -187,17 +186,10 @@ def test_study_retrieval_ranks_studies_by_their_judged_images(mixed, views, seve
     column = found.items["rank_image_to_text_strict"]
     np.testing.assert_allclose(column, ranks["image_to_report"])
     assert found.details["images"] == len(protocol.rows)
-    alone = {"frontal": 0, "all": 0}[views]
-    assert found.details["studies_of_other_views"] == alone
-
-
-def test_studies_without_a_frontal_image_are_counted(mixed):
-    """s04 has laterals alone; it is a training study."""
-    split = mixed.images.loc[mixed.images["study_id"] == "s04", "split"].iloc[0]
-    protocol = StudyRetrieval(mixed, split, EvaluationOptions())
-    assert protocol._left_out["studies_of_other_views"] == 1
-    assert "s04" not in protocol.studies
-    assert "s04" in StudyRetrieval(mixed, split, EvaluationOptions(views="all")).studies
+    assert found.details["studies_of_other_views"] == 0
+    # Study s04, of training, has laterals alone.
+    training = StudyRetrieval(mixed, "train", options)
+    assert ("s04" in training.studies) == (views == "all")
 
 
 def test_phrases_and_offsets_follow_the_views(mixed):

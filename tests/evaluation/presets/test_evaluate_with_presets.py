@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from medclip_debias.cli import run
 from medclip_debias.data.prompts import load_prompts
-from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate, headline
+from medclip_debias.evaluation.evaluate import EvaluationOptions, headline
 from medclip_debias.evaluation.presets import preset_names
 from medclip_debias.evaluation.presets.retrieval import whole_texts
 from medclip_debias.evaluation.table import checked
@@ -20,13 +20,13 @@ from medclip_debias.models.dual_encoder import DualEncoder
 
 
 @pytest.fixture(scope="module")
-def both(small_prepared, small_model, tmp_path_factory):
+def both(evaluated, evaluate_all, small_model, tmp_path_factory):
+    """Results without presets and, of batches of another size, with all of them."""
     out = tmp_path_factory.mktemp("presets")
-    given = (small_model, small_prepared.folder)
-    own = {"bootstrap": 0, "heatmaps": 0, "batch_size": 24}
-    plain = evaluate(*given, out / "plain", **own)
-    added = evaluate(*given, out / "all", **own, options=EvaluationOptions(preset="all"))
-    return plain, added
+    options = EvaluationOptions(preset="all")
+    added = evaluate_all(small_model, out=out, bootstrap=100, heatmaps=0, options=options)
+    assert not (out / "heatmaps").exists()
+    return evaluated[0], added
 
 
 def alike(one: Any, other: Any) -> bool:

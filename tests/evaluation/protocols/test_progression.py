@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from medclip_debias.data.prompts import PromptSet, load_prompts
+from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.sources.progression import STATES
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
@@ -102,14 +102,6 @@ class TestOnASet:
         classes = found.details["classes"].values()
         counts = [sum(part[state] for part in classes) for state in STATES]
         assert sum(counts) == found.details["progressions"] == len(changes)
-
-    def test_a_finding_of_the_prompt_set_is_told_by_its_prompts(self, request_of):
-        sides = {"positive": ["Fluid"], "negative": ["Dry"]}
-        prompts = PromptSet(name="own", classes={"Pleural Effusion": sides})
-        planned = ProgressionProtocol.plan(request_of(prompts=prompts))
-        assert planned._said["pleural effusion"][3:] == (("Fluid",), ("Dry",))
-        assert planned._said["edema"][3:] == (("Edema",), ("No edema",))
-        assert planned._said["edema"][0][0] == "Edema has improved"
 
     def test_what_cannot_be_judged_is_counted_or_said(
         self, request_of, small_prepared, write_prepared, tmp_path

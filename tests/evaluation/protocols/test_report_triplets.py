@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.compare import compare
 from medclip_debias.evaluation.evaluate import evaluate, headline
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import Skipped
@@ -178,13 +177,3 @@ def test_the_shares_are_those_of_the_models_scores(evaluated, small_prepared, sm
     assert results.details("triplets")["images"] == len(kept) == 24
     assert headline(results)["triplets.judged"] == "24 of 36"
     assert all(results.interval("triplets", name) for name in names)
-
-
-def test_runs_with_triplets_are_compared_on_them(evaluated):
-    found = compare([str(evaluated / "mean"), str(evaluated / "whole")], force=True, resamples=50)
-    rows = {row["key"]: row["groups"] for row in found["rows"]}
-    for name in ("mean", "whole"):
-        results = read_results(evaluated / name / "results.json")
-        assert rows["triplets.original_best"][name]["value"] == pytest.approx(
-            results.value("triplets", "original_best")
-        )
