@@ -1,5 +1,6 @@
 """The secret of a prepared set: generated once, kept when the set is written again, private."""
 
+import multiprocessing
 import os
 import signal
 import stat
@@ -30,11 +31,15 @@ def test_what_a_killed_run_left_of_it_goes(tmp_path):
     with atomic_file(tmp_path / "set" / FILE):  # this process has cleaned the folder before
         pass
     (tmp_path / "set" / FILE).unlink()
-    child = os.fork()
-    if not child:
+
+    def die():
         with atomic_file(tmp_path / "set" / FILE, private=True, first=True):
             os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)  # it ends at once, by its own signal
+
+    process = multiprocessing.get_context("fork").Process(target=die)
+    process.start()
+    process.join(30)
+    assert process.exitcode == -signal.SIGKILL
     assert len(list((tmp_path / "set").iterdir())) == 1
     keep_secret(tmp_path / "set", tmp_path / "none")
     assert [path.name for path in (tmp_path / "set").iterdir()] == [FILE]
