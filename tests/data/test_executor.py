@@ -143,13 +143,13 @@ def test_processes_of_this_machine_by_default(tmp_path, workers):
 
 
 def test_killed_workers_of_a_cluster_change_no_byte(cluster, tmp_path):
-    """Kills at random moments of forty pieces; every piece is there once, in order."""
+    """Ten kills at random moments of sixty pieces; every piece is there once, in order."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     ours.mkdir()
     theirs.mkdir()
-    expected = list(map_pieces(chunk, [(ours, n) for n in range(40)]))
-    with cluster.losing_workers(seed=4, pause=(0.1, 0.6), most=6):
-        pieces = [(theirs, n) for n in range(40)]
+    expected = list(map_pieces(chunk, [(ours, n) for n in range(60)]))
+    with cluster.losing_workers(seed=4, pause=(0.1, 0.6), most=10):
+        pieces = [(theirs, n) for n in range(60)]
         found = list(map_pieces(chunk, pieces, cluster=cluster.address))
     assert found == expected
     names = sorted(path.name for path in ours.iterdir() if not path.name.startswith("."))
@@ -191,7 +191,7 @@ def test_a_set_prepared_while_workers_are_killed_is_the_same_bytes(
     from medclip_debias.language.scoring import score_prepared
 
     there = {"cluster": cluster.address}
-    with cluster.losing_workers(seed=7, pause=(0.5, 2), most=3):
+    with cluster.losing_workers(seed=7, pause=(0.5, 2), most=5):
         prepare(small_phantom, tmp_path / "other", PrepareSettings(size=40), **there)
         made = prepare(small_phantom, tmp_path / "there", PrepareSettings(size=32), **there)
         claim_set(made.folder, **there)
