@@ -159,7 +159,9 @@ def summarised(grid: GridSettings, rows: Sequence[Row], found: Judged) -> Summar
     shown: list[Table] = []
     for setting in grid.settings:
         mine = [r for r in rows if r["setting"] == setting]
-        groups = by_method([{**row["metrics"], **_place(row)} for row in mine])
+        groups = by_method(
+            [row["metrics"] | {"method": row["method"], "seed": row["seed"]} for row in mine]
+        )
         figures["means"][setting] = _means(groups, metrics)
         prefix = "" if setting == ONLY else f"`{setting}`: "
         if len(grid.seeds) > 1:
@@ -171,22 +173,17 @@ def summarised(grid: GridSettings, rows: Sequence[Row], found: Judged) -> Summar
             title = f"{prefix}zero-shot AUC by 'X' alone, by 'no X' alone, and by both"
             sides = SeedTables({metric.key: metric for metric in COMPARED if metric.key in SIDES})
             shown.append(sides.intervals(title, groups, SIDES))
-        for title, compared in _families(grid):
+        for title, to_baseline in (
+            (f"difference to {grid.baseline}", True),
+            ("difference to the controls", False),
+        ):
+            compared = [p for p in pairs(grid) if (p[1] == grid.baseline) == to_baseline]
+            if not compared:
+                continue
             shown.append(_difference_table(prefix + title, setting, compared, metrics, found))
         dose = _dose_table(f"{prefix}the objective at the end of training", mine)
         shown += [dose] if dose else []
     return Summary(_findings(grid, rows, metrics, found), shown, figures)
-
-
-def _place(row: Row) -> Row:
-    return {"method": row["method"], "seed": row["seed"]}
-
-
-def _families(grid: GridSettings) -> list[tuple[str, list[tuple[str, str]]]]:
-    base = [pair for pair in pairs(grid) if pair[1] == grid.baseline]
-    rest = [pair for pair in pairs(grid) if pair[1] != grid.baseline]
-    found = [(f"difference to {grid.baseline}", base), ("difference to the controls", rest)]
-    return [(title, compared) for title, compared in found if compared]
 
 
 def _difference_table(
@@ -249,7 +246,16 @@ def _findings(
             f"{found.tests} differences are one family for Holm's correction; {found.resamples:,} "
             "resamples of the patients."
         )
-    said += _silent(grid, metrics, found)
+    absent = [key for key in grid.metrics or () if key not in metrics]
+    if absent:
+        said.append(f"Not every cell has the metrics {', '.join(absent)}, so they are not shown.")
+    untested = [one.metric for one in found.contrasts if one.p is None]
+    if untested:
+        names = ", ".join(dict.fromkeys(metrics[k].title for k in untested if k in metrics))
+        said.append(
+            f"{len(untested)} differences are not tested, since too few patients allow no "
+            f"interval: {names}."
+        )
     if len(grid.seeds) == 1:
         said.append("One seed says nothing of how another training would turn out.")
     if found.codes > 1:
@@ -264,22 +270,6 @@ def _findings(
     for reason, cells in reasons.items():
         where = "any cell" if len(cells) == len(rows) else f"{len(cells)} of {len(rows)} cells"
         said.append(f"Not measured in {where}: {reason}")
-    return said
-
-
-def _silent(grid: GridSettings, metrics: Mapping[str, Metric], found: Judged) -> list[str]:
-    """What was asked for and is not compared, or not tested."""
-    said = []
-    absent = [key for key in grid.metrics or () if key not in metrics]
-    if absent:
-        said.append(f"Not every cell has the metrics {', '.join(absent)}, so they are not shown.")
-    untested = [one.metric for one in found.contrasts if one.p is None]
-    if untested:
-        names = ", ".join(dict.fromkeys(metrics[k].title for k in untested if k in metrics))
-        said.append(
-            f"{len(untested)} differences are not tested, since too few patients allow no "
-            f"interval: {names}."
-        )
     return said
 
 

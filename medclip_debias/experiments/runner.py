@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,12 @@ def plan(
     missing = [n for n, cell in enumerate(cells) if not _path(experiment, out, cell).is_file()]
     each = [experiment.seconds(cells[n]) for n in missing]
     total = sum(each)
-    inputs = _inputs_to_make(experiment, [cells[n] for n in missing])
+    shared: dict[Path, Cell] = {}  # a cell for each thing that is read and not there
+    for n in missing if experiment.inputs is not None else ():
+        wanted = experiment.shared(cells[n])
+        if wanted is not None and not (folder := experiment.shared_path(wanted)).is_dir():
+            shared.setdefault(folder, cells[n])
+    inputs = list(shared.values())
     before = [experiment.shared_seconds(experiment.shared(cell) or {}) for cell in inputs]
     # A process costs its imports; short experiments are faster in this one.
     chosen = workers or (min(cpus(), len(missing)) if total + sum(before) > 60 else 1)
@@ -65,18 +70,6 @@ def prediction(experiment: Experiment, ahead: Plan) -> str:
         f"{experiment.label()}: {len(ahead.cells)} cells, {done} measured already, {first}about "
         f"{_duration(ahead.seconds)} for the rest with {ahead.workers} processes"
     )
-
-
-def _inputs_to_make(experiment: Experiment, cells: Sequence[Cell]) -> list[Cell]:
-    """One cell for each thing that ``cells`` share and that is not there."""
-    if experiment.inputs is None:
-        return []
-    found: dict[Path, Cell] = {}
-    for cell in cells:
-        wanted = experiment.shared(cell)
-        if wanted is not None and not (folder := experiment.shared_path(wanted)).is_dir():
-            found.setdefault(folder, cell)
-    return list(found.values())
 
 
 def run_experiment(
@@ -208,9 +201,18 @@ def _measured(
                 break
         if progress:
             progress(done + number, total)
+    if failed and len(jobs) == 1:
+        raise UserError(failed[0])
     if failed:
-        raise UserError(_failed(failed, len(jobs)))
-    rows = [_read(_path(experiment, out, cell)) for cell in ahead.cells]
+        raise UserError(
+            f"{failed[0]} ({len(failed)} of {len(jobs)} cells failed; what was measured is kept: "
+            "mend that, then run the same command again.)"
+        )
+    keys = ("cell", "values", "seconds")
+    rows = [
+        read_json(_path(experiment, out, cell), "remove it to measure it again", keys=keys)
+        for cell in ahead.cells
+    ]
     return [
         (joined_row(cell, row["values"]), row["seconds"])
         for cell, row in zip(ahead.cells, rows, strict=True)
@@ -241,23 +243,8 @@ def _measure(job: tuple[Experiment, Cell, str]) -> str | None:
     return None
 
 
-def _failed(sentences: Sequence[str], jobs: int) -> str:
-    """One sentence of the cells that could not be measured, where others were."""
-    if len(sentences) == 1 and jobs == 1:
-        return sentences[0]
-    return (
-        f"{sentences[0]} ({len(sentences)} of {jobs} cells failed; what was measured is kept: "
-        "mend that, then run the same command again.)"
-    )
-
-
 def _path(experiment: Experiment, out: Path, cell: Cell) -> Path:
     return out / "cells" / f"{experiment.key(cell)}.json"
-
-
-def _read(path: Path) -> Row:
-    keys = ("cell", "values", "seconds")
-    return read_json(path, "remove it to measure it again", keys=keys)
 
 
 def _draw(experiment: Experiment, rows: list[Row], out: Path) -> None:

@@ -65,11 +65,7 @@ def frequency_group(count: int) -> str:
     >>> frequency_group(0), frequency_group(3), frequency_group(10)
     ('0', '1-9', '10+')
     """
-    for first, last in FREQUENCIES:
-        if last is None or count <= last:
-            return (
-                f"{first}+"
-                if last is None
-                else (str(first) if first == last else f"{first}-{last}")
-            )
-    raise AssertionError("the last group is open")
+    first, last = next(pair for pair in FREQUENCIES if pair[1] is None or count <= pair[1])
+    if last is None:
+        return f"{first}+"
+    return str(first) if first == last else f"{first}-{last}"

@@ -39,14 +39,6 @@ def test_a_sentence_has_the_same_key_whatever_is_cut_around_it(bench):
     assert bench.sample(apart, 2, 5) == bench.sample(apart[::-1], 2, 5)
 
 
-def test_figures_count_wrong_and_missing_cuts(bench):
-    said = bench.figures([(0, 0)] * 97 + [(1, 0), (0, 2), (1, 1)])
-    assert "wrong cut behind it: 2 of 100" in said
-    assert "cut missing in it: 2 of 100" in said
-    assert "either: 3 of 100" in said
-    assert "cuts missing in all: 3" in said
-
-
 def test_the_published_samples_have_a_verdict_each(bench, shared_data):
     found = [
         sentence

@@ -73,8 +73,3 @@ def test_box_features_equal_a_loop_over_samples(grid, first):
         moved = [(box - first) / 16 + 0.5 for box in boxes[image]]
         expected = np.mean([sampled_mean(field, *box) for box in moved], axis=0)
         np.testing.assert_allclose(found[image].numpy(), expected, atol=1e-10)
-
-
-def test_an_image_without_a_box_is_refused():
-    with pytest.raises(ValueError, match="at least one box"):
-        box_features(torch.zeros(1, 4, 2), RegionGrid.patches(2, 2, 8), [np.zeros((0, 4))])

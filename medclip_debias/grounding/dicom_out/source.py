@@ -82,14 +82,10 @@ def _reduced(path: Path, header: Any) -> Source:
     for name in _SIZE:
         if header.get(name) not in (None, ""):
             setattr(small, name, header[name].value)
-    return Source(small, tuple(blank), _orientation(header))
-
-
-def _orientation(header: Any) -> tuple[str, ...]:
     value = header.get(_ORIENTATION)
     letters = tuple(map(str, value)) if value and not isinstance(value, str) else ()
-    valid = len(letters) == 2 and all(re.fullmatch("[ALPRHF]{1,3}", each) for each in letters)
-    return letters if valid else ()
+    known = len(letters) == 2 and all(re.fullmatch("[ALPRHF]{1,3}", each) for each in letters)
+    return Source(small, tuple(blank), letters if known else ())
 
 
 def _value(header: Any, name: str) -> str:

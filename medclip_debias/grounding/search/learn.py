@@ -95,6 +95,10 @@ def learn(
     by_text = _mean_recalls(
         folder / TEXT_FILE, landmarks.queries(held_out.cpu().numpy()), exact, counts, settings.k
     )
+
+    def rounded(recalls: NDArray[np.float64]) -> dict[str, float]:
+        return {str(n): round(float(r), 4) for n, r in zip(counts, recalls, strict=True)}
+
     enough = {"sentences": _enough(counts, by_text, settings.target)}
     enough["images"] = enough["sentences"]
     asked = np.sort(rng.permutation(n)[: settings.image_queries])
@@ -103,7 +107,7 @@ def learn(
         "sentences": {
             "asked": len(held_out),
             "held_out": len(queries.held_out) > 0,
-            "by_candidates": _table(counts, by_text),
+            "by_candidates": rounded(by_text),
         },
     }
     if len(asked):  # images that ask for images like them, themselves among them
@@ -113,7 +117,7 @@ def learn(
             exact[place] = np.stack([image_scores(image, block) for image in images], axis=1)
         by_image = _mean_recalls(folder / IMAGE_FILE, directions[asked], exact, counts, settings.k)
         enough["images"] = _enough(counts, by_image, settings.target)
-        recall["images"] = {"asked": len(asked), "by_candidates": _table(counts, by_image)}
+        recall["images"] = {"asked": len(asked), "by_candidates": rounded(by_image)}
     return {"kind": kind, "candidates": enough, "recall": recall}
 
 
@@ -136,10 +140,6 @@ def _mean_recalls(
         rows = nearest(index, vector, counts[-1])[0]
         recalls.append([recall_at(exact[:, number], rows[:count], k) for count in counts])
     return np.asarray(np.mean(recalls, axis=0))
-
-
-def _table(counts: list[int], recalls: NDArray[np.float64]) -> dict[str, float]:
-    return {str(count): round(float(r), 4) for count, r in zip(counts, recalls, strict=True)}
 
 
 # ----------------------------------------------------------------------------------- FAISS
