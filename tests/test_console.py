@@ -148,10 +148,19 @@ def test_a_log_has_lines_with_elapsed_and_left_of_this_start(capsys):
         now[0] = moment
         advance(done, 100, 0.5 if done == 60 else float("nan"))
     assert capsys.readouterr().err.splitlines() == [
-        # 10 steps in 40 s, 40 are left; then 21 in 71 s
-        "Steps 60 of 100, elapsed 0:00:40, left 0:02:40, loss 0.5000",
-        "Steps 71 of 100, elapsed 0:01:11, left 0:01:38",
+        # 9 steps in 38 s, 40 are left; then 20 in 69 s
+        "Steps 60 of 100, elapsed 0:00:40, left 0:02:49, loss 0.5000",
+        "Steps 71 of 100, elapsed 0:01:11, left 0:01:40",
     ]
+
+
+def test_a_first_batch_that_takes_long_is_not_taken_for_one_image(capsys):
+    now = [0.0]
+    advance = common._log_lines("Images", 30.0, lambda: now[0])
+    for done, moment in ((64, 80.0), (128, 160.0)):
+        now[0] = moment
+        advance(done, 192)
+    assert capsys.readouterr().err == "Images 128 of 192, elapsed 0:02:40, left 0:01:20\n"
 
 
 def test_of_frequent_lines_a_log_gets_one_now_and_then(capsys):

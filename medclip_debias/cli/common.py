@@ -249,19 +249,19 @@ def progress(unit: str, *, lines: bool = True) -> Iterator[Callable[..., None]]:
 def _log_lines(
     unit: str, every: float = LINES_EVERY, now: Callable[[], float] = time.monotonic
 ) -> Callable[..., None]:
-    """Lines for a log: what was done before the first call, as of a resumed run, took no time."""
+    """Lines for a log; the first call, perhaps of a resumed run, only says where the rest begins."""
     began = last = now()
-    before: int | None = None
+    first: tuple[int, float] | None = None
 
     def advance(done: int, total: int, loss: float | None = None) -> None:
-        nonlocal last, before
-        if before is None:
-            before = max(done - 1, 0)
+        nonlocal last, first
         moment = now()
+        first = first or (done, moment)
+        before, since = first
         if moment - last < every or done <= before:
             return
         last, elapsed = moment, moment - began
-        left = elapsed / (done - before) * (total - done)
+        left = (moment - since) / (done - before) * (total - done)
         shown = "" if loss is None or loss != loss else f", loss {loss:.4f}"
         note(f"{unit} {done} of {total}, elapsed {clock(elapsed)}, left {clock(left)}{shown}")
 
