@@ -249,7 +249,7 @@ def progress(unit: str, *, lines: bool = True) -> Iterator[Callable[..., None]]:
 def _log_lines(
     unit: str, every: float = LINES_EVERY, now: Callable[[], float] = time.monotonic
 ) -> Callable[..., None]:
-    """Lines for a log; the first call, perhaps of a resumed run, only says where the rest begins."""
+    """Lines for a log; the first call, perhaps of a resumed run, says where the rest begins."""
     began = last = now()
     first: tuple[int, float] | None = None
 
