@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 
@@ -22,6 +23,9 @@ from medclip_debias.cli import keep_freed_memory
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 gc.set_threshold(20_000, 20, 20)  # as the program does (medclip_debias.cli.main)
 keep_freed_memory()
+# No limit of time an example: a machine that does something else fails no property.
+hypothesis.settings.register_profile("here", deadline=None)
+hypothesis.settings.load_profile("here")
 
 REPO = Path(__file__).parents[1]
 SHARED_DATA = REPO.parent / "shared" / "data"
