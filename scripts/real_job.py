@@ -35,6 +35,8 @@ from real_report import has_reports, write_report
 
 LANGUAGE_MODEL = ["hidden=64", "heads=2", "layers=2", "vocabulary=2000", "batch_size=64", "lr=3e-3"]
 BOX_COLUMNS = {"image", "source", "finding", "x", "y", "width", "height"}
+BATCH = 64
+"""Studies of a batch of real/joint."""
 EXPLANATIONS = ("gradcam", "occlusion")
 """Ways to a map that the model's own is held against."""
 SHARED_PROMPTS = "chestxray14"
@@ -115,9 +117,10 @@ def weighted_sets(prepared: dict[str, Path], *, text: bool) -> str:
     """Return the setting ``prepared`` of a run on all sets, as YAML in one line.
 
     Half of the image-text batches are of the archives with reports, and half of those of labels:
-    in one batch the wording of a sentence would tell from which kind of archive its film is.
-    Within these, and in batches of films alone, a set has the share of its training studies. Sets
-    that nothing is trained on have weight 0, so that no other one trains on their patients.
+    in one batch the wording of a sentence would tell from which kind of archive its film is. Where
+    either has fewer training studies than a batch, every batch is of both. Within these, and in
+    batches of films alone, a set has the share of its training studies. Sets that nothing is
+    trained on have weight 0, so that no other one trains on their patients.
     """
     counts, reports = {}, {}
     for name, path in prepared.items():
@@ -131,10 +134,11 @@ def weighted_sets(prepared: dict[str, Path], *, text: bool) -> str:
         side: sum(n for name, n in counts.items() if reports[name] == side) for side in (0, 1)
     }
     both = text and all(halves.values())
+    apart = both and min(halves.values()) >= BATCH
     total = {side: halves[side] if both else sum(counts.values()) for side in (0, 1)}
     sets = [
         {"path": str(prepared[name]), "weight": round(count / total[reports[name]], 4)}
-        | ({"batches": "reports" if reports[name] else "labels"} if both else {})
+        | ({"batches": "reports" if reports[name] else "labels"} if apart else {})
         for name, count in counts.items()
     ]
     return json.dumps(sets).replace('"', "")

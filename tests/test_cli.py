@@ -281,7 +281,7 @@ def test_a_checkpoint_of_another_architecture_is_refused(reported, trained, tmp_
     content["model"]["dim"] = 32
     content["model"]["text"]["folder"] = f"{root}/lm"  # the copy's own
     settings.write_text(yaml.safe_dump(content))
-    assert "was written under other settings" in reported("train", *words)
+    assert "holds a run with other settings (model.dim" in reported("train", *words)
 
 
 def test_scores_from_another_language_model_are_refused(reported, trained, tmp_path):

@@ -73,13 +73,17 @@ def test_it_goes_from_a_folder_to_a_page_and_goes_on_where_it_stopped(archives, 
     assert (out / "model" / "model.safetensors").stat().st_mtime_ns == model
 
 
-def test_reports_have_half_of_the_batches_and_films_count_alike_alone(archives, tmp_path):
+def test_reports_have_half_of_the_batches_and_films_count_alike_alone(
+    archives, tmp_path, monkeypatch
+):
     prepared = {}
     for archive in real_job.find_archives(archives):
         path = prepared[archive.name] = tmp_path / archive.name
         words = ["prepare", archive.folder, path, "--size", 16, "--label-sentences", "-q"]
         assert run([str(word) for word in words]) == 0
     weights, batches = {}, {}
+    assert "batches" not in real_job.weighted_sets(prepared, text=True)  # too few for their own
+    monkeypatch.setattr(real_job, "BATCH", 32)
     for text in (True, False):
         setting = f"prepared={real_job.weighted_sets(prepared, text=text)}"
         sets = apply_overrides({}, [setting])["prepared"]
