@@ -9,7 +9,7 @@ from typing import Any
 
 from medclip_debias.data.layout import STATED, TEMPLATE
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.evaluation.catalogue import CHANCE, METRICS
+from medclip_debias.evaluation.catalogue import CHANCE, METRICS, Metric
 from medclip_debias.evaluation.table import FLOORS, Results, read_results
 from medclip_debias.files import read_json, write_text
 from medclip_debias.reporting.content import interval, number
@@ -20,13 +20,14 @@ LEAD = (
     "One model, trained on reports and on sentences from labels of several archives, judged on the"
     " test part of each. For research only, not for diagnosis."
 )
-ALSO = (
+MAPS = ("pointing_game", "cnr_signed", "miou")
+BOXES = (
     "Boxes on test images: the archive's own under its name, those of another group under"
     " ARCHIVE-GROUP; the same boxes by Grad-CAM and by occlusion of the same model under"
     " ARCHIVE-gradcam and ARCHIVE-occlusion. Chance is the boxes' share of the image. Other"
     " images' boxes: the same maps on the boxes of other images. Place prior: the mean of the"
-    " class's boxes as a map, which has"
-    " seen boxes. A map that says where a finding is beats all three."
+    " class's boxes as a map, which has seen boxes. A map that says where a"
+    " finding is beats all three."
 )
 
 
@@ -41,9 +42,10 @@ def write_report(out: Path, archives: list[str]) -> Path:
     results = {name: read_results(path / "results.json") for name, path in folders.items()}
     own = {name: results[name] for name in archives if name in results}
     calibration = read_json(out / "calibration.json", "run 'make real' again")
+    maps = {metric.name: metric for metric in METRICS if metric.protocol == "grounding"}
     sections = [
         ("Zero-shot classification", [_zero_shot(own), _classes(own)]),
-        ("Grounding", [_grounding(results)]),
+        ("Grounding", [_grounding(results, maps[name]) for name in MAPS]),
         ("Retrieval", [_retrieval({n: own[n] for n in own if has_reports(out / "prepared" / n)})]),
         ("Calibration across archives", [_calibration(calibration)]),
     ]
@@ -91,24 +93,20 @@ def _classes(results: Mapping[str, Results]) -> PrintedTable:
     return PrintedTable(head, tuple(rows), "AUC of every judged class.", words=2)
 
 
-def _grounding(results: Mapping[str, Results]) -> PrintedTable:
+def _grounding(results: Mapping[str, Results], metric: Metric) -> PrintedTable:
     rows = []
     for name, found in results.items():
-        for metric in METRICS:
-            shown = metric.protocol == "grounding" and metric.name in _SHOWN
-            row = found.row("grounding", metric.name) if shown else None
-            if row is None:
-                continue
-            floors = found.floors(metric)
-            beside = [number(floors.get(floor)) for floor in FLOORS]
-            bounds = interval(found.interval("grounding", metric.name))
-            phrases = number(found.details("grounding").get("phrases"))
-            rows.append((name, metric.title, phrases, number(row["value"]), bounds, *beside))
-    head = ("boxes", "metric", "phrases", "value", "95% interval", *FLOORS)
-    return PrintedTable(head, tuple(rows), ALSO, words=2)
-
-
-_SHOWN = ("pointing_game", "cnr_signed", "miou")
+        row = found.row("grounding", metric.name)
+        if row is None:
+            continue
+        floors = found.floors(metric)
+        beside = [number(floors.get(floor)) for floor in FLOORS]
+        bounds = interval(found.interval("grounding", metric.name))
+        phrases = number(found.details("grounding").get("phrases"))
+        rows.append((name, phrases, number(row["value"]), bounds, *beside))
+    head = ("boxes", "phrases", metric.title, "95% interval", *FLOORS)
+    caption = metric.definition + (f" {BOXES}" if metric.name == MAPS[0] else "")
+    return PrintedTable(head, tuple(rows), caption)
 
 
 def _retrieval(results: Mapping[str, Results]) -> PrintedTable:

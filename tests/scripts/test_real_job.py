@@ -55,6 +55,10 @@ def test_it_goes_from_a_folder_to_a_page_and_goes_on_where_it_stopped(archives, 
     page = (out / "report.html").read_text()
     for title in ("Zero-shot", "Grounding", "Retrieval", "Calibration across archives"):
         assert title in page
+    maps = page.partition("Grounding</h2>")[2].partition("</section>")[0]
+    assert "<details" not in maps  # a reader sees the numbers without a click
+    for boxes in ("labels", "labels-Others", "labels-gradcam", "labels-occlusion"):
+        assert maps.count(f">{boxes}<") == maps.count("<table") == 3
     rows = json.loads((out / "results.json").read_text())["metrics"]
     judged = read_results(out / "archives" / "labels" / "results.json")
     mean = [r for r in rows if r["archive"] == "labels" and r["metric"] == "mean_auc"]
