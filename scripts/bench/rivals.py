@@ -36,6 +36,7 @@ import numpy as np
 import torch
 from common import Page, Row, in_turn, machine, picture, ratio, timed, within, write_dicom
 from foreign import Rival, environment
+from plain import bert_folder, plain_preparation
 
 REPO = Path(__file__).parents[2]
 FINDINGS = ("effusion", "opacity", "edema", "pneumothorax", "consolidation")
@@ -269,8 +270,14 @@ def heatmaps(options: Options) -> Iterator[Row]:
 
 def prepare(options: Options) -> Iterator[Row]:
     """Files to prepared images: the plain way with pydicom and numpy, in the same bytes."""
-    from prepare import ours, plain
+    from medclip_debias.config import PrepareSettings
+    from medclip_debias.data.images import prepare_image, read_radiograph
 
+    def ours(path: Path) -> np.ndarray:
+        return prepare_image(read_radiograph(path, settings.window), settings)
+
+    settings = PrepareSettings()
+    plain = partial(plain_preparation, settings=settings)
     cv2.setNumThreads(1)
     paths = [options.folder / f"{number}.dcm" for number in range(1 if options.quick else 4)]
     for number, path in enumerate(paths):
@@ -324,8 +331,6 @@ def verbs(options: Options) -> Iterator[Row]:
 
 def first_heatmap(options: Options) -> Iterator[Row]:
     """From the console to a first heatmap, everything read from the disk."""
-    from grounding import text_folder
-
     from medclip_debias.config import (
         ImageEncoderSettings,
         ModelSettings,
@@ -335,7 +340,9 @@ def first_heatmap(options: Options) -> Iterator[Row]:
     )
     from medclip_debias.models.dual_encoder import DualEncoder
 
-    text = text_folder(options.folder / "text", "small" if options.quick else "cxr-bert")
+    words = sorted({word.lower() for side in SIDES for word in side.split()} | {*FINDINGS, "."})
+    hidden, layers = (64, 2) if options.quick else (768, 12)
+    text = bert_folder(options.folder / "text", words, hidden, layers)
     arch = "resnet18" if options.quick else "resnet50"
     settings = ModelSettings(
         image=ImageEncoderSettings.model_validate({"arch": arch}),
@@ -344,12 +351,12 @@ def first_heatmap(options: Options) -> Iterator[Row]:
     whole = Preprocessing(prepare=PrepareSettings(size=512), input_size=480)
     DualEncoder.create(settings, whole).save(options.folder / "model")
     write_dicom(options.folder / "a.dcm", picture(0))
-    words = ["ground", options.folder / "model", options.folder / "a.dcm", "--device", "cpu"]
+    command = ["ground", options.folder / "model", options.folder / "a.dcm", "--device", "cpu"]
     number = iter(range(10**9))
 
     def work() -> float:
         out = options.folder / f"out{next(number)}"
-        return console(*words, "--text", "Left effusion.", "--out", out)()
+        return console(*command, "--text", "Left effusion.", "--out", out)()
 
     note = f"{arch}, 480 px, a file of 2544 x 3056, CXR-BERT's size, a new process"
     yield within(
