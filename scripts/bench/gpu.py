@@ -22,20 +22,19 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 # cuBLAS reads it when it starts; `train.deterministic` needs it.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
-import feature_cache
 import torch
 import torch.distributed as dist
 import train_step
 import yaml
 from common import Page, Row, in_turn, machine, ratio, shown
 from rivals import unmeasured
-from sharded_loss import DIM
 from torch.nn import functional as F
 from train_ways import Scale, make_data, settings, ways
 
@@ -109,7 +108,7 @@ def nccl(options: Options) -> Iterator[Row]:
     try:
         count, objective = 64, build_objective(loss_settings({"kind": "clip"}, "gpu"))
         torch.manual_seed(0)
-        given = [torch.randn(count, DIM, device=options.device) for _ in range(2)]
+        given = [torch.randn(count, 128, device=options.device) for _ in range(2)]
         losses, gradients = [], []
         for joined in (False, True):
             x, y = (F.normalize(value, dim=-1).requires_grad_() for value in given)
@@ -182,25 +181,8 @@ def step(options: Options) -> Iterator[Row]:
 
 def cached(options: Options) -> Iterator[Row]:
     """An epoch with frozen encoders: computed against read from stored features."""
-    for text in ("trained", "stored"):
-        runs = {
-            stored: feature_cache.trainer(options.folder, options.scale, text, stored)
-            for stored in (False, True)
-        }
-        numbers = {stored: iter(range(10**9)) for stored in runs}
-
-        def epoch(stored: bool, runs: Any = runs, numbers: Any = numbers) -> None:
-            feature_cache.epoch(runs[stored], next(numbers[stored]), options.scale.workers)
-
-        found = in_turn(
-            {
-                "computed": options.clock(lambda e=epoch: e(False)),
-                "stored": options.clock(lambda e=epoch: e(True)),
-            },
-            options.rounds,
-        )
-        what = f"epoch from stored features, text {'too' if text == 'stored' else 'trained'}"
-        yield ratio(what, found["stored"], found["computed"], 20 if text == "stored" else 1)
+    turns = partial(in_turn, rounds=options.rounds)
+    return train_step.stored_features(options.folder, options.scale, turns)
 
 
 def soak(options: Options) -> Iterator[Row]:

@@ -213,6 +213,19 @@ def step(options: Options) -> Iterator[Row]:
             yield ratio(f"training step against {called}", found["engine"], found[name], goal, note)
 
 
+def features(options: Options) -> Iterator[Row]:
+    """An epoch with a frozen image encoder: computed in every step against stored features."""
+    from train_step import stored_features
+    from train_ways import Scale, make_data
+
+    scale = Scale(batch=32, hidden=256, layers=4, workers=0, studies=200)
+    if options.quick:
+        scale = Scale(batch=8, size=48, arch="resnet_small", hidden=16, layers=1, workers=0)
+    make_data(options.folder, scale)
+    torch.set_num_threads(options.threads)
+    return stored_features(options.folder, scale, options.turns)
+
+
 # ---------------------------------------------------------------------- heatmaps, preparing
 
 
@@ -368,8 +381,8 @@ def first_heatmap(options: Options) -> Iterator[Row]:
 
 
 def worlds(options: Options) -> Iterator[Row]:
-    """The loss of one of W processes: its share against the whole batch (sharded_loss.py)."""
-    from sharded_loss import in_fork, once
+    """The loss of one of W processes: its share against the whole batch."""
+    from train_step import in_fork, share_of_loss
 
     from medclip_debias.losses.objective import build_objective, loss_settings
 
@@ -378,7 +391,7 @@ def worlds(options: Options) -> Iterator[Row]:
     torch.set_num_threads(1)
     for world in (2, 4, 8):
         ways = {
-            str(count): lambda count=count: in_fork(partial(once, objective, size, count))[
+            str(count): lambda count=count: in_fork(partial(share_of_loss, objective, size, count))[
                 "seconds"
             ]
             for count in (1, world)
@@ -411,34 +424,19 @@ def similarity(options: Options) -> Iterator[Row]:
     yield ratio("similarity in chunks against all at once", found["ours"], found["whole"], 1, note)
 
 
-def evaluation(options: Options) -> Iterator[Row]:
-    """All retrieval of 3,000 studies after encoding, with intervals (retrieval.py)."""
-    count = 100 if options.quick else 3000
-    script = str(Path(__file__).with_name("retrieval.py"))
-    words = [sys.executable, script, "--studies", str(count)]
-
-    def work() -> float:
-        done = subprocess.run(words, check=True, capture_output=True, text=True)
-        line = next(line for line in done.stdout.splitlines() if line.startswith("| together"))
-        return float(line.split("|")[2])
-
-    note = "whole-study retrieval after encoding: ranks, precision by class, 1,000 resamples"
-    yield within(f"evaluating {count} studies", options.turns({"ours": work})["ours"], 60, note)
-
-
 # ------------------------------------------------------------------------------- the table
 
 ROWS: dict[str, Callable[[Options], Iterator[Row]]] = {
     "pll": pll,
     "loader": loader,
     "step": step,
+    "features": features,
     "heatmaps": heatmaps,
     "prepare": prepare,
     "verbs": verbs,
     "first_heatmap": first_heatmap,
     "similarity": similarity,
     "worlds": worlds,
-    "evaluation": evaluation,
 }
 
 

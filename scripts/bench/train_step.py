@@ -1,79 +1,60 @@
-"""Training steps a second, memory, and who waits for whom: this engine and two other loops.
+"""Training steps that rivals.py and gpu.py measure: checks, stored features, shares of a loss.
 
-    python scripts/bench/train_step.py all --threads 2
-    python scripts/bench/train_step.py all --device cuda --precision bf16 --batch 256 --size 480
-    python scripts/bench/train_step.py soak --steps 10000
-
-Verbs: ``agree`` (the losses of engine and plain loop on one batch), ``speed``, ``wait`` (loader
-alone, step alone, share of the time that a step waits), ``precision`` (bf16 against fp32, every
-preset), ``soak``, ``all`` (all but soak; precision only with a GPU). Makes its own phantom in a
-temporary folder; the text encoder is a BERT of random weights. Writes Markdown.
+Losses of the engine and of a plain loop agree; bf16 agrees with fp32 for every preset; memory over
+many steps; epochs with a frozen image encoder, computed and from stored features; the loss of one
+of W processes. Data and contenders are those of train_ways.py.
 """
 
 from __future__ import annotations
 
-import argparse
-import math
+import json
 import os
-import statistics
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from common import Row, ratio, resident
 from torch import Tensor, nn
-from train_ways import Scale, make_data, settings, ways
+from train_ways import Scale, settings, ways
 
-from medclip_debias.data.loader import Batch, iterate
+from medclip_debias.data.loader import iterate
 from medclip_debias.errors import UserError
+from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.distributed import Ranks
+from medclip_debias.losses.objective import Objective
 from medclip_debias.losses.presets import presets
+from medclip_debias.losses.sharded import ShardedBatch
 from medclip_debias.training.step import Trainer
 
 MIB = 2**20
-AGREE, HALF_ERROR = 1e-4, 1e-2
-SOAK_EVERY = 1000
-
-
-def row(*cells: object) -> None:
-    """Print one row of a table."""
-    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
-
-
-def head(title: str, *cells: str) -> None:
-    """Print a table's title and head."""
-    print(f"\n{title}\n")
-    row(*cells)
-    row("---", *["---:"] * (len(cells) - 1))
-
-
-def wait_for(device: torch.device) -> None:
-    """Until the device has done all that it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+AGREE = 1e-4
+STILL = {"crop": False, "brightness": 0, "contrast": 0}
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
     """How long ``work`` takes, with all that it starts on the device."""
-    wait_for(device)
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    wait()
     began = time.perf_counter()
     work()
-    wait_for(device)
+    wait()
     return time.perf_counter() - began
 
 
-def some_batches(trainer: Trainer, count: int) -> list[Batch]:
-    """The first batches of the run, read in advance."""
-    return [trainer.batches[number] for number in range(count)]
-
-
-# --------------------------------------------------------------------------- correctness
-
-
 def agree(folder: Path, scale: Scale) -> float:
-    """Relative difference of the losses of engine and plain loop, without dropout, in float32."""
-    exact = Scale(**{**vars(scale), "precision": "fp32", "compile": False})
+    """Relative difference of the losses of engine and plain loop, without dropout, in float32.
+
+    Raises:
+        AssertionError: it is above `AGREE`.
+    """
+    exact = replace(scale, precision="fp32", compile=False)
     trainer = Trainer(settings(folder, exact, lr=1e-12))
     batch = trainer.batches[0]
     plain = ways(trainer)["plain"]()
@@ -83,84 +64,9 @@ def agree(folder: Path, scale: Scale) -> float:
         theirs = float(plain.loss(batch))
     ours = float(trainer.step(0, batch)["loss"])
     difference = abs(ours - theirs) / abs(theirs)
-    verdict = "agree" if difference <= AGREE else "DIFFER"
-    print(f"\nLoss of the same batch and weights: engine {ours:.6f}, plain loop {theirs:.6f};")
-    print(f"relative difference {difference:.1e}, at most {AGREE:.0e} wanted: they {verdict}.")
     if difference > AGREE:
-        raise SystemExit(1)
+        raise AssertionError(f"loss of the engine {ours:.6f}, of a plain loop {theirs:.6f}")
     return difference
-
-
-# -------------------------------------------------------------------------- time, memory
-
-
-def speed(folder: Path, scale: Scale, steps: int, rounds: int) -> dict[str, float]:
-    """Median seconds a step of each way; all take turns in each round."""
-    trainer = Trainer(settings(folder, scale))
-    batches = some_batches(trainer, min(steps, trainer.batches.steps_per_epoch))
-    known = {name: make() for name, make in ways(trainer).items()}
-    spent: dict[str, list[float]] = {name: [] for name in known}
-    done = 0
-    for number in range(rounds + 1):
-        for name, way in known.items():
-
-            def some(way: Any = way, first: int = done) -> None:
-                for place in range(steps):
-                    way.step(first + place, batches[place % len(batches)])
-
-            taken = seconds(some, trainer.device) / steps
-            if number:  # the first round allocates, chooses algorithms, compiles
-                spent[name].append(taken)
-        done += steps
-    found = {name: statistics.median(values) for name, values in spent.items()}
-    head("Steps on batches already read", "way", "s a step", "images/s", "engine against it")
-    for name, value in found.items():
-        row(name, f"{value:.4f}", f"{scale.batch / value:.1f}", f"{value / found['engine']:.2f}")
-    return found
-
-
-def wait(folder: Path, scale: Scale, steps: int) -> dict[str, float]:
-    """Loader alone, step alone, and both together as a run has them."""
-    trainer = Trainer(settings(folder, scale))
-    device = trainer.device
-    batches = some_batches(trainer, min(steps, trainer.batches.steps_per_epoch))
-    trainer.step(0, batches[0])
-    alone = seconds(lambda: some_batches(trainer, steps), torch.device("cpu")) / steps
-
-    def all_steps() -> None:
-        for number in range(steps):
-            trainer.step(number, batches[number % len(batches)])
-
-    stepping = seconds(all_steps, device) / steps
-    waited = 0.0
-    # Two steps more: the first ones start the loader's processes and are not counted.
-    reader = iterate(trainer.batches, 0, steps + 2, scale.workers)
-    began = math.nan
-    for number in range(steps + 2):
-        if number == 2:
-            wait_for(device)
-            began, waited = time.perf_counter(), 0.0
-        asked = time.perf_counter()
-        batch = next(reader)
-        waited += time.perf_counter() - asked
-        trainer.step(number, batch)
-    wait_for(device)
-    both = time.perf_counter() - began
-    found = {
-        "loader": alone,
-        "step": stepping,
-        "together": both / steps,
-        "share": waited / both,
-    }
-    head(f"Who waits ({scale.workers} loading processes)", "what", "s a step")
-    row("loader alone, in one process", f"{alone:.4f}")
-    row("step alone", f"{stepping:.4f}")
-    row("together", f"{found['together']:.4f}")
-    print(f"\nA step waits {100 * found['share']:.2f}% of the time for data (goal: below 2%).")
-    return found
-
-
-# --------------------------------------------------------------------- share of the peak
 
 
 def gradient_of(
@@ -179,112 +85,120 @@ def gradient_of(
 
 
 def precision(folder: Path, scale: Scale, only: list[str]) -> dict[str, tuple[float, ...]]:
-    """bf16 against fp32 of the loss of every preset: loss, gradient norm and vector."""
-    head("bf16 against fp32", "loss", "loss", "gradient norm", "gradient vector", "within 1e-2")
-    found: dict[str, tuple[float, ...]] = {}
+    """Relative errors of bf16 against fp32 by preset: loss, gradient's norm and vector.
+
+    Presets that read what the phantom lacks, as a list of words, are left out and named.
+    """
+    errors: dict[str, tuple[float, ...]] = {}
     for name, preset in sorted(presets().items()):
         if only and name not in only:
             continue
         try:
             exact, whole = gradient_of(folder, scale, preset.loss, "fp32")
-        except UserError:  # as a list of words that no sentence of the phantom holds
-            row(name, "-", "-", "-", "left out: the phantom lacks what it reads")
+        except UserError:
+            print(f"left out: {name}, the phantom lacks what it reads", flush=True)
             continue
         half, part = gradient_of(folder, scale, preset.loss, "bf16")
         norm = float(whole.norm())
-        errors = (
+        errors[name] = (
             abs(half - exact) / max(abs(exact), 1e-12),
             abs(float(part.norm()) - norm) / norm,
             float((part - whole).norm()) / norm,
         )
-        found[name] = errors
-        good = "yes" if max(errors) <= HALF_ERROR else "no"
-        row(name, *(f"{error:.1e}" for error in errors), good)
-    return found
+    return errors
 
 
-# -------------------------------------------------------------------------- soak, predict
-
-
-def soak(folder: Path, scale: Scale, steps: int, every: int = SOAK_EVERY) -> list[float]:
-    """Memory after every ``every`` steps, real loader included; growth since the row before."""
+def soak(folder: Path, scale: Scale, steps: int, every: int) -> list[float]:
+    """MiB of this process after every ``every`` steps, real loader included."""
     import psutil
 
     trainer = Trainer(settings(folder, scale))
-    on_gpu = trainer.device.type == "cuda"
-    head("Soak", "step", "memory, MiB", "growth", "GPU memory, MiB", "loss")
-    taken: list[float] = []
+    memory: list[float] = []
     for number, batch in enumerate(iterate(trainer.batches, 0, steps, scale.workers), start=1):
-        metrics = trainer.step(number - 1, batch)
-        if number % every and number != steps:
-            continue
-        taken.append(psutil.Process().memory_info().rss / MIB)
-        growth = f"{taken[-1] - taken[-2]:+.1f}" if len(taken) > 1 else ""
-        gpu = f"{torch.cuda.memory_allocated(trainer.device) / MIB:.1f}" if on_gpu else ""
-        row(number, f"{taken[-1]:.1f}", growth, gpu, f"{float(metrics['loss']):.4f}")
-    return taken
+        trainer.step(number - 1, batch)
+        if number % every == 0 or number == steps:
+            memory.append(psutil.Process().memory_info().rss / MIB)
+    return memory
 
 
-# ------------------------------------------------------------------------- command line
+def stored_features(
+    folder: Path,
+    scale: Scale,
+    turns: Callable[[dict[str, Callable[[], float]]], dict[str, list[float]]],
+) -> Iterator[Row]:
+    """Epochs with a frozen image encoder, text trained or frozen: computed against stored."""
+    for text in ("trained", "stored"):
+        trainable = {"image": "frozen", "text": "all" if text == "trained" else "frozen"}
+        known: dict[str, Callable[[], float]] = {}
+        for way in ("computed", "stored"):
+            cache = {"cache": way == "stored", "text": way == text == "stored"}
+            run = Trainer(
+                settings(
+                    folder,
+                    scale,
+                    trainable=trainable,
+                    augment=STILL,
+                    features={"folder": folder / "features", **cache},
+                )
+            )
+            steps = iter(range(0, 10**9, run.batches.steps_per_epoch))
+
+            def epoch(run: Trainer = run, steps: Iterator[int] = steps) -> None:
+                first = next(steps)
+                last = first + run.batches.steps_per_epoch
+                batches = iterate(run.batches, first, last, scale.workers)
+                for step, batch in enumerate(batches, start=first):
+                    run.step(step, batch)
+
+            known[way] = lambda e=epoch, d=run.device: seconds(e, d)  # type: ignore[misc]
+        times = turns(known)
+        what = f"epoch from stored features, text {'too' if text == 'stored' else 'trained'}"
+        note = f"{scale.arch}, {scale.size} px, batch {scale.batch}, frozen, no augmentation"
+        goal = 20 if text == "stored" else 1
+        yield ratio(what, times["stored"], times["computed"], goal, note)
 
 
-def main(words: list[str] | None = None) -> None:
-    """Read the command line, make the data, measure."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("verb", choices=("agree", "speed", "wait", "precision", "soak", "all"))
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--size", type=int, default=224, help="side of the input in pixels")
-    parser.add_argument("--arch", default="resnet18")
-    parser.add_argument("--hidden", type=int, default=256, help="width of the text encoder")
-    parser.add_argument("--layers", type=int, default=4, help="of the text encoder")
-    parser.add_argument("--studies", type=int, default=0, help="of the phantom")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument(
-        "--channels-last",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="the engine's images, as by default in training; the other ways have none",
-    )
-    parser.add_argument("--compile", action="store_true", help="the engine's encoders")
-    parser.add_argument("--steps", type=int, default=5, help="of a round, or of the soak")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", nargs="*", default=[], help="precision: names of presets")
-    parser.add_argument("--folder", type=Path, help="keep the generated data here, or use it again")
-    given = parser.parse_args(words)
-    torch.set_num_threads(given.threads)
-    scale = Scale(**{name: getattr(given, name) for name in Scale.__dataclass_fields__})
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = given.folder or Path(temporary)
-        if not (folder / "bert").exists():
-            make_data(folder, scale)
-        shown = {name: value for name, value in vars(scale).items() if value is not False}
-        print(", ".join(f"{name} {value}" for name, value in shown.items()), end="")
-        print(f", threads {given.threads}, torch {torch.__version__}")
-        measure(given, folder, scale)
+class Alone(ShardedBatch):
+    """A share without other processes: sums over them are its own."""
+
+    def total(self, value: Tensor) -> Tensor:
+        """As it is."""
+        return value
 
 
-def measure(given: argparse.Namespace, folder: Path, scale: Scale) -> None:
-    """Do what the verb says."""
-    works: dict[str, Callable[[], object]] = {
-        "agree": lambda: agree(folder, scale),
-        "speed": lambda: speed(folder, scale, given.steps, given.rounds),
-        "wait": lambda: wait(folder, scale, given.steps),
-        "precision": lambda: precision(folder, scale, given.only),
-        "soak": lambda: soak(folder, scale, given.steps),
-    }
-    if given.verb != "all":
-        works[given.verb]()
-        return
-    for name, work in works.items():
-        if name == "soak" or (name == "precision" and not scale.device.startswith("cuda")):
-            continue
-        work()
+def share_of_loss(objective: Objective, size: int, world: int) -> dict[str, float]:
+    """Forward and backward of the loss, given the similarities of a process of ``world``."""
+    torch.manual_seed(0)
+    mine, scale = size // world, torch.tensor(14.0)
+    rows = (torch.rand(mine, size) * 2 - 1).requires_grad_()
+    columns = (torch.rand(size, mine) * 2 - 1).requires_grad_() if world > 1 else None
+    before, began = resident("VmRSS"), time.perf_counter()
+    if columns is None:
+        objective(ContrastiveBatch(rows, scale)).loss.backward()
+    else:
+        counts = [mine] * world
+        owners = torch.arange(size)
+        ranks = Ranks(0, world)
+        batch = Alone(
+            rows, scale, image_of_sentence=owners, ranks=ranks, images=counts, texts=counts
+        )
+        batch.__dict__["columns"] = columns  # which the other processes would have sent
+        batch.loss_of(objective(batch)).backward()
+    taken = time.perf_counter() - began
+    similarities = 2 * rows.numel() * 4 if world > 1 else rows.numel() * 4
+    return {"bytes": resident("VmHWM") - before + similarities, "seconds": taken}
 
 
-if __name__ == "__main__":
-    main()
+def in_fork(work: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """What ``work`` returns in a child of this process, whose memory is then its own."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, json.dumps(work()).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        content = pipe.read()
+    os.waitpid(child, 0)
+    results: dict[str, float] = json.loads(content)
+    return results

@@ -64,14 +64,3 @@ def test_open_clips_step_is_symmetric_cross_entropy_of_pooled_embeddings(trainer
         way.step(0, batch)
         moved = [not torch.equal(a, b) for a, b in zip(before, way.parameters, strict=True)]
         assert sum(moved) > 0.8 * len(moved)
-
-
-def test_every_verb_runs_without_a_gpu(folder, capsys):
-    words = "--batch 8 --size 48 --arch resnet_small --hidden 16 --layers 1 --workers 0"
-    words += f" --steps 1 --rounds 1 --threads 1 --folder {folder}"
-    for verb in ("speed", "wait", "soak", "precision"):
-        more = ["--only", "clip", "keyword_g1"] if verb == "precision" else []
-        train_step.main([verb, *words.split(), *more])
-    out = capsys.readouterr().out
-    for reported in ("engine against it", "A step waits", "Soak", "bf16"):
-        assert reported in out
