@@ -23,13 +23,7 @@ _LARGEST = 4 << 30
 def log_probabilities(
     prepared: PreparedSet, texts: list[str], language_model: Path | None
 ) -> NDArray[np.float64]:
-    """Stored log probability of each text.
-
-    Args:
-        prepared: a scored set.
-        texts: sentences of that set.
-        language_model: folder of the model that the scores must come from; None accepts any.
-    """
+    """Stored log probability of each text, by the model ``language_model`` (None accepts any)."""
     expected = None if language_model is None else language_model_hash(language_model)
     scores = prepared.scores(expected)
     return np.array([scores[text] for text in texts], dtype=np.float64)

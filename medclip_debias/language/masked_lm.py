@@ -96,7 +96,7 @@ def train_masked_lm(
     provenance: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Train tokenizer and masked language model, and write the BERT folder ``out``.
+    """Train tokenizer and masked language model, write the BERT folder ``out``, return figures.
 
     Args:
         sentences: the corpus, one entry an occurrence: a frequent sentence is seen often.
@@ -106,9 +106,6 @@ def train_masked_lm(
             the vocabulary. None (text of no patient) lets every word in.
         provenance: what the corpus was; stored in ``training.json``.
         progress: called with step, steps and the running loss in nats a masked token.
-
-    Returns:
-        Numbers of the training: tokens, parameters, loss at the end, seconds.
     """
     from transformers import BertConfig, BertForMaskedLM
 
@@ -205,14 +202,7 @@ def mask_tokens(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """BERT's masking: of ``share`` of the tokens, 80% [MASK], 10% random, 10% kept.
 
-    Args:
-        ids: ``[T, L]``; ``mask``: ``[T, L]``, 1 where there is a token.
-        tokenizer: gives the special tokens, which are never chosen.
-        share: probability that a token is chosen; at least one a batch.
-        rng: source of randomness.
-
-    Returns:
-        Input ids ``[T, L]``, the chosen places (bool ``[T, L]``) and their true ids.
+    Returns input ids ``[T, L]``, the chosen places (bool, at least one a batch) and their true ids.
     """
     special = (ids == tokenizer.cls_id) | (ids == tokenizer.sep_id) | (mask == 0)
     draw = torch.from_numpy(rng.random(ids.shape))
@@ -281,10 +271,7 @@ def _card(settings: LanguageModelSettings, figures: dict[str, Any]) -> str:
 
 
 def language_model_hash(folder: Path) -> str:
-    """16 hex digits naming a language model: its weights, configuration and tokenizer.
-
-    Scores carry it, so that scores of another model are an error, not a silent mismatch.
-    """
+    """16 hex digits naming a language model: its weights, configuration and tokenizer."""
     read_text_config(folder)
     tokenizer = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt")
     names = ("config.json", *WEIGHT_FILES, *tokenizer, "1_Pooling/config.json")

@@ -31,10 +31,10 @@ def pseudo_log_likelihood(
     progress: Callable[[int, int], None] | None = None,
     over: Callable[[Iterable[Group]], Iterable[list[float]]] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Score sentences; each distinct sequence of tokens is scored once.
+    """Log probabilities in nats ``[S]`` (0 for an empty sentence) and scored tokens ``[S]``.
 
-    Sentences of one length share a batch, so nothing is padded; the last layer and the vocabulary
-    are only computed at the masked place.
+    Each distinct sequence is scored once. Sentences of one length share a batch, so nothing is
+    padded; the last layer and the vocabulary are only computed at the masked place.
 
     Args:
         model: a masked language model with ``bert`` and ``cls`` (`load_masked_lm`), evaluating.
@@ -43,9 +43,6 @@ def pseudo_log_likelihood(
         tokens_per_batch: bound on memory.
         progress: called with the masked tokens done and to do.
         over: gives `group_scores` of each group, in order; by default here, one after the other.
-
-    Returns:
-        Log probabilities in nats ``[S]`` (0 for an empty sentence) and scored tokens ``[S]``.
     """
     longest = int(model.config.max_position_embeddings)
     encoded = [tuple(ids) for ids in tokenizer.encode(sentences, longest)]
@@ -89,18 +86,10 @@ def group_scores(model: Any, mask_id: int, group: Group) -> list[float]:
 
 
 def last_hidden_at(bert: Any, ids: Tensor, places: Tensor) -> Tensor:
-    """Last hidden state of ``bert`` at one place of each row, without computing the others.
+    """Last hidden states ``[R, D]`` of ``bert`` at one of the ``places`` ``[R]`` of each row.
 
     Of the last layer, keys and values are of every token; the query, the output of the attention
     and the two layers after it (ten of a layer's twelve matrix products) of one.
-
-    Args:
-        bert: a BERT that evaluates and is no decoder.
-        ids: whole sentences ``[R, L]``, without padding.
-        places: one of each row ``[R]``.
-
-    Returns:
-        Last hidden states ``[R, D]``.
     """
     *before, last = bert.encoder.layer
     hidden = bert.embeddings(input_ids=ids)

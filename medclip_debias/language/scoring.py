@@ -31,16 +31,8 @@ def score_prepared(
 ) -> dict[str, Any]:
     """Score the set's distinct sentences and write ``scores.parquet`` and ``scores.json``.
 
-    Args:
-        prepared: set to score.
-        language_model: BERT or CXR-BERT folder with its masked-language-model head.
-        device: where the model runs.
-        progress: called with masked tokens done and to do.
-        cluster: where groups of sentences are scored instead of here
-            (`medclip_debias.data.executor.map_pieces`).
-
-    Returns:
-        Counts, the model's hash, and percentiles of the log probability (nats).
+    ``cluster`` is where groups of sentences are scored instead of here, ``progress`` is called with
+    masked tokens done and to do. Returns counts, the model's hash, percentiles (nats).
     """
     check_sample(prepared)
     name = language_model_hash(language_model)

@@ -27,12 +27,7 @@ _LONGEST_NUMBER = 2
 def allowed_words(
     patients_of: Mapping[str, Collection[str]], min_patients: int
 ) -> tuple[set[str], int]:
-    """The words that a tokenizer may learn, in lower case, and how many others there are.
-
-    Args:
-        patients_of: patients of each distinct sentence.
-        min_patients: patients that a word needs.
-    """
+    """The words that a tokenizer may learn, in lower case, and how many others there are."""
     patients: defaultdict[str, set[str]] = defaultdict(set)
     capital: Counter[str] = Counter()
     inside: Counter[str] = Counter()

@@ -69,8 +69,7 @@ __all__ = [
 def describe() -> list[dict[str, Any]]:
     """Every objective, policy on negatives and kind of evidence: formula, paper, settings.
 
-    ``role`` is ``objective`` (a ``loss.kind``), ``policy`` (a kind in ``loss.negatives``) or
-    ``evidence`` (a kind in the ``evidence`` of an objective or a policy).
+    ``role`` is ``objective`` (a ``loss.kind``), ``policy`` (of ``loss.negatives``) or ``evidence``.
     """
     roles: dict[str, dict[str, Any]] = {
         "objective": objectives(),

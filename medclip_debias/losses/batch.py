@@ -19,9 +19,9 @@ class Field(NamedTuple):
     """What a field of the batch holds.
 
     Attributes:
-        axis: ``image`` one row an image, ``text`` one entry a sentence, ``pair`` a matrix of
-            sentences by sentences, ``batch`` one value for all.
-        holds: ``numbers``, ``integers``, ``truth`` (true or false), or ``value`` (no tensor).
+        axis: ``image`` one row an image, ``text`` one a sentence, ``pair`` sentences by sentences,
+            ``batch`` one value for all.
+        holds: ``numbers``, ``integers``, ``truth``, or ``value`` (no tensor).
         columns: letter for any number of columns, or the field that names them.
         blanks: NaN is a value, and only an infinity is refused.
     """
@@ -163,7 +163,7 @@ class ContrastiveBatch:
         return images, sentences
 
     def total(self, value: Tensor) -> Tensor:
-        """A sum over the batch's anchors, from that over the anchors of this process."""
+        """A sum over the batch's anchors, from that over this process's."""
         return value
 
     def mean(self, values: Tensor) -> Tensor:
@@ -181,8 +181,7 @@ class ContrastiveBatch:
     def anchors(self, direction: Direction) -> list[Anchors]:
         """The anchors of ``direction``: one set, or two for ``symmetric``.
 
-        An image anchor is the pair of an image and a sentence of it; the image's other sentences
-        are neither positive nor negative.
+        An image anchor is a pair; the image's other sentences are neither positive nor negative.
         """
         sets, texts = [], torch.arange(len(self.owners), device=self.owners.device)
         if direction != "image_to_text":
@@ -199,13 +198,11 @@ class Anchors:
     Attributes:
         logits: ``[A, C]`` scaled similarities ``s``.
         positive: ``[A]`` logit of the positive, ``s+``.
-        negatives: ``[A, C]`` bool, True where the candidate is a negative.
+        negatives: ``[A, C]`` bool.
         scale: scalar ``g2``.
         positive_column: ``[A]`` of the positive among the candidates.
-        rows: ``[A]`` what each anchor is: index of its sentence in the batch (for ``view``
-            anchors, of the view).
-        side: what the anchors are: ``text`` (candidates are images), ``image`` (candidates are
-            sentences) or ``view`` (candidates are views).
+        rows: ``[A]`` index of each anchor's sentence (for ``view`` anchors, of the view).
+        side: ``text`` (candidates are images), ``image`` (sentences) or ``view`` (views).
         images: ``[A]`` image (or view) of each anchor.
         candidates: ``[C]`` image (or view) of each candidate.
         others: ``[A, C]`` bool, the negatives before any policy.
@@ -245,11 +242,7 @@ class Anchors:
         return self.logits - self.positive[:, None]
 
     def weighted_logits(self, logits: Tensor | None = None) -> Tensor:
-        """``[A, C]`` ``logits`` (or `relative_logits`) plus ``log W`` at each negative.
-
-        ``masked_logsumexp(anchors.weighted_logits(), anchors.negatives)`` is the logarithm of
-        ``sum_n W_n exp(s_n - s+)``.
-        """
+        """``[A, C]`` ``logits`` (or `relative_logits`) plus ``log W`` at each negative."""
         logits = self.relative_logits if logits is None else logits
         if self.weights is None:
             return logits
@@ -259,10 +252,7 @@ class Anchors:
 def rows_of(
     logits: Tensor, rows: Tensor, batch: ContrastiveBatch, side: Literal["text", "image"]
 ) -> Anchors:
-    """The sentences ``rows`` ``[A]`` as anchors (``text``), or their images (``image``).
-
-    ``logits`` are those to all images ``[A, I]``, or to all sentences ``[A, T]``.
-    """
+    """The sentences ``rows`` ``[A]`` as anchors (``text``), or their images (``image``)."""
     images, column, candidates = batch.owners[rows], rows, batch.owners
     if side == "text":
         column, candidates = images, torch.arange(logits.shape[1], device=logits.device)
@@ -284,8 +274,7 @@ def same_study(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
 def masked_logsumexp(values: Tensor, mask: Tensor) -> Tensor:
     """``[A]`` log of the sum of ``exp(values)`` ``[A, C]`` where ``mask``.
 
-    A row without any gets a finite number with gradient 0: logsumexp of nothing but -inf has a
-    NaN gradient. The caller must not use that number.
+    A row without any gets a number of no meaning with gradient 0 (that of nothing but -inf is NaN).
     """
     fill = torch.where(mask.any(dim=1), -torch.inf, 0.0).to(values.dtype)[:, None]
     return torch.logsumexp(torch.where(mask, values, fill), dim=1)

@@ -18,10 +18,7 @@ from medclip_debias.losses.objective import ContrastiveSettings, register
 
 
 class MaskedLMSettings(Settings):
-    """A masked-language-model loss of the text encoder, added with ``weight``.
-
-    ``mask_share`` of the tokens is to be predicted (BERT's 15%).
-    """
+    """A masked-language-model loss, added with ``weight``; ``mask_share`` of tokens are masked."""
 
     weight: float = Field(1.0, ge=0)
     mask_share: float = Field(0.15, gt=0, lt=1)
@@ -43,9 +40,7 @@ class BioViLSettings(ContrastiveSettings):
     paper="BioViL, Boecking et al. (2022)",
 )
 class BioViL(InfoNCE):
-    """Symmetric InfoNCE; the training loop adds the masked-language-model term.
-
-    That term needs the text encoder; ``masked_lm`` says its weight and the share of masked tokens.
+    """Symmetric InfoNCE; the training loop adds the masked-language-model term of the text encoder.
 
     Example:
         >>> BioViL().masked_lm.mask_share

@@ -21,8 +21,8 @@ from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings
 def infonce(anchors: Anchors) -> Tensor:
     """Loss of each anchor ``[A]``; 0, with gradient 0, for one without negatives.
 
-    It is ``log(1 + exp(l))`` with ``l = log(neg / pos)``, computed as
-    ``m + log(exp(l - m) + exp(-m))`` with ``m = max(l, 0)`` held constant.
+    ``log(1 + exp(l))`` with ``l = log(neg / pos)``, as ``m + log(exp(l - m) + exp(-m))`` with
+    ``m = max(l, 0)`` held constant.
     """
     l = masked_logsumexp(anchors.weighted_logits(), anchors.negatives)  # noqa: E741
     m = l.detach().clamp(min=0)

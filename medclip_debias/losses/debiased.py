@@ -34,27 +34,24 @@ _STREAM = 21  # of the batch's random numbers
 def debiased_per_anchor(anchors: Anchors, eta: Tensor) -> tuple[Tensor, Tensor]:
     """Loss of each anchor, in the form that neither overflows nor cancels to NaN.
 
-    With ``pos = exp(s+)``, ``neg = sum_n W_n exp(s_n)`` over negatives of total weight
-    ``N = sum_n W_n``, ``v`` the mean of ``exp(s_m)`` over the M positives of
-    ``anchors.positives`` (``pos`` itself when that is None) and ``g2`` the scale::
+    With ``pos = exp(s+)``, ``neg = sum_n W_n exp(s_n)``, ``N = sum_n W_n``, ``v`` the mean of
+    ``exp(s_m)`` over ``anchors.positives`` (``pos`` where that is None) and ``g2`` the scale::
 
         Ng   = max((neg - N eta v) / (1 - eta), N exp(-g2))
         loss = -log(pos / (pos + Ng))
 
     computed where the floor does not hold as ``m + log A - log(1 - eta)`` with
     ``l = log(neg / pos)``, ``p = log(v / pos)``, ``m = max(l, 0)`` held constant, and
-    ``A = exp(l - m) - N eta exp(p - m) + (1 - eta) exp(-m)``: one logarithm of a strictly positive
-    number (as ``log1p`` where m = 0, for losses near 0); where it holds, as
-    ``log(1 + exp(log N - g2 - s+))``, which nothing else enters. The floor is the paper's
-    (section 2.2, A.1; its figure 5 omits it) and is differentiated through ``g2``.
+    ``A = exp(l - m) - N eta exp(p - m) + (1 - eta) exp(-m)``; where it holds, as
+    ``log(1 + exp(log N - g2 - s+))``. The floor is the paper's (section 2.2, A.1; its figure 5
+    omits it) and is differentiated through ``g2``.
 
     Args:
         anchors: logits, positives, negatives of A anchors.
         eta: ``[A]`` in [0, `ETA_MAX`].
 
     Returns:
-        Losses ``[A]`` (0, with gradient 0, for an anchor without negatives) and a bool ``[A]``
-        that says where the floor took over.
+        Losses ``[A]`` (0 without negatives), and a bool ``[A]``: where the floor took over.
     """
     valid = anchors.negatives.any(dim=1)
     n = torch.where(valid, anchors.mass, torch.ones_like(anchors.positive))
@@ -94,8 +91,8 @@ class ConstantEta(Settings):
 class SentenceEta(Settings):
     """An eta that differs from sentence to sentence.
 
-    ``control: shuffled`` deals the values out anew over the sentences of each batch: the same dose,
-    in every batch and so over all occurrences, but for no sentence in particular.
+    ``control: shuffled`` deals the values out anew in each batch: the same dose, for no sentence in
+    particular.
     """
 
     control: Literal["none", "shuffled"] = "none"
@@ -130,11 +127,7 @@ Eta = ConstantEta | LanguageModelEta | TableEta
 
 
 def eta_of(settings: Eta, batch: ContrastiveBatch) -> Tensor:
-    """eta of every sentence of the batch, ``[T]``, before it is cut to `ETA_MAX`.
-
-    Raises:
-        ValueError: the batch lacks the log probabilities or the table's values.
-    """
+    """eta of every sentence of the batch, ``[T]``, before it is cut to `ETA_MAX`."""
     like = batch.similarity
     match settings:
         case ConstantEta():

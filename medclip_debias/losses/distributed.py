@@ -1,19 +1,17 @@
 """Negatives from every process: gather what each process holds into one batch.
 
-Each process keeps its images' regions. It scores them against the sentences of all processes,
-and the rows of scores are gathered, so the objective sees the whole ``[I, T]`` matrix everywhere::
+Each process scores its images' regions against the sentences of all processes; the rows of scores
+are gathered, so that the objective sees the whole ``[I, T]`` matrix everywhere::
 
     ranks = Ranks.current()
     batch = gather_batch(regions, sentences, model.similarity, model.similarity.scale, ranks,
                          image_of_sentence=owners, sample_ids=ids)
     objective(batch).loss.backward()
 
-Every process computes the same loss. Averaging the gradients of all parameters over the
-processes, as ``DistributedDataParallel`` does, gives the gradient of one process with the whole
-batch: what is gathered hands each process the sum of all processes' gradients, n times its part,
-and a parameter that only enters after gathering (the scale, a bias) has the same full gradient
-everywhere. State of an objective (thresholds, moving averages) sees the same numbers in every
-process, so its copies stay bit for bit equal.
+Averaging the gradients of all parameters over the processes, as ``DistributedDataParallel`` does,
+gives that of one process with the whole batch: what is gathered hands each process the sum of all
+processes' gradients. State of an objective sees the same numbers everywhere, so its copies stay
+equal bit for bit.
 """
 
 from __future__ import annotations
@@ -53,11 +51,7 @@ class Ranks:
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of all processes, in order; backward sums the gradients of all processes.
-
-    torch.distributed.nn.functional.all_gather does the same for equal row counts, but is
-    deprecated.
-    """
+    """Rows of all processes, in order; backward sums the gradients of all processes."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, counts: list[int], ranks: Ranks) -> Tensor:
@@ -89,21 +83,7 @@ def row_counts(rows: Tensor, ranks: Ranks) -> list[int]:
 
 
 def gather_rows(rows: Tensor, ranks: Ranks, counts: list[int] | None = None) -> Tensor:
-    """Rows of all processes, by rank; differentiable, also with unequal numbers of rows.
-
-    Args:
-        rows: ``[n, ...]``; n may differ between the processes, nothing else may.
-        ranks: which process this is.
-        counts: `row_counts`, when they are known already.
-
-    Returns:
-        ``[sum of n, ...]``, the same in every process.
-
-    Example:
-        >>> gather_rows(torch.eye(2), Ranks())
-        tensor([[1., 0.],
-                [0., 1.]])
-    """
+    """Rows ``[n, ...]`` of all processes, by rank; differentiable, n may differ among them."""
     if ranks.world == 1:
         return rows
     result: Tensor = _Gather.apply(rows, counts or row_counts(rows, ranks), ranks)
@@ -121,24 +101,18 @@ def gather_batch(
     text_vectors: Tensor | None = None,
     **fields: Any,
 ) -> ContrastiveBatch:
-    """The batch of all processes, from what each holds.
-
-    Every process must pass the same fields. Only sentence vectors, rows of scores and the fields
-    travel; regions stay.
+    """The batch of all processes, from what each holds; only vectors, scores and fields travel.
 
     Args:
         regions: of this process's images, as ``score`` takes them: ``[I, N, D]``, or ``[I, D]``.
         sentences: vectors of this process's sentences ``[T, D]``.
-        score: similarities of images and sentences on the cosine scale, as
-            `medclip_debias.models.similarity.Similarity`.
+        score: similarities of images and sentences on the cosine scale.
         scale: ``g2``, the same in every process.
         ranks: which process this is.
         image_of_sentence: ``[T]`` index among this process's images.
-        text_vectors: ``[T, E]`` frozen text embeddings as unit vectors; their cosines become the
-            batch's ``text_similarity``.
-        **fields: other attributes of the batch, for this process's images and sentences.
-            Those with the axis ``pair`` are this process's rows of the whole matrix; those with
-            the axis ``batch`` must be equal everywhere.
+        text_vectors: ``[T, E]`` unit vectors, whose cosines become the batch's ``text_similarity``.
+        **fields: of the batch, the same ones in every process, for its images and sentences; with
+            the axis ``pair`` its rows of the whole matrix, with ``batch`` equal everywhere.
     """
     images, texts = row_counts(regions, ranks), row_counts(sentences, ranks)
     known = gather_fields(fields, ranks, images, texts, text_vectors)
@@ -159,7 +133,7 @@ def gather_fields(
     texts: list[int],
     text_vectors: Tensor | None = None,
 ) -> dict[str, Any]:
-    """Each field of all processes, by its axis: rows of images, rows of sentences, or as it is."""
+    """Each field of all processes, by its axis."""
     check_names("a gathered batch", fields)
     known = dict(fields)
     for name, value in fields.items():
@@ -175,16 +149,7 @@ def gather_fields(
 def gather_views(
     first: Tensor, second: Tensor, scale: Tensor | float, ranks: Ranks, **fields: Any
 ) -> TwoViewBatch:
-    """The two-view batch of all processes, from the embeddings that each holds.
-
-    Args:
-        first: ``[n, D]`` of this process's images.
-        second: ``[n, D]`` of the same images.
-        scale: ``1 / tau``, the same in every process.
-        ranks: which process this is.
-        **fields: attributes with one row an image; those with the axis ``pair`` are this
-            process's rows of the whole matrix.
-    """
+    """`gather_batch` of two views ``[n, D]`` of each image, whose fields have one row an image."""
     counts = row_counts(first, ranks)
     known = gather_fields(fields, ranks, counts, counts)
     first, second = (gather_rows(view, ranks, counts) for view in (first, second))

@@ -1,14 +1,9 @@
 """Evidence about a pair: does what is known say that the image agrees with the sentence?
 
 Each kind is a function that gives a number in [-1, 1] for every anchor and candidate: above 0
-where they agree (a false negative, so a positive), below 0 where they contradict each other (a
-hard negative), 0 where nothing is known. The policy ``weigh_by_evidence`` turns it into weights of
-negatives, the objective ``multi_positive`` into targets::
-
-    loss:
-      kind: multi_positive
-      core: {kind: infonce, negatives: [{kind: weigh_by_evidence, contradict: 2}]}
-      evidence: {kind: claims}
+where they agree (a false negative), below 0 where they contradict each other (a hard negative), 0
+where nothing is known. The policy ``weigh_by_evidence`` makes weights of it, the objective
+``multi_positive`` targets.
 """
 
 from __future__ import annotations
@@ -36,8 +31,7 @@ class EvidenceSettings(Settings):
     """Base of the settings of every kind of evidence.
 
     ``control`` spoils the evidence for a comparison of equal dose: ``random`` deals each anchor's
-    values out anew among its own negatives, ``permuted`` gives each anchor the values of another
-    one. A gain that stays under a control does not come from the evidence.
+    values out anew among its negatives, ``permuted`` gives each anchor those of another one.
     """
 
     kind: str = ""
@@ -45,11 +39,7 @@ class EvidenceSettings(Settings):
 
 
 class PairEvidence(Chosen, nn.Module):
-    """Base of every kind of evidence; what `register` makes of a function.
-
-    Class attributes, beside those of `Chosen`:
-        reads: optional fields of the batch that it reads.
-    """
+    """Base of every kind of evidence; ``reads`` are the optional fields that it needs."""
 
     reads: ClassVar[Collection[str]] = ()
 
@@ -65,8 +55,7 @@ class PairEvidence(Chosen, nn.Module):
     def forward(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
         """``[A, C]`` in [-1, 1] at the negatives of each anchor, 0 elsewhere; no gradient.
 
-        Candidates of the anchor's own study, where the batch has several images of one, agree by
-        definition: its report is about all of them. No control deals that away.
+        Candidates of the anchor's own study agree by definition; no control deals that away.
         """
         with torch.no_grad():
             dealt, same_study = anchors.negatives, torch.zeros_like(anchors.negatives)
@@ -104,13 +93,7 @@ EVIDENCE: Registry[type[PairEvidence]] = Registry(
 
 
 def register(kind: str, settings: type[EvidenceSettings], **attributes: Any) -> Callable[[V], V]:
-    """Decorator: add a function ``(anchors, batch, settings) -> values`` of evidence.
-
-    Args:
-        kind: its name in ``evidence: {kind: ...}``.
-        settings: class of its settings.
-        **attributes: of the evidence: ``formula``, ``paper``, ``reads``.
-    """
+    """Decorator: add a function ``(anchors, batch, settings) -> values`` of evidence."""
 
     def add(function: V) -> V:
         EVIDENCE.register(kind, settings, **attributes)(class_of(function, PairEvidence, "values"))
@@ -127,8 +110,7 @@ class ClaimsSettings(EvidenceSettings):
     """Settings of `claims`.
 
     ``always`` is the share of the training reports that must mention a finding for "not mentioned"
-    to mean absent (the closed world); above 1 no finding is. ``uncertain`` is the confidence of
-    what rests on an uncertain claim.
+    to mean absent (above 1 no finding is); ``uncertain`` the confidence of an uncertain claim.
     """
 
     kind: Literal["claims"] = "claims"
@@ -137,23 +119,13 @@ class ClaimsSettings(EvidenceSettings):
 
 
 def claim_evidence(stated: Tensor, claims: Tensor) -> Tensor:
-    """Least evidence over the claims of each sentence, for each image.
+    """Least evidence over the claims of each sentence, for each image: ``[I, T]`` in [-1, 1].
 
     Args:
-        stated: ``[I, P]`` what the report of each image states about P propositions, in
-            hundredths: 100 certainly true, -100 certainly false, 0 unknown.
-        claims: ``[T, L]`` claims of each sentence: ``p + 1`` where proposition p is stated true,
-            ``-(p + 1)`` where it is stated false, 0 for none.
-
-    Returns:
-        ``[I, T]`` in [-1, 1]: above 0 only where all claims hold, below 0 where one of them is
-        contradicted; 0 for a sentence without claims.
-
-    Example:
-        >>> report = torch.tensor([[100, -100, 0]])  # cardiomegaly, no effusion
-        >>> sentences = torch.tensor([[1, 0], [1, -2], [2, 0], [3, 1]])
-        >>> claim_evidence(report, sentences)
-        tensor([[ 1.,  1., -1.,  0.]])
+        stated: ``[I, P]`` what each image's report states about P propositions, from -100
+            (certainly false) to 100 (certainly true); 0 unknown.
+        claims: ``[T, L]``: ``p + 1`` where proposition p is stated true, ``-(p + 1)`` false, 0
+            none.
     """
     if claims.numel() and (last := int(claims.abs().max())) > stated.shape[1]:
         raise ValueError(f"claims holds {last}, but stated has {stated.shape[1]} propositions")
@@ -215,10 +187,7 @@ class LabelSettings(EvidenceSettings):
     paper="Khosla et al. (2020); sample-specific debiasing (2023), table 1",
 )
 def label(anchors: Anchors, batch: ContrastiveBatch, settings: Any) -> Tensor:
-    """1 where the labels of both studies are equal (or one is shared), 0 elsewhere.
-
-    Labels belong to studies and not to sentences, so nothing is said to contradict.
-    """
+    """1 where the labels of both studies are equal (or one is shared), 0 elsewhere."""
     alike = alike_by_labels(batch, settings.match, settings.labels, settings.uncertain)
     return between_images(alike, anchors)
 
@@ -238,10 +207,7 @@ class TextSettings(EvidenceSettings):
     paper="sample-specific debiasing (2023), table 1, as positives",
 )
 def text(anchors: Anchors, batch: ContrastiveBatch, settings: Any) -> Tensor:
-    """1 where a sentence of the candidate is nearly the anchor's, 0 elsewhere.
-
-    Frozen embeddings put "effusion" near "no effusion", which is what claims do better.
-    """
+    """1 where a sentence of the candidate is nearly the anchor's, 0 elsewhere."""
     return between_texts(batch["text_similarity"], anchors, batch) > settings.threshold
 
 
@@ -258,10 +224,5 @@ class StudySettings(EvidenceSettings):
     paper="this project",
 )
 def study(anchors: Anchors, batch: ContrastiveBatch, settings: StudySettings) -> Tensor:  # noqa: ARG001
-    """1 for further images and sentences of the anchor's own study, 0 elsewhere.
-
-    Every kind of evidence says that of the own study (`PairEvidence`); this one says nothing else.
-    So ``multi_positive`` with it has the M views of a study as its positives, and with one image a
-    study it is its core.
-    """
+    """1 for further images and sentences of the own study, as every kind says; 0 elsewhere."""
     return torch.zeros_like(anchors.logits)

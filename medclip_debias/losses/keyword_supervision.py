@@ -31,17 +31,10 @@ from medclip_debias.losses.objective import (
 def keyword_per_anchor(
     anchors: Anchors, keywords: Tensor, g: str = "g1", denominator: str = "pair"
 ) -> Tensor:
-    """``L_g`` of each image anchor; computed as ``log(1 + e^l)`` or ``sigmoid(l)``, ``l = log x``.
+    """``L_g`` ``[A]`` of image anchors, 0 without a keyword or without negatives.
 
-    Args:
-        anchors: of the images.
-        keywords: ``[T]`` classes.
-        g: ``g1`` or ``g2``.
-        denominator: ``pair`` or ``same_class``, the paper's variant ``L'`` with the denominator
-            ``sum_{j: l_j = l_i} exp(s_ij)``.
-
-    Returns:
-        ``[A]``; 0 with gradient 0 without a keyword or without negatives.
+    Computed as ``log(1 + e^l)`` or ``sigmoid(l)`` with ``l = log x``. ``same_class`` is the paper's
+    ``L'``, over ``sum_{j: l_j = l_i} exp(s_ij)``.
     """
     mine, theirs = keywords[anchors.rows][:, None], keywords[None, :]
     other = anchors.negatives & (theirs != 0) & (theirs != mine)
@@ -58,9 +51,8 @@ def keyword_per_anchor(
 class KeywordSettings(LossSettings):
     """Settings of `KeywordSupervision`.
 
-    ``words`` names a list that comes with the package (``cardinal_numbers``, ``laterality``,
-    ``severity``, ``findings``) or a YAML file. ``g`` is ``g1 = log(1 + x)`` or
-    ``g2 = x / (1 + x)``. ``denominator: same_class`` is the paper's variant ``L'``.
+    ``words``: a packaged list (``cardinal_numbers``, ``laterality``, ``severity``, ``findings``)
+    or a YAML file. ``g`` is ``g1 = log(1 + x)`` or ``g2 = x / (1 + x)``.
     """
 
     kind: Literal["keyword"] = "keyword"
@@ -79,10 +71,9 @@ class KeywordSettings(LossSettings):
     paper="Improved CLIP training on fine-grained tasks, definition 4.1",
 )
 class KeywordSupervision(Objective):
-    """Another objective plus ``weight`` times ``L_g``, from images to sentences.
+    """Another objective (the paper's is CLIP) plus ``weight`` times ``L_g``, images to sentences.
 
-    The paper's core is CLIP. Other sentences of an image's own study are neither positive nor
-    negative: what they name is in the image too.
+    Other sentences of an image's own study are neither positive nor negative.
 
     Example:
         >>> keywords = torch.tensor([1, 2])

@@ -20,21 +20,11 @@ Match = Literal["shared", "equal"]
 def label_sets(
     batch: ContrastiveBatch, names: tuple[str, ...], uncertain: Uncertain
 ) -> tuple[Tensor, Tensor]:
-    """Present labels and known labels of each image.
+    """Present labels and known labels of each image: two float matrices ``[I, L]`` of 0 and 1.
 
-    A blank (unmentioned) label counts as absent, as CheXpert's users count it, unless the
-    study has no label at all: then nothing of it is known.
-
-    Args:
-        batch: with ``labels``; without ``label_names`` every column is read.
-        names: labels to read.
-        uncertain: what -1 means: absent, present, or not known.
-
-    Returns:
-        Two float matrices ``[I, L]`` of 0 and 1.
-
-    Raises:
-        UserError: the batch has names, but lacks one that is asked for.
+    A blank label counts as absent, as CheXpert's users count it, unless the study has no label at
+    all; ``uncertain`` says whether -1 is absent, present, or not known. Without ``label_names`` in
+    the batch every column is read.
     """
     labels: Tensor = batch["labels"]
     unlabelled = labels.isnan().all(dim=1, keepdim=True)
@@ -82,8 +72,7 @@ def equal_vectors(present: Tensor, known: Tensor) -> Tensor:
 def jaccard(present: Tensor, known: Tensor) -> Tensor:
     """``[I, I]`` similarity of label sets: shared over any, over labels known in both.
 
-    1 where neither has any label present but both are known (two studies without a finding are
-    alike), 0 where nothing is known in common; 1 on the diagonal.
+    1 where neither has a label present but both are known, 0 where nothing is known in common.
     """
     yes, no = present * known, (1 - present) * known
     shared, differ = yes @ yes.T, yes @ no.T

@@ -41,10 +41,7 @@ from medclip_debias.losses.siglip import SigLIP, log_one_plus_exp
 
 
 def softmax_targets(anchors: Anchors, q: Tensor) -> Tensor:
-    """Loss of each anchor ``[A]`` to the targets ``q`` ``[A, C]`` of its negatives.
-
-    A positive has weight 1 in the softmax whatever the policies made of it.
-    """
+    """Loss ``[A]`` to the targets ``q`` ``[A, C]``; a positive weighs 1 whatever policies say."""
     positives = q + anchors.is_positive
     target = positives / positives.sum(dim=1, keepdim=True)
     return soft_cross_entropy(with_candidates(anchors, q > 0), target)

@@ -1,8 +1,4 @@
-"""What every objective is and returns, and the base of those that have anchors and negatives.
-
-An objective is a class in a file of this folder with ``@register``; its ``kind`` is chosen by
-``loss.kind`` of a run.
-"""
+"""What every objective is and returns, and the base of those that have anchors and negatives."""
 
 from __future__ import annotations
 
@@ -52,11 +48,9 @@ def strength(schedule: Schedule | None, batch: ContrastiveBatch) -> float:
 class Objective(Chosen, nn.Module):
     """Base of every objective; one that changes another objective has it as its ``core``.
 
-    Called under autocast it switches it off: everything in here is float32 or better.
-
-    Class attributes, beside those of `Chosen`:
-        rowwise: the loss of an anchor depends on its own row alone and is indexed by
-            `Anchors.rows`, so that processes can share it (`medclip_debias.losses.sharded`).
+    Under autocast everything in here stays float32 or better. ``rowwise``: the loss of an anchor
+    depends on its own row alone and is indexed by `Anchors.rows`, so that processes can share it
+    (`medclip_debias.losses.sharded`).
     """
 
     rowwise: ClassVar[bool] = False
@@ -85,10 +79,10 @@ class Objective(Chosen, nn.Module):
         return 1.0 if core is None else core.lr_factor
 
     def begin(self, *, samples: int, steps_per_epoch: int) -> None:
-        """Tell policies and tables how large the run is, before its first batch.
+        """Tell policies and tables the run's size before its first batch.
 
         ``samples`` is the number of training studies, which ``sample_ids`` are below. Without this
-        call tables grow as samples are seen, and only what counts in epochs cannot be used.
+        call tables grow as samples are seen, and nothing that counts in epochs can be used.
         """
         for module in self.modules():
             begin: Any = getattr(module, "begin", None)
@@ -141,10 +135,7 @@ class ContrastiveLoss(Objective):
         return frozenset().union(*(policy.requires for policy in self.policies))
 
     def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
-        """Losses and diagnostics of the ``anchors`` of one direction, as the policies left them.
-
-        `Anchors.weighted_logits` applies the policies' weights.
-        """
+        """Losses and diagnostics of one direction's ``anchors``, as the policies left them."""
         raise NotImplementedError
 
     def forward(self, batch: ContrastiveBatch) -> LossOutput:
@@ -168,8 +159,8 @@ class ContrastiveLoss(Objective):
     def anchors(self, batch: ContrastiveBatch) -> tuple[list[Anchors], dict[str, Tensor]]:
         """The anchors after every policy, and diagnostics.
 
-        ``positive_similarity`` and ``negative_similarity`` are on the cosine scale and taken
-        before any policy; ``removed`` is the share of negatives that the policies took away.
+        Similarities are on the cosine scale and before any policy; ``removed`` is the share of
+        negatives that the policies took away.
         """
         before = after = self.candidates(batch)
         diagnostics: dict[str, Tensor] = {}

@@ -18,9 +18,8 @@ def between_images(matrix: Tensor, anchors: Anchors) -> Tensor:
 def between_texts(matrix: Tensor, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
     """``[A, C]`` entries of a matrix over sentences ``[T, T]``.
 
-    A candidate image is known by its sentences: the largest entry of them counts, since one
-    sentence in common is enough to make it a false negative; 0 where it has none. With
-    ``study_of_image`` they are those of all images of its study, which one report describes.
+    A candidate image is known by the largest entry of its sentences, 0 where it has none; with
+    ``study_of_image`` by those of all images of its study, which one report describes.
     """
     entries, owners, first = matrix[anchors.rows], batch.owners, None
     if anchors.side != "text":
@@ -36,11 +35,7 @@ def between_texts(matrix: Tensor, anchors: Anchors, batch: ContrastiveBatch) -> 
 
 
 def image_with_text(matrix: Tensor, anchors: Anchors) -> Tensor:
-    """``[A, C]`` entries of a matrix of images and sentences ``[I, T]``.
-
-    A view stands for its image where it is an anchor or a candidate, and for its study's text
-    on the other side.
-    """
+    """``[A, C]`` entries of a matrix of images and sentences ``[I, T]``; a view stands for both."""
     if anchors.side == "image":
         return matrix[anchors.images]
     return matrix.T[anchors.rows][:, anchors.candidates]
@@ -53,14 +48,9 @@ def same_text(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
 
 
 def soft_cross_entropy(anchors: Anchors, target: Tensor) -> Tensor:
-    """``sum_k q_k (log Z - s_k)`` with ``Z = exp(s+) + sum_n W_n exp(s_n)``.
+    """``sum_k q_k (log Z - s_k)`` ``[A]`` with ``Z = exp(s+) + sum_n W_n exp(s_n)``.
 
-    Args:
-        anchors: logits and weighted negatives.
-        target: ``[A, C]`` rows that sum to 1; what lies outside positives counts as well.
-
-    Returns:
-        ``[A]``; 0 with gradient 0 where the positive is the only candidate.
+    The rows of ``target`` ``[A, C]`` sum to 1; 0 where the positive is the only candidate.
     """
     relative = anchors.relative_logits
     log_z = masked_logsumexp(

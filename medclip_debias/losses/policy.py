@@ -1,7 +1,7 @@
 """Policies on negatives: a weight ``W_jn >= 0`` for each negative of each anchor.
 
-Every contrastive loss computes ``neg = sum_n W_jn exp(s_jn)``. The ``negatives`` of its settings
-list policies of the folder ``policies``, each of which sees what the ones before it have left.
+``negatives`` of the settings lists policies of the folder ``policies``, each of which sees what the
+ones before it have left.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ W = TypeVar("W")
 class PolicySettings(Settings):
     """Base of every policy's settings.
 
-    ``keep_mass`` rescales the weights so that removal does not shrink the denominator: the
-    mean over what is kept, times the number there was. ``schedule`` fades the policy: at strength
-    c of the schedule a weight W counts as ``1 - c (1 - W)``.
+    ``keep_mass`` rescales the weights to the sum before. ``schedule`` fades the policy: at strength
+    c a weight W counts as ``1 - c (1 - W)``.
     """
 
     kind: str = ""
@@ -38,10 +37,7 @@ class PolicySettings(Settings):
 class Policy(Chosen, nn.Module):
     """Base of every policy; what `register` makes of a function of weights.
 
-    Class attributes, beside those of `Chosen`:
-        reads: optional fields of the batch that it reads.
-        rowwise: an anchor's weights depend on its own row alone, so that several processes can
-            share the loss (`medclip_debias.losses.sharded`).
+    ``reads`` are the optional fields of the batch that it needs; ``rowwise`` as of `Objective`.
     """
 
     reads: ClassVar[Collection[str]] = ()
@@ -83,13 +79,7 @@ class Policy(Chosen, nn.Module):
 
 
 def register(kind: str, settings: type[PolicySettings], **attributes: Any) -> Callable[[W], W]:
-    """Decorator: add a function ``(anchors, batch, settings) -> weights``, or a `Policy`.
-
-    Args:
-        kind: its name in ``negatives: [{kind: ...}]``.
-        settings: class of its settings; `PolicySettings` where it has none of its own.
-        **attributes: of the policy: ``formula``, ``paper``, ``reads``, ``rowwise``.
-    """
+    """Decorator: add a function ``(anchors, batch, settings) -> weights``, or a `Policy`."""
 
     def add(weights: W) -> W:
         policy = weights if isinstance(weights, type) else class_of(weights, Policy, "forward")
@@ -102,9 +92,8 @@ def register(kind: str, settings: type[PolicySettings], **attributes: Any) -> Ca
 class LateStartSettings(PolicySettings):
     """Settings of a policy that needs a network which has learned something already.
 
-    ``start_step``: training step from which it acts; ``start_epoch`` says it in epochs instead,
-    for a run that tells its size (`Objective.begin`). GloFND and FNC were published with a start
-    after a third of the run or more (GloFND, section 5).
+    It acts from ``start_step``, or from ``start_epoch`` in a run that tells its size
+    (`Objective.begin`).
     """
 
     start_step: int = Field(0, ge=0)
@@ -129,11 +118,7 @@ class LateStart(Policy):
 
     @property
     def start(self) -> int:
-        """Training step from which the policy acts.
-
-        Raises:
-            ValueError: it is set in epochs, and nothing said how long one is.
-        """
+        """Training step from which the policy acts."""
         s = self.settings
         if s.start_epoch is None:
             return s.start_step

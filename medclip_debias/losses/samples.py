@@ -1,7 +1,7 @@
-"""State with one entry for each training sample: thresholds, moving averages, visits.
+"""State with one entry for each training sample, in buffers: thresholds, averages, visits.
 
-The tables are buffers: part of the checkpoint, moved with the module. Each process holds the whole
-table; processes that see the same gathered batch make the same update, so the copies stay equal.
+Each process holds the whole table; the same gathered batch makes the same update, so that the
+copies stay equal.
 """
 
 from __future__ import annotations
@@ -18,23 +18,10 @@ from medclip_debias.losses.batch import Anchors, ContrastiveBatch
 class SampleTable(nn.Module):
     """Named columns, one row a training sample, 4 bytes an entry.
 
-    A table starts empty and makes room when a sample is first seen, so that a side that is never
-    an anchor costs nothing; loading a checkpoint brings it to the size it had.
-
-    Attributes:
-        steps: number of training batches that updated the table.
-
-    Args:
-        columns: initial value of each column. An integer makes an int32 column, a float a
-            float32 one.
-        samples: rows to make room for at once; without it the table grows by a quarter each
-            time it is too small.
-
-    Example:
-        >>> table = SampleTable({"average": 0.0, "visits": 0}, samples=3)
-        >>> table.reserve(torch.tensor([2]))
-        >>> table["average"]
-        tensor([0., 0., 0.])
+    It makes room when a sample is first seen, by a quarter at a time unless ``samples`` says how
+    many there are; loading a checkpoint brings it to the size it had. ``columns`` are the initial
+    values: an integer makes an int32 column, a float a float32 one. ``steps`` counts the training
+    batches that updated it.
     """
 
     steps: Tensor
@@ -72,10 +59,10 @@ class SampleTable(nn.Module):
     def adam(
         self, rows: Tensor, gradient: Tensor, count: Tensor, lr: float, betas: tuple[float, float]
     ) -> Tensor:
-        """One step of Adam on the columns ``m`` and ``v`` of ``rows``; what to subtract ``[R]``.
+        """What one step of Adam on ``m`` and ``v`` of ``rows`` subtracts ``[R]``.
 
-        The bias is corrected by ``count`` ``[R]``, the steps of each sample, this one included;
-        where it is 0 there is none yet and the moments are 0.
+        The bias is corrected by ``count`` ``[R]``, the steps of each sample; where it is 0 there
+        was none yet and the moments are 0.
         """
         first, second = betas
         m = torch.where(count > 0, first * self["m"][rows] + (1 - first) * gradient, 0.0)
@@ -124,14 +111,9 @@ class PerSide(nn.Module):
 
 
 class Groups:
-    """The anchors of one batch by the sample they belong to.
+    """The anchors of one batch by the sample they belong to, ``ids`` ``[A]``, where ``valid``.
 
-    Several anchors share a sample when a study brought several sentences, when it was sampled
-    twice, or when both views of an image are anchors: the state moves once, by their mean.
-
-    Args:
-        ids: ``[A]`` sample of each anchor.
-        valid: ``[A]`` anchors that count.
+    The state of a sample with several anchors (sentences, views) moves once, by their mean.
     """
 
     def __init__(self, ids: Tensor, valid: Tensor) -> None:

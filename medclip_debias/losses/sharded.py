@@ -1,18 +1,14 @@
 """Each process its share of the loss, instead of the loss of the whole batch in every process.
 
-`medclip_debias.losses.distributed.gather_batch` gives every process the whole matrix of I images
-and T sentences. Here a process keeps the rows of its own images and, where sentences are anchors,
-the columns of its own sentences, which the processes send each other: of W processes each holds
-``2 I T / W`` similarities, and the loss of its own anchors::
+A process keeps the rows of its own images and, where sentences are anchors, the columns of its own
+sentences: of W processes each holds ``2 I T / W`` similarities, and the loss of its own anchors::
 
     batch = shard_batch(regions, sentences, similarity, scale, ranks, ...)
     batch.loss_of(objective(batch)).backward()
 
-The mean of the processes' gradients is again that of one process with the whole batch. What is
-known of images and sentences (labels, claims, text vectors) is gathered as before.
-
-An objective can be computed so if no anchor's loss depends on the other anchors' rows:
-`whole_batch_reason` says why one cannot.
+The mean of the processes' gradients is that of one process with the whole batch. What is known of
+images and sentences is gathered as of `medclip_debias.losses.distributed.gather_batch`. No anchor's
+loss may depend on other anchors' rows (`whole_batch_reason`).
 """
 
 from __future__ import annotations
@@ -31,10 +27,7 @@ from medclip_debias.losses.objective import LossOutput
 
 
 def whole_batch_reason(objective: nn.Module) -> str | None:
-    """Why ``objective`` needs the whole batch in every process; None if it does not.
-
-    Its policies and its evidence count.
-    """
+    """Why ``objective`` or a part of it needs the whole batch in every process, or None."""
     for module in objective.modules():
         if getattr(module, "rowwise", True) is False:
             name = getattr(module, "kind", type(module).__name__)
@@ -76,16 +69,9 @@ def _exchange(parts: list[Tensor], shapes: list[tuple[int, int]], ranks: Ranks) 
 class ShardedBatch(ContrastiveBatch):
     """A process's anchors against all candidates.
 
-    ``similarity`` has the rows of this process's images, ``[I of this process, T]``, and all other
-    fields are of the whole batch, as are the numbers in `Anchors.rows` and ``candidates``.
-
-    Args:
-        similarity: see above.
-        scale: as of `ContrastiveBatch`.
-        ranks: which process this is.
-        images: number of images of each process.
-        texts: number of sentences of each process.
-        **fields: of the whole batch.
+    ``similarity`` has the rows of this process's images, ``[I of this process, T]``; the fields and
+    the numbers in `Anchors` are of the whole batch, ``images`` and ``texts`` the counts of each
+    process.
     """
 
     def __init__(

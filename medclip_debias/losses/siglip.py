@@ -19,8 +19,7 @@ from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings
 def siglip(anchors: Anchors, bias: Tensor) -> Tensor:
     """Loss of each sentence ``[A]``: its pair and its unpaired images.
 
-    Other sentences of the anchor's own image are no pair and no negative. A positive needs no
-    negatives here: without any, its own term remains.
+    Other sentences of the own image are neither; without negatives the pair's own term remains.
     """
     weights = anchors.negatives if anchors.weights is None else anchors.weights
     paired = log_one_plus_exp(-(anchors.positive + bias))
@@ -33,10 +32,7 @@ def log_one_plus_exp(x: Tensor) -> Tensor:
 
 
 class SigLIPSettings(ContrastiveSettings):
-    """Settings of `SigLIP`; ``initial_bias`` is the paper's, and is learned from there.
-
-    The sum over all pairs is the same in both directions, so there is only one.
-    """
+    """Settings of `SigLIP`; the sum over all pairs is the same in both directions."""
 
     kind: Literal["siglip"] = "siglip"
     direction: Literal["text_to_image"] = "text_to_image"
@@ -71,10 +67,7 @@ class SigLIP(ContrastiveLoss):
 
 
 def carry_bias(objective: nn.Module, bias: float) -> None:
-    """Start the bias of every pairwise sigmoid in ``objective`` with ``bias``.
-
-    One whose settings give another ``initial_bias`` than the default keeps that.
-    """
+    """Start the bias of every pairwise sigmoid with ``bias``, unless its settings chose one."""
     usual = SigLIPSettings.model_fields["initial_bias"].default
     for module in objective.modules():
         if isinstance(module, SigLIP) and module.settings.initial_bias == usual:

@@ -25,22 +25,15 @@ from medclip_debias.losses.samples import Groups, PerSide, SampleTable, cosines
 class SogCLRSettings(ContrastiveSettings):
     """Settings of `SogCLR`.
 
-    ``gamma``: weight of the new value in the moving average, constant, or brought down to it
-    from 1 over ``decay_steps`` by a cosine. ``tau``: temperature, or its initial value;
-    ``temperature`` says what becomes of it:
+    ``gamma``: weight of the new value in the moving average, constant, or brought down to it from 1
+    over ``decay_steps`` by a cosine. ``tau``: temperature, or its initial value; ``temperature``:
 
     - ``constant``: stays (SogCLR; FastCLIP-v1).
-    - ``model``: the model's learned scale instead, without the factor tau before the logarithm
-      (FastCLIP-v0).
-    - ``robust``: the model's learned scale, with the factor and the margin ``rho``: RGCL-g
-      (FastCLIP-v3).
-    - ``modality``: as ``robust``, with one learned temperature for text and one for image
-      anchors, parameters of the objective with ``tau_lr_factor`` times the run's learning rate.
-      One for each modality is this project's: FastCLIP learns one for both (v3) or one for each
-      sample and modality (v2). A quarter of the run's rate is a value that was seen in use with
-      v3, not one that our papers state.
-    - ``individual``: one for each sample and side, RGCL (iSogCLR; FastCLIP-v2), moved by Adam
-      with ``tau_lr``.
+    - ``model``: the model's learned scale, without the factor tau (FastCLIP-v0).
+    - ``robust``: the model's learned scale, with the factor and the margin ``rho`` (FastCLIP-v3).
+    - ``modality``: as ``robust``, with one learned temperature each for text and image anchors, at
+      ``tau_lr_factor`` times the run's learning rate; this project's.
+    - ``individual``: one for each sample and side, moved by Adam with ``tau_lr`` (iSogCLR; -v2).
 
     Learned temperatures stay within [``tau_min``, 1].
     """
@@ -82,21 +75,12 @@ _GRADIENT_LIMIT = 5.0
 class SogCLR(ContrastiveLoss, Bounded):
     """``tau log u``, with the gradient ``tau grad(g) / u``.
 
-    ``g = mean_n exp((sim_n - sim+) / tau)`` over the negatives that the policies keep (their
-    weighted mean), ``u <- (1 - gamma) u + gamma g`` for the anchor's sample (``u = g`` at its
-    first visit; the mean of ``g`` where a sample has several anchors). ``u`` is held as its
-    logarithm: ``g`` overflows float32 at scale 100. The value of the loss estimates the global
-    objective; only its gradient is the batch's. With ``robust``, ``modality`` and ``individual``
-    temperatures it is ``tau (log u + rho)``, differentiated in tau too. A batch counts as a step
-    of the cosine schedule (FastCLIP: an epoch). In evaluation mode nothing moves.
-
-    The state takes 8 bytes a sample for each side that has anchors, 20 with ``individual``.
-
-    It follows the equations. Where the public code (LibAUC, FastCLIP, GloFND's fork) departs from
-    them, docs/methods.md has the differences, measured by ``scripts/bench/official.py``.
-
-    Diagnostics: ``gamma``, ``mean_log_u``, ``temperature`` (mean over the anchors), and those
-    of the policies.
+    ``g = mean_n exp((sim_n - sim+) / tau)`` over the negatives that the policies keep,
+    ``u <- (1 - gamma) u + gamma g`` for the anchor's sample (``u = g`` at its first visit), held as
+    its logarithm. The value estimates the global objective; only its gradient is the batch's. With
+    ``robust``, ``modality`` and ``individual`` it is ``tau (log u + rho)``, differentiated in tau
+    too. In evaluation mode nothing moves. The state takes 8 bytes a sample for each side that has
+    anchors, 20 with ``individual``. docs/methods.md has the differences from the public code.
 
     Example:
         >>> loss = SogCLR(SogCLRSettings(tau=0.5))

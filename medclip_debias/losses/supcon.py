@@ -23,20 +23,15 @@ from medclip_debias.losses.pairs import (
 
 
 def supcon(anchors: Anchors, same_class: Tensor) -> Tensor:
-    """Loss of each anchor ``[A]``; ``same_class`` ``[A, C]`` bool, beside the own positive.
-
-    Policies act on the candidates of other classes alone.
-    """
+    """Loss ``[A]``; ``same_class`` ``[A, C]`` are positives too, whatever policies say."""
     positives = same_class | anchors.is_positive
     target = positives.to(anchors.logits.dtype) / positives.sum(dim=1, keepdim=True)
     return soft_cross_entropy(with_candidates(anchors, same_class), target)
 
 
 class SupConSettings(ContrastiveSettings):
-    """Settings of `SupCon`.
-
-    ``match`` says who is of the anchor's class: ``equal`` label vectors, a ``shared`` present
-    label, or literally the same ``text``.
+    """Settings of `SupCon`; ``match`` says who is of the anchor's class: ``equal`` label vectors, a
+    ``shared`` present label, or the same ``text``.
     """
 
     kind: Literal["supcon"] = "supcon"

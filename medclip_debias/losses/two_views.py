@@ -43,9 +43,8 @@ class TwoViewBatch(ContrastiveBatch):
             first: ``[n, D]``; brought to unit length, in float32 or better.
             second: ``[n, D]``, of the same images in the same order.
             scale: ``1 / tau``.
-            **fields: other arguments of the batch with one entry an image, as ``eta`` ``[n]``,
-                ``labels`` ``[n, L]`` or ``text_similarity`` ``[n, n]``; they are repeated for both
-                views.
+            **fields: of the batch with one entry an image, as ``eta`` ``[n]`` or
+                ``text_similarity`` ``[n, n]``; they are repeated for both views.
 
         Example:
             >>> batch = TwoViewBatch.from_views(torch.eye(2), torch.eye(2), 2.0)

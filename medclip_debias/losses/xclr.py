@@ -50,15 +50,11 @@ class XCLRSettings(ContrastiveSettings):
 class XCLR(ContrastiveLoss):
     """Soft-target contrastive loss.
 
-    On a `TwoViewBatch` the views of one image share their row of G, and a view is left out of
-    both softmaxes of its own. That is a reading: the paper leaves it out of the predictions, but
-    prints the sum of the targets over all ``2 N_b`` views, so that the share of the view itself
-    would have no prediction to meet. No code was published. On images and sentences it is an
-    extension that the paper leaves open: the mean of both directions, with the diagonal kept. An
-    image that stands for several sentences has the largest of their similarities.
-
-    ``tau_s -> 0`` gives SupCon where captions are identical and InfoNCE where all are unique;
-    the paper's appendix A.9 says "increase", it must be decrease.
+    On a `TwoViewBatch` the views of one image share their row of G, and a view is left out of both
+    its softmaxes: a reading, as the paper prints the targets over all ``2 N_b`` views and published
+    no code. On images and sentences it is an extension: the mean of both directions, with the
+    diagonal kept. ``tau_s -> 0`` gives SupCon where captions are identical and InfoNCE where all
+    are unique (the paper's A.9 says "increase").
 
     Example:
         >>> alike = torch.eye(3)

@@ -54,7 +54,6 @@ class _Sharp(Aggregator, Bounded):
 
     @property
     def temperature(self) -> Tensor:
-        """``t``, a scalar in [1, 100] that carries gradient."""
         return within(self.log_temperature.exp(), SHARP_MIN, SHARP_MAX)
 
     @torch.no_grad()
@@ -63,17 +62,13 @@ class _Sharp(Aggregator, Bounded):
 
 
 class Attention(_Sharp):
-    """``a_n = softmax_n(t h_n)``; the score is ``sum_n a_n h_n``, or the mixed region's cosine.
-
-    Its map is ``h``, the cosine of each region, of which ``a`` is a rising function.
-    """
+    """``a_n = softmax_n(t h_n)``; the score is ``sum_n a_n h_n``, or the mixed region's cosine."""
 
     def __init__(self, settings: SimilaritySettings) -> None:
         super().__init__(settings)
         self.value = settings.attention_value
 
     def forward(self, regions: Tensor, sentences: Tensor) -> Tensor:
-        """Scores ``[B, T]`` of regions ``[B, N, D]`` and sentences ``[T, D]``."""
         h = self.maps(regions, sentences)
         weights = torch.softmax(self.temperature * h, dim=-1)
         if self.value == "similarity":
@@ -124,13 +119,9 @@ class _CrossLayer(nn.Module):
 class CrossAttention(Aggregator):
     """Cross-attention alignment (CARZero, Lai et al., CVPR 2024), from sentences to regions.
 
-    Sentences are the queries of a transformer decoder without self-attention, whose keys and
-    values are the regions; a network of two layers gives the score of what comes out. Its map is
-    the last layer's attention.
-
-    As in CARZero's code: one layer norm for regions, sentences and result; norms before each
-    part; four heads; ReLU. Otherwise: a ``tanh`` keeps the score in [-1, 1]; no dropout, which
-    would be another one for each way to cut a batch up; not from images to words as well.
+    Sentences are the queries of a transformer decoder without self-attention over the regions; two
+    layers give the score of what comes out. Its map is the last layer's attention. As in CARZero's
+    code, but: a ``tanh`` keeps the score in [-1, 1]; no dropout; not from images to words as well.
     """
 
     def __init__(self, settings: SimilaritySettings, dim: int) -> None:
@@ -142,7 +133,6 @@ class CrossAttention(Aggregator):
         self.head = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 1))
 
     def forward(self, regions: Tensor, sentences: Tensor) -> Tensor:
-        """Scores ``[B, T]`` of regions ``[B, N, D]`` and sentences ``[T, D]``."""
         x, queries = self.norm(regions), self.norm(sentences)[None]
         for layer in self.layers:
             queries = layer(queries, x)
@@ -167,11 +157,9 @@ class CrossAttention(Aggregator):
 class LocalWords(_Sharp):
     """Each word attends over the regions (GLoRIA, Huang et al., ICCV 2021).
 
-    ``a_wn = softmax_n(t <y_w, x_n>)``, ``c_w = sum_n a_wn x_n``, and the score is the log-sum-exp
-    ``(1/k) log mean_w exp(k cos(c_w, y_w))``. Its map is the mean of the words' attention.
-
-    GLoRIA first takes a softmax over a sentence's words, fixes t = 4 and k = 5, and adds the
-    exponentials up; here t is learned, and the mean keeps the score in [-1, 1].
+    ``a_wn = softmax_n(t <y_w, x_n>)``, ``c_w = sum_n a_wn x_n``, and the score is
+    ``(1/k) log mean_w exp(k cos(c_w, y_w))``. Its map is the mean of the words' attention. GLoRIA
+    first takes a softmax over the words, fixes t = 4 and k = 5, and adds the exponentials up.
     """
 
     def __init__(self, settings: SimilaritySettings) -> None:
@@ -205,17 +193,13 @@ class LocalWords(_Sharp):
 
 
 def _kept(words: Tensor) -> tuple[Tensor, Tensor]:
-    """Words ``[T, L, D]`` without the columns that are all padding, and which ``[T, L]`` are words.
-
-    Padding is exactly zero.
-    """
+    """Words ``[T, L, D]`` without columns of padding (zeros), and which ``[T, L]`` are words."""
     there = words.detach().abs().sum(dim=-1) > 0
     longest = int(there.sum(dim=-1).amax()) if len(words) else 0
     return words[:, :longest], there[:, :longest]
 
 
 def build_aggregator(settings: SimilaritySettings, dim: int) -> Aggregator | None:
-    """The aggregator that ``settings`` name, None for those without one of their own."""
     match settings.aggregator:
         case "attention":
             return Attention(settings)

@@ -1,9 +1,8 @@
 """Batch norm for steps that are cut into micro-batches or shared by processes.
 
-Cached gradients run every micro-batch forward twice, so the running statistics of ordinary batch
-norm would move twice a micro-batch. `StepBatchNorm2d` moves them once a step, by the mean over all
-micro-batches, and can take the statistics of its input over all processes (as torch's
-SyncBatchNorm, which has no CPU form).
+Cached gradients run every micro-batch forward twice. `StepBatchNorm2d` moves the running statistics
+once a step, by the mean over all micro-batches, and can take the statistics of its input over all
+processes (as torch's SyncBatchNorm, which has no CPU form).
 """
 
 from __future__ import annotations
@@ -36,15 +35,10 @@ class _Sum(torch.autograd.Function):
 
 
 class StepBatchNorm2d(nn.BatchNorm2d):
-    """Batch norm with the same parameters and names as torch's, for use by the training step.
+    """Batch norm with torch's parameters and names, for use by the training step.
 
-    In training mode a forward pass normalises by the statistics of its input, and remembers them
-    if ``remember`` is set; `finish_step` then moves the running statistics. In evaluation mode it
-    is torch's.
-
-    Attributes:
-        remember: whether forward passes count towards the running statistics.
-        synchronised: take the statistics of an input over all processes.
+    In training mode a forward pass normalises by its input, over all processes if ``synchronised``,
+    and notes its statistics if ``remember``; `finish_step` then moves the running ones.
     """
 
     remember: bool = False
@@ -66,7 +60,6 @@ class StepBatchNorm2d(nn.BatchNorm2d):
         return layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise ``x``."""
         if not self.training:
             return super().forward(x)
         if self.synchronised:
@@ -124,7 +117,6 @@ def use_step_batch_norm(module: nn.Module, *, synchronised: bool) -> list[StepBa
 
 @contextmanager
 def remembering(norms: Sequence[StepBatchNorm2d]) -> Iterator[None]:
-    """Forward passes in this block count towards the running statistics."""
     for norm in norms:
         norm.remember = True
     try:

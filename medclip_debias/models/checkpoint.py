@@ -157,19 +157,9 @@ class _NothingDrawn(TorchFunctionMode):
 
 @contextmanager
 def uninitialised() -> Iterator[None]:
-    """What is built inside has weights of no meaning where layers would draw them.
+    """What is built inside has weights of no meaning where layers would draw them (slowly).
 
-    To draw them takes longer than all else that loading a BERT of base size takes
-    (docs/results.md). Every tensor that is not drawn must be loaded afterwards, from a file that is
-    refused where it lacks one (`load_strictly`).
-
-    >>> import torch
-    >>> from torch import nn
-    >>> before = torch.get_rng_state()
-    >>> with uninitialised():
-    ...     layer = nn.Linear(768, 768)
-    >>> torch.equal(torch.get_rng_state(), before)
-    True
+    Every tensor must be loaded afterwards, from a file that is refused where it lacks one.
     """
     with _NothingDrawn():
         yield

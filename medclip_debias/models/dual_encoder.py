@@ -67,8 +67,7 @@ FIELDS = tuple(ModelFile.model_fields)
 class DualEncoder(ImageTextModel, ModelHubMixin):
     """Regions of an image and a sentence, embedded as unit vectors of one space.
 
-    See `ImageTextModel` for its attributes; ``provenance`` is what it was trained on (data hash,
-    run settings, step).
+    ``provenance`` is what it was trained on (data hash, run settings, step).
     """
 
     _unhashed: ClassVar[tuple[str, ...]] = ("provenance", "model_type")
@@ -115,7 +114,6 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
     def begin_training(
         self, similarity: SimilaritySettings | None = None, max_tokens: int | None = None
     ) -> None:
-        """Make ready for training on from here."""
         settings = self.settings
         if similarity is not None:
             similarity = similarity.model_copy(update={"initial_scale": self.learned_scale})
@@ -151,11 +149,7 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         return (self.cropped(pixels) - self.preprocessing.mean) / self.preprocessing.std
 
     def encode_images(self, images: Tensor) -> ImageFeatures:
-        """Unit vectors of the images' regions; there is no ``whole``.
-
-        Args:
-            images: prepared uint8 ``[B, S, S]``, or normalised float ``[B, 1, C, C]``.
-        """
+        """Regions of prepared uint8 ``[B, S, S]`` or normalised ``[B, 1, C, C]``; no ``whole``."""
         x = self.normalise(images) if images.dtype == torch.uint8 else images
         return self._projected(self.image_encoder(x))
 
@@ -164,15 +158,14 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         return self._projected(self.image_encoder.features_after(features, depth))
 
     def _projected(self, features: Tensor) -> ImageFeatures:
-        """Unit vectors of regions from the image encoder's ``[B, C, h, w]`` or ``[B, N, C]``."""
         rows = features.flatten(2).transpose(1, 2) if features.ndim == 4 else features
         return ImageFeatures(F.normalize(self.image_projection(rows).float(), dim=-1))
 
     def encode_tokens(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Token ids and mask ``[T, L]`` to unit vectors ``[T, D]``.
 
-        For the aggregator ``local_words`` to those of the words ``[T, max_tokens - 1, D]``,
-        padded with zeros: the tokens without [CLS] and [SEP], or [CLS] where there is no other.
+        For ``local_words`` to those of the words ``[T, max_tokens - 1, D]``, padded with zeros: the
+        tokens without [CLS] and [SEP], or [CLS] where there is no other.
         """
         if not self._of_words:
             return self.encode_text_features(self.text_encoder(ids, mask))
@@ -189,18 +182,11 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         return self.settings.similarity.aggregator == "local_words"
 
     def encode_text_features(self, features: Tensor) -> Tensor:
-        """Unit vectors ``[T, D]`` from what the text encoder gave, ``[T, width]``.
-
-        Or those of words, ``[T, L, D]`` from ``[T, L, width]``.
-        """
+        """Unit vectors ``[..., D]`` from what the text encoder gave, ``[..., width]``."""
         return F.normalize(self.text_projection(features).float(), dim=-1)
 
     def encode_sentences(self, sentences: str | Sequence[str], batch_size: int = 256) -> Tensor:
-        """As of `ImageTextModel`: unit vectors ``[T, D]``.
-
-        With the aggregator ``local_words``, those of words ``[T, L, D]`` (`encode_tokens`), L those
-        of the longest sentence.
-        """
+        """As of `ImageTextModel`; with ``local_words`` the vectors of words ``[T, L, D]``."""
         texts = sentence_list(sentences)
         if not self._of_words:
             return super().encode_sentences(texts, batch_size)
@@ -221,12 +207,7 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         return self.similarity.maps(features.regions, sentences)
 
     def forward(self, images: Tensor, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Similarities ``[B, T]`` on the cosine scale, and the learned scale (scalar).
-
-        Args:
-            images: as for `encode_images`.
-            ids: T tokenised sentences.
-        """
+        """Similarities ``[B, T]`` of images and tokenised sentences, and the learned scale."""
         scores = self.score(self.encode_images(images), self.encode_ids(ids))
         return scores, self.similarity.scale
 
@@ -271,14 +252,7 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
     def load(
         cls, folder: Path, device: str | torch.device = "cpu", *, check: bool = True
     ) -> DualEncoder:
-        """Read a model folder, ready for evaluation.
-
-        Args:
-            folder: what `save` wrote.
-            device: where the model shall be.
-            check: compute the scores that were stored with it and warn when they differ
-                (`medclip_debias.models.golden`).
-        """
+        """Read a model folder, ready for evaluation; ``check`` runs its self-test (`golden`)."""
         folder = Path(folder)
         for name in ("config.json", "model.safetensors", "tokenizer.json"):
             if not (folder / name).is_file():

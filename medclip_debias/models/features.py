@@ -17,19 +17,13 @@ Rows: TypeAlias = int | slice | Sequence[int] | Sequence[bool] | NDArray[np.gene
 
 @dataclass(frozen=True, eq=False)
 class ImageFeatures:
-    """Vectors of B images, all on one device.
-
-    Vectors have unit length, but where a model scores by more than cosines (GLoRIA's local score,
-    KAD, MedKLIP, AFLoc): there they have their own.
+    """Vectors of B images; of unit length unless the model scores by more than cosines.
 
     Attributes:
-        regions: unit vectors ``[B, N, D]``, N = rows x columns in row-major order.
-        whole: unit vectors ``[B, D]`` by which the model's authors score a whole image; None where
-            the score is computed from the regions.
+        regions: ``[B, N, D]``, N = rows x columns in row-major order.
+        whole: ``[B, D]`` by which the model's authors score a whole image; None where the score is
+            computed from the regions.
         attended: whether the score is computed from ``whole`` and the regions together.
-
-    Raises:
-        ValueError: the shapes do not fit together.
 
     Example:
         >>> regions = F.normalize(torch.randn(5, 9, 4), dim=-1)
@@ -71,12 +65,10 @@ class ImageFeatures:
         return (self[row : row + 1] for row in range(len(self)))
 
     def to(self, device: str | torch.device) -> ImageFeatures:
-        """The same on another device."""
         whole = None if self.whole is None else self.whole.to(device)
         return ImageFeatures(self.regions.to(device), whole, self.attended)
 
     def cpu(self) -> ImageFeatures:
-        """The same on the CPU."""
         return self.to("cpu")
 
     @classmethod
@@ -103,8 +95,7 @@ class ImageFeatures:
     def stored(self) -> Tensor:
         """What a search index keeps ``[B, K, D]``: all that the model's score is computed from.
 
-        K is 1 where the score is computed from ``whole``, else the number of regions, and one more
-        where ``whole`` is attended to with them: it is the first.
+        K is 1 (``whole``), the number of regions, or one more where ``whole`` is attended to first.
         """
         if self.attended and self.whole is not None:
             return torch.cat([self.whole[:, None], self.regions], dim=1)
@@ -114,8 +105,7 @@ class ImageFeatures:
     def of_stored(cls, vectors: Tensor) -> ImageFeatures:
         """Features that score as those whose `stored` this was.
 
-        A single vector an image is its only region and, at unit length again after half
-        precision, its ``whole``; a model that scores by regions reads the region.
+        A single vector an image is its only region and, at unit length again, its ``whole``.
         """
         if vectors.ndim == 3 and vectors.shape[1] == 1:
             return cls(vectors, F.normalize(vectors[:, 0], dim=-1))

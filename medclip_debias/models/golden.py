@@ -1,14 +1,8 @@
 """Golden samples: a model folder's own test that this machine computes what its author's did.
 
-``golden.json`` holds the scores of a few generated images and fixed sentences, computed when the
-model was saved. Loading computes them again and warns when they moved. It tells three causes apart:
-
-- ``weights``: weights, tokenizer or settings are not those that were saved (their hash differs);
-- ``tokens``: the sentences are cut into other tokens, so the tokenizer library changed;
-- ``drift``: files and tokens are the same but the numbers are not: another device, precision or
-  version of a library, or a defect.
-
-A peer has samples when they were asked for at its import, of its full input.
+``golden.json`` holds the scores of a few generated images and fixed sentences. Loading computes
+them again and warns where ``weights`` (or tokenizer, settings) have another hash, the sentences are
+cut into other ``tokens``, or the numbers ``drift`` though files and tokens are the same.
 """
 
 from __future__ import annotations
@@ -64,7 +58,6 @@ def golden_images(side: int) -> Tensor:
 
 
 def golden_side(model: ImageTextModel) -> int:
-    """Side of the model's golden images."""
     side = model.preprocessing.input_size
     if isinstance(model.preprocessing, PeerPreprocessing) or side <= LARGEST_SIDE:
         return side
@@ -130,11 +123,8 @@ def write_golden(model: ImageTextModel, folder: Path, files: str) -> None:
 def self_test(model: ImageTextModel, folder: Path, files: str) -> dict[str, Any]:
     """Compare a loaded model with its ``golden.json``; warn in one sentence when it differs.
 
-    Returns:
-        ``status`` (``passed``, ``weights``, ``tokens``, ``drift``, ``damaged`` for a file that
-        cannot be read, or ``absent`` for folders without stored scores of this format), and when
-        there are scores, ``largest_difference``, ``tolerance``, ``precision``, ``stored``
-        (precision and torch then), and the ``sentence``.
+    ``status`` is ``passed``, ``weights``, ``tokens``, ``drift``, ``damaged`` or ``absent``; where
+    there are scores, ``largest_difference``, ``tolerance``, ``precision`` and ``stored`` follow.
     """
     path = folder / FILE
     if not path.exists():

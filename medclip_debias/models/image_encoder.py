@@ -26,12 +26,10 @@ class ImageEncoder(nn.Module):
     """Grey images ``[B, 1, H, W]`` to region features ``[B, C, rows, columns]``.
 
     Attributes:
-        arch: name it is chosen by.
-        config: what `rebuild` needs beside the name; plain JSON values, kept in model folders.
+        config: what `rebuild` needs beside the name ``arch``; kept in model folders.
         width: channels C of a region.
         stride: input pixels that a region advances.
-        first_centre: where the first region is centred: region r lies at
-            ``first_centre + r stride``, in continuous pixels of the input.
+        first_centre: region r lies at ``first_centre + r stride``, in continuous input pixels.
         side_multiple: an input's side must be a multiple of it.
     """
 
@@ -55,27 +53,20 @@ class ImageEncoder(nn.Module):
     @property
     @abstractmethod
     def layers(self) -> list[nn.Module]:
-        """Transformer blocks or residual stages, the lowest first: what is frozen, or learns
-        slower, layer by layer. What is neither in one nor in `above` is the stem."""
+        """Blocks or stages, the lowest first; what is neither here nor in `above` is the stem."""
 
     @property
     def above(self) -> list[nn.Module]:
-        """What comes after the last layer, as a last norm."""
         return []
 
     def to_file(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The encoder's tensors under the names that model folders keep.
-
-        They are those of the published files, whatever a library's version calls its modules.
-        """
+        """The encoder's tensors under the names of published files, which model folders keep."""
         return dict(state)
 
     def from_file(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The other way round; what has no published name keeps the one it has."""
         return dict(state)
 
     def grid(self, side: int) -> RegionGrid:
-        """Where the regions of a square input of ``side`` pixels lie."""
         cells = -(-side // self.stride)
         return RegionGrid(cells, cells, self.stride, self.first_centre)
 
@@ -101,7 +92,6 @@ class ImageEncoder(nn.Module):
         return features
 
     def features_after(self, features: Tensor, depth: int) -> Tensor:
-        """Region features ``[B, C, rows, columns]`` from what `features_upto` gave."""
         assert depth > len(self.layers)
         return features
 
@@ -114,7 +104,6 @@ IMAGE_ENCODERS: Registry[type[ImageEncoder]] = Registry(
 def build_image_encoder(
     settings: ImageEncoderSettings, where: str = "the settings"
 ) -> ImageEncoder:
-    """Build the network of ``settings`` and load its weights, if any."""
     family = IMAGE_ENCODERS.find(settings.arch, where, "model.image.arch")
     if settings.name is not None and settings.arch != "timm":
         raise UserError(
@@ -125,7 +114,6 @@ def build_image_encoder(
 
 
 def rebuilt_image_encoder(arch: str, config: Mapping[str, Any], where: str) -> ImageEncoder:
-    """The encoder of a model folder, without its weights."""
     family = IMAGE_ENCODERS.find(arch, where, "architecture.image.arch")
     return family.rebuild(arch, config, where)
 
@@ -134,14 +122,7 @@ E = TypeVar("E", bound=ImageEncoder)
 
 
 def filled(build: Callable[[], E], path: Path, heads: re.Pattern[str], where: str) -> E:
-    """An encoder with the trunk of a published file, every tensor of which is accounted for.
-
-    Args:
-        build: makes it with weights at random; its ``trunk`` is filled.
-        path: the file; the trunk may be inside of a larger model, under a prefix.
-        heads: parts from which no region is computed; they are left out.
-        where: the file that the sizes are from, for messages.
-    """
+    """An encoder with the ``trunk`` of a published file, which may lie inside of a larger model."""
     with torch.device("meta"):
         check_room(build(), path, where)
     encoder = build()

@@ -14,8 +14,7 @@ HEAD_WIDTH = 64
 class BlockProjection(nn.Module):
     """Pre-norm transformer blocks over an image's regions, and a linear map of each.
 
-    Blocks on a frozen trunk are how dino.txt (Jose et al. 2024) and RadZero (Park et al. 2025)
-    fit one to text. They know no positions but those that the trunk's features carry.
+    How dino.txt (Jose et al. 2024) and RadZero (Park et al. 2025) fit a frozen trunk to text.
     """
 
     def __init__(self, width: int, dim: int, blocks: int) -> None:
@@ -35,7 +34,6 @@ class BlockProjection(nn.Module):
         self.linear = nn.Linear(width, dim)
 
     def forward(self, regions: Tensor) -> Tensor:
-        """Each region sees all of its image's."""
         for block in self.blocks:
             regions = block(regions)
         result: Tensor = self.linear(regions)

@@ -1,8 +1,4 @@
-"""What evaluation, grounding and search ask of a model.
-
-`medclip_debias.models.dual_encoder.DualEncoder` is one, and so is every peer
-(`medclip_debias.models.peers`): `medclip_debias.models.load.load_model` gives either.
-"""
+"""What evaluation, grounding and search ask of a model: a `DualEncoder`, or a peer."""
 
 from __future__ import annotations
 
@@ -54,12 +50,10 @@ class Outputs:
         has_whole: whether `encode_images` gives ``whole``, from which `score` is then computed.
         whole_alone: whether `score` reads nothing but ``whole``, so that regions need not be kept.
         sentence_rows: of a sentence's ``[K, D]``, the row that lies with whole images, and with
-            regions; a row is None where sentences and those vectors are not to be compared. None
-            altogether where a sentence has one vector, or words of which none stands for it.
+            regions; a row is None where the two are not to be compared.
         text_form: what `encode_sentences` gives of each: one ``vector``, those of its ``words``,
             nothing. Only with vectors can sentences be kept, compared, or indexed.
-        map_kind: what the maps of `region_scores` hold: cosines, or shares of a sentence's
-            attention.
+        map_kind: what the maps of `region_scores` hold.
     """
 
     has_whole: bool = False
@@ -72,14 +66,10 @@ class Outputs:
 class ImageTextModel(nn.Module):
     """An image-text model, in evaluation mode when it was loaded.
 
-    Args:
-        settings: architecture.
+    Attributes:
         preprocessing: everything between an image file and `encode_images`.
-        tokenizer: what sentences are read with.
         prompts: prompt sets for zero-shot classification, by name.
         provenance: where the weights come from.
-
-    Attributes:
         content_hash: 16 hex digits naming the folder it was loaded from, or None.
         self_test: what `medclip_debias.models.golden.self_test` found at loading, or None.
         dim: D, the width of the shared space.
@@ -146,8 +136,7 @@ class ImageTextModel(nn.Module):
     def encode_sentences(self, sentences: str | Sequence[str], batch_size: int = 64) -> Tensor:
         """Sentences to unit vectors ``[T, D]``; a string is one sentence.
 
-        A model that scores a sentence by several vectors gives ``[T, K, D]``, with rows of zeros
-        behind those of a sentence that has fewer than K.
+        A model that scores a sentence by several vectors gives ``[T, K, D]``, filled with zeros.
         """
         ids = self.token_ids(sentence_list(sentences))
         if not ids:
@@ -155,7 +144,6 @@ class ImageTextModel(nn.Module):
         return self.encode_ids(ids, batch_size)
 
     def token_ids(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Each sentence as `encode_ids` takes it."""
         return self.tokenizer.encode(list(sentences), self.max_tokens)
 
     def encode_ids(self, ids: Sequence[Sequence[int]], group: int = 64) -> Tensor:
@@ -164,7 +152,6 @@ class ImageTextModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters live."""
         return next(self.parameters()).device
 
     def cropped(self, pixels: Tensor) -> Tensor:

@@ -1,9 +1,8 @@
 """What a stranger's model folder may hold: sizes of networks, fields, parts of tokenizers.
 
-Nothing of a folder is run (no pickle, no remote code), but sizes alone can take all memory, and a
-``tokenizer.json`` is a small language: replacements may make a word a gigabyte, patterns may take
-years on one sentence. So sizes have limits far above every published model, every part of a
-tokenizer is on a list, and patterns are known ones.
+Nothing of a folder is run, but sizes alone can take all memory, and a ``tokenizer.json`` is a small
+language: replacements may make a word a gigabyte, patterns may take years on one sentence. So sizes
+have limits far above every published model, and every part of a tokenizer is on a list.
 """
 
 from __future__ import annotations
@@ -108,9 +107,8 @@ _UNREAD = re.compile(r"^_|^use_cache$|classifier|decoder|cross_attention|sparse|
 def hf_config(config: object, where: str, prefix: str) -> PretrainedConfig:
     """transformers' configuration of what ``model_type`` names, within limits.
 
-    What reaches transformers are the fields that its own configuration has. Published files hold
-    more, most of which changes no number (``architectures``, ``auto_map`` ...) and is left aside. A
-    field that would change what is computed, or by which code, is refused.
+    Fields that transformers' own class does not have (``architectures``, ``auto_map`` ...) are left
+    aside; one that would change what is computed, or by which code, is refused.
     """
     from transformers import AutoConfig, PretrainedConfig
 

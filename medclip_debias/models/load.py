@@ -45,10 +45,7 @@ def load_model(
 ) -> ImageTextModel:
     """Read a model folder, ready for evaluation: a peer if it holds ``peer.yaml``.
 
-    Args:
-        folder: where it is.
-        device: where the model shall be.
-        check: encode its golden samples, and warn if they moved (`medclip_debias.models.golden`).
+    ``check`` encodes its golden samples and warns if they moved (`medclip_debias.models.golden`).
     """
     if (Path(folder) / "peer.yaml").is_file():
         from medclip_debias.models.peers.peer import Peer

@@ -35,7 +35,6 @@ class LowRank(nn.Module):
         nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The adapted matrix."""
         adapted: Tensor = weight + self.scale * (self.up @ self.down)
         return adapted
 

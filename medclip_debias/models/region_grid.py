@@ -14,8 +14,7 @@ class RegionGrid:
 
     In continuous pixels of the network's input, x to the right and y down. Padded strided
     convolutions centre their first region on the first pixel, so ``first`` is 0.5 for a ResNet,
-    not ``stride / 2`` as for an encoder that cuts its input into patches. Taking one for the
-    other moves every heatmap by ``(stride - 1) / 2`` pixels: 15.5 for ResNet-18.
+    not ``stride / 2`` as for patches; mixing them moves a ResNet-18's heatmap by 15.5 pixels.
     """
 
     rows: int
@@ -25,17 +24,12 @@ class RegionGrid:
 
     @classmethod
     def patches(cls, rows: int, columns: int, side: float) -> RegionGrid:
-        """Square patches that cover an input whose longer side is ``side``.
-
-        >>> RegionGrid.patches(2, 2, 32.0)
-        RegionGrid(rows=2, columns=2, stride=16.0, first=8.0)
-        """
+        """Square patches that cover an input whose longer side is ``side``."""
         stride = side / max(rows, columns)
         return cls(rows, columns, stride, stride / 2)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
         return self.rows, self.columns
 
     def centres(self) -> NDArray[np.float64]:

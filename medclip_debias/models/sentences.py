@@ -13,11 +13,7 @@ from medclip_debias.errors import UserError
 
 
 def sentence_list(texts: str | Iterable[str]) -> list[str]:
-    """Return the sentences of ``texts``; a string is one sentence, not a list of letters.
-
-    >>> sentence_list("Left effusion."), sentence_list(("Edema.", "No edema."))
-    (['Left effusion.'], ['Edema.', 'No edema.'])
-    """
+    """The sentences of ``texts``; a string is one sentence, not a list of letters."""
     if isinstance(texts, str):
         return [texts]
     if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
@@ -45,13 +41,10 @@ def one_vector(
     rows: tuple[int | None, int | None] | None = None,
     beside: Literal["images", "regions"] = "images",
 ) -> Tensor:
-    """Unit vectors ``[T, D]`` of what a model encoded: that, or the direction of the mean word.
+    """Unit vectors ``[T, D]`` of what a model encoded, ``[T, D]`` or ``[T, K, D]``.
 
-    Args:
-        sentences: ``[T, D]``, or words ``[T, L, D]`` of a model that scores by them, padded with
-            zeros.
-        rows: ``sentence_rows`` of the model; without, the mean of the L is taken.
-        beside: what the vector shall lie with, and so which of the two rows.
+    ``rows`` are the model's ``sentence_rows``, ``beside`` says which of the two; without rows, the
+    direction of the mean word.
     """
     if sentences.ndim == 2:
         return sentences
@@ -67,8 +60,7 @@ def encode_distinct(
 ) -> Tensor:
     """Vectors ``[T, D]`` or ``[T, K, D]`` of tokenised sentences of any length.
 
-    Equal sentences are encoded once, and sentences of like length together, so that little of the
-    work is padding.
+    Equal ones are encoded once, and those of like length together, so that little is padding.
     """
     distinct = sorted({tuple(row) for row in ids}, key=lambda row: (len(row), row))
     rows = [list(row) for row in distinct]

@@ -39,18 +39,15 @@ def region_scores(regions: Tensor, sentences: Tensor) -> Tensor:
 
 
 def log_sum_exp(scores: Tensor, k: float) -> Tensor:
-    """Local stream: ``(1/k) log mean_n exp(k h_n)`` over the last axis.
-
-    The mean (not the sum) keeps it between the mean and the maximum of ``scores``.
-    """
+    """Local stream: ``(1/k) log mean_n exp(k h_n)`` over the last axis."""
     return (torch.logsumexp(k * scores, dim=-1) - math.log(scores.shape[-1])) / k
 
 
 def critical_region(regions: Tensor, scores: Tensor, temperature: float) -> Tensor:
     """Non-local stream ``[B, T]``: mean of ``h`` ``[B, T, N]`` weighted by likeness to the best.
 
-    ``c = argmax_n h_n``, ``a_n = softmax_n(t <x_n, x_c>)``, result ``sum_n a_n h_n``: a convex
-    mix, so within [-1, 1]. The choice of ``c`` itself carries no gradient.
+    ``c = argmax_n h_n``, ``a_n = softmax_n(t <x_n, x_c>)``, result ``sum_n a_n h_n``; the choice of
+    ``c`` carries no gradient.
     """
     best = scores.argmax(dim=-1)
     # Few sentences: only the rows that they ask for. An exported graph has one way for any number.
@@ -65,9 +62,9 @@ def critical_region(regions: Tensor, scores: Tensor, temperature: float) -> Tens
 class _Chunked(torch.autograd.Function):
     """``w L + (1 - w) G``, a few images at a time, with the gradient written out.
 
-    What makes it cheap: ``G_ij = <P_ic, y_j>`` with the context vectors ``P = softmax(t X X^T) X``
-    of an image, so the weights are needed once a region and not once a region and sentence. Only
-    ``L`` and ``c`` are kept for the backward pass, which forms ``h`` again.
+    ``G_ij = <P_ic, y_j>`` with the context vectors ``P = softmax(t X X^T) X`` of an image, so the
+    weights are needed once a region and not once a region and sentence. Only ``L`` and ``c`` are
+    kept for the backward pass, which forms ``h`` again.
     """
 
     @staticmethod
@@ -176,21 +173,10 @@ def chunked_similarity(
     k: float = 1.0,
     temperature: float | None = None,
 ) -> Tensor:
-    """``w L_ij + (1 - w) G_ij`` with memory for ``chunk`` images' ``h`` only.
+    """``w L_ij + (1 - w) G_ij`` ``[B, T]`` with memory for ``chunk`` images' ``h`` only.
 
-    Equal to the sum of `log_sum_exp` and `critical_region` up to rounding, in value and in
-    gradient; it can be differentiated once.
-
-    Args:
-        regions: ``[B, N, D]``.
-        sentences: ``[T, D]``.
-        chunk: images at a time.
-        weight: ``w`` in [0, 1].
-        k: sharpness of the local stream (unused where ``w`` is 0).
-        temperature: ``t``; None is its limit to infinity, where ``G`` is the largest ``h``.
-
-    Returns:
-        ``[B, T]``.
+    Equal to the sum of `log_sum_exp` and `critical_region` up to rounding; it can be differentiated
+    once. A ``temperature`` of None is its limit to infinity, where ``G`` is the largest ``h``.
     """
     result: Tensor = _Chunked.apply(regions, sentences, k, temperature, weight, chunk)
     return result
@@ -211,7 +197,6 @@ class NonLocalBlock(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, regions: Tensor) -> Tensor:
-        """``[B, N, D]`` to ``[B, N, D]``."""
         weights = torch.softmax(self.query(regions) @ self.key(regions).transpose(1, 2), dim=-1)
         result: Tensor = regions + self.out(weights @ self.value(regions))
         return result
@@ -220,15 +205,7 @@ class NonLocalBlock(nn.Module):
 class Similarity(nn.Module, Bounded):
     """Image-sentence score in [-1, 1], and the learned scale ``g2`` that multiplies it.
 
-    Always computed in float32 or better, also under autocast: a bfloat16 similarity costs up
-    to 0.17 in the loss at scale 14.
-
-    Example:
-        >>> similarity = Similarity(SimilaritySettings(), dim=8)
-        >>> regions = F.normalize(torch.randn(2, 9, 8), dim=-1)
-        >>> sentences = F.normalize(torch.randn(3, 8), dim=-1)
-        >>> similarity(regions, sentences).shape
-        torch.Size([2, 3])
+    Always computed in float32 or better: a bfloat16 similarity costs up to 0.17 in the loss.
     """
 
     def __init__(self, settings: SimilaritySettings, dim: int) -> None:
@@ -247,7 +224,6 @@ class Similarity(nn.Module, Bounded):
 
     @torch.no_grad()
     def keep_in_bounds(self) -> None:
-        """Put the stored logarithm back within the bounds of the scale."""
         self.log_scale.clamp_(math.log(SCALE_MIN), math.log(SCALE_MAX))
 
     def forward(self, regions: Tensor, sentences: Tensor) -> Tensor:

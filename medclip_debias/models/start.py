@@ -26,7 +26,6 @@ class Start:
     """Where a run's weights come from.
 
     Attributes:
-        kind: of the peer, or ``medclip_debias``.
         imported: hashes of the published files, for a peer.
         scale: what its scores are multiplied by at the first step; ``own_scale``: as it learned.
         score: how an image is compared with a sentence, in words.

@@ -1,8 +1,7 @@
 """Sentence encoder and its tokenizer, read from a folder of a BERT or one of its kin.
 
-BERT, CXR-BERT, RoBERTa, MPNet and ModernBERT are transformers' own modules, built without running
-any code of the folder. CXR-BERT-specialized has its own model type and projection head; both are
-read here.
+Modules are transformers' own, built without running any code of the folder. CXR-BERT-specialized's
+model type and projection head are read here.
 """
 
 from __future__ import annotations
@@ -45,13 +44,7 @@ Pooling = Literal["cls", "mean"]
 
 
 class FileTokenizer:
-    """A tokenizer of the ``tokenizers`` library that is kept as ``tokenizer.json``.
-
-    The library itself, whose file format is stable, and not transformers' wrappers of it.
-
-    Attributes:
-        pad_id: what sentences are filled up with.
-    """
+    """A tokenizer of the ``tokenizers`` library, kept as ``tokenizer.json``."""
 
     pad_id: int
 
@@ -62,7 +55,6 @@ class FileTokenizer:
 
     @property
     def size(self) -> int:
-        """Number of tokens in the vocabulary."""
         return int(self._tokenizer.get_vocab_size())
 
     def pad(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -74,7 +66,6 @@ class FileTokenizer:
         return pad_sequence(rows, True, self.pad_id), pad_sequence(mask, True, 0)
 
     def save(self, folder: Path) -> None:
-        """Write ``tokenizer.json`` into ``folder``."""
         self._tokenizer.save(str(folder / "tokenizer.json"))
 
 
@@ -126,11 +117,9 @@ class SentenceTokenizer(FileTokenizer):
         ]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """The tokens behind ``ids``."""
         return [self._tokenizer.id_to_token(number) or "[UNK]" for number in ids]
 
     def copy(self) -> Tokenizer:
-        """The library's own tokenizer, to be changed at will."""
         from tokenizers import Tokenizer
 
         return Tokenizer.from_str(self._tokenizer.to_str())
@@ -166,7 +155,6 @@ class Family:
     """How the text encoders of one ``model_type`` are read.
 
     Attributes:
-        model_type: transformers' own.
         prefix: of the encoder's tensors in a file that holds heads as well.
         layers: path of its list of layers.
         pooler: whether the class takes ``add_pooling_layer``.
@@ -227,20 +215,13 @@ class ProjectionHead(nn.Module):
         self.dense_to_output = nn.Linear(out, out)
 
     def forward(self, cls: Tensor) -> Tensor:
-        """``[T, width]`` to ``[T, out]``."""
         hidden = self.LayerNorm(self.transform_act_fn(self.dense_to_hidden(cls)))
         result: Tensor = self.dense_to_output(hidden)
         return result
 
 
 class TextEncoder(Tower):
-    """A sentence's vector: [CLS] or the mean of its tokens, through CXR-BERT's head if it has one.
-
-    Attributes:
-        bert: transformers' own module, of whatever family.
-        width: size of the sentence feature.
-        longest: most tokens that can be read.
-    """
+    """A sentence's vector: [CLS] or the mean token, through CXR-BERT's head if it has one."""
 
     def __init__(
         self,
@@ -303,7 +284,6 @@ class TextEncoder(Tower):
         return result
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Token ids and mask ``[T, L]`` to sentence features ``[T, width]``."""
         hidden = self.hidden(ids, mask)
         if self.pooling == "mean":
             return token_mean(hidden, mask)
@@ -311,11 +291,7 @@ class TextEncoder(Tower):
         return cls if self.head is None else self.head(cls)
 
     def words(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Token ids and mask ``[T, L]`` to features of the tokens ``[T, L, width]``.
-
-        Those of padding mean nothing. The projection head, which was trained for [CLS], is
-        applied to each token.
-        """
+        """Features of the tokens ``[T, L, width]``, through the head that was trained for [CLS]."""
         hidden = self.hidden(ids, mask)
         return hidden if self.head is None else self.head(hidden)
 
@@ -369,7 +345,6 @@ def folder_pooling(folder: Path) -> Pooling:
 
 
 def read_text_config(folder: Path) -> dict[str, Any]:
-    """Read ``config.json`` of a text encoder's folder."""
     if not folder.is_dir():
         raise UserError(
             f"{folder}: there is no such language-model folder; "

@@ -34,7 +34,6 @@ class Tower(nn.Module):
 
     @property
     def layers(self) -> list[nn.Module]:
-        """The lowest first."""
         return [layer for place in self.layer_lists for layer in attrgetter(place)(self)]
 
     @property
@@ -45,5 +44,4 @@ class Tower(nn.Module):
 
     @property
     def heads(self) -> list[Head]:
-        """The maps into the shared space."""
         return [attrgetter(place)(self) for place in self.into_space]

@@ -1,15 +1,9 @@
 """Keyword classes of sentences, by word lists in YAML.
 
-A list has a ``name`` and ``classes``, each with the words or phrases that name it. A sentence
-that names one class belongs to it; ``several`` says what happens with more than one:
-
-- ``none``: no class, since it could be either (the default),
-- ``first``: the one named first,
-- ``combine``: a class of its own for each combination.
-
-With ``negations`` a class that is denied ("no effusion") is another class than the same one
-affirmed. A negation reaches to the end of its clause; ``not_negations`` are phrases that look
-like one but deny nothing ("no change").
+A sentence that names one class belongs to it; ``several`` says what happens with more than one: no
+class (``none``), the one named ``first``, or a class for each combination (``combine``). With
+``negations`` a class that is denied ("no effusion") is another one. A negation reaches to the end
+of its clause; ``not_negations`` look like one but deny nothing ("no change").
 """
 
 from __future__ import annotations
@@ -33,13 +27,7 @@ _CLAUSE_ENDS = re.compile(r"[.;:]|\b(?:but|however|although|except)\b")
 
 
 class KeywordList(Settings):
-    """One list of keyword classes.
-
-    Example:
-        >>> words = KeywordList(name="sides", classes={"left": ("left",), "right": ("right",)})
-        >>> words.classify(["Left effusion.", "Clear lungs.", "Left and right effusions."])
-        [1, 0, 0]
-    """
+    """One list of keyword classes."""
 
     name: str = Field(min_length=1)
     classes: dict[str, tuple[Word, ...]] = Field(min_length=1)
@@ -50,8 +38,7 @@ class KeywordList(Settings):
     def classify(self, sentences: Sequence[str]) -> list[int]:
         """Class number of each sentence, from 1; 0 for none.
 
-        Numbers follow the order of ``classes``, then their denied forms, then combinations in
-        order of first use: equal numbers mean equal classes within one call.
+        In the order of ``classes``, then of their denied forms, then combinations in order of use.
         """
         names = list(self.classes)
         numbers: dict[tuple[str, ...], int] = {(n,): i for i, n in enumerate(names, start=1)}
@@ -107,14 +94,7 @@ def _any_of(words: Sequence[str] | Mapping[str, Any]) -> re.Pattern[str]:
 
 
 def load_keywords(source: Path | str) -> KeywordList:
-    """Read a keyword list.
-
-    Args:
-        source: name of a list that comes with the package, or path of a YAML file.
-
-    Raises:
-        UserError: there is no such list, or it is not one.
-    """
+    """Read the packaged keyword list ``source``, or one from a YAML file."""
     packaged = files(__package__) / f"{source}.yaml"
     if isinstance(source, str) and packaged.is_file():
         with as_file(packaged) as path:

@@ -1,9 +1,4 @@
-"""Policies by what is known of the pair: leave out what agrees, or weigh by the evidence.
-
-`medclip_debias.losses.evidence` says what agrees. The policies ``remove_by_label``,
-``remove_by_text`` and ``remove_known`` set ``W = 0`` where evidence of one kind is above 0, the
-policies ``mask_...`` where anchor and candidate are of one study or have one sentence.
-"""
+"""Policies by what is known of the pair: leave out what agrees, or weigh by the evidence."""
 
 from __future__ import annotations
 
@@ -32,10 +27,8 @@ from medclip_debias.losses.policy import Policy, PolicySettings, register
 
 
 class RemoveByLabelSettings(PolicySettings):
-    """Settings of `remove_by_label`.
-
-    ``match: shared`` drops a negative with a present label in common, ``equal`` one whose
-    labels are all the same. ``uncertain`` says what -1 is; blank is absent.
+    """Settings of `remove_by_label`: ``match: shared`` drops a negative with a present label in
+    common, ``equal`` one whose labels are all the same; ``uncertain`` says what -1 is.
     """
 
     kind: Literal["remove_by_label"] = "remove_by_label"
@@ -55,21 +48,12 @@ class RemoveByLabelSettings(PolicySettings):
 def remove_by_label(
     anchors: Anchors, batch: ContrastiveBatch, settings: RemoveByLabelSettings
 ) -> Tensor:
-    """``W = 0`` where the label sets of anchor and candidate intersect (or are equal).
-
-    Example:
-        >>> labels = torch.tensor([[1.0], [1.0], [0.0]])
-        >>> batch = ContrastiveBatch(torch.zeros(3, 3), torch.tensor(1.0), labels=labels)
-        >>> remove_by_label(batch.anchors("text_to_image")[0], batch, RemoveByLabelSettings())
-        tensor([[False, False,  True],
-                [False, False,  True],
-                [ True,  True,  True]])
-    """
+    """``W = 0`` where the label sets of anchor and candidate intersect (or are equal)."""
     return ~label(anchors, batch, settings)
 
 
 class RemoveByTextSettings(PolicySettings):
-    """Settings of `remove_by_text`; the paper gives no threshold, it was searched for."""
+    """Settings of `remove_by_text`; the paper gives no threshold."""
 
     kind: Literal["remove_by_text"] = "remove_by_text"
     threshold: float = Field(0.9, ge=-1, le=1)
@@ -86,16 +70,7 @@ class RemoveByTextSettings(PolicySettings):
 def remove_by_text(
     anchors: Anchors, batch: ContrastiveBatch, settings: RemoveByTextSettings
 ) -> Tensor:
-    """``W = 0`` where the cosine of the frozen text embeddings exceeds ``threshold``.
-
-    A candidate image counts by the most similar of its sentences.
-
-    Example:
-        >>> alike = torch.tensor([[1.0, 0.95], [0.95, 1.0]])
-        >>> batch = ContrastiveBatch(torch.zeros(2, 2), torch.tensor(1.0), text_similarity=alike)
-        >>> remove_by_text(batch.anchors("text_to_image")[0], batch, RemoveByTextSettings()).any()
-        tensor(False)
-    """
+    """``W = 0`` where a candidate's most similar sentence exceeds the ``threshold``."""
     return ~text(anchors, batch, settings)
 
 
@@ -119,23 +94,7 @@ def remove_known(
     batch: ContrastiveBatch,
     settings: RemoveKnownSettings,  # noqa: ARG001
 ) -> Tensor:
-    """``W = 0`` where the image is known to agree with the sentence.
-
-    No removal of false negatives can know more, but other corrections may gain more: what agrees
-    may also be a positive (`multi_positive`). On the phantom all pairs are known; a real archive
-    knows them only as far as somebody has judged them.
-
-    Example:
-        >>> batch = ContrastiveBatch(
-        ...     torch.zeros(2, 2),
-        ...     torch.tensor(1.0),
-        ...     text_ids=torch.tensor([0, 2]),
-        ...     agreement=torch.tensor([[True, False, False], [True, False, True]]),
-        ... )
-        >>> remove_known(batch.anchors("text_to_image")[0], batch, RemoveKnownSettings())
-        tensor([[False, False],
-                [ True, False]])
-    """
+    """``W = 0`` where the image is known to agree: no removal of false negatives can know more."""
     return known(anchors, batch) < 0
 
 
@@ -148,16 +107,7 @@ def remove_known(
     paper="this project",
 )
 def mask_same_study(anchors: Anchors, batch: ContrastiveBatch, settings: PolicySettings) -> Tensor:  # noqa: ARG001
-    """``W = 0`` where anchor and candidate have the same ``sample_ids`` (two views of a study).
-
-    Example:
-        >>> studies = torch.tensor([7, 7, 9])
-        >>> batch = ContrastiveBatch(torch.zeros(3, 3), torch.tensor(1.0), sample_ids=studies)
-        >>> mask_same_study(batch.anchors("text_to_image")[0], batch, PolicySettings())
-        tensor([[False, False,  True],
-                [False, False,  True],
-                [ True,  True, False]])
-    """
+    """``W = 0`` where anchor and candidate have the same ``sample_ids`` (two views of a study)."""
     return ~same_study(anchors, batch)
 
 
@@ -174,25 +124,15 @@ def mask_identical_text(
     batch: ContrastiveBatch,
     settings: PolicySettings,  # noqa: ARG001
 ) -> Tensor:
-    """``W = 0`` where anchor and candidate have the same sentence (equal ``text_ids``).
-
-    Example:
-        >>> texts = torch.tensor([5, 5, 6])
-        >>> batch = ContrastiveBatch(torch.zeros(3, 3), torch.tensor(1.0), text_ids=texts)
-        >>> mask_identical_text(batch.anchors("image_to_text")[0], batch, PolicySettings())
-        tensor([[False, False,  True],
-                [False, False,  True],
-                [ True,  True, False]])
-    """
+    """``W = 0`` where anchor and candidate have the same sentence (equal ``text_ids``)."""
     return ~same_text(anchors, batch)
 
 
 class WeighByEvidenceSettings(PolicySettings):
-    """Settings of `WeighByEvidence`.
+    """Settings of `WeighByEvidence`: weights of a negative whose evidence is 1, 0 and -1.
 
-    ``agree``, ``unknown`` and ``contradict`` are the weights of a negative whose evidence is 1, 0
-    and -1; the defaults remove false negatives and leave the others as they are. ``margin`` (on the
-    cosine scale) is added to the similarity of a contradicting pair.
+    The defaults remove false negatives alone. ``margin`` (on the cosine scale) is added to the
+    similarity of a contradicting pair.
     """
 
     kind: Literal["weigh_by_evidence"] = "weigh_by_evidence"
@@ -214,19 +154,6 @@ class WeighByEvidence(Policy):
     """``W`` between ``unknown`` and ``agree`` (or ``contradict``) in proportion to the evidence.
 
     With a margin m the logit of a contradicting negative becomes ``s + g2 m |e|``.
-
-    Example:
-        >>> batch = ContrastiveBatch(
-        ...     torch.zeros(3, 3),
-        ...     torch.tensor(1.0),
-        ...     stated=torch.tensor([[-100, 0], [-100, 100], [100, 0]]),
-        ...     claims=torch.tensor([[-1], [2], [1]]),  # "No effusion." "Nodule." "Effusion."
-        ... )
-        >>> policy = WeighByEvidence(WeighByEvidenceSettings(contradict=3))
-        >>> policy.apply_to(batch.anchors("text_to_image")[0], batch).weights
-        tensor([[0., 0., 3.],
-                [1., 0., 1.],
-                [3., 3., 0.]])
     """
 
     settings: WeighByEvidenceSettings

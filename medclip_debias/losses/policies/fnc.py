@@ -30,19 +30,8 @@ class FNCSettings(LateStartSettings):
 class FalseNegativeCancellation(LateStart):
     """``W = 0`` above the ``1 - alpha`` quantile of the anchor's negatives in the batch.
 
-    With N negatives these are the ``ceil(alpha (N - 1))`` most similar ones, at least one as
-    soon as alpha is above 0; exactly that many also among equal similarities. Before ``start``
-    it removes nothing: the nearest negatives of an untrained network are not the false ones.
-    Its only state is how many training steps it has seen, for each side.
-
-    Example:
-        >>> similarity = torch.tensor([[0.9, 0.1, 0.3], [0.2, 0.8, 0.1], [0.1, 0.5, 0.7]])
-        >>> batch = ContrastiveBatch(similarity, torch.tensor(1.0))
-        >>> policy = FalseNegativeCancellation(FNCSettings(alpha=0.5, keep_mass=False))
-        >>> policy.apply_to(batch.anchors("text_to_image")[0], batch).negatives
-        tensor([[False, False,  True],
-                [ True, False, False],
-                [False,  True, False]])
+    Of N negatives the ``ceil(alpha (N - 1))`` most similar ones, also among equal similarities.
+    Before ``start`` nothing; the only state is how many steps it has seen, for each side.
     """
 
     settings: FNCSettings
@@ -69,10 +58,7 @@ class FalseNegativeCancellation(LateStart):
 
 
 def largest(values: Tensor, mask: Tensor, count: Tensor) -> Tensor:
-    """``[A, C]`` bool: the ``count`` ``[A]`` largest of each row's ``values`` where ``mask``.
-
-    Exactly that many (or all there are), also among equal values.
-    """
+    """``[A, C]`` bool: the ``count`` ``[A]`` largest (or all) of each row where ``mask``."""
     result = torch.zeros_like(mask)
     most = min(int(count.max()), mask.shape[1]) if count.numel() else 0
     if most <= 0:

@@ -24,11 +24,9 @@ class GloFNDSettings(LateStartSettings):
 
     ``alpha``: share of negatives to remove. ``optimizer``: ``sgd`` (equation 4) or ``adam``
     (published code). ``init``: thresholds start at 1 and come down by at most ``lr`` a visit
-    (``one``), or start at the batch's quantile at the first visit (``quantile``; a short run
-    filters next to nothing otherwise). ``start_step``: step from which thresholds are learned,
-    and ``filter_step``: step from which they filter, the same one by default. ``start_epoch``
-    says the start in epochs instead, for a run that tells its size (`Objective.begin`).
-    ``samples``: size of the training set, to make room for the state at once.
+    (``one``), or at the batch's quantile at the first visit (``quantile``, for short runs).
+    ``start_step`` (or ``start_epoch``): from which thresholds are learned; ``filter_step``: from
+    which they filter. ``samples``: size of the training set, to make room at once.
     """
 
     kind: Literal["glofnd"] = "glofnd"
@@ -54,30 +52,12 @@ class GloFND(LateStart):
     """``W = 0`` where the cosine exceeds the anchor's own threshold ``lambda``.
 
     At each training step the thresholds of the batch's samples move first, against the gradient
-    ``alpha - mean_n 1[sim_n > lambda]`` and within [-1, 1]; the new ones filter. A sample's own
-    study (sampled twice) does not count as a negative of it in that mean. Several anchors of one
-    sample make one update, by the mean of their gradients. Adam's bias correction counts a
-    sample's own updates (the published code counts epochs, which is off for a late start).
-    ``init: quantile`` is set at a sample's first visit, in the published code at every visit of
-    the first epoch alone (docs/methods.md has the difference).
+    ``alpha - mean_n 1[sim_n > lambda]`` and within [-1, 1], once a sample, by the mean over its
+    anchors; its own study is no negative in it. Adam's bias correction counts a sample's own
+    updates. docs/methods.md has the differences from the published code.
 
-    The state takes 16 bytes a sample for each side that has anchors: threshold, two moments,
-    visits. Text anchors and image anchors have their own; the two views of an image share one.
-    In evaluation mode thresholds filter, but do not move.
-
-    Diagnostics: ``glofnd_removed`` share of the negatives above their threshold, ``glofnd_lambda``
-    mean threshold, ``glofnd_mae`` and ``glofnd_rmse`` distance of the thresholds to the batch's
-    own quantile; with labels also ``glofnd_precision``, ``glofnd_recall`` and ``glofnd_f1`` of
-    the removed pairs, where a pair with a present label in common is a true false negative.
-
-    Example:
-        >>> policy = GloFND(GloFNDSettings(alpha=0.5, init="quantile"))
-        >>> similarity = torch.tensor([[0.9, 0.1, 0.3], [0.2, 0.8, 0.1], [0.1, 0.5, 0.7]])
-        >>> batch = ContrastiveBatch(similarity, torch.tensor(1.0), sample_ids=torch.arange(3))
-        >>> policy.apply_to(batch.anchors("text_to_image")[0], batch).negatives
-        tensor([[False, False,  True],
-                [ True, False, False],
-                [False,  True, False]])
+    The state takes 16 bytes a sample for each side that has anchors; the two views of an image
+    share one. In evaluation mode thresholds filter, but do not move.
     """
 
     settings: GloFNDSettings
@@ -171,17 +151,7 @@ class GloFND(LateStart):
 
 
 def upper_quantile(values: Tensor, mask: Tensor, count: Tensor, alpha: float) -> Tensor:
-    """``1 - alpha`` quantile of each row's ``values`` where ``mask``, linearly interpolated.
-
-    Args:
-        values: ``[A, C]``.
-        mask: ``[A, C]``.
-        count: ``[A]`` number of True in each row of ``mask``.
-        alpha: share above the quantile.
-
-    Returns:
-        ``[A]``; 1 for a row without any.
-    """
+    """``1 - alpha`` quantile ``[A]`` of each row where ``mask``; 1 for a row of none."""
     if not values.shape[1]:
         return values.new_ones(len(values))
     # Position from the top, among the `count` values in descending order.

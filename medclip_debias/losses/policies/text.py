@@ -33,15 +33,7 @@ class ReweightByTextSettings(PolicySettings):
 def reweight_by_text(
     anchors: Anchors, batch: ContrastiveBatch, settings: ReweightByTextSettings
 ) -> Tensor:
-    """``W`` proportional to ``exp(-beta cos)``; `Policy.apply_to` rescales it to the sum N.
-
-    Example:
-        >>> alike = torch.eye(2)
-        >>> batch = ContrastiveBatch(torch.zeros(2, 2), torch.tensor(1.0), text_similarity=alike)
-        >>> reweight_by_text(batch.anchors("text_to_image")[0], batch, ReweightByTextSettings())
-        tensor([[0.3679, 1.0000],
-                [1.0000, 0.3679]])
-    """
+    """``W`` proportional to ``exp(-beta cos)``; `Policy.apply_to` rescales it to the sum N."""
     cosines = batch["text_similarity"].to(anchors.logits.dtype)
     return (-settings.beta * between_texts(cosines, anchors, batch)).exp()
 
@@ -67,18 +59,7 @@ def resample_by_text(
 ) -> Tensor:
     """Sample ``ceil(share N)`` negatives without replacement, by probability ``exp(-beta cos)``.
 
-    Taken are the largest of ``-beta cos + Gumbel noise``, which is exactly sampling one
-    after the other in proportion to what is left (Efraimidis and Spirakis 2006). It depends on
-    the batch's ``seed`` alone.
-
-    Example:
-        >>> alike = torch.eye(5)
-        >>> batch = ContrastiveBatch(
-        ...     torch.zeros(5, 5), torch.tensor(1.0), text_similarity=alike, seed=0
-        ... )
-        >>> anchors = batch.anchors("text_to_image")[0]
-        >>> resample_by_text(anchors, batch, ResampleByTextSettings()).sum(dim=1)
-        tensor([2, 2, 2, 2, 2])
+    The largest of ``-beta cos + Gumbel noise`` (Efraimidis and Spirakis 2006), by the batch's seed.
     """
     generator = batch.generator(SIDES.index(anchors.side))
     noise = torch.rand(anchors.logits.shape, generator=generator, dtype=torch.float64)

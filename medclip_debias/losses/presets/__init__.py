@@ -1,9 +1,7 @@
 """Named presets: a loss with its settings, as a row of a paper's table has them.
 
-Each is a YAML file of this folder, and its name is the preset's. ``--loss NAME`` puts it over a
-run's file, ``extends: [FILE, loss:NAME]`` inherits it in one. Not ``loss: NAME``: a preset may
-set more than the loss (BioViL's similarity, SigLIP's scale), and what the file says itself
-stands over it as over all that it extends.
+Each is a YAML file of this folder. ``--loss NAME`` puts it over a run's file, ``extends: [FILE,
+loss:NAME]`` inherits it; what the file says itself stands over it.
 """
 
 from __future__ import annotations
@@ -34,9 +32,7 @@ class Preset(Settings):
     """One file of this folder.
 
     Attributes:
-        about: what it does, one sentence.
-        paper: where it comes from.
-        table_1: the row of `TABLE_1` that it is; none of a rival, which stands not in it.
+        table_1: the row of `TABLE_1` that it is; none of a rival.
         advice: what to know or to set before a run of one's own.
         model: what it sets beside the loss.
         loss: its ``loss``; what it leaves out is as by default.
@@ -58,15 +54,7 @@ def presets() -> dict[str, Preset]:
 
 
 def preset(name: str, where: str) -> Preset:
-    """The preset ``name``.
-
-    Args:
-        name: as ``debiased_0.05``.
-        where: file or option that names it, for the message.
-
-    Raises:
-        UserError: there is none of this name.
-    """
+    """The preset ``name``; ``where`` is the file or option that names it, for the message."""
     known = _names()
     if name not in known:
         kind = f"; the kind with its defaults is loss.kind={name}" if name in objectives() else ""
@@ -81,22 +69,8 @@ def preset(name: str, where: str) -> Preset:
 def with_preset(content: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
     """The settings ``content`` of a run with the preset ``name`` over them.
 
-    Its loss takes the place of the one in ``content``: every default is written out, so that
-    nothing of a loss of the same kind remains. The folder ``out``, if there is one yet, becomes
-    the folder of the preset's name in it: two presets over one file never share a folder.
-
-    Args:
-        content: what stands before; it is left as it is.
-        name: of the preset.
-        where: file or option that names it, for the message.
-
-    Raises:
-        UserError: there is none of this name.
-
-    Example:
-        >>> run = with_preset({"out": "runs/a", "loss": {"kind": "clip"}}, "xclr", "run.yaml")
-        >>> run["out"], run["loss"]["kind"], run["loss"]["graph"]
-        ('runs/a/xclr', 'xclr', 'text')
+    Every default of its loss is written out, so that nothing of the loss in ``content`` remains.
+    The folder ``out``, if there is one, becomes the folder of the preset's name in it.
     """
     over = preset(name, where)
     loss = loss_settings(over.loss, f"preset '{name}'").model_dump(mode="json")

@@ -1,8 +1,7 @@
 """Vision transformers of the DINOv2 family (Oquab et al. 2023), in transformers' own modules.
 
-``dinov2`` reads a folder as RAD-DINO's (Pérez-García et al. 2024) or DINOv2's own: ``config.json``
-and ``model.safetensors``. ``vit_*_scratch`` are the same module with sizes for training from
-random weights.
+``dinov2`` reads a folder as RAD-DINO's (Pérez-García et al. 2024) or DINOv2's own;
+``vit_*_scratch`` are the same module with sizes for training from random weights.
 """
 
 from __future__ import annotations
@@ -161,7 +160,6 @@ class Dinov2Regions(ImageEncoder):
         return renamed
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map ``[B, 1, H, W]`` to ``[B, C, H / patch, W / patch]``."""
         tokens: Tensor = self.trunk(images.expand(-1, self.channels, -1, -1)).last_hidden_state
         rows, columns = (side // self.stride for side in images.shape[2:])
         return tokens[:, self.prefix :].transpose(1, 2).unflatten(2, (rows, columns))

@@ -1,8 +1,7 @@
 """Residual networks that keep their regions: one feature vector for each cell of a grid.
 
-ResNet-18/34/50 are built from torchvision's own blocks and carry torchvision's parameter
-names, so its weight files load as they are. ``resnet_small`` is the same class with fewer,
-narrower layers, for runs on a processor.
+ResNet-18/34/50 are built from torchvision's blocks and carry its parameter names. ``resnet_small``
+is the same class with fewer, narrower layers, for runs on a processor.
 """
 
 from __future__ import annotations
@@ -47,15 +46,7 @@ ARCHITECTURES: dict[str, Arch] = {
 
 
 class ResNetRegions(ImageEncoder):
-    """A residual network without its pooling and classifier.
-
-    Attributes:
-        width: channels C of a region.
-        stride: input pixels a region advances (32 for ResNet-18/34/50, 8 for resnet_small, 16 for
-            resnet_small_16).
-        first_centre: centre of the first region's receptive field. Every layer pads so that its
-            first output is centred on its first input, so it is the centre of the first pixel.
-    """
+    """A residual network without pooling and classifier, each layer centred on its first input."""
 
     def __init__(self, arch: str = "resnet18", channels: int = 1) -> None:
         from torchvision.models.resnet import BasicBlock, Bottleneck
@@ -112,7 +103,6 @@ class ResNetRegions(ImageEncoder):
         return True
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map ``[B, 1, H, W]`` to region features ``[B, C, rows, columns]``."""
         return self.features_upto(images, len(self.layers))
 
     def features_upto(self, images: Tensor, depth: int) -> Tensor:
@@ -141,8 +131,7 @@ def _block(block: Any, width_in: int, width: int, stride: int) -> nn.Module:
 def load_weights(encoder: ResNetRegions, state: dict[str, Tensor], where: str) -> None:
     """Load torchvision-style weights, under any prefix; other parts, as ``fc``, are left out.
 
-    A three-channel first layer is summed over its channels: the same response as feeding a
-    grey image three times.
+    A three-channel first layer is summed: the same response as feeding a grey image three times.
     """
     anchor = next((key for key in state if key.endswith("conv1.weight") and "layer" not in key), "")
     prefix = anchor.removesuffix("conv1.weight")

@@ -115,7 +115,6 @@ class TimmRegions(ImageEncoder):
         return [self.trunk.norm_pre if self.kind == "convnext" else self.trunk.norm]
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map ``[B, 1, H, W]`` to ``[B, C, H / stride, W / stride]``."""
         x: Tensor = self.trunk.forward_features(images.expand(-1, self.channels, -1, -1))
         if self.kind == "convnext":
             return x
@@ -127,7 +126,6 @@ class TimmRegions(ImageEncoder):
 
 
 def timm_package() -> Any:
-    """timm; raises `UserError` where it is not installed."""
     try:
         import timm
     except ImportError as error:

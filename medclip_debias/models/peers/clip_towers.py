@@ -1,10 +1,8 @@
 """Towers of CLIP and its relatives, in open_clip's own networks, timm's, and transformers'.
 
-A region's vector is what the published pooling makes of the place alone. Where the whole is the
-class token's, the patches go through the same last norm and projection, which no loss trained them
-for: an approximation, as in many analyses of CLIP. Where the whole is the mean of the places and
-what follows is linear, the regions are exact. Where it is attention over the places, a place alone
-has all of it, and the regions are an approximation again (Zhou et al. 2022, section 3.2).
+A region's vector is what the published pooling makes of the place alone: exact where the whole is a
+mean of the places and what follows is linear, else an approximation, as in many analyses of CLIP
+(Zhou et al. 2022, section 3.2).
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ from medclip_debias.models.tower import Head, Tower
 
 
 def open_clip_networks() -> Any:
-    """open_clip's ``model`` module."""
     try:
         from open_clip import model
     except ImportError as error:
@@ -79,7 +76,6 @@ class OpenClipImages(Tower):
             )
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalised ``[B, 3, S, S]`` to regions ``[B, N, dim]`` and whole ``[B, dim]``."""
         visual = self.visual
         if self.timm:
             return self._timm(images)
@@ -140,7 +136,7 @@ class OpenClipImages(Tower):
 
 
 class OpenClipText(Tower):
-    """A text tower of open_clip: CLIP's, SigLIP's, or CoCa's."""
+    """A text tower of open_clip (CLIP's, SigLIP's, or CoCa's), filled up to the full context."""
 
     layer_lists = ("text.transformer.resblocks",)
     after_layers = ("text.ln_final",)
@@ -154,7 +150,6 @@ class OpenClipText(Tower):
         self.text: Any = networks._build_text_tower(dim, config, settings.quick_gelu)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Token ids and mask ``[T, L]`` to ``[T, dim]``; filled up to the full context."""
         vectors: Tensor = self.text(filled_up(ids, mask, self.context, self.pad))
         return vectors
 
@@ -201,7 +196,6 @@ class HfClipImages(HfClipTower):
         self.stride, self.first_centre = config.patch_size, config.patch_size / 2
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalised ``[B, 3, S, S]`` to regions ``[B, N, dim]`` and whole ``[B, dim]``."""
         out = self.tower(pixel_values=images)
         if not self.siglip:
             patches = self.tower.post_layernorm(out.last_hidden_state[:, 1:])
@@ -221,7 +215,6 @@ class HfClipText(HfClipTower):
         self.context, self.pad = self.tower.config.max_position_embeddings, settings.pad
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Token ids and mask ``[T, L]`` to ``[T, dim]``; SigLIP's see all of their context."""
         if self.siglip:
             ids = filled_up(ids, mask, self.context, self.pad)
             pooled: Tensor = self.tower(input_ids=ids).pooler_output

@@ -29,22 +29,18 @@ class Family(Settings):
     Attributes:
         licence: what is known of the weights' terms.
         clean: what the authors' code does to a sentence first, a function below.
-        preprocessing: what differs from the defaults of `PeerPreprocessing`; a size of
-            ``network`` is that which the network reads.
+        preprocessing: what differs from `PeerPreprocessing`; ``network`` is the network's size.
         preprocessing_of_resnet: what differs from that where the image tower is a ResNet.
-        towers: image towers that a checkpoint may hold (`..checkpoints`).
-        other_towers: said where it holds none of them.
+        towers: image towers that a checkpoint may hold; ``other_towers``: said where it has none.
         dim: tensor whose first axis is the width of the shared space, by its name here.
         strip: pattern of a prefix that every tensor may have.
         twice: pattern, replacement and name of tensors that are stored a second time.
         left_out: pattern and reason of tensors from which no score is computed.
         names: pattern and replacement; a tensor that none matches keeps its name.
         copies: beginnings of names whose tensors stand under another beginning, too.
-        text: `BertSettings`, `EncoderTextSettings` or `WordsTextSettings` without sizes.
+        text, fusion: settings without sizes.
         text_names, text_left_out: of the text folder's own weights, where they are read.
-        fusion: `FusionSettings` without sizes.
-        book: the questions that are asked together, where the user's file does not say them.
-        other_names: of findings, and the entry of the book that each asks for.
+        book: the questions that are asked together; ``other_names`` of findings and their entry.
         max_tokens: longest sentence, if the text encoder reads that many.
     """
 
@@ -79,10 +75,7 @@ def family(kind: Kind) -> Family:
 def published_preprocessing(
     kind: Kind, image_size: int = 224, *, resnet: bool = False
 ) -> PeerPreprocessing:
-    """The preprocessing in the authors' inference code (docs/peers.md names each source).
-
-    ``image_size`` is what the model's own configuration says, where it says it.
-    """
+    """The preprocessing in the authors' inference code (docs/peers.md names each source)."""
     table = family(kind)
     values = dict(table.preprocessing) | (table.preprocessing_of_resnet if resnet else {})
     # No published code applies a DICOM window; most take the levels of 8-bit files as such.
@@ -138,22 +131,14 @@ def book_prompts(settings: PeerSettings) -> dict[str, Any]:
 
 
 def words_only(sentence: str) -> str:
-    """Lower-case words without enumeration, punctuation or other alphabets, as GLoRIA's code does.
-
-    >>> words_only("1. Mild, left-sided effusion.")
-    'mild left sided effusion'
-    """
+    """Lower-case words without enumeration, punctuation or other alphabets, as of GLoRIA."""
     words = re.findall(r"\w+", re.sub(r"[0-9]+\.", " ", sentence).lower())
     plain = [word.encode("ascii", "ignore").decode("ascii") for word in words]
     return " ".join(word for word in plain if word)
 
 
 def repaired(sentence: str) -> str:
-    """Broken Unicode, curly quotes and HTML's entities mended, as CLIP's and open_clip's code does.
-
-    >>> repaired("No \u201clarge\u201d effusion &amp; no oedema")
-    'No "large" effusion & no oedema'
-    """
+    """Broken Unicode, curly quotes and HTML's entities mended, as CLIP's code does."""
     import ftfy
 
     return html.unescape(html.unescape(ftfy.fix_text(sentence))).strip()

@@ -1,8 +1,4 @@
-"""Folders as transformers writes them: its SigLIP and CLIP families, and DINOv2 (RAD-DINO).
-
-A folder holds ``config.json``, ``model.safetensors`` (or ``pytorch_model.bin``), the tokenizer, and
-``preprocessor_config.json``. Nothing in it is run; the networks are transformers' own.
-"""
+"""Folders as transformers writes them: its SigLIP and CLIP families, and DINOv2 (RAD-DINO)."""
 
 from __future__ import annotations
 
@@ -67,9 +63,8 @@ def read_folder(
 ) -> tuple[PeerSettings, dict[str, Tensor], PeerTokenizer]:
     """Architecture, tensors under the names they have here, and tokenizer of a folder.
 
-    SigLIP and SigLIP 2 (Zhai et al. 2023, Tschannen et al. 2025): MedSigLIP, XraySigLIP. Of SigLIP
-    2's NaFlex the square of as many patches as it has positions is read. CLIP: XrayCLIP,
-    PubMedCLIP. RAD-DINO (Pérez-García et al. 2024) and other DINOv2: images alone.
+    SigLIP and SigLIP 2 (MedSigLIP, XraySigLIP; of NaFlex the square of as many patches as it has
+    positions), CLIP (XrayCLIP, PubMedCLIP), RAD-DINO and other DINOv2 (images alone).
     """
     file = folder / "config.json"
     if not file.is_file():

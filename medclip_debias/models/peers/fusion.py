@@ -33,8 +33,7 @@ class Fusion(nn.Module):
     """Base: scores and maps from an image's tokens and what the text tower gave.
 
     Attributes:
-        outputs: of the model that has it; with ``has_whole`` the first token is the whole image,
-            else all tokens are regions.
+        outputs: of the model that has it; without ``has_whole`` all tokens are regions.
         raw: whether it takes vectors as they leave the towers, of any length.
     """
 
@@ -101,11 +100,9 @@ class QueryAttention(Fusion):
     """CARZero (Lai et al. 2024): the sentence asks the image's tokens, the image its words.
 
     Each answer goes through the same layers and perceptron to one logit; a hundredth of their mean
-    is the score. There is no attention among queries. The map is how the sentence's attention
-    spreads over the regions, averaged over heads and layers; the first token takes the rest.
-
-    All vectors come standardised (zero mean, unit length): the published network begins with a
-    layer norm of each, whose learned part is applied here.
+    is the score. The map is how the sentence's attention spreads over the regions, averaged over
+    heads and layers; the first token takes the rest. All vectors come standardised: the published
+    network begins with a layer norm of each, whose learned part is applied here.
     """
 
     outputs: ClassVar[Outputs] = Outputs(has_whole=True, sentence_rows=(0, 0), map_kind="attention")
@@ -184,8 +181,7 @@ class _Question(nn.Module):
 class TwoSpaces(Fusion):
     """MGCA (Wang et al. 2022): whole images and regions lie in spaces of their own.
 
-    A sentence is ``[T, 2, D]``: its unit vector for whole images, and the mean of its words' unit
-    vectors in the space of the regions. So the map is the mean over the words of their cosines.
+    A sentence is ``[T, 2, D]``: one for whole images, the mean of its words' units for regions.
     """
 
     outputs: ClassVar[Outputs] = Outputs(has_whole=True, whole_alone=True, sentence_rows=(0, 1))
@@ -198,10 +194,7 @@ class TwoSpaces(Fusion):
 
 
 class Products(Fusion):
-    """AFLoc (Yang et al. 2024): scores and maps are products of vectors of any length.
-
-    Only its losses take cosines. A hundredth of the product is given. A sentence is ``[T, 1, D]``.
-    """
+    """AFLoc (Yang et al. 2024): a hundredth of products of vectors of any length; ``[T, 1, D]``."""
 
     outputs: ClassVar[Outputs] = Outputs(has_whole=True, whole_alone=True, sentence_rows=(0, 0))
     raw: ClassVar[bool] = True
@@ -216,15 +209,12 @@ class Products(Fusion):
 class WordAttention(Fusion):
     """GLoRIA's local score (Huang et al. 2021, section 3.2): words attend to regions.
 
-    Of words ``w`` and regions ``v`` as they leave the towers: each region shares its weight among
-    the words, ``softmax over w of <v, w>``; each word takes its mean region by ``a = softmax over v
-    of 4 times that weight`` (equations 4 and 5), ``c = sum of a v``; the score is that of the best
-    word, ``max over w of cos(w, c)``, of which the published code returns 5 times. The map is the
-    mean of the words' attention. With ``both`` it is a third of the authors' mean of local and
-    global similarity, ``(5 local + cosine) / 2``.
-
-    A sentence is its own unit vector and those of its words ``[T, 1 + W, D]``, padded with zeros.
-    Two slips of the published code are not followed (docs/peers.md).
+    Each region shares its weight among the words ``w``, ``softmax over w of <v, w>``; each word
+    takes its mean region by ``a = softmax over v of 4 times that weight`` (equations 4 and 5),
+    ``c = sum of a v``; the score is ``max over w of cos(w, c)``, the map the mean of the words'
+    attention. With ``both`` it is a third of the authors' ``(5 local + cosine) / 2``. A sentence is
+    its own unit vector and those of its words ``[T, 1 + W, D]``, padded with zeros. Two slips of
+    the published code are not followed (docs/peers.md).
     """
 
     outputs: ClassVar[Outputs] = Outputs(
@@ -270,14 +260,11 @@ def _words(sentences: Tensor) -> list[Tensor]:
 class QueryNetwork(Fusion):
     """MedKLIP (Wu et al. 2023) and KAD (Zhang et al. 2023): questions that read the regions.
 
-    A decoder whose queries attend to each other and to the regions, and a linear map of each to
-    absent and there. The authors ask the same list, the book, of every image. A question of the
-    book has the published answer; any other reads the book's questions and itself and is read by
-    none, so that no score depends on what a user asks beside it.
-
-    A sentence is ``[T, 2, D]``: its query, and a row of ones where it denies, which is answered
-    with the probability of absence. The map is the question's attention, averaged over heads.
-    ``book`` are the book's queries ``[Q, D]``, which `..peer.Peer` encodes.
+    A decoder whose queries attend to each other and to the regions. The authors ask the same list,
+    the book, of every image; any other question reads the book's and itself and is read by none, so
+    that no score depends on what is asked beside it. A sentence is ``[T, 2, D]``: its query, and a
+    row of ones where it denies, which is answered with the probability of absence. The map is the
+    question's attention, averaged over heads; ``book`` the book's queries, which the peer encodes.
     """
 
     outputs: ClassVar[Outputs] = Outputs(sentence_rows=(None, None), map_kind="attention")
@@ -366,7 +353,6 @@ class _BookQuestion(_Question):
 
 
 def build_fusion(settings: PeerSettings) -> Fusion | None:
-    """The fusion that ``settings`` name, with weights at random; None for cosines alone."""
     if settings.score != "whole":
         return WordAttention(settings.score)
     if settings.fusion is None:

@@ -1,8 +1,7 @@
 """Image towers on ResNet-50, Swin, DINOv2 and timm's ViT; those of CLIP's kin: `..clip_towers`.
 
-Each gives regions ``[B, N, dim]`` and the whole ``[B, dim]`` of ``[B, C, S, S]``. Where a network
-was trained on grey images in three equal channels, it reads one channel, whose first filters are
-the sum of the three (`..checkpoint.summed_channels`).
+Where a network was trained on grey images in three equal channels, it reads one channel, whose
+first filters are the sum of the three.
 """
 
 from __future__ import annotations
@@ -86,7 +85,6 @@ class TemporalPooler(nn.Module):
         self.register_buffer("place", sine_places(side, width), persistent=False)
 
     def forward(self, current: Tensor, previous: Tensor) -> Tensor:
-        """``[B, width, side, side]`` twice to the current image's ``[B, width, side, side]``."""
         first, second = (x.flatten(2).transpose(1, 2) for x in (current, previous))
         place: Tensor = self.place  # type: ignore[assignment]
         age = torch.cat([place + self.type_embed[0], place + self.type_embed[1]])
@@ -139,7 +137,6 @@ class Embedding(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., width]`` to ``[..., dim]``."""
         result: Tensor = self.head(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
         return result
 
@@ -208,8 +205,7 @@ class SwinImages(Tower):
     """MedCLIP and CXR-CLIP on a Swin transformer, which has no class token.
 
     MedCLIP's pooling is a mean, so its regions are exact. CXR-CLIP's code takes the first token,
-    that of the upper left corner, after four stages of attention; so that is the whole image, and
-    the other regions go through the same map, which no loss trained them for.
+    that of the upper left corner; the other regions go through the same map, untrained.
     """
 
     layer_lists = ("model.encoder.layers",)
@@ -236,9 +232,8 @@ class SwinImages(Tower):
 class DinoImages(Tower):
     """Class token and patches of a DINOv2 after its last norm, as of RAD-DINO.
 
-    Of RadZero (Park et al. 2025) and CoNNS they pass through trained blocks, and a layer norm,
-    which RadZero's sentences share, or a map without bias. The trunk's norm, below other blocks,
-    is trained with its stem.
+    Of RadZero (Park et al. 2025) and CoNNS they pass through more blocks, and a layer norm, which
+    RadZero's sentences share, or a map without bias.
     """
 
     layer_lists: tuple[str, ...] = ("encoder.layers",)

@@ -142,10 +142,7 @@ def import_model(
 
 
 def _learned_by_loss(state: Mapping[str, Tensor]) -> dict[str, float | None]:
-    """Scale and SigLIP's bias of `PeerSettings`, as far as the file holds them.
-
-    CLIP, open_clip and MedCLIP keep the scale's logarithm.
-    """
+    """Scale and SigLIP's bias of `PeerSettings`, as far as the file holds them."""
     learned: dict[str, float | None] = {}
     for name, value in state.items():
         if name.rpartition(".")[2] == "logit_scale" and value.numel() == 1:
@@ -159,11 +156,7 @@ def _learned_by_loss(state: Mapping[str, Tensor]) -> dict[str, float | None]:
 
 
 def licence_line(kind: Kind, *places: Path | None) -> str:
-    """One line on the terms of published weights: what lies beside them, or is known of the kind.
-
-    The folder's own word goes first, since authors change terms (RAD-DINO's weights were released
-    under MSRLA and later under MIT).
-    """
+    """One line on the terms of weights: the folder's own word, or what is known of the kind."""
     folders = [place if place.is_dir() else place.parent for place in places if place is not None]
     for folder in folders:
         if stated := _card_licence(folder / "README.md"):

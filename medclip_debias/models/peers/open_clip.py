@@ -1,8 +1,7 @@
 """CLIP and its relatives as open_clip describes and stores them: CheXzero, BiomedCLIP, UniMed-CLIP.
 
-The configuration says which networks open_clip builds, in both of its layouts (the text tower's
-tensors under ``text.``, or bare). Of a captioner (CoCa) the two towers are read; its decoder, which
-scores no image, is left out. A BERT from Hugging Face comes from its folder.
+Both of its layouts are read (the text tower's tensors under ``text.``, or bare). Of a captioner
+(CoCa) the decoder is left out. A BERT from Hugging Face comes from its folder.
 """
 
 from __future__ import annotations
@@ -143,7 +142,6 @@ def clip_preprocessing(settings: PeerSettings, config: Path | None) -> PeerPrepr
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A JSON object from a file."""
     return read_json(path, "give the open_clip_config.json of the model", limit=16 << 20)
 
 

@@ -1,8 +1,4 @@
-"""A peer: another group's two towers in one folder, an `ImageTextModel` like the project's own.
-
-A peer scores an image by a vector of the whole image, or by attention over that and the regions
-(`medclip_debias.models.peers.fusion`); `encode_images` gives both.
-"""
+"""A peer: another group's two towers in one folder, an `ImageTextModel` like the project's own."""
 
 from __future__ import annotations
 
@@ -66,13 +62,11 @@ WEIGHTS, WORDS = "model.safetensors", "tokenizer.json"
 class Peer(ImageTextModel):
     """Another group's model, as it was published or trained on from there.
 
-    It has a `similarity` once training has begun: then its score is what trained. That is the
-    published one, the cosine of ``whole``, times a learned scale; or a similarity of the regions,
-    in which case there is no ``whole`` any more.
+    Once training has begun it has a `similarity`: the published score times a learned scale, or a
+    similarity of the regions, in which case there is no ``whole`` any more.
 
     Attributes:
-        prompts: none, so that the evaluation's packaged set is used; where questions are asked
-            from a book, those of the same findings by the book's names.
+        prompts: none, or of a model with a book those of the same findings by the book's names.
         provenance: files the weights were imported from, with their hashes.
         image, text: the towers.
         fusion: what scores are computed by where they are no plain cosines.
@@ -197,11 +191,7 @@ class Peer(ImageTextModel):
         return ImageFeatures(F.normalize(regions, dim=-1), F.normalize(whole, dim=-1))
 
     def encode_sentences(self, sentences: str | Sequence[str], batch_size: int = 64) -> Tensor:
-        """As of `ImageTextModel`: unit vectors ``[T, D]``, but for kinds with a fusion.
-
-        CARZero, MGCA and GLoRIA by words have several vectors a sentence, ``[T, K, D]``; KAD,
-        MedKLIP and AFLoc one of any length, ``[T, K, D]`` too (`..fusion`).
-        """
+        """As of `ImageTextModel`: unit vectors ``[T, D]``, but for kinds with a fusion."""
         texts, fusion = sentence_list(sentences), self.fusion
         if not texts and (self.text.by_words or (fusion is not None and fusion.raw)):
             return torch.zeros(0, 2, self.dim, device=self.device)
@@ -237,10 +227,7 @@ class Peer(ImageTextModel):
         return vectors if raw else F.normalize(vectors, dim=-1)
 
     def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        """The authors' score ``[B, T]``, or the one that it was trained by here.
-
-        The cosine of the whole image and the sentence ``[T, D]``, unless the model has a fusion.
-        """
+        """The authors' score ``[B, T]``, or the one that it was trained by here."""
         if self.fusion is None and not self.outputs.has_whole:
             scores: Tensor = self.similarity(features.regions, sentences)
             return scores
@@ -301,13 +288,7 @@ class Peer(ImageTextModel):
 
     @classmethod
     def load(cls, folder: Path, device: str | torch.device = "cpu", *, check: bool = True) -> Peer:
-        """Read a folder that ``import-model`` wrote, ready for evaluation.
-
-        Args:
-            folder: where it is.
-            device: where the model runs.
-            check: score the golden samples, where there are any, and warn if they moved.
-        """
+        """Read a folder that ``import-model`` wrote; ``check`` scores its golden samples."""
         folder = Path(folder)
         weights = _need(folder, WEIGHTS)
         content, where = load_yaml(folder / FILE), str(folder / FILE)
@@ -332,10 +313,7 @@ class Peer(ImageTextModel):
 
 
 def build_similarity(settings: PeerSettings, fusion: nn.Module | None = None) -> Similarity:
-    """What a peer is trained with; `ImageFeatures.stored` has one region where it is its own.
-
-    ``fusion`` tells where the temperature of an attention starts.
-    """
+    """What a peer is trained with; ``fusion`` tells where an attention's temperature starts."""
     similarity = settings.similarity
     if settings.fusion is not None:
         # `SimilarityAttention`, over the class token and the regions.

@@ -49,7 +49,6 @@ class BertTower(Tower):
             self.head = nn.Linear(width, dim, bias=bias)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Token ids and mask ``[T, L]`` to ``[T, dim]``."""
         several = self.pooling in ("last4", "three_layers")
         out = self.bert(input_ids=ids, attention_mask=mask, output_hidden_states=several)
         if self.pooling == "last4":
@@ -77,8 +76,7 @@ class BertTower(Tower):
     def words(self, ids: Tensor, mask: Tensor, places: Tensor) -> Tensor:
         """GLoRIA's sentence, of unit length, and its words ``[T, 1 + W, D]``, padded with zeros.
 
-        The pieces of a word are added up, and the last four layers, as published; [CLS] and [SEP]
-        are left out.
+        Pieces of a word and the last four layers are added up; [CLS] and [SEP] are left out.
         """
         out = self.bert(input_ids=ids, attention_mask=mask, output_hidden_states=True)
         states = torch.stack(out.hidden_states[-4:]).sum(dim=0).float()
@@ -105,7 +103,6 @@ class EncoderText(Tower):
         )
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Token ids and mask ``[T, L]`` to ``[T, dim]``."""
         result: Tensor = self.head(self.encoder(ids, mask))
         return result
 

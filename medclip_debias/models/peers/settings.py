@@ -37,9 +37,8 @@ Score = Literal["whole", "local", "both"]
 class PeerPreprocessing(Preprocessing):
     """Preprocessing with what only peers need.
 
-    Grey levels are divided by 255 (``mean`` 0 and ``std`` 1 leave them so), enlarged to
-    ``network_size`` if the network resizes its own input, then normalised channel by channel;
-    one channel in ``channel_mean`` stands for three equal ones.
+    Grey levels are divided by 255, enlarged to ``network_size`` if the network resizes its own
+    input, then normalised channel by channel; one channel stands for three equal ones.
     """
 
     mean: float = 0.0
@@ -90,23 +89,17 @@ class OpenClipSettings(Settings):
 
 
 class HfClipSettings(Settings):
-    """The image tower of transformers' CLIP or SigLIP: its ``vision_config``."""
-
     kind: Literal["hf_clip"] = "hf_clip"
     family: Literal["clip", "siglip"]
     config: Sizes
 
 
 class SwinSettings(Settings):
-    """Swin transformer as transformers' ``SwinConfig`` describes it."""
-
     kind: Literal["swin"] = "swin"
     config: Sizes
 
 
 class RadDinoSettings(Settings):
-    """A vision transformer of the DINOv2 family as its ``config.json`` describes it."""
-
     kind: Literal["rad_dino"] = "rad_dino"
     config: dict[str, Any]
 
@@ -137,8 +130,6 @@ class OpenClipTextSettings(Settings):
 
 
 class HfClipTextSettings(Settings):
-    """The text tower of transformers' CLIP or SigLIP: its ``text_config``."""
-
     kind: Literal["hf_clip"] = "hf_clip"
     family: Literal["clip", "siglip"]
     config: Sizes
@@ -150,8 +141,6 @@ class HfClipTextSettings(Settings):
 
 
 class NoTextSettings(Settings):
-    """A model of images alone."""
-
     kind: Literal["none"] = "none"
 
 
@@ -159,13 +148,11 @@ class BertSettings(Settings):
     """BERT, and how one vector is computed from a sentence.
 
     ``pooling``: ``projection`` is CXR-BERT's head on [CLS]; ``last4`` the sum of the last four
-    layers over all tokens (GLoRIA); ``three_layers`` the mean of layers 1, 2 and the last over all
-    tokens, and a linear map (MedCLIP). The text towers that open_clip takes from Hugging Face put
-    ``token``, which is the ``first`` ([CLS]), the ``mean`` of all, or BERT's ``pooler``, through a
-    two-layer map without biases (``mlp``), one layer (``linear``), or ``none``. CXR-CLIP puts the
-    ``last`` token ([SEP]) through a layer with bias (``affine``), KAD BERT's pooler through two
-    (``affine_mlp``). AFLoc has ``last4`` over ``positions``, those behind the sentence being zero.
-    ``separator`` off: no [SEP] (MedKLIP).
+    layers over all tokens (GLoRIA; AFLoc's mean over ``positions``); ``three_layers`` the mean of
+    layers 1, 2 and the last over all tokens, and a linear map (MedCLIP). All others take one
+    ``token`` (BERT's ``pooler`` too): ``mlp`` puts it through two layers without biases and
+    ``linear`` through one (open_clip), ``affine_mlp`` and ``affine`` through those with biases
+    (KAD, CXR-CLIP), ``none`` through none. ``separator`` off: no [SEP] (MedKLIP).
     """
 
     kind: Literal["bert"] = "bert"
@@ -200,13 +187,8 @@ class WordsTextSettings(Settings):
 class FusionSettings(Settings):
     """What scores are computed by where they are no plain cosines (`..fusion`).
 
-    ``own_attention``: `SimilarityAttention` has a temperature beside that of the loss. The other
-    sizes are of `QueryAttention`; ``mlp`` are the widths inside its perceptron.
-
-    `QueryNetwork` has ``layers``, ``heads`` and ``hidden`` too. ``book`` is what is always asked
-    together: names to the text of each, in order; names with the same text are one question.
-    ``norm_inputs``: queries and regions pass the last norm first. ``last_map``: the map is the
-    attention of the last layer, and not the mean over all.
+    ``book`` is what is always asked together: names to the text of each. ``norm_inputs``: queries
+    and regions pass the last norm first. ``last_map``: the map is the last layer's attention.
     """
 
     kind: Literal[
@@ -226,15 +208,10 @@ class FusionSettings(Settings):
 class PeerSettings(Settings):
     """Architecture of a peer; ``dim`` is the width of the space that its two towers share.
 
-    ``score``: by what an image and a sentence are as alike: ``whole``, their two vectors; of
-    GLoRIA also ``local``, words and regions, and ``both``, as its authors combine them
-    (`medclip_debias.models.peers.fusion`).
-    ``fusion``: what the score is computed by where it is no plain cosine.
-
-    ``scale`` is what cosines were multiplied by in the authors' training, where the published file
-    says it, and ``bias`` what SigLIP's loss then adds. ``similarity`` is none for a peer as it was
-    published. One that was trained on here says by what: its ``own`` score, or a similarity of its
-    regions.
+    ``score``: ``whole``, by the two vectors; of GLoRIA also ``local``, by words and regions, and
+    ``both``. ``scale`` is what cosines were multiplied by in the authors' training, ``bias`` what
+    SigLIP's loss then adds. ``similarity`` is what it was trained by here: its ``own`` score, or a
+    similarity of its regions; none for a peer as it was published.
     """
 
     kind: Kind

@@ -1,8 +1,6 @@
 """Tokenizers of CLIP (byte pairs), SigLIP (SentencePiece's unigrams) and SigLIP 2 (Gemma's).
 
-From ``tokenizer.json``, CLIP's merges, or ``spiece.model``. What the published processors do to a
-text before (lower case, and for SigLIP no punctuation) is kept in the tokenizer's own file, as its
-normaliser.
+What the published processors do to a text before is kept in the file, as its normaliser.
 """
 
 from __future__ import annotations
@@ -43,12 +41,7 @@ NO_TEXT = (
 
 
 class ClipTokenizer(FileTokenizer):
-    """Sentence to token ids between start and end; SigLIP's (`PieceTokenizer`) have no start.
-
-    Attributes:
-        end_id: number of the end token.
-        pad_id: what sentences are filled up with.
-    """
+    """Sentence to token ids between start and end; SigLIP's (`PieceTokenizer`) have no start."""
 
     starts: ClassVar[tuple[str, ...]] = (START,)
     ends: ClassVar[tuple[str, ...]] = (END,)
@@ -70,13 +63,11 @@ class ClipTokenizer(FileTokenizer):
 
     @classmethod
     def load(cls, folder: Path) -> ClipTokenizer:
-        """Read ``tokenizer.json``."""
         path = folder / "tokenizer.json"
         return cls(read_tokenizer(path, pieces=cls.pieces), str(path))
 
     @property
     def start_id(self) -> int:
-        """Number of the start token."""
         return self._start[0]
 
     def encode(self, sentences: Sequence[str], max_tokens: int) -> list[list[int]]:
@@ -139,13 +130,11 @@ class NoTokenizer:
     size: ClassVar[int] = 0
 
     def encode(self, sentences: Sequence[str], _: int) -> list[list[int]]:
-        """Nothing of nothing."""
         if sentences:
             raise UserError(NO_TEXT)
         return []
 
     def pad(self, _: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Never asked, as there are no ids."""
         raise UserError(NO_TEXT)
 
     def save(self, folder: Path) -> None:
