@@ -14,7 +14,8 @@ several grids, ``outcomes`` every metric that their cells measured: Student's 95
 does not cover the patients. ``moved`` says how far cells that two grids share are apart, as when
 another kind of processor measured them. ``publish`` writes a row for each image, class and cell:
 digests of item and patient, label, and the rank of the image's score among the cell's by both
-prompts and by each; every figure that rests on AUC follows from it. ``intervals`` recomputes them:
+prompts and by each; every figure that rests on AUC follows from it. ``intervals`` recomputes them,
+grid by grid:
 over patients; over patients and seeds crossed (both drawn anew, Owen 2007, The pigeonhole
 bootstrap); over settings Student's t, which is too short where splits overlap, and the corrected t
 of Nadeau and Bengio (2003, Inference for the generalization error).
@@ -26,6 +27,7 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -369,9 +371,14 @@ def report(table: pd.DataFrame, method: str, against: str) -> list[str]:
         return f"[{low:+.4f}, {high:+.4f}]"
 
     lines = []
-    for score in SCORES:
-        lines.append(f"{method} minus {against}, AUC by {score}:")
-        found = differences(table, method, against, score)
+    methods = table.groupby("grid", observed=True)["method"].unique()
+    both = [name for name in methods.index if {method, against} <= set(methods[name])]
+    names = both or list(methods.index)
+    for name, score in product(names, SCORES):
+        cells = table[table["grid"] == name]
+        of_grid = f"{name}: " if len(names) > 1 else ""
+        lines.append(f"{of_grid}{method} minus {against}, AUC by {score}:")
+        found = differences(cells, method, against, score)
         for setting, (seeds, drawn) in found.items():
             line = f"  {setting}: {seeds.mean():+.4f}, patients {between(drawn.mean(axis=1))}"
             if len(seeds) > 1:
