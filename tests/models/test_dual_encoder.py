@@ -11,7 +11,7 @@ import torch
 
 from medclip_debias.errors import UserError
 from medclip_debias.models import dual_encoder as module
-from medclip_debias.models.checkpoint import _NothingDrawn, _skipped, uninitialised
+from medclip_debias.models.checkpoint import _NothingDrawn, _skipped
 from medclip_debias.models.dual_encoder import DualEncoder
 
 from .conftest import dual_encoder, write_bert
@@ -103,32 +103,6 @@ def test_embeddings_are_unit_vectors_on_the_grid_and_alike_in_any_company(model)
         model.encode_sentences(None)
 
 
-def test_a_prepared_image_is_cropped_at_its_centre_and_normalised(model):
-    image = torch.zeros(1, 40, 40, dtype=torch.uint8)
-    image[0, 4, 4] = 255
-    x = model.normalise(image)
-    assert x.shape == (1, 1, 32, 32)
-    assert (x[0, 0, 0, 0].item(), x[0, 0, 5, 5].item()) == pytest.approx((2, -2))
-    with pytest.raises(ValueError, match="expected uint8 images"):
-        model.normalise(torch.zeros(1, 30, 30, dtype=torch.uint8))
-
-
-def test_folders_that_hold_no_whole_model_are_named(saved_model, tmp_path):
-    with pytest.raises(UserError, match=r"config\.json is missing"):
-        DualEncoder.load(tmp_path)
-    folder = shutil.copytree(saved_model, tmp_path / "model")
-    config = edit(folder)
-    edit(folder, architecture=config["architecture"] | {"image": {"arch": "resnet18"}})
-    with pytest.raises(UserError, match="another architecture"):
-        DualEncoder.load(folder)
-    (folder / "model.safetensors").write_bytes(b"cut short")
-    with pytest.raises(UserError):
-        DualEncoder.load(folder)
-    edit(folder, format=99)
-    with pytest.raises(UserError, match="format 99"):
-        DualEncoder.load(folder)
-
-
 def test_a_sentence_limit_beyond_the_language_model_is_refused(texts):
     with pytest.raises(UserError, match="max_tokens"):
         dual_encoder(texts, text={"folder": str(texts), "max_tokens": 64})
@@ -158,12 +132,3 @@ def test_what_is_loaded_is_the_files_and_nothing_is_left_of_the_memory(
     kept = model.state_dict()
     assert loaded.state_dict().keys() == kept.keys()
     assert all(torch.equal(value, kept[name]) for name, value in loaded.state_dict().items())
-
-
-@pytest.mark.parametrize("bounds", [(-2.0, 2.0), (0.3, 2.0), (1.0, 1.5)])
-def test_what_is_drawn_until_it_lies_within_bounds_ends(bounds):
-    """Memory that nobody filled lies anywhere; a loop that waits for it would never end."""
-    with uninitialised():
-        weight = torch.full((64, 64), 1e30)
-        torch.nn.init.trunc_normal_(weight, 0.0, 1.0, *bounds)
-    assert bounds[0] <= float(weight.min()) < float(weight.max()) <= bounds[1]

@@ -151,16 +151,6 @@ def test_a_processor_that_asks_for_something_else_is_refused(changes, sentence, 
         read_processor("conns", tmp_path / "p.json", multiple=14)
 
 
-def test_a_processor_that_pulls_to_a_square_is_followed(tmp_path):
-    (tmp_path / "p.json").write_text(json.dumps(PROCESSOR | {"size": {"height": 42, "width": 42}}))
-    how = read_processor("radzero", tmp_path / "p.json", multiple=14)
-    assert (how.prepare.fit, how.prepare.size, how.input_size) == ("squash", 42, 42)
-    # RadZero's collate_fn stretches every image; CoNNS takes the levels as they are.
-    assert how.prepare.levels == "stretched"
-    conns = read_processor("conns", tmp_path / "p.json", multiple=14)
-    assert conns.prepare.levels == "as_stored"
-
-
 # ------------------------------------------------------------------------------- full size
 
 BERT = {"model_type": "bert", "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12}
@@ -281,21 +271,6 @@ def test_a_damaged_folder_is_reported(biovil_file, cxr_bert_folder, tmp_path):
 
 
 # ------------------------------------------------------------------------------------- in use
-
-
-def test_an_imported_model_is_grounded(biovil_file, cxr_bert_folder, radiographs, tmp_path, capsys):
-    out = str(tmp_path / "peer")
-    words = ["import-model", "biovil", str(biovil_file), "--text", str(cxr_bert_folder)]
-    assert run([*words, "--out", out]) == 0
-    assert "--size 512 --clip 0 100 --window none --fit crop" in capsys.readouterr().out
-    ground = ["ground", out, str(radiographs[0]), "--text", "No pleural effusion"]
-    assert run([*ground, "--out", str(tmp_path / "maps")]) == 0
-    heatmap = np.load(next((tmp_path / "maps").glob("*.npy")))
-    height, width = read_radiograph(radiographs[0]).shape
-    assert heatmap.shape == (height, width)
-    seen = ~np.isnan(heatmap)
-    inside = 480 / 512 * min(height, width)
-    assert np.abs(np.array([seen.any(1).sum(), seen.any(0).sum()]) - inside).max() <= 1
 
 
 def test_a_peer_is_evaluated_on_a_set_prepared_for_it_and_indexed(
