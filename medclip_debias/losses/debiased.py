@@ -185,19 +185,16 @@ class DebiasedContrastive(ContrastiveLoss):
 
     settings: DebiasedSettings
 
-    @property
-    def requires(self) -> frozenset[str]:
-        """What the policies, the kind of eta and the kind of positives read."""
+    def chosen_fields(self) -> set[str]:
+        """What the kind of eta and the kind of positives read."""
         s, fields = self.settings, set()
         if s.positives == "study":
             fields.add("sample_ids")
-        if s.schedule is not None:
-            fields.add("done")
         if not isinstance(s.eta, ConstantEta):
             fields.add("eta" if isinstance(s.eta, TableEta) else "log_prob")
             if s.eta.control != "none":
                 fields.add("seed")
-        return super().requires | fields
+        return fields
 
     def candidates(self, batch: ContrastiveBatch) -> list[Anchors]:
         """The anchors before any policy; the policies are not to spend on further positives."""

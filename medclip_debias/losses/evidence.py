@@ -8,19 +8,20 @@ where nothing is known. The policy ``weigh_by_evidence`` makes weights of it, th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from pydantic import BeforeValidator, Field, SerializeAsAny
-from torch import Tensor, nn
+from torch import Tensor
 
 from medclip_debias.config import Settings
 from medclip_debias.losses.batch import SIDES, Anchors, ContrastiveBatch
 from medclip_debias.losses.labels import CHEX5_NAMES, Match, Uncertain, alike_by_labels
+from medclip_debias.losses.objective import Reader
 from medclip_debias.losses.pairs import between_images, between_texts, image_with_text
-from medclip_debias.registry import Chosen, Registry, class_of
+from medclip_debias.registry import Registry, class_of
 
 V = TypeVar("V")
 
@@ -38,19 +39,16 @@ class EvidenceSettings(Settings):
     control: Literal["none", "random", "permuted"] = "none"
 
 
-class PairEvidence(Chosen, nn.Module):
-    """Base of every kind of evidence; ``reads`` are the optional fields that it needs."""
-
-    reads: ClassVar[Collection[str]] = ()
+class PairEvidence(Reader):
+    """Base of every kind of evidence; what `register` makes of a function."""
 
     def __init__(self, settings: EvidenceSettings | None = None) -> None:
         super().__init__(settings)
         self.rowwise = self.settings.control == "none"  # a control deals out over all anchors
 
-    @property
-    def requires(self) -> frozenset[str]:
-        """Optional fields of the batch that this evidence, so set, reads."""
-        return frozenset(self.reads) | (frozenset() if self.rowwise else frozenset({"seed"}))
+    def chosen_fields(self) -> set[str]:
+        """The seed of a control."""
+        return set() if self.rowwise else {"seed"}
 
     def forward(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
         """``[A, C]`` in [-1, 1] at the negatives of each anchor, 0 elsewhere; no gradient.

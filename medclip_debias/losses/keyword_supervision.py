@@ -66,6 +66,7 @@ class KeywordSettings(LossSettings):
 @register(
     "keyword",
     KeywordSettings,
+    reads={"keywords"},
     rowwise=True,
     formula="core + weight * g(sum_{l_j != l_i} exp(s_ij) / exp(s_ii)), g1 = log(1 + x)",
     paper="Improved CLIP training on fine-grained tasks, definition 4.1",
@@ -88,11 +89,6 @@ class KeywordSupervision(Objective):
     def __init__(self, settings: KeywordSettings | None = None) -> None:
         super().__init__(settings)
         self.core = build_objective(self.settings.core)
-
-    @property
-    def requires(self) -> frozenset[str]:
-        """What the core reads, and ``keywords``."""
-        return self.core.requires | {"keywords"}
 
     def forward(self, batch: ContrastiveBatch) -> LossOutput:
         """Losses of the batch's pairs ``[T]``."""

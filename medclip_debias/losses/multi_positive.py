@@ -116,12 +116,6 @@ class MultiPositive(Objective):
         self.core: ContrastiveLoss = core
         self.evidence: PairEvidence = EVIDENCE.build(self.settings.evidence)
 
-    @property
-    def requires(self) -> frozenset[str]:
-        """What the core and the evidence read, and ``done`` with a schedule."""
-        done = {"done"} if self.settings.schedule is not None else set()
-        return self.core.requires | self.evidence.requires | done
-
     def forward(self, batch: ContrastiveBatch) -> LossOutput:
         """Losses of the batch's anchors ``[T]`` (``symmetric``: the mean of the two)."""
         c = self.settings.weight * strength(self.settings.schedule, batch)

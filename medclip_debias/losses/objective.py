@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
@@ -45,26 +45,42 @@ def strength(schedule: Schedule | None, batch: ContrastiveBatch) -> float:
     return 1.0 if schedule is None else schedule.strength(batch["done"])
 
 
-class Objective(Chosen, nn.Module):
-    """Base of every objective; one that changes another objective has it as its ``core``.
+class Reader(Chosen, nn.Module):
+    """A part of an objective that reads the batch: itself, a policy, or a kind of evidence.
 
-    Under autocast everything in here stays float32 or better. ``rowwise``: the loss of an anchor
-    depends on its own row alone and is indexed by `Anchors.rows`, so that processes can share it
-    (`medclip_debias.losses.sharded`).
+    Class attributes, beside those of `Chosen`:
+        reads: optional fields of the batch that it reads, whatever its settings.
+        rowwise: what it gives for an anchor depends on the anchor's own row alone and is indexed
+            by `Anchors.rows`, so that processes can share it (`medclip_debias.losses.sharded`).
     """
 
-    rowwise: ClassVar[bool] = False
+    reads: ClassVar[Collection[str]] = ()
+    rowwise: bool = False
+
+    def chosen_fields(self) -> set[str]:
+        """Optional fields of the batch that its settings ask for besides."""
+        return set()
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """Optional fields of the batch that it and its parts, so set, read."""
+        parts = [module for module in self.modules() if isinstance(module, Reader)]
+        scheduled = (getattr(part.settings, "schedule", None) is not None for part in parts)
+        fields = {"done"} if any(scheduled) else set()
+        return frozenset(fields.union(*([*part.reads, *part.chosen_fields()] for part in parts)))
+
+
+class Objective(Reader):
+    """Base of every objective; one that changes another objective has it as its ``core``.
+
+    Under autocast everything in here stays float32 or better.
+    """
 
     def __call__(self, batch: ContrastiveBatch) -> LossOutput:
         """Per-anchor losses of one batch."""
         with torch.autocast(batch.similarity.device.type, enabled=False):
             result: LossOutput = super().__call__(batch)
         return result
-
-    @property
-    def requires(self) -> frozenset[str]:
-        """Optional fields of the batch that this objective, so set, reads."""
-        return frozenset()
 
     @property
     def masked_lm(self) -> Any:
@@ -128,11 +144,6 @@ class ContrastiveLoss(Objective):
     def __init__(self, settings: ContrastiveSettings | None = None) -> None:
         super().__init__(settings)
         self.policies = nn.ModuleList(POLICIES.build(s) for s in self.settings.negatives)
-
-    @property
-    def requires(self) -> frozenset[str]:
-        """What the policies read."""
-        return frozenset().union(*(policy.requires for policy in self.policies))
 
     def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
         """Losses and diagnostics of one direction's ``anchors``, as the policies left them."""

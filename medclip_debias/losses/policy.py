@@ -6,18 +6,18 @@ ones before it have left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from medclip_debias.config import Schedule, Settings
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch
-from medclip_debias.losses.objective import POLICIES, strength
-from medclip_debias.registry import Chosen, class_of
+from medclip_debias.losses.objective import POLICIES, Reader, strength
+from medclip_debias.registry import class_of
 
 W = TypeVar("W")
 
@@ -34,20 +34,8 @@ class PolicySettings(Settings):
     schedule: Schedule | None = None
 
 
-class Policy(Chosen, nn.Module):
-    """Base of every policy; what `register` makes of a function of weights.
-
-    ``reads`` are the optional fields of the batch that it needs; ``rowwise`` as of `Objective`.
-    """
-
-    reads: ClassVar[Collection[str]] = ()
-    rowwise: ClassVar[bool] = False
-
-    @property
-    def requires(self) -> frozenset[str]:
-        """Optional fields of the batch that this policy, so set, reads."""
-        scheduled = self.settings.schedule is not None
-        return frozenset(self.reads) | (frozenset({"done"}) if scheduled else frozenset())
+class Policy(Reader):
+    """Base of every policy; what `register` makes of a function of weights."""
 
     def forward(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
         """Weights ``[A, C]`` (bool: 0 or 1); those outside ``anchors.negatives`` do not matter."""

@@ -68,6 +68,7 @@ _GRADIENT_LIMIT = 5.0
 @register(
     "sogclr",
     SogCLRSettings,
+    reads={"sample_ids"},
     formula="tau log u, gradient tau grad(g) / u; g = mean_n exp((sim_n - sim+) / tau), "
     "u <- (1 - gamma) u + gamma g",
     paper="SogCLR, Yuan et al. (2022); FastCLIP, Wei et al. (2024)",
@@ -103,11 +104,6 @@ class SogCLR(ContrastiveLoss, Bounded):
             self.log_tau = nn.ParameterDict(
                 {side: nn.Parameter(initial.clone()) for side in ("text", "image", "view")}
             )
-
-    @property
-    def requires(self) -> frozenset[str]:
-        """``sample_ids``, and what the policies read."""
-        return super().requires | {"sample_ids"}
 
     @property
     def lr_factor(self) -> float:

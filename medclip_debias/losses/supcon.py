@@ -62,10 +62,9 @@ class SupCon(ContrastiveLoss):
 
     settings: SupConSettings
 
-    @property
-    def requires(self) -> frozenset[str]:
-        """What the policies read, and ``labels`` or ``text_ids``."""
-        return super().requires | {"text_ids" if self.settings.match == "text" else "labels"}
+    def chosen_fields(self) -> set[str]:
+        """What says who is of the anchor's class."""
+        return {"text_ids" if self.settings.match == "text" else "labels"}
 
     def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
         """See `supcon`."""

@@ -65,11 +65,9 @@ class XCLR(ContrastiveLoss):
 
     settings: XCLRSettings
 
-    @property
-    def requires(self) -> frozenset[str]:
-        """What the policies read, and the field that the graph comes from."""
-        fields = {"text": "text_similarity", "labels": "labels", "given": "graph"}
-        return super().requires | {fields[self.settings.graph]}
+    def chosen_fields(self) -> set[str]:
+        """The field that the graph comes from."""
+        return {{"text": "text_similarity", "given": "graph"}.get(self.settings.graph, "labels")}
 
     def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
         """See `soft_cross_entropy`."""

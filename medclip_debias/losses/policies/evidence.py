@@ -162,11 +162,6 @@ class WeighByEvidence(Policy):
         super().__init__(settings)
         self.evidence: PairEvidence = EVIDENCE.build(self.settings.evidence)
 
-    @property
-    def requires(self) -> frozenset[str]:
-        """What the evidence reads, and ``done`` with a schedule."""
-        return super().requires | self.evidence.requires
-
     def apply_to(self, anchors: Anchors, batch: ContrastiveBatch) -> Anchors:
         """The anchors with the weights multiplied in, and the margin added."""
         after = super().apply_to(anchors, batch)
