@@ -16,8 +16,8 @@ from pathlib import Path
 
 UV = Path(sys.executable).with_name("uv")
 # Of the caller's environment, what programs need anywhere, and a network behind a proxy.
-_KEPT = ("HOME", "LANG", "TMPDIR", "OMP_NUM_THREADS", "SSL_CERT_FILE")
-_KEPT += ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+_KEPT = ("HOME", "LANG", "TMPDIR", "OMP_NUM_THREADS", "SSL_CERT_FILE", *_PROXIES)
 
 
 def variables(*folders: Path, **more: str) -> dict[str, str]:
@@ -62,5 +62,6 @@ def make_environment(folder: Path, *what: str) -> None:
     # A folder in a .pth is searched, but its own .pth files are not read: so the packages are seen,
     # and this checkout, which an editable install names in such a file, is not.
     Path(inside, "packages.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
-    command = [UV, "pip", "install", "--quiet", "--offline", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "--python", python, *what], check=True)
+    flags = ["--quiet", "--offline", "--no-deps", "--no-build-isolation"]
+    words = [UV, "pip", "install", *flags, "--python", python, *what]
+    subprocess.run([str(word) for word in words], check=True)

@@ -241,8 +241,8 @@ def main() -> None:
     """Write the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="folder of a finished demo")
-    names = ("example", "grounding", "false_negatives", "differences", "data_flow")
-    names += ("report", "viewer")
+    names = ["example", "grounding", "false_negatives", "differences", "data_flow"]
+    names += ["report", "viewer"]
     parser.add_argument("--only", choices=names, action="append", help="one of the pictures")
     arguments = parser.parse_args()
     run, wanted = arguments.run, arguments.only or names

@@ -189,7 +189,7 @@ def coco_boxes(archive: Archive, out: Path) -> Iterator[tuple[str, Path]]:
     for group in sorted({row["source"] for row in rows} - ({"NIH"} if own else set())):
         images: dict[str, dict[str, Any]] = {}
         categories: dict[str, int] = {}
-        annotations = []
+        annotations: list[dict[str, Any]] = []
         for row in rows:
             stem = Path(row["image"]).stem
             if row["source"] != group:
@@ -259,12 +259,12 @@ def calibrations(model: Path, prepared: dict[str, Path], out: Path, least: int) 
                 if min((values[known] == 1).sum(), (values[known] == 0).sum()) >= least:
                     usable[column] = scores[column][known], values[known] == 1
             scored[name, split] = usable
-    rows = []
+    table: list[dict[str, Any]] = []
     for (fitted, split), classes in scored.items():
         for (judged, other), judged_by in scored.items():
             if (split, other) != ("validate", "test"):
                 continue
-            found = []
+            measured = []
             for column in sorted(set(classes) & set(judged_by)):
                 try:
                     line = fit("platt", *classes[column])
@@ -272,13 +272,13 @@ def calibrations(model: Path, prepared: dict[str, Path], out: Path, least: int) 
                     continue
                 values, positive = judged_by[column]
                 weights = np.ones((1, len(positive)))
-                found.append(qualities(positive, line.logits(values), weights))
+                measured.append(qualities(positive, line.logits(values), weights))
             means = {
-                key: float(np.nanmean([each[key][0] for each in found])) if found else None
+                key: float(np.nanmean([each[key][0] for each in measured])) if measured else None
                 for key in ("ece", "intercept")
             }
-            rows.append({"fitted": fitted, "judged": judged, "classes": len(found), **means})
-    write_json(out, {"prompts": SHARED_PROMPTS, "rows": rows})
+            table.append({"fitted": fitted, "judged": judged, "classes": len(measured), **means})
+    write_json(out, {"prompts": SHARED_PROMPTS, "rows": table})
 
 
 def saliency(archives: list[Archive], out: Path, plan: Plan) -> None:

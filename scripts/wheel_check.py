@@ -40,10 +40,12 @@ def build(folder: Path, checkout: Path = REPO) -> Path:
     source.mkdir()
     for name in BUILT_FROM:
         path = checkout / name
-        copy = shutil.copytree if path.is_dir() else shutil.copy
-        copy(path, source / name, **({"ignore": DROPPED} if path.is_dir() else {}))
-    command = [UV, "build", "--quiet", "--offline", "--no-build-isolation"]
-    command += ["--python", sys.executable, "--out-dir", folder / "dist", source]
+        if path.is_dir():
+            shutil.copytree(path, source / name, ignore=DROPPED)
+        else:
+            shutil.copy(path, source / name)
+    command = [f"{UV}", "build", "--quiet", "--offline", "--no-build-isolation"]
+    command += ["--python", sys.executable, "--out-dir", f"{folder / 'dist'}", f"{source}"]
     subprocess.run(command, check=True)
     (wheel,) = (folder / "dist").glob("*.whl")
     return wheel

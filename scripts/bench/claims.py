@@ -83,7 +83,7 @@ def phantom(folders: list[Path]) -> None:
         "everything": lambda c: c,
     }
     types = sorted(set(TYPE_OF.values()))
-    wanted |= {t: (lambda c, t=t: c[:2] if c[0] == t else None) for t in types}
+    wanted |= {t: (lambda c, t=t: c[:2] if c[0] == t else None) for t in types}  # type: ignore[misc]
     counts = {name: np.zeros(3, dtype=int) for name in wanted}
     sentences = 0
     for folder in folders:

@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -67,7 +68,7 @@ def medians(
         count = way()
         return (time.perf_counter() - began) / count
 
-    found = in_turn({name: lambda n=name, w=way: once(n, w) for name, way in ways.items()})
+    found = in_turn({name: partial(once, name, way) for name, way in ways.items()})
     return {name: 1000 * median(values) for name, values in found.items()}
 
 

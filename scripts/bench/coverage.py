@@ -192,9 +192,13 @@ def false_alarms(job: tuple[int, float, int]) -> tuple[float, float]:
         ]
         gaps = again[0].mean(axis=0) - again[1].mean(axis=0)
         p_patients = 2 * min((gaps <= 0).mean(), (gaps >= 0).mean())
-        p_seeds = paired_seeds(*({s: r.value for s, r in side.items()} for side in sides))[2]
-        larger += max(p_patients, p_seeds) <= 0.05
-        both += crossed_difference(*sides).p <= 0.05
+        one, other = ({s: r.value for s, r in side.items()} for side in sides)
+        of_seeds_alone = paired_seeds(one, other)
+        crossed = crossed_difference(sides[0], sides[1])
+        assert of_seeds_alone is not None
+        assert crossed is not None
+        larger += max(p_patients, of_seeds_alone[2]) <= 0.05
+        both += crossed.p <= 0.05
     return larger / trials, both / trials
 
 

@@ -21,12 +21,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from medclip_debias.evaluation.decisions.calibration import FittedClass, fit_classes
+from medclip_debias.evaluation.decisions.options import Conformal, Method
 from medclip_debias.evaluation.decisions.probability import Unfit, estimated_prevalence
 from medclip_debias.evaluation.decisions.quality import qualities
 from medclip_debias.evaluation.table import read_results
 
 HERE, THERE, COVERAGE = 0.4, 0.05, 0.9
-METHODS = ("platt", "temperature", "isotonic")
+METHODS: tuple[Method, ...] = ("platt", "temperature", "isotonic")
 QUALITY = ("ece", "ece_equal_mass", "brier", "intercept", "slope")
 Floats = NDArray[np.float64]
 
@@ -72,19 +73,20 @@ def replicate(
                 found[method, "estimated"]["prevalence"] = estimated
         if method != METHODS[0]:
             continue
-        for kind, target, name in (
+        ways: list[tuple[Conformal, float, str]] = [
             ("marginal", fitted.prevalence, "marginal, not weighted"),
             ("marginal", THERE, "marginal, weighted"),
             ("class_conditional", THERE, "class-conditional"),
-        ):
-            sets = fitted.sets(d, COVERAGE, kind, target)
-            covered = np.where(y, sets.present, sets.absent)
+        ]
+        for kind, target, name in ways:
+            sets, values = fitted.sets(d, COVERAGE, kind, target)
+            covered, words = np.where(y, *sets.of(values)), sets.words(values)
             found["sets", name] = {
                 "coverage": float(covered.mean()),
                 "with the finding": float(covered[y].mean()),
                 "without": float(covered[~y].mean()),
-                "both": float((sets.words == "both").mean()),
-                "none": float((sets.words == "none").mean()),
+                "both": float((words == "both").mean()),
+                "none": float((words == "none").mean()),
             }
     found["sizes", ""] = {
         "here": len(here),
@@ -128,8 +130,8 @@ def elsewhere(run: Path, other: Path) -> None:
             estimate = f"{estimated_prevalence(fitted.logits(d), fitted.prevalence):.3f}"
         except Unfit:
             estimate = "none"
-        sets = fitted.sets(d, COVERAGE, "class_conditional", share)
-        covered = np.where(y, sets.present, sets.absent)
+        sets, asked = fitted.sets(d, COVERAGE, "class_conditional", share)
+        covered = np.where(y, *sets.of(asked))
         values = [*errors, covered.mean(), covered[y].mean(), covered[~y].mean()]
         shares = f"{fitted.prevalence:.3f} | {share:.3f} | {estimate}"
         print(f"| {finding} | {shares} | {' | '.join(f'{v:.3f}' for v in values)} |")
@@ -158,7 +160,7 @@ def main() -> None:
         f"{sizes['here']:.0f} to calibrate on, {sizes['there']:.0f} in the target, of them "
         f"{sizes['positive there']:.0f} with the finding.\n"
     )
-    names = ("prevalence", *QUALITY)
+    names: tuple[str, ...] = ("prevalence", *QUALITY)
     print(f"| calibration | prevalence taken | {' | '.join(names)} | none given |")
     print("| --- | --- |" + " ---: |" * (len(names) + 1))
     for key in parts[0]:

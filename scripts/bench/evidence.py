@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import resource
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,7 +178,9 @@ def main() -> None:
     parser.add_argument("what", choices=["scale", "truth", "world", "denials"])
     parser.add_argument("paths", type=Path, nargs="+")
     chosen = parser.parse_args()
-    {"scale": scale, "truth": truth, "world": world, "denials": denials}[chosen.what](*chosen.paths)
+    works: dict[str, Callable[..., None]]
+    works = {"scale": scale, "truth": truth, "world": world, "denials": denials}
+    works[chosen.what](*chosen.paths)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -224,7 +225,7 @@ def measure(sizes: list[int], rounds: int, work: Callable[[int], object]) -> lis
     found: list[list[float]] = [[] for _ in sizes]
     for _ in range(rounds):
         for place, size in enumerate(sizes):
-            found[place].append(processor(lambda n=size: work(n)))
+            found[place].append(processor(partial(work, size)))
     return found
 
 

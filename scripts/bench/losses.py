@@ -17,7 +17,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -171,7 +173,7 @@ def costs(batch: int, repeats: int) -> None:
     """Time of each objective against similarity and plain InfoNCE, in turn."""
     similarity = Similarity(SimilaritySettings(), DIM)
     x, y = vectors(batch)
-    given = fields(batch)
+    given: dict[str, Any] = fields(batch)
     known = dict(contenders())
 
     def score() -> torch.Tensor:
@@ -188,7 +190,7 @@ def costs(batch: int, repeats: int) -> None:
     for _ in range(repeats):
         alone.append(timed(lambda: score().backward(gradient)))
         for name, objective in known.items():
-            spent[name].append(timed(lambda objective=objective: loss(objective, leaf)))
+            spent[name].append(timed(partial(loss, objective, leaf)))
     base, plain = statistics.median(alone), statistics.median(spent["infonce"])
     print(f"\nB = {batch}: similarity alone {base * 1e3:.1f} ms\n")
     print("| objective | loss alone, ms | similarity + loss against plain InfoNCE |")

@@ -172,7 +172,8 @@ def version_2(gamma: float, root: bool) -> tuple[float, float]:
     """
     generator = torch.Generator().manual_seed(0)
     settings = SogCLRSettings(temperature="individual", gamma=gamma, tau=TAU, tau_lr=5e-3, rho=2.0)
-    ours, u = SogCLR(settings), [{}, {}]
+    ours = SogCLR(settings)
+    u: list[dict[int, float]] = [{}, {}]
     tau = torch.full((2, SAMPLES), TAU, dtype=torch.float64)
     m, v = torch.zeros_like(tau), torch.zeros_like(tau)
     found = []
@@ -255,7 +256,7 @@ def xclr(tau_s: float) -> tuple[float, float]:
         views = [x[:BATCH].requires_grad_() for x in embeddings(generator)]
         graph = F.normalize(torch.randn(BATCH, 8, generator=generator), dim=1).double()
         graph = graph @ graph.T
-        batch = TwoViewBatch.from_views(*views, 1 / TAU, graph=graph)
+        batch = TwoViewBatch.from_views(views[0], views[1], 1 / TAU, graph=graph)
         mine = torch.autograd.grad(ours(batch).loss, views)
         z = F.normalize(torch.cat(views), dim=1)
         target = torch.softmax(graph.repeat(2, 2) / tau_s, dim=1)

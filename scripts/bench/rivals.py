@@ -178,6 +178,7 @@ def loader(options: Options) -> Iterator[Row]:
     for transform in (plain, theirs):
         wanted = torch.stack([Files(transform)[at][0] for at in order])[:, None]
         same(every, wanted, 1e-5)
+    ways: dict[str, Callable[[], float]]
     ways = {"ours": own_epoch, "plain": partial(epoch, plain), "open_clip": partial(epoch, theirs)}
     found = options.turns(ways)
     note = f"an epoch of {rows} JPG files of {side} px, normalised floats, one process"
@@ -203,7 +204,7 @@ def step(options: Options) -> Iterator[Row]:
     batch, numbers = trainer.batches[0], iter(range(10**9))
     known = {name: make() for name, make in ways(trainer).items()}
     found = options.turns(
-        {name: timed(lambda w=way: w.step(next(numbers), batch)) for name, way in known.items()}
+        {name: timed(lambda w=way: w.step(next(numbers), batch)) for name, way in known.items()}  # type: ignore[misc]
     )
     note = f"{scale.arch}, {scale.size} px, batch {scale.batch}, BERT of {scale.layers} layers of "
     note += f"{scale.hidden}; goals are a GPU's"
@@ -255,8 +256,8 @@ def heatmaps(options: Options) -> Iterator[Row]:
     # (hi-ml cuts grey values where we round them), both make the same 8 bits.
     small = 16 * (cv2.resize(large, (512, 512)) >> 4) + 1
     small[0, :2] = 0, 16 * 255
-    plain = {"windowed": False, "kind": "MONOCHROME2"}  # hi-ml turns no MONOCHROME1 round
-    write_dicom(options.folder / "small.dcm", small.clip(0, 16 * 255), **plain)
+    small = small.clip(0, 16 * 255)  # and no MONOCHROME1, which hi-ml does not turn round
+    write_dicom(options.folder / "small.dcm", small, windowed=False, kind="MONOCHROME2")
     with options.rival("himl") as rival:
         place = options.folder / "biovil.pt"
         model = import_model(

@@ -176,10 +176,11 @@ def with_validation(tree: Path, data: PreparedSet, folder: Path) -> Path:
     for image in truth[truth["split"].eq("validate")].itertuples():
         if image.dicom_id not in sizes.index or image.study_id not in reports:
             continue
-        width, height = (int(side) for side in sizes.loc[image.dicom_id])
+        width, height = (int(side) for side in sizes.loc[[image.dicom_id]].to_numpy()[0])
         number = len(content["images"]) + 1
         file = f"{image.dicom_id}.jpg"
         size = {"id": number, "file_name": file, "width": width, "height": height}
+        said = reports[image.study_id]  # type: ignore[index]
         boxes = [
             {
                 "id": len(content["annotations"]) + place,
@@ -188,7 +189,7 @@ def with_validation(tree: Path, data: PreparedSet, folder: Path) -> Path:
                 "bbox": [float(box[side]) for side in ("x", "y", "width", "height")],
                 "label_text": text.rstrip("."),
             }
-            for place, (box, text) in enumerate(said_of(image.boxes, reports[image.study_id]), 1)
+            for place, (box, text) in enumerate(said_of(image.boxes, said), 1)
         ]
         if boxes:
             content["images"].append(size)

@@ -38,6 +38,7 @@ from medclip_debias.language.masked_lm import (
     language_model_hash,
     train_masked_lm,
 )
+from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.phantom import PhantomSettings, generate
 from medclip_debias.training.settings import RunSettings, TrainSettings
 from medclip_debias.training.step import Trainer
@@ -127,7 +128,9 @@ class Way:
     def __init__(self, trainer: Trainer, precision: str) -> None:
         self.trainer = trainer
         # A copy is never compiled; nor is it to keep the engine's memory layout.
-        self.model = copy.deepcopy(trainer.model).to(memory_format=torch.contiguous_format)
+        assert isinstance(trainer.model, DualEncoder)
+        self.model: DualEncoder = copy.deepcopy(trainer.model)
+        self.model.to(memory_format=torch.contiguous_format)
         self.precision = precision
         self.limit = trainer.settings.train.clip_norm or math.inf
         self.parameters = list(self.model.parameters())
