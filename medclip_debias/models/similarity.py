@@ -250,16 +250,20 @@ class Similarity(nn.Module, Bounded):
         if s.aggregator == "mean":
             return regions.mean(dim=1) @ sentences.T
         scores = region_scores(regions, sentences)
-        match s.aggregator:
-            case "max":
-                return scores.amax(dim=-1)
-            case "lse":
-                return log_sum_exp(scores, s.k)
-            case "nl":
-                return self._global(regions, sentences, scores)
+        if s.aggregator == "max":
+            return scores.amax(dim=-1)
+        weight = self._local_weight
+        if weight == 0:
+            return self._global(regions, sentences, scores)
         local = log_sum_exp(scores, s.k)
-        mixed = self._global(regions, sentences, scores)
-        return s.local_weight * local + (1 - s.local_weight) * mixed
+        if weight == 1:
+            return local
+        return weight * local + (1 - weight) * self._global(regions, sentences, scores)
+
+    @property
+    def _local_weight(self) -> float:
+        """Share of the local stream in the mix; ``lse`` and ``nl`` are its ends."""
+        return {"lse": 1.0, "nl": 0.0}.get(self.settings.aggregator, self.settings.local_weight)
 
     def maps(self, regions: Tensor, sentences: Tensor) -> Tensor:
         """The map of every image and sentence ``[B, T, N]``; what it holds says `map_kind`."""
@@ -288,21 +292,19 @@ class Similarity(nn.Module, Bounded):
         return max(block // image, math.ceil(len(regions) / _BLOCKS))
 
     def _in_chunks(self, regions: Tensor, sentences: Tensor, chunk: int) -> Tensor:
-        s = self.settings
+        s, weight = self.settings, self._local_weight
         if s.aggregator == "max":
             return chunked_similarity(regions, sentences, chunk=chunk, weight=0.0)
-        critical = s.aggregator != "lse" and s.non_local == "critical_region"
-        if critical:
-            weight = s.local_weight if s.aggregator == "lse_nl" else 0.0
+        if weight < 1 and s.non_local == "critical_region":
             return chunked_similarity(
                 regions, sentences, chunk=chunk, weight=weight, k=s.k, temperature=s.temperature
             )
-        if s.aggregator == "nl":
+        if weight == 0:
             return self._pooled(regions, sentences)
         local = chunked_similarity(regions, sentences, chunk=chunk, weight=1.0, k=s.k)
-        if s.aggregator == "lse":
+        if weight == 1:
             return local
-        return s.local_weight * local + (1 - s.local_weight) * self._pooled(regions, sentences)
+        return weight * local + (1 - weight) * self._pooled(regions, sentences)
 
     def _global(self, regions: Tensor, sentences: Tensor, scores: Tensor) -> Tensor:
         if self.settings.non_local == "critical_region":

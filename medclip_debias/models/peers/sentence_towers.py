@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -23,6 +23,15 @@ from medclip_debias.models.text_encoder import (
     token_mean,
 )
 from medclip_debias.models.tower import Tower
+
+TOKEN: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "first": lambda hidden, _: hidden[:, 0],
+    "last": lambda hidden, mask: hidden[
+        torch.arange(len(mask), device=mask.device), mask.sum(dim=1) - 1
+    ],
+    "mean": token_mean,
+}
+"""Of the last layer ``[T, L, D]`` and the mask ``[T, L]``, what stands for a sentence."""
 
 
 class BertTower(Tower):
@@ -63,13 +72,8 @@ class BertTower(Tower):
             pooled = token_mean(states.mean(dim=0), mask)
         elif self.token == "pooler":
             pooled = out.pooler_output
-        elif self.token == "last":
-            rows = torch.arange(len(ids), device=ids.device)
-            pooled = out.last_hidden_state[rows, mask.sum(dim=1) - 1]
-        elif self.token == "mean":
-            pooled = token_mean(out.last_hidden_state, mask)
         else:
-            pooled = out.last_hidden_state[:, 0]
+            pooled = TOKEN[self.token](out.last_hidden_state, mask)
         result: Tensor = self.head(pooled)
         return result
 

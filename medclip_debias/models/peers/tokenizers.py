@@ -8,9 +8,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -199,63 +198,28 @@ def _replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
 
 
 def _unigrams(path: Path) -> Tokenizer:
-    """SentencePiece's ``ModelProto`` (sentencepiece_model.proto), as its fast form."""
+    """A SentencePiece file as its fast form."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+    from transformers.utils.sentencepiece_model_pb2_new import ModelProto
 
     content = read_bytes(path, "copy the model folder again", limit=MAX_TOKENIZER)
-    vocabulary: list[tuple[str, float]] = []
-    unknown, kind, charsmap, prefix = 0, 1, b"", True
     with explained(f"{path}: cannot be read as a SentencePiece model", Exception):
-        for number, value in _fields(content):
-            if number == 1:
-                piece = dict(_fields(value))
-                score = struct.unpack("<f", piece.get(2, b"\0\0\0\0"))[0]
-                if piece.get(3) == 2:
-                    unknown = len(vocabulary)
-                vocabulary.append((piece[1].decode("utf-8"), score))
-            elif number == 2:
-                kind = dict(_fields(value)).get(3, 1)
-            elif number == 3:
-                rules = dict(_fields(value))
-                charsmap, prefix = rules.get(2, b""), bool(rules.get(3, 1))
+        proto = ModelProto.FromString(content)
+    kind, rules, unknown = proto.trainer_spec.model_type, proto.normalizer_spec, 2
     if kind != 1:
         raise UserError(
             f"{path}: holds no unigrams (its model type is {kind}); give the folder's "
             "tokenizer.json."
         )
+    numbers = [number for number, piece in enumerate(proto.pieces) if piece.type == unknown]
     with explained(f"{path}: cannot be read as a SentencePiece model", Exception):
-        made = Tokenizer(models.Unigram(vocabulary, unk_id=unknown, byte_fallback=False))
-        steps: list[Any] = [normalizers.Precompiled(charsmap)] if charsmap else []
+        vocabulary = [(piece.piece, piece.score) for piece in proto.pieces]
+        made = Tokenizer(models.Unigram(vocabulary, unk_id=numbers[-1], byte_fallback=False))
+        steps: list[Any] = []
+        if rules.precompiled_charsmap:
+            steps.append(normalizers.Precompiled(rules.precompiled_charsmap))
         steps.append(normalizers.Replace(Regex(r" {2,}"), " "))
         made.normalizer = normalizers.Sequence(steps)
-        scheme: Literal["always", "never"] = "always" if prefix else "never"
+        scheme: Literal["always", "never"] = "always" if rules.add_dummy_prefix else "never"
         made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=True)
     return made
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Number and value of each field of a protocol buffer: ints, or bytes of other kinds."""
-    place = 0
-
-    def varint() -> int:
-        nonlocal place
-        value = shift = 0
-        while True:
-            byte = data[place]
-            place += 1
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-            shift += 7
-
-    while place < len(data):
-        key = varint()
-        number, wire = key >> 3, key & 7
-        if wire == 0:
-            yield number, varint()
-            continue
-        length = {1: 8, 5: 4}[wire] if wire in (1, 5) else varint()
-        if wire not in (1, 2, 5) or place + length > len(data):
-            raise ValueError("damaged")
-        yield number, data[place : place + length]
-        place += length

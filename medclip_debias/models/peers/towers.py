@@ -3,21 +3,8 @@
 from __future__ import annotations
 
 from medclip_debias.models.peers import clip_towers, images, sentence_towers
-from medclip_debias.models.peers.settings import (
-    Dinov2Settings,
-    EncoderTextSettings,
-    HfClipSettings,
-    HfClipTextSettings,
-    NoTextSettings,
-    OpenClipSettings,
-    OpenClipTextSettings,
-    PeerPreprocessing,
-    PeerSettings,
-    RadDinoSettings,
-    SwinSettings,
-    ViTSettings,
-    WordsTextSettings,
-)
+from medclip_debias.models.peers import settings as described
+from medclip_debias.models.peers.settings import PeerPreprocessing, PeerSettings
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.text_encoder import TextEncoder
 from medclip_debias.models.tower import Tower
@@ -31,15 +18,15 @@ def build_towers(settings: PeerSettings) -> tuple[Tower, Tower]:
 def _image_tower(settings: PeerSettings) -> Tower:
     kind, dim = settings.kind, settings.dim
     match settings.image:
-        case OpenClipSettings() as image:
+        case described.OpenClipSettings() as image:
             return clip_towers.OpenClipImages(image, dim)
-        case HfClipSettings() as image:
+        case described.HfClipSettings() as image:
             return clip_towers.HfClipImages(image, dim)
-        case RadDinoSettings() | Dinov2Settings() as image:
+        case described.RadDinoSettings() | described.Dinov2Settings() as image:
             return images.DinoImages(image, dim)
-        case SwinSettings() as image:
+        case described.SwinSettings() as image:
             return images.SwinImages(image, kind, dim)
-        case ViTSettings() as image:
+        case described.ViTSettings() as image:
             return images.PlainViT(image, kind, getattr(settings.text, "hidden", 0), dim)
         case image if kind in ("gloria", "afloc", "mgca"):
             return images.TwoStageResNet(image, kind, dim)
@@ -52,15 +39,15 @@ def _image_tower(settings: PeerSettings) -> Tower:
 def _text_tower(settings: PeerSettings) -> Tower:
     dim = settings.dim
     match settings.text:
-        case OpenClipTextSettings() as text:
+        case described.OpenClipTextSettings() as text:
             return clip_towers.OpenClipText(text, dim)
-        case HfClipTextSettings() as text:
+        case described.HfClipTextSettings() as text:
             return clip_towers.HfClipText(text, dim)
-        case NoTextSettings():
+        case described.NoTextSettings():
             return Tower()
-        case EncoderTextSettings() as text:
+        case described.EncoderTextSettings() as text:
             return sentence_towers.EncoderText(text, dim)
-        case WordsTextSettings() as text:
+        case described.WordsTextSettings() as text:
             return sentence_towers.WordsText(text, dim)
         case text if text.pooling == "projection":
             return TextEncoder(text.config, use_projection_head=True)
