@@ -24,11 +24,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_folder, file_hash, write_json, write_text
 from medclip_debias.language.vocabulary import allowed_words, without_others
 from medclip_debias.models.checkpoint import WEIGHT_FILES
-from medclip_debias.models.text_encoder import (
-    SPECIAL_TOKENS,
-    SentenceTokenizer,
-    read_text_config,
-)
+from medclip_debias.models.text_encoder import SPECIAL_TOKENS, SentenceTokenizer, read_text_config
 
 Progress = Callable[[int, int, float], None]
 
@@ -194,11 +190,7 @@ def _fit(
 
 
 def mask_tokens(
-    ids: Tensor,
-    mask: Tensor,
-    tokenizer: SentenceTokenizer,
-    share: float,
-    rng: np.random.Generator,
+    ids: Tensor, mask: Tensor, tokenizer: SentenceTokenizer, share: float, rng: np.random.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
     """BERT's masking: of ``share`` of the tokens, 80% [MASK], 10% random, 10% kept.
 

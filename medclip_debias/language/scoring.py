@@ -13,11 +13,7 @@ from medclip_debias.data.executor import map_pieces
 from medclip_debias.data.store import PreparedSet, write_scores
 from medclip_debias.data.verify import check_sample
 from medclip_debias.language.masked_lm import language_model_hash
-from medclip_debias.language.pseudo_likelihood import (
-    Group,
-    group_scores,
-    pseudo_log_likelihood,
-)
+from medclip_debias.language.pseudo_likelihood import Group, group_scores, pseudo_log_likelihood
 from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -192,7 +193,8 @@ def compare(name, ranks, whole):
 def worker(rank, folder, whole):
     torch.set_num_threads(1)
     store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD)
+    options = {"rank": rank, "world_size": WORLD, "timeout": timedelta(seconds=120)}
+    dist.init_process_group("gloo", init_method=store, **options)
     ranks = Ranks.current()
     assert ranks == Ranks(rank, WORLD)
     # Unequal rows; each process weights the gathered rows by its own number.

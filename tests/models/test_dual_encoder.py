@@ -11,7 +11,7 @@ import torch
 
 from medclip_debias.errors import UserError
 from medclip_debias.models import dual_encoder as module
-from medclip_debias.models.checkpoint import _NothingDrawn, _skipped
+from medclip_debias.models.checkpoint import _NothingDrawn, _skipped, uninitialised
 from medclip_debias.models.dual_encoder import DualEncoder
 
 from .conftest import dual_encoder, write_bert
@@ -132,3 +132,12 @@ def test_what_is_loaded_is_the_files_and_nothing_is_left_of_the_memory(
     kept = model.state_dict()
     assert loaded.state_dict().keys() == kept.keys()
     assert all(torch.equal(value, kept[name]) for name, value in loaded.state_dict().items())
+
+
+@pytest.mark.parametrize("bounds", [(-2.0, 2.0), (0.3, 2.0), (1.0, 1.5)])
+def test_what_is_drawn_until_it_lies_within_bounds_ends(bounds):
+    """Memory that nobody filled lies anywhere; a loop that waits for it would never end."""
+    with uninitialised():
+        weight = torch.full((64, 64), 1e30)
+        torch.nn.init.trunc_normal_(weight, 0.0, 1.0, *bounds)
+    assert bounds[0] <= float(weight.min()) < float(weight.max()) <= bounds[1]

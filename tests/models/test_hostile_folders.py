@@ -130,7 +130,7 @@ def test_a_text_config_that_is_none(folder, fields, words):
     ("fields", "words"),
     [
         ({"auto_map": {"AutoModel": "evil.Model"}}, "unknown setting 'auto_map'"),
-        ({"_name_or_path": "x"}, "unknown setting '_name_or_path'"),
+        ({"format": 99}, "format 99"),
         ({"architecture": None}, "setting 'architecture' is wrong"),
         ({"text_config": [1]}, "setting 'text_config' is wrong"),
         ({"prompts": "x"}, "setting 'prompts' is wrong"),

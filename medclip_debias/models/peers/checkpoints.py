@@ -17,12 +17,7 @@ from torch import Tensor
 from medclip_debias.errors import UserError
 from medclip_debias.models.backbones.dinov2 import Dinov2Regions
 from medclip_debias.models.checkpoint import layers_in, renamed, shape_of, summed_channels
-from medclip_debias.models.peers.families import (
-    Family,
-    family,
-    published_preprocessing,
-    read_book,
-)
+from medclip_debias.models.peers.families import Family, family, published_preprocessing, read_book
 from medclip_debias.models.peers.processor import read_processor
 from medclip_debias.models.peers.settings import Kind, PeerPreprocessing, PeerSettings
 from medclip_debias.models.peers.tokenizers import checked

@@ -25,12 +25,7 @@ from medclip_debias.models.peers.folder_models import MODEL_TYPES, read_folder
 from medclip_debias.models.peers.open_clip import clip_preprocessing, read_chexzero, read_open_clip
 from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.processor import read_processor
-from medclip_debias.models.peers.settings import (
-    HfClipSettings,
-    Kind,
-    PeerPreprocessing,
-    Score,
-)
+from medclip_debias.models.peers.settings import HfClipSettings, Kind, PeerPreprocessing, Score
 from medclip_debias.models.peers.tokenizers import PeerTokenizer
 
 BAD = (AssertionError, ValueError, TypeError, ZeroDivisionError, RuntimeError, AttributeError)

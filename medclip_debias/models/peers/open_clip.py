@@ -122,10 +122,7 @@ def clip_preprocessing(settings: PeerSettings, config: Path | None) -> PeerPrepr
         return published
     given = read_config(config).get("preprocess_cfg") or {}
     fits = {"shortest": "crop", "longest": "pad", "squash": "squash"}
-    for name, known in (
-        ("resize_mode", tuple(fits)),
-        ("interpolation", ("bicubic", "bilinear")),
-    ):
+    for name, known in (("resize_mode", tuple(fits)), ("interpolation", ("bicubic", "bilinear"))):
         if given.get(name, known[0]) not in known:
             raise UserError(
                 f"{config}: its {name} '{given[name]}' is not offered here; known: "

@@ -6,11 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from medclip_debias.config import (
-    Preprocessing,
-    Settings,
-    SimilaritySettings,
-)
+from medclip_debias.config import Preprocessing, Settings, SimilaritySettings
 from medclip_debias.models.limits import within_limits
 
 Sizes = Annotated[dict[str, Any], AfterValidator(within_limits)]
