@@ -33,16 +33,10 @@ def pseudo_log_likelihood(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Log probabilities in nats ``[S]`` (0 for an empty sentence) and scored tokens ``[S]``.
 
-    Each distinct sequence is scored once. Sentences of one length share a batch, so nothing is
-    padded; the last layer and the vocabulary are only computed at the masked place.
-
-    Args:
-        model: a masked language model with ``bert`` and ``cls`` (`load_masked_lm`), evaluating.
-        tokenizer: the model's own.
-        sentences: any number; longer ones are cut to what the model reads.
-        tokens_per_batch: bound on memory.
-        progress: called with the masked tokens done and to do.
-        over: gives `group_scores` of each group, in order; by default here, one after the other.
+    Each distinct sequence is scored once; sentences of one length share a batch, so that nothing is
+    padded, of at most ``tokens_per_batch``. ``model`` has ``bert`` and ``cls`` (`load_masked_lm`).
+    ``progress`` is called with the masked tokens done and to do; ``over`` gives `group_scores` of
+    each group in order, by default here.
     """
     longest = int(model.config.max_position_embeddings)
     encoded = [tuple(ids) for ids in tokenizer.encode(sentences, longest)]

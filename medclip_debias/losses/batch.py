@@ -18,12 +18,9 @@ SIDES: tuple[Side, ...] = ("text", "image", "view")
 class Field(NamedTuple):
     """What a field of the batch holds.
 
-    Attributes:
-        axis: ``image`` one row an image, ``text`` one a sentence, ``pair`` sentences by sentences,
-            ``batch`` one value for all.
-        holds: ``numbers``, ``integers``, ``truth``, or ``value`` (no tensor).
-        columns: letter for any number of columns, or the field that names them.
-        blanks: NaN is a value, and only an infinity is refused.
+    ``axis``: one row an image, one a sentence, sentences by sentences, or one value for all.
+    ``columns``: letter for any number of columns, or the field that names them. ``blanks``: NaN is
+    a value.
     """
 
     axis: Literal["image", "text", "pair", "batch"]

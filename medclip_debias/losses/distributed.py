@@ -30,13 +30,7 @@ from medclip_debias.losses.two_views import TwoViewBatch
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of how many processes this is.
-
-    Attributes:
-        rank: this process, counted from 0 within ``group``.
-        world: number of processes; 1 makes every function here do nothing.
-        group: of torch.distributed; None is all processes.
-    """
+    """Which of how many processes this is, counted within ``group``; alone, nothing is gathered."""
 
     rank: int = 0
     world: int = 1

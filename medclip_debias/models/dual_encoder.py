@@ -252,7 +252,14 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
     def load(
         cls, folder: Path, device: str | torch.device = "cpu", *, check: bool = True
     ) -> DualEncoder:
-        """Read a model folder, ready for evaluation; ``check`` runs its self-test (`golden`)."""
+        """Read a model folder, ready for evaluation.
+
+        Args:
+            folder: what `save` wrote.
+            device: where the model shall be.
+            check: compute the scores that were stored with it and warn when they differ
+                (`medclip_debias.models.golden`).
+        """
         folder = Path(folder)
         for name in ("config.json", "model.safetensors", "tokenizer.json"):
             if not (folder / name).is_file():

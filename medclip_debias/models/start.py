@@ -25,11 +25,8 @@ _NON_COMMERCIAL = re.compile(r"\bNC\b|non-?commercial", re.IGNORECASE)
 class Start:
     """Where a run's weights come from.
 
-    Attributes:
-        imported: hashes of the published files, for a peer.
-        scale: what its scores are multiplied by at the first step; ``own_scale``: as it learned.
-        score: how an image is compared with a sentence, in words.
-        bias: what a pairwise sigmoid loss adds to ``scale`` times the score, where it is known.
+    ``imported`` are hashes of a peer's published files; ``scale`` is what scores are multiplied by
+    at the first step, ``own_scale`` says whether it was learned; ``bias`` is SigLIP's.
     """
 
     folder: Path

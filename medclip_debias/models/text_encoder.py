@@ -154,11 +154,9 @@ def _check_special(vocabulary: Mapping[str, int], where: str, names: Sequence[st
 class Family:
     """How the text encoders of one ``model_type`` are read.
 
-    Attributes:
-        prefix: of the encoder's tensors in a file that holds heads as well.
-        layers: path of its list of layers.
-        pooler: whether the class takes ``add_pooling_layer``.
-        counts_from_padding: whether the number of the padding token decides about positions.
+    ``prefix`` is of the encoder's tensors in a file that holds heads as well, ``layers`` the path
+    of its layers; ``pooler``: it takes ``add_pooling_layer``; ``counts_from_padding``: the number
+    of the padding token decides about positions.
     """
 
     model_type: str

@@ -13,15 +13,13 @@ Head: TypeAlias = nn.Module | nn.Parameter
 class Tower(nn.Module):
     """An encoder that ends in the space of images and sentences.
 
-    An image tower gives regions ``[B, N, dim]`` and the whole ``[B, dim]`` of normalised images
-    ``[B, C, S, S]``; a text tower ``[T, dim]``, or several vectors a sentence, of token ids and
-    mask ``[T, L]``.
+    An image tower gives regions ``[B, N, dim]`` and the whole ``[B, dim]`` of normalised images;
+    a text tower ``[T, dim]``, or several vectors a sentence, of token ids and mask ``[T, L]``.
 
     Attributes:
         layer_lists: dotted places of the lists of layers, the lowest first.
         after_layers: of what comes after the last layer, as a last norm.
         into_space: of the maps into the shared space, which train even where the encoder does not.
-        stride, first_centre: of the regions of an image tower, in pixels of its input.
     """
 
     layer_lists: tuple[str, ...] = ()

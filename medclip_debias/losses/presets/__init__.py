@@ -29,14 +29,7 @@ class TableRow(Settings):
 
 
 class Preset(Settings):
-    """One file of this folder.
-
-    Attributes:
-        table_1: the row of `TABLE_1` that it is; none of a rival.
-        advice: what to know or to set before a run of one's own.
-        model: what it sets beside the loss.
-        loss: its ``loss``; what it leaves out is as by default.
-    """
+    """One file of this folder: ``loss``, ``model`` settings beside it, and its ``advice``."""
 
     about: str = Field(min_length=1)
     paper: str = Field(min_length=1)

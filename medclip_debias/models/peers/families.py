@@ -24,24 +24,21 @@ from medclip_debias.settings_files import load_yaml
 
 
 class Family(Settings):
-    """One kind of model as its authors publish it.
+    """One kind of model as its authors publish it; patterns are regular expressions.
 
     Attributes:
-        licence: what is known of the weights' terms.
         clean: what the authors' code does to a sentence first, a function below.
         preprocessing: what differs from `PeerPreprocessing`; ``network`` is the network's size.
         preprocessing_of_resnet: what differs from that where the image tower is a ResNet.
         towers: image towers that a checkpoint may hold; ``other_towers``: said where it has none.
         dim: tensor whose first axis is the width of the shared space, by its name here.
-        strip: pattern of a prefix that every tensor may have.
+        strip: a prefix that every tensor may have.
         twice: pattern, replacement and name of tensors that are stored a second time.
         left_out: pattern and reason of tensors from which no score is computed.
         names: pattern and replacement; a tensor that none matches keeps its name.
         copies: beginnings of names whose tensors stand under another beginning, too.
-        text, fusion: settings without sizes.
-        text_names, text_left_out: of the text folder's own weights, where they are read.
+        text, fusion: settings without sizes; ``text_...`` of the text folder's own weights.
         book: the questions that are asked together; ``other_names`` of findings and their entry.
-        max_tokens: longest sentence, if the text encoder reads that many.
     """
 
     licence: str = "not said in the files; the authors' page says it"

@@ -54,23 +54,19 @@ def import_model(
     levels: str | None = None,
     fit: str | None = None,
 ) -> Peer:
-    """Read published files, check every tensor, and write a peer folder.
+    """Read published files, check every tensor, write the peer folder ``out``, and load it.
 
     Args:
         kind: one of `KINDS`.
-        weights: the published image or image-text checkpoint, or the folder that transformers
-            wrote (siglip, clip, rad_dino).
+        weights: the published checkpoint, or the folder that transformers wrote.
         out: folder to write.
         text: BERT folder, or for CLIP's tokenizer ``bpe_simple_vocab_16e6.txt.gz``.
-        config: ``open_clip_config.json`` or open_clip's model configuration (open_clip), or
-            ``preprocessor_config.json`` (radzero, conns), or the questions (kad, medklip).
+        config: ``open_clip_config.json`` (open_clip), ``preprocessor_config.json`` (radzero,
+            conns), or the questions (kad, medklip).
         golden: store golden samples, with which every later loading tests the machine.
-        score: by what `medclip_debias.models.load.load_model` shall let it score (GLoRIA).
-        levels: grey levels of 8-bit files, ``stretched`` or ``as_stored``; None as published.
+        score: by what it shall score (GLoRIA).
+        levels: of 8-bit files, ``stretched`` or ``as_stored``; None as published.
         fit: how an image becomes a square, ``pad``, ``crop`` or ``squash``; None as published.
-
-    Returns:
-        The model, as `Peer.load` reads it from ``out``.
     """
     for what, value, known in (("kind of model", kind, KINDS), ("score", score, get_args(Score))):
         if value not in known:

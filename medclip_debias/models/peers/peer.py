@@ -63,14 +63,8 @@ class Peer(ImageTextModel):
     """Another group's model, as it was published or trained on from there.
 
     Once training has begun it has a `similarity`: the published score times a learned scale, or a
-    similarity of the regions, in which case there is no ``whole`` any more.
-
-    Attributes:
-        prompts: none, or of a model with a book those of the same findings by the book's names.
-        provenance: files the weights were imported from, with their hashes.
-        image, text: the towers.
-        fusion: what scores are computed by where they are no plain cosines.
-        trained_similarity: what it was trained by here, or None.
+    similarity of the regions, in which case there is no ``whole`` any more. ``fusion`` is what
+    scores are computed by where they are no plain cosines.
     """
 
     def __init__(

@@ -143,12 +143,11 @@ class NoTextSettings(Settings):
 class BertSettings(Settings):
     """BERT, and how one vector is computed from a sentence.
 
-    ``pooling``: ``projection`` is CXR-BERT's head on [CLS]; ``last4`` the sum of the last four
-    layers over all tokens (GLoRIA; AFLoc's mean over ``positions``); ``three_layers`` the mean of
-    layers 1, 2 and the last over all tokens, and a linear map (MedCLIP). All others take one
-    ``token`` (BERT's ``pooler`` too): ``mlp`` puts it through two layers without biases and
-    ``linear`` through one (open_clip), ``affine_mlp`` and ``affine`` through those with biases
-    (KAD, CXR-CLIP), ``none`` through none. ``separator`` off: no [SEP] (MedKLIP).
+    ``pooling``: CXR-BERT's ``projection`` head on [CLS]; ``last4`` sums the last four layers over
+    all tokens (GLoRIA; AFLoc's mean over ``positions``); ``three_layers`` averages 1, 2 and the
+    last and maps (MedCLIP). All others take one ``token``: ``mlp`` puts it through two layers
+    without biases, ``linear`` through one (open_clip), ``affine_mlp`` and ``affine`` through those
+    with biases (KAD, CXR-CLIP). ``separator`` off: no [SEP] (MedKLIP).
     """
 
     kind: Literal["bert"] = "bert"

@@ -217,20 +217,6 @@ def test_a_checkpoint_with_objects_is_refused_with_the_way_to_convert_it(bert_fo
     assert not (tmp_path / "out").exists()
 
 
-def test_missing_unknown_and_misshapen_tensors_are_named(biovil_file, cxr_bert_folder, tmp_path):
-    state = torch.load(biovil_file, weights_only=True)
-    del state["encoder.encoder.layer2.0.conv2.weight"]
-    state["encoder.encoder.bn1.bias"] = torch.zeros(3)
-    state["classifier.fc_0.weight"] = torch.zeros(1)
-    torch.save(state, biovil_file)
-    with pytest.raises(UserError) as error:
-        import_model("biovil", biovil_file, tmp_path / "out", text=cxr_bert_folder)
-    sentence = str(error.value)
-    assert "1 missing (image.encoder.layer2.0.conv2.weight)" in sentence
-    assert "1 unknown (classifier.fc_0.weight)" in sentence
-    assert "1 misshapen (image.encoder.bn1.bias [3] instead of [64])" in sentence
-
-
 def test_wrong_words_are_one_sentence_and_exit_code_2(biovil_file, bert_folder, tmp_path, capsys):
     file, text = str(biovil_file), ["--text", str(bert_folder)]
     for words, reported in (
