@@ -2,14 +2,13 @@
 
 ``recorded.json`` holds, for each step of each case, three projections of the per-anchor losses and
 of the gradients at the similarities, the scale and the learned parameters, in float64. To record
-anew, after a change that is meant to change them: ``python tests/losses/test_recorded.py``.
+anew, after a change that is meant to change them: ``python -m tests.losses.test_recorded``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from importlib.util import module_from_spec, spec_from_file_location
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import yaml
 
 from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.losses.presets import presets
+from tests.losses.conftest import full_batch, view_batch
 
 RECORDED = Path(__file__).with_name("recorded.json")
 STATEFUL = ("glofnd", "fnc", "sogclr")
@@ -43,15 +43,15 @@ def cases() -> dict[str, dict[str, Any]]:
     return named | {json.dumps(content): content for content in several + CASES["around"]}
 
 
-def steps(content: dict[str, Any], make_batch: Any, make_views: Any) -> Iterator[list[float]]:
+def steps(content: dict[str, Any]) -> Iterator[list[float]]:
     """Figures of each step: on images and sentences, on studies of several images, on views."""
     several = torch.tensor([0, 1, 2, 3, 4, 2])
     text = json.dumps(content)
     draws = range(4 if any(kind in text for kind in STATEFUL) else 1)
-    kinds = (
-        make_batch,
-        lambda draw: make_batch(draw + 10, study_of_image=several),
-        make_views,
+    kinds: tuple[Any, ...] = (
+        full_batch,
+        lambda draw: full_batch(draw + 10, study_of_image=several),
+        view_batch,
     )
     for make in kinds:
         objective = build_objective(loss_settings(content, "test")).double()
@@ -78,23 +78,17 @@ def projections(value: torch.Tensor) -> list[float]:
 
 
 @pytest.mark.parametrize("name", cases())
-def test_loss_and_gradients_are_as_recorded(name, make_batch, make_views):
+def test_loss_and_gradients_are_as_recorded(name):
     recorded = json.loads(RECORDED.read_text())[name]
-    found = list(steps(cases()[name], make_batch, make_views))
+    found = list(steps(cases()[name]))
     assert len(found) == len(recorded)
     for ours, theirs in zip(found, recorded, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-12, abs=1e-12)
 
 
 if __name__ == "__main__":
-    spec = spec_from_file_location("losses_conftest", Path(__file__).with_name("conftest.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    conftest = module_from_spec(spec)
-    spec.loader.exec_module(conftest)
-    makers = conftest.full_batch, conftest.view_batch
-    lines = [
-        f"{json.dumps(name)}: {json.dumps(list(steps(content, *makers)))}"
+    rows = [
+        f"{json.dumps(name)}: {json.dumps(list(steps(content)))}"
         for name, content in cases().items()
     ]
-    RECORDED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    RECORDED.write_text("{\n" + ",\n".join(rows) + "\n}\n")

@@ -65,10 +65,6 @@ class ClipTokenizer(FileTokenizer):
         path = folder / "tokenizer.json"
         return cls(read_tokenizer(path, pieces=cls.pieces), str(path))
 
-    @property
-    def start_id(self) -> int:
-        return self._start[0]
-
     def encode(self, sentences: Sequence[str], max_tokens: int) -> list[list[int]]:
         """Token ids of each sentence, start and end included, cut to ``max_tokens``."""
         rows = self._tokenizer.encode_batch(list(sentences), add_special_tokens=False)
