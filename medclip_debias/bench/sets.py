@@ -18,8 +18,8 @@ from medclip_debias.bench.lists import check_list, list_hash
 from medclip_debias.config import Preprocessing, SelectionSettings, json_hash, validate
 from medclip_debias.data.prepare import Reading, prepare
 from medclip_debias.data.prepare.assemble import MISSING_IMAGES
-from medclip_debias.data.prepare.collect import Progress, Say
-from medclip_debias.data.prepare.run import recipe
+from medclip_debias.data.prepare.chunks import Progress, Say
+from medclip_debias.data.prepare.collect import recipe
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.reports import ReportSettings
 from medclip_debias.data.verify import check_sample

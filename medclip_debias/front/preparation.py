@@ -15,7 +15,7 @@ from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.models.load import expected_images
 
 if TYPE_CHECKING:
-    from medclip_debias.data.prepare.collect import Progress, Say
+    from medclip_debias.data.prepare.chunks import Progress, Say
     from medclip_debias.data.store import PreparedSet
 
 _PATHS = ("phrases", "reports", "tables", "split_file")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -39,6 +40,43 @@ Entry = dict[str, Any]
 """What came of a job: its ``head``, and more."""
 Work = Callable[[list[Job]], tuple[list[Entry], bytes | None]]
 """Entries of a chunk's jobs, and the pixels of their rows one behind the other."""
+Progress = Callable[[int, int], None]
+Say = Callable[[str], None]
+
+
+@dataclass
+class Pool:
+    """The processes, or the cluster, that make chunks, and whom a run tells of its work.
+
+    Attributes:
+        processes: of this machine.
+        cluster: of `medclip_debias.data.executor.map_pieces`, in the place of processes.
+        progress: called with (done, total).
+        say: called with each sentence on what was found.
+    """
+
+    processes: int = 1
+    cluster: str | None = None
+    progress: Progress | None = None
+    say: Say | None = None
+    done: int = 0
+    total: int = 0
+
+    def tell(self, *sentences: str) -> None:
+        """Say what was found."""
+        for sentence in sentences:
+            if sentence and self.say is not None:
+                self.say(sentence)
+
+    def expect(self, count: int) -> None:
+        """Set the total to what is done and so many jobs."""
+        self.total = self.done + count
+
+    def advance(self, count: int) -> None:
+        """Count jobs that were done."""
+        self.done += count
+        if self.progress is not None:
+            self.progress(self.done, self.total)
 
 
 def made_by() -> dict[str, str]:
@@ -53,11 +91,7 @@ def made_by() -> dict[str, str]:
 
 
 class Chunks:
-    """The chunks in a folder: ``NAME.json``, and ``NAME.bin`` for those that hold pixels.
-
-    Args:
-        folder: where they are; made with the first.
-    """
+    """The chunks in a folder: ``NAME.json``, and ``NAME.bin`` for those that hold pixels."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -69,12 +103,7 @@ class Chunks:
         jobs: Iterable[Job],
         size: int,
         work: Work,
-        *,
-        workers: int = 1,
-        cluster: str | None = None,
-        advance: Callable[[int], None] = lambda _: None,
-        start: Callable[..., None] | None = None,
-        start_args: tuple[Any, ...] = (),
+        pool: Pool,
     ) -> tuple[list[str], int]:
         """Return the names of the chunks of ``jobs``, in order, and how many were damaged.
 
@@ -86,11 +115,7 @@ class Chunks:
             jobs: all jobs of the run.
             size: jobs of a chunk.
             work: makes the entries; a function of a module, for it runs in other processes.
-            workers: processes.
-            cluster: of `medclip_debias.data.executor.map_pieces`, in the place of processes.
-            advance: called with the number of jobs just done.
-            start: called once in each process before the first chunk.
-            start_args: its arguments.
+            pool: where it runs.
         """
         names: list[str] = []
         damaged = 0
@@ -102,11 +127,9 @@ class Chunks:
 
         self.folder.mkdir(exist_ok=True)
         make = partial(_make, self, work)
-        for count, was_damaged in map_pieces(
-            make, named(), workers, cluster=cluster, start=start, start_args=start_args
-        ):
+        for count, was_damaged in map_pieces(make, named(), pool.processes, cluster=pool.cluster):
             damaged += was_damaged
-            advance(count)
+            pool.advance(count)
         return names, damaged
 
     def entries(self, name: str) -> list[Entry]:
@@ -125,11 +148,7 @@ class Chunks:
         return entries
 
     def digest(self, name: str) -> str:
-        """Return the hash of a chunk's entries.
-
-        Raises:
-            ValueError: as for `entries`.
-        """
+        """Return the hash of a chunk's entries."""
         return hashlib.sha256(json.dumps(self.entries(name)).encode()).hexdigest()
 
     def path(self, name: str, suffix: str = ".json") -> Path:

@@ -30,11 +30,8 @@ _UNUSED = {
 class Image(NamedTuple):
     """A selected image, as the head of a report names it with its study.
 
-    Attributes:
-        at: its place among the selected images, which orders everything.
-        image_id: its id.
-        view: its view position.
-        boxed: it has grounded phrases.
+    ``at`` is its place among the selected images, which orders everything; ``boxed`` says that it
+    has grounded phrases.
     """
 
     at: int
@@ -67,9 +64,6 @@ def hash_of_heads(heads: Iterable[Any]) -> str:
 
 def told_languages(reports: Mapping[str, int]) -> list[str]:
     """Return a sentence on the languages of reports, if they are not all English.
-
-    Args:
-        reports: how many, by code.
 
     >>> told_languages({"en": 3, "es": 2})
     ['Reports by language: 3 English, 2 Spanish.']
@@ -116,13 +110,7 @@ class Row(NamedTuple):
 def wanted_images(
     head: dict[str, Any], sentences: Sequence[Any], selection: SelectionSettings
 ) -> list[Image]:
-    """Return the images of a study that enter the set if they can be read.
-
-    Args:
-        head: the study, as in the chunk of its report.
-        sentences: its sentences.
-        selection: names the policy for studies without one.
-    """
+    """Return the images of a study that enter the set if they can be read."""
     images = [Image(*image) for image in head["images"]]
     if sentences:
         return images

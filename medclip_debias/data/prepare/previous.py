@@ -12,6 +12,7 @@ from medclip_debias.config import PrepareSettings
 from medclip_debias.data import layout
 from medclip_debias.data.prepare.assemble import INPUTS
 from medclip_debias.data.prepare.chunks import made_by
+from medclip_debias.data.prepare.pixels import KnownRow
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.parquet import read_parquet
@@ -32,12 +33,7 @@ class Previous:
         UserError: it is no prepared set, or was prepared with other settings.
     """
 
-    def __init__(
-        self,
-        out: Path,
-        settings: PrepareSettings,
-        options: dict[str, Any],
-    ) -> None:
+    def __init__(self, out: Path, settings: PrepareSettings, options: dict[str, Any]) -> None:
         if not (out / "meta.json").is_file():
             raise UserError(
                 f"{out}: there is no prepared set to update; leave out --update the first time."
@@ -57,17 +53,14 @@ class Previous:
             and found.meta.get("options") == options
             and (out / INPUTS).is_file()
         )
-        self._images: dict[str, tuple[str, tuple[int, int, int, str, str]]] = {}
+        self._images: dict[str, tuple[str, KnownRow]] = {}
         self._reports: dict[str, tuple[str, Counts, Counts]] = {}
         self._places: dict[str, tuple[int, int]] = {}
         if self.usable:
             self._read(found)
 
-    def row(self, image_id: str, stamp: str) -> tuple[int, int, int, str, str] | None:
-        """Return what is known of an image whose file has not changed.
-
-        That is its row, height, width, what was mended, and the hash of the row's pixels.
-        """
+    def row(self, image_id: str, stamp: str) -> KnownRow | None:
+        """Return what is known of an image whose file has not changed."""
         known = self._images.get(image_id)
         return known[1] if known is not None and known[0] == stamp else None
 
@@ -92,7 +85,7 @@ class Previous:
         hashes = read_parquet(found.folder / layout.MANIFEST)["pixel_hash"]
         columns = (found.images[name] for name in ("image_id", "height", "width"))
         for row, (name, *size, pixels) in enumerate(zip(*columns, hashes, strict=False)):
-            known = row, int(size[0]), int(size[1]), mended.get(name, ""), pixels
+            known = KnownRow(row, int(size[0]), int(size[1]), mended.get(name, ""), pixels)
             self._images[name] = stamps[name], known
         reports = inputs[inputs["what"] == "report"]
         columns = (reports[name] for name in ("id", "stamp", "dropped", "words"))

@@ -12,14 +12,13 @@ import csv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from medclip_debias.config import PrepareSettings, SelectionSettings
-from medclip_debias.data.parallel import cpus
 from medclip_debias.data.prepare import shards
 from medclip_debias.data.prepare.assemble import assemble
-from medclip_debias.data.prepare.chunks import made_by
-from medclip_debias.data.prepare.collect import Preparation, Progress, Say
+from medclip_debias.data.prepare.chunks import Progress, Say, made_by
+from medclip_debias.data.prepare.collect import Preparation, recipe
 from medclip_debias.data.prepare.previous import Previous
 from medclip_debias.data.prepare.reading import Reading
 from medclip_debias.data.prepare.workspace import check_free, clear, making
@@ -29,19 +28,35 @@ from medclip_debias.errors import MissingFiles, UserError
 from medclip_debias.files import atomic_file
 
 
+class Options(TypedDict, total=False):
+    """What `prepare` and `prepare_part` take alike.
+
+    Attributes:
+        selection: which images and studies are taken.
+        reading: how the source is read.
+        workers: processes; all processors by default.
+        cluster: in the place of processes (`medclip_debias.data.executor.map_pieces`); its workers
+            see the source and ``out`` under the same paths.
+        progress: called with (done, total) as the work proceeds.
+        say: called with each sentence on what was found.
+    """
+
+    selection: SelectionSettings
+    reading: Reading
+    workers: int | None
+    cluster: str | None
+    progress: Progress | None
+    say: Say | None
+
+
 def prepare(
     source_path: Path,
     out: Path,
     settings: PrepareSettings,
     *,
-    selection: SelectionSettings | None = None,
-    reading: Reading | None = None,
-    workers: int | None = None,
-    cluster: str | None = None,
-    progress: Progress | None = None,
-    say: Say | None = None,
     overwrite: bool = False,
     update: bool = False,
+    **options: Unpack[Options],
 ) -> PreparedSet:
     """Prepare a source; a run that was killed resumes when it is called again.
 
@@ -52,34 +67,26 @@ def prepare(
         source_path: what `medclip_debias.data.sources.detect.detect` takes.
         out: folder to make.
         settings: how files become rows.
-        selection: which images and studies are taken.
-        reading: how the source is read.
-        workers: processes; all processors by default.
-        cluster: in the place of processes (`medclip_debias.data.executor.map_pieces`); its workers
-            see the source and ``out`` under the same paths.
-        progress: called with (done, total) as the work proceeds.
-        say: called with each sentence on what was found.
         overwrite: replace the prepared set at ``out``.
         update: prepare anew what changed since the set at ``out`` was prepared, keep the rest.
+        **options: `Options`.
 
     Raises:
         UserError: the source is unusable, nothing is left of it, or ``out`` is in the way.
     """
     out, replaced = Path(out), overwrite or update
-    how = (settings, selection or SelectionSettings(), reading or Reading())
-    run, finished = _open(
-        Path(source_path), out, replaced, how, None, workers, cluster, progress, say
-    )
-    if finished:
+    run = Preparation(Path(source_path), settings, **options)
+    if _finished(run, out, replaced):
         read_secret(out)
         return PreparedSet.open(out)
     with making(out) as work:
         check_free(out, replaced)
-        earlier = Previous(out, run.settings, run.reading.options()) if update else None
-        if earlier is not None and not earlier.usable:
-            run.tell(f"{out}: was written by another version; everything is read again.")
-        part, about = run.start(work, earlier=earlier), run.about
-        del run, earlier  # the source and the selection: half a gigabyte for a large set
+        if update:
+            run.earlier = Previous(out, settings, run.reading.options())
+            if not run.earlier.usable:
+                run.pool.tell(f"{out}: was written by another version; everything is read again.")
+        part, about = run.start(work), run.about
+        del run  # the source and the selection: half a gigabyte for a large set
         assemble(work.set, [part], about, work)
         keep_secret(work.set, out)
         work.move_to(out)
@@ -92,93 +99,54 @@ def prepare_part(
     settings: PrepareSettings,
     shard: str,
     *,
-    selection: SelectionSettings | None = None,
-    reading: Reading | None = None,
-    workers: int | None = None,
-    cluster: str | None = None,
-    progress: Progress | None = None,
-    say: Say | None = None,
     overwrite: bool = False,
     update: bool = False,
+    **options: Unpack[Options],
 ) -> dict[str, Any]:
-    """Do one of n parts of the work of `prepare`, for `medclip_debias.data.prepare.shards.merge`.
-
-    Args:
-        source_path: as for `prepare`, as are the others but ``shard``.
-        out: folder to make.
-        settings: how files become rows.
-        shard: ``i/n``: the i-th of n parts.
-        selection: which images and studies are taken.
-        reading: how the source is read.
-        workers: processes.
-        cluster: in the place of processes.
-        progress: called with (done, total).
-        say: called with each sentence on what was found.
-        overwrite: replace the part at ``out``.
-        update: is refused: there is nothing to update before the parts are joined.
+    """Do part ``i/n`` of the work of `prepare`, for `medclip_debias.data.prepare.shards.merge`.
 
     Returns:
         Counts of what the part holds.
 
     Raises:
-        UserError: the source is unusable, or ``out`` is in the way.
+        UserError: the source is unusable, ``out`` is in the way, or ``update`` is given: there is
+            nothing to update before the parts are joined.
     """
     out, number = Path(out), shards.parse(shard)
     if update:
         raise UserError(
             "--update and --shard do not go together; run --update on the merged set instead."
         )
-    how = (settings, selection or SelectionSettings(), reading or Reading())
-    run, finished = _open(
-        Path(source_path), out, overwrite, how, number, workers, cluster, progress, say
-    )
-    if finished:
+    run = Preparation(Path(source_path), settings, number, **options)
+    if _finished(run, out, overwrite):
         return shards.counts_of(out)
     with making(out, part=True) as work:
         check_free(out, overwrite)
-        part = run.start(work, shard=number)
+        part = run.start(work)
         counts = shards.write_part(work.set, part, number, run.about, run.plan.listing())
         work.move_to(out)
     return counts
 
 
-def recipe(
-    settings: PrepareSettings, selection: SelectionSettings, reading: Reading
-) -> dict[str, Any]:
-    """Return what a command asks for, as a finished set repeats it."""
-    return {
-        "settings": settings.model_dump(mode="json"),
-        "selection": selection.model_dump(mode="json"),
-        "options": reading.options(),
-    }
-
-
-def _open(
-    source_path: Path,
-    out: Path,
-    replaced: bool,
-    how: tuple[PrepareSettings, SelectionSettings, Reading],
-    shard: tuple[int, int] | None,
-    workers: int | None,
-    cluster: str | None,
-    progress: Progress | None,
-    say: Say | None,
-) -> tuple[Preparation, bool]:
+def _finished(run: Preparation, out: Path, replaced: bool) -> bool:
     """Open the source; tell whether ``out`` is what the same command made of it, finished."""
-    found = shards.finished(out)
-    asked = recipe(*how) | {"made_by": made_by()} | ({"shard": list(shard)} if shard else {})
-    again = not replaced and asked.items() <= found.items() and ("shard" in found) == bool(shard)
+    known = shards.finished(out)
+    asked = recipe(run.settings, run.selection, run.reading) | {"made_by": made_by()}
+    if run.shard is not None:
+        asked["shard"] = list(run.shard)
+    again = not replaced and asked.items() <= known.items()
+    again = again and ("shard" in known) == ("shard" in asked)
     if not again:
         check_free(out, replaced)
     with _listing_missing(out):
-        run = Preparation(
-            how[2].source(source_path), source_path, *how, workers or cpus(), cluster, progress, say
-        )
+        run.open()
     if again:
-        shards.check_unchanged(out, run.stamp(shard or (1, 1)))
-        run.tell(f"{out}: was finished by an earlier run of this command; nothing is left to do.")
+        shards.check_unchanged(out, run.stamp())
+        run.pool.tell(
+            f"{out}: was finished by an earlier run of this command; nothing is left to do."
+        )
         clear(out)
-    return run, again
+    return again
 
 
 @contextmanager

@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from medclip_debias.config import ALL_VIEWS, SelectionSettings, json_hash, plain_view
 from medclip_debias.data.funnel import Funnel
+from medclip_debias.data.images.headers import view_position
 from medclip_debias.data.named_split import NamedSplit
-from medclip_debias.data.prepare.views import ReadViews, read_views
+from medclip_debias.data.prepare.chunks import Chunks, Entry, Job, Pool
 from medclip_debias.data.records import Annotations, ImageRecord, PhraseRecord, Source
 from medclip_debias.data.sources.registry import formats
 from medclip_debias.data.splits import check_leak
@@ -21,6 +22,8 @@ from medclip_debias.errors import UserError
 
 TRAINING = ("train", "validate")
 """Splits that patients with boxes must leave."""
+
+_CHUNK_HEADERS = 64
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,8 @@ class Plan:
 def select(
     source: Source,
     settings: SelectionSettings,
-    views: ReadViews = read_views,
+    pool: Pool,
+    chunks: Chunks | None = None,
     split: NamedSplit | None = None,
     *,
     all_test: bool = False,
@@ -81,7 +85,8 @@ def select(
     Args:
         source: where they are.
         settings: policies.
-        views: reads the view positions that no table holds from the files' headers.
+        pool: where the view positions that no table holds are read from the files' headers.
+        chunks: where they are kept for a run that is resumed.
         split: takes the place of the source's own; it names every study.
         all_test: every image is test, those too that the source gives no split.
 
@@ -123,7 +128,8 @@ def select(
     if in_headers:  # a file that is not there has no header
         stamps = _stamps(images, rejected, missing, source.kind)
         images = keep(images, "image file is there", lambda i: bool(stamps[i.image_id]))
-        images = _with_views(images, stamps, views, funnel)
+        unread = [image for image in images if image.view_in_header]
+        images = _with_views(images, _header_views(unread, stamps, pool, chunks), funnel)
     if settings.blank_view == "exclude":
         if in_headers and not any(image.view.strip() for image in images):
             table = (
@@ -223,17 +229,30 @@ def _stamps(
     return stamps
 
 
+def _header_views(
+    images: list[ImageRecord], stamps: Mapping[str, str], pool: Pool, chunks: Chunks | None
+) -> dict[str, str]:
+    """Return the view position of each image by its id, ``""`` where the header has none."""
+    if chunks is None:
+        return {image.image_id: view_position(image.path) for image in images}
+    pool.expect(len(images))
+    jobs = (([image.image_id, stamps[image.image_id]], image.path) for image in images)
+    names, _ = chunks.make("views", None, jobs, _CHUNK_HEADERS, _read_headers, pool)
+    return {entry["head"][0]: entry["view"] for name in names for entry in chunks.entries(name)}
+
+
+def _read_headers(jobs: list[Job]) -> tuple[list[Entry], None]:
+    return [{"head": head, "view": view_position(path)} for head, path in jobs], None
+
+
 def _with_views(
-    images: list[ImageRecord], stamps: dict[str, str], views: ReadViews, funnel: Funnel
+    images: list[ImageRecord], views: Mapping[str, str], funnel: Funnel
 ) -> list[ImageRecord]:
     """Return the images with the views of their headers, where a header is what holds them."""
-    unread = [image for image in images if image.view_in_header]
-    found = views(unread, stamps)
-    funnel.step("DICOM headers read for the view", "headers", len(unread))
-    stated = sum(bool(view) for view in found.values())
-    funnel.step("header states the view", "headers", stated, before=len(unread))
+    funnel.step("DICOM headers read for the view", "headers", len(views))
+    funnel.step("header states the view", "headers", sum(map(bool, views.values())), len(views))
     return [
-        replace(image, view=found[image.image_id]) if image.view_in_header else image
+        replace(image, view=views[image.image_id]) if image.view_in_header else image
         for image in images
     ]
 

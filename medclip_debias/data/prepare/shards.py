@@ -47,11 +47,7 @@ def finished(out: Path) -> dict[str, Any]:
 
 
 def check_unchanged(out: Path, stamp: str) -> None:
-    """Stop when ``out`` was prepared from another source, or its source is another by now.
-
-    Raises:
-        UserError: it is.
-    """
+    """Stop when ``out`` was prepared from another source, or its source is another by now."""
     if finished(out).get("source_stamp") != stamp:
         raise UserError(
             f"{out}: is not empty, and was prepared from another source or from this one before it"
@@ -64,12 +60,7 @@ def write_part(
 ) -> dict[str, int]:
     """Write ``part.json`` beside the chunks of a finished part; return counts of what it holds.
 
-    Args:
-        folder: of the part.
-        part: its chunks.
-        shard: its number, and of how many.
-        about: what all parts share.
-        listing: hash of what was selected; parts of one set have the same.
+    ``listing`` is the hash of what was selected: parts of one set have the same.
     """
     names = (*part.reports, *part.images)
     for path in part.chunks.folder.iterdir():

@@ -47,11 +47,7 @@ class Workspace:
         return any(self.chunks.folder.glob("*.json"))
 
     def follow(self, recipe: dict[str, Any]) -> str:
-        """Keep what a run with the same recipe left here, or start anew.
-
-        Returns:
-            A sentence on what was there, or ``""``.
-        """
+        """Keep what a run with the same recipe left here, or start anew; say what was there."""
         path = self.folder / "recipe.json"
         known = read_json_or_none(path)
         if known == recipe and self.set.is_dir():
@@ -107,11 +103,7 @@ def clear(out: Path) -> None:
 
 @contextmanager
 def workspace(out: Path, part: bool = False) -> Iterator[Workspace]:
-    """Own ``OUT.partial`` for the length of a run.
-
-    Raises:
-        UserError: another run owns it.
-    """
+    """Own ``OUT.partial`` for the length of a run."""
     folder = out.with_name(out.name + ".partial")
     path = folder / LOCK
     while True:
@@ -179,11 +171,7 @@ def making(out: Path, part: bool = False) -> Iterator[Workspace]:
 
 
 def check_free(out: Path, overwrite: bool) -> None:
-    """Stop unless ``out`` is free, or is something of ours that may be replaced.
-
-    Raises:
-        UserError: it is in the way.
-    """
+    """Stop unless ``out`` is free, or is something of ours that may be replaced."""
     if not out.exists():
         return
     if not out.is_dir():
