@@ -182,9 +182,7 @@ def header_of(path: Path) -> tuple[str, ...]:
 def find_table(folders: Iterable[Path], *patterns: str) -> Path | None:
     """Return the table of an archive: the first folder and pattern that has one.
 
-    Raises:
-        UserError: a folder has two that fit one pattern (``a.csv`` and ``a.csv.gz`` count as
-            one).
+    Two in a folder that fit one pattern are refused (``a.csv`` and ``a.csv.gz`` are one).
     """
     for folder in folders:
         for pattern in patterns:
@@ -223,11 +221,7 @@ def without_repeats(
 
 
 def read_json_lines(path: Path, counted: list[Step]) -> Iterator[dict[str, Any]]:
-    """Yield the object of each line of a JSON-lines file; other lines are counted.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
+    """Yield the object of each line of a JSON-lines file; other lines are counted."""
     good = total = 0
     try:
         with open_text(path) as file:

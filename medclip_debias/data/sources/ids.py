@@ -96,10 +96,6 @@ class Ids:
 
     An id that is written as the source writes it is that id. Another spelling is found where a
     single id of the source has its plain form: ``00123`` and ``123`` stay two.
-
-    Args:
-        ids: the source's.
-        letter: as for `plain_id`.
     """
 
     def __init__(self, ids: Iterable[str], letter: str = "") -> None:
@@ -132,16 +128,8 @@ def read_ids(path: Path, table: pd.DataFrame, column: str, letter: str = "") -> 
     """Read a column of ids.
 
     Whole numbers that are written with a point (``9.0``) or a full exponent are read as whole
-    numbers, unless another id of the column has a fraction: then the point belongs to the ids.
-
-    Args:
-        path: named in messages.
-        table: what `medclip_debias.data.sources.tables.read_table` gave.
-        column: its name.
-        letter: of MIMIC-CXR, removed from before a number; see `plain_id`.
-
-    Raises:
-        UserError: an id is blank, has lost digits, or is written in two ways.
+    numbers, unless another id of the column has a fraction: then the point belongs to the ids. An
+    id that is blank, has lost digits, or is written in two ways is refused.
     """
     texts, rows = table[column].tolist(), table.index.tolist()
     pointed = any(_FRACTION.fullmatch(text) for text in set(texts))
@@ -173,21 +161,10 @@ def read_ids(path: Path, table: pd.DataFrame, column: str, letter: str = "") -> 
 def check_match(
     path: Path, column: str, ids: Collection[str], matched: int, source: Ids, what: str
 ) -> None:
-    """Stop when hardly any row of a table names something of the source.
+    """Stop when hardly any row of a table names something (``what``) of the source.
 
     The table may hold far more than the source, or far less; of the smaller of the two, at least
     `LEAST_MATCH` must be in both.
-
-    Args:
-        path: the table.
-        column: that holds the ids.
-        ids: the table's.
-        matched: how many of them are in the source.
-        source: the source's.
-        what: they are, as in ``studies``.
-
-    Raises:
-        UserError: under 1% match.
     """
     if not ids or not len(source) or matched >= LEAST_MATCH * min(len(ids), len(source)):
         return

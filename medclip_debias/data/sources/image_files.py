@@ -57,11 +57,6 @@ class ImagePlaces(_ImageFiles):
     the folder above, the folder itself, or hold the images in a folder of their own. Which
     leading folders to leave out and which to add is found from names whose files are there; a
     file that lies elsewhere is looked for in every way that fits one of them.
-
-    Args:
-        root: folder of the archive.
-        names: as the table has them.
-        folders: below ``root``, in which the images may lie.
     """
 
     def __init__(self, root: Path, names: Sequence[str], folders: Sequence[str] = ()) -> None:
@@ -117,11 +112,7 @@ class ImagePlaces(_ImageFiles):
 
 
 class ImageTree(_ImageFiles):
-    """The images anywhere below a folder, by their file names.
-
-    Args:
-        root: the folder; links in it are followed.
-    """
+    """The images anywhere below a folder, by their file names."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

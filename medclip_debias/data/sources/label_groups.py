@@ -27,11 +27,6 @@ class LabelColumns:
     """The label columns of an archive: CheXpert's by their groups, then its own.
 
     A label that CheXpert has under the same name makes no column of its own.
-
-    Args:
-        names: every label of the archive, spelt as in ``groups``.
-        groups: labels of the archive by the CheXpert column that each of them means.
-        silent: labels that say nothing of the others.
     """
 
     def __init__(

@@ -43,12 +43,6 @@ class ImageFiles:
 
     A listing costs one call a study; asking for each file and suffix costs up to four an image,
     which on a network disk is most of the time that opening a source takes.
-
-    Args:
-        tree: what `image_tree` returns.
-
-    Attributes:
-        kinds: file formats met so far: ``dcm``, ``jpg``, ``png``.
     """
 
     def __init__(self, tree: Path) -> None:

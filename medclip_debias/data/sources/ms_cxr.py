@@ -39,11 +39,7 @@ _PROBLEMS = {
 
 
 def find(folder: Path) -> Path | None:
-    """Return the MS-CXR file in ``folder``: the JSON where there is one, else the CSV.
-
-    Raises:
-        UserError: there are two releases.
-    """
+    """Return the MS-CXR file in ``folder``: the JSON where there is one, else the CSV."""
     for pattern in (PATTERN, _CSV_PATTERN):
         there = sorted(folder.glob(pattern))
         # Of MS-CXR-T, which lies in the same place and has no boxes, the names begin alike.
@@ -59,11 +55,7 @@ def find(folder: Path) -> Path | None:
 
 
 def boxes_beside(folder: Path) -> Path | None:
-    """Return the file of boxes in ``folder``: MS-CXR's, or any ``*.coco.json``.
-
-    Raises:
-        UserError: there are two.
-    """
+    """Return the file of boxes in ``folder``: MS-CXR's, or any ``*.coco.json``."""
     known = find(folder)
     found = sorted([*folder.glob("*.coco.json"), *([known] if known else [])])
     if len(found) > 1:
@@ -75,11 +67,7 @@ def boxes_beside(folder: Path) -> Path | None:
 
 
 def named_boxes(path: Path) -> Path:
-    """Return the file of boxes that a user named, itself or by its folder.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the file of boxes that a user named, itself or by its folder."""
     if path.is_dir():
         found = boxes_beside(path)
         if found is None:

@@ -37,17 +37,7 @@ def find(folder: Path) -> Path | None:
 
 
 class Progression:
-    """The table, read against the images of MIMIC-CXR.
-
-    Args:
-        path: of the table.
-        images: of the source.
-
-    Attributes:
-        patients: of the pairs' images that the source lists.
-        steps: what was left aside.
-        said: sentences on what was found.
-    """
+    """The table, read against the images of MIMIC-CXR."""
 
     def __init__(self, path: Path, images: Sequence[ImageRecord]) -> None:
         self.path = path

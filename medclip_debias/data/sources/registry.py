@@ -106,11 +106,7 @@ class Format:
         return self.reader.__module__
 
     def open(self, path: Path, given: Given) -> Source:
-        """Open ``path`` as this format.
-
-        Raises:
-            UserError: an option was given that the format cannot use, or the source is unusable.
-        """
+        """Open ``path`` as this format."""
         for option, default in asdict(Given()).items():
             value = getattr(given, option)
             if value == default or option in self.takes or option in ("labeller", "language"):

@@ -153,11 +153,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def open_text(path: Path) -> TextIO:
-    """Open a table or list that came from elsewhere as text, unpacked; use it in a ``with``.
-
-    Raises:
-        UserError: it is missing, or is no regular file.
-    """
+    """Open a table or list that came from elsewhere as text, unpacked; use it in a ``with``."""
     stream = open_guarded(path, _REMEDY)
     packed = path.suffix.lower() == ".gz"
     plain = cast(IO[bytes], gzip.GzipFile(fileobj=stream)) if packed else stream

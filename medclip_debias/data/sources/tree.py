@@ -12,10 +12,6 @@ def walk_files(root: Path, closed: Callable[[Path], None] | None = None) -> Iter
 
     Image folders are often links to another disk, so links are followed; a folder that was
     visited already (a link that leads back up) is not entered again.
-
-    Args:
-        root: folder.
-        closed: called with each folder that cannot be listed.
     """
     seen: set[tuple[int, int]] = set()
 

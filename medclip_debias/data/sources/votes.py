@@ -26,10 +26,6 @@ class Votes:
 
     A finding is 1 where most of an image's readers see it, -1 where half of them do, else 0. A
     phrase is a finding that most see, its boxes those of every reader.
-
-    Args:
-        how: the entry ``labels`` of the catalog.
-        count: notes a step of the funnel.
     """
 
     def __init__(self, how: Mapping[str, Any], count: Count) -> None:
