@@ -46,7 +46,10 @@ def main() -> None:
         file = Path(folder) / "scheduler.json"
         processes = [start("scheduler", file, "--host", "127.0.0.1", "--port", "0")]
         try:
+            deadline = time.monotonic() + 60
             while not (file.exists() and file.read_text().strip().endswith("}")):
+                if time.monotonic() > deadline:
+                    raise SystemExit("dask's scheduler did not start within a minute")
                 time.sleep(0.1)
             address = json.loads(file.read_text())["address"]
             words = ("--nthreads", "1", "--no-nanny", "--host", "127.0.0.1")
@@ -61,7 +64,7 @@ def main() -> None:
         finally:
             for process in processes:
                 process.kill()
-                process.wait()
+                process.wait(timeout=60)
     print(
         f"{count} pieces of {given.bytes} bytes, {given.workers} workers: {seconds:.1f} s,"
         f" {count / seconds:.0f} a second; scheduler {before / MIB:.0f} MiB before,"

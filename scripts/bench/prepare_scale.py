@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+from common import write_dicom
 
 WHOLE_IMAGES = 377_110
 """Images of MIMIC-CXR."""
@@ -27,26 +28,13 @@ WHOLE_IMAGES = 377_110
 
 def write_dicoms(root: Path, images: int, side: tuple[int, int]) -> Path:
     """Write ``images`` 12-bit DICOM files of ``side`` pixels and their manifest."""
-    import pydicom
-    from pydicom.dataset import FileDataset, FileMetaDataset
-
     rng = np.random.default_rng(0)
     coarse = rng.integers(200, 3900, (side[0] // 20 + 1, side[1] // 20 + 1))
     rows = ["image,report"]
     for number in range(images):
         smooth = np.kron(np.roll(coarse, number), np.ones((20, 20)))[: side[0], : side[1]]
         pixels = np.clip(smooth + rng.integers(-50, 50, side), 0, 4095).astype(np.uint16)
-        meta = FileMetaDataset()
-        meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
-        meta.MediaStorageSOPInstanceUID = pydicom.uid.generate_uid()
-        meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
-        dataset = FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
-        dataset.Rows, dataset.Columns = side
-        dataset.SamplesPerPixel, dataset.PixelRepresentation = 1, 0
-        dataset.PhotometricInterpretation = "MONOCHROME2"
-        dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 16, 12, 11
-        dataset.PixelData = pixels.tobytes()
-        dataset.save_as(root / f"{number}.dcm", enforce_file_format=True)
+        write_dicom(root / f"{number}.dcm", pixels, windowed=False, kind="MONOCHROME2")
         rows.append(f"{number}.dcm,Lungs are clear.")
     (root / "manifest.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     return root
@@ -138,7 +126,7 @@ def one_memory(images: int) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         picture = root / "picture.png"
-        Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(picture)
+        Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16)).save(picture)
         (root / "files").mkdir()
         with (root / "manifest.csv").open("w", encoding="utf-8") as table:
             table.write("image,patient_id,study_id,view,report\n")
