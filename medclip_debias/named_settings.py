@@ -23,14 +23,7 @@ def names() -> list[str]:
 
 
 def config_file(config: Path | str) -> Path:
-    """The file that ``config`` is or names; a file that is there goes before a name.
-
-    Args:
-        config: path of a YAML file, or a name.
-
-    Raises:
-        UserError: it is neither.
-    """
+    """The file that ``config`` is or names; a file that is there goes before a name."""
     path = Path(config)
     name = path.as_posix()
     if path.exists():
@@ -45,15 +38,7 @@ def config_file(config: Path | str) -> Path:
 
 
 def named_file(name: str, where: str = "config:NAME") -> Path:
-    """The file of a name.
-
-    Args:
-        name: as ``phantom/demo``.
-        where: file or option that names it, for the message.
-
-    Raises:
-        UserError: nothing here has this name.
-    """
+    """The file of a name, as ``phantom/demo``; ``where`` names it in the message."""
     known = names()
     if name not in known:
         raise UserError(
@@ -64,16 +49,7 @@ def named_file(name: str, where: str = "config:NAME") -> Path:
 
 
 def copy(name: str, file: Path, *, overwrite: bool = False) -> None:
-    """Copy a named file as it is, comments and all.
-
-    Args:
-        name: as ``phantom/demo``.
-        file: to write; its folder is made.
-        overwrite: replace what is there.
-
-    Raises:
-        UserError: nothing has this name, or the file is there already.
-    """
+    """Copy a named file as it is, comments and all, into ``file``, whose folder is made."""
     text = named_file(name, "config new").read_text(encoding="utf-8")
     if file.is_dir() or (file.exists() and not overwrite):
         raise UserError(f"{file}: is already there; give another file or --overwrite.")

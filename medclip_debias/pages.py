@@ -9,11 +9,7 @@ from medclip_debias.errors import UserError
 
 
 def pages() -> tuple[Path, list[str]]:
-    """Their folder, and the name of each, as ``start`` or ``studies/table1``.
-
-    Raises:
-        UserError: they were left out when this program was installed.
-    """
+    """Their folder, and the name of each, as ``start`` or ``studies/table1``."""
     checkout = Path(__file__).parents[1] / "docs"
     folder = checkout if (checkout / "start.md").is_file() else _installed()
     found = sorted(path.relative_to(folder).as_posix()[:-3] for path in folder.rglob("*.md"))

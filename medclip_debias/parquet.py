@@ -28,23 +28,12 @@ def read_parquet(
     rows: int = MAX_ROWS,
     folder: Path | None = None,
 ) -> pd.DataFrame:
-    """The table that `pandas.read_parquet` gives, for a small file in half its time.
-
-    pandas asks pyarrow for a dataset, which may be a folder of many files, and reads with threads
-    whatever the size; every verb reads some ten small tables.
-
-    Args:
-        path: one file.
-        columns: those to read; all when None.
-        rows: that the table may have; its metadata are asked before anything is read.
-        folder: what came from outside and holds the file; see
-            `medclip_debias.files.open_guarded`.
+    """One table as pandas reads it, in half the time; ``rows`` and ``folder`` limit it.
 
     Raises:
-        UserError: it is no regular file, is a link out of ``folder``, or has more rows.
+        UserError: it is no regular file, a link out of ``folder``, or has too many rows.
         OSError: the file is missing or cannot be read.
-        ValueError: it is no Parquet file, is damaged, or lacks a column (pyarrow's errors are
-            subclasses of these two).
+        ValueError: it is no Parquet file, is damaged, or lacks a column.
     """
     import pyarrow.parquet as pq
 

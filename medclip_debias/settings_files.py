@@ -39,17 +39,7 @@ def load_yaml(path: Path, named: Named | None = None) -> dict[str, Any]:
 def inherited(
     parents: Any, path: Path, named: Named | None = None, seen: tuple[Path, ...] = ()
 ) -> dict[str, Any]:
-    """What ``extends: PARENTS`` in the file ``path`` inherits.
-
-    Args:
-        parents: name of a file relative to ``path``, ``WORD:NAME``, or a list of such.
-        path: of the file.
-        named: what may be named beside files.
-        seen: files that extend ``path``, which it cannot extend.
-
-    Raises:
-        UserError: as `load_yaml`; or a parent is not a name.
-    """
+    """What ``extends: PARENTS`` in the file ``path`` inherits; ``seen`` may not be extended."""
     base: dict[str, Any] = {}
     for parent in parents if isinstance(parents, list) else [parents]:
         if not isinstance(parent, str):

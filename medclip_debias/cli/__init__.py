@@ -43,13 +43,7 @@ def main() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep up to 256 MiB of what is freed for the next array; forked processes, too.
-
-    It gives memory back to the kernel at each free that leaves more than a megabyte or two, and the
-    next array of an image's size gets its pages, zeroed, one by one again: up to a third of a
-    phantom's time (docs/performance.md). Who chose otherwise (``MALLOC_TRIM_THRESHOLD_``,
-    ``GLIBC_TUNABLES``) keeps their choice.
-    """
+    """Let glibc keep up to 256 MiB of what is freed for the next array; forked processes, too."""
     chosen = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None and not chosen:
@@ -58,11 +52,7 @@ def keep_freed_memory() -> None:
 
 
 def run(words: list[str]) -> int:
-    """Run one command line; return its exit code, 2 with one sentence for what a user can mend.
-
-    Args:
-        words: the words after ``medclip-debias``.
-    """
+    """Run one command line; return its exit code, 2 with one sentence for what a user can mend."""
     with warnings.catch_warnings():
         warnings.showwarning = _plainly(warnings.showwarning)
         return _run(words)

@@ -52,14 +52,7 @@ class Verbs(typer.Typer):
         panels: Mapping[str, str] | None = None,
         **rest: Any,
     ) -> Callable[[Function], Function]:
-        """Register a verb.
-
-        Args:
-            name: of the verb; default the function's.
-            example: a command line without the program's name, shown under the verb's help.
-            panels: of a verb with many options, the names of those in each panel of its help.
-            rest: as `typer.Typer.command`.
-        """
+        """Register a verb; ``panels`` names the options of each panel of its help."""
         if example:
             rest["epilog"] = f"Example: {PROGRAM} {example}"
         register = super().command(name, **{"cls": Verb, **rest})

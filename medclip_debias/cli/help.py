@@ -35,13 +35,7 @@ SETTINGS: Mapping[str, Any] = {"help_option_names": list(OPTIONS), "max_content_
 
 
 def help_of(command: Any, program: str, words: Sequence[str]) -> str | None:
-    """The help that ``words`` ask for, as ``train --help``; None if they ask for something else.
-
-    Args:
-        command: of the application.
-        program: its name on the command line.
-        words: what follows the name.
-    """
+    """The help that ``words`` ask for, as ``train --help``; None if they ask for something else."""
     *path, last = words or [""]
     if last not in OPTIONS:
         return None

@@ -27,15 +27,7 @@ Verb = Callable[[list[str]], int]
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage.
-
-    Attributes:
-        name: under which its time is kept.
-        words: command line behind ``medclip-debias``, or what ``call`` is shown as; a function
-            where it depends on what earlier stages leave.
-        product: what shows that it was done, where it can then be left out.
-        call: what to run in place of a verb.
-    """
+    """One stage: a verb's words, or ``call`` shown as them; skipped where ``product`` exists."""
 
     name: str
     words: Sequence[str] | Callable[[], Sequence[str]]
@@ -44,10 +36,7 @@ class Stage:
 
 
 class PeakMemory(threading.Thread):
-    """Largest memory of this process and its children, twice a second within a ``with``.
-
-    Shared pages count once: proportional set size, where the system tells it.
-    """
+    """Largest memory of this process and its children in a ``with``; shared pages count once."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -83,13 +72,7 @@ class PeakMemory(threading.Thread):
 
 
 def run_stages(stages: Sequence[Stage], out: Path, verb: Verb) -> None:
-    """Run the stages whose products are not there, and leave their times in ``results.json``.
-
-    Args:
-        stages: in order; the one called ``report`` finds the times in the results already.
-        out: the run's folder.
-        verb: runs the words behind ``medclip-debias``, and returns the exit code.
-    """
+    """Run the stages whose products are missing, and leave their times in ``results.json``."""
     with PeakMemory() as memory:
         _run_all(stages, out, verb, memory)
     typer.echo(f"Open {(out / 'report.html').resolve()}")

@@ -27,17 +27,7 @@ Tell = Callable[["Finding"], None]
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the table.
-
-    Attributes:
-        name: what was looked at.
-        state: `OK`, `WARNING`, `STOPS` for what would stop the run, or `SKIPPED` for what could
-            not be looked at because something else failed.
-        text: what was found.
-        remedy: what to do; empty where all is well.
-        numbers: the numbers behind ``text``, for --json.
-        seconds: that the look took; None where nothing was looked at.
-    """
+    """One line of the table; ``numbers`` and ``seconds`` are None where nothing was measured."""
 
     name: str
     state: str
@@ -53,12 +43,7 @@ class Finding:
 
 
 class Examination:
-    """Looks at one thing after another.
-
-    Args:
-        say: called with what is being looked at now, and with how long that takes.
-        tell: called with each finding when there is one.
-    """
+    """Looks at one thing after another: ``say`` names each one, ``tell`` takes its finding."""
 
     def __init__(self, say: Say | None = None, tell: Tell | None = None) -> None:
         self._say: Say = say or (lambda _: None)

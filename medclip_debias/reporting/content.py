@@ -96,11 +96,7 @@ def tiles(results: Results) -> list[dict[str, str]]:
 
 
 def metric_rows(results: Results) -> list[tuple[str, bool, list[dict[str, str]]]]:
-    """Every metric with its interval, what chance gives, and the paper's values, by protocol.
-
-    Returns:
-        Title of the protocol, whether the paper has any of its metrics, and their rows.
-    """
+    """Protocol, whether the paper has any of its metrics, and a row for each metric."""
     groups: dict[str, list[tuple[Metric, dict[str, str]]]] = {}
     for metric in METRICS:
         place, digits = (metric.protocol, metric.name), metric.digits

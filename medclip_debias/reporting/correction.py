@@ -35,17 +35,7 @@ _NOT_SHOWN = "Which sentences are corrected is not shown"
 
 @dataclass
 class Correction:
-    """What the section shows.
-
-    Attributes:
-        missing: why something is not shown, in a sentence.
-        lines: sentences.
-        plots: plot, title and caption of each.
-        ends: title and rows of the tables of sentences.
-        pairs: what parts of the objective make of pairs.
-        sampled: studies that those are counted over.
-        quotes: it holds words of real reports.
-    """
+    """What the section shows; ``quotes``: it holds words of real reports."""
 
     missing: str = ""
     lines: list[str] = field(default_factory=list)
@@ -59,13 +49,7 @@ class Correction:
 def correction_part(
     folder: Path, settings: Mapping[str, Any], named: Path | None = None
 ) -> Correction:
-    """What a run's objective corrects.
-
-    Args:
-        folder: of the run.
-        settings: content of its ``settings.yaml``; empty for an evaluation alone.
-        named: the set that it learned from, as the user names it.
-    """
+    """What a run's objective corrects; ``named`` is the prepared set that the user names."""
     run, missing = learned(folder, settings, named)
     part = Correction(missing)
     if run is None:
@@ -170,12 +154,7 @@ def _fill(part: Correction, run: RunData, batch_size: int) -> None:
 
 
 def eta_of_sentences(run: RunData) -> pd.DataFrame | None:
-    """The distinct sentences that a run learned from; None where eta is none, or one for all.
-
-    Returns:
-        ``text``; ``eta`` as the loss takes it; ``log_prob`` in nats, where eta comes from a
-        language model; ``studies``: how many training studies say it.
-    """
+    """text, eta, studies (and log_prob in nats) of each sentence; None where eta is one for all."""
     settings = run.core.eta
     if settings is None or isinstance(settings, ConstantEta):
         return None

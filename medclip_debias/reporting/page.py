@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 class Contents:
-    """The list of a page's sections, filled while the page is.
-
-    Attributes:
-        entries: title of each section by its address within the page.
-    """
+    """Titles of a page's sections by their address within it, filled while it is rendered."""
 
     def __init__(self) -> None:
         self.entries: dict[str, str] = {}

@@ -32,13 +32,7 @@ Classes = dict[str, tuple[Tensor, str]]
 
 @dataclass(frozen=True)
 class PairClasses:
-    """What one part of an objective makes of the pairs of the sample.
-
-    Attributes:
-        title: the part, in words.
-        rows: class of pair, what the loss makes of it, how many, and their share.
-        examples: class, sentence, and the report of the other study.
-    """
+    """What one part of an objective makes of the pairs of the sample, with examples."""
 
     title: str
     rows: Rows

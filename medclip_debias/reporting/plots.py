@@ -76,12 +76,7 @@ def curve(
 
 
 def reliability(bins: Sequence[Mapping[str, Any]], label: str) -> Markup:
-    """Reliability diagram: share of positives over mean probability, a mark's area its images.
-
-    Args:
-        bins: ``images``, ``probability`` and ``positive`` of each, as results.json holds them.
-        label: what it shows.
-    """
+    """Reliability diagram: share of positives over mean probability, a mark's area its images."""
     figure, axes = _axes((2.9, 2.7))
     axes.plot([0, 1], [0, 1], "--", color=AXIS, linewidth=1)
     images, x, y = (
@@ -216,11 +211,7 @@ def data_address(content: bytes, kind: str) -> str:
 
 
 def forest(content: Mapping[str, Any]) -> dict[str, bytes]:
-    """The differences of ``comparison.json``: SVG and PNG by their kind.
-
-    One small panel a metric, one line a run, zero in the middle. What it says does not hang on
-    colour: filled and hollow marks, and each run's own mark and line.
-    """
+    """The differences of ``comparison.json`` as SVG and PNG; none of it hangs on colour alone."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

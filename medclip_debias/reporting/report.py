@@ -89,12 +89,7 @@ def write_report(run: Path, prepared_set: Path | None = None) -> Path:
 def opening_pictures(
     items: Sequence[dict[str, Any]],
 ) -> list[tuple[str, list[dict[str, Any]]]]:
-    """The pictures that the report opens with, right and wrong, each with how it was chosen.
-
-    Among the pictures that were chosen before anything was known of their scores, the first
-    `OPENING` whose highest score lies in a true box, and the first `OPENING` whose highest score
-    lies outside of all of them.
-    """
+    """The first `OPENING` pictures with the peak in a true box, and the first with it outside."""
     groups = []
     for inside, title in ((True, "Right: the peak lies in a true box"), (False, "Wrong: outside")):
         fitting = [item for item in items if item["inside"] is inside]

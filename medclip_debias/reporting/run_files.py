@@ -95,10 +95,7 @@ def read_run(run: Path) -> dict[str, Any]:
 
 
 def read_metrics(path: Path) -> dict[str, list[float | None]]:
-    """Read ``metrics.csv`` as columns; empty and undefined values are None, no file is empty.
-
-    A last row that was cut off is skipped, with a warning.
-    """
+    """Columns of ``metrics.csv``, None where undefined; a last row that was cut off is skipped."""
     if not path.is_file():
         return {}
     try:
@@ -134,13 +131,7 @@ def check_own(path: Path) -> None:
 
 
 def read_heatmaps(folder: Path) -> dict[str, Any]:
-    """The pictures that ``heatmaps/index.json`` lists, with their bytes as data addresses.
-
-    Returns:
-        ``choice`` and ``scale`` (sentences), ``items``, whose ``inside`` says whether the highest
-        score lies in a true box, and ``cases``: the best, median and worst of each metric. Empty
-        where there is none.
-    """
+    """The pictures of ``heatmaps/index.json`` as data addresses; empty where there are none."""
     index = _index(folder, _Heatmaps)
     if index is None:
         return {}

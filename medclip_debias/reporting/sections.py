@@ -31,14 +31,7 @@ _WAYS = {
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page.
-
-    Attributes:
-        title: of the part.
-        tables: those that have rows.
-        lines: sentences on what is missing.
-        plots: plot, title and caption of each.
-    """
+    """A part of the page: tables, sentences on what is missing, plots with title and caption."""
 
     title: str
     tables: Sequence[PrintedTable]
@@ -47,12 +40,7 @@ class Section:
 
 
 def result_sections(run: Path, results: Results) -> list[Section]:
-    """Every table that the results have values for, in the order of the page.
-
-    Args:
-        run: the run's folder, for files beside ``results.json``.
-        results: content of its ``results.json``.
-    """
+    """Every table that the results have values for, in the order of the page."""
     with explained(
         f"{run / 'results.json'}: its details are damaged; run 'evaluate' again",
         AttributeError,
@@ -90,15 +78,7 @@ def _table(
     total: bool = False,
     **values: str,
 ) -> PrintedTable:
-    """A table of ``sections.yaml``.
-
-    Args:
-        name: of the table.
-        rows: its cells.
-        more: titles of further columns.
-        total: the last row is over all the others.
-        values: what its title and note have in braces.
-    """
+    """A table of ``sections.yaml``; ``values`` fill the braces of its title and note."""
     spec = _specs()[name]
     head = [*spec["head"]]
     for title, metric in spec.get("metrics", {}).items():
@@ -243,13 +223,7 @@ def _reliability(results: Results) -> list[tuple[Any, str, str]]:
 
 
 def supervised_table(run: Path, results: Results) -> PrintedTable:
-    """What classifiers that saw the labels reach, beside zero-shot, per class.
-
-    ``probe/probe.json`` in the run's folder holds a linear classifier on the model's features,
-    ``supervised.json`` one that was trained on the labels from scratch. Those of another set or
-    split than the results are left out: their AUCs are of other images. The last row is the mean
-    over the classes that all of the shown columns have; there is none without either file.
-    """
+    """AUCs of classifiers that saw the labels of the same images, beside zero-shot; their means."""
     classes = results.details("zero_shot").get("classes") or {}
     zero = {name: [results.value("zero_shot", side, name) for side in _SIDES] for name in classes}
     probe = _supervised(run / "probe" / "probe.json", results)

@@ -49,17 +49,7 @@ _LATEX = r"""\begin{table}
 
 @dataclass(frozen=True)
 class PrintedTable:
-    """Words in rows and columns.
-
-    Attributes:
-        head: titles of the columns.
-        rows: cells, each row as long as ``head``.
-        caption: what the table shows, in sentences.
-        words: how many columns, from the left, hold words; the others hold numbers.
-        bold: row and column of the cells that stand out.
-        title: of a table that a page folds.
-        total: the last row is over all the others.
-    """
+    """Cells below titles; the first ``words`` columns hold words, the others numbers."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -115,11 +105,7 @@ def tex(text: str) -> str:
 
 
 def results_table(runs: Mapping[str, Results]) -> PrintedTable:
-    """Every metric of one run or of several, with 95% intervals.
-
-    Args:
-        runs: name to the content of ``results.json``.
-    """
+    """Every metric of one run or of several by name, with 95% intervals."""
 
     def cell(metric: Metric, results: Results) -> str:
         place, digits = (metric.protocol, metric.name), metric.digits

@@ -158,12 +158,7 @@ def setting_words(value: Any) -> str:
 
 
 def train_sentences(train: Mapping[str, Any], last_step: float | None = None) -> list[str]:
-    """How it was trained, in sentences.
-
-    Args:
-        train: the settings.
-        last_step: the last one that was logged; None for none.
-    """
+    """How it was trained, in sentences; ``last_step`` is the last one that was logged."""
     if not train:
         return []
     usual = TrainSettings().model_dump(mode="json")

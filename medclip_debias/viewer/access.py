@@ -36,16 +36,7 @@ class Refusal:
 
 
 class Access:
-    """The token, and the names under which the page is served.
-
-    A reader opens ``/?token=...`` once. The browser then gets a cookie, which scripts cannot read
-    and which is sent along only with requests that come from the page itself. Its value is not the
-    token and ends with the process.
-
-    Args:
-        token: that the first address carries; None lets everybody in.
-        names: host names and addresses that may be asked for, beside those of loopback.
-    """
+    """The token (None lets everybody in), and the host names served beside those of loopback."""
 
     def __init__(self, token: str | None, names: Iterable[str] = ()) -> None:
         self._token = token
@@ -143,11 +134,7 @@ def _host(request: Request) -> re.Match[str] | None:
 
 
 def _from_the_page(request: Request) -> bool:
-    """Whether a request comes from the page, and not from one of another site or port.
-
-    Browsers send ``Origin`` with whatever changes something, and newer ones say with every request
-    where it comes from. A link on another page may open this one; nothing else may come from there.
-    """
+    """Whether a request comes from the page itself; a link elsewhere may open the page alone."""
     host = request.headers["host"].lower()
     # A proxy may name the port that browsers leave out.
     ours = {f"{scheme}://{host}" for scheme in ("http", "https")}

@@ -49,17 +49,7 @@ Methods = Sequence[MapMethod]
 
 @dataclass(frozen=True, eq=False)
 class ViewedImage:
-    """One radiograph as the models have seen it; its file is not needed any more.
-
-    Attributes:
-        name: of its file, without the folder.
-        shape: rows and columns of the original.
-        encoded: what each model keeps of it, in their order.
-        source: identifiers of a DICOM image, for exports that a PACS takes.
-        phrases: annotated phrases with their true boxes, where the image has some.
-        pixels: of the original; None once the page has them.
-        aside: true boxes that do not fit the image, and are not shown.
-    """
+    """One radiograph as the models have seen it; its file is not needed any more."""
 
     name: str
     shape: tuple[int, int]
@@ -71,11 +61,7 @@ class ViewedImage:
 
 
 class Answers:
-    """One model or two, perhaps with an index and a folder of images.
-
-    Attributes:
-        names: of the images, in their order.
-    """
+    """One model or two, perhaps with an index and a folder of images."""
 
     def __init__(
         self,
@@ -105,20 +91,7 @@ class Answers:
         calibrations: Sequence[Path] = (),
         methods: Sequence[str] = (),
     ) -> Answers:
-        """Read everything that the page needs.
-
-        Args:
-            model: model folder, also of another group's model.
-            index: folder of a search index of this model.
-            images: folder of DICOM, JPG and PNG files to choose from.
-            device: cpu, cuda, or auto.
-            say: called with a sentence on files of ``images`` that are skipped.
-            beside: folder of a second model, shown beside the first.
-            boxes: MS-CXR or COCO file with true boxes of ``images``.
-            calibrations: files of ``calibrate``, each of one of the models.
-            methods: how each model's maps are computed at first, the last for all that follow; by
-                default by similarity.
-        """
+        """Read all that the page needs; the last of ``methods`` holds for the models left."""
         if boxes is not None and images is None:
             raise UserError("--boxes holds boxes of the images of a folder; give --images, too.")
         listed = listed_images(images, say) if images is not None else {}
@@ -304,16 +277,7 @@ class Answers:
         kind: Kind,
         method: MapMethod | None = None,
     ) -> tuple[str, bytes]:
-        """A file of what one model says of a radiograph: its name and content.
-
-        Args:
-            image: the radiograph.
-            number: of the model, from 0.
-            sentences: those on the page.
-            threshold: score from which boxes are cut out of the maps; None for no boxes.
-            kind: of file. ``json`` also holds the findings, with their probabilities.
-            method: of the maps; as the model was started by default.
-        """
+        """Name and content of a file of what model ``number`` says; boxes from ``threshold`` on."""
         texts = [checked_sentence(text) for text in sentences]
         if not 0 < len(texts) <= MOST_SENTENCES:
             raise UserError(f"an export takes 1 to {MOST_SENTENCES} sentences, not {len(texts)}.")

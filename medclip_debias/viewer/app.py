@@ -99,12 +99,7 @@ class _Export(_Click):
 
 
 class Page:
-    """Every address that the page needs, and no other.
-
-    Attributes:
-        app: the ASGI application.
-        sessions: the radiograph of each open page.
-    """
+    """Every address that the page needs, and no other."""
 
     def __init__(self, answers: Answers, uploads: Path) -> None:
         uploads.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -10,11 +10,7 @@ UNREAD = 60.0  # seconds that a part of an answer may wait for a client to take 
 
 
 class Connection(H11Protocol):
-    """HTTP/1.1 as uvicorn speaks it, with a time limit on writing.
-
-    Without one, an answer that nobody reads stays in memory as long as its connection is open: a
-    client need only ask and not read.
-    """
+    """HTTP/1.1 as uvicorn speaks it; a client that stops reading is given up after `UNREAD`."""
 
     _given_up: asyncio.TimerHandle | None = None
 

@@ -23,22 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """One class of one prompt set on one image.
-
-    Attributes:
-        name: of the class.
-        prompt_set: name of the set.
-        sentence: the first prompt that says it is present, by which a click shows where.
-        present: mean score of the prompts that say it is present.
-        absent: mean score of those that say it is not.
-        probability: calibrated, or the logistic function of the scaled difference of the two; None
-            for a model without a scale.
-        threshold: probability from which on it counts as seen. Calibrated: where sensitivity plus
-            specificity is largest among the images of the calibration. Else 0.5, at which both
-            kinds of prompts score the same.
-        calibrated: whether labelled images made the probability.
-        seen: whether the threshold is reached.
-    """
+    """One class of one prompt set on one image; ``present`` and ``absent`` are mean scores."""
 
     name: str
     prompt_set: str
@@ -52,12 +37,7 @@ class Finding:
 
 
 class Finder:
-    """The prompts of a model, encoded once, and its calibration.
-
-    Attributes:
-        prompt_sets: those that are asked; the calibration's first.
-        calibrated: whether any probability is calibrated.
-    """
+    """The prompts of a model, encoded once, and its calibration."""
 
     def __init__(self, model: ImageTextModel, calibration: Calibration | None = None) -> None:
         self._model, self.calibrated = model, calibration is not None

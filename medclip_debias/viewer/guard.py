@@ -37,15 +37,7 @@ _TOO_MUCH = "Too many answers wait to be read; open the radiograph again in a mi
 
 
 class Guard:
-    """An ASGI application that lets through who may ask.
-
-    Answers are written in parts, each when the client has taken the one before. Those that are
-    still in memory are counted in bytes: where they would be more than `MOST_UNREAD`, the next is
-    refused with status 503.
-
-    Attributes:
-        unread: bytes of answers that are being written.
-    """
+    """Lets through who may ask; answers of more than `MOST_UNREAD` unread bytes are refused."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app = app

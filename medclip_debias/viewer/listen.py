@@ -39,11 +39,7 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 @contextmanager
 def listening_at(path: Path) -> Iterator[socket.socket]:
-    """Listen on a unix socket that this user alone can open; it is removed at the end.
-
-    A socket that was left behind by a killed server is replaced, one that a server listens on is
-    not.
-    """
+    """Listen on a private unix socket; one left by a killed server is replaced."""
     path = Path(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         with _locked(path.parent):

@@ -14,18 +14,7 @@ _MOST = 65535
 
 @dataclass(frozen=True, eq=False)
 class ShownPixels:
-    """Every pixel, as an integer that grows with brightness.
-
-    Attributes:
-        levels: uint8 or uint16 ``[height, width]``; a pixel's value in display polarity is
-            ``low + step * level``.
-        low: value of level 0.
-        step: between two levels; 1 where the file holds whole numbers in at most 16 bits.
-        high: largest value.
-        inverted: the file counts from bright to dark (MONOCHROME1): its own value of a pixel is
-            ``low + high`` less that in display polarity.
-        window: lowest and highest value at first, which are those that the model sees.
-    """
+    """Every pixel as a level: ``low + step * level`` is its value in display polarity."""
 
     levels: NDArray[np.uint8] | NDArray[np.uint16]
     low: float

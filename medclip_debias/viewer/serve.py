@@ -137,10 +137,7 @@ def check_installed() -> None:
 
 @contextmanager
 def _workplace() -> Iterator[Path]:
-    """A private temporary folder for uploads, and for whatever else wants a temporary file.
-
-    What a viewer that was killed left is removed first.
-    """
+    """A private temporary folder for uploads, and for whatever else wants a temporary file."""
     usual = tempfile.tempdir
     remove_leftovers(Path(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(
@@ -155,10 +152,7 @@ def _workplace() -> Iterator[Path]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Print nothing of what happens: tracebacks of the web libraries quote what was sent.
-
-    ``MEDCLIP_DEBIAS_DEBUG=1`` prints all of it.
-    """
+    """Print nothing of what happens: tracebacks of the web libraries quote what was sent."""
     if os.environ.get("MEDCLIP_DEBIAS_DEBUG"):
         yield
         return

@@ -58,14 +58,7 @@ class Sessions:
             one.name, one.image, one.pixels = "", None, None
 
     def keep(self, session: str, image: ViewedImage) -> str:
-        """Make a radiograph that of a session, in place of the one before.
-
-        Of more than `MOST_SESSIONS` radiographs those that were not used for longest are freed; of
-        more than `MOST_PIXELS` bytes of pixels the pixels of those.
-
-        Returns:
-            A random name of it, without which nothing is told of it.
-        """
+        """Give a session a radiograph, freeing those unused for longest; its new random name."""
         name = secrets.token_urlsafe(16)
         with self._lock:
             one = self._of(session)

@@ -37,13 +37,7 @@ CALIBRATION = "calibration.json"
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """What a model keeps of one radiograph.
-
-    Attributes:
-        features: of this one image, with the image as the model sees it.
-        absent: by method, how high maps are for findings that it does not show: where colour
-            begins.
-    """
+    """What a model keeps of one radiograph; ``absent``: by method, where colour begins."""
 
     features: SeenFeatures
     absent: dict[MapMethod, AbsentScores] = field(default_factory=dict)
@@ -56,15 +50,7 @@ class _Maps:
 
 
 class ViewedModel:
-    """A model with its prompts and its calibration.
-
-    Args:
-        model: in evaluation mode, with regions.
-        name: what the page calls it.
-        calibration: of this model; None for probabilities that are not calibrated.
-        folder: its folder; without one nothing is known of how good its maps are.
-        method: how its maps are computed until the reader chooses another way.
-    """
+    """A model with its prompts, its calibration, and its maps by each method."""
 
     def __init__(
         self,
@@ -215,10 +201,7 @@ class ViewedModel:
 
     @property
     def warning(self) -> str | None:
-        """That the model was trained on synthetic images, if it was.
-
-        Also before images of a phantom: the page cannot know what will be put on it.
-        """
+        """That the model was trained on synthetic images, if it was."""
         return synthetic_warning(self.model.provenance)
 
     def described(self) -> list[tuple[str, str]]:
