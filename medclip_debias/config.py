@@ -423,10 +423,7 @@ def _sentence(model: type[BaseModel], error: ValidationError, where: str, prefix
 
 
 def _resolve(model: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str], list[str]]:
-    """The key a user wrote for pydantic's ``loc``, and the keys known beside its last part.
-
-    pydantic puts the tag of a tagged union into ``loc``; the user never wrote that.
-    """
+    """The key a user wrote for pydantic's ``loc``, and the keys known beside its last part."""
     place: list[str] = []
     current: list[type[BaseModel]] = [model]
     for part in loc:

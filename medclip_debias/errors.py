@@ -74,12 +74,7 @@ def printable(text: str) -> str:
 
 
 class MissingFiles(UserError):
-    """Files that a table names and that are not there.
-
-    Args:
-        message: the sentence, which names the first of them.
-        files: row and path of each.
-    """
+    """Files that a table names and that are not there: row and path of each."""
 
     def __init__(self, message: str, files: Sequence[tuple[int, str]]) -> None:
         super().__init__(message)

@@ -28,14 +28,8 @@ from medclip_debias.errors import UserError
 def atomic_file(path: Path, *, private: bool = False, first: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it takes ``path``'s place.
 
-    The content reaches the disk before the rename, so a crash leaves the old file or the new
-    one, never a half. On an exception the temporary file is removed and ``path`` is untouched;
-    after a kill it stays, until `remove_leftovers`.
-
-    Args:
-        path: of the file.
-        private: only its owner may read it; else the umask decides.
-        first: a file that is there, or that another process writes first, stays as it is.
+    The content reaches the disk before the rename: a crash leaves the old file or the new one. With
+    ``first`` a file that is there, or that another process writes first, stays as it is.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _clean_once(path.parent)
@@ -72,10 +66,7 @@ def _place_first(temporary: Path, path: Path) -> None:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside ``path``; on success it takes ``path``'s place.
-
-    Its files get the rights that the umask gives, whatever library wrote them.
-    """
+    """Yield a temporary folder beside ``path``; on success it takes ``path``'s place."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _clean_once(path.parent)
     temporary = Path(
@@ -90,14 +81,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def exchange(new: Path, target: Path, retired: Path) -> None:
-    """Put the folder ``new`` in the place of ``target`` by renames, so that it is never half there.
-
-    Args:
-        new: the finished folder.
-        target: where it belongs; a folder that is there gives way and is removed.
-        retired: where the old folder lies between the two renames, on the same disk. After a kill
-            there, `take_back` brings it back.
-    """
+    """Put the folder ``new`` in the place of ``target`` by renames; `take_back` mends a kill."""
     shutil.rmtree(retired, ignore_errors=True)
     if target.exists():
         target.replace(retired)
@@ -141,15 +125,10 @@ _cleaned: set[tuple[int, Path]] = set()
 
 
 def remove_leftovers(folder: Path) -> int:
-    """Remove what writers that were killed left in ``folder``; nothing else.
+    """Remove what writers that were killed left in ``folder``; how many files and folders.
 
-    Only names that `atomic_file` and `atomic_folder` give are looked at. They name the process
-    that writes: what a living process of this machine writes stays, and what another machine's
-    process writes stays until a day has passed without a change. A folder that was being
-    exchanged when its writer was killed gets its earlier content back.
-
-    Returns:
-        How many files and folders were removed or put back.
+    Names of `atomic_file` and `atomic_folder` alone are looked at. What a living process of this
+    machine writes stays, and what another machine writes, until a day has passed without a change.
     """
     count = 0
     with suppress(OSError), os.scandir(folder) as entries:
@@ -340,11 +319,7 @@ def read_bytes(path: Path, remedy: str, *, limit: int, folder: Path | None = Non
 def read_text(
     path: Path, remedy: str, *, limit: int, folder: Path | None = None, encoding: str = "utf-8"
 ) -> str:
-    """The text of a file of at most ``limit`` bytes; see `open_guarded`.
-
-    Raises:
-        UserError: as `open_guarded`; or the bytes are not text in ``encoding``.
-    """
+    """The text of a file of at most ``limit`` bytes; refused as by `open_guarded`."""
     content = read_bytes(path, remedy, limit=limit, folder=folder)
     try:
         return content.decode(encoding)
@@ -361,19 +336,7 @@ def read_json(
     folder: Path | None = None,
     encoding: str = "utf-8",
 ) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Args:
-        path: its file.
-        remedy: what to do about a file that is missing or damaged; ends the sentence.
-        keys: what the object must have.
-        limit: bytes that the file may have.
-        folder: what came from outside and holds the file; see `open_guarded`.
-        encoding: of the text; ``utf-8-sig`` where other programs write the file.
-
-    Raises:
-        UserError: as `open_guarded`; or the file is no JSON, no object, or lacks a key.
-    """
+    """Read a JSON object that holds ``keys``; refused as by `open_guarded`, or damaged."""
     content = read_json_value(path, remedy, limit=limit, folder=folder, encoding=encoding)
     if not isinstance(content, dict):
         raise UserError(f"{path}: is not a JSON object; {remedy}.")
@@ -402,10 +365,7 @@ def read_json_value(
 
 
 def read_json_or_none(path: Path, *, limit: int = MAX_JSON, folder: Path | None = None) -> Any:
-    """Read JSON of any kind; None where it is missing, refused or damaged and can be written again.
-
-    See `open_guarded` for what is refused.
-    """
+    """Read JSON of any kind; None where it is missing, refused (`open_guarded`) or damaged."""
     try:
         return json_or_none(read_bytes(path, "", limit=limit, folder=folder))
     except UserError:
@@ -434,10 +394,7 @@ def file_hash(*paths: Path, progress: Callable[[int], None] | None = None) -> st
 
 @cache
 def code_hash() -> str:
-    """16 hex digits naming the package's own files: code, prompts, templates; their names too.
-
-    Those of the first question: what a process runs does not follow a file that is edited later.
-    """
+    """16 hex digits naming the package's own files: code, prompts, templates; their names too."""
     root = Path(__file__).parent
     digest = hashlib.sha256()
     kinds = {".py", ".yaml", ".j2", ".css"}

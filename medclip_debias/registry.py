@@ -54,16 +54,10 @@ mean 'triangle'?); known shapes: triangle.
         self._imported = False
 
     def add(self, kind: str, entry: T, *, of: object = None) -> T:
-        """Add ``entry``.
-
-        Args:
-            kind: what it is chosen by.
-            entry: what is chosen.
-            of: class or function that an entry of another type describes; by default the entry.
+        """Add ``entry``; ``of`` is the class or function that an entry of another type describes.
 
         Raises:
-            ValueError: another one has this kind. (The same one again, from a module that was
-                reloaded, takes the place of the old.)
+            ValueError: another one has this kind (not the same one, reloaded).
         """
         origin = _origin(entry if of is None else of)
         old = self._origins.get(kind)
@@ -75,13 +69,7 @@ mean 'triangle'?); known shapes: triangle.
         return entry
 
     def register(self, kind: str, settings: type[Settings], **attributes: Any) -> Callable[[C], C]:
-        """Decorator: add a class, a `Chosen`, under ``kind``.
-
-        Args:
-            kind: what it is chosen by.
-            settings: class of its settings, which becomes its ``settings_class``.
-            **attributes: of the class, as ``formula`` and ``paper``.
-        """
+        """Decorator: add a class, a `Chosen`, under ``kind``, with ``attributes``."""
 
         def add(entry: C) -> C:
             for name, value in (attributes | {"kind": kind, "settings_class": settings}).items():
@@ -102,16 +90,7 @@ mean 'triangle'?); known shapes: triangle.
         return dict(sorted(self.entries.items()))
 
     def find(self, kind: Any, where: str, setting: str = "kind") -> T:
-        """The entry of ``kind``.
-
-        Args:
-            kind: as it was given.
-            where: file or command line that gave it, for the message.
-            setting: dotted key of it there.
-
-        Raises:
-            UserError: there is no such kind.
-        """
+        """The entry of ``kind``; where there is none, a `UserError` names ``setting``."""
         known = self.all()
         if not isinstance(kind, str) or kind not in known:
             raise self._unknown(kind, where, setting)
@@ -125,16 +104,7 @@ mean 'triangle'?); known shapes: triangle.
         )
 
     def settings(self, content: Any, where: str, prefix: str = "") -> Any:
-        """Validate settings by the ``kind`` that they name.
-
-        Args:
-            content: mapping with a ``kind``, or settings that are validated already.
-            where: file the content came from, for the message.
-            prefix: dotted place of it there, as ``loss.core.``.
-
-        Raises:
-            UserError: the kind is missing or unknown, or a setting of it is wrong.
-        """
+        """Validate settings by the ``kind`` that they name; ``prefix`` is their dotted place."""
         if isinstance(content, Settings):
             return content
         if not isinstance(content, Mapping):

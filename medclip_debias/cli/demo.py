@@ -37,14 +37,7 @@ QUICK = {
 
 
 def stages(out: Path, studies: int, steps: int | None = None, quick: bool = False) -> list[Stage]:
-    """Name, command line and (where the stage can be left out) what shows that it was done.
-
-    Args:
-        out: folder of the run.
-        studies: of the phantom.
-        steps: of training; default the config's.
-        quick: with the words of `QUICK`.
-    """
+    """The stages of the demo, each with what shows that it was done."""
     tree, prepared, lm = out / "phantom", out / "prepared", out / "language_model"
     overrides = [f"out={out}", f"prepared={prepared}", f"model.text.folder={lm}"]
     more = {name: words if quick else [] for name, words in QUICK.items()}

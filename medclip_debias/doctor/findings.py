@@ -88,10 +88,7 @@ class Examination:
 
     @contextmanager
     def at_work(self, what: str) -> Iterator[Callable[[], float]]:
-        """Say what is being done, and after silence that it still is; gives a stopwatch.
-
-        A thread does it: an import or a library's call leaves no other way to say something.
-        """
+        """Say what is being done, and from a thread that it still is; gives a stopwatch."""
         self.say(what)
         began, over = time.monotonic(), threading.Event()
 

@@ -217,10 +217,7 @@ def existing(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of a step, epochs of the run, and bytes of memory and of what is to be written.
-
-    ``features`` are the stored features that are still to be written.
-    """
+    """Seconds of a step, epochs of the run, bytes of memory and of what is to be written."""
 
     seconds: float
     peak: int

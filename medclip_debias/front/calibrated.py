@@ -36,13 +36,7 @@ def decide(
     prevalence: PrevalenceLike,
     coverage: float | None,
 ) -> dict[str, ClassDecisions]:
-    """Decide on images by their positive less negative scores ``[images]``, per class.
-
-    A class that cannot be decided is left out with a warning.
-
-    Raises:
-        UserError: the prevalence cannot be taken, or no class is calibrated.
-    """
+    """Decide on images by positive less negative scores ``[images]``; Unfit classes warn."""
     asked = calibration.asked(prevalence)
     level = calibration.coverage if coverage is None else coverage
     decisions: dict[str, ClassDecisions] = {}

@@ -100,13 +100,7 @@ class GivenImage:
 
 
 def given_images(images: ImagesLike) -> list[GivenImage]:
-    """Every image that was meant; nothing is read yet.
-
-    A folder stands for the images below it. What else lies there is counted in a warning.
-
-    Raises:
-        UserError: a folder holds no image, or ``images`` is a mapping or no image at all.
-    """
+    """Every image that was meant; nothing is read yet."""
     if isinstance(images, Mapping):
         raise UserError("images are an image or a list of images, not a mapping; give a list.")
     if isinstance(images, np.ndarray) and images.dtype.kind in "OU":

@@ -20,18 +20,7 @@ DEFAULT = "chex5"
 
 
 def asked_classes(prompts: PromptsLike, own: Mapping[str, Any]) -> PromptSet | list[str]:
-    """The classes of ``prompts``, or its sentences where it is a list of them.
-
-    Args:
-        prompts: None for the set that `evaluate` takes; name of a set of the model or of the
-            package; path of a YAML file; class -> (positive, negative), each a sentence or a
-            list of them; or two sentences or more.
-        own: the model's prompt sets by name.
-
-    Raises:
-        UserError: there is no such set, a class lacks a side, or a list has fewer than two
-            different sentences.
-    """
+    """The classes of ``prompts``, or its sentences where it is a list of them."""
     if isinstance(prompts, PromptSet):
         return prompts
     if prompts is None or isinstance(prompts, str):

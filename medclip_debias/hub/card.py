@@ -47,13 +47,7 @@ _LONGEST = 500
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What is written of one model.
-
-    Attributes:
-        text: of README.md, metadata first.
-        eval_results: of ``.eval_results/medclip-debias.yaml``, or None.
-        says: sentences on what is missing.
-    """
+    """README.md with its metadata, ``.eval_results`` or None, and sentences on what is missing."""
 
     text: str
     eval_results: str | None

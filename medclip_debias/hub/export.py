@@ -162,11 +162,7 @@ def _parts(network: DualEncoder) -> list[Part]:
 
 @torch.no_grad()
 def _samples(network: DualEncoder) -> list[Arrays]:
-    """Inputs and what the model gives for them by name, of several images and of one.
-
-    Beside the smooth golden images stand noise and steps, in which every pixel counts. Scores and
-    maps are computed as evaluation and grounding do, not by the exported head.
-    """
+    """Inputs and what the model gives for them by name, of several images and of one."""
     side = network.preprocessing.prepare.size
     generator = torch.Generator().manual_seed(0)
     noise = torch.randint(0, 256, (2, side, side), generator=generator, dtype=torch.uint8)
@@ -191,10 +187,7 @@ def _samples(network: DualEncoder) -> list[Arrays]:
 
 
 def _differences(network: DualEncoder, runs: Mapping[str, Runner]) -> dict[str, Any]:
-    """Largest difference of each output from the model's, over all samples, with its limit.
-
-    The head is fed what the exported towers gave, so its differences are those of the whole way.
-    """
+    """Largest difference of each output from the model's, over the whole way, with its limit."""
     worst = dict.fromkeys(LIMITS, 0.0)
     for sample in _samples(network):
         towers = runs["image"](sample) | runs["text"](sample)

@@ -98,10 +98,7 @@ def bars(
     y: str,
     second: Sequence[float] | None = None,
 ) -> Markup:
-    """Histogram: filled ``counts`` between ``edges``, and the outline of a dashed second one.
-
-    Heights are logarithmic: a few rare values would not be seen beside many others.
-    """
+    """Histogram on a logarithmic axis: filled ``counts``, and a dashed outline of a second one."""
     figure, axes = _axes(WIDE)
     axes.set_yscale("log")
     # A logarithmic axis has no zero: everything stands on a floor below the lowest count.

@@ -93,10 +93,7 @@ def latex(table: PrintedTable) -> str:
 
 
 def tex(text: str) -> str:
-    """Text with LaTeX's own characters escaped, on one line, without control characters.
-
-    Hyphens stay hyphens: LaTeX would make a dash of two.
-    """
+    """Text with LaTeX's own characters escaped, on one line; two hyphens stay hyphens."""
     line = re.sub(r"-(?=-)", "-\0", one_line(text))
     return "".join("{}" if letter == "\0" else _TEX.get(letter, letter) for letter in line)
 

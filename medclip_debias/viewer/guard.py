@@ -81,11 +81,7 @@ class Guard:
         return _form(Refusal(403, "This password is wrong."))
 
     def _entered(self, request: Request) -> Response:
-        """Give the cookie, and redirect to the address without the token.
-
-        By a page of its own: after a link on another site, browsers do not send a strict cookie
-        along with a redirect.
-        """
+        """Give the cookie, and lead on by a page: a redirect would carry no strict cookie."""
         response = HTMLResponse(
             "<!doctype html><html lang='en'><meta charset='utf-8'>"
             "<meta http-equiv='refresh' content='0;url=./'>"

@@ -42,19 +42,7 @@ def serve(
     allowed: Sequence[str] = (),
     say: Callable[[str], None] = print,
 ) -> None:
-    """Serve until the process gets a signal to stop (Ctrl-C, SIGTERM, SIGHUP).
-
-    Everything that the page keeps on the disk lies in one temporary folder that is gone when this
-    returns.
-
-    Args:
-        answers: what the page asks.
-        place: host and port to listen on (0 takes a free port), or the path of a unix socket.
-        token: that the address must carry; None lets in everybody who reaches the place.
-        show_token: print it with the address; False for a token of the user's own.
-        allowed: names and addresses under which the page is served beside those of this machine.
-        say: called with the address, and who can reach it.
-    """
+    """Serve at host and port, or at the path of a unix socket, until a signal ends it."""
     check_installed()
     at = listening_at(place) if isinstance(place, Path) else listening(*place)
     names = list(allowed)
@@ -166,11 +154,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
-    """Let signals end the server, and not the process before its folder is removed.
-
-    uvicorn stops at SIGINT and SIGTERM and then raises them once more with the handlers that it
-    found; the handler here makes that the regular end. A closed terminal (SIGHUP) ends it too.
-    """
+    """Let SIGINT, SIGTERM and SIGHUP end the server, so that its folder is removed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -133,29 +133,27 @@ def test_damaged_pixels_stop_the_run_and_a_step_still_shows_what_else_is_wrong(c
     assert "batch_size" in found["step"]["told"]
 
 
-def test_a_set_that_is_not_there_is_one_fault(copy, capsys):
-    shutil.rmtree(copy / "prepared")
-    found, out = checks(capsys, words(copy), 2)
-    assert states(found, "failed") == {"data"}
-    after = {"scores", "disk, prepared set", "step", "whole run (estimate)", "free disk"}
+@pytest.mark.parametrize(
+    ("missing", "fault", "after"),
+    [
+        (
+            "prepared",
+            "data",
+            {"scores", "disk, prepared set", "step", "whole run (estimate)", "free disk"},
+        ),
+        ("lm", "language model", {"scores", "step", "whole run (estimate)", "free disk"}),
+        ("prepared/scores.json", "scores", {"step", "whole run (estimate)", "free disk"}),
+    ],
+)
+def test_what_is_missing_is_one_fault(copy, capsys, missing, fault, after):
+    path = copy / missing
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    found, _ = checks(capsys, words(copy), 2)
+    assert states(found, "failed") == {fault}
     assert states(found, "not checked") == after
-    assert {found[name]["told"] for name in after} == {"because 'data' failed"}
-    assert out.count("no such folder") == 1
-
-
-def test_a_language_model_that_is_not_there_is_one_fault(copy, capsys):
-    shutil.rmtree(copy / "lm")
-    found, _ = checks(capsys, words(copy), 2)
-    assert states(found, "failed") == {"language model"}
-    assert found["step"]["told"] == "because 'language model' failed"
-
-
-def test_missing_scores_are_one_fault_where_the_objective_reads_them(copy, capsys):
-    (copy / "prepared" / "scores.json").unlink()
-    found, _ = checks(capsys, words(copy), 2)
-    assert states(found, "failed") == {"scores"}
-    assert "--language-model" in found["scores"]["remedy"]
-    assert found["step"]["told"] == "because 'scores' failed"
+    assert {found[name]["told"] for name in after} == {f"because '{fault}' failed"}
+    if fault == "scores":
+        assert "--language-model" in found["scores"]["remedy"]
 
 
 def test_missing_scores_are_no_fault_where_nothing_reads_them(copy, capsys):

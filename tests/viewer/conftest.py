@@ -109,7 +109,8 @@ def served(answers: Answers, work: Path, token: str | None = TOKEN) -> Iterator[
             yield Site(f"http://127.0.0.1:{listener.getsockname()[1]}", guard, page, work)
         finally:
             server.should_exit = True
-            thread.join()
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ def test_of_many_that_start_at_once_one_wins(tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(30)
     assert (len(won), len(lost)) == (1, 5)
 
 

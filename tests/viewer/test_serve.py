@@ -64,8 +64,16 @@ def _address(child: int, reported: Path) -> str:
 
 
 def _end(child: int, kind: int) -> int | None:
+    """The exit code of a child after a signal, or after a minute after SIGKILL."""
+    deadline = time.monotonic() + 60
     try:
         os.kill(child, kind)
+        while time.monotonic() < deadline:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.05)
+        os.kill(child, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     except (ProcessLookupError, ChildProcessError):
         return None
