@@ -216,14 +216,12 @@ class ImageEncoderSettings(Settings):
     ``arch`` is one of `medclip_debias.models.image_encoder.IMAGE_ENCODERS`. ``weights`` is a local
     file or folder, ``library`` (torchvision's own) or none. ``name`` is timm's name of the model,
     where the folder does not say it. ``blocks`` puts so many new transformer blocks on the trunk.
-    ``places`` adds to each region's features where it lies.
     """
 
     arch: str = Field("resnet18", pattern=r"^\w+$")
     weights: Path | Literal["library"] | None = None
     name: str | None = Field(None, pattern=r"^[\w.]+$")
     blocks: int = Field(0, ge=0, le=24)
-    places: bool = False
 
 
 class TextEncoderSettings(Settings):

@@ -86,7 +86,7 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         self.image_encoder = image_encoder
         self.text_encoder = text_encoder
         self.image_projection = image_projection(
-            image_encoder.width, settings.dim, settings.image.blocks, settings.image.places
+            image_encoder.width, settings.dim, settings.image.blocks
         )
         self.text_projection = nn.Linear(text_encoder.width, settings.dim)
         self.similarity = Similarity(settings.similarity, settings.dim)

@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 import copy
-import math
 
 import pytest
 import torch
 from torch import nn
 
 from medclip_debias.errors import UserError
-from medclip_debias.models.image_projection import (
-    image_projection,
-    place_codes,
-)
+from medclip_debias.models.image_projection import image_projection
 from medclip_debias.models.lora import add_adapters, merged_state
 
 
 def test_a_width_that_no_heads_divide_is_refused():
     with pytest.raises(UserError, match="cannot be cut into 3 attention heads"):
         image_projection(200, 6, 1)
-
-
-@torch.no_grad()
-def test_places_are_waves_of_a_regions_coordinates_added_before_the_projection():
-    torch.manual_seed(0)
-    projection = image_projection(8, 6, 0, places=True).double()
-    x = torch.randn(2, 9, 8, dtype=torch.float64)
-    codes = []
-    for y, column in ((y, column) for y in (-2 / 3, 0, 2 / 3) for column in (-2 / 3, 0, 2 / 3)):
-        angles = [f * math.pi * axis for axis in (column, y) for f in (0.5, 1, 2)]
-        codes.append([wave(angle) for angle in angles for wave in (math.sin, math.cos)])
-    placed = x + torch.tensor(codes, dtype=torch.float64) @ projection.places.weight.T
-    expected = placed @ projection.projection.weight.T + projection.projection.bias
-    torch.testing.assert_close(projection(x), expected, rtol=0, atol=1e-6)
-
-
-@torch.no_grad()
-def test_a_mirrored_grid_has_mirrored_places_and_a_finer_one_the_same_where_they_meet():
-    grid = place_codes(6).unflatten(0, (6, 6))
-    signs = torch.tensor([-1.0, 1.0] * 3 + [1.0] * 6)  # sines of the horizontal turn round
-    torch.testing.assert_close(grid.flip(1), grid * signs)
-    # A region of 6 x 6 lies at the centre of 3 x 3 regions of 18 x 18.
-    torch.testing.assert_close(place_codes(18).unflatten(0, (18, 18))[1::3, 1::3], grid)
 
 
 def layers():

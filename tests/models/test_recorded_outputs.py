@@ -18,7 +18,6 @@ MEAN = {"text": {"pooling": "mean", "use_projection_head": False}}
 CASES = {
     "resnet": {"image": {"arch": "resnet_small"}},
     "vit": {"image": {"arch": "vit_tiny_scratch", "blocks": 1}, **MEAN},
-    "places": {"image": {"arch": "resnet_tiny", "places": True}},
     "words": {"image": {"arch": "resnet_tiny"}, "similarity": {"aggregator": "local_words"}},
 }
 
