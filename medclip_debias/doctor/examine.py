@@ -6,6 +6,7 @@ Nothing here prints report text or ids, and nothing is left behind in the run's 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from medclip_debias.doctor import machine
@@ -35,19 +36,14 @@ def examine(
             run = load_run(config, overrides, loss)
             loss_settings(run.loss, str(config))
         device, workers = run.train.device, run.train.workers
-    for name, what, look in (
-        ("versions", "Looking at torch and other libraries ...", machine.versions),
-        ("compiled modules", "Looking at compiled modules ...", machine.compiled),
-        ("codecs", "Looking at decoders of DICOM files ...", machine.codecs),
-        ("GPU", "Looking at the GPUs ...", lambda: machine.gpus(device)),
-        (
-            "shared memory",
-            "Looking at the shared memory ...",
-            lambda: machine.shared_memory(workers),
-        ),
-        ("all-reduce", "Adding up numbers among processes ...", machine.all_reduce),
-    ):
-        examination.look(name, what, look)
+    look = examination.look
+    look("versions", "Looking at torch and other libraries ...", machine.versions)
+    look("compiled modules", "Looking at compiled modules ...", machine.compiled)
+    look("codecs", "Looking at decoders of DICOM files ...", machine.codecs)
+    look("GPU", "Looking at the GPUs ...", partial(machine.gpus, device))
+    memory = partial(machine.shared_memory, workers)
+    look("shared memory", "Looking at the shared memory ...", memory)
+    look("all-reduce", "Adding up numbers among processes ...", machine.all_reduce)
     if run is not None:
         with examination.at_work("Importing what a run needs ..."):
             from medclip_debias.doctor.training_run import examine_run

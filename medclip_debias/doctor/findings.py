@@ -42,6 +42,21 @@ class Finding:
         return {names.get(key, key): value for key, value in asdict(self).items()}
 
 
+def ok(text: str, **numbers: Any) -> Finding:
+    """A finding that all is well, named by the check."""
+    return Finding("", OK, text, numbers=numbers or None)
+
+
+def warning(text: str, remedy: str, **numbers: Any) -> Finding:
+    """A finding that does not stop the run, named by the check."""
+    return Finding("", WARNING, text, remedy, numbers or None)
+
+
+def stops(text: str, remedy: str = "", **numbers: Any) -> Finding:
+    """A finding that would stop the run, named by the check."""
+    return Finding("", STOPS, text, remedy, numbers or None)
+
+
 class Examination:
     """Looks at one thing after another: ``say`` names each one, ``tell`` takes its finding."""
 
@@ -80,11 +95,11 @@ class Examination:
             try:
                 found = how()
             except UserError as error:
-                found = Finding(name, STOPS, str(error))  # the sentence says what to do
+                found = stops(str(error))  # the sentence says what to do
             except (OSError, RuntimeError) as error:
-                found = Finding(name, STOPS, type(error).__name__, "mend this before the run")
+                found = stops(type(error).__name__, "mend this before the run")
         first, *rest = [found] if isinstance(found, Finding) else found
-        self.add(replace(first, seconds=seconds()), *rest)
+        self.add(replace(first, name=first.name or name, seconds=seconds()), *rest)
 
     @contextmanager
     def at_work(self, what: str) -> Iterator[Callable[[], float]]:

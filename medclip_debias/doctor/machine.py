@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from medclip_debias import __version__
-from medclip_debias.doctor.findings import GIB, OK, STOPS, WARNING, Finding
+from medclip_debias.doctor.findings import GIB, OK, STOPS, WARNING, Finding, ok, warning
 
 
 def versions() -> Finding:
@@ -30,7 +30,7 @@ def versions() -> Finding:
         **{name: version(name) for name in ("transformers", "numpy")},
     }
     text = ", ".join(f"{name} {value}" for name, value in found.items())
-    return Finding("versions", OK, text, numbers=found)
+    return ok(text, **found)
 
 
 def _nccl() -> str:
@@ -58,15 +58,13 @@ def compiled() -> Finding:
     lacking = [origin for cached, origin in places.items() if not Path(cached).exists()]
     numbers = {"modules": len(places), "not_compiled": len(lacking)}
     if len(lacking) <= len(places) * _SOME:
-        return Finding("compiled modules", OK, f"{len(places)} imported", numbers=numbers)
-    return Finding(
-        "compiled modules",
-        WARNING,
+        return ok(f"{len(places)} imported", **numbers)
+    return warning(
         f"{len(lacking)} of {len(places)} imported modules are not kept compiled: every start "
         "compiles them again, which is half of its time",
         "unset PYTHONDONTWRITEBYTECODE, or compile them once: python -m compileall -q "
         + sysconfig.get_path("purelib"),
-        numbers,
+        **numbers,
     )
 
 
@@ -79,13 +77,11 @@ def codecs() -> Finding:
 
     missing = undecodable()
     if not missing:
-        return Finding("codecs", OK, "JPEG, JPEG lossless, JPEG 2000, JPEG-LS, HTJ2K, RLE")
-    return Finding(
-        "codecs",
-        WARNING,
+        return ok("JPEG, JPEG lossless, JPEG 2000, JPEG-LS, HTJ2K, RLE")
+    return warning(
         f"no decoder of {', '.join(missing)}: such files would be rejected by 'prepare'",
         "pip install 'medclip-debias[codecs]'",
-        {"missing": missing},
+        missing=missing,
     )
 
 
@@ -123,14 +119,13 @@ def gpus(wanted: str | None) -> list[Finding]:
 def shared_memory(workers: int | None, folder: Path = Path("/dev/shm")) -> Finding:
     """Room for the batches that the loader's processes hand over."""
     if not folder.is_dir():
-        return Finding("shared memory", WARNING, f"{folder} is missing", "set train.workers=0")
+        return warning(f"{folder} is missing", "set train.workers=0")
     size = shutil.disk_usage(folder).total
-    numbers = {"bytes": size}
     text = f"{folder} has {size / GIB:.2f} GiB"
     if size < GIB and workers != 0:
         remedy = "start the container with --shm-size=8g, or set train.workers=0"
-        return Finding("shared memory", WARNING, text, remedy, numbers)
-    return Finding("shared memory", OK, text, numbers=numbers)
+        return warning(text, remedy, bytes=size)
+    return ok(text, bytes=size)
 
 
 _REDUCE = """

@@ -20,13 +20,13 @@ from medclip_debias.data.store import TABLES, PreparedSet
 from medclip_debias.data.verify import REMEDY, changes
 from medclip_debias.doctor.findings import (
     GIB,
-    OK,
     SKIPPED,
-    STOPS,
-    WARNING,
     Examination,
     Finding,
     Say,
+    ok,
+    stops,
+    warning,
 )
 from medclip_debias.errors import UserError
 from medclip_debias.language.masked_lm import language_model_hash
@@ -44,50 +44,33 @@ _EVERY = 5.0  # seconds between two words on a long look
 _READS, _WRITE = 256, 64 * 2**20
 
 
-def examine_run(run: RunSettings, where: str, found: Examination) -> None:
+def examine_run(run: RunSettings, where: str, examination: Examination) -> None:
     """Look at everything that ``run`` needs; ``where`` is its file, for messages."""
     opened: list[PreparedSet] = []
     measured: list[Measured] = []
-    found.look("data", "Reading all of the prepared set ...", lambda: data(run, opened, found.say))
+    look, say = examination.look, examination.say
+    look("data", "Reading all of the prepared set ...", lambda: data(run, opened, say))
     # Of a set that was changed but can be read, a step still shows what else is wrong.
-    unread = () if opened else ("data",)
-    for name, what, look, after in (
-        ("language model", "Hashing the language model ...", lambda: language_model(run), ()),
-        (
-            "scores",
-            "Looking for the scores of the sentences ...",
-            lambda: scores(run, where, opened[0]),
-            (*unread, "language model"),
-        ),
-        ("run folder", "Looking at the run's folder ...", lambda: run_folder(run), ()),
-        (
-            "disk, prepared set",
-            "Reading some rows of the prepared set ...",
-            lambda: read_speed(opened[0]),
-            unread,
-        ),
-        (
-            "disk, run folder",
-            "Writing a file beside the run's folder ...",
-            lambda: write_speed(run.out),
-            ("run folder",),
-        ),
-        (
-            "step",
-            "Building the model ...",
-            lambda: steps(run, where, measured, found.say),
-            (*unread, "language model", "scores", "GPU"),
-        ),
-    ):
-        found.look(name, what, look, after)
+    unread: tuple[str, ...] = () if opened else ("data",)
+    look("language model", "Hashing the language model ...", lambda: language_model(run))
+    after = (*unread, "language model")
+    what = "Looking for the scores of the sentences ..."
+    look("scores", what, lambda: scores(run, where, opened[0]), after)
+    look("run folder", "Looking at the run's folder ...", lambda: run_folder(run))
+    what = "Reading some rows of the prepared set ..."
+    look("disk, prepared set", what, lambda: read_speed(opened[0]), unread)
+    what = "Writing a file beside the run's folder ..."
+    look("disk, run folder", what, lambda: write_speed(run.out), ("run folder",))
+    after = (*after, "scores", "GPU")
+    look("step", "Building the model ...", lambda: steps(run, where, measured, say), after)
     # What failed so that there is no step, if there is none.
-    step = next(finding for finding in found.findings if finding.name == "step")
+    step = examination.findings[-1]
     root = str((step.numbers or {}).get("because", "step")) if step.state == SKIPPED else "step"
     cause = () if measured else (root,)
     what = "Adding up what the whole run takes ..."
-    found.look("whole run (estimate)", what, lambda: estimate(run, measured[0]), cause)
-    what, after = "Looking at the free space ...", ("run folder", "disk, run folder", *cause)
-    found.look("free disk", what, lambda: free_disk(run, measured[0]), after)
+    look("whole run (estimate)", what, lambda: estimate(run, measured[0]), cause)
+    after = ("run folder", "disk, run folder", *cause)
+    look("free disk", "Looking at the free space ...", lambda: free_disk(run, measured[0]), after)
 
 
 def data(run: RunSettings, opened: list[PreparedSet], say: Say) -> Finding:
@@ -107,19 +90,18 @@ def data(run: RunSettings, opened: list[PreparedSet], say: Say) -> Finding:
     opened.append(prepared)
     numbers = {"content_hash": prepared.content_hash, "images": len(prepared), "changed": wrong}
     if wrong:
-        return Finding("data", STOPS, "; ".join(wrong), REMEDY, numbers)
+        return stops("; ".join(wrong), REMEDY, **numbers)
     text = f"{len(prepared)} images, all as prepared, content hash {prepared.content_hash[:12]}"
-    return Finding("data", OK, text, numbers=numbers)
+    return ok(text, **numbers)
 
 
 def language_model(run: RunSettings) -> Finding:
     """The language model's hash, or that of the model which the run starts from."""
     if isinstance(run.model, StartSettings):
         _, start = start_training(run.model, "the settings")
-        return Finding("language model", OK, "; ".join(start.sentences()))
+        return ok("; ".join(start.sentences()))
     name = language_model_hash(run.model.text.folder)
-    numbers = {"language_model_hash": name}
-    return Finding("language model", OK, f"hash {name}", numbers=numbers)
+    return ok(f"hash {name}", language_model_hash=name)
 
 
 def scores(run: RunSettings, where: str, prepared: PreparedSet) -> Finding:
@@ -133,34 +115,33 @@ def scores(run: RunSettings, where: str, prepared: PreparedSet) -> Finding:
     folder = folder or run.model.text_folder
     if folder is None:
         if needed:
-            text = "no language model is named; set loss.eta.language_model"
-            return Finding("scores", STOPS, text)
-        return Finding("scores", OK, "the objective reads none")
+            return stops("no language model is named; set loss.eta.language_model")
+        return ok("the objective reads none")
     name = language_model_hash(folder)
     try:
         prepared.scores(name)
     except UserError as error:
         if not needed:
-            return Finding("scores", OK, f"none of language model {name}; the objective reads none")
+            return ok(f"none of language model {name}; the objective reads none")
         remedy = f"score {prepared.folder} --language-model {folder}"
-        return Finding("scores", STOPS, str(error), remedy)
-    return Finding("scores", OK, f"the set's scores come from language model {name}")
+        return stops(str(error), remedy)
+    return ok(f"the set's scores come from language model {name}")
 
 
 def run_folder(run: RunSettings) -> Finding:
     """Whether a run can begin or resume in its folder."""
-    name, out = "run folder", run.out
+    out = run.out
     if out.is_file():
-        return Finding(name, STOPS, f"{out} is a file", "give a folder for the run in 'out'")
+        return stops(f"{out} is a file", "give a folder for the run in 'out'")
     holder = holder_of(out)
     if holder is not None:
         remedy = "wait for it, stop it, or give another 'out'"
-        return Finding(name, STOPS, f"another run trains in {out} now ({holder})", remedy)
+        return stops(f"another run trains in {out} now ({holder})", remedy)
     there = checkpoints(out / "checkpoints")
     if there:
         text = f"{out} holds a run, whose last checkpoint is {there[-1].name}"
-        return Finding(name, OK, text, numbers={"checkpoint": there[-1].name})
-    return Finding(name, OK, f"{out} holds no run yet")
+        return ok(text, checkpoint=there[-1].name)
+    return ok(f"{out} holds no run yet")
 
 
 def read_speed(prepared: PreparedSet) -> Finding:
@@ -180,7 +161,7 @@ def read_speed(prepared: PreparedSet) -> Finding:
         os.close(handle)
     speed = count / seconds
     text = f"{speed:.0f} images a second by one reader, {speed * row / 2**20:.0f} MiB/s"
-    return Finding("disk, prepared set", OK, text, numbers={"images_per_second": speed})
+    return ok(text, images_per_second=speed)
 
 
 def write_speed(out: Path) -> Finding:
@@ -197,14 +178,12 @@ def write_speed(out: Path) -> Finding:
             speed = _WRITE / (time.perf_counter() - began)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        return Finding(
-            "disk, run folder",
-            STOPS,
+        return stops(
             f"{folder} cannot be written ({reason})",
             "give another 'out', or mend its permissions or free space",
         )
     text = f"{speed / 2**20:.0f} MiB/s, synced"
-    return Finding("disk, run folder", OK, text, numbers={"bytes_per_second": speed})
+    return ok(text, bytes_per_second=speed)
 
 
 def existing(folder: Path) -> Path:
@@ -263,7 +242,6 @@ def steps(run: RunSettings, where: str, measured: list[Measured], say: Say) -> F
         f"batch read in {reading:.3f} s, {peak / GIB:.1f} GiB {kind}"
     )
     starved = reading / max(run.train.workers, 1) > seconds
-    remedy = "the loader cannot keep up: raise train.workers" if starved else ""
     whole = run.train.steps / trainer.batches.steps_per_epoch
     box = io.BytesIO()
     torch.save(trainer.state(), box)
@@ -273,7 +251,9 @@ def steps(run: RunSettings, where: str, measured: list[Measured], say: Say) -> F
         features = trainer.features_of(run).planned()
         text += f"; without stored features, of which {features / GIB:.2f} GiB are to be written"
     measured.append(Measured(seconds, peak, whole, box.tell(), weights, features))
-    return Finding("step", WARNING if starved else OK, text, remedy, numbers)
+    if starved:
+        return warning(text, "the loader cannot keep up: raise train.workers", **numbers)
+    return ok(text, **numbers)
 
 
 def estimate(run: RunSettings, step: Measured) -> Finding:
@@ -290,7 +270,7 @@ def estimate(run: RunSettings, step: Measured) -> Finding:
         f"{run.train.steps} steps ({step.epochs:.1f} epochs) take about {hours:.1f} h with one "
         f"process, {step.peak / GIB:.1f} GiB of memory, {step.disk / GIB:.2f} GiB of disk"
     )
-    return Finding("whole run (estimate)", OK, text, numbers=numbers)
+    return ok(text, **numbers)
 
 
 def free_disk(run: RunSettings, step: Measured) -> Finding:
@@ -305,9 +285,8 @@ def free_disk(run: RunSettings, step: Measured) -> Finding:
         free = shutil.disk_usage(existing(place)).free
         texts.append(f"{free / GIB:.1f} GiB free where {what} need {needed / GIB:.2f}")
         if free < needed:
-            numbers = {"disk_bytes": needed, "free_bytes": free}
-            return Finding("free disk", STOPS, "; ".join(texts), remedy, numbers)
-    return Finding("free disk", OK, "; ".join(texts))
+            return stops("; ".join(texts), remedy, disk_bytes=needed, free_bytes=free)
+    return ok("; ".join(texts))
 
 
 def _resident() -> int:
