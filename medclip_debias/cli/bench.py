@@ -10,7 +10,9 @@ import typer
 from medclip_debias.cli.common import (
     EVALUATION,
     AsJson,
+    Bootstrap,
     Cluster,
+    Device,
     Seed,
     Verbs,
     app,
@@ -33,7 +35,6 @@ bench = Verbs(
 app.add_typer(bench, name="bench", rich_help_panel=EVALUATION)
 
 Root = Annotated[Path, typer.Option("--data", help="Folder below which the archives are.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 Tasks = Annotated[
     str, typer.Option(help="all, or names, patterns (chestxray14/*) or YAML files, with commas.")
 ]
@@ -47,7 +48,7 @@ def run(
     root: Root,
     out: Annotated[Path, typer.Option("--out", help="Folder of results.")],
     tasks: Tasks = "all",
-    bootstrap: Annotated[int, typer.Option(help="Resamples; 0 for no intervals.", min=0)] = 1000,
+    bootstrap: Bootstrap = 1000,
     batch_size: Annotated[int, typer.Option(help="Images encoded at a time.", min=1)] = 32,
     workers: Annotated[int | None, typer.Option(help="Processes; default all cores.")] = None,
     again: Annotated[

@@ -11,6 +11,7 @@ from medclip_debias.cli.common import (
     EVALUATION,
     AsJson,
     Classes,
+    Device,
     LabelMap,
     Labels,
     Prompts,
@@ -43,7 +44,7 @@ def calibrate(
         list[str] | None,
         typer.Option("--set", help="method=, coverage=, conformal=, labels.blank=, ..."),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Fit probabilities to labelled images (docs/decisions.md)."""

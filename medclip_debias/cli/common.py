@@ -120,6 +120,8 @@ LOOKING, EXPERIMENTS = "Looking and searching", "Experiments"
 SHARING = "Sharing"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
+Bootstrap = Annotated[int, typer.Option(help="Resamples; 0 for no intervals.", min=0)]
 Seed = Annotated[int, typer.Option(help="Same seed, same bytes.", min=0)]
 Loss = Annotated[
     str | None,
@@ -280,10 +282,15 @@ def log_lines(every: float = 10.0) -> Callable[[str, bool], None]:
     return line
 
 
-def show(values: dict[str, Any], as_json: bool, funnel: list[dict[str, Any]] | None = None) -> None:
-    """Print results: one JSON object on standard output, or aligned lines."""
+def show(
+    values: dict[str, Any],
+    as_json: bool,
+    funnel: list[dict[str, Any]] | None = None,
+    full: dict[str, Any] | None = None,
+) -> None:
+    """Print aligned lines, or one JSON object, with --json of all there is (``full``)."""
     if as_json:
-        typer.echo(json.dumps(values | ({"funnel": funnel} if funnel else {})))
+        typer.echo(json.dumps((full or values) | ({"funnel": funnel} if funnel else {})))
         return
     if funnel:
         from medclip_debias.data.funnel import table

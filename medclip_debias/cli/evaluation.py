@@ -10,7 +10,9 @@ import typer
 from medclip_debias.cli.common import (
     EVALUATION,
     AsJson,
+    Bootstrap,
     Classes,
+    Device,
     LabelMap,
     Labels,
     Prompts,
@@ -96,18 +98,19 @@ def evaluate(
     options: Annotated[
         Path | None, typer.Option(help="YAML file of further options (docs/evaluation.md).")
     ] = None,
-    bootstrap: Annotated[int, typer.Option(help="Resamples; 0 for no intervals.", min=0)] = 1000,
+    bootstrap: Bootstrap = 1000,
     heatmaps: Annotated[
         int,
         typer.Option(help="Pictures to write beside best, median, worst; 0 for none.", min=0),
     ] = 16,
     seed: Seed = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Measure zero-shot classification, phrase grounding and retrieval, with intervals."""
     from medclip_debias.config import validate
     from medclip_debias.evaluation.evaluate import evaluate as run
+    from medclip_debias.evaluation.evaluate import headline
     from medclip_debias.evaluation.options import EvaluationOptions, read_options
 
     chosen = read_options(options) if options else EvaluationOptions()
@@ -140,12 +143,7 @@ def evaluate(
     warn(WARNING if WARNING in results["notes"] else None)
     for sentence in results.details("zero_shot").get("warnings", ()):
         warn(sentence)
-    if as_json:
-        show(results, as_json)
-        return
-    from medclip_debias.evaluation.evaluate import headline
-
-    show({"results": str(out / "results.json"), **headline(results)}, as_json)
+    show({"results": str(out / "results.json"), **headline(results)}, as_json, full=results)
 
 
 @evaluation.command(example="evaluate offsets runs/demo/model data/prepared")
@@ -154,7 +152,7 @@ def offsets(
     prepared: Annotated[Path, typer.Argument(help="Prepared set; its labels are not read.")],
     split: Annotated[str, typer.Option(help="Whose images: train or validate.")] = "validate",
     prompts: Annotated[str, typer.Option(help="Prompt set: a name or a YAML file.")] = "chex5",
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Compute one constant per prompt from unlabelled images; store it with the model."""
@@ -187,7 +185,7 @@ def suppression(
     ] = "kept",
     share: Annotated[float, typer.Option(help="That share.")] = 0.98,
     evidence: Annotated[str, typer.Option(help="best, offset, negated, peak or score.")] = "best",
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Choose the evidence below which a sentence gets no box; store it with the model."""

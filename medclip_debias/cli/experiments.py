@@ -54,7 +54,5 @@ def experiment(
         show(results, as_json)
         return
     names = ("experiment", "findings", "cells", "figures")
-    if as_json:
-        show({name: results[name] for name in names}, as_json)
-        return
-    show({"finding": results["findings"], "page": results["page"]}, as_json)
+    full = {name: results[name] for name in names}
+    show({"finding": results["findings"], "page": results["page"]}, as_json, full=full)

@@ -10,6 +10,7 @@ import typer
 from medclip_debias.cli.common import (
     LOOKING,
     AsJson,
+    Device,
     Overwrite,
     Seed,
     app,
@@ -20,8 +21,6 @@ from medclip_debias.cli.common import (
     warn,
     words,
 )
-
-Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 
 
 @app.command(

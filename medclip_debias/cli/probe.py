@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import AsJson, Seed, progress, show
+from medclip_debias.cli.common import (
+    AsJson,
+    Bootstrap,
+    Device,
+    Seed,
+    progress,
+    show,
+)
 from medclip_debias.cli.evaluation import evaluation
 
 
@@ -23,9 +30,9 @@ def probe(
     options: Annotated[
         list[str] | None, typer.Option("--set", help="An option, as repeats=10.")
     ] = None,
-    bootstrap: Annotated[int, typer.Option(help="Resamples; 0 for no intervals.", min=0)] = 1000,
+    bootstrap: Bootstrap = 1000,
     seed: Seed = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Measure image features: linear probe, neighbours, alignment, uniformity."""
@@ -48,9 +55,6 @@ def probe(
             options=chosen,
             progress=advance,
         )
-    if as_json:
-        show(results, as_json)
-        return
     names = ("mean", "alignment", "uniformity", "false_negatives")
     shown = {name: results[name] for name in names if name in results}
-    show({"results": str(out / "probe.json"), **shown}, as_json)
+    show({"results": str(out / "probe.json"), **shown}, as_json, full=results)

@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import LOOKING, AsJson, app, note, show, warn
+from medclip_debias.cli.common import (
+    LOOKING,
+    AsJson,
+    Device,
+    app,
+    note,
+    show,
+    warn,
+)
 
 
 @app.command(rich_help_panel=LOOKING, example="view runs/demo/model --images data/phantom/files")
@@ -63,7 +71,7 @@ def view(
     no_token: Annotated[
         bool, typer.Option("--no-token", help="Let in everybody who reaches the page.")
     ] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Show on a web page where a model sees sentences.
