@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -90,6 +91,11 @@ def test_the_last_layer_at_one_place_is_that_of_the_whole_network(layers):
     with torch.no_grad():
         expected = bert(input_ids=ids).last_hidden_state[torch.arange(7), places]
         assert torch.allclose(last_hidden_at(bert, ids, places), expected, atol=1e-12)
+
+
+def test_training_lowers_the_loss_below_guessing(folder):
+    figures = json.loads((folder / "training.json").read_text())["figures"]
+    assert figures["loss"] < 0.6 * math.log(figures["tokens"])
 
 
 def test_the_same_corpus_gives_the_same_bytes_and_the_hash_follows_all_of_them(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from medclip_debias.losses import ContrastiveBatch, TwoViewBatch, build_objective, loss_settings
+from tests.losses.conftest import rows_of
 
 pml = pytest.importorskip("pytorch_metric_learning.losses")
 
@@ -83,3 +85,32 @@ def test_supcon_on_two_views_is_the_librarys():
     expected = pml.SupConLoss(temperature=0.2)(torch.cat(views), classes.repeat(2))
     batch = TwoViewBatch.from_views(*views, 5.0, labels=F.one_hot(classes).double())
     assert objective(kind="supcon")(batch).loss.item() == pytest.approx(expected.item(), rel=1e-9)
+
+
+def test_equal_labels_as_positives_are_the_librarys_supcon():
+    images, sentences = unit_vectors(2, pairs=6)
+    classes = torch.tensor([1, 1, 0, 0, 1, 0])
+    batch = ContrastiveBatch.from_embeddings(
+        images, sentences, 7.0, labels=classes[:, None].double()
+    )
+    loss = objective(kind="multi_positive", evidence={"kind": "label"}, threshold=0.0)(batch).loss
+    supcon = pml.SupConLoss(temperature=1 / 7.0)
+    expected = supcon(sentences, classes, ref_emb=images, ref_labels=classes.clone())
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_siglip_is_a_weighted_sum_over_pairs(make_batch):
+    batch = make_batch(2)
+    policy = {"kind": "reweight_by_text", "beta": 1.0}
+    out = objective(kind="siglip", initial_bias=-1.5, negatives=[policy])(batch)
+    for row in rows_of(batch, "text_to_image"):
+        cosines = {
+            c: max(batch["text_similarity"][row.sentence, n].item() for n in row.sentences[c])
+            for c in row.others
+        }
+        total = sum(math.exp(-cosine) for cosine in cosines.values())
+        expected = math.log1p(math.exp(1.5 - row.logits[row.own]))
+        for c, cosine in cosines.items():
+            weight = len(cosines) * math.exp(-cosine) / total
+            expected += weight * math.log1p(math.exp(row.logits[c] - 1.5))
+        assert out.per_anchor[row.sentence].item() == pytest.approx(expected, rel=1e-10)

@@ -14,11 +14,14 @@ from medclip_debias.losses import (
     ContrastiveBatch,
     DebiasedContrastive,
     DebiasedSettings,
+    InfoNCE,
+    InfoNCESettings,
     LanguageModelEta,
     Policy,
     PolicySettings,
     TableEta,
 )
+from medclip_debias.losses.objective import POLICIES
 from tests.losses.conftest import rows_of
 
 SIDES = ("text_to_image", "image_to_text")
@@ -76,6 +79,23 @@ def test_equals_the_printed_formula(make_batch, weighted, positives, side, scale
     assert not weighted or losses[5] == 0
 
 
+@pytest.mark.parametrize("scale", [1.0, 14.0, 60.0, 100.0])
+@pytest.mark.parametrize("constant", [0.0, 0.05, 0.5, 0.9, 0.99])
+def test_float32_stays_within_a_thousandth_of_float64(make_batch, scale, constant):
+    loss = debiased(ConstantEta(value=constant))
+    for seed in range(5):
+        results = []
+        for dtype in (torch.float32, torch.float64):
+            drawn = make_batch(seed, owners=list(range(16)), sample_ids=None).similarity.float()
+            similarity = drawn.to(dtype).requires_grad_()
+            value = loss(ContrastiveBatch(similarity, torch.tensor(scale, dtype=dtype))).loss
+            value.backward()
+            results.append((value.item(), similarity.grad.double()))
+        (low, slope), (high, exact) = results
+        assert low == pytest.approx(high, rel=1e-3)
+        assert (slope - exact).abs().max() <= 1e-3 * exact.abs().max()
+
+
 @settings(deadline=None, max_examples=200)
 @given(
     seed=st.integers(0, 2**31),
@@ -102,6 +122,15 @@ def test_loss_and_gradients_are_finite_everywhere(seed, scale, eta, images, extr
     assert (out.per_anchor >= -1e-6).all()
     assert torch.isfinite(similarity.grad).all()
     assert torch.isfinite(g2.grad)
+
+
+@pytest.mark.parametrize("direction", [*SIDES, "symmetric"])
+def test_eta_zero_is_infonce(make_batch, direction):
+    for scale in (1.0, 14.0, 100.0):
+        batch = make_batch(3, scale)
+        plain = InfoNCE(InfoNCESettings(direction=direction))(batch).per_anchor
+        zero = debiased(ConstantEta(value=0.0), direction=direction)(batch).per_anchor
+        torch.testing.assert_close(zero, plain, rtol=1e-12, atol=1e-14)
 
 
 def test_the_floor_takes_over_where_the_correction_exceeds_the_negatives():
@@ -144,6 +173,13 @@ def test_a_shuffled_eta_keeps_the_dose_of_the_batch(make_batch, kind):
     assert not torch.allclose(plain.per_anchor, shuffled.per_anchor)
 
 
+def test_eta_fades_by_the_schedule(make_batch):
+    schedule = {"end": 0.5, "shape": "linear"}
+    faded = debiased(TableEta(factor=0.5), schedule=schedule)(make_batch(done=0.25))
+    quarter = debiased(TableEta(factor=0.25))(make_batch())
+    torch.testing.assert_close(faded.per_anchor, quarter.per_anchor)
+
+
 @pytest.mark.parametrize("eta", [0.0, 1e-30, 0.3, 0.99])
 @pytest.mark.parametrize("direction", SIDES)
 def test_other_positives_far_above_the_pair_neither_overflow_nor_lose_the_gradient(eta, direction):
@@ -170,6 +206,18 @@ def test_other_positives_far_above_the_pair_neither_overflow_nor_lose_the_gradie
         mass = (negatives - n * eta * v) / (1 - eta)
         expected = math.log1p(max(mass, n * math.exp(-100)) / s[row.own])
         assert values[1][row.own].item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_each_policy_sees_what_the_one_before_has_left(make_batch):
+    batch = make_batch(0)
+    (anchors,) = batch.anchors("text_to_image")
+    content = {"kind": "fnc", "alpha": 1e-9, "keep_mass": False}
+    top = POLICIES.build(POLICIES.settings(content, "test"))
+    twice = top.apply_to(top.apply_to(anchors, batch), batch)
+    ranked = anchors.logits.masked_fill(~anchors.negatives, -torch.inf).argsort(dim=1)
+    removed = anchors.negatives & ~twice.negatives
+    assert (removed == torch.zeros_like(removed).scatter(1, ranked[:, -2:], True)).all()
+    assert (twice.mass == anchors.mass - 2).all()
 
 
 def test_a_policy_does_not_spend_its_removals_on_further_positives():

@@ -132,6 +132,27 @@ def test_the_sigmoid_form_sums_yes_and_no_over_pairs(make_batch):
         assert losses[row.sentence].item() == pytest.approx(expected)
 
 
+def test_weight_mixes_core_and_targets_and_the_schedule_fades_it(make_batch):
+    batch, half = make_batch(done=0.25), {"end": 0.5, "shape": "linear"}
+    core, clip = losses_of(batch, kind="clip"), {"kind": "clip"}
+    targets = losses_of(batch, core=clip)
+    mixed = losses_of(batch, core=clip, weight=0.3)
+    torch.testing.assert_close(mixed, 0.7 * core + 0.3 * targets)
+    faded = losses_of(batch, core=clip, schedule=half)
+    torch.testing.assert_close(faded, 0.5 * core + 0.5 * targets)
+    late = losses_of(make_batch(done=0.6), core=clip, schedule=half)
+    torch.testing.assert_close(late, core)
+
+
+@pytest.mark.parametrize("kind", ["infonce", "clip", "siglip"])
+def test_without_agreement_or_a_second_image_of_a_study_it_is_its_core(kind, make_batch):
+    batch = make_batch(stated=torch.zeros(6, 3, dtype=torch.int8), study_of_image=torch.arange(6))
+    core = losses_of(batch, kind=kind)
+    for evidence in ("claims", "study"):
+        losses = losses_of(batch, core={"kind": kind}, evidence={"kind": evidence})
+        torch.testing.assert_close(losses, core)
+
+
 # ------------------------------------------------------------------- several images of a study
 
 

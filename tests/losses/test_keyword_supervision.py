@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from medclip_debias.errors import UserError
-from medclip_debias.losses import CLIP, KeywordSettings
+from medclip_debias.losses import CLIP, InfoNCE, InfoNCESettings, KeywordSettings
 from medclip_debias.losses import KeywordSupervision as Keyword
 from medclip_debias.losses.keywords import KeywordList, load_keywords
 from tests.losses.conftest import rows_of
@@ -37,6 +37,24 @@ def test_the_term_is_definition_4_1(make_batch, g, denominator, studies):
             x = above / below if classes[j] else 0.0
             expected = math.log(1 + x) if g == "g1" else x / (1 + x)
             assert terms[j].item() == pytest.approx(expected, rel=1e-9, abs=1e-14)
+
+
+def test_with_all_classes_distinct_g1_is_infonce_from_image_to_text(make_batch):
+    batch = make_batch(owners=range(6), keywords=torch.tensor([3, 1, 4, 5, 9, 2]))
+    infonce = InfoNCESettings(direction="image_to_text")
+    doubled = Keyword(KeywordSettings(core=infonce))(batch).per_anchor
+    torch.testing.assert_close(doubled, 2 * InfoNCE(infonce)(batch).per_anchor)
+
+
+@pytest.mark.parametrize("g", ["g1", "g2"])
+@pytest.mark.parametrize("denominator", ["pair", "same_class"])
+def test_without_any_other_class_the_term_and_its_gradient_are_zero(make_batch, g, denominator):
+    batch = make_batch(owners=range(4), keywords=torch.tensor([2, 2, 0, 2]))
+    batch.similarity = batch.similarity.requires_grad_()
+    with_term, core = Keyword(KeywordSettings(g=g, denominator=denominator)), CLIP()
+    assert torch.equal(with_term(batch).per_anchor, core(batch).per_anchor)
+    slopes = (torch.autograd.grad(each(batch).loss, batch.similarity) for each in (with_term, core))
+    torch.testing.assert_close(*slopes, rtol=0, atol=0)
 
 
 # --------------------------------------------------------------------------------- word lists

@@ -10,18 +10,20 @@ from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.losses.presets import NAMED, presets, with_preset
 from medclip_debias.settings_files import apply_overrides, load_yaml, merge
 
-# Wang et al. 2023, Table 1, from the first row to the last.
-ROWS = [
-    "biovil",
-    "no_correction",
-    "remove_by_labels",
-    "resample_by_text",
-    "remove_by_text",
-    "reweight_by_text",
-    "debiased_0.05",
-    "debiased_0.1",
-    "debiased_language_model",
-]
+PLAIN = {"kind": "infonce", "direction": "text_to_image"}
+DEBIASED = {"kind": "debiased", "direction": "text_to_image", "positives": "pair", "negatives": []}
+# Wang et al. 2023, Table 1, from the first row to the last, and what sections 2 and 3 say of each.
+ROWS = {
+    "biovil": {"kind": "biovil", "direction": "symmetric"},
+    "no_correction": PLAIN | {"negatives": []},
+    "remove_by_labels": PLAIN | {"negatives": "remove_by_label"},
+    "resample_by_text": PLAIN | {"negatives": "resample_by_text"},
+    "remove_by_text": PLAIN | {"negatives": "remove_by_text"},
+    "reweight_by_text": PLAIN | {"negatives": "reweight_by_text"},
+    "debiased_0.05": DEBIASED | {"eta": {"kind": "constant", "value": 0.05}},
+    "debiased_0.1": DEBIASED | {"eta": {"kind": "constant", "value": 0.1}},
+    "debiased_language_model": DEBIASED | {"eta": {"kind": "language_model", "a": 0.2, "k": 0.35}},
+}
 
 
 def complete(name):
@@ -30,9 +32,21 @@ def complete(name):
 
 def test_the_rows_of_table_1_are_those_of_the_paper_in_its_order():
     rows = [(name, one.table_1) for name, one in presets().items() if one.table_1]
-    assert [name for name, _ in rows] == ROWS
+    assert [name for name, _ in rows] == list(ROWS)
     assert [row.row for _, row in rows] == list(range(1, 10))
     assert [row.name for _, row in rows] == list(PAPER_TABLE_1)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_computes_what_the_paper_says(name):
+    loss = complete(name)
+    for setting, expected in ROWS[name].items():
+        value = loss[setting]
+        if setting == "eta":
+            value = {key: value[key] for key in expected}
+        elif isinstance(expected, str) and setting == "negatives":
+            (value,) = (policy["kind"] for policy in value)
+        assert value == expected
 
 
 def test_each_says_what_it_is_and_stands_over_a_run_of_any_loss():

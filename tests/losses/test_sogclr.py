@@ -89,6 +89,33 @@ def test_a_sample_with_several_sentences_or_two_views_has_one_average():
     assert len(loss.tables.view) == 4
 
 
+@pytest.mark.parametrize("temperature", ["constant", "model", "robust", "modality"])
+def test_with_gamma_one_the_gradient_is_the_numerical_one(temperature):
+    # Then u = g, and the estimator is the derivative of the value itself.
+    loss = SogCLR(SogCLRSettings(gamma=1.0, tau=0.2, temperature=temperature, rho=2.0)).double()
+    names = dict(loss.named_parameters())
+
+    def value(similarity, scale, *parameters):
+        batch = ContrastiveBatch(similarity, scale, sample_ids=torch.arange(4))
+        values = dict(zip(names, parameters, strict=True))
+        return torch.func.functional_call(loss, values, (batch,)).loss
+
+    inputs = [drawn_batch(2, range(4)).similarity, torch.tensor(5.0).double(), *names.values()]
+    inputs = [x.detach().clone().requires_grad_() for x in inputs]
+    assert torch.autograd.gradcheck(value, inputs, atol=1e-6)
+
+
+def test_the_margin_pulls_the_temperature_as_the_robust_loss_says():
+    # d/dtau of tau (log g + rho), by hand for two pairs: log g = d / tau, so it is rho alone.
+    similarity = torch.tensor([[0.8, 0.1], [0.1, 0.8]], dtype=torch.float64)
+    scale = torch.tensor(4.0, dtype=torch.float64, requires_grad=True)
+    loss = SogCLR(SogCLRSettings(gamma=1.0, temperature="robust", rho=3.0))
+    out = loss(ContrastiveBatch(similarity, scale, sample_ids=torch.arange(2)))
+    assert out.loss.item() == pytest.approx(-0.7 + 0.25 * 3.0, rel=1e-12)
+    out.loss.backward()
+    assert scale.grad.item() == pytest.approx(-3.0 / 16, rel=1e-9)
+
+
 def test_individual_temperatures_follow_adam_on_their_own_gradient():
     options = {"gamma": 0.8, "tau": 0.2, "tau_lr": 0.01, "rho": 1.5}
     loss = SogCLR(SogCLRSettings(temperature="individual", direction="image_to_text", **options))
@@ -122,6 +149,14 @@ def test_glofnd_decides_which_negatives_count(keep_mass):
     np.testing.assert_allclose(out.per_anchor, [0.1 - 0.9, 0.2 - 0.7, 0.0 - 0.6], rtol=1e-6)
     assert out.diagnostics["removed"].item() == pytest.approx(0.5)
     assert out.diagnostics["glofnd_removed"].item() == pytest.approx(0.5)
+
+
+def test_evaluation_uses_the_averages_and_leaves_them():
+    loss, batch = SogCLR(SogCLRSettings(tau=0.5)), drawn_batch(5, range(6))
+    trained = loss(batch).per_anchor
+    before = {name: value.clone() for name, value in loss.state_dict().items()}
+    torch.testing.assert_close(loss.eval()(batch).per_anchor, trained, rtol=1e-6, atol=1e-7)
+    assert all(torch.equal(before[name], value) for name, value in loss.state_dict().items())
 
 
 @pytest.mark.parametrize(

@@ -103,3 +103,10 @@ def test_as_the_target_temperature_falls_xclr_becomes_supcon_and_on_unique_capti
     for loss in (xclr, supcon):
         expected = CLIP()(unique).per_anchor
         torch.testing.assert_close(loss(unique).per_anchor, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_given_graph_takes_the_place_of_the_texts(make_batch):
+    batch = make_batch(6)
+    given = make_batch(6, graph=batch["text_similarity"], text_similarity=None)
+    losses = XCLR(XCLRSettings(graph="text"))(batch).per_anchor
+    assert torch.equal(XCLR(XCLRSettings(graph="given"))(given).per_anchor, losses)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 import torchvision
 from safetensors.torch import load_file, save_file
 
@@ -152,6 +153,21 @@ def test_regions_are_the_librarys_patch_tokens_at_any_size(dinov2_folder, regist
     assert (grid.shape, grid.stride, grid.first) == ((cells, cells), 14, 7.0)
     expected = tokens.transpose(1, 2).reshape(2, 32, cells, cells)
     torch.testing.assert_close(encoder(grey), expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_positions_at_another_size_are_the_bicubic_ones_of_the_published_code(dinov2_folder):
+    """Held against a model whose stored positions were resized before, not against itself."""
+    folder, other = dinov2_folder()[0], dinov2_folder("other", image_size=70)[0]
+    state, name = load_file(folder / "model.safetensors"), "embeddings.position_embeddings"
+    grid = state[name][:, 1:].reshape(1, 3, 3, 32).permute(0, 3, 1, 2)
+    resized = F.interpolate(grid, size=(5, 5), mode="bicubic", align_corners=False)
+    rows = resized.permute(0, 2, 3, 1).reshape(1, 25, 32)
+    state[name] = torch.cat([state[name][:, :1], rows], dim=1)
+    save_file(state, other / "model.safetensors")
+    grey = torch.randn(1, 1, 70, 70)
+    found, expected = (encoder_of("dinov2", each)(grey) for each in (folder, other))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 def test_a_region_of_dinov2_is_centred_on_its_patch(dinov2_folder):

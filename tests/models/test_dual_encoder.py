@@ -102,6 +102,32 @@ def test_embeddings_are_unit_vectors_on_the_grid_and_alike_in_any_company(model)
         model.encode_sentences(None)
 
 
+def test_a_prepared_image_is_cropped_at_its_centre_and_normalised(model):
+    image = torch.zeros(1, 40, 40, dtype=torch.uint8)
+    image[0, 4, 4] = 255
+    x = model.normalise(image)
+    assert x.shape == (1, 1, 32, 32)
+    assert (x[0, 0, 0, 0].item(), x[0, 0, 5, 5].item()) == pytest.approx((2, -2))
+    with pytest.raises(ValueError, match="expected uint8 images"):
+        model.normalise(torch.zeros(1, 30, 30, dtype=torch.uint8))
+
+
+def test_folders_that_hold_no_whole_model_are_named(saved_model, tmp_path):
+    with pytest.raises(UserError, match=r"config\.json is missing"):
+        DualEncoder.load(tmp_path)
+    folder = shutil.copytree(saved_model, tmp_path / "model")
+    config = edit(folder)
+    edit(folder, architecture=config["architecture"] | {"image": {"arch": "resnet18"}})
+    with pytest.raises(UserError, match="another architecture"):
+        DualEncoder.load(folder)
+    (folder / "model.safetensors").write_bytes(b"cut short")
+    with pytest.raises(UserError):
+        DualEncoder.load(folder)
+    edit(folder, format=99)
+    with pytest.raises(UserError, match="format 99"):
+        DualEncoder.load(folder)
+
+
 def test_a_sentence_limit_beyond_the_language_model_is_refused(texts):
     with pytest.raises(UserError, match="max_tokens"):
         dual_encoder(texts, text={"folder": str(texts), "max_tokens": 64})

@@ -33,9 +33,14 @@ def same(a, b):
     ("rows", "chosen"),
     [
         (slice(None, None, 2), [0, 2, 4]),
+        ([3, 0, 3], [3, 0, 3]),
         ([], []),
+        (-1, [4]),
         (np.int64(3), [3]),
         (np.array([4, 1]), [4, 1]),
+        (torch.tensor([4, 1]), [4, 1]),
+        (MASK, [0, 3]),
+        (np.array(MASK), [0, 3]),
         (torch.tensor(MASK), [0, 3]),
     ],
 )

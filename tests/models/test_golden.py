@@ -12,8 +12,9 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from medclip_debias.cli import run
+from medclip_debias.models import golden
 from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.models.golden import SelfTestWarning, golden_images
+from medclip_debias.models.golden import SelfTestWarning, golden_images, golden_scores
 
 from .conftest import dual_encoder
 
@@ -76,6 +77,13 @@ def test_changed_weights_are_distinguished_and_said_on_the_command_line(folder, 
     assert "golden.py" not in line
 
 
+def test_changed_preprocessing_is_reported_and_changed_prompts_are_not(folder):
+    config = edit(folder / "config.json", prompts={"mine": {}})
+    assert quiet(folder)["status"] == "passed"
+    edit(folder / "config.json", preprocessing=config["preprocessing"] | {"std": 0.5})
+    assert warned(folder, "are not those that were saved")["status"] == "weights"
+
+
 def test_numbers_that_move_with_the_same_files_are_drift_but_on_a_coarser_device(folder):
     scores = json.loads((folder / "golden.json").read_text())["similarity"]
     moved = [[value + 1e-3 for value in row] for row in scores]
@@ -86,6 +94,17 @@ def test_numbers_that_move_with_the_same_files_are_drift_but_on_a_coarser_device
     report = warned(folder, "the same files give other numbers here")
     assert report["status"] == "drift"
     assert report["largest_difference"] == pytest.approx(2e-4, rel=0.05)
+
+
+def test_a_model_rounded_to_bfloat16_stays_within_its_tolerance(folder):
+    stored = json.loads((folder / "golden.json").read_text())
+    model = DualEncoder.load(folder, check=False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.bfloat16().float())
+    rounded = golden_scores(model, stored["side"])
+    gap = (torch.tensor(rounded["similarity"]) - torch.tensor(stored["similarity"])).abs().max()
+    assert golden.TOLERANCES["float32"] < gap < golden.TOLERANCES["bfloat16"]
 
 
 def test_other_tokens_are_distinguished_unless_the_test_is_off(folder):
@@ -127,6 +146,10 @@ def test_a_model_that_gives_no_numbers_is_saved_without_samples(texts, tmp_path)
         model.image_projection.weight.fill_(float("nan"))
     model.save(tmp_path / "model")
     assert not (tmp_path / "model" / "golden.json").exists()
+
+
+def test_large_inputs_are_tested_on_small_images(texts):
+    assert golden.golden_side(dual_encoder(texts, size=1024, side=1000)) == golden.LARGEST_SIDE
 
 
 def test_the_made_images_are_frozen():

@@ -19,6 +19,7 @@ from medclip_debias.models.load import expected_images, load_model
 from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.settings import PeerPreprocessing, PeerSettings
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, load_masked_lm
+from medclip_debias.settings_files import load_yaml
 
 from .conftest import dual_encoder, write_bert
 
@@ -126,11 +127,18 @@ def test_a_text_config_that_is_none(folder, fields, words):
     refused(folder, words)
 
 
+def test_fields_that_change_no_number_are_left_aside(folder):
+    content = json.loads((folder / "config.json").read_text())["text_config"]
+    content |= {"auto_map": {"AutoModel": "evil.Model"}, "torch_dtype": "float16", "future": 1}
+    change(folder / "config.json", text_config=content)
+    assert load_model(folder, check=False).text_encoder.bert.dtype == torch.float32
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
         ({"auto_map": {"AutoModel": "evil.Model"}}, "unknown setting 'auto_map'"),
-        ({"format": 99}, "format 99"),
+        ({"_name_or_path": "x"}, "unknown setting '_name_or_path'"),
         ({"architecture": None}, "setting 'architecture' is wrong"),
         ({"text_config": [1]}, "setting 'text_config' is wrong"),
         ({"prompts": "x"}, "setting 'prompts' is wrong"),
@@ -219,6 +227,13 @@ def test_an_empty_vocabulary_ends_the_command_with_one_sentence(
     assert message.count("\n") == 1
 
 
+def test_what_is_read_encodes_a_long_sentence_at_once(honest):
+    tokenizer = SentenceTokenizer.load(honest / "model")
+    began = time.perf_counter()
+    tokenizer.encode(["e" * 100_000 + " " + "no " * 30_000], 16)
+    assert time.perf_counter() - began < 5
+
+
 # ------------------------------------------------------------------- language models, and peers
 
 
@@ -282,6 +297,14 @@ def nine(start, form):
 def test_a_peers_yaml_that_is_a_bomb(peer, text, words):
     (peer / "peer.yaml").write_text(text)
     refused(peer, words)
+
+
+def test_honest_aliases_are_read(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("a: &a {x: 1, y: [2, 3]}\nb: {<<: *a, x: 4}\nc: [*a, *a]\n")
+    content = load_yaml(path)
+    assert content["b"] == {"x": 4, "y": [2, 3]}
+    assert content["c"] == [{"x": 1, "y": [2, 3]}] * 2
 
 
 # ---------------------------------------------------------------- how a folder's images are made

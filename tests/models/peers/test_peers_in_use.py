@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torchvision import transforms as T
 from torchvision.transforms import InterpolationMode as Mode
 
+from medclip_debias.bench.vectors import StoredSentences
 from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.images import prepare_image, read_radiograph
@@ -29,6 +30,7 @@ from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.processor import read_processor
 from medclip_debias.models.peers.settings import PeerSettings
 from medclip_debias.models.peers.towers import build_towers
+from medclip_debias.models.sentences import stacked
 
 from .conftest import CLIP_WORDS, lively, pictures
 from .references import gloria_state
@@ -149,6 +151,16 @@ def test_a_processor_that_asks_for_something_else_is_refused(changes, sentence, 
         read_processor("conns", tmp_path / "p.json", multiple=14)
 
 
+def test_a_processor_that_pulls_to_a_square_is_followed(tmp_path):
+    (tmp_path / "p.json").write_text(json.dumps(PROCESSOR | {"size": {"height": 42, "width": 42}}))
+    how = read_processor("radzero", tmp_path / "p.json", multiple=14)
+    assert (how.prepare.fit, how.prepare.size, how.input_size) == ("squash", 42, 42)
+    # RadZero's collate_fn stretches every image; CoNNS takes the levels as they are.
+    assert how.prepare.levels == "stretched"
+    conns = read_processor("conns", tmp_path / "p.json", multiple=14)
+    assert conns.prepare.levels == "as_stored"
+
+
 # ------------------------------------------------------------------------------- full size
 
 BERT = {"model_type": "bert", "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12}
@@ -217,6 +229,20 @@ def test_a_checkpoint_with_objects_is_refused_with_the_way_to_convert_it(bert_fo
     assert not (tmp_path / "out").exists()
 
 
+def test_missing_unknown_and_misshapen_tensors_are_named(biovil_file, cxr_bert_folder, tmp_path):
+    state = torch.load(biovil_file, weights_only=True)
+    del state["encoder.encoder.layer2.0.conv2.weight"]
+    state["encoder.encoder.bn1.bias"] = torch.zeros(3)
+    state["classifier.fc_0.weight"] = torch.zeros(1)
+    torch.save(state, biovil_file)
+    with pytest.raises(UserError) as error:
+        import_model("biovil", biovil_file, tmp_path / "out", text=cxr_bert_folder)
+    sentence = str(error.value)
+    assert "1 missing (image.encoder.layer2.0.conv2.weight)" in sentence
+    assert "1 unknown (classifier.fc_0.weight)" in sentence
+    assert "1 misshapen (image.encoder.bn1.bias [3] instead of [64])" in sentence
+
+
 def test_wrong_words_are_one_sentence_and_exit_code_2(biovil_file, bert_folder, tmp_path, capsys):
     file, text = str(biovil_file), ["--text", str(bert_folder)]
     for words, reported in (
@@ -255,6 +281,21 @@ def test_a_damaged_folder_is_reported(biovil_file, cxr_bert_folder, tmp_path):
 
 
 # ------------------------------------------------------------------------------------- in use
+
+
+def test_an_imported_model_is_grounded(biovil_file, cxr_bert_folder, radiographs, tmp_path, capsys):
+    out = str(tmp_path / "peer")
+    words = ["import-model", "biovil", str(biovil_file), "--text", str(cxr_bert_folder)]
+    assert run([*words, "--out", out]) == 0
+    assert "--size 512 --clip 0 100 --window none --fit crop" in capsys.readouterr().out
+    ground = ["ground", out, str(radiographs[0]), "--text", "No pleural effusion"]
+    assert run([*ground, "--out", str(tmp_path / "maps")]) == 0
+    heatmap = np.load(next((tmp_path / "maps").glob("*.npy")))
+    height, width = read_radiograph(radiographs[0]).shape
+    assert heatmap.shape == (height, width)
+    seen = ~np.isnan(heatmap)
+    inside = 480 / 512 * min(height, width)
+    assert np.abs(np.array([seen.any(1).sum(), seen.any(0).sum()]) - inside).max() <= 1
 
 
 def test_a_peer_is_evaluated_on_a_set_prepared_for_it_and_indexed(
@@ -322,6 +363,11 @@ def test_rad_dino_is_probed_and_refused_where_text_is_asked(small_tree, tmp_path
     assert run(words) == 0
     options = json.loads(capsys.readouterr().out)["prepare with"].split()
     assert run(["prepare", str(small_tree), fitting, "--workers", "1", *options]) == 0
+    few = ["--bootstrap", "0", "--set", "repeats=1"]
+    assert run(["evaluate", "probe", peer, fitting, "--out", str(tmp_path / "probe"), *few]) == 0
+    probe = json.loads((tmp_path / "probe" / "probe.json").read_text())
+    assert probe["alignment"] is None
+    assert probe["uniformity"]["images"] < 0
     capsys.readouterr()
     image = next(small_tree.rglob("*.dcm"))
     for words in (
@@ -380,3 +426,17 @@ def test_sentences_of_several_vectors(bert, tmp_path, bring):
     levels = own @ weights / np.linalg.norm(own, axis=1)
     evidence = [[verdict.evidence for verdict in row] for row in verdicts]
     np.testing.assert_allclose(evidence, scores - levels, atol=1e-6)
+
+    # As the benchmark keeps them: short ones get rows of zeros, which no score reads.
+    g = torch.Generator().manual_seed(0)
+    known = {name: torch.randn(1, k, 4, generator=g) for name, k in (("a", 2), ("b", 5), ("c", 3))}
+
+    class Network:
+        def sentences(self, texts):
+            return stacked([known[text] for text in texts])
+
+    stored = StoredSentences(tmp_path / "sentences.npz", 4)
+    assert stored.encode(["a"], Network()) == 1
+    assert stored.encode(["a", "b", "c"], Network()) == 2
+    again = StoredSentences(tmp_path / "sentences.npz", 4).read(["c", "a", "b"])
+    np.testing.assert_array_equal(again, Network().sentences(["c", "a", "b"]))
