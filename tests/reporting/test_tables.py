@@ -109,9 +109,12 @@ def test_rows_hold_value_difference_and_verdict():
     assert "20 patients" in table.caption
 
 
-def test_the_caption_says_what_was_forced_and_that_few_patients_make_rough_intervals():
+def test_the_caption_says_what_limits_the_comparison():
     few = content(forced=["a and b were evaluated on other data"])
+    for group, code in zip(few["groups"], ("c1", "c2", None), strict=True):
+        group["code_hashes"] = [code]
     caption = comparison_table(few).caption
+    assert "evaluated by 2 versions of the code (c1, c2)" in caption
     assert caption.startswith("Forced although a and b were evaluated on other data.")
     assert "Fewer than 100 patients (20): take these intervals as rough" in caption
     for row in few["rows"]:
@@ -196,14 +199,6 @@ def test_tables_keep_their_shape_whatever_runs_are_called(one, two, note):
     assert re.findall(r"\\(?:begin|end)\{(\w+)\}", bare) == ["table", "tabular", "tabular", "table"]
     columns = {len(re.findall(r"(?<!\\)\|", line)) for line in markdown(table).splitlines()[:8]}
     assert columns == {10}
-
-
-def test_versions_of_the_code_that_differ_are_said():
-    groups = content()["groups"]
-    for group, code in zip(groups, ("c1", "c2", None), strict=True):
-        group["code_hashes"] = [code]
-    caption = comparison_table(content(groups=groups)).caption
-    assert "evaluated by 2 versions of the code (c1, c2)" in caption
 
 
 def test_a_table_of_two_runs_shows_what_each_has():
