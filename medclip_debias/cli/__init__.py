@@ -18,10 +18,10 @@ import typer
 from medclip_debias import __version__
 
 # In the order in which --help lists their verbs.
-from medclip_debias.cli import demo, data, claims, training, ops  # isort: skip  # noqa: F401
-from medclip_debias.cli import evaluation, calibration, compare, bench  # isort: skip  # noqa: F401
-from medclip_debias.cli import probe, peers, grounding, viewer  # isort: skip  # noqa: F401
-from medclip_debias.cli import experiments, studies  # isort: skip  # noqa: F401
+from medclip_debias.cli import demo, data, training, ops  # isort: skip  # noqa: F401
+from medclip_debias.cli import evaluation, compare, bench  # isort: skip  # noqa: F401
+from medclip_debias.cli import peers, grounding, viewer  # isort: skip  # noqa: F401
+from medclip_debias.cli import experiments  # isort: skip  # noqa: F401
 from medclip_debias.cli import hub  # isort: skip  # noqa: F401
 from medclip_debias.cli.common import PROGRAM, app
 from medclip_debias.cli.help import help_of

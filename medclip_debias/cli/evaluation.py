@@ -1,4 +1,4 @@
-"""Verbs that measure: evaluate (with offsets and suppression), report."""
+"""Verbs that measure: evaluate (offsets, suppression, probe), report, calibrate."""
 
 from __future__ import annotations
 
@@ -228,3 +228,94 @@ def report(
 
     say_if_training(run)
     show({"report": str(write_report(run, prepared))}, as_json)
+
+
+@evaluation.command(example="evaluate probe runs/demo/model data/prepared --out runs/demo")
+def probe(
+    model: Annotated[Path, typer.Argument(help="Model folder.")],
+    prepared: Annotated[Path, typer.Argument(help="Prepared set with labels.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for probe.json.")],
+    split: Annotated[str, typer.Option(help="test or validate.")] = "test",
+    truth: Annotated[
+        Path | None, typer.Option(help="A phantom's folder: adds the false negatives.")
+    ] = None,
+    options: Annotated[
+        list[str] | None, typer.Option("--set", help="An option, as repeats=10.")
+    ] = None,
+    bootstrap: Bootstrap = 1000,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure image features: linear probe, neighbours, alignment, uniformity."""
+    from medclip_debias.config import validate
+    from medclip_debias.evaluation.probe import ProbeOptions
+    from medclip_debias.evaluation.probe import probe as run
+    from medclip_debias.settings_files import apply_overrides
+
+    chosen = validate(ProbeOptions, apply_overrides({}, options or []), "--set")
+    with progress("Images") as advance:
+        results = run(
+            model,
+            prepared,
+            out,
+            split=split,
+            truth=truth,
+            seed=seed,
+            bootstrap=bootstrap,
+            device=device,
+            options=chosen,
+            progress=advance,
+        )
+    names = ("mean", "alignment", "uniformity", "false_negatives")
+    shown = {name: results[name] for name in names if name in results}
+    show({"results": str(out / "probe.json"), **shown}, as_json, full=results)
+
+
+@app.command(
+    rich_help_panel=EVALUATION,
+    example="calibrate runs/demo/model data/prepared --out runs/demo/calibration.json",
+)
+def calibrate(
+    model: Annotated[Path, typer.Argument(help="Model folder.")],
+    prepared: Annotated[Path, typer.Argument(help="Prepared set with labels.")],
+    out: Annotated[Path, typer.Option("--out", help="Calibration file (JSON) to write.")],
+    split: Annotated[str, typer.Option(help="Whose images; not those judged later.")] = "validate",
+    prompts: Prompts = None,
+    classes: Classes = None,
+    labels: Labels = None,
+    label_map: LabelMap = None,
+    prevalence: Annotated[
+        list[str] | None,
+        typer.Option(help="Share where it will be used, as 'Edema=.05'; may be repeated."),
+    ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="method=, coverage=, conformal=, labels.blank=, ..."),
+    ] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Fit probabilities to labelled images (docs/decisions.md)."""
+    from medclip_debias.evaluation.decisions.prepared import CalibrateOptions, shares
+    from medclip_debias.evaluation.decisions.prepared import calibrate as run
+
+    found = run(
+        model,
+        prepared,
+        out,
+        split=split,
+        prompts=prompts,
+        classes=words(classes),
+        labels=labels,
+        label_map=label_map,
+        prevalence=shares(prevalence or []),
+        options=CalibrateOptions.given(options or []),
+        device=device,
+    )
+    for name, why in found.skipped.items():
+        note(f"{name}: {why.reason} ({why.positive} with, {why.negative} without); left out.")
+    for sentence in found.warnings:
+        warn(sentence)
+    shown = {name: found.described(name) for name in found.classes}
+    show({"calibration": str(out), **shown, "skipped": len(found.skipped)}, as_json)

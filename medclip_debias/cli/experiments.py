@@ -1,4 +1,4 @@
-"""The verb `experiment`: a grid of settings, methods and seeds."""
+"""Verbs that run grids: experiment, of settings, methods and seeds; study, of the papers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import EXPERIMENTS, AsJson, Cluster, app, note, progress, show
+from medclip_debias.cli.common import (
+    EXPERIMENTS,
+    AsJson,
+    Cluster,
+    app,
+    note,
+    progress,
+    show,
+)
+from medclip_debias.errors import UserError
 
 
 @app.command(rich_help_panel=EXPERIMENTS, example="experiment experiments/phantom_demo --plan")
@@ -56,3 +65,71 @@ def experiment(
     names = ("experiment", "findings", "cells", "figures")
     full = {name: results[name] for name in names}
     show({"finding": results["findings"], "page": results["page"]}, as_json, full=full)
+
+
+@app.command(rich_help_panel=EXPERIMENTS, example="study table1 --quick")
+def study(
+    name: Annotated[str | None, typer.Argument(help="Which study; --list names them.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="Settings of the study, as seeds=5.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="YAML file of settings, or its name."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder; default runs/studies/NAME.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A run of a few minutes.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes.", min=1)] = None,
+    rows_of: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Measure nothing: write page and plot anew from these cells, as "
+            "docs/studies/NAME.parquet or a run's results.json.",
+        ),
+    ] = None,
+    publish_to: Annotated[
+        Path | None,
+        typer.Option(
+            "--publish",
+            help="Put cells and plot there, and the tables into its page: docs/studies.",
+        ),
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="Name all studies.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run one of the papers' studies: a grid, a plot, a page.
+
+    The studies come with the source tree (scripts/studies), not with the installed package.
+    """
+    from medclip_debias.experiments.source_tree import studies_of_the_source
+
+    studies = studies_of_the_source()
+    if listing or name is None:
+        show(studies.titles(), as_json)
+        return
+    folder = out or Path("runs/studies") / (f"{name}-quick" if quick else name)
+    if rows_of is not None:
+        if settings or quick or config is not None:
+            raise UserError("--from takes the settings of its file: leave other settings away.")
+        results = studies.rewrite_named(name, rows_of, folder)
+    else:
+        with progress("Inputs and cells") as advance:
+            results = studies.run_named(
+                name,
+                folder,
+                words=settings or [],
+                quick=quick,
+                config=config,
+                workers=workers,
+                progress=advance,
+                say=None if as_json else note,
+            )
+    if publish_to is not None:
+        studies.publish(name, folder, publish_to)
+    if as_json:
+        show({key: results[key] for key in ("study", "findings", "figures", "cells")}, as_json)
+        return
+    show({"finding": results["findings"], "page": str(folder / "page.md")}, as_json)
