@@ -170,8 +170,8 @@ def _result(client: Client, cluster: str, future: Future[R]) -> R:
         try:
             return future.result(timeout=5)
         except TimeoutError:
-            if future.done():  # the piece's own
-                raise
+            if future.done():  # just now; a TimeoutError of the piece itself is raised again
+                return future.result(timeout=5)
             if client.status != "running":
                 raise OSError(client.status) from None
             if client.nthreads():

@@ -142,6 +142,24 @@ def test_processes_of_this_machine_by_default(tmp_path, workers):
     assert [number for number, _ in found] == list(range(10))
 
 
+def test_a_piece_that_ends_as_its_wait_ends_is_not_lost():
+    """Between the end of a wait and the question whether the piece is done, it may be done."""
+
+    class Late:
+        waits = 0
+
+        def result(self, timeout):
+            self.waits += 1
+            if self.waits == 1:
+                raise TimeoutError
+            return "made"
+
+        def done(self):
+            return True
+
+    assert executor._result(None, "tcp://here", Late()) == "made"
+
+
 def test_killed_workers_of_a_cluster_change_no_byte(cluster, tmp_path):
     """Ten kills at random moments of sixty pieces; every piece is there once, in order."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
