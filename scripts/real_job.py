@@ -234,9 +234,8 @@ def calibrations(model: Path, prepared: dict[str, Path], out: Path, least: int) 
     intercept, over the classes that both allow.
     """
     from medclip_debias.data.prompts import load_prompts
-    from medclip_debias.evaluation.decisions.probability import Unfit, fit
-    from medclip_debias.evaluation.decisions.quality import qualities
-    from medclip_debias.evaluation.row_scores import row_scores
+    from medclip_debias.evaluation.decisions.probability import Unfit, fit, qualities
+    from medclip_debias.evaluation.encoding import row_scores
     from medclip_debias.evaluation.zero_shot import prompt_differences
     from medclip_debias.models.load import load_model
 

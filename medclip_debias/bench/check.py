@@ -32,7 +32,7 @@ from medclip_debias.bench.sharing import link_fault, model_faults
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import expanded_interval
 from medclip_debias.evaluation.catalogue import METRICS, of_protocol
-from medclip_debias.evaluation.item_metrics import ITEMS
+from medclip_debias.evaluation.item_tables import ITEMS
 from medclip_debias.evaluation.statistics import Replicated
 
 TOLERANCE = 1e-6

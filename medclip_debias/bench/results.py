@@ -22,8 +22,7 @@ from medclip_debias.bench.record import (
 )
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.catalogue import METRICS, Metric, address
-from medclip_debias.evaluation.item_metrics import ITEMS
-from medclip_debias.evaluation.item_tables import FOLDER
+from medclip_debias.evaluation.item_tables import FOLDER, ITEMS
 from medclip_debias.evaluation.statistics import Replicated, replicates
 from medclip_debias.evaluation.table import Results as Table
 from medclip_debias.evaluation.table import checked

@@ -26,8 +26,7 @@ from medclip_debias.bench.record import (
 )
 from medclip_debias.bench.results import Result
 from medclip_debias.errors import UserError, did_you_mean
-from medclip_debias.evaluation.item_metrics import ITEMS
-from medclip_debias.evaluation.item_tables import FOLDER
+from medclip_debias.evaluation.item_tables import FOLDER, ITEMS
 
 _WORDS = ("category", "finding", "kind", "state")
 """Columns of items that hold names of findings, and the longest such name."""

@@ -22,7 +22,7 @@ from medclip_debias import __version__
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.bootstrap import expanded_interval
 from medclip_debias.evaluation.catalogue import COMPARED, PROTOCOLS, Metric
-from medclip_debias.evaluation.item_metrics import ITEMS
+from medclip_debias.evaluation.item_tables import ITEMS
 from medclip_debias.evaluation.protocols.zero_shot import class_columns
 from medclip_debias.evaluation.runs import (
     Group,

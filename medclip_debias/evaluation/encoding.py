@@ -1,4 +1,4 @@
-"""One pass over the images for all protocols: each image and each sentence is encoded once."""
+"""Images and sentences encoded: once for all protocols, or some images outside of any."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from medclip_debias.evaluation.protocol import Protocol as EvaluationProtocol
+from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from medclip_debias.data.store import PreparedSet
+    from medclip_debias.evaluation.protocol import Protocol as EvaluationProtocol
     from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
@@ -93,3 +95,23 @@ def cut_sentences(model: ImageTextModel, texts: Sequence[str]) -> int:
         return 0
     limit = model.max_tokens
     return sum(len(ids) > limit for ids in model.tokenizer.encode(texts, limit + 1))
+
+
+@torch.no_grad()
+def row_scores(
+    model: ImageTextModel,
+    data: PreparedSet,
+    rows: Sequence[int] | NDArray[np.integer],
+    texts: Sequence[str],
+    batch_size: int = 64,
+    *,
+    what: str = "validation",
+) -> NDArray[np.float64]:
+    """Similarities of the images in ``rows`` with texts: ``[len(rows), len(texts)]``."""
+    sentences = model.encode_sentences(list(texts))
+    parts = [np.zeros((0, len(texts)))]
+    for start in range(0, len(rows), batch_size):
+        pixels = torch.from_numpy(np.asarray(data.pixels[rows[start : start + batch_size]]))
+        scores = model.score(model.encode_images(pixels), sentences)
+        parts.append(finite(scores, what).astype(np.float64))
+    return np.concatenate(parts)

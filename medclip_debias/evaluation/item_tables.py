@@ -16,9 +16,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from medclip_debias.evaluation.protocol import Protocol, registered
 from medclip_debias.files import atomic_folder
 
 FOLDER = "items"
+ITEMS: dict[str, type[Protocol]] = {kind.name: kind for kind in registered()}
+"""The protocols by name: what the item table of each is called, and its way back to the metrics."""
 
 
 def item_keys(secret: bytes, data_hash: str, ids: Iterable[str]) -> list[str]:

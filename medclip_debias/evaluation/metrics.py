@@ -1,4 +1,4 @@
-"""The metrics, each in the form that its test repeats with a plain loop.
+"""The metrics, each in the form that its test repeats with a plain loop or scikit-learn.
 
 Those of a heatmap are closed forms (`medclip_debias.evaluation.upsampled`). Pixels that the model
 did not see count neither inside nor outside the truth, but a truth pixel among them stays part of
@@ -7,23 +7,26 @@ it in the overlap metrics (what was not seen cannot be found).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Floats = NDArray[np.floating]
-Mask = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+CALIBRATION_BINS = 15
 
 # The paper's: from -1 to 1 in steps of 0.05.
-THRESHOLDS: NDArray[np.float64] = np.arange(-20, 21) / 20
+THRESHOLDS: Floats = np.arange(-20, 21) / 20
 # Of those, the ones at which a useful map is neither all in nor all out.
-MIDDLE_THRESHOLDS: NDArray[np.float64] = np.arange(2, 11) / 20
+MIDDLE_THRESHOLDS: Floats = np.arange(2, 11) / 20
 UNION_EPSILON = 1e-6
 
 
 # ------------------------------------------------------------------------------- heatmaps
 
 
-def moments(values: Floats) -> tuple[float, float]:
+def moments(values: NDArray[np.floating]) -> tuple[float, float]:
     """Mean and population variance, in double precision."""
     if values.min() == values.max():
         return float(values[0]), 0.0  # exactly: a sum's rounding would pass for variance
@@ -49,7 +52,7 @@ def auc(positive: ArrayLike, scores: ArrayLike) -> float:
     return float(above / (count * (labels.size - count)))
 
 
-def mean_ranks(values: ArrayLike) -> NDArray[np.float64]:
+def mean_ranks(values: ArrayLike) -> Floats:
     """Ranks from 1 (lowest); equal values share the mean of their ranks."""
     array = np.asarray(values, dtype=np.float64)
     _, group, count = np.unique(array, return_inverse=True, return_counts=True)
@@ -57,10 +60,99 @@ def mean_ranks(values: ArrayLike) -> NDArray[np.float64]:
     return np.asarray((last - (count - 1) / 2)[group])
 
 
+def average_precision(positive: Bools, scores: Floats) -> float:
+    """Step-wise area under the precision-recall curve, as scikit-learn defines it.
+
+    ``sum_n (R_n - R_{n-1}) P_n`` over the distinct scores from high to low; NaN without positives.
+    """
+    return float(weighted_average_precision(positive, scores, np.ones((1, len(scores))))[0])
+
+
+def weighted_average_precision(positive: Bools, scores: Floats, weights: Floats) -> Floats:
+    """`average_precision` under each row of ``weights [b, n]``: ``[b]``."""
+    order = np.argsort(-scores, kind="stable")
+    values, labels, w = scores[order], positive[order], weights[:, order]
+    first = np.flatnonzero(np.r_[True, values[1:] != values[:-1]])
+    gained = np.add.reduceat(w * labels, first, axis=1)
+    taken = np.add.reduceat(w, first, axis=1)
+    found = np.cumsum(gained, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        precision = found / np.cumsum(taken, axis=1)
+        # A group without weight adds nothing, though its precision may be 0 / 0.
+        steps = np.where(gained > 0, gained * precision, 0.0)
+        return np.asarray(steps.sum(axis=1) / found[:, -1])
+
+
+def best_threshold(positive: Bools, scores: Floats) -> tuple[float, float]:
+    """The score t with the highest F1 of ``score >= t``, and that F1.
+
+    Candidates are the scores themselves; of several equally good ones, the highest.
+    """
+    order = np.argsort(-scores, kind="stable")
+    values, labels = scores[order], positive[order]
+    last = np.flatnonzero(np.r_[values[1:] != values[:-1], True])
+    found = np.cumsum(labels)[last]
+    f1 = 2 * found / (last + 1 + labels.sum())
+    best = int(np.argmax(f1))
+    return float(values[last][best]), float(f1[best])
+
+
+def weighted_f1(positive: Bools, predicted: Bools, weights: Floats) -> Floats:
+    """F1 ``2 TP / (2 TP + FP + FN)`` under each row of ``weights``; NaN where it is 0 / 0."""
+    both = weights @ (positive & predicted)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(2 * both / (weights @ positive + weights @ predicted))
+
+
+def sigmoid(values: Floats) -> Floats:
+    """``1 / (1 + exp(-v))`` without overflow."""
+    return np.asarray(0.5 * (1 + np.tanh(values / 2)))
+
+
+def calibration_bin(probability: Floats) -> NDArray[np.intp]:
+    """Bin of each probability: 15 of equal width on [0, 1], the last one closed."""
+    return np.minimum((probability * CALIBRATION_BINS).astype(np.intp), CALIBRATION_BINS - 1)
+
+
+def weighted_ece(
+    positive: Bools,
+    probability: Floats,
+    weights: Floats,
+    bins: NDArray[np.intp] | None = None,
+) -> Floats:
+    """Expected calibration error: ``sum_bins share |mean probability - share of positives|``.
+
+    Labels and probabilities are ``[n]``, weights ``[b, n]``; ``bins`` is the bin of each image,
+    below 15, by default of equal width.
+    """
+    bins = calibration_bin(probability) if bins is None else bins
+    member = bins[:, None] == np.arange(CALIBRATION_BINS)
+    gap = weights @ (member * (probability - positive)[:, None])
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.abs(gap).sum(axis=1) / weights.sum(axis=1))
+
+
+def reliability(positive: Bools, probability: Floats) -> list[dict[str, Any]]:
+    """The bins that hold images: their bounds, counts, mean probability, share of positives."""
+    bins = calibration_bin(probability)
+    return [
+        {
+            "from": number / CALIBRATION_BINS,
+            "to": (number + 1) / CALIBRATION_BINS,
+            "images": int(members.sum()),
+            "probability": float(probability[members].mean()),
+            "positive": float(positive[members].mean()),
+        }
+        for number in range(CALIBRATION_BINS)
+        for members in (bins == number,)
+        if members.any()
+    ]
+
+
 # ------------------------------------------------------------------------------ retrieval
 
 
-def first_relevant_rank(scores: Floats, relevant: Mask, block: int = 512) -> NDArray[np.float64]:
+def first_relevant_rank(scores: NDArray[np.floating], relevant: Bools, block: int = 512) -> Floats:
     """Rank, from 1, of the best-scored relevant candidate of each query.
 
     Ties get the mean rank, that is the rank expected when equal scores are put in random

@@ -77,7 +77,7 @@ def save_offsets(
 
     The set's labels are not read.
     """
-    from medclip_debias.evaluation.row_scores import row_scores
+    from medclip_debias.evaluation.encoding import row_scores
 
     scale = needed_scale(model)
     rows = offset_rows(data, "train" if split == "train" else "validate", ())

@@ -15,19 +15,18 @@ from medclip_debias.config import Settings
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.layout import STUDY_COLUMNS
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.encoding import Network, Progress
+from medclip_debias.evaluation.encoding import Network, Progress, row_scores
 from medclip_debias.evaluation.evaluate import plain
-from medclip_debias.evaluation.false_negatives import detectors
 from medclip_debias.evaluation.label_table import study_labels
 from medclip_debias.evaluation.representations import (
     alignment,
     auc_with_interval,
+    detectors,
     few_labels,
     linear_probe,
     nearest_neighbours,
     uniformity,
 )
-from medclip_debias.evaluation.row_scores import row_scores
 from medclip_debias.files import write_json
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.finite import finite

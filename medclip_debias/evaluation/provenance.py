@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medclip_debias import __version__
-from medclip_debias.evaluation.classification import CALIBRATION_BINS
-from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
+from medclip_debias.evaluation.metrics import CALIBRATION_BINS, MIDDLE_THRESHOLDS, THRESHOLDS
 from medclip_debias.evaluation.options import SEVERAL_PROMPTS, EvaluationOptions
 from medclip_debias.evaluation.prompt_checks import UNSAID
 from medclip_debias.evaluation.protocol import Draw

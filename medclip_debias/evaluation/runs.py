@@ -15,7 +15,7 @@ from pandas.api.types import is_numeric_dtype
 from medclip_debias.config import json_hash
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import PROTOCOLS
-from medclip_debias.evaluation.item_metrics import ITEMS
+from medclip_debias.evaluation.item_tables import ITEMS
 from medclip_debias.evaluation.table import Results, read_results
 from medclip_debias.parquet import read_parquet
 

@@ -21,8 +21,8 @@ from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import VALIDATION
+from medclip_debias.evaluation.encoding import row_scores
 from medclip_debias.evaluation.metrics import auc, first_relevant_rank, median_rank, recall_at
-from medclip_debias.evaluation.row_scores import row_scores
 from medclip_debias.evaluation.zero_shot import prompt_differences
 
 if TYPE_CHECKING:

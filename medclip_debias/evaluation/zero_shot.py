@@ -24,7 +24,8 @@ from medclip_debias.data.prompts import PromptSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import weighted_auc, weighted_mean
 from medclip_debias.evaluation.catalogue import CHANCE
-from medclip_debias.evaluation.classification import (
+from medclip_debias.evaluation.metrics import (
+    auc,
     best_threshold,
     reliability,
     sigmoid,
@@ -32,7 +33,6 @@ from medclip_debias.evaluation.classification import (
     weighted_ece,
     weighted_f1,
 )
-from medclip_debias.evaluation.metrics import auc
 from medclip_debias.evaluation.protocol import Draw, Measured, Skipped
 from medclip_debias.evaluation.table import Row, rows
 

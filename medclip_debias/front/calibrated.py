@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.classification import sigmoid
 from medclip_debias.evaluation.decisions.calibration import Calibration
 from medclip_debias.evaluation.decisions.options import PrevalenceLike
 from medclip_debias.evaluation.decisions.probability import Unfit
+from medclip_debias.evaluation.metrics import sigmoid
 from medclip_debias.front.images import warn
 
 CalibrationLike: TypeAlias = Calibration | Path | str

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from medclip_debias.data.prompts import sets_of
-from medclip_debias.evaluation.classification import sigmoid
 from medclip_debias.evaluation.decisions.calibration import Calibration, FittedClass
 from medclip_debias.evaluation.decisions.options import DecisionOptions
 from medclip_debias.evaluation.decisions.thresholds import thresholds
+from medclip_debias.evaluation.metrics import sigmoid
 from medclip_debias.evaluation.zero_shot import class_scores
 from medclip_debias.models.finite import finite
 

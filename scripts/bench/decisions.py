@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.evaluation.decisions.calibration import FittedClass, fit_classes
 from medclip_debias.evaluation.decisions.options import Conformal, Method
-from medclip_debias.evaluation.decisions.probability import Unfit, estimated_prevalence
-from medclip_debias.evaluation.decisions.quality import qualities
+from medclip_debias.evaluation.decisions.probability import Unfit, estimated_prevalence, qualities
 from medclip_debias.evaluation.table import read_results
 
 HERE, THERE, COVERAGE = 0.4, 0.05, 0.9

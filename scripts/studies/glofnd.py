@@ -262,7 +262,7 @@ def _step_ratio(cell: Cell, images: Any) -> float:
 
 def _batch_top(cosine: Floats, alpha: float, batch: int, seed: int) -> tuple[Bools, Bools]:
     """What FNC would remove in random batches, and the pairs that met: only those are judged."""
-    from medclip_debias.evaluation.false_negatives import most_similar
+    from medclip_debias.evaluation.representations import most_similar
 
     removed, met = (np.zeros(cosine.shape, dtype=bool) for _ in range(2))
     order = np.random.default_rng([seed, 9]).permutation(len(cosine))

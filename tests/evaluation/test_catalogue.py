@@ -14,7 +14,7 @@ from medclip_debias.evaluation.catalogue import (
     find,
 )
 from medclip_debias.evaluation.evaluate import headline
-from medclip_debias.evaluation.item_metrics import ITEMS
+from medclip_debias.evaluation.item_tables import ITEMS
 from medclip_debias.evaluation.table import COLUMNS, Results
 from medclip_debias.reporting.content import metric_rows, tiles
 from medclip_debias.reporting.tables import results_table

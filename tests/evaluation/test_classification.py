@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import average_precision_score, f1_score, precision_recall_curve
 
-from medclip_debias.evaluation.classification import (
+from medclip_debias.evaluation.metrics import (
     average_precision,
     best_threshold,
     reliability,

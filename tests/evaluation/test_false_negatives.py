@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from medclip_debias.evaluation.false_negatives import (
+from medclip_debias.evaluation.representations import (
     detection,
     detectors,
     most_similar,

@@ -13,7 +13,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.bootstrap import weighted_mean
 from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol
 from medclip_debias.evaluation.evaluate import evaluate
-from medclip_debias.evaluation.item_metrics import ITEMS
+from medclip_debias.evaluation.item_tables import ITEMS
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import (
     REGISTRY,

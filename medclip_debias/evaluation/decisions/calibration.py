@@ -13,7 +13,6 @@ from pydantic import Field, field_validator
 from medclip_debias.config import Settings, validate
 from medclip_debias.data.prompts import PromptSet
 from medclip_debias.errors import UserError, did_you_mean
-from medclip_debias.evaluation.decisions import conformal
 from medclip_debias.evaluation.decisions.options import (
     Conformal,
     Method,
@@ -28,6 +27,7 @@ from medclip_debias.evaluation.decisions.probability import (
     fit,
     shifted,
 )
+from medclip_debias.evaluation.decisions.thresholds import Sets, class_conditional, marginal
 from medclip_debias.evaluation.prompt_checks import inverted_warnings, unsaid_warning
 from medclip_debias.evaluation.statistics import auc_interval
 from medclip_debias.files import read_json, write_json
@@ -80,13 +80,13 @@ class FittedClass(Settings):
 
     def sets(
         self, scores: Floats, coverage: float, kind: Conformal, target: float
-    ) -> tuple[conformal.Sets, Floats]:
+    ) -> tuple[Sets, Floats]:
         """The rule of sets of answers, and the values of ``scores`` that it is asked of."""
         positive, negative = np.array(self.positive), np.array(self.negative)
         if kind == "class_conditional":
-            return conformal.class_conditional(positive, negative, coverage), scores
+            return class_conditional(positive, negative, coverage), scores
         ends = self.logits(positive, target), self.logits(negative, target)
-        return conformal.marginal(*ends, coverage, target), self.logits(scores, target)
+        return marginal(*ends, coverage, target), self.logits(scores, target)
 
 
 class Skipped(Settings):

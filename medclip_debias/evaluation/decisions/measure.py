@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from medclip_debias.data.prompts import PromptSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import weighted_mean
-from medclip_debias.evaluation.classification import reliability, sigmoid
 from medclip_debias.evaluation.decisions.calibration import (
     FEW,
     Calibration,
@@ -21,9 +20,9 @@ from medclip_debias.evaluation.decisions.calibration import (
     known_classes,
 )
 from medclip_debias.evaluation.decisions.options import DecisionOptions
-from medclip_debias.evaluation.decisions.probability import Unfit
-from medclip_debias.evaluation.decisions.quality import qualities
+from medclip_debias.evaluation.decisions.probability import Unfit, qualities
 from medclip_debias.evaluation.decisions.thresholds import CURVE, net_benefit, thresholds
+from medclip_debias.evaluation.metrics import reliability, sigmoid
 from medclip_debias.evaluation.protocol import Draw, Measured
 
 Floats = NDArray[np.float64]

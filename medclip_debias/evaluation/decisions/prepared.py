@@ -25,9 +25,9 @@ from medclip_debias.evaluation.decisions.options import (
     Method,
     checked_prevalence,
 )
+from medclip_debias.evaluation.encoding import row_scores
 from medclip_debias.evaluation.label_table import labels_of
 from medclip_debias.evaluation.prompt_checks import unsaid_prompts
-from medclip_debias.evaluation.row_scores import row_scores
 from medclip_debias.evaluation.zero_shot import prompt_differences
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.device import best_device

@@ -1,7 +1,15 @@
-"""Where a decision lies: at a sensitivity, a specificity, the best of both, or the best benefit."""
+"""Where decisions lie: thresholds of the score, and sets of answers that hold the truth.
+
+A set of answers is present, absent, both (abstain) or none. Split conformal prediction: an answer
+is in an image's set unless it fits worse than it fits the images, with that truth, on which the
+calibration was made. Without assumptions on the model, as long as images with the finding look
+alike in both places, and images without it do.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -13,6 +21,8 @@ Rule = Literal["sensitivity", "specificity", "youden", "net_benefit"]
 RULES: tuple[Rule, ...] = ("sensitivity", "specificity", "youden", "net_benefit")
 CURVE: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 """Threshold probabilities of a decision curve."""
+ANSWERS = ("none", "absent", "present", "both")
+"""What a set of answers may be; of ``both`` and ``none`` the model abstains."""
 _ROUNDING = 1e-9
 
 
@@ -62,3 +72,70 @@ def net_benefit(
     worth = flagged * np.where(positive, 1.0, -cost)
     with np.errstate(invalid="ignore"):
         return np.asarray(weights @ worth / weights.sum(axis=1))
+
+
+# ------------------------------------------------------------------------------ sets of answers
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Which values have which answers in their set.
+
+    Attributes:
+        present_from: "present" is in the set of values of at least this; may be -inf.
+        absent_to: "absent" is in the set of values of at most this; may be inf.
+    """
+
+    present_from: float
+    absent_to: float
+
+    def of(self, values: Floats) -> tuple[Bools, Bools]:
+        """Whether "present" and "absent" are in the set of each of ``values``."""
+        return values >= self.present_from, values <= self.absent_to
+
+    def words(self, values: Floats) -> NDArray[np.str_]:
+        """One of `ANSWERS` for each of ``values``."""
+        present, absent = self.of(values)
+        return np.array(ANSWERS)[2 * present + 1 * absent]
+
+
+def class_conditional(positive: Floats, negative: Floats, coverage: float) -> Sets:
+    """Sets that hold the truth for ``coverage`` of either truth (Vovk 2012, label-conditional).
+
+    Of n images with a truth, the ``ceil((n + 1) coverage)``-th from the side where it fits best
+    sets the bound; with fewer than that the answer is in every set. As each truth has its own
+    bound, the share of positives does not matter.
+
+    Values are higher where the finding is likelier.
+    """
+    return Sets(-_bound(-positive, coverage), _bound(negative, coverage))
+
+
+def _bound(misfit: Floats, coverage: float) -> float:
+    rank = math.ceil((len(misfit) + 1) * coverage - _ROUNDING)
+    return float(np.sort(misfit)[rank - 1]) if rank <= len(misfit) else math.inf
+
+
+def marginal(positive: Floats, negative: Floats, coverage: float, target: float) -> Sets:
+    """Sets that hold the truth for ``coverage`` of all images where ``target`` are positive.
+
+    Weighted conformal prediction (Tibshirani et al. 2019, eq. 7) for label shift (Podkopaev &
+    Ramdas 2021): a calibration image weighs the ratio of its truth's shares there and here, and so
+    does the new image under each answer.
+
+    Values are log-odds of calibration images.
+    """
+    count = len(positive) + len(negative)
+    above = target / (len(positive) / count)
+    below = (1 - target) / (len(negative) / count)
+    misfit = np.concatenate([-positive, negative])
+    weights = np.repeat([above, below], [len(positive), len(negative)])
+    order = np.argsort(misfit, kind="stable")
+    reached = np.cumsum(weights[order])
+
+    def bound(own: float) -> float:
+        needed = coverage * (reached[-1] + own)
+        place = int(np.searchsorted(reached, needed * (1 - _ROUNDING)))
+        return float(misfit[order[place]]) if place < count else math.inf
+
+    return Sets(-bound(above), bound(below))

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.data.prompts import PromptSet
-from medclip_debias.evaluation.classification import (
+from medclip_debias.evaluation.metrics import (
+    auc,
     average_precision,
     best_threshold,
     sigmoid,
 )
-from medclip_debias.evaluation.metrics import auc
 from medclip_debias.evaluation.presets import ZeroShotRule
 from medclip_debias.evaluation.zero_shot import SideScores
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medclip_debias.evaluation.decisions.conformal import Sets, class_conditional, marginal
+from medclip_debias.evaluation.decisions.thresholds import Sets, class_conditional, marginal
 
 Side = st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=14)
 

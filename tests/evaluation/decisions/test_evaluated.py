@@ -17,7 +17,7 @@ from medclip_debias.reporting.report import write_report
 def world(write_prepared, small_model, tmp_path_factory):
     """Model, set with validate images, and labels on which the untrained model is right."""
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.evaluation.row_scores import row_scores
+    from medclip_debias.evaluation.encoding import row_scores
     from medclip_debias.models.load import load_model
 
     folder = tmp_path_factory.mktemp("decisions")

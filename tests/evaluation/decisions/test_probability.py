@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.classification import sigmoid
 from medclip_debias.evaluation.decisions.probability import Unfit, fit, logistic
+from medclip_debias.evaluation.metrics import sigmoid
 
 
 def sample(n=400, seed=0, gap=1.0, share=0.4):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from medclip_debias.evaluation.classification import sigmoid
-from medclip_debias.evaluation.decisions.quality import equal_mass_bin, qualities, recalibration
+from medclip_debias.evaluation.decisions.probability import equal_mass_bin, qualities, recalibration
+from medclip_debias.evaluation.metrics import sigmoid
 
 RNG = np.random.default_rng(4)
 LOGITS = RNG.normal(-1, 1.5, 3000)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.classification import sigmoid
 from medclip_debias.evaluation.decisions.probability import Unfit, estimated_prevalence, shifted
+from medclip_debias.evaluation.metrics import sigmoid
 
 
 def normal_logits(n, share, seed, gap=2.0, at=0.4):

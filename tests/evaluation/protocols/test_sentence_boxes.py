@@ -10,7 +10,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.encoding import Network, encode
-from medclip_debias.evaluation.item_metrics import ITEMS
+from medclip_debias.evaluation.item_tables import ITEMS
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import Draw, Request
 from medclip_debias.evaluation.protocols.sentence_boxes import SentenceBoxes, sentence_statistics
