@@ -15,13 +15,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.encoding import row_scores
+from medclip_debias.evaluation.options import Offsets
 from medclip_debias.files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -29,9 +31,6 @@ if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
-Offsets = Literal["none", "evaluated", "validate", "train", "model"]
-"""Whose images set the constants: those evaluated, a split's, or what `save_offsets` kept."""
-
 FILE = "offsets.json"
 MOST_IMAGES = 2000
 
@@ -77,8 +76,6 @@ def save_offsets(
 
     The set's labels are not read.
     """
-    from medclip_debias.evaluation.encoding import row_scores
-
     scale = needed_scale(model)
     rows = offset_rows(data, "train" if split == "train" else "validate", ())
     values = prompt_offsets(row_scores(model, data, rows, texts, what="offsets"), scale)

@@ -12,11 +12,12 @@ from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.decisions.options import DecisionOptions
-from medclip_debias.evaluation.offsets import Offsets
 from medclip_debias.evaluation.presets import OURS
 from medclip_debias.grounding.settings import MapMethod, Sharpen, SuppressionSettings
 from medclip_debias.settings_files import load_yaml
 
+Offsets = Literal["none", "evaluated", "validate", "train", "model"]
+"""Whose images set the constants of prompts (`medclip_debias.evaluation.offsets`)."""
 # How the prompts of one side of a class become one score. hi-ml averages their embeddings instead,
 # and brings the mean to unit length.
 SEVERAL_PROMPTS = "mean of their scores"
