@@ -23,7 +23,7 @@ from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.bootstrap import expanded_interval
 from medclip_debias.evaluation.catalogue import COMPARED, PROTOCOLS, Metric
 from medclip_debias.evaluation.item_tables import ITEMS
-from medclip_debias.evaluation.protocols.zero_shot import class_columns
+from medclip_debias.evaluation.protocols.zero_shot import judged_labels
 from medclip_debias.evaluation.runs import (
     Group,
     differences,
@@ -325,9 +325,8 @@ def _classes(groups: Sequence[Group], base: Group) -> list[dict[str, Any]]:
     if len(base.runs) > 1 or len(single) < 2:
         return []
     tables = {group.label: group.runs[0].tables["zero_shot"] for group in single}
-    truth = class_columns(tables[base.label])[1]
     rows = []
-    for name, labels in truth.items():
+    for name, labels in judged_labels(tables[base.label]).items():
         known = ~np.isnan(labels)
         patients = [str(p) for p in tables[base.label]["patient"][known]]
         row: dict[str, Any] = {"class": name, "images": int(known.sum()), "groups": {}}

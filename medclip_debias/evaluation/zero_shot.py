@@ -60,14 +60,15 @@ MULTICLASS_RULE = (
 # ------------------------------------------------------------------------ prompts to scores
 
 
-def class_scores(scores: Floats, prompts: PromptSet, side: str = "positive") -> dict[str, Floats]:
-    """Mean score of each class's ``positive`` or ``negative`` prompts: ``[images]``."""
+def side_columns(prompts: PromptSet) -> list[list[int]]:
+    """Places of each side's texts: positive and negative of the first class, of the second, ..."""
     column = {text: number for number, text in enumerate(prompts.texts)}
-    return {
-        # In one order, so that sides with the same prompts score the same to the last bit.
-        name: scores[:, sorted(column[text] for text in getattr(sides, side))].mean(axis=1)
-        for name, sides in prompts.classes.items()
-    }
+    # In one order, so that sides with the same prompts score the same to the last bit.
+    return [
+        sorted(column[text] for text in side)
+        for sides in prompts.classes.values()
+        for side in (sides.positive, sides.negative)
+    ]
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,12 @@ class SideScores:
     @classmethod
     def of(cls, scores: Floats, prompts: PromptSet) -> Self:
         """From scores ``[images, texts]`` in the order of ``prompts.texts``."""
-        sides = [
-            frozenset(side) for c in prompts.classes.values() for side in (c.positive, c.negative)
-        ]
-        positive, negative = (class_scores(scores, prompts, s) for s in ("positive", "negative"))
-        return cls(positive, negative, shared=len(set(sides)) < len(sides))
+        columns = side_columns(prompts)
+        means = [scores[:, side].mean(axis=1) for side in columns]
+        positive, negative = (
+            dict(zip(prompts.classes, means[first::2], strict=True)) for first in (0, 1)
+        )
+        return cls(positive, negative, shared=len(set(map(tuple, columns))) < len(columns))
 
     @cached_property
     def differences(self) -> dict[str, Floats]:
@@ -122,7 +124,7 @@ class SideScores:
 
 
 def prompt_differences(scores: Floats, prompts: PromptSet) -> dict[str, Floats]:
-    """Positive minus negative score of each class: ``[images]``; see `class_scores`."""
+    """Positive minus negative score of each class: ``[images]``."""
     return SideScores.of(scores, prompts).differences
 
 
@@ -130,58 +132,54 @@ def prompt_differences(scores: Floats, prompts: PromptSet) -> dict[str, Floats]:
 
 
 def class_statistics(
-    differences: Mapping[str, Floats],
+    sides: SideScores,
     truth: Mapping[str, Floats],
     weights: Floats,
     scale: float | None,
     thresholds: Mapping[str, float],
-    sides: SideScores | None = None,
 ) -> dict[str, Floats]:
-    """Every metric under each row of ``weights [b, images]``: ``[b]`` by name.
+    """Every metric of the classes of ``truth`` under each row of ``weights [b, images]``: ``[b]``.
 
     Returns:
         ``CLASS/METRIC`` for each of `CLASS_METRICS`, and `MEANS` over the classes.
     """
     result: dict[str, Floats] = {}
-    for name, difference in differences.items():
-        known = ~np.isnan(truth[name])
-        positive, value, w = truth[name][known] == 1, difference[known], weights[:, known]
+    for name, labels in truth.items():
+        known = ~np.isnan(labels)
+        positive, value, w = labels[known] == 1, sides.differences[name][known], weights[:, known]
         right = (value > 0) == positive
-        result[f"{name}/auc"] = weighted_auc(positive, value, w)
-        if sides is not None:
-            by_side = sides.positive[name][known], -sides.negative[name][known]
-            result[f"{name}/auc_positive"] = weighted_auc(positive, by_side[0], w)
-            result[f"{name}/auc_negative"] = weighted_auc(positive, by_side[1], w)
-        result[f"{name}/accuracy"] = weighted_mean(right, w)
         halves = [weighted_mean(right[half], w[:, half]) for half in (positive, ~positive)]
-        result[f"{name}/balanced_accuracy"] = (halves[0] + halves[1]) / 2
-        result[f"{name}/average_precision"] = weighted_average_precision(positive, value, w)
+        of_class = {
+            "auc": weighted_auc(positive, value, w),
+            "auc_positive": weighted_auc(positive, sides.positive[name][known], w),
+            "auc_negative": weighted_auc(positive, -sides.negative[name][known], w),
+            "accuracy": weighted_mean(right, w),
+            "balanced_accuracy": (halves[0] + halves[1]) / 2,
+            "average_precision": weighted_average_precision(positive, value, w),
+        }
         if scale is not None:
-            result[f"{name}/ece"] = weighted_ece(positive, sigmoid(scale * value), w)
+            of_class["ece"] = weighted_ece(positive, sigmoid(scale * value), w)
         if name in thresholds:
-            result[f"{name}/f1"] = weighted_f1(positive, value >= thresholds[name], w)
-        if sides is not None and name in sides.contradictions:
-            result[f"{name}/{CONTRADICTION}"] = weighted_mean(sides.contradictions[name], weights)
+            of_class["f1"] = weighted_f1(positive, value >= thresholds[name], w)
+        if name in sides.contradictions:
+            of_class[CONTRADICTION] = weighted_mean(sides.contradictions[name], weights)
+        result |= {f"{name}/{metric}": values for metric, values in of_class.items()}
     for metric in AVERAGED:
-        found = [result[f"{n}/{metric}"] for n in differences if f"{n}/{metric}" in result]
-        if found:
-            result[AUCS.get(metric, metric)] = np.mean(found, axis=0)
-    if sides is not None and sides.contradictions:
+        of_metric = [result[f"{n}/{metric}"] for n in truth if f"{n}/{metric}" in result]
+        if of_metric:
+            result[AUCS.get(metric, metric)] = np.mean(of_metric, axis=0)
+    if sides.contradictions:
         every = np.any(list(sides.contradictions.values()), axis=0)
         result[CONTRADICTION] = weighted_mean(every, weights)
     return result
 
 
-@dataclass(frozen=True)
-class Validation:
-    """Scores and labels of other images, on which the thresholds of F1 are chosen."""
-
-    differences: Mapping[str, Floats]
-    labels: Mapping[str, Floats]
+Validation = tuple[Mapping[str, Floats], Mapping[str, Floats]]
+"""Differences and labels of other images, on which the thresholds of F1 are chosen."""
 
 
 def zero_shot(
-    differences: Mapping[str, Floats],
+    sides: SideScores,
     labels: Mapping[str, Floats],
     patients: Sequence[str],
     *,
@@ -189,7 +187,6 @@ def zero_shot(
     scale: float | None = 1.0,
     validation: Validation | str = "no images to choose a threshold on",
     not_judged: Mapping[str, str] | None = None,
-    sides: SideScores | None = None,
     draw: Draw | None = None,
     n: int | None = None,
 ) -> Measured:
@@ -205,7 +202,7 @@ def zero_shot(
     counts: dict[str, dict[str, int]] = {}
     refused: dict[str, dict[str, Any]] = {}
     of_refused: list[Row] = []
-    for name, difference in differences.items():
+    for name, difference in sides.differences.items():
         values = np.asarray(labels.get(name, np.full(len(difference), np.nan)), dtype=np.float64)
         judged = policy.apply(values)
         counts[name] = _counts(values, judged)
@@ -214,9 +211,9 @@ def zero_shot(
             continue
         reason = ONE_VALUE if name in labels else (not_judged or {}).get(name, NO_COLUMN)
         refused[name] = {"reason": reason, **counts[name]}
-        if sides is not None and name in sides.contradictions:
-            rate = {CONTRADICTION: float(sides.contradictions[name].mean())}
-            of_refused += rows(rate, of_class=name)
+        if name in sides.contradictions:
+            rate = float(sides.contradictions[name].mean())
+            of_refused.append(Row(CONTRADICTION, rate, of_class=name))
     if not truth:
         found = "; ".join(
             f"{name} {c['positive']} present, {c['negative']} absent" for name, c in counts.items()
@@ -225,19 +222,18 @@ def zero_shot(
             f"Zero-shot classification needs images with both labels of a class, and none has "
             f"them ({found}); evaluate a split with labels, or another label policy."
         )
-    chosen = {name: np.asarray(differences[name], dtype=np.float64) for name in truth}
     thresholds = {name: _threshold(name, validation, policy) for name in truth}
     bounds = {name: t["value"] for name, t in thresholds.items() if "value" in t}
     estimates = (draw or Draw()).estimates(
-        lambda weights: class_statistics(chosen, truth, weights, scale, bounds, sides), patients
+        lambda weights: class_statistics(sides, truth, weights, scale, bounds), patients
     )
     measured = estimates.rows(n=n)
-    if sides is not None and sides.chance is not None:
-        measured += rows({CONTRADICTION: sides.chance}, group=CHANCE)
+    if sides.chance is not None:
+        measured.append(Row(CONTRADICTION, sides.chance, group=CHANCE))
     classes = {}
     for name, judged in truth.items():
         known = ~np.isnan(judged)
-        positive, values = judged[known] == 1, chosen[name][known]
+        positive, values = judged[known] == 1, sides.differences[name][known]
         # The plain, unweighted definition; the weighted one gives the same.
         of_class = estimates.part(f"{name}/") | {"auc": auc(positive, values)}
         measured += rows(of_class, n=len(positive), of_class=name)
@@ -264,15 +260,16 @@ def _threshold(name: str, validation: Validation | str, policy: LabelPolicy) -> 
     """The threshold of best F1 on the validation images, or the reason for none."""
     if isinstance(validation, str):
         return {"reason": validation}
-    if name not in validation.labels:
+    differences, labels = validation
+    if name not in labels:
         return {"reason": "no such label column on the images to choose a threshold on"}
-    values = np.asarray(validation.labels[name], dtype=np.float64)
+    values = np.asarray(labels[name], dtype=np.float64)
     judged = policy.apply(values)
     counts = {key: n for key, n in _counts(values, judged).items() if key != "left_out"}
     known = ~np.isnan(judged)
     if not (judged == 1).any() or not (judged == 0).any():
         return {"reason": "one label value only on the images to choose a threshold on", **counts}
-    value, f1 = best_threshold(judged[known] == 1, validation.differences[name][known])
+    value, f1 = best_threshold(judged[known] == 1, differences[name][known])
     return {"value": value, "f1_there": f1, **counts}
 
 
@@ -323,8 +320,8 @@ def multiclass_accuracy(
     measured += [Row(row.metric, 1 / len(classes), group=CHANCE) for row in measured]
     for number in present:
         own = hits[truth == number]
-        recall = {"multiclass_recall": float(own.mean())}
-        measured += rows(recall, n=len(own), of_class=classes[number])
+        recall = float(own.mean())
+        measured.append(Row("multiclass_recall", recall, n=len(own), of_class=classes[number]))
     images = {name: {"images": int((truth == n).sum())} for n, name in enumerate(classes)}
     confusion = [predicted[truth == n].sum(axis=0).tolist() for n in range(len(classes))]
     details = {"images": len(truth), "classes": images, "confusion": confusion}

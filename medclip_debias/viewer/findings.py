@@ -13,7 +13,7 @@ from medclip_debias.evaluation.decisions.calibration import Calibration, FittedC
 from medclip_debias.evaluation.decisions.options import DecisionOptions
 from medclip_debias.evaluation.decisions.thresholds import thresholds
 from medclip_debias.evaluation.metrics import sigmoid
-from medclip_debias.evaluation.zero_shot import class_scores
+from medclip_debias.evaluation.zero_shot import SideScores
 from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class Finder:
             with torch.inference_mode():
                 scored = self._model.score(features, vectors)
             scores = finite(scored, "zero-shot classification").astype(np.float64)
-            present, absent = (class_scores(scores, prompts, s) for s in ("positive", "negative"))
+            both = SideScores.of(scores, prompts)
             for name, sides in prompts.classes.items():
-                difference = present[name] - absent[name]
+                difference = both.differences[name]
                 fitted = self._fitted.get(name) if prompts is self.prompt_sets[0] else None
                 score, threshold = 0.0, 0.5
                 logit = None if scale is None else scale * difference
@@ -74,8 +74,8 @@ class Finder:
                         name=name,
                         prompt_set=prompts.name,
                         sentence=sides.positive[0],
-                        present=float(present[name][0]),
-                        absent=float(absent[name][0]),
+                        present=float(both.positive[name][0]),
+                        absent=float(both.negative[name][0]),
                         probability=None if logit is None else float(sigmoid(logit)[0]),
                         threshold=threshold,
                         calibrated=fitted is not None,

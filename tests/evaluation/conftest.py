@@ -27,6 +27,7 @@ from medclip_debias.data.prompts import default_prompts
 from medclip_debias.data.sources.progression import STATES
 from medclip_debias.data.store import FORMAT_VERSION, PreparedSet, content_hash, write_json
 from medclip_debias.evaluation.protocol import REGISTRY
+from medclip_debias.evaluation.zero_shot import SideScores, zero_shot
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.models.dual_encoder import DualEncoder
@@ -200,3 +201,9 @@ def by_name(measured):
             for name, own in measured.details.get(part, {}).items()
         }
     return found
+
+
+def judged(differences, *given, **options):
+    """`by_name` of `zero_shot` on score differences alone."""
+    nothing = {name: np.zeros(len(values)) for name, values in differences.items()}
+    return by_name(zero_shot(SideScores(differences, nothing), *given, **options))

@@ -20,18 +20,12 @@ from medclip_debias.evaluation.metrics import (
 )
 from medclip_debias.evaluation.protocol import Draw, Skipped
 from medclip_debias.evaluation.zero_shot import (
-    Validation,
     exclusive_classes,
     multiclass_accuracy,
-    zero_shot,
 )
-from tests.evaluation.conftest import by_name
+from tests.evaluation.conftest import by_name, judged
 
 NAN = float("nan")
-
-
-def judged(*given, **options):
-    return by_name(zero_shot(*given, **options))
 
 
 def named_accuracy(*given):
@@ -102,7 +96,7 @@ def test_calibration_is_the_mean_gap_of_15_bins():
 def test_f1_uses_a_threshold_chosen_elsewhere_or_says_why_not():
     truth = np.array([1.0, 1, 0, 0, -1])
     difference = np.array([0.5, 0.1, 0.2, -0.3, 0.0])
-    there = Validation({"A": np.array([0.3, 0.15, 0.1, 9.0])}, {"A": np.array([1.0, 1, 0, NAN])})
+    there = ({"A": np.array([0.3, 0.15, 0.1, 9.0])}, {"A": np.array([1.0, 1, 0, NAN])})
     patients = list("abcde")
     found = judged({"A": difference}, {"A": truth}, patients, validation=there, draw=Draw(20))
     one = found["classes"]["A"]
@@ -118,7 +112,7 @@ def test_f1_uses_a_threshold_chosen_elsewhere_or_says_why_not():
     assert "f1" not in none
     assert "f1" not in none["classes"]["A"]
     assert none["classes"]["A"]["threshold"] == {"reason": "no such split"}
-    single = Validation({"A": np.ones(2)}, {"A": np.ones(2)})
+    single = ({"A": np.ones(2)}, {"A": np.ones(2)})
     one = judged({"A": difference}, {"A": truth}, patients, validation=single)["classes"]["A"]
     assert "one label value only" in one["threshold"]["reason"]
     assert one["threshold"]["positive"] == 2

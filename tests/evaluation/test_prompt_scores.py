@@ -103,7 +103,7 @@ def judged():
         {n: np.round(0.3 * v + rng.normal(size=150), 1) for n, v in score.items()},
     )
     patients = [str(n // 3) for n in range(150)]
-    found = named(sides.differences, truth, patients, sides=sides, draw=Draw(100))
+    found = named(sides, truth, patients, draw=Draw(100))
     return sides, truth, patients, found
 
 
@@ -145,10 +145,7 @@ def test_weights_are_repetitions(judged):
     sides, truth, _, _ = judged
     rng = np.random.default_rng(5)
     weights = rng.integers(0, 3, 150)
-    chosen = {"B": sides.differences["B"]}
-    weighted = class_statistics(
-        chosen, {"B": truth["B"]}, weights[None].astype(float), None, {}, sides
-    )
+    weighted = class_statistics(sides, {"B": truth["B"]}, weights[None].astype(float), None, {})
     again = np.repeat(np.arange(150), weights)
     copied = SideScores(
         {n: v[again] for n, v in sides.positive.items()},
@@ -168,7 +165,7 @@ def test_constants_per_prompt_change_contradictions_and_no_auc(judged):
         {n: v + 100 * (n == "A") for n, v in sides.positive.items()},
         {n: v + 100 * (n == "A") for n, v in sides.negative.items()},
     )
-    moved = named(lifted.differences, truth, patients, sides=lifted, draw=Draw(0))
+    moved = named(lifted, truth, patients, draw=Draw(0))
     assert moved["contradiction_rate"] == moved["classes"]["A"]["contradiction_rate"] == 1
     for side in SIDES:
         assert moved[f"mean_auc_{side}"] == pytest.approx(found[f"mean_auc_{side}"])

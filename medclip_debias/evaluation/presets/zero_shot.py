@@ -20,7 +20,7 @@ from medclip_debias.evaluation.metrics import (
     sigmoid,
 )
 from medclip_debias.evaluation.presets import ZeroShotRule
-from medclip_debias.evaluation.zero_shot import SideScores
+from medclip_debias.evaluation.zero_shot import SideScores, side_columns
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -36,7 +36,7 @@ def side_vectors(vectors: NDArray[np.floating], prompts: PromptSet) -> Floats:
     side of the first class, of the second, ...
     """
     means = np.stack(
-        [vectors[columns].mean(axis=0, dtype=np.float64) for columns in _sides(prompts)]
+        [vectors[columns].mean(axis=0, dtype=np.float64) for columns in side_columns(prompts)]
     )
     lengths = np.linalg.norm(means, axis=1, keepdims=True)
     return np.asarray(means / np.where(lengths > 0, lengths, 1))
@@ -53,7 +53,7 @@ def side_scores(
     ``scores [images, texts]``; ``ensembles [images, 2 classes]`` of `side_vectors` for ``prompts:
     embedding``, not needed where every side has one prompt.
     """
-    columns = _sides(prompts)
+    columns = side_columns(prompts)
     values = np.asarray(scores, dtype=np.float64)
     reduce = np.max if rule.prompts == "max" else np.mean
     found = [np.asarray(reduce(values[:, side], axis=1)) for side in columns]
@@ -74,15 +74,6 @@ def zero_shot_scores(rule: ZeroShotRule, sides: SideScores) -> Scores:
     if rule.score == "difference":
         return sides.differences
     return {name: sigmoid(d) for name, d in sides.differences.items()}  # exp(p)/(exp(p) + exp(n))
-
-
-def _sides(prompts: PromptSet) -> list[list[int]]:
-    column = {text: number for number, text in enumerate(prompts.texts)}
-    return [
-        sorted(column[text] for text in side)
-        for c in prompts.classes.values()
-        for side in (c.positive, c.negative)
-    ]
 
 
 # ------------------------------------------------------------------------------- decisions

@@ -10,14 +10,10 @@ from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.protocol import Draw
-from medclip_debias.evaluation.zero_shot import prompt_differences, zero_shot
-from tests.evaluation.conftest import by_name
+from medclip_debias.evaluation.zero_shot import prompt_differences
+from tests.evaluation.conftest import judged
 
 NAN = float("nan")
-
-
-def judged(*given, **options):
-    return by_name(zero_shot(*given, **options))
 
 
 def test_the_packaged_prompts_are_table_2_of_the_paper():
