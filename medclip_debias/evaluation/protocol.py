@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,6 +91,11 @@ class Estimates:
     ) -> list[Row]:
         """`part` as rows of the table of results."""
         return rows(self.part(prefix), n=n, of_class=of_class, group=group)
+
+    def class_rows(self, classes: Sequence[str]) -> list[Row]:
+        """The statistics ``CLASS/NAME`` of each of the classes of the items."""
+        counts = sorted(Counter(classes).items())
+        return [row for name, n in counts for row in self.rows(f"{name}/", n=n, of_class=name)]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def with_the_metric(monkeypatch):
     ((name, fields),) = yaml.safe_load(recipe("metric")).items()
     metric = catalogue.Metric("grounding", name, **fields)
     monkeypatch.setattr(catalogue, "METRICS", (*catalogue.METRICS, metric))
-    monkeypatch.setattr(phrase_grounding, "METRICS", (*phrase_grounding.METRICS, metric.name))
+    monkeypatch.setitem(phrase_grounding.COLUMNS, metric.name, metric.item)
     source = inspect.getsource(phrase_grounding.phrase_metrics)
     place = '        "area":'
     assert source.count(place) == 1

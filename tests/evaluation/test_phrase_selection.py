@@ -20,9 +20,10 @@ from medclip_debias.evaluation.phrase_selection import COUNTS, merge_phrases, se
 from medclip_debias.evaluation.protocol import Skipped
 from medclip_debias.evaluation.protocols.phrase_grounding import (
     best_overlaps,
-    score_phrase,
+    phrase_metrics,
 )
 from medclip_debias.evaluation.table import read_results
+from medclip_debias.evaluation.upsampled import Upsampled
 from medclip_debias.grounding.denials import is_groundable, study_counts
 from medclip_debias.models.region_grid import RegionGrid
 from tests.evaluation.conftest import measuring_only
@@ -179,11 +180,15 @@ def test_boxes_out_of_a_map_find_the_boxes_it_was_made_from():
     grid = np.zeros((8, 8), np.float32)
     grid[1:3, 1:3] = grid[5:7, 4:7] = 0.8
     boxes = [[10, 10, 20, 20], [40, 50, 30, 20]]
-    found = score_phrase(grid, boxes, geometry, places)
+
+    def scored(boxes, rule):
+        return phrase_metrics(Upsampled(grid, geometry, places, boxes), boxes, rule)
+
+    found = scored(boxes, BoxRule())
     assert [found[f"box_recall_{level}"] for level in (0.1, 0.3, 0.5)] == [1, 1, 1]
-    half = score_phrase(grid, [boxes[0], [60, 0, 10, 10]], geometry, places)
+    half = scored([boxes[0], [60, 0, 10, 10]], BoxRule())
     assert half["box_recall_0.5"] == 0.5
-    too_high = score_phrase(grid, boxes, geometry, places, rule=BoxRule(rule="score", value=0.9))
+    too_high = scored(boxes, BoxRule(rule="score", value=0.9))
     assert too_high["box_recall_0.1"] == 0
 
 

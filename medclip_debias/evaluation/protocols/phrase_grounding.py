@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.evaluation.bootstrap import Statistics, mean_where_known
 from medclip_debias.evaluation.catalogue import CHANCE, of_protocol
+from medclip_debias.evaluation.maps import MapProtocol
 from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
 from medclip_debias.evaluation.options import BoxRule, EvaluationOptions
 from medclip_debias.evaluation.phrase_selection import (
@@ -30,63 +31,35 @@ from medclip_debias.evaluation.phrase_selection import (
 from medclip_debias.evaluation.pictures import write_heatmaps
 from medclip_debias.evaluation.presets import Preset
 from medclip_debias.evaluation.presets.grounding import merge_phrases, score_map, summarise_maps
-from medclip_debias.evaluation.protocol import (
-    Draw,
-    Measured,
-    Protocol,
-    Request,
-    Skipped,
-    columns_of,
-    items_by_row,
-)
+from medclip_debias.evaluation.protocol import Draw, Measured, Request, Skipped
 from medclip_debias.evaluation.table import Row, rows
 from medclip_debias.evaluation.upsampled import Upsampled, box_threshold
 from medclip_debias.grounding.boxes import as_boxes, overlaps, visible_boxes
 from medclip_debias.grounding.denials import FREQUENCIES, frequency_group
-from medclip_debias.grounding.sharpen import Sharpener
 from medclip_debias.models.region_grid import RegionGrid
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.features import ImageFeatures
-    from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
 DICE_SHARES = tuple(k / 20 for k in range(2, 19))
 """Shares of a map's range at which it may be cut for its Dice coefficient."""
 BOX_LEVELS = (0.1, 0.3, 0.5)
-METRICS = tuple(metric.name for metric in of_protocol("grounding"))
+COLUMNS = {metric.name: metric.item for metric in of_protocol("grounding")}
+"""The metrics, and the column of the item table that holds each."""
 OF_OTHERS = {"other_boxes": "other images' boxes", "place_prior": "place prior"}
 ABOVE_OTHERS = "cnr_above_others"
-FLOORS = tuple(name for name in METRICS if name != ABOVE_OTHERS)
-"""Metrics that other images' boxes and the place prior have, too."""
 OTHERS = 5
 """Other images whose boxes are laid on an image."""
 
 
-def score_phrase(
-    grid_map: NDArray[np.floating],
-    boxes: ArrayLike,
-    geometry: SquareGeometry,
-    grid: RegionGrid,
-    *,
-    smoothing: float = 0.0,
-    rule: BoxRule | None = None,
-) -> dict[str, float]:
+def phrase_metrics(heatmap: Upsampled, boxes: ArrayLike, rule: BoxRule) -> dict[str, float]:
     """Metrics of one phrase, at the resolution of its original image.
 
-    Boxes are in original pixels, their union the truth; ``smoothing`` is in grid cells.
-    ``box_recall_L`` is the share of the phrase's boxes that some box cut from the map overlaps with
-    an IoU of at least L; ``area`` the truth's share of the image.
+    Boxes are in original pixels, their union the truth. ``box_recall_L`` is the share of the
+    phrase's boxes that some box cut from the map overlaps with an IoU of at least L; ``area`` the
+    truth's share of the image.
     """
-    heatmap = Upsampled(grid_map, geometry, grid, boxes, smoothing=smoothing)
-    return phrase_metrics(heatmap, boxes, rule or BoxRule())
-
-
-def phrase_metrics(heatmap: Upsampled, boxes: ArrayLike, rule: BoxRule) -> dict[str, float]:
-    """As `score_phrase`, of a map at the resolution of its image."""
     contrast = heatmap.cnr()
     cut = heatmap.boxes_at_least(box_threshold(heatmap, rule), rule.connectivity)
     best = best_overlaps(boxes, cut)
@@ -108,32 +81,22 @@ def best_overlaps(truth: ArrayLike, found: ArrayLike) -> Floats:
     return shared.max(axis=1) if shared.shape[1] else np.zeros(len(shared))
 
 
-def phrase_rows(
-    metrics: Sequence[Mapping[str, float]],
-    categories: Sequence[str],
-    patients: Sequence[str],
-    *,
-    counts: Sequence[int] | None = None,
-    draw: Draw | None = None,
-    within: str = "",
-) -> list[Row]:
-    """Means over phrases, overall and by group, with intervals.
+def phrase_rows(items: pd.DataFrame, draw: Draw, within: str = "") -> list[Row]:
+    """Means over the phrases of an item table, overall and by group, with intervals.
 
     Groups are categories, terciles of the boxes' share of their image (``area``), and how many
     training studies say the sentence (``frequency``). The chance levels come along: of mIoU that
     of a map that is zero everywhere (21 of 41 thresholds take the whole image), of the pointing
     game the hit rate of a random pixel; both are set by the boxes' areas alone.
     """
-    values = {name: np.array([of_one.get(name, np.nan) for of_one in metrics]) for name in METRICS}
-    area = np.array([of_one["area"] for of_one in metrics])
-    kinds = np.asarray(categories, dtype=object)
-    groups = {"": np.ones(len(metrics), dtype=bool)}
-    groups |= {f"category: {kind}": kinds == kind for kind in sorted(set(categories))}
+    values = {n: items[c].to_numpy(np.float64) for n, c in COLUMNS.items() if c in items.columns}
+    area, kinds = items["area"].to_numpy(), items["category"].to_numpy()
+    said = items["sentence_count"].map(frequency_group).to_numpy()
+    groups = {"": np.ones(len(items), dtype=bool)}
+    groups |= {f"category: {kind}": kinds == kind for kind in sorted(set(kinds))}
     groups |= {f"area: {name}": members for name, members in area_terciles(area)[0].items()}
-    if counts is not None:
-        names = np.array([frequency_group(count) for count in counts], dtype=object)
-        order = [frequency_group(first) for first, _ in FREQUENCIES]
-        groups |= {f"frequency: {n}": names == n for n in order if (names == n).any()}
+    order = [frequency_group(first) for first, _ in FREQUENCIES]
+    groups |= {f"frequency: {n}": said == n for n in order if (said == n).any()}
 
     def statistics(weights: Floats) -> dict[str, Floats]:
         return {
@@ -142,7 +105,7 @@ def phrase_rows(
             for name, v in values.items()
         }
 
-    estimates = (draw or Draw()).estimates(statistics, patients)
+    estimates = draw.estimates(statistics, items["patient"].tolist())
     measured = []
     for group, members in groups.items():
         part = estimates.part(f"{group}/" if group else "")
@@ -174,7 +137,7 @@ def area_terciles(area: Floats) -> tuple[dict[str, NDArray[np.bool_]], list[floa
     return {name: members for name, members in groups.items() if members.any()}, [low, high]
 
 
-class PhraseGrounding(Protocol):
+class PhraseGrounding(MapProtocol):
     """The protocol: every phrase's map on its image, against the union of its boxes."""
 
     name, file = "grounding", "phrases"
@@ -189,19 +152,17 @@ class PhraseGrounding(Protocol):
         prompts: Mapping[str, Any],
         validation: Phrases | str = "no phrases to choose a threshold on",
     ) -> None:
-        self.selected = phrases
-        self._validation = validation
+        self.selected, self._validation = phrases, validation
         others = [] if isinstance(validation, str) else validation.phrases
         self._all = [*phrases.phrases, *others]
-        self._sentences = list(dict.fromkeys(phrase.text for phrase in self._all))
-        self._sharpener = Sharpener(options.sharpen, self._sentences, prompts)
-        self.texts = list(dict.fromkeys([*self._sentences, *self._sharpener.texts]))
-        self.rows = frozenset(phrase.row for phrase in self._all)
+        texts = [phrase.text for phrase in self._all]
+        super().__init__(
+            [phrase.row for phrase in self._all], texts, sharpen=options.sharpen, prompts=prompts
+        )
         self.curves: dict[int, Floats] = {}
         self.grids: dict[int, NDArray[np.float32]] = {}
         self.metrics: dict[int, dict[str, float]] = {}
         self._smoothing, self._rule = options.smoothing, options.boxes
-        self._of_image = items_by_row(phrase.row for phrase in self._all)
 
     @classmethod
     def plan(cls, request: Request) -> Self:
@@ -214,34 +175,22 @@ class PhraseGrounding(Protocol):
         options, prompts = request.options, request.model.prompts
         return cls(phrases, options=options, prompts=prompts, validation=validation)
 
-    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
-        place = {text: number for number, text in enumerate(self.texts)}
-        self._model, self._place = model, place
-        self._vectors = vectors[[place[text] for text in self._sentences]]
-        self._further = vectors[[place[text] for text in self._sharpener.texts]]
-
-    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
-        for row, own in zip(rows, features, strict=True):
-            numbers = self._of_image[row]
-            columns = [self._place[self._all[number].text] for number in numbers]
-            vectors = self._vectors[columns]
-            maps = self._sharpener.maps(self._model, own, columns, vectors, self._further)[0]
-            for number, scores in zip(numbers, maps, strict=True):
-                self.take(number, scores.reshape(self._model.grid.shape), self._model.grid)
-
     def take(self, number: int, scores: NDArray[np.float32], grid: RegionGrid) -> None:
-        """Take the map ``[rows, columns]`` of a phrase, by its number."""
         phrase, self._grid = self._all[number], grid
-        heatmap = Upsampled(scores, phrase.geometry, grid, phrase.boxes, smoothing=self._smoothing)
+        heatmap = self._heatmap(scores, phrase.geometry, phrase.boxes)
         self.curves[number] = heatmap.dice(DICE_SHARES)
         if number < len(self.selected.phrases):
             self.grids[number] = scores
             self.metrics[number] = phrase_metrics(heatmap, phrase.boxes, self._rule)
 
+    def _heatmap(
+        self, scores: NDArray[np.floating], geometry: SquareGeometry, boxes: ArrayLike
+    ) -> Upsampled:
+        return Upsampled(scores, geometry, self._grid, boxes, smoothing=self._smoothing)
+
     def measure(self, draw: Draw) -> Measured:
         phrases = self.selected.phrases
         yes = [number for number, phrase in enumerate(phrases) if phrase.groundable]
-        no = [number for number, phrase in enumerate(phrases) if not phrase.groundable]
         if not yes:
             raise Skipped(
                 f"None of the {len(phrases)} phrases can be grounded: each says that something is "
@@ -249,26 +198,30 @@ class PhraseGrounding(Protocol):
             )
         chosen = self._cut(yes)
         floors = self._floors(yes, chosen["share_of_range"])
-        measured = self._rows(yes, draw)
+        names = {"id": "phrase_id", **{n: n for n in ("patient", "category", "sentence_count")}}
+        columns = {name: [getattr(p, key) for p in phrases] for name, key in names.items()}
+        columns["groundable"] = [phrase.groundable for phrase in phrases]
+        metrics = pd.DataFrame([self.metrics[number] for number in range(len(phrases))])
+        items = pd.concat([pd.DataFrame(columns), metrics.rename(columns=COLUMNS)], axis=1)
+        judged, others = items[items["groundable"]], items[~items["groundable"]]
+        measured = phrase_rows(judged, draw)
         for kind, group in OF_OTHERS.items():
             measured += rows(floors.pop(kind, {}), n=floors["phrases"], group=group)
-        areas = np.array([self.metrics[number]["area"] for number in yes])
+        if len(others):
+            measured += phrase_rows(others, draw, "not groundable")
+        unseen = [not len(visible_boxes(phrase.boxes, phrase.geometry)) for phrase in phrases]
         details = self.selected.counts | {
             "phrases": len(yes),
-            "patients": len({phrases[number].patient for number in yes}),
-            "area_tercile_bounds": area_terciles(areas)[1],
+            "patients": judged["patient"].nunique(),
+            "area_tercile_bounds": area_terciles(judged["area"].to_numpy())[1],
             "boxes": sum(len(phrases[number].boxes) for number in yes),
             "floors": floors,
             "dice": chosen,
             "source": self.selected.source,
-            "unseen_boxes": sum(
-                not len(visible_boxes(phrase.boxes, phrase.geometry)) for phrase in phrases
-            ),
-            "not_groundable": len(no),
+            "unseen_boxes": sum(unseen),
+            "not_groundable": len(others),
         }
-        if no:
-            measured += self._rows(no, draw, "not groundable")
-        return Measured(measured, details, self._items())
+        return Measured(measured, details, items)
 
     def under(self, preset: Preset) -> dict[str, Any] | None:
         rule = preset.grounding
@@ -288,7 +241,7 @@ class PhraseGrounding(Protocol):
                 phrases[place].geometry,
                 self._grid,
                 smoothing=self._smoothing,
-                scale=self._model.learned_scale,
+                scale=self.model.learned_scale,
             )
             for place, boxes in chosen
         ]
@@ -300,9 +253,11 @@ class PhraseGrounding(Protocol):
         """Means of the groundable phrases."""
         del details
         yes = items["groundable"].to_numpy(dtype=bool)
-        columns = {m.name: m.item for m in of_protocol("grounding") if m.compared and m.item}
-        there = {name: column for name, column in columns.items() if column in items.columns}
-        values = dict(zip(there, columns_of(items[yes], *there.values()), strict=True))
+        values = {
+            metric.name: items.loc[yes, metric.item].to_numpy(np.float64)
+            for metric in of_protocol("grounding")
+            if metric.compared and metric.item in items.columns
+        }
         return lambda weights: {
             name: mean_where_known(own, weights[:, yes]) for name, own in values.items()
         }
@@ -340,83 +295,44 @@ class PhraseGrounding(Protocol):
                 if place is not None:
                     own[f"dice_{rule}"] = float(self.curves[number][place])
         shares = {n: None if p is None else DICE_SHARES[p] for n, p in places.items()}
-        found: dict[str, Any] = {"share_of_range": shares, "validation_phrases": len(others)}
-        if isinstance(self._validation, str):
-            found["reason"] = self._validation
-        return found
+        reason = {"reason": self._validation} if isinstance(self._validation, str) else {}
+        return {"share_of_range": shares, "validation_phrases": len(others), **reason}
 
     def _floors(self, yes: Sequence[int], cuts: Mapping[str, float | None]) -> dict[str, Any]:
         """Means of every metric with other images' boxes and of the place prior.
 
         Adds to each phrase how far its signed CNR lies above that with others' boxes.
         """
+
+        def metrics_of(
+            scores: NDArray[np.floating], geometry: SquareGeometry, boxes: ArrayLike
+        ) -> dict[str, float]:
+            heatmap = self._heatmap(scores, geometry, boxes)
+            found = phrase_metrics(heatmap, boxes, self._rule)
+            for rule, share in cuts.items():
+                if share is not None:
+                    found[f"dice_{rule}"] = float(heatmap.dice([share])[0])
+            return {name: found[name] for name in COLUMNS if name in found}
+
+        def mean(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
+            return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
+
         phrases = [self.selected.phrases[number] for number in yes]
-        rows: dict[str, list[dict[str, float]]] = {"other_boxes": [], "place_prior": []}
+        floors: dict[str, list[dict[str, float]]] = {kind: [] for kind in OF_OTHERS}
         for number, phrase, places in zip(yes, phrases, others_of(phrases), strict=True):
-            self.metrics[number][ABOVE_OTHERS] = float("nan")
+            own, geometry = self.metrics[number], phrase.geometry
+            own[ABOVE_OTHERS] = float("nan")
             if not places:
                 continue
             others = [phrases[place] for place in places]
-            geometry = phrase.geometry
-            laid = [
-                self._metrics_of(
-                    self.grids[number], geometry, moved_boxes(o.boxes, o.geometry, geometry), cuts
-                )
-                for o in others[:OTHERS]
-            ]
-            mean = {name: float(np.mean([each[name] for each in laid])) for name in laid[0]}
+            laid = [moved_boxes(o.boxes, o.geometry, geometry) for o in others[:OTHERS]]
+            under_laid = mean([metrics_of(self.grids[number], geometry, boxes) for boxes in laid])
             prior = place_prior(others, geometry, self._grid)
-            rows["other_boxes"].append(mean)
-            rows["place_prior"].append(self._metrics_of(prior, geometry, phrase.boxes, cuts))
-            contrast = self.metrics[number]["cnr_signed"] - mean["cnr_signed"]
-            self.metrics[number][ABOVE_OTHERS] = contrast
-        means = {
-            kind: {name: float(np.mean([row[name] for row in found])) for name in found[0]}
-            for kind, found in rows.items()
-            if found
-        }
-        return {"phrases": len(rows["place_prior"]), "images_tried": OTHERS, **means}
-
-    def _metrics_of(
-        self,
-        scores: NDArray[np.floating],
-        geometry: SquareGeometry,
-        boxes: ArrayLike,
-        cuts: Mapping[str, float | None],
-    ) -> dict[str, float]:
-        """`FLOORS` of one map and some boxes."""
-        heatmap = Upsampled(scores, geometry, self._grid, boxes, smoothing=self._smoothing)
-        found = phrase_metrics(heatmap, boxes, self._rule)
-        for rule, share in cuts.items():
-            if share is not None:
-                found[f"dice_{rule}"] = float(heatmap.dice([share])[0])
-        return {name: found[name] for name in FLOORS if name in found}
-
-    def _rows(self, numbers: Sequence[int], draw: Draw, within: str = "") -> list[Row]:
-        phrases = [self.selected.phrases[number] for number in numbers]
-        return phrase_rows(
-            [self.metrics[number] for number in numbers],
-            [phrase.category for phrase in phrases],
-            [phrase.patient for phrase in phrases],
-            counts=[phrase.sentence_count for phrase in phrases],
-            draw=draw,
-            within=within,
-        )
-
-    def _items(self) -> pd.DataFrame:
-        phrases = self.selected.phrases
-        metrics = pd.DataFrame([self.metrics[number] for number in range(len(phrases))])
-        metrics = metrics.rename(columns={m.name: m.item for m in of_protocol(self.name)})
-        head = pd.DataFrame(
-            {
-                "id": [phrase.phrase_id for phrase in phrases],
-                "patient": [phrase.patient for phrase in phrases],
-                "category": [phrase.category for phrase in phrases],
-                "sentence_count": [phrase.sentence_count for phrase in phrases],
-                "groundable": [phrase.groundable for phrase in phrases],
-            }
-        )
-        return pd.concat([head, metrics], axis=1)
+            floors["other_boxes"].append(under_laid)
+            floors["place_prior"].append(metrics_of(prior, geometry, phrase.boxes))
+            own[ABOVE_OTHERS] = own["cnr_signed"] - under_laid["cnr_signed"]
+        means = {kind: mean(found) for kind, found in floors.items() if found}
+        return {"phrases": len(floors["place_prior"]), "images_tried": OTHERS, **means}
 
 
 # --------------------------------------------------------------------------------- floors

@@ -212,9 +212,7 @@ class ProgressionProtocol(ScoreProtocol):
             **self._left_out,
         }
         estimates = draw.estimates(self.statistics(details, items), patients)
-        measured = estimates.rows(n=len(states))
-        for name in self._said:
-            measured += estimates.rows(f"{name}/", n=findings.count(name), of_class=name)
+        measured = estimates.rows(n=len(states)) + estimates.class_rows(findings)
         return Measured(measured, details, items)
 
     @staticmethod

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -22,27 +22,20 @@ from medclip_debias.data.masks import decode
 from medclip_debias.data.records import Mask
 from medclip_debias.evaluation.bootstrap import Statistics, mean_of_defined, weighted_mean
 from medclip_debias.evaluation.catalogue import CHANCE
-from medclip_debias.evaluation.options import BoxRule
+from medclip_debias.evaluation.maps import MapProtocol
+from medclip_debias.evaluation.options import BoxRule, EvaluationOptions
 from medclip_debias.evaluation.phrase_selection import Phrase, phrases_of, select_phrases
 from medclip_debias.evaluation.protocol import (
     Draw,
     Measured,
     NotAsked,
-    Protocol,
     Request,
     Skipped,
     columns_of,
-    items_by_row,
 )
 from medclip_debias.evaluation.table import Row
 from medclip_debias.grounding.heatmaps import upsample_to_original
-from medclip_debias.models.finite import finite
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from medclip_debias.models.features import ImageFeatures
-    from medclip_debias.models.interface import ImageTextModel
+from medclip_debias.models.region_grid import RegionGrid
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -126,16 +119,12 @@ def best_share(curves: Floats, classes: Sequence[str]) -> int:
     return int(np.mean(means, axis=0).argmax())
 
 
-class Segmentation(Protocol):
+class Segmentation(MapProtocol):
     """The protocol: every sentence's map against its mask.
 
-    Args:
-        judged: sentences that have a mask, of the evaluated split.
-        validation: those of the ``validate`` split; none where that is the evaluated one.
-        masks: by phrase.
-        smoothing: sigma of a Gaussian over the grid, in cells.
-        rule: the fixed threshold.
-        without_mask: sentences with boxes alone, which are left aside.
+    ``judged`` are the sentences of the evaluated split that have a mask, ``validation`` those of
+    the ``validate`` split (none where that is the evaluated one), ``without_mask`` counts those
+    with boxes alone, which are left aside.
     """
 
     name, file = "segmentation", "masks"
@@ -146,17 +135,12 @@ class Segmentation(Protocol):
         judged: Sequence[Phrase],
         validation: Sequence[Phrase],
         masks: Mapping[str, Mask],
-        *,
-        smoothing: float,
-        rule: BoxRule,
+        options: EvaluationOptions,
         without_mask: int,
     ) -> None:
         self._judged, self._phrases = len(judged), [*judged, *validation]
-        self._masks, self._smoothing, self._rule = masks, smoothing, rule
-        self._without_mask = without_mask
-        self.texts = list(dict.fromkeys(phrase.text for phrase in self._phrases))
-        self.rows = frozenset(phrase.row for phrase in self._phrases)
-        self._of_row = items_by_row(phrase.row for phrase in self._phrases)
+        self._masks, self._options, self._without_mask = masks, options, without_mask
+        super().__init__([p.row for p in self._phrases], [p.text for p in self._phrases])
         self._found: dict[int, dict[str, Any]] = {}
 
     @classmethod
@@ -175,45 +159,24 @@ class Segmentation(Protocol):
                 there = select_phrases(data, "validate", size, None, choice, options.views).phrases
         splits = data.images["split"]
         own = [p for p in there if p.phrase_id in masks and splits.iloc[p.row] == "validate"]
-        return cls(
-            judged,
-            own,
-            masks,
-            smoothing=options.smoothing,
-            rule=options.boxes,
-            without_mask=len(selected) - len(judged),
-        )
+        return cls(judged, own, masks, options, len(selected) - len(judged))
 
-    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
-        self._model, self._vectors = model, vectors
-        self._place = {text: number for number, text in enumerate(self.texts)}
-
-    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
-        grid = self._model.grid
-        for row, own in zip(rows, features, strict=True):
-            numbers = self._of_row[row]
-            vectors = self._vectors[[self._place[self._phrases[n].text] for n in numbers]]
-            maps = finite(self._model.region_scores(own, vectors)[0], self.name)
-            for number, scores in zip(numbers, maps, strict=True):
-                phrase = self._phrases[number]
-                inside = _at_most(decode(self._masks[phrase.phrase_id]))
-                height, width = inside.shape
-                geometry = replace(phrase.geometry, height=height, width=width)
-                heat = upsample_to_original(
-                    scores.reshape(grid.shape), geometry, grid, smoothing=self._smoothing
-                )
-                self._found[number] = score_mask(heat, inside, self._rule)
+    def take(self, number: int, scores: NDArray[np.float32], grid: RegionGrid) -> None:
+        phrase, options = self._phrases[number], self._options
+        inside = _at_most(decode(self._masks[phrase.phrase_id]))
+        geometry = replace(phrase.geometry, height=inside.shape[0], width=inside.shape[1])
+        heat = upsample_to_original(scores, geometry, grid, smoothing=options.smoothing)
+        self._found[number] = score_mask(heat, inside, options.boxes)
 
     def measure(self, draw: Draw) -> Measured:
-        judged = slice(self._judged)
-        phrases = self._phrases[judged]
+        phrases = self._phrases[: self._judged]
         classes = [phrase.category for phrase in self._phrases]
-        own, others = classes[judged], classes[self._judged :]
+        own, others = classes[: self._judged], classes[self._judged :]
         found = {
             name: np.array([self._found[number][name] for number in range(len(classes))])
             for name in ("curve", "dice_fixed", "pointing_game", "area")
         }
-        curves, area = found["curve"][judged], found["area"][judged]
+        curves, area = found["curve"][: self._judged], found["area"][: self._judged]
         values: dict[str, Floats] = {}
         threshold: dict[str, Any] = {"reason": "no masks of the split 'validate' to choose it on"}
         if others:
@@ -221,14 +184,13 @@ class Segmentation(Protocol):
             values["dice"] = curves[:, best]
             values["iou"] = values["dice"] / (2 - values["dice"])
             threshold = {"share_of_range": float(SHARES[best]), "masks": len(others)}
-        values |= {name: found[name][judged] for name in ("dice_fixed", "pointing_game")}
+        values |= {name: found[name][: self._judged] for name in ("dice_fixed", "pointing_game")}
         patients = [phrase.patient for phrase in phrases]
         estimates = draw.estimates(mask_statistics(own, values, curves), patients)
         floor = mask_statistics(own, {"area": area})(np.ones((1, len(phrases))))["area"][0]
         measured = estimates.rows(n=len(phrases))
         measured.append(Row("pointing_game", float(floor), group=CHANCE))
-        for name in sorted(set(own)):
-            measured += estimates.rows(f"{name}/", n=own.count(name), of_class=name)
+        measured += estimates.class_rows(own)
         details = {
             "masks": len(phrases),
             "without_mask": self._without_mask,

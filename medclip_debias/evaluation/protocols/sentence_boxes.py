@@ -17,29 +17,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from medclip_debias.evaluation.bootstrap import (
-    Statistics,
-    weighted_auc,
-    weighted_mean,
-)
+from medclip_debias.evaluation.bootstrap import Statistics, weighted_auc, weighted_mean
+from medclip_debias.evaluation.maps import MapProtocol
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.phrase_selection import VALIDATE, Phrases, phrases_of
-from medclip_debias.evaluation.protocol import (
-    Draw,
-    Measured,
-    Protocol,
-    Request,
-    geometry_of,
-    items_by_row,
-    patients_of,
-)
+from medclip_debias.evaluation.protocol import Draw, Measured, Request, geometry_of, patients_of
 from medclip_debias.evaluation.sentence_choice import RULE, Queries, choose
 from medclip_debias.evaluation.suppression_choice import Choice
 from medclip_debias.evaluation.upsampled import Upsampled, box_threshold
 from medclip_debias.grounding.counterparts import Reader
 from medclip_debias.grounding.matching import Detections, hits_in_order, one_to_one
 from medclip_debias.grounding.settings import KINDS, EvidenceKind, SuppressionRule
-from medclip_debias.grounding.sharpen import Sharpener
 from medclip_debias.grounding.suppression import Evidence, judge, read_rule
 from medclip_debias.models.sentences import one_vector
 
@@ -49,13 +37,14 @@ if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
+    from medclip_debias.models.region_grid import RegionGrid
 
 Floats = NDArray[np.float64]
 MATCH_LEVELS = (0.3, 0.5)
 """IoUs from which on a found box matches a true one, one to one."""
 
 
-class SentenceBoxes(Protocol):
+class SentenceBoxes(MapProtocol):
     """The protocol."""
 
     name = file = "sentence_boxes"
@@ -74,23 +63,24 @@ class SentenceBoxes(Protocol):
         rule: SuppressionRule | None = None,
     ) -> None:
         self._data, self._options, self._rule, self._reader = data, options, rule, reader
-        self._phrases, self._queries = phrases, queries
-        asked = queries.queries
-        self._sentences = list(dict.fromkeys(query.text for query in asked))
-        self._column = {text: number for number, text in enumerate(self._sentences)}
-        self._sharpener = Sharpener(options.sharpen, self._sentences, prompts, reader)
-        self._denials = [reader.negated(text) for text in self._sentences]
+        self._phrases, self._queries, asked = phrases, queries, queries.queries
+        super().__init__(
+            [query.row for query in asked],
+            [query.text for query in asked],
+            sharpen=options.sharpen,
+            prompts=prompts,
+            reader=reader,
+        )
+        self._denials = [reader.negated(text) for text in self.sentences]
         self._choice: Choice | None = None
         if rule is None and options.suppression_from == "validate" and split != VALIDATE:
             self._choice = Choice(
                 data, options.suppression, options.sentences_per_image, reader, options.views
             )
-        parts = [self._sentences, self._denials, self._sharpener.texts]
+            self.rows |= self._choice.rows
+        parts = [self.sentences, self._denials, self.texts]
         parts += [self._choice.texts] if self._choice else []
         self.texts = list(dict.fromkeys(text for part in parts for text in part))
-        self.rows = frozenset(query.row for query in asked)
-        self.rows |= self._choice.rows if self._choice else frozenset()
-        self._of_row = items_by_row(query.row for query in asked)
         self._boxes: dict[int, list[list[float]]] = {}
         self._shares: dict[int, list[float]] = {}
         self._evidence_of: dict[int, dict[EvidenceKind, float]] = {}
@@ -98,69 +88,48 @@ class SentenceBoxes(Protocol):
     @classmethod
     def plan(cls, request: Request) -> Self:
         phrases: Phrases = request.once(phrases_of)
-        options, reader = request.options, Reader()
-        queries = choose(
-            request.data,
-            request.split,
-            options.sentences_per_image,
-            reader,
-            phrases=phrases,
-            views=options.views,
-        )
+        data, split, options, reader = request.data, request.split, request.options, Reader()
+        most, views = options.sentences_per_image, options.views
+        queries = choose(data, split, most, reader, phrases=phrases, views=views)
         rule = None
         if options.suppression_from == "model":
-            rule = read_rule(request.model_folder or request.data.folder, request.model)
-        given = (request.data, request.split, phrases, queries, options, reader)
-        return cls(*given, request.model.prompts, rule)
+            rule = read_rule(request.model_folder or data.folder, request.model)
+        prompts = request.model.prompts
+        return cls(data, split, phrases, queries, options, reader, prompts, rule)
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
-        place = {text: number for number, text in enumerate(self.texts)}
-        self._model = model
-
-        def of(texts: Sequence[str]) -> Tensor:
-            return vectors[[place[text] for text in texts]]
-
-        self._vectors, self._against = of(self._sentences), of(self._denials)
-        self._further = of(self._sharpener.texts)
+        super().begin(model, vectors)
+        self._against = self.vectors_of(self._denials)
         kinds: Sequence[EvidenceKind] = KINDS if self._choice and self._choice.rows else ()
         if self._rule is not None and self._rule.evidence:
             kinds = (self._rule.evidence,)
         self._evidence = Evidence(model, kinds)
         if self._choice:
-            self._choice.begin(model, of(self._choice.texts))
+            self._choice.begin(model, self.vectors_of(self._choice.texts))
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
         for row, own in zip(rows, features, strict=True):
             if self._choice and row in self._choice.rows:
                 self._choice.see(row, own)
-            if row in self._of_row:
-                self._look(row, own)
+            numbers = self.on_image.get(row, ())
+            if numbers:
+                columns = [self.columns[number] for number in numbers]
+                evidence = self._evidence.of(own, self._asked[columns], self._against[columns])
+                for place, number in enumerate(numbers):
+                    found = {kind: float(v[0, place]) for kind, v in evidence.items()}
+                    self._evidence_of[number] = found
+        super().see(rows, features)
 
-    def _look(self, row: int, features: ImageFeatures) -> None:
-        numbers = self._of_row[row]
-        asked = [self._queries.queries[number] for number in numbers]
-        columns = [self._column[query.text] for query in asked]
-        vectors = self._vectors[columns]
-        evidence = self._evidence.of(features, vectors, self._against[columns])
-        maps = self._sharpener.maps(self._model, features, columns, vectors, self._further)[0]
-        grid = self._model.grid
-        geometry = geometry_of(self._data, row, self._model.preprocessing.input_size)
-        rule = self._options.boxes
-        for column, number in enumerate(numbers):
-            self._evidence_of[number] = {k: float(v[0, column]) for k, v in evidence.items()}
-            heatmap = Upsampled(
-                maps[column].reshape(grid.shape),
-                geometry,
-                grid,
-                [],
-                smoothing=self._options.smoothing,
-            )
-            low, high = heatmap.extremes
-            found, peaks = heatmap.regions_at_least(box_threshold(heatmap, rule), rule.connectivity)
-            shares = [min((p - low) / (high - low), 1.0) if high > low else 0.0 for p in peaks]
-            order = sorted(range(len(found)), key=lambda place: -shares[place])
-            self._boxes[number] = [found[place] for place in order]
-            self._shares[number] = [shares[place] for place in order]
+    def take(self, number: int, scores: NDArray[np.float32], grid: RegionGrid) -> None:
+        row, rule = self._queries.queries[number].row, self._options.boxes
+        geometry = geometry_of(self._data, row, self.model.preprocessing.input_size)
+        heatmap = Upsampled(scores, geometry, grid, [], smoothing=self._options.smoothing)
+        low, high = heatmap.extremes
+        found, peaks = heatmap.regions_at_least(box_threshold(heatmap, rule), rule.connectivity)
+        shares = [min((p - low) / (high - low), 1.0) if high > low else 0.0 for p in peaks]
+        order = sorted(range(len(found)), key=lambda place: -shares[place])
+        self._boxes[number] = [found[place] for place in order]
+        self._shares[number] = [shares[place] for place in order]
 
     def measure(self, draw: Draw) -> Measured:
         rule = self._rule
@@ -180,9 +149,8 @@ class SentenceBoxes(Protocol):
 
         estimates = draw.estimates(statistics, table["patient"].tolist())
         measured = estimates.rows(n=len(table))
-        measured += estimates.rows(
-            "without_suppression/", n=len(table), group="without suppression"
-        )
+        without = "without suppression"
+        measured += estimates.rows("without_suppression/", n=len(table), group=without)
         details = {
             "sentences": len(table),
             "patients": table["patient"].nunique(),
@@ -203,7 +171,7 @@ class SentenceBoxes(Protocol):
 
     def _items(self, rule: SuppressionRule) -> tuple[pd.DataFrame, dict[float, Detections]]:
         asked = self._queries.queries
-        vectors = one_vector(self._vectors, self._model.outputs.sentence_rows).cpu().numpy()
+        vectors = one_vector(self._asked, self.model.outputs.sentence_rows).cpu().numpy()
         levels = rule.levels(vectors) if rule.evidence == "offset" else np.zeros(len(vectors))
         names = self._data.images["image_id"]
         patients = patients_of(self._data, [query.row for query in asked])
@@ -211,7 +179,7 @@ class SentenceBoxes(Protocol):
         hits: dict[float, list[NDArray[np.bool_]]] = {level: [] for level in MATCH_LEVELS}
         confidences: list[list[float]] = []
         for number, query in enumerate(asked):
-            column = self._column[query.text]
+            column = self.columns[number]
             raw = self._evidence_of[number].get(rule.evidence, 0.0) if rule.evidence else 0.0
             # A mark of the readers decides what is true, never what is answered.
             denies = self._reader.denies(query.text)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from medclip_debias.data.geometry import SquareGeometry
+from medclip_debias.evaluation.options import BoxRule
 from medclip_debias.evaluation.protocol import Draw
-from medclip_debias.evaluation.protocols.phrase_grounding import phrase_rows, score_phrase
+from medclip_debias.evaluation.protocols.phrase_grounding import phrase_metrics, phrase_rows
+from medclip_debias.evaluation.upsampled import Upsampled
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.models.region_grid import RegionGrid
@@ -20,7 +23,8 @@ def test_a_phrase_is_scored_as_the_definitions_say(shape):
     geometry = SquareGeometry(*shape, 64, 56)
     grid = np.random.default_rng(0).uniform(-0.5, 0.9, (7, 7)).astype(np.float32)
     places = RegionGrid(7, 7, stride=8.0, first=0.5)
-    found = score_phrase(grid, BOXES, geometry, places)
+    heatmap = Upsampled(grid, geometry, places, BOXES)
+    found = phrase_metrics(heatmap, BOXES, BoxRule())
     heat = upsample_to_original(grid, geometry, places).astype(np.float64)
     mask = box_mask(BOXES, *shape)
     inside, outside = heat[mask & ~np.isnan(heat)], heat[~mask & ~np.isnan(heat)]
@@ -40,7 +44,9 @@ def test_a_phrase_is_scored_as_the_definitions_say(shape):
 def test_a_box_out_of_view_scores_zero():
     geometry = SquareGeometry(100, 100, 100, 60)
     scores = np.random.default_rng(1).random((6, 6))
-    found = score_phrase(scores, [[0, 0, 15, 15]], geometry, RegionGrid.patches(6, 6, 60))
+    box = [[0, 0, 15, 15]]
+    heatmap = Upsampled(scores, geometry, RegionGrid.patches(6, 6, 60), box)
+    found = phrase_metrics(heatmap, box, BoxRule())
     assert found["cnr"] == found["miou"] == found["pointing_game"] == 0
 
 
@@ -52,13 +58,15 @@ def test_means_over_phrases_and_categories_with_intervals():
             "cnr_signed": float(v),
             "miou": 0.2,
             "miou_middle": 0.3,
-            "pointing_game": float(v > 1),
+            "pointing": float(v > 1),
             "area": 0.174,
         }
         for v in rng.uniform(0, 2, 60)
     ]
     kinds = ["Edema" if i % 3 else "Pneumonia" for i in range(60)]
-    found = phrase_rows(rows, kinds, [str(i // 2) for i in range(60)], draw=Draw(200))
+    patients = [str(i // 2) for i in range(60)]
+    items = pd.DataFrame(rows).assign(category=kinds, patient=patients, sentence_count=0)
+    found = phrase_rows(items, Draw(200))
     found = {(row.metric, row.group): row for row in found}
     whole, edema = found["cnr", None], found["cnr", "category: Edema"]
     assert whole.value == pytest.approx(np.mean([row["cnr"] for row in rows]))
