@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, stdtrit
 
 Floats = NDArray[np.float64]
 # Weights [resamples, items] to named replicates [resamples].
@@ -36,9 +37,8 @@ def bootstrap_intervals(
     *,
     resamples: int = 1000,
     seed: int = 0,
-    level: float = 0.95,
 ) -> dict[str, Interval | None]:
-    """Expanded percentile intervals of several statistics.
+    """Expanded 95% percentile intervals of several statistics.
 
     A resample in which a statistic is undefined (NaN, as an AUC without positives) is left out
     of that statistic's interval. The interval is None when more than half were, when there are
@@ -51,7 +51,7 @@ def bootstrap_intervals(
     resampled = collect(statistics, resample_weights(patients, resamples, seed))
     without = collect(statistics, jackknife_weights(patients))
     return {
-        name: expanded_interval(values, influence(without[name], len(set(patients))), level)
+        name: expanded_interval(values, influence(without[name], len(set(patients))))
         for name, values in resampled.items()
     }
 
@@ -67,17 +67,21 @@ def collect(
     return {name: np.concatenate(values) for name, values in parts.items()}
 
 
+def numbered(patients: Sequence[str]) -> tuple[int, NDArray[np.intp]]:
+    """How many patients there are, and the number of each item's."""
+    names, owner = np.unique(np.asarray(patients, dtype=object).astype(str), return_inverse=True)
+    return len(names), owner
+
+
 def resample_weights(
     patients: Sequence[str], resamples: int, seed: int, block: int = 100
 ) -> Iterator[Floats]:
     """Yield blocks ``[b, items]`` of how often each item is sampled."""
-    names, patient_of = np.unique(
-        np.asarray(patients, dtype=object).astype(str), return_inverse=True
-    )
+    number, patient_of = numbered(patients)
     rng = np.random.default_rng(seed)
     for start in range(0, resamples, block):
         size = min(block, resamples - start)
-        counts = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=size)
+        counts = rng.multinomial(number, np.full(number, 1 / number), size=size)
         yield counts[:, patient_of].astype(np.float64)
 
 
@@ -88,10 +92,8 @@ def jackknife_weights(
 
     With more patients than ``groups`` several are left out at a time.
     """
-    names, patient_of = np.unique(
-        np.asarray(patients, dtype=object).astype(str), return_inverse=True
-    )
-    groups = min(groups, len(names))
+    number, patient_of = numbered(patients)
+    groups = min(groups, number)
     group_of = patient_of % groups
     for start in range(0, groups, block):
         left_out = np.arange(start, min(start + block, groups))
@@ -131,17 +133,20 @@ def influence(without: Floats, patients: int) -> Influence:
     return Influence(number, max(freedom, 2.0))
 
 
-def expanded_interval(replicates: Floats, found: Influence, level: float = 0.95) -> Interval | None:
-    """Percentile interval with quantiles as far out as a t interval's ends are.
+def t_quantile(freedom: float) -> float:
+    """How many standard errors a 95% t interval reaches to either side."""
+    return float(stdtrit(freedom, 0.975))
+
+
+def expanded_interval(replicates: Floats, found: Influence) -> Interval | None:
+    """95% percentile interval with quantiles as far out as a t interval's ends are.
 
     The ends are at ``Phi(-+ t sqrt(n / (n - 1)))``, with the t quantile of ``found.freedom``
     (Hesterberg 2015, section 5.3): 0.016 and 0.984 for 20 patients, instead of 0.025 and 0.975.
     The interval cannot leave the range of the statistic.
     """
-    from scipy.special import ndtr, stdtrit
-
     n = found.patients
-    reach = float(stdtrit(found.freedom, (1 + level) / 2)) * math.sqrt(n / (n - 1))
+    reach = t_quantile(found.freedom) * math.sqrt(n / (n - 1))
     return percentile_interval(replicates, 1 - 2 * float(ndtr(-reach)))
 
 

@@ -78,10 +78,11 @@ def compare(
         UserError: the runs cannot be read, or do not belong together.
     """
     groups = read_groups(words, named)
+    runs = [run for group in groups for run in group.runs]
     base = _baseline(groups, baseline)
     chosen = _chosen(metrics)
     problems = differences(groups)
-    shared = [p for p in PROTOCOLS if all(p in run.tables for g in groups for run in g.runs)]
+    shared = [p for p in PROTOCOLS if all(p in run.tables for run in runs)]
     unpaired = {protocol: why for protocol in shared if (why := mismatch(protocol, groups))}
     problems += list(unpaired.values())
     if problems and not force:
@@ -90,11 +91,9 @@ def compare(
     lacking: list[str] = []
     for protocol in shared:
         mine = [metric for metric in chosen if metric.protocol == protocol]
-        if not mine:
-            continue
-        if protocol in unpaired:
+        if mine and protocol in unpaired:
             rows += [_side_by_side(metric, groups, base) for metric in mine]
-        else:
+        elif mine:
             rows += _paired_rows(mine, protocol, groups, base, resamples, seed, lacking)
     rows = [row for row in rows if row["groups"]]
     if not rows:
@@ -102,7 +101,8 @@ def compare(
     tests = _judge(rows, groups, base)
     classes = [] if "zero_shot" in unpaired or "zero_shot" not in shared else _classes(groups, base)
     _judge(classes, groups, base)
-    first = groups[0].runs[0].results
+    first = runs[0].results
+    notes = [note for run in runs for note in run.results.get("notes") or ()]
     return {
         "format": FORMAT,
         "medclip_debias": __version__,
@@ -118,20 +118,8 @@ def compare(
             "tests": tests,
         },
         "forced": problems,
-        "notes": list(
-            dict.fromkeys(
-                note
-                for group in groups
-                for run in group.runs
-                for note in run.results.get("notes") or ()
-            )
-        )
-        + lacking,
-        "left_out": [
-            p
-            for p in PROTOCOLS
-            if p not in shared and any(p in run.tables for g in groups for run in g.runs)
-        ],
+        "notes": [*dict.fromkeys(notes), *lacking],
+        "left_out": [p for p in PROTOCOLS if p not in shared and any(p in r.tables for r in runs)],
         "settings": differing_settings(groups),
         "groups": [
             {
@@ -230,26 +218,30 @@ def _paired_rows(
 
 
 def _row(metric: Metric) -> dict[str, Any]:
-    return {
-        "key": metric.key,
-        "title": metric.title,
-        "lower_is_better": metric.lower_is_better,
-        "digits": metric.digits,
-        "groups": {},
-    }
+    names = ("key", "title", "lower_is_better", "digits")
+    return {name: getattr(metric, name) for name in names} | {"groups": {}}
 
 
 def _seeds(values: Sequence[float]) -> dict[str, Any]:
     if len(values) < 2:
         return {}
     found = seed_summary(values)
-    return {"sd": found.sd, "seed_interval": found.interval, "seed_values": list(found.values)}
+    return {"sd": found.sd, "seed_interval": found.interval, "seed_values": list(values)}
 
 
 def _difference(
     metric: Metric, group: Group, base: Group, found: Mapping[str, Replicated]
 ) -> dict[str, Any]:
-    comparison = compared(*_by_seed(group, base, found))
+    places = {name: place for place, name in enumerate(found)}
+    # Runs that do not name their seed get numbers that nobody shares.
+    ours, theirs = (
+        {
+            -1 - places[str(run.folder)] if run.seed is None else run.seed: found[str(run.folder)]
+            for run in side.runs
+        }
+        for side in (group, base)
+    )
+    comparison = compared(ours, theirs)
     gap, tested = comparison.patients, comparison.both
     entry: dict[str, Any] = {
         "difference": gap.difference,
@@ -269,41 +261,20 @@ def _difference(
     return entry
 
 
-def _by_seed(
-    group: Group, base: Group, found: Mapping[str, Replicated]
-) -> tuple[dict[int, Replicated], dict[int, Replicated]]:
-    """Metrics by seed; runs that do not name theirs get numbers that nobody shares."""
-    sides: list[dict[int, Replicated]] = []
-    unnamed = -1
-    for side in (group, base):
-        values = {}
-        for run in side.runs:
-            seed = run.seed
-            if seed is None:
-                seed, unnamed = unnamed, unnamed - 1
-            values[seed] = found[str(run.folder)]
-        sides.append(values)
-    return sides[0], sides[1]
-
-
 def _side_by_side(metric: Metric, groups: Sequence[Group], base: Group) -> dict[str, Any]:
     """Metrics of runs whose items cannot be paired, as their results say, without any test."""
     row = _row(metric) | {"items": None, "patients": None}
-    values: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {group.label: [] for group in groups}
+    for label, run in ((group.label, run) for group in groups for run in group.runs):
+        value = run.results.value(metric.protocol, metric.name)
+        if value is None:
+            return row
+        values[label].append(value)
+    means = {label: float(np.mean(of_group)) for label, of_group in values.items()}
     for group in groups:
-        for run in group.runs:
-            value = run.results.value(metric.protocol, metric.name)
-            if value is None:
-                return row
-            values.setdefault(group.label, []).append(value)
-    means = {label: float(np.mean(found)) for label, found in values.items()}
-    for group in groups:
-        entry: dict[str, Any] = {"value": means[group.label]}
-        if len(group.runs) == 1:
-            results = group.runs[0].results
-            entry["interval"] = results.interval(metric.protocol, metric.name)
-        else:
-            entry |= {"interval": None} | _seeds(values[group.label])
+        alone = group.runs[0].results if len(group.runs) == 1 else None
+        interval = alone.interval(metric.protocol, metric.name) if alone else None
+        entry = {"value": means[group.label], "interval": interval, **_seeds(values[group.label])}
         if group is not base:
             gap = means[group.label] - means[base.label]
             entry |= {"difference": gap, "difference_interval": None, "p": None}
@@ -368,16 +339,12 @@ def _judge(rows: Sequence[Mapping[str, Any]], groups: Sequence[Group], base: Gro
             entry["verdict"] = NOT_TESTED
         elif p_holm > ALPHA:
             entry["verdict"] = NOT_SHOWN
-        else:
-            entry["verdict"] = _shown(entry, sorted((count, len(base.runs))))
+        elif "p_seeds" in entry:
+            entry["verdict"] = REAL
+        else:  # chance in the patients does not explain it
+            fewest, most = sorted((count, len(base.runs)))
+            entry["verdict"] = ONE_EACH if most == 1 else ONE_SIDE if fewest == 1 else UNSEEDED
     return len(adjusted) - adjusted.count(None)
-
-
-def _shown(entry: Mapping[str, Any], runs: Sequence[int]) -> str:
-    """What a difference is called that chance in the patients does not explain."""
-    if "p_seeds" in entry:
-        return REAL
-    return ONE_EACH if runs[1] == 1 else ONE_SIDE if runs[0] == 1 else UNSEEDED
 
 
 def _ranks(rows: Sequence[Mapping[str, Any]], groups: Sequence[Group]) -> dict[str, float] | None:

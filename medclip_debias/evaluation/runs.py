@@ -41,20 +41,24 @@ class Run:
     tables: Mapping[str, pd.DataFrame] = field(repr=False)
 
     @property
+    def _provenance(self) -> Mapping[str, Any]:
+        found = (self.results.get("model") or {}).get("provenance")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
     def seed(self) -> int | None:
         """Seed of its training; None when its model does not say."""
-        train = _provenance(self).get("train")
+        train = self._provenance.get("train")
         seed = train.get("seed") if isinstance(train, Mapping) else None
         return seed if isinstance(seed, int) else None
 
     @property
-    def configuration(self) -> str | None:
-        """Names the training's settings without seed and place; None when it does not say."""
-        content = {key: value for key, value in _provenance(self).items() if key not in PLACE}
-        if not isinstance(content.get("train"), Mapping):
-            return None
-        train = {key: value for key, value in content["train"].items() if key != "seed"}
-        return json_hash(content | {"train": train})
+    def training(self) -> dict[str, Any]:
+        """The training's settings, without seed and place, as far as its model says them."""
+        content = {key: value for key, value in self._provenance.items() if key not in PLACE}
+        if isinstance(content.get("train"), Mapping):
+            content["train"] = {k: v for k, v in content["train"].items() if k != "seed"}
+        return content
 
 
 @dataclass(frozen=True)
@@ -63,11 +67,6 @@ class Group:
 
     label: str
     runs: tuple[Run, ...]
-
-
-def _provenance(run: Run) -> Mapping[str, Any]:
-    found = (run.results.get("model") or {}).get("provenance")
-    return found if isinstance(found, Mapping) else {}
 
 
 # ------------------------------------------------------------------------------- reading
@@ -119,17 +118,17 @@ def read_groups(words: Sequence[str], named: Sequence[str] = ()) -> list[Group]:
     then each is its own.
     """
     chosen: list[tuple[str | None, Run]] = []
-    for word in words:
+    for word in (*words, *named):
         label, equals, rest = word.partition("=")
-        if Path(word).exists() or not equals:
+        if word in words and (Path(word).exists() or not equals):
             chosen += [(None, read_run(path)) for path in _folders(word)]
-        else:
-            chosen += [(label.strip(), read_run(path)) for path in _listed(rest, word)]
-    for word in named:
-        label, equals, rest = word.partition("=")
+            continue
         if not equals or not label.strip():
             raise UserError(f"'{word}' is no group; write label=folder,folder.")
-        chosen += [(label.strip(), read_run(path)) for path in _listed(rest, word)]
+        names = [name.strip() for name in rest.split(",") if name.strip()]
+        if not names:
+            raise UserError(f"'{word}' names no folder; write label=folder,folder.")
+        chosen += [(label.strip(), read_run(path)) for name in names for path in _folders(name)]
     places = [run.folder.resolve() for _, run in chosen]
     twice = next((run for _, run in chosen if places.count(run.folder.resolve()) > 1), None)
     if twice is not None:
@@ -140,7 +139,9 @@ def read_groups(words: Sequence[str], named: Sequence[str] = ()) -> list[Group]:
     if len(groups) == 1:
         if chosen[0][0] is not None:
             raise UserError(f"There is only one group, '{groups[0].label}'; give another one.")
-        groups = _alone([run for _, run in chosen])
+        runs = [run for _, run in chosen]
+        labels = _labels([[run] for run in runs])
+        groups = [Group(label, (run,)) for label, run in zip(labels, runs, strict=True)]
     for group in groups:
         seeds = [run.seed for run in group.runs if run.seed is not None]
         if len(set(seeds)) < len(seeds):
@@ -157,36 +158,23 @@ def _folders(pattern: str) -> list[Path]:
     return found
 
 
-def _listed(text: str, word: str) -> list[Path]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise UserError(f"'{word}' names no folder; write label=folder,folder.")
-    return [path for name in names for path in _folders(name)]
-
-
 def _grouped(chosen: Iterable[tuple[str | None, Run]]) -> list[Group]:
     members: dict[tuple[str, Any], list[Run]] = {}
     for label, run in chosen:
+        key = ("alone", str(run.folder))
         if label is not None:
-            key: tuple[str, Any] = ("named", label)
-        elif run.configuration is not None:
-            key = ("settings", run.configuration)
+            key = ("named", label)
+        elif isinstance(run.training.get("train"), Mapping):
+            alike = ("settings", json_hash(run.training))
             # The same settings and seed twice is a repetition, not another seed.
-            if any(run.seed == other.seed for other in members.get(key, ())):
-                key = ("alone", str(run.folder))
-        else:
-            key = ("alone", str(run.folder))
+            if all(run.seed != other.seed for other in members.get(alike, ())):
+                key = alike
         members.setdefault(key, []).append(run)
-    labels = _labels([runs for runs in members.values()])
+    labels = _labels(list(members.values()))
     return [
-        Group(str(key[1]) if key[0] == "named" else label, tuple(runs))
+        Group(key[1] if key[0] == "named" else label, tuple(runs))
         for (key, runs), label in zip(members.items(), labels, strict=True)
     ]
-
-
-def _alone(runs: Sequence[Run]) -> list[Group]:
-    labels = _labels([[run] for run in runs])
-    return [Group(label, (run,)) for label, run in zip(labels, runs, strict=True)]
 
 
 def _labels(members: Sequence[Sequence[Run]]) -> list[str]:
@@ -228,14 +216,8 @@ def differing_settings(groups: Sequence[Group]) -> list[dict[str, Any]]:
 
 
 def _settings(run: Run) -> Iterator[tuple[str, Any]]:
+    yield from _flat("", run.training)
     model = run.results.get("model") or {}
-    provenance = model.get("provenance")
-    trained = provenance if isinstance(provenance, Mapping) else {}
-    own = {name: value for name, value in trained.items() if name not in PLACE}
-    train = own.get("train")
-    if isinstance(train, Mapping):
-        own["train"] = {name: value for name, value in train.items() if name != "seed"}
-    yield from _flat("", own)
     for part in ("architecture", "preprocessing"):
         yield from _flat(part, model.get(part) or {})
 
@@ -253,40 +235,31 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def differences(groups: Sequence[Group]) -> list[str]:
     """What keeps the runs from being compared, as parts of one sentence; empty for nothing."""
-    runs = [run for group in groups for run in group.runs]
-    first, found = runs[0], []
-    for run in runs[1:]:
-        pair = f"{run.folder} and {first.folder}"
-        if run.results["data_hash"] != first.results["data_hash"]:
-            found.append(f"{pair} were evaluated on {_different_data(run, first)}")
-        elif run.results["split"] != first.results["split"]:
-            found.append(f"{pair} were evaluated on different splits")
-        else:
-            options = _different_options(run.results, first.results)
-            if options:
-                found.append(f"{pair} were evaluated with different options ({options})")
-            if run.results.get("prompts") != first.results.get("prompts"):
-                found.append(f"{pair} were evaluated with different prompts")
+    first, *others = [run for group in groups for run in group.runs]
+    found = []
+    for run in others:
+        start, ours, theirs = (
+            f"{run.folder} and {first.folder} were evaluated ",
+            run.results,
+            first.results,
+        )
+        if ours["data_hash"] != theirs["data_hash"]:
+            one, two = (str((each.get("data") or {}).get("source")) for each in (ours, theirs))
+            data = f"two archives ({one} and {two}; data_hash), so nothing is paired"
+            found.append(f"{start}on {data if one != two else 'different data (data_hash)'}")
+            continue
+        if ours["split"] != theirs["split"]:
+            found.append(f"{start}on different splits")
+            continue
+        a, b = (each.get("options") or {} for each in (ours, theirs))
+        # The bootstrap is computed again, and decisions change no metric that is compared.
+        names = [name for name in {**a, **b} if a.get(name) != b.get(name)]
+        names = [name for name in names if name not in ("bootstrap", "decisions")]
+        if names:
+            found.append(f"{start}with different options ({', '.join(names)})")
+        if ours.get("prompts") != theirs.get("prompts"):
+            found.append(f"{start}with different prompts")
     return found
-
-
-def _different_data(one: Run, two: Run) -> str:
-    """How the sets of two runs differ: metrics on two archives have no image in common."""
-    names = [str((run.results.get("data") or {}).get("source")) for run in (one, two)]
-    if names[0] == names[1]:
-        return "different data (data_hash)"
-    return f"two archives ({names[0]} and {names[1]}; data_hash), so nothing is paired"
-
-
-def _different_options(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
-    """Names of the options that differ; the bootstrap's do not matter, for it is computed again.
-
-    Nor do those of decisions, which change no metric that is compared.
-    """
-    a, b = (run.get("options") or {} for run in (one, two))
-    aside = ("bootstrap", "decisions")
-    names = [name for name in {**a, **b} if name not in aside and a.get(name) != b.get(name)]
-    return ", ".join(names)
 
 
 _OTHER_SECRET = (
@@ -298,8 +271,7 @@ _OTHER_SECRET = (
 def _same_values(a: pd.Series, b: pd.Series) -> bool:
     """Whether two columns hold the same, numbers to the last bits."""
     if is_numeric_dtype(a) and is_numeric_dtype(b):
-        x, y = (column.to_numpy(dtype=np.float64) for column in (a, b))
-        return bool(np.allclose(x, y, equal_nan=True))
+        return bool(np.allclose(a.to_numpy(np.float64), b.to_numpy(np.float64), equal_nan=True))
     return bool(a.reset_index(drop=True).equals(b.reset_index(drop=True)))
 
 

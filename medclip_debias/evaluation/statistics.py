@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, ndtri, stdtr
 
 from medclip_debias.evaluation.bootstrap import (
     Influence,
@@ -24,7 +25,9 @@ from medclip_debias.evaluation.bootstrap import (
     collect,
     influence,
     jackknife_weights,
+    numbered,
     resample_weights,
+    t_quantile,
 )
 from medclip_debias.evaluation.metrics import mean_ranks
 
@@ -35,34 +38,23 @@ ALPHA = 0.05
 # --------------------------------------------------------------------------- the bootstrap
 
 
-@dataclass(frozen=True)
-class Difference:
-    """One metric in two runs.
+class Difference(NamedTuple):
+    """A metric of one run minus that of another.
 
-    Attributes:
-        value: the metric in the run.
-        baseline: the metric in the other.
-        difference: the first minus the second.
-        interval: of the difference; None when it cannot be computed.
-        p: two-sided; None when it cannot be computed.
+    The 95% interval and the two-sided p are None where they cannot be computed.
     """
 
-    value: float
-    baseline: float
     difference: float
-    interval: Interval | None
-    p: float | None
+    interval: Interval | None = None
+    p: float | None = None
 
 
 @dataclass(frozen=True)
 class Replicated:
-    """A metric and what it is on each resample.
+    """A metric of some patients, and what it is on each resample of them ``[B]``.
 
-    Attributes:
-        value: the metric.
-        replicates: on each resample of the patients ``[B]``, empty without resamples.
-        without: without each patient, or group of patients, in turn (`jackknife_weights`).
-        patients: how many there are.
+    ``without`` is it without each patient, or group of patients, in turn (`jackknife_weights`);
+    both are empty without resamples.
     """
 
     value: float
@@ -77,22 +69,17 @@ class Replicated:
 
     def minus(self, other: Replicated) -> Replicated:
         """The difference of two metrics that were resampled together."""
-        return Replicated(
-            self.value - other.value,
-            self.replicates - other.replicates,
-            self.without - other.without,
-            self.patients,
-        )
+        gap, without = self.replicates - other.replicates, self.without - other.without
+        return Replicated(self.value - other.value, gap, without, self.patients)
 
 
 def mean_of(each: Sequence[Replicated]) -> Replicated:
     """The mean of several trainings' metrics, in every resample."""
-    return Replicated(
-        float(np.mean([one.value for one in each])),
-        np.mean([one.replicates for one in each], axis=0),
-        np.mean([one.without for one in each], axis=0),
-        each[0].patients,
+    resampled, without = (
+        np.mean([getattr(one, name) for one in each], axis=0) for name in ("replicates", "without")
     )
+    value = float(np.mean([one.value for one in each]))
+    return Replicated(value, resampled, without, each[0].patients)
 
 
 def replicates(
@@ -122,30 +109,26 @@ def replicates(
     return found
 
 
-def difference(run: Replicated, baseline: Replicated, level: float = 0.95) -> Difference:
+def difference(run: Replicated, baseline: Replicated) -> Difference:
     """Compare one metric of two runs that were resampled together.
 
     Student's t interval and test with the bootstrap's standard error,
     ``d -+ t sd sqrt(n / (n - 1))``, with n and the degrees of freedom of the difference's
     `Influence`. No p-value is below ``2^(1 - n)``, the smallest that signs of n patients can give.
     """
-    from scipy.special import stdtr, stdtrit
-
     gap = run.minus(baseline)
     resampled = gap.replicates[~np.isnan(gap.replicates)]
     if resampled.size < 2 or 2 * resampled.size < gap.replicates.size:
-        return Difference(run.value, baseline.value, gap.value, None, None)
-    found = gap.influence
-    n = found.patients
+        return Difference(gap.value)
+    n, freedom = gap.influence.patients, gap.influence.freedom
     error = float(resampled.std(ddof=1)) * math.sqrt(n / (n - 1))
     if error <= 1e-12 * (1 + abs(gap.value)):  # rounding of equal sums
         p = 1.0 if abs(gap.value) <= 1e-12 else 0.0
     else:
-        p = float(2 * stdtr(found.freedom, -abs(gap.value) / error))
-    reach = float(stdtrit(found.freedom, (1 + level) / 2)) * error
-    interval = (gap.value - reach, gap.value + reach)
+        p = float(2 * stdtr(freedom, -abs(gap.value) / error))
+    reach = t_quantile(freedom) * error
     p = max(p, min(1.0, 2.0 ** (1 - min(gap.patients, 1000))))
-    return Difference(run.value, baseline.value, gap.value, interval, p)
+    return Difference(gap.value, (gap.value - reach, gap.value + reach), p)
 
 
 # ---------------------------------------------------------------------------------- DeLong
@@ -153,33 +136,24 @@ def difference(run: Replicated, baseline: Replicated, level: float = 0.95) -> Di
 
 @dataclass(frozen=True)
 class AucTest:
-    """DeLong's comparison of correlated AUCs.
-
-    Attributes:
-        aucs: AUC of each score ``[k]``.
-        covariance: of the AUCs ``[k, k]``.
-    """
+    """DeLong's comparison of correlated AUCs ``[k]``, with their covariance ``[k, k]``."""
 
     aucs: Floats
     covariance: Floats
 
-    def difference(
-        self, first: int = 0, second: int = 1, level: float = 0.95
-    ) -> tuple[float, Interval, float]:
-        """Difference of two AUCs, its normal interval, and the two-sided p of no difference.
+    def difference(self, first: int = 0, second: int = 1) -> tuple[float, Interval, float]:
+        """Difference of two AUCs, its normal 95% interval, and the two-sided p of no difference.
 
         Where the variance is 0 (equal orders, or two perfect ones), p is 1 for no difference and
         0 for any other, and the interval is one point.
         """
-        from scipy.special import ndtr, ndtri
-
         c = self.covariance
         gap = float(self.aucs[first] - self.aucs[second])
         variance = float(c[first, first] + c[second, second] - 2 * c[first, second])
         if variance <= 1e-15:  # rounding of equal sums
             return gap, (gap, gap), float(abs(gap) < 1e-12)
         sd = math.sqrt(variance)
-        reach = float(ndtri((1 + level) / 2)) * sd
+        reach = float(ndtri(0.975)) * sd
         return gap, (gap - reach, gap + reach), float(2 * ndtr(-abs(gap) / sd))
 
 
@@ -207,16 +181,18 @@ def delong(
     aucs = above.mean(axis=1)
     if patients is None:
         return AucTest(aucs, np.atleast_2d(np.cov(above)) / m + np.atleast_2d(np.cov(below)) / n)
-    names, owner = np.unique(np.asarray(patients, dtype=object).astype(str), return_inverse=True)
-    sums_above = _sum_by(above - aucs[:, None], owner[labels], len(names))
-    sums_below = _sum_by(below - aucs[:, None], owner[~labels], len(names))
+    count, owner = numbered(patients)
+    sums_above, sums_below = (
+        np.stack([np.bincount(owner[side], weights=row, minlength=count) for row in part])
+        for part, side in ((above - aucs[:, None], labels), (below - aucs[:, None], ~labels))
+    )
     with_above = len(set(owner[labels].tolist()))
     with_below = len(set(owner[~labels].tolist()))
     if min(with_above, with_below) < 2:
         raise ValueError("DeLong needs two patients with positives and two with negatives")
     s10 = sums_above @ sums_above.T * with_above / ((with_above - 1) * m * m)
     s01 = sums_below @ sums_below.T * with_below / ((with_below - 1) * n * n)
-    cross = sums_above @ sums_below.T * len(names) / ((len(names) - 1) * m * n)
+    cross = sums_above @ sums_below.T * count / ((count - 1) * m * n)
     return AucTest(aucs, s10 + s01 + cross + cross.T)
 
 
@@ -249,45 +225,33 @@ def structural_components(labels: NDArray[np.bool_], values: Floats) -> tuple[Fl
     return above, below
 
 
-def _sum_by(values: Floats, owner: NDArray[np.integer], count: int) -> Floats:
-    return np.stack([np.bincount(owner, weights=row, minlength=count) for row in values])
-
-
 # ------------------------------------------------------------------------------------ seeds
 
 
-@dataclass(frozen=True)
-class SeedSummary:
-    """One metric over several trainings that differ in the seed only.
+class SeedSummary(NamedTuple):
+    """Mean of one metric over several trainings that differ in the seed only.
 
-    Attributes:
-        values: the metric of each training.
-        mean: their mean.
-        sd: their sample standard deviation (n - 1); None for one.
-        interval: Student's t interval of the mean; None for one.
+    Their sample standard deviation (n - 1) and Student's 95% interval of the mean are None for one.
     """
 
-    values: tuple[float, ...]
     mean: float
-    sd: float | None
-    interval: Interval | None
+    sd: float | None = None
+    interval: Interval | None = None
 
 
-def seed_summary(values: Sequence[float], level: float = 0.95) -> SeedSummary:
+def seed_summary(values: Sequence[float]) -> SeedSummary:
     """Mean, sd and t interval of ``values``, one for each seed."""
     array = np.asarray(values, dtype=np.float64)
     mean = float(array.mean())
     if array.size < 2:
-        return SeedSummary(tuple(array.tolist()), mean, None, None)
-    from scipy.special import stdtrit
-
+        return SeedSummary(mean)
     sd = float(array.std(ddof=1))
-    reach = float(stdtrit(array.size - 1, (1 + level) / 2)) * sd / math.sqrt(array.size)
-    return SeedSummary(tuple(array.tolist()), mean, sd, (mean - reach, mean + reach))
+    reach = t_quantile(array.size - 1) * sd / math.sqrt(array.size)
+    return SeedSummary(mean, sd, (mean - reach, mean + reach))
 
 
 def paired_seeds(
-    run: Mapping[int, float], baseline: Mapping[int, float], level: float = 0.95
+    run: Mapping[int, float], baseline: Mapping[int, float]
 ) -> tuple[float, Interval, float, str] | None:
     """Difference of two configurations over their seeds: value, t interval, p, and the test.
 
@@ -297,8 +261,6 @@ def paired_seeds(
     Returns:
         None when a group has fewer than two seeds.
     """
-    from scipy.special import stdtr, stdtrit
-
     if min(len(run), len(baseline)) < 2:
         return None
     shared = sorted(set(run) & set(baseline))
@@ -314,25 +276,20 @@ def paired_seeds(
         freedom, name = (sum(parts) ** 2 / divisor if divisor else 1.0), "Welch t"
     if error == 0:
         return mean, (mean, mean), float(mean == 0), name
-    reach = float(stdtrit(freedom, (1 + level) / 2)) * error
+    reach = t_quantile(freedom) * error
     return mean, (mean - reach, mean + reach), float(2 * stdtr(freedom, -abs(mean) / error)), name
 
 
 # ------------------------------------------------------------- patients and seeds together
 
 
-@dataclass(frozen=True)
-class CrossedDifference:
+class CrossedDifference(NamedTuple):
     """A difference of two groups of seeds, tested against patients and seeds together.
 
-    Attributes:
-        difference: mean of the run's seeds minus mean of the baseline's.
-        interval: of it, over other patients and other seeds.
-        p: two-sided, of no difference.
-        seed_interval: Student's t interval over the seeds alone.
-        p_seeds: its p.
-        seed_test: ``paired t`` where both groups have the same seeds, else ``Welch t``.
-        freedom: Satterthwaite's degrees of freedom of the sum; infinite without any variance.
+    ``difference`` is the mean of the run's seeds minus that of the baseline's; ``interval`` (95%)
+    and ``p`` are over other patients and other seeds, with Satterthwaite's degrees of ``freedom``
+    (infinite without any variance). ``seed_interval`` and ``p_seeds`` are over the seeds alone, by
+    ``seed_test``: ``paired t`` where both groups have the same seeds, else ``Welch t``.
     """
 
     difference: float
@@ -345,7 +302,7 @@ class CrossedDifference:
 
 
 def crossed_difference(
-    run: Mapping[int, Replicated], baseline: Mapping[int, Replicated], level: float = 0.95
+    run: Mapping[int, Replicated], baseline: Mapping[int, Replicated]
 ) -> CrossedDifference | None:
     """Compare two groups of seeds whose metrics were resampled on the same patients.
 
@@ -361,27 +318,25 @@ def crossed_difference(
         None when a group has fewer than two seeds, when there are fewer than two patients, or
         when the metrics are undefined on more than half of the resamples.
     """
-    from scipy.special import stdtr, stdtrit
-
     if set(run) != set(baseline):  # numbers that nobody shares: no pairs
         baseline = {-1 - place: value for place, value in enumerate(baseline.values())}
         run = dict(enumerate(run.values()))
     else:
         baseline = {seed: baseline[seed] for seed in run}
-    sides = run, baseline
-    by_seed = [{seed: one.value for seed, one in side.items()} for side in sides]
-    seeds = paired_seeds(by_seed[0], by_seed[1], level)
-    ours, theirs = (np.stack([one.replicates for one in side.values()]) for side in sides)
+    sides = [list(side.values()) for side in (run, baseline)]
+    by_seed = [{seed: one.value for seed, one in side.items()} for side in (run, baseline)]
+    seeds = paired_seeds(by_seed[0], by_seed[1])
+    ours, theirs = (np.stack([one.replicates for one in side]) for side in sides)
     defined = ~(np.isnan(ours).any(axis=0) | np.isnan(theirs).any(axis=0))
     if seeds is None or defined.sum() < 2 or 2 * defined.sum() < defined.size:
         return None
     gap, seed_interval, p_seeds, name = seeds
     ours, theirs = ours[:, defined], theirs[:, defined]
-    rests_on = mean_of(list(run.values())).minus(mean_of(list(baseline.values()))).influence
+    rests_on = mean_of(sides[0]).minus(mean_of(sides[1])).influence
     correction = rests_on.patients / (rests_on.patients - 1)
     of_patients = correction * float((ours.mean(axis=0) - theirs.mean(axis=0)).var())
     parts = [ours, theirs]
-    values = [np.array([one.value for one in side.values()]) for side in sides]
+    values = [np.array([one.value for one in side]) for side in sides]
     if name == "paired t":
         parts, values = [ours - theirs], [values[0] - values[1]]
     seen = [float(side.var(ddof=1)) / side.size for side in values]
@@ -394,40 +349,32 @@ def crossed_difference(
         p = float(gap == 0)
         return CrossedDifference(gap, (gap, gap), p, seed_interval, p_seeds, name, math.inf)
     freedom, error = variance**2 / squares, math.sqrt(variance)
-    reach = float(stdtrit(freedom, (1 + level) / 2)) * error
-    reach = max(reach, gap - seed_interval[0])
+    reach = max(t_quantile(freedom) * error, gap - seed_interval[0])
     p = max(float(2 * stdtr(freedom, -abs(gap) / error)), p_seeds)
     interval = (gap - reach, gap + reach)
     return CrossedDifference(gap, interval, p, seed_interval, p_seeds, name, freedom)
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Two groups of trainings in one metric: the one way in which differences are tested.
 
-    Attributes:
-        patients: of the groups' means, over the patients alone.
-        both: over patients and seeds; None where a group has one seed or neither can be computed.
+    ``patients`` is of the groups' means, over the patients alone, ``both`` over patients and seeds
+    (None where a group has one seed or it cannot be computed), ``p`` and ``interval`` over all that
+    is known to vary.
     """
 
     patients: Difference
     both: CrossedDifference | None
-
-    @property
-    def p(self) -> float | None:
-        """Two-sided, over all that is known to vary; None where nothing can be computed."""
-        return self.patients.p if self.both is None else self.both.p
-
-    @property
-    def interval(self) -> Interval | None:
-        """95%, of the same."""
-        return self.patients.interval if self.both is None else self.both.interval
+    p: float | None
+    interval: Interval | None
 
 
 def compared(run: Mapping[int, Replicated], baseline: Mapping[int, Replicated]) -> Comparison:
     """Compare two groups of trainings, by their seeds, that were resampled on the same patients."""
     ours, theirs = (mean_of(list(side.values())) for side in (run, baseline))
-    return Comparison(difference(ours, theirs), crossed_difference(run, baseline))
+    over_patients, both = difference(ours, theirs), crossed_difference(run, baseline)
+    widest = over_patients if both is None else both
+    return Comparison(over_patients, both, widest.p, widest.interval)
 
 
 def _interaction(resampled: Floats) -> float:
