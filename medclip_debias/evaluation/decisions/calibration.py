@@ -41,11 +41,9 @@ FEW = 20
 class FittedClass(Settings):
     """One class: how scores become log-odds, and the scores that it was fitted to.
 
-    Attributes:
-        map: from score to log-odds at `prevalence`.
-        positive: scores of the images with the finding, from low to high.
-        negative: scores of those without it.
-        target: prevalence that probabilities are for; None for that of the fit.
+    ``map`` goes from score to log-odds at `prevalence`; ``positive`` and ``negative`` are scores of
+    the images with and without the finding, from low to high; ``target`` is the prevalence that
+    probabilities are for, None for that of the fit.
     """
 
     map: ScoreMap
@@ -160,13 +158,12 @@ class Calibration(Settings):
                 f" {again} for it."
             )
         for name, sides in prompts.classes.items():
-            own = self.prompts.classes.get(name)
-            if own is None:
+            if name not in self.prompts.classes:
                 raise UserError(
                     f"{where}: knows no class '{name}'{did_you_mean(name, self.prompts.classes)};"
                     f" {again} with a prompt set that has it."
                 )
-            if own != sides:
+            if self.prompts.classes[name] != sides:
                 raise UserError(
                     f"{where}: was made with other prompts of the class '{name}' than these, which"
                     f" score otherwise; take its own, or {again} with these."
@@ -213,15 +210,14 @@ def fit_classes(
     """
     classes: dict[str, FittedClass] = {}
     skipped: dict[str, Skipped] = {}
-    given = prevalence or {}
     for name, scores in differences.items():
         if name not in judged:
             reason = "no such label column on the images to calibrate on"
             skipped[name] = Skipped(reason=reason, positive=0, negative=0)
             continue
         positive, negative = (np.sort(scores[judged[name] == value]) for value in (1, 0))
+        truth = np.repeat([True, False], [len(positive), len(negative)])
         try:
-            truth = np.repeat([True, False], [len(positive), len(negative)])
             found = fit(method, np.concatenate([positive, negative]), truth)
         except Unfit as reason:
             counts = {"positive": len(positive), "negative": len(negative)}
@@ -235,6 +231,6 @@ def fit_classes(
             map=found,
             positive=tuple(positive.tolist()),
             negative=tuple(negative.tolist()),
-            target=given.get(name),
+            target=(prevalence or {}).get(name),
         )
     return classes, skipped

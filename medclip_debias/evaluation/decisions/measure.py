@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.data.prompts import PromptSet
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.bootstrap import weighted_mean
+from medclip_debias.evaluation.bootstrap import Statistics, weighted_mean
 from medclip_debias.evaluation.decisions.calibration import (
     FEW,
     Calibration,
@@ -26,7 +26,6 @@ from medclip_debias.evaluation.metrics import reliability, sigmoid
 from medclip_debias.evaluation.protocol import Draw, Measured
 
 Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 MEANS = {"ece": "probabilities/ece", "coverage": "sets/coverage", "abstention": "sets/abstention"}
 """Means over the classes, and what of a class they are means of."""
 
@@ -73,81 +72,24 @@ class Decider:
         draw: Draw,
     ) -> Measured:
         """Calibrate, decide on the evaluated images, and compare with their truth."""
-        about: dict[str, Any] = {"method": self.options.method, "split": "validate"}
-        if self.calibration is not None:
-            kept = self.calibration
+        options, kept = self.options, self.calibration
+        about: dict[str, Any] = {"method": options.method, "split": "validate"}
+        if kept is not None:
             classes, skipped = dict(kept.classes), dict(kept.skipped)
             about = {"method": kept.method, "data_hash": kept.data_hash, "split": kept.split}
         elif isinstance(validation, str):
             reason = f"no images to calibrate on: {validation}"
-            return Measured([], {"method": self.options.method, "reason": reason})
+            return Measured([], {"method": options.method, "reason": reason})
         else:
-            classes, skipped = fit_classes(self.options.method, *validation)
-        measured = decisions(
-            differences, truth, patients, classes, self.options, scale=scale, draw=draw
-        )
-        details = measured.details
+            classes, skipped = fit_classes(options.method, *validation)
+        measured = decisions(differences, truth, patients, classes, options, scale=scale, draw=draw)
+        details, one_value = measured.details, "one label value only among the evaluated images"
         reasons = {name: s.model_dump() for name, s in skipped.items() if name in differences}
         reasons |= details["skipped"]
-        for name in differences:
-            if name not in details["classes"] and name not in reasons:
-                reasons[name] = {"reason": "one label value only among the evaluated images"}
-        asked = {"coverage_asked": self.options.coverage, "conformal": self.options.conformal}
+        lacking = [n for n in differences if n not in details["classes"] and n not in reasons]
+        reasons |= {name: {"reason": one_value} for name in lacking}
+        asked = {"coverage_asked": options.coverage, "conformal": options.conformal}
         return Measured(measured.rows, about | asked | details | {"skipped": reasons})
-
-
-@dataclass(frozen=True)
-class ClassDecisions:
-    """What is decided about the images of one class with a known truth.
-
-    Attributes:
-        known: which of all evaluated images these are.
-        positive: their truth.
-        stages: log-odds by name: ``uncalibrated`` (the model's own, where it has a scale),
-            ``validation`` (calibrated), ``probabilities`` (calibrated, for the target prevalence).
-        flagged: by threshold rule, which images count as positive.
-        present: which images have "present" in their set of answers.
-        absent: which have "absent".
-    """
-
-    known: Bools
-    positive: Bools
-    stages: Mapping[str, Floats]
-    flagged: Mapping[str, Bools]
-    present: Bools
-    absent: Bools
-
-    def statistics(self, weights: Floats) -> dict[str, Floats]:
-        """Every metric under each row of ``weights [b, n]`` of these images."""
-        y, present, absent = self.positive, self.present, self.absent
-        covered, both, none = np.where(y, present, absent), present & absent, ~(present | absent)
-        everyone = np.ones_like(y)
-        shares = {
-            "sets/coverage": (covered, everyone),
-            "sets/coverage_present": (covered, y),
-            "sets/coverage_absent": (covered, ~y),
-            "sets/abstention": (both | none, everyone),
-            "sets/both": (both, everyone),
-            "sets/none": (none, everyone),
-            "sets/right_when_single": (covered, present ^ absent),
-        }
-        for rule, flagged in self.flagged.items():
-            shares |= {
-                f"thresholds.{rule}/sensitivity": (flagged, y),
-                f"thresholds.{rule}/specificity": (~flagged, ~y),
-                f"thresholds.{rule}/ppv": (y, flagged),
-                f"thresholds.{rule}/npv": (~y, ~flagged),
-                f"thresholds.{rule}/flagged": (flagged, everyone),
-            }
-        # NaN where a share has no members.
-        result = {
-            name: weighted_mean(right[members], weights[:, members])
-            for name, (right, members) in shares.items()
-        }
-        for stage, logits in self.stages.items():
-            own = qualities(y, logits, weights)
-            result |= {f"{stage}/{name}": values for name, values in own.items()}
-        return result
 
 
 def decisions(
@@ -169,13 +111,13 @@ def decisions(
         `MEANS` over the classes and the metrics of each class; ``classes``, ``notes`` and
         ``skipped`` as docs/results.md has them.
     """
-    plans: dict[str, ClassDecisions] = {}
+    plans: dict[str, list[Any]] = {}
     described: dict[str, dict[str, Any]] = {}
     skipped: dict[str, dict[str, Any]] = {}
     for name in (name for name in truth if name in fitted):
         given = (differences[name], truth[name], fitted[name], options, scale)
         try:
-            plans[name], described[name] = _plan(name, *given)
+            *plans[name], described[name] = _plan(name, *given)
         except Unfit as reason:
             skipped[name] = {"reason": str(reason)}
     if not plans:
@@ -184,22 +126,25 @@ def decisions(
 
     def statistics(weights: Floats) -> dict[str, Floats]:
         found: dict[str, Floats] = {}
-        for name, plan in plans.items():
-            own = plan.statistics(weights[:, plan.known])
-            found |= {f"{name}/{key}": values for key, values in own.items()}
+        for name, (of_class, _) in plans.items():
+            found |= {f"{name}/{key}": values for key, values in of_class(weights).items()}
         for mean, key in MEANS.items():
             found[f"decisions_{mean}"] = np.mean([found[f"{name}/{key}"] for name in plans], axis=0)
         return found
 
     estimates = (draw or Draw()).estimates(statistics, patients)
     measured = estimates.rows()
-    for name, plan in plans.items():
-        groups = {stage: f"{stage}/" for stage in (*plan.stages, "sets")}
-        groups |= {f"threshold {rule}": f"thresholds.{rule}/" for rule in plan.flagged}
+    for name, (_, groups) in plans.items():
         for group, prefix in groups.items():
             named = f"decisions, {group}"
             measured += estimates.rows(f"{name}/{prefix}", of_class=name, group=named)
-    notes = _notes({name: fitted[name] for name in plans})
+    few = [
+        f"{name} ({len(fitted[name].positive)} with, {len(fitted[name].negative)} without)"
+        for name in plans
+        if min(len(fitted[name].positive), len(fitted[name].negative)) < FEW
+    ]
+    rough = f"Calibrated on fewer than {FEW} images of one label, so take these as rough: "
+    notes = [f"{rough}{', '.join(few)}."] if few else []
     return Measured(measured, {"classes": described, "notes": notes, "skipped": skipped})
 
 
@@ -210,11 +155,15 @@ def _plan(
     fitted: FittedClass,
     options: DecisionOptions,
     scale: float | None,
-) -> tuple[ClassDecisions, dict[str, Any]]:
-    """What is decided, and what is told of it before anything is measured."""
+) -> tuple[Statistics, dict[str, str], dict[str, Any]]:
+    """What is measured of a class, its groups and their prefixes, and what is told beside it.
+
+    Stages of the log-odds are ``uncalibrated`` (the model's own, where it has a scale),
+    ``validation`` (calibrated) and ``probabilities`` (calibrated, for the target prevalence).
+    """
     target, source = fitted.chosen_prevalence(name, options.prevalence, scores)
     known = ~np.isnan(truth)
-    scores, positive = scores[known], truth[known] == 1
+    scores, y = scores[known], truth[known] == 1
     logits = fitted.logits(scores, target)
     stages = {} if scale is None else {"uncalibrated": scale * scores}
     stages |= {"validation": fitted.logits(scores), "probabilities": logits}
@@ -227,9 +176,44 @@ def _plan(
         prevalence=target,
     )
     rule, asked = fitted.sets(scores, options.coverage, options.conformal, target)
-    flagged: dict[str, Bools] = {name: scores >= bound for name, bound in bounds.items()}
-    plan = ClassDecisions(known, positive, stages, flagged, *rule.of(asked))
-    return plan, {
+    present, absent = rule.of(asked)
+    covered, both, none = np.where(y, present, absent), present & absent, ~(present | absent)
+    everyone = np.ones_like(y)
+    shares = {
+        "sets/coverage": (covered, everyone),
+        "sets/coverage_present": (covered, y),
+        "sets/coverage_absent": (covered, ~y),
+        "sets/abstention": (both | none, everyone),
+        "sets/both": (both, everyone),
+        "sets/none": (none, everyone),
+        "sets/right_when_single": (covered, present ^ absent),
+    }
+    for bound, score in bounds.items():
+        flagged = scores >= score
+        shares |= {
+            f"thresholds.{bound}/sensitivity": (flagged, y),
+            f"thresholds.{bound}/specificity": (~flagged, ~y),
+            f"thresholds.{bound}/ppv": (y, flagged),
+            f"thresholds.{bound}/npv": (~y, ~flagged),
+            f"thresholds.{bound}/flagged": (flagged, everyone),
+        }
+
+    def statistics(weights: Floats) -> dict[str, Floats]:
+        w = weights[:, known]
+        # NaN where a share has no members.
+        result = {
+            key: weighted_mean(right[members], w[:, members])
+            for key, (right, members) in shares.items()
+        }
+        for stage, log_odds in stages.items():
+            of_stage = qualities(y, log_odds, w)
+            result |= {f"{stage}/{key}": values for key, values in of_stage.items()}
+        return result
+
+    groups = {stage: f"{stage}/" for stage in (*stages, "sets")}
+    groups |= {f"threshold {bound}": f"thresholds.{bound}/" for bound in bounds}
+    probability, ones = sigmoid(logits), np.ones((1, len(y)))
+    details = {
         "fitted": {
             "positive": len(fitted.positive),
             "negative": len(fitted.negative),
@@ -239,40 +223,26 @@ def _plan(
             "validation": fitted.prevalence,
             "target": target,
             "from": source,
-            "observed": float(positive.mean()),
+            "observed": float(y.mean()),
         },
-        "probabilities": {"reliability": reliability(positive, sigmoid(logits))},
+        "probabilities": {"reliability": reliability(y, probability)},
         "thresholds": {
             name: {"score": t, "probability": float(sigmoid(fitted.logits(np.array(t), target)))}
             for name, t in bounds.items()
         },
-        "net_benefit": _curve(positive, sigmoid(logits)),
+        # A decision curve: acting where the probability reaches the threshold, on all, on nobody.
+        "net_benefit": [
+            {
+                "threshold_probability": t,
+                "model": float(net_benefit(y, probability >= t, ones, t)[0]),
+                "all": float(net_benefit(y, everyone, ones, t)[0]),
+            }
+            for t in CURVE
+        ],
         "sets": {
             "present_from": rule.present_from,
             "absent_to": rule.absent_to,
-            "images": len(positive),
+            "images": len(y),
         },
     }
-
-
-def _curve(positive: Bools, probability: Floats) -> list[dict[str, float]]:
-    """A decision curve: acting where the probability reaches the threshold, on all, on nobody."""
-    ones, everyone = np.ones((1, len(positive))), np.ones_like(positive)
-    return [
-        {
-            "threshold_probability": t,
-            "model": float(net_benefit(positive, probability >= t, ones, t)[0]),
-            "all": float(net_benefit(positive, everyone, ones, t)[0]),
-        }
-        for t in CURVE
-    ]
-
-
-def _notes(fitted: Mapping[str, FittedClass]) -> list[str]:
-    few = [
-        f"{name} ({len(found.positive)} with, {len(found.negative)} without)"
-        for name, found in fitted.items()
-        if min(len(found.positive), len(found.negative)) < FEW
-    ]
-    sentence = f"Calibrated on fewer than {FEW} images of one label, so take these as rough: "
-    return [f"{sentence}{', '.join(few)}."] if few else []
+    return statistics, groups, details

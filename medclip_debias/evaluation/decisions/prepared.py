@@ -15,16 +15,8 @@ from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.records import SPLITS
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError, did_you_mean
-from medclip_debias.evaluation.decisions.calibration import (
-    Calibration,
-    fit_classes,
-    known_classes,
-)
-from medclip_debias.evaluation.decisions.options import (
-    Conformal,
-    Method,
-    checked_prevalence,
-)
+from medclip_debias.evaluation.decisions.calibration import Calibration, fit_classes, known_classes
+from medclip_debias.evaluation.decisions.options import Conformal, Method, checked_prevalence
 from medclip_debias.evaluation.encoding import row_scores
 from medclip_debias.evaluation.label_table import labels_of
 from medclip_debias.evaluation.prompt_checks import unsaid_prompts

@@ -24,6 +24,7 @@ from medclip_debias.evaluation.metrics import CALIBRATION_BINS, sigmoid, weighte
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 _STEPS = 20_000
+_FLAT = "scores do not rise with the finding on the images to calibrate on"
 QUALITIES = ("ece", "ece_equal_mass", "brier", "intercept", "slope")
 
 
@@ -87,31 +88,27 @@ def fit(method: Method, scores: Floats, positive: Bools) -> Line | Steps:
     if scores.min() == scores.max():
         raise Unfit("all scores are equal on the images to calibrate on")
     if method == "isotonic":
-        return _steps(scores, positive)
+        from sklearn.isotonic import IsotonicRegression
+
+        found = IsotonicRegression(increasing=True).fit(scores, positive.astype(np.float64))
+        if found.y_thresholds_[0] == found.y_thresholds_[-1]:
+            raise Unfit(_FLAT)
+        edge = 1 / (scores.size + 2)
+        probability = np.clip(found.y_thresholds_, edge, 1 - edge)
+        return Steps(
+            at=tuple(found.X_thresholds_.tolist()), probability=tuple(probability.tolist())
+        )
     target = np.where(positive, (above + 1) / (above + 2), 1 / (below + 2))
     middle, spread = (float(scores.mean()), float(scores.std())) if method == "platt" else (0.0, 0)
     spread = spread or float(np.abs(scores).max())
     x = (scores - middle) / spread
     design = np.stack([x, np.ones_like(x)], axis=1) if method == "platt" else x[:, None]
-    found = logistic(design, target, np.ones((1, x.size)))[0]
-    slope = float(found[0]) / spread
+    fitted = logistic(design, target, np.ones((1, x.size)))[0]
+    slope = float(fitted[0]) / spread
     if not slope > 0:
-        raise Unfit("scores do not rise with the finding on the images to calibrate on")
-    intercept = float(found[1]) - slope * middle if method == "platt" else 0.0
+        raise Unfit(_FLAT)
+    intercept = float(fitted[1]) - slope * middle if method == "platt" else 0.0
     return Line(slope=slope, intercept=intercept)
-
-
-def _steps(scores: Floats, positive: Bools) -> Steps:
-    from sklearn.isotonic import IsotonicRegression
-
-    found = IsotonicRegression(increasing=True).fit(scores, positive.astype(np.float64))
-    if found.y_thresholds_[0] == found.y_thresholds_[-1]:
-        raise Unfit("scores do not rise with the finding on the images to calibrate on")
-    edge = 1 / (scores.size + 2)
-    return Steps(
-        at=tuple(found.X_thresholds_.tolist()),
-        probability=tuple(np.clip(found.y_thresholds_, edge, 1 - edge).tolist()),
-    )
 
 
 def logistic(
@@ -255,28 +252,17 @@ def recalibration(positive: Bools, logits: Floats, weights: Floats) -> tuple[Flo
     start = logistic(ones.T, y, ones, logits)[0]
     intercept = logistic(ones.T, y, weights, logits, start)[:, 0]
     middle, spread = float(logits.mean()), float(logits.std())
-    if spread <= 1e-12 * (1 + abs(middle)):
-        slope = np.full(len(weights), np.nan)
-    else:
+    slope = np.full(len(weights), np.nan)
+    # Rows in which some image without the finding lies above one with it, and the other way round.
+    ends = {}
+    for truth, members in ((True, positive), (False, ~positive)):
+        inside = (weights > 0) & members
+        low = np.where(inside, logits, np.inf).min(axis=1)
+        ends[truth] = low, np.where(inside, logits, -np.inf).max(axis=1)
+    mixed = (ends[False][1] > ends[True][0]) & (ends[True][1] > ends[False][0])
+    if spread > 1e-12 * (1 + abs(middle)) and mixed.any():
         design = np.stack([(logits - middle) / spread, np.ones_like(y)], axis=1)
-        mixed = ~_separated(positive, logits, weights)
-        slope = np.full(len(weights), np.nan)
-        if mixed.any():
-            start = logistic(design, y, ones)[0]
-            found = logistic(design, y, weights[mixed], 0.0, start)
-            slope[mixed] = found[:, 0] / spread
+        start = logistic(design, y, ones)[0]
+        slope[mixed] = logistic(design, y, weights[mixed], 0.0, start)[:, 0] / spread
     both = (weights @ y > 0) & (weights @ (1 - y) > 0)
     return np.where(both, intercept, np.nan), np.where(both, slope, np.nan)
-
-
-def _separated(positive: Bools, logits: Floats, weights: Floats) -> Bools:
-    """Rows in which no image without the finding lies above one with it, or the other way round."""
-    there = weights > 0
-
-    def ends(members: Bools) -> tuple[Floats, Floats]:
-        inside = there & members
-        low = np.where(inside, logits, np.inf).min(axis=1)
-        return low, np.where(inside, logits, -np.inf).max(axis=1)
-
-    (low_yes, high_yes), (low_no, high_no) = ends(positive), ends(~positive)
-    return np.asarray((high_no <= low_yes) | (high_yes <= low_no))

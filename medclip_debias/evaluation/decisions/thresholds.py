@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Rule = Literal["sensitivity", "specificity", "youden", "net_benefit"]
-RULES: tuple[Rule, ...] = ("sensitivity", "specificity", "youden", "net_benefit")
 CURVE: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 """Threshold probabilities of a decision curve."""
 ANSWERS = ("none", "absent", "present", "both")
