@@ -9,21 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from medclip_debias.data.label_maps import LabelMap, load_label_map
-from medclip_debias.data.prompts import PromptSet, load_prompts
+from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.records import SPLITS
 from medclip_debias.data.secret import read_secret
 from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.evaluation import prompt_checks
 from medclip_debias.evaluation.archives import archive_notes, describe_archives
 from medclip_debias.evaluation.catalogue import METRICS
 from medclip_debias.evaluation.encoding import Network, Progress, Vectors, encode
 from medclip_debias.evaluation.item_tables import ItemNames, write_items
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.presets import OURS, Part, chosen_presets
-from medclip_debias.evaluation.prompt_checks import (
-    inverted_warnings,
-    unsaid_prompts,
-    unsaid_warning,
-)
 from medclip_debias.evaluation.protocol import (
     HELD_OUT,
     Draw,
@@ -34,15 +30,7 @@ from medclip_debias.evaluation.protocol import (
     Skipped,
     registered,
 )
-from medclip_debias.evaluation.provenance import (
-    describe_data,
-    describe_maps,
-    describe_model,
-    describe_options,
-    plain,
-    splits,
-    versions,
-)
+from medclip_debias.evaluation.provenance import describe, describe_maps, plain, splits
 from medclip_debias.evaluation.table import (
     FORMAT,
     TABLE,
@@ -52,7 +40,7 @@ from medclip_debias.evaluation.table import (
     rows,
     without_rows,
 )
-from medclip_debias.files import atomic_file, code_hash, remove_leftovers
+from medclip_debias.files import atomic_file, remove_leftovers
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.grounding.saliency import with_maps
 from medclip_debias.models.finite import NotFiniteError
@@ -197,8 +185,8 @@ def evaluate(
     if options.preset != OURS:
         need_vectors(model, "evaluate --preset", several=True)
     check_preparation(model.preprocessing, data)
-    prompt_set = load_prompts(prompts) if prompts is not None else _model_prompts(model)
-    prompt_set = prompt_set.only(classes)
+    # The model's own set, or else the packaged one.
+    prompt_set = load_prompts(prompts or model.prompts.get("chex5") or "chex5").only(classes)
     if label_map is not None and not isinstance(label_map, LabelMap):
         label_map = load_label_map(label_map)
 
@@ -301,15 +289,9 @@ def measure(
     started = time.perf_counter() if started is None else started
     request, protocols, skipped = planned.request, planned.protocols, planned.skipped
     model, data, options = request.model, request.data, request.options
-    encoding = time.perf_counter()
+    encoding, source = time.perf_counter(), vectors or Network(model, data)
     try:
-        encoded = encode(
-            model,
-            vectors or Network(model, data),
-            protocols,
-            batch_size=batch_size,
-            progress=progress,
-        )
+        encoded = encode(model, source, protocols, batch_size=batch_size, progress=progress)
     except NotFiniteError as error:
         raise UserError(f"{request.model_folder}: {error}") from error
     measuring = time.perf_counter()
@@ -322,16 +304,18 @@ def measure(
     if not measured:
         raise UserError(_nothing(data, skipped))
     drawing = time.perf_counter()
-    tables = {p.file: m.items for p, m in measured.items() if m.items is not None}
     for protocol in protocols if heatmaps else ():
         protocol.write_pictures(out, data, heatmaps)
+    tables = {p.file: m.items for p, m in measured.items() if m.items is not None}
     write_items(out, tables, names)
     archives = describe_archives(model, data)
-    by_name = {protocol.name: own for protocol, own in measured.items()}
-    details = {name: own.details for name, own in by_name.items()}
-    if "zero_shot" in by_name:
-        details["zero_shot"] |= _prompt_checks(request, by_name["zero_shot"].rows)
-    table = [row for name, own in by_name.items() for row in of_protocol(name, own.rows)]
+    table: list[dict[str, Any]] = []
+    details: dict[str, dict[str, Any]] = {}
+    for protocol, own in measured.items():
+        details[protocol.name] = own.details
+        table += of_protocol(protocol.name, own.rows)
+        if protocol.name == "zero_shot":
+            details[protocol.name] |= _prompt_checks(request, own.rows)
     presets = {}
     for preset in chosen_presets(options.preset):
         presets[preset.name] = preset.model_dump(mode="json", exclude={"name", *get_args(Part)})
@@ -360,17 +344,7 @@ def measure(
             "sentences": encoded.sentences,
             "cut_sentences": encoded.cut_sentences,
         },
-        "data_hash": data.content_hash,
-        "model_hash": model.content_hash,
-        "code_hash": code_hash(),
-        "seed": draw.seed,
-        "prompts": request.prompts.model_dump(mode="json"),
-        "options": describe_options(options, draw, request.label_map),
-        "archives": archives,
-        "model": describe_model(model),
-        "data": describe_data(data),
-        "self_test": model.self_test,
-        "versions": versions(),
+        **describe(request, draw, archives),
         "timing": {
             "evaluate": time.perf_counter() - started,
             "evaluate_encode": measuring - encoding,
@@ -402,13 +376,14 @@ def _preset_rows(group: str, counted: Mapping[str, Any]) -> list[Row]:
 def _prompt_checks(request: Request, measured: Sequence[Row]) -> dict[str, Any]:
     """What of the prompts training text does not say, and every warning on them."""
     prompts = request.prompts.texts
-    absent = unsaid_prompts(request.model.provenance, prompts, request.data)
+    absent = prompt_checks.unsaid_prompts(request.model.provenance, prompts, request.data)
     bounds = {
         row.of_class: (row.value, row.low, row.high)
         for row in measured
         if row.metric == "auc" and row.of_class and row.low is not None and row.high is not None
     }
-    warnings = [*inverted_warnings(bounds), *unsaid_warning(absent, len(prompts))]
+    warnings = prompt_checks.inverted_warnings(bounds)
+    warnings += prompt_checks.unsaid_warning(absent, len(prompts))
     return {"unsaid_prompts": absent, "warnings": warnings}
 
 
@@ -427,12 +402,6 @@ def _notes(
             " option views: all judges them)."
         )
     return notes
-
-
-def _model_prompts(model: ImageTextModel) -> PromptSet:
-    """The model's own chex5 set, or else the packaged one."""
-    content = model.prompts.get("chex5")
-    return load_prompts(content) if isinstance(content, Mapping) else load_prompts("chex5")
 
 
 def _nothing(data: PreparedSet, skipped: Mapping[str, str]) -> str:

@@ -10,33 +10,68 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medclip_debias import __version__
+from medclip_debias.data.labels import CHEX5
 from medclip_debias.evaluation.metrics import CALIBRATION_BINS, MIDDLE_THRESHOLDS, THRESHOLDS
-from medclip_debias.evaluation.options import SEVERAL_PROMPTS, EvaluationOptions
+from medclip_debias.evaluation.options import SEVERAL_PROMPTS
 from medclip_debias.evaluation.prompt_checks import UNSAID
-from medclip_debias.evaluation.protocol import Draw
-from medclip_debias.evaluation.protocols import study_retrieval
+from medclip_debias.evaluation.protocol import Draw, Request
 from medclip_debias.evaluation.protocols.phrase_grounding import BOX_LEVELS
 from medclip_debias.evaluation.protocols.retrieval import RECALLS, SHOWN_RECALLS
+from medclip_debias.evaluation.protocols.study_retrieval import PRECISIONS
 from medclip_debias.evaluation.zero_shot import MULTICLASS_RULE
+from medclip_debias.files import code_hash
 from medclip_debias.grounding.denials import FREQUENCIES, RULE
 from medclip_debias.grounding.validation import NOT_MEASURED
 
 if TYPE_CHECKING:
-    from medclip_debias.data.label_maps import LabelMap
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.evaluation.table import Results
-    from medclip_debias.models.interface import ImageTextModel
 
 
-def describe_options(
-    options: EvaluationOptions, draw: Draw, label_map: LabelMap | None = None
-) -> dict[str, Any]:
-    """Every choice behind the metrics, by name."""
+def describe(request: Request, draw: Draw, archives: Mapping[str, Any]) -> dict[str, Any]:
+    """Model, data, every choice behind the metrics, and versions: parts of ``results.json``."""
+    model, data, label_map = request.model, request.data, request.label_map
     named = {} if label_map is None else {"label_map": [label_map.name, label_map.digest]}
     return {
-        # A preset adds metrics and changes none: it stands with what it added.
-        **options.model_dump(mode="json", exclude={"preset"}),
-        **named,
+        "data_hash": data.content_hash,
+        "model_hash": model.content_hash,
+        "code_hash": code_hash(),
+        "seed": draw.seed,
+        "prompts": request.prompts.model_dump(mode="json"),
+        "options": {
+            # A preset adds metrics and changes none: it stands with what it added.
+            **request.options.model_dump(mode="json", exclude={"preset"}),
+            **named,
+            **_rules(request, draw),
+        },
+        "archives": archives,
+        "model": {
+            "hash": model.content_hash,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "grid": list(model.grid.shape),
+            "architecture": model.settings.model_dump(mode="json"),
+            "preprocessing": model.preprocessing.model_dump(mode="json"),
+            "provenance": {name: v for name, v in model.provenance.items() if name != UNSAID},
+        },
+        "data": {
+            "source": data.meta.get("kind", data.meta.get("source")),
+            "synthetic": bool(data.meta.get("synthetic", False)),
+            "counts": data.meta["counts"],
+            "splits": splits(data),
+            "funnel": data.funnel,
+            "content_hash": data.content_hash,
+            "prepare": data.settings.model_dump(mode="json"),
+        },
+        "self_test": model.self_test,
+        "versions": versions(),
+    }
+
+
+def _rules(request: Request, draw: Draw) -> dict[str, Any]:
+    """What is fixed, in words and numbers, beside the options."""
+    options, all_labels = request.options, request.options.precision_match == "all"
+    by_mean = options.several_views == "mean"
+    return {
         "bootstrap": {
             "resamples": draw.resamples,
             "unit": "patient",
@@ -56,32 +91,17 @@ def describe_options(
         "recall_at": list(RECALLS),
         "recalls_shown": list(SHOWN_RECALLS),
         "retrieval_ties": "mean rank",
-        "study_retrieval": study_retrieval.describe(options),
-    }
-
-
-def describe_model(model: ImageTextModel) -> dict[str, Any]:
-    """Hash, size, architecture and preprocessing of the model."""
-    return {
-        "hash": model.content_hash,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "grid": list(model.grid.shape),
-        "architecture": model.settings.model_dump(mode="json"),
-        "preprocessing": model.preprocessing.model_dump(mode="json"),
-        "provenance": {name: v for name, v in model.provenance.items() if name != UNSAID},
-    }
-
-
-def describe_data(data: PreparedSet) -> dict[str, Any]:
-    """Hash, counts, splits and funnel of the prepared set."""
-    return {
-        "source": data.meta.get("kind", data.meta.get("source")),
-        "synthetic": bool(data.meta.get("synthetic", False)),
-        "counts": data.meta["counts"],
-        "splits": splits(data),
-        "funnel": data.funnel,
-        "content_hash": data.content_hash,
-        "prepare": data.settings.model_dump(mode="json"),
+        "study_retrieval": {
+            "report_score": options.report_score,
+            "image_of_a_study": "the mean of the scores of its judged images"
+            if by_mean
+            else "the first of its rows that are judged",
+            "precision_at": list(PRECISIONS),
+            "precision_counts": f"a study with {'all' if all_labels else 'any'} positive "
+            f"label{'s' if all_labels else ''} of the query",
+            "precision_classes": list(CHEX5),
+            "own_study_in_precision": False,
+        },
     }
 
 

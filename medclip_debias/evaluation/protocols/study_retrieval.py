@@ -18,7 +18,7 @@ sentences.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -331,19 +331,3 @@ def _positive_labels(
         return [], None
     judged = [options.labels.apply(values) == 1 for values in found.values()]
     return list(found), np.stack(judged, axis=1)
-
-
-def describe(options: EvaluationOptions) -> Mapping[str, Any]:
-    """The options of this protocol by name, for the results."""
-    mean, match_all = options.several_views == "mean", options.precision_match == "all"
-    return {
-        "report_score": options.report_score,
-        "image_of_a_study": "the mean of the scores of its judged images"
-        if mean
-        else "the first of its rows that are judged",
-        "precision_at": list(PRECISIONS),
-        "precision_counts": f"a study with {'all' if match_all else 'any'} positive "
-        f"label{'s' if match_all else ''} of the query",
-        "precision_classes": list(CHEX5),
-        "own_study_in_precision": False,
-    }
