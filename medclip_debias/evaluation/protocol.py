@@ -287,6 +287,12 @@ def patients_of(data: PreparedSet, rows: Sequence[int]) -> list[str]:
     return [str(name) for name in data.images["patient_id"].iloc[list(rows)]]
 
 
+def study_sentences(data: PreparedSet) -> dict[str, list[str]]:
+    """The distinct sentences of each study that has any, in their order."""
+    table = data.sentences[["study_id", "text"]].astype(str).drop_duplicates()
+    return {str(study): texts.tolist() for study, texts in table.groupby("study_id")["text"]}
+
+
 def rows_of_split(data: PreparedSet, split: str, views: Views = "all") -> list[int]:
     """Rows of the images in ``split``, of the views that are judged."""
     rows = [row for row, name in enumerate(data.images["split"]) if name == split]

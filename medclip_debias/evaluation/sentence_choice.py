@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from medclip_debias.data.views import Views
-from medclip_debias.evaluation.phrase_selection import Phrases
-from medclip_debias.evaluation.protocol import HELD_OUT, judged
+from medclip_debias.evaluation.phrase_selection import Phrase, Phrases
+from medclip_debias.evaluation.protocol import HELD_OUT, judged, study_sentences
 from medclip_debias.grounding.counterparts import Reader, Told
 from medclip_debias.grounding.denials import normalised
 
@@ -37,14 +37,10 @@ RULE = (
 
 @dataclass(frozen=True)
 class Query:
-    """One sentence asked of one image.
+    """One sentence asked of the image in ``row``.
 
-    Attributes:
-        row: of the image.
-        text: the sentence.
-        kind: ``boxed`` (its boxes are known) and ``said`` (of the image's own report) are there;
-            ``denial`` and ``elsewhere`` are not.
-        phrase: number of the phrase, for ``boxed``.
+    Kinds ``boxed`` (its boxes are known, ``phrase`` is its number) and ``said`` (of the image's own
+    report) are there; ``denial`` and ``elsewhere`` are not.
     """
 
     row: int
@@ -60,12 +56,10 @@ class Query:
 
 @dataclass
 class Queries:
-    """The sentences of some images.
+    """The sentences of some images, in the order of the images.
 
-    Attributes:
-        queries: in the order of the images.
-        counts: ``images`` (frontal ones of the split or held out), ``images_without_report``,
-            and of each kind how many ``_found`` and how many are asked.
+    ``counts`` are of ``images`` (judged ones of the split or held out), ``images_without_report``,
+    and of each kind how many ``_found`` and how many are asked.
     """
 
     queries: list[Query] = field(default_factory=list)
@@ -89,19 +83,16 @@ def choose(
     splits = (split, HELD_OUT) if phrases is not None else (split,)
     rows = [row for row, name in enumerate(data.images["split"]) if name in splits]
     rows = judged(data, rows, views)
-    reports = _reports(data, rows)
+    of_study, studies = study_sentences(data), data.images["study_id"].astype(str).tolist()
+    reports = {row: of_study.get(studies[row], []) for row in rows}
     marked = _marked(data)
-    labels = _Labels(data, reader)
-    boxed: dict[int, list[int]] = {}
+    labelled = _labels(data, reader)
+    shown: dict[int, list[tuple[int, Phrase]]] = {}
     for number, phrase in enumerate(phrases.phrases if phrases else ()):
-        boxed.setdefault(phrase.row, []).append(number)
+        shown.setdefault(phrase.row, []).append((number, phrase))
     said = {
-        row: [
-            t
-            for t in reports.get(row, ())
-            if reader.states(t) and not marked.get(normalised(t), False)
-        ]
-        for row in rows
+        row: [t for t in texts if reader.states(t) and not marked.get(normalised(t), False)]
+        for row, texts in reports.items()
     }
     candidates = [text for texts in said.values() for text in texts]
     if phrases is not None:
@@ -110,32 +101,30 @@ def choose(
     # Distinct sentences that say that something is there, and what.
     pool = {t: reader.asserted(t) for t in sorted(distinct.values()) if reader.states(t)}
     counts: Counter[str] = Counter(
-        images=len(rows), images_without_report=sum(row not in reports for row in rows)
+        images=len(rows), images_without_report=sum(not texts for texts in reports.values())
     )
     found = Queries()
     names = data.images["image_id"]
-    for row in rows:
-        image = str(names.iloc[row])
-        own = reports.get(row, ())
-        told = labels.add(Told.of(own, reader), row)
-        shown = [phrases.phrases[number] for number in boxed.get(row, ())] if phrases else []
-        held = {name for phrase in shown for name in reader.asserted(phrase.text)}
+    for row, report in reports.items():
+        boxed = shown.get(row, [])
+        told = labelled(Told.of(report, reader), row)
+        held = {name for _, phrase in boxed for name in reader.asserted(phrase.text)}
         held |= {name for text in said[row] for name in reader.asserted(text)}
         told = Told(told.there | held, told.denied)
         choice: dict[Kind, Iterable[str]] = {
             "said": () if phrases is not None else said[row],
-            "denial": [t for t in own if marked.get(normalised(t), reader.denies(t))],
-            "elsewhere": [t for t, names_of in pool.items() if told.lacks(names_of)],
+            "denial": [t for t in report if marked.get(normalised(t), reader.denies(t))],
+            "elsewhere": [t for t, findings in pool.items() if told.lacks(findings)],
         }
-        for number in boxed.get(row, ()):
-            own_phrase = shown[boxed[row].index(number)]
-            kind_of: Kind = "boxed" if own_phrase.groundable else "denial"
-            found.queries.append(Query(row, own_phrase.text, kind_of, number))
+        for number, phrase in boxed:
+            kind_of: Kind = "boxed" if phrase.groundable else "denial"
+            found.queries.append(Query(row, phrase.text, kind_of, number))
             counts[kind_of] += 1
         for kind, texts in choice.items():
             distinct = {normalised(text): text for text in reversed(list(texts))}
             digests = {
-                t: hashlib.sha256(f"{image}\n{t}".encode()).hexdigest() for t in distinct.values()
+                t: hashlib.sha256(f"{names.iloc[row]}\n{t}".encode()).hexdigest()
+                for t in distinct.values()
             }
             chosen = sorted(digests, key=digests.__getitem__)[:per_image]
             found.queries += [Query(row, text, kind) for text in chosen]
@@ -149,18 +138,6 @@ def choose(
         )
     }
     return found
-
-
-def _reports(data: PreparedSet, rows: Sequence[int]) -> dict[int, tuple[str, ...]]:
-    """The distinct sentences of each image's report, where there is one."""
-    studies = data.images["study_id"]
-    wanted = {str(studies.iloc[row]) for row in rows}
-    table = data.sentences[data.sentences["study_id"].isin(wanted)]
-    texts: dict[str, dict[str, None]] = {}
-    for study, text in zip(table["study_id"], table["text"], strict=True):
-        texts.setdefault(str(study), {})[str(text)] = None
-    own = {row: texts.get(str(studies.iloc[row])) for row in rows}
-    return {row: tuple(found) for row, found in own.items() if found}
 
 
 def _marked(data: PreparedSet) -> dict[str, bool]:
@@ -177,31 +154,26 @@ def _marked(data: PreparedSet) -> dict[str, bool]:
     return {text: next(iter(found)) for text, found in marks.items() if len(found) == 1}
 
 
-class _Labels:
-    """What the labels of a study say of the findings of the lexicon.
+def _labels(data: PreparedSet, reader: Reader) -> Callable[[Told, int], Told]:
+    """Adds to what is told of an image what the labels of its study say: 0 denies.
 
-    A label stands for the findings whose CheXpert label it is.
+    A label stands for the findings of the lexicon whose CheXpert label it is. Of one that is
+    present or uncertain it is not said which of them it is: none of them is elsewhere.
     """
+    names: dict[str, set[str]] = {}
+    for name, finding in reader.lexicon.findings.items():
+        if finding.chexpert and finding.chexpert in data.studies.columns:
+            names.setdefault(finding.chexpert, set()).add(reader.lexicon.named(name))
+    table = data.studies.set_index("study_id")[list(names)]
+    values: Any = table.reindex(data.images["study_id"]).to_numpy(dtype=np.float64)
 
-    def __init__(self, data: PreparedSet, reader: Reader) -> None:
-        lexicon = reader.lexicon
-        names: dict[str, set[str]] = {}
-        for name, finding in lexicon.findings.items():
-            if finding.chexpert:
-                names.setdefault(finding.chexpert, set()).add(lexicon.named(name))
-        known = [label for label in names if label in data.studies.columns]
-        self._names = [frozenset(names[label]) for label in known]
-        self._all = lexicon
-        table = data.studies.set_index("study_id")[known]
-        self._values: Any = table.reindex(data.images["study_id"]).to_numpy(dtype=np.float64)
-
-    def add(self, told: Told, row: int) -> Told:
-        """``told``, and what the labels say: 0 denies, 1 and -1 (uncertain) may be there."""
+    def add(told: Told, row: int) -> Told:
         there, denied = set(told.there), set(told.denied)
-        for names, value in zip(self._names, self._values[row], strict=True):
+        for findings, value in zip(names.values(), values[row], strict=True):
             if value == 0:
-                denied |= names
+                denied |= findings
             elif value in (1, -1):
-                # Which of the label's findings it is, is not said: none of them is elsewhere.
-                there |= names
+                there |= findings
         return Told(frozenset(there), frozenset(denied))
+
+    return add

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from medclip_debias.evaluation.encoding import Network
 from medclip_debias.evaluation.metrics import auc
 from medclip_debias.evaluation.offsets import MOST_IMAGES, prompt_offsets
 from medclip_debias.evaluation.phrase_selection import VALIDATE
+from medclip_debias.evaluation.protocol import items_by_row
 from medclip_debias.evaluation.sentence_choice import Queries, choose
 from medclip_debias.grounding.counterparts import Reader
 from medclip_debias.grounding.settings import (
@@ -41,17 +43,8 @@ MOST_SENTENCES = 2000
 class Choice:
     """Gathers the evidence of validation images, then chooses a rule.
 
-    Args:
-        data: the prepared set.
-        settings: how the rule is chosen.
-        per_image: most sentences of each kind asked of an image.
-        reader: reads reports and sentences.
-        views: which images count.
-
-    Attributes:
-        rows: of the images, at most `MOST_IMAGES`, evenly spaced.
-        texts: sentences that are needed as vectors, each once.
-        queries: what is asked of them.
+    ``rows`` are those of the images, at most `MOST_IMAGES`, evenly spaced; ``texts`` the sentences
+    that are needed as vectors, each once. ``per_image`` limits the sentences of each kind.
     """
 
     def __init__(
@@ -64,29 +57,26 @@ class Choice:
     ) -> None:
         self.settings = settings
         self.queries: Queries = choose(data, VALIDATE, per_image, reader, views=views)
-        asked = sorted({query.row for query in self.queries.queries if query.kind != "denial"})
-        chosen = set(asked[:: max(1, -(-len(asked) // MOST_IMAGES))])
-        self._asked = [
-            query
-            for query in self.queries.queries
-            if query.row in chosen and query.kind != "denial"
-        ]
-        there = sum(query.there for query in self._asked)
-        enough = min(there, len(self._asked) - there) >= FEWEST
+        told = [query for query in self.queries.queries if query.kind != "denial"]
+        rows = sorted({query.row for query in told})
+        chosen = set(rows[:: max(1, -(-len(rows) // MOST_IMAGES))])
+        self._asked = [query for query in told if query.row in chosen]
+        self._there = np.array([query.there for query in self._asked], dtype=bool)
+        enough = min(self._there.sum(), (~self._there).sum()) >= FEWEST
         self.rows = frozenset(chosen) if enough else frozenset()
         said = list(dict.fromkeys(query.text for query in self._asked))
-        others = dict.fromkeys(str(text) for text in data.sentences["text"])
+        others = list(dict.fromkeys(str(text) for text in data.sentences["text"]))
         step = max(1, -(-len(others) // MOST_SENTENCES))
-        self._level_texts = list(dict.fromkeys([*said, *list(others)[::step]])) if self.rows else []
-        denials = [reader.negated(text) for text in said] if self.rows else []
-        self.texts = list(dict.fromkeys([*self._level_texts, *denials]))
+        self._level_texts = list(dict.fromkeys([*said, *others[::step]])) if self.rows else []
+        self._denial = {text: reader.negated(text) for text in said} if self.rows else {}
+        self.texts = list(dict.fromkeys([*self._level_texts, *self._denial.values()]))
         self._place = {text: number for number, text in enumerate(self.texts)}
-        self._denial = dict(zip(said, denials, strict=False))
-        self._of_row: dict[int, list[int]] = {}
-        for number, query in enumerate(self._asked):
-            self._of_row.setdefault(query.row, []).append(number)
+        self._of_row = items_by_row(query.row for query in self._asked)
         self._scores: dict[int, Floats] = {}
         self._found: dict[int, dict[EvidenceKind, float]] = {}
+
+    def _of(self, texts: Iterable[str]) -> torch.Tensor:
+        return self._vectors[[self._place[text] for text in texts]]
 
     def begin(self, model: ImageTextModel, vectors: torch.Tensor) -> None:
         """Take the vectors of `texts`."""
@@ -97,17 +87,13 @@ class Choice:
         """Take the features of one image of `rows`."""
         if self._evidence is None:
             return
-        levels = self._vectors[[self._place[text] for text in self._level_texts]]
         with torch.inference_mode():
-            own = self._model.score(features, levels)
+            own = self._model.score(features, self._of(self._level_texts))
         self._scores[row] = own[0].cpu().numpy().astype(np.float64)
         numbers = self._of_row[row]
         texts = [self._asked[number].text for number in numbers]
-        found = self._evidence.of(
-            features,
-            self._vectors[[self._place[text] for text in texts]],
-            self._vectors[[self._place[self._denial[text]] for text in texts]],
-        )
+        denials = self._of(self._denial[text] for text in texts)
+        found = self._evidence.of(features, self._of(texts), denials)
         for column, number in enumerate(numbers):
             self._found[number] = {kind: float(v[0, column]) for kind, v in found.items()}
 
@@ -121,7 +107,7 @@ class Choice:
                 f"fewer than {FEWEST} sentences of the '{VALIDATE}' images are there, or are not"
             )
             return SuppressionRule(chosen=about, **common)
-        there = np.array([query.there for query in self._asked])
+        there = self._there
         own = one_vector(self._vectors, self._model.outputs.sentence_rows)
         vectors = own.cpu().numpy().astype(np.float64)
         place = [self._place[text] for text in self._level_texts]

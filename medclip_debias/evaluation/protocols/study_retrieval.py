@@ -42,6 +42,7 @@ from medclip_debias.evaluation.protocol import (
     Skipped,
     patients_of,
     rows_of_split,
+    study_sentences,
 )
 from medclip_debias.evaluation.protocols.retrieval import (
     RankedPairs,
@@ -86,9 +87,7 @@ class StudyRetrieval(RankedPairs):
         label_map: LabelMap | None = None,
     ) -> None:
         self._options = options
-        sentences: dict[str, dict[str, None]] = {}
-        for study, text in zip(data.sentences["study_id"], data.sentences["text"], strict=True):
-            sentences.setdefault(str(study), {})[str(text)] = None
+        sentences = study_sentences(data)
         rows_of: dict[str, list[int]] = {}
         without, other_views = set(), set()
         for row in rows_of_split(data, split):
