@@ -5,8 +5,9 @@ Images, truth and the order of work are the same for all.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -18,7 +19,7 @@ from medclip_debias.data.parallel import ordered
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.phantom.findings import Box
 from medclip_debias.phantom.settings import PhantomSettings
-from medclip_debias.phantom.tables import Names, Written, write_truth_tables
+from medclip_debias.phantom.tables import Names, Written, write_csv, write_truth_tables
 from medclip_debias.phantom.writer import Progress, one_thread
 from phantom_layouts.content import (
     Content,
@@ -27,7 +28,7 @@ from phantom_layouts.content import (
     plan_content,
     rendered,
 )
-from phantom_layouts.defects import Defects
+from phantom_layouts.defects import Defects, Kind, Row
 from phantom_layouts.rasters import Pixels, write_by_name
 
 
@@ -66,6 +67,8 @@ class Layout(ABC):
             ``("report",)`` for the whole text, or ``()`` for none. Layouts with the same sections
             give the same sentences.
         square: every image of the archive is a square, so those of the phantom are, too.
+        headers: of its files of rows, by their names; a file that is no CSV has none.
+        image_kinds: defects of its images beside those of every archive.
     """
 
     kind: ClassVar[str]
@@ -74,6 +77,8 @@ class Layout(ABC):
     lossless: ClassVar[bool]
     sections: ClassVar[tuple[str, ...]]
     square: ClassVar[bool] = False
+    headers: ClassVar[Mapping[str, Sequence[str]]] = {}
+    image_kinds: ClassVar[Sequence[Kind]] = ()
 
     def __init__(self, settings: ArchiveSettings) -> None:
         squares = {"aspect": (1.0, 1.0)}
@@ -100,21 +105,27 @@ class Layout(ABC):
     def owner_ids(self, study: ContentStudy, view: ContentView) -> tuple[str, str]:
         return self.study_id(study), self.patient_id(study)
 
-    @abstractmethod
-    def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        """Write every file but the images, and put the defects in (images are there already)."""
+    def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
+        """Rows of the ``number``-th image that the archive has, of every file."""
+        del number, study, view
+        return ()
+
+    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
+        """Known defects of the rows."""
+        del rows
+        return ()
+
+    def boxes_of(self, study: ContentStudy, view: ContentView) -> list[Box]:
+        """Boxes that the archive has of an image, in its pixels."""
+        del study, view
+        return []
 
     def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
-        return {}
-
-    def boxes_by_view(
-        self, studies: Sequence[ContentStudy], of: Callable[[ContentView], list[Box]]
-    ) -> dict[str, list[Box]]:
+        held = ((study, view) for study in studies for view in study.views)
         return {
-            self.image_id(study, view): of(view)
-            for study in studies
-            for view in study.views
-            if view.frontal
+            self.image_id(*item): boxes
+            for item in held
+            if self.image_file(*item) and (boxes := self.boxes_of(*item))
         }
 
     def write_image(
@@ -139,7 +150,13 @@ class Layout(ABC):
                 progress(len(studies), len(planned))
         content = Content(settings, tuple(studies))
         defects = Defects(settings.defects, settings.seed)
-        self.write_tables(root, content, defects)
+        self.damage_images(root, content, defects)
+        held = [(s, v) for s, v in content.views() if self.image_file(s, v)]
+        rows = [row for at, (s, v) in enumerate(held) for row in self.rows(at, s, v)]
+        defects.put(self.kinds(rows), rows)
+        for name in self.headers:
+            (root / name).parent.mkdir(exist_ok=True)
+            self.write_file(root / name, [row.cells for row in rows if row.file == name])
         counts = write_truth_tables(
             root, settings, [_written(study) for study in studies], self._names(content)
         )
@@ -153,34 +170,56 @@ class Layout(ABC):
             patients={s.study.subject_id: self.patient_id(s) for s in content.studies},
         )
 
+    def write_file(self, path: Path, rows: Sequence[Any]) -> None:
+        if path.suffix == ".csv":
+            header = next(h for name, h in self.headers.items() if path.match(name))
+            write_csv(path, header, rows)
+        else:
+            path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
     # ------------------------------------------------------------------ common defects
 
-    def readable(self, content: Content) -> list[tuple[ContentStudy, ContentView]]:
-        return [
-            (study, view)
-            for study, view in content.views()
-            if self.image_file(study, view)
-            and view.stated in ("AP", "PA")
-            and (study.study.report.sentences if self.sections else study.split != "train")
+    def readable(self, study: ContentStudy, view: ContentView) -> bool:
+        """Tell whether `prepare` reads this image."""
+        used = study.study.report.sentences if self.sections else study.split != "train"
+        return bool(self.image_file(study, view) and view.stated in ("AP", "PA") and used)
+
+    def damage_images(self, root: Path, content: Content, defects: Defects) -> None:
+        rows = [
+            Row(file := self.image_file(s, v), s, v, root / file, self.image_id(s, v))
+            for s, v in content.views()
+            if self.readable(s, v)
         ]
-
-    def missing_images(self, root: Path, content: Content, defects: Defects) -> None:
-        for study, view in defects.choose(self.readable(content), owner_study):
-            file = self.image_file(study, view)
-            (root / file).unlink()
-            defects.add("missing_image", file, "", "missing", self.image_id(study, view))
-
-    def truncated_images(self, root: Path, content: Content, defects: Defects) -> None:
-        for study, view in defects.choose(self.readable(content), owner_study):
-            file = self.image_file(study, view)
-            whole = (root / file).read_bytes()
-            (root / file).write_bytes(whole[: len(whole) // 2])
-            defects.add("truncated_image", file, "", "rejected", self.image_id(study, view))
+        defects.put((*_IMAGE_KINDS, *self.image_kinds), rows)
 
 
-def owner_study(item: tuple[ContentStudy, ContentView]) -> int:
-    """The study of an image, as `Defects.choose` wants an owner."""
-    return item[0].place
+class FrontalLayout(Layout):
+    """Frontal images alone, each of them a study, and a patient where none is named."""
+
+    sections = ()
+    names_patients: ClassVar[bool] = False
+
+    def study_id(self, study: ContentStudy) -> str:
+        frontal = (view for view in study.views if view.frontal)
+        return self.image_id(study, next(frontal, study.views[0]))
+
+    def patient_id(self, study: ContentStudy) -> str:
+        return self.study_id(study)
+
+    def owner_ids(self, study: ContentStudy, view: ContentView) -> tuple[str, str]:
+        image = self.image_id(study, view)
+        return image, self.patient_id(study) if self.names_patients else image
+
+
+def _cut_image(row: Row) -> None:
+    content = row.cells.read_bytes()
+    row.cells.write_bytes(content[: len(content) // 2])
+
+
+_IMAGE_KINDS = (
+    Kind("missing_image", "{row}", lambda row: row.cells.unlink(), shown="missing"),
+    Kind("truncated_image", "{row}", _cut_image, shown="rejected"),
+)
 
 
 def id_in_split(name: Callable[[int], str], split: str) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
-from medclip_debias.phantom.tables import write_csv
 from phantom_layouts.archives.chexpert import CHEXPERT_ORDER
-from phantom_layouts.content import Content, ContentStudy, ContentView
-from phantom_layouts.defects import Defects
+from phantom_layouts.content import ContentStudy, ContentView
+from phantom_layouts.defects import REPEAT, VALUE, Kind, Row, again, setting
 from phantom_layouts.layout import Layout, id_in_split
 
 TABLE = "master_spreadsheet_update.csv"
@@ -32,6 +31,7 @@ class Brax(Layout):
     source_kind = "brax"
     lossless = True
     sections = ()
+    headers: ClassVar = {TABLE: COLUMNS}
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
         return f"images/{self._path(study, view)}.png"
@@ -45,25 +45,11 @@ class Brax(Layout):
     def patient_id(self, study: ContentStudy) -> str:
         return id_in_split(lambda n: f"id_{_uuid('patient', study.patient, n)}", study.split)
 
-    def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        views = list(content.views())
-        rows = [self._row(at, study, view) for at, (study, view) in enumerate(views)]
-        owners = {at: study.place for at, (study, _) in enumerate(views)}
-        self.missing_images(root, content, defects)
-        self.truncated_images(root, content, defects)
-        for at in defects.choose(list(owners), owners.__getitem__):
-            rows[at][COLUMNS.index("Edema")] = "2.0"
-            step = f"label cell of {TABLE} has a value that the archive defines"
-            defects.add("label_value", TABLE, f"row {at + 2}", "funnel", step)
-        for at in defects.choose(list(owners), owners.__getitem__):
-            rows[at][COLUMNS.index("AccessionNumber")] = ""
-            step = f"row of {TABLE} is filled in (PngPath, PatientID, AccessionNumber)"
-            defects.add("no_study", TABLE, f"row {at + 2}", "funnel", step)
-        for at in defects.choose(list(owners), owners.__getitem__):
-            rows.append(rows[at])
-            step = f"row of {TABLE} is no repeat"
-            defects.add("row_twice", TABLE, f"row {len(rows) + 1}", "funnel", step)
-        write_csv(root / TABLE, COLUMNS, rows)
+    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
+        filled = "row of {file} is filled in (PngPath, PatientID, AccessionNumber)"
+        yield Kind("label_value", VALUE, setting(COLUMNS.index("Edema"), "2.0"))
+        yield Kind("no_study", filled, setting(COLUMNS.index("AccessionNumber"), ""))
+        yield Kind("row_twice", REPEAT, again)
 
     def _path(self, study: ContentStudy, view: ContentView) -> str:
         uid = _uuid("study", study.place)
@@ -71,10 +57,10 @@ class Brax(Layout):
         image = _uuid("image", view.key)
         return f"{self.patient_id(study)}/Study_{uid}/Series_{series}/image-{image}"
 
-    def _row(self, at: int, study: ContentStudy, view: ContentView) -> list[Any]:
+    def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
         path, labels = self._path(study, view), study.report_labels
         cells: dict[str, Any] = {
-            "": at,
+            "": number,
             "DicomPath": f"Anonymized_DICOMs/{path}.dcm",
             "PngPath": f"images/{path}.png",
             "PatientID": self.patient_id(study),
@@ -88,4 +74,4 @@ class Brax(Layout):
             "Manufacturer": 1,
             **{name: f"{value:.1f}" for name, value in labels.items()},
         }
-        return [cells.get(name, "") for name in COLUMNS]
+        yield Row(TABLE, study, view, [cells.get(name, "") for name in COLUMNS])

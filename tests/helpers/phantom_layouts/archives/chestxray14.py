@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from PIL import Image
 
 from medclip_debias.phantom.findings import Box
-from phantom_layouts.content import Content, ContentStudy, ContentView
-from phantom_layouts.defects import Defects
-from phantom_layouts.layout import Layout, id_in_split
-from phantom_layouts.outlines import Named, named_boxes
+from phantom_layouts.content import ContentStudy, ContentView
+from phantom_layouts.defects import REPEAT, Kind, Row, again, setting
+from phantom_layouts.layout import FrontalLayout, id_in_split
+from phantom_layouts.outlines import named_boxes
 from phantom_layouts.rasters import Pixels, write_png
 
 TABLE, BOXES = "Data_Entry_2017.csv", "BBox_List_2017.csv"
@@ -21,6 +21,11 @@ HEADER = (
     "OriginalImage[Width,Height],OriginalImagePixelSpacing[x,y],"
 )
 BOX_HEADER = "Image Index,Finding Label,Bbox [x,y,w,h],,,"
+LISTS = {
+    "train": "train_val_list.txt",
+    "validate": "train_val_list.txt",
+    "test": "test_list.txt",
+}
 SIDE = 1024
 NAMES = {
     "Atelectasis": "Atelectasis",
@@ -42,15 +47,20 @@ _LABELS = {
 }
 
 
-class ChestXray14(Layout):
+class ChestXray14(FrontalLayout):
     """Every image is a follow-up of its own; boxes are of test images, as in the archive."""
 
     kind = "chestxray14"
     title = "ChestX-ray14"
     source_kind = "chestxray14"
     lossless = True
-    sections = ()
+    names_patients = True
     square = True
+    headers: ClassVar = {
+        TABLE: (HEADER,),
+        BOXES: (BOX_HEADER,),
+        **dict.fromkeys(LISTS.values(), ()),
+    }
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
         folder = f"images_{study.place % 12 + 1:03d}/images"
@@ -60,27 +70,15 @@ class ChestXray14(Layout):
         follow_up = (study.number - 1) * 10 + view.number - 1
         return f"{int(self.patient_id(study)):08d}_{follow_up:03d}"
 
-    def study_id(self, study: ContentStudy) -> str:
-        return self.image_id(study, next(view for view in study.views if view.frontal))
-
-    def owner_ids(self, study: ContentStudy, view: ContentView) -> tuple[str, str]:
-        return self.image_id(study, view), self.patient_id(study)
-
     def patient_id(self, study: ContentStudy) -> str:
         return id_in_split(lambda n: str(study.patient * 1000 + n), study.split)
 
-    def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
-        return {
-            self.image_id(study, view): [box for own in found.values() for box in own]
-            for study, view, found in self._boxed(studies)
-        }
+    def boxes_of(self, study: ContentStudy, view: ContentView) -> list[Box]:
+        found = named_boxes(view, NAMES) if study.split == "test" else {}
+        return [box for boxes in found.values() for box in boxes]
 
     def write_image(
-        self,
-        path: Path,
-        pixels: Pixels,
-        study: ContentStudy,
-        view: ContentView,
+        self, path: Path, pixels: Pixels, study: ContentStudy, view: ContentView
     ) -> None:
         if study.place % 5:
             write_png(path, pixels)
@@ -89,84 +87,47 @@ class ChestXray14(Layout):
         bands = (grey, grey, grey, Image.new("L", grey.size, 255))
         Image.merge("RGBA", bands).save(path, format="PNG", compress_level=1)
 
-    def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        views = [(s, v) for s, v in content.views() if v.frontal]
-        rows = [self._row(study, view) for study, view in views]
-        boxes = [
-            [f"{self.image_id(study, view)}.png", name, *(_in_1024(value, view) for value in box)]
-            for study, view, found in self._boxed(content.studies)
-            for name, own in found.items()
-            for box in own
-        ]
-        owners = {row[0]: study.place for row, (study, _) in zip(rows, views, strict=True)}
-        lists: dict[str, list[str]] = {"train_val_list.txt": [], "test_list.txt": []}
-        for row, (study, _) in zip(rows, views, strict=True):
-            name = "test_list.txt" if study.split == "test" else "train_val_list.txt"
-            lists[name].append(row[0])
-        self.missing_images(root, content, defects)
-        self.truncated_images(root, content, defects)
-        self._defects(rows, boxes, owners, defects)
-        _write(root / TABLE, HEADER, [[*row, ""] for row in rows])
-        _write(root / BOXES, BOX_HEADER, [[*row, "", "", ""] for row in boxes])
-        for name, images in lists.items():
-            (root / name).write_text("\n".join(images) + "\n", encoding="utf-8")
-
-    def _row(self, study: ContentStudy, view: ContentView) -> list[Any]:
-        kinds = dict.fromkeys(name.partition("_")[0] for name in study.findings)
-        named = [_LABELS[kind] for kind in kinds if kind in _LABELS]
+    def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
+        types = dict.fromkeys(name.partition("_")[0] for name in study.findings)
+        findings = [_LABELS[name] for name in types if name in _LABELS]
         image = self.image_id(study, view)
-        return [
-            *(f"{image}.png", "|".join(named) or "No Finding", int(image[-3:])),
+        cells = [
+            *(f"{image}.png", "|".join(findings) or "No Finding", int(image[-3:])),
             *(self.patient_id(study), f"{study.age:03d}Y", "F" if study.female else "M"),
-            *(view.stated, view.width, view.height, 0.143, 0.143),
+            *(view.stated, view.width, view.height, 0.143, 0.143, ""),
         ]
+        yield Row(TABLE, study, view, cells)
+        yield Row(LISTS[study.split], study, view, cells[:1], main=False)
+        boxes = named_boxes(view, NAMES) if study.split == "test" else {}
+        for name, own in boxes.items():
+            for box in own:
+                sides = (value * SIDE / view.width for value in box)
+                yield Row(BOXES, study, view, [cells[0], name, *sides, "", "", ""])
 
-    def _boxed(
-        self, studies: Sequence[ContentStudy]
-    ) -> list[tuple[ContentStudy, ContentView, Named]]:
-        return [
-            (study, view, named_boxes(view, NAMES))
-            for study in studies
-            for view in study.views
-            if study.split == "test" and view.frontal
-        ]
+    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
+        def finding(form: str) -> Callable[[Row], None]:
+            return lambda row: setting(1, form.format(row.cells[1]))(row)
 
-    def _defects(
-        self,
-        rows: list[list[Any]],
-        boxes: list[list[Any]],
-        owners: dict[str, int],
-        defects: Defects,
-    ) -> None:
-        def owner(row: list[Any]) -> int:
-            return owners[row[0]]
+        def listed(row: Row) -> bool:
+            return row.file == TABLE
 
-        for row in defects.choose([r for r in rows if r[1] != "No Finding"], owner):
-            row[1] = f"No Finding|{row[1]}"
-            step = "'No Finding' stands alone (else the finding counts)"
-            defects.add("finding_and_none", TABLE, row[0], "funnel", step)
-        for row in defects.choose(rows, owner):
-            row[1] = f"{row[1]}|Consolidaton"
-            step = "finding is one of the archive's"
-            defects.add("unknown_finding", TABLE, row[0], "funnel", step)
-        for row in defects.choose(rows, owner):
-            rows.append(list(row))
-            where = f"row {len(rows) + 1}"
-            defects.add("row_twice", TABLE, where, "funnel", f"row of {TABLE} is no repeat")
-        for row in defects.choose(boxes, owner):
-            row[3] = ""
-            step = f"row of {BOXES} has a finding and four numbers"
-            defects.add("box_without_number", BOXES, row[0], "funnel", step)
-        for row in defects.choose(rows, owner):
-            boxes.append([f"9{row[0][1:]}", "Mass", 1.0, 2.0, 3.0, 4.0])
-            step = f"box of {BOXES} has its image in the table"
-            defects.add("box_of_no_image", BOXES, boxes[-1][0], "funnel", step)
+        def found(row: Row) -> bool:
+            return listed(row) and row.cells[1] != "No Finding"
 
+        def stray(row: Row) -> list[Any]:
+            return [f"9{row.cells[0][1:]}", "Mass", 1.0, 2.0, 3.0, 4.0, "", "", ""]
 
-def _in_1024(value: float, view: ContentView) -> float:
-    return value * SIDE / view.width
+        alone = "'No Finding' stands alone (else the finding counts)"
+        yield Kind("finding_and_none", alone, finding("No Finding|{}"), found)
+        known = "finding is one of the archive's"
+        yield Kind("unknown_finding", known, finding("{}|Consolidaton"), listed)
+        yield Kind("row_twice", REPEAT, again, listed)
+        four = "row of {file} has a finding and four numbers"
+        yield Kind("box_without_number", four, setting(3, ""), lambda row: row.file == BOXES)
+        there = "box of {file} has its image in the table"
+        yield Kind("box_of_no_image", there, stray, listed, file=BOXES)
 
-
-def _write(path: Path, header: str, rows: list[list[Any]]) -> None:
-    lines = [header, *(",".join(map(str, row)) for row in rows)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    def write_file(self, path: Path, rows: Sequence[Any]) -> None:
+        header = self.headers[path.name]
+        lines = [*header, *(",".join(map(str, row)) for row in rows)]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from medclip_debias.data.masks import as_coco, encode
 from medclip_debias.phantom.findings import Box
-from medclip_debias.phantom.tables import write_csv
-from phantom_layouts.archives.chexpert import CHEXPERT_ORDER, CheXpert
-from phantom_layouts.content import Content, ContentStudy, ContentView
-from phantom_layouts.defects import Defects
+from phantom_layouts.archives.chexpert import HEADER, CheXpert, table_row
+from phantom_layouts.content import ContentStudy, ContentView
+from phantom_layouts.defects import Kind, Row
 from phantom_layouts.outlines import apart, named_boxes, outlined
 
+MASKS = "CheXlocalize/gt_segmentations_{}.json"
 SPLITS = {"validate": "val", "test": "test"}
 NAMES = {
     "Atelectasis": "Atelectasis",
@@ -40,62 +40,45 @@ class CheXlocalize(CheXpert):
     kind = "chexlocalize"
     title = "CheXlocalize"
     source_kind = "chexlocalize"
+    headers: ClassVar = {
+        **{f"CheXpert/{name}_labels.csv": HEADER for name in SPLITS.values()},
+        **{MASKS.format(name): () for name in SPLITS.values()},
+    }
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
         if study.split not in SPLITS:
             return ""
         return f"CheXpert/{SPLITS[study.split]}/{self.image_id(study, view)}.jpg"
 
-    def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
-        return {
-            self.image_id(study, view): [box for own in _boxes(view).values() for box in own]
-            for study in studies
-            for view in study.views
-            if study.split in SPLITS and view.frontal
-        }
+    def boxes_of(self, study: ContentStudy, view: ContentView) -> list[Box]:
+        return [box for own in _boxes(view).values() for box in own] if view.frontal else []
 
-    def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        self.missing_images(root, content, defects)
-        self.truncated_images(root, content, defects)
-        found: list[tuple[str, int, dict[str, Any], str]] = []
-        masks: dict[str, dict[str, Any]] = {name: {} for name in SPLITS.values()}
-        rows: dict[str, list[list[Any]]] = {name: [] for name in SPLITS.values()}
-        for study, view in content.views():
-            if study.split not in SPLITS:
-                continue
-            name = SPLITS[study.split]
-            rows[name].append(self._label_row(name, study, view))
-            if view.frontal:
-                key = self.image_id(study, view).replace("/", "_")
-                masks[name][key] = _masks(view)
-                found.append((name, study.place, masks[name][key], key))
-        for name, _, own, key in defects.choose(found, lambda item: item[1]):
-            own["Edema"] = {"size": own["Edema"]["size"], "counts": "!"}
-            file = f"gt_segmentations_{name}.json"
-            step = f"mask of {file} can be read"
-            defects.add("broken_mask", f"CheXlocalize/{file}", key, "funnel", step)
-        for name, _, own, key in defects.choose(found, lambda item: item[1]):
-            masks[name][f"patient99{key[9:]}"] = own
-            file = f"gt_segmentations_{name}.json"
-            step = f"image of {file} is in the labels' table"
-            defects.add("mask_of_no_image", f"CheXlocalize/{file}", key, "funnel", step)
-        (root / "CheXlocalize").mkdir()
-        for name, content_of in masks.items():
-            path = root / "CheXlocalize" / f"gt_segmentations_{name}.json"
-            path.write_text(json.dumps(content_of) + "\n", encoding="utf-8")
-            header = ["Path", "Sex", "Age", "Frontal/Lateral", "AP/PA", *CHEXPERT_ORDER]
-            write_csv(root / "CheXpert" / f"{name}_labels.csv", header, rows[name])
-
-    def _label_row(self, name: str, study: ContentStudy, view: ContentView) -> list[Any]:
+    def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
+        name, image = SPLITS[study.split], self.image_id(study, view)
         # The validation table names images as CheXpert's release does, in another folder.
         folder = "CheXpert-v1.0/valid" if name == "val" else name
-        labels = study.true_labels
-        return [
-            f"{folder}/{self.image_id(study, view)}.jpg",
-            *("Female" if study.female else "Male", study.age),
-            *("Frontal" if view.frontal else "Lateral", view.stated if view.frontal else ""),
-            *(f"{labels[column]:.1f}" for column in CHEXPERT_ORDER),
-        ]
+        cells = table_row(f"{folder}/{image}.jpg", study, view)
+        yield Row(f"CheXpert/{name}_labels.csv", study, view, cells, main=False)
+        if view.frontal:
+            key = image.replace("/", "_")
+            yield Row(MASKS.format(name), study, view, [key, _masks(view)], key)
+
+    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
+        def broken(row: Row) -> None:
+            row.cells[1]["Edema"] |= {"counts": "!"}
+
+        def stray(row: Row) -> list[Any]:
+            return [f"patient99{row.cells[0][9:]}", row.cells[1]]
+
+        listed = "image of {file} is in the labels' table"
+        yield Kind("broken_mask", "mask of {file} can be read", broken)
+        yield Kind("mask_of_no_image", listed, stray)
+
+    def write_file(self, path: Path, rows: Sequence[Any]) -> None:
+        if path.suffix == ".csv":
+            super().write_file(path, rows)
+        else:
+            path.write_text(json.dumps(dict(rows)) + "\n", encoding="utf-8")
 
 
 def _boxes(view: ContentView) -> dict[str, list[Box]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
-from medclip_debias.phantom.tables import write_csv
-from phantom_layouts.content import Content, ContentStudy, ContentView
-from phantom_layouts.defects import Defects
+from phantom_layouts.content import ContentStudy, ContentView
+from phantom_layouts.defects import REPEAT, VALUE, Kind, Row, again, setting
 from phantom_layouts.layout import Layout
 
 CHEXPERT_ORDER = (
@@ -17,6 +16,7 @@ CHEXPERT_ORDER = (
 )
 """Columns in the order of CheXpert's tables."""
 
+HEADER = ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA", *CHEXPERT_ORDER)
 FOLDERS = {"train": "train", "validate": "valid", "test": "test"}
 
 
@@ -40,6 +40,7 @@ class CheXpert(Layout):
     source_kind = "chexpert"
     lossless = False
     sections = ()
+    headers: ClassVar = {f"{name}.csv": HEADER for name in FOLDERS.values()}
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
         return f"{patient_path(study, view)}.jpg"
@@ -53,35 +54,20 @@ class CheXpert(Layout):
     def patient_id(self, study: ContentStudy) -> str:
         return f"patient{study.patient:05d}"
 
-    def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        rows: dict[str, list[list[Any]]] = {name: [] for name in FOLDERS.values()}
-        places: list[tuple[str, int]] = []
-        owners: dict[tuple[str, int], int] = {}
-        for study, view in content.views():
-            name = FOLDERS[study.split]
-            labels = label_row(study)
-            owners[name, len(rows[name])] = study.place
-            places.append((name, len(rows[name])))
-            rows[name].append(
-                [
-                    f"CheXpert-v1.0-small/{self.image_file(study, view)}",
-                    "Female" if study.female else "Male",
-                    study.age,
-                    "Frontal" if view.frontal else "Lateral",
-                    view.stated if view.frontal else "",
-                    *(f"{labels[c]:.1f}" if c in labels else "" for c in CHEXPERT_ORDER),
-                ]
-            )
-        self.missing_images(root, content, defects)
-        self.truncated_images(root, content, defects)
-        for name, at in defects.choose(places, owners.__getitem__):
-            rows[name][at][5] = "2.0"
-            step = f"label cell of {name}.csv has a value that the archive defines"
-            defects.add("label_value", f"{name}.csv", f"row {at + 2}", "funnel", step)
-        for name, at in defects.choose(places, owners.__getitem__):
-            rows[name].append(rows[name][at])
-            step = f"row of {name}.csv is no repeat"
-            defects.add("row_twice", f"{name}.csv", f"row {len(rows[name]) + 1}", "funnel", step)
-        header = ["Path", "Sex", "Age", "Frontal/Lateral", "AP/PA", *CHEXPERT_ORDER]
-        for name, its_rows in rows.items():
-            write_csv(root / f"{name}.csv", header, its_rows)
+    def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
+        path = f"CheXpert-v1.0-small/{self.image_file(study, view)}"
+        yield Row(f"{FOLDERS[study.split]}.csv", study, view, table_row(path, study, view))
+
+    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
+        yield Kind("label_value", VALUE, setting(5, "2.0"))
+        yield Kind("row_twice", REPEAT, again)
+
+
+def table_row(path: str, study: ContentStudy, view: ContentView) -> list[Any]:
+    """A row of CheXpert's tables."""
+    labels = label_row(study)
+    return [
+        *(path, "Female" if study.female else "Male", study.age),
+        *("Frontal" if view.frontal else "Lateral", view.stated if view.frontal else ""),
+        *(f"{labels[name]:.1f}" if name in labels else "" for name in CHEXPERT_ORDER),
+    ]

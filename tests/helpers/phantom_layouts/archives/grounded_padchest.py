@@ -6,19 +6,18 @@ hold the phantom's English.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from medclip_debias.phantom.catalogue import CLASSES, INDEX
 from medclip_debias.phantom.findings import Box
-from medclip_debias.phantom.tables import write_csv
 from medclip_debias.phantom.truth import Statement
 from phantom_layouts.archives.padchest import LABELS, PadChest
-from phantom_layouts.content import Content, ContentStudy, ContentView
-from phantom_layouts.defects import Defects
-from phantom_layouts.layout import Layout, owner_study
+from phantom_layouts.content import ContentStudy, ContentView
+from phantom_layouts.defects import Kind, Row, again
+from phantom_layouts.layout import Layout
 from phantom_layouts.rasters import Pixels, write_deep_png
 
 REPORTS, MASTER = "grounded_reports_20240819.json", "master_table.csv"
@@ -40,6 +39,7 @@ class PadChestGrounded(Layout):
     source_kind = "padchest_gr"
     lossless = True
     sections = ("findings", "impression")
+    headers: ClassVar = {REPORTS: (), MASTER: COLUMNS}
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
         return f"PadChest_GR/{self.image_id(study, view)}.png" if view.frontal else ""
@@ -59,60 +59,51 @@ class PadChestGrounded(Layout):
         del study, view
         write_deep_png(path, pixels)
 
-    def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
-        return {
-            self.image_id(study, view): [
-                box
-                for placed in study.study.report.sentences
-                for box in shown(placed.sentence.statement, view)
-            ]
-            for study in studies
-            for view in study.views
-            if view.frontal
-        }
+    def boxes_of(self, study: ContentStudy, view: ContentView) -> list[Box]:
+        sentences = (placed.sentence for placed in study.study.report.sentences)
+        return [box for sentence in sentences for box in shown(sentence.statement, view)]
 
-    def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        held = [(study, view) for study, view in content.views() if view.frontal]
-        entries = {self.image_id(*item): self._entry(*item) for item in held}
-        rows = {self.image_id(*item): self._rows(*item) for item in held}
-        more: list[dict[str, Any]] = []
-        self.missing_images(root, content, defects)
-        self.truncated_images(root, content, defects)
-        boxed = [
-            item
-            for item in self.readable(content)
-            if any(finding.get("boxes") for finding in entries[self.image_id(*item)]["findings"])
-        ]
-        kinds = (
-            ("flat_box", [0.4, 0.4, 0.4, 0.6], "box has an area"),
-            ("box_outside", [1.1, 0.2, 1.3, 0.4], "box lies in the image"),
-        )
-        for kind, corners, step in kinds:
-            for item in defects.choose(boxed, owner_study):
-                findings = entries[self.image_id(*item)]["findings"]
-                next(f for f in findings if f.get("boxes"))["boxes"].append(corners)
-                defects.add(kind, REPORTS, self.image_id(*item), "funnel", step)
-        for item in defects.choose(held, owner_study):
-            more.append(entries[self.image_id(*item)])
-            step = f"entry of {REPORTS} is no repeat"
-            defects.add("entry_twice", REPORTS, self.image_id(*item), "funnel", step)
-        for item in defects.choose(held, owner_study):
+    def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
+        entry, image = self._entry(study, view), self.image_id(study, view)
+        yield Row(REPORTS, study, view, entry, image)
+        for cells in self._cells(study, view, entry):
+            yield Row(MASTER, study, view, cells, image, main=False)
+
+    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
+        def boxed(row: Row) -> bool:
+            found = any(finding.get("boxes") for finding in row.cells["findings"])
+            return found and self.readable(row.study, row.view)
+
+        def box(*corners: float) -> Callable[[Row], None]:
+            def change(row: Row) -> None:
+                boxes = next(f["boxes"] for f in row.cells["findings"] if f.get("boxes"))
+                boxes.append([*corners])
+
+            return change
+
+        def blank(row: Row) -> None:
             empty = {"sentence_en": "", "sentence_es": "", "abnormal": False}
-            entries[self.image_id(*item)]["findings"].append(empty)
-            step = "sentence is not blank"
-            defects.add("no_sentence", REPORTS, self.image_id(*item), "funnel", step)
-        for item in defects.choose(held, owner_study):
-            del rows[self.image_id(*item)]
-            step = f"image of {REPORTS} is in {MASTER}"
-            defects.add("no_master_row", MASTER, self.image_id(*item), "funnel", step)
-        for item in defects.choose(held, owner_study):
-            name = f"{self.image_id(*item)}-gone"
-            rows[name] = [[row[0], f"{name}.png", *row[2:]] for row in self._rows(*item)]
-            step = f"image of {MASTER} is in {REPORTS}"
-            defects.add("no_entry", REPORTS, name, "funnel", step)
-        text = json.dumps([*entries.values(), *more], indent=1) + "\n"
-        (root / REPORTS).write_text(text, encoding="utf-8")
-        write_csv(root / MASTER, COLUMNS, (row for own in rows.values() for row in own))
+            row.cells["findings"].append(empty)
+
+        def master(row: Row) -> list[Row]:
+            return [other for other in rows if other.file == MASTER and other.view is row.view]
+
+        def remove(row: Row) -> None:
+            for other in master(row):
+                rows.remove(other)
+
+        def stray(row: Row) -> None:
+            for other in master(row):
+                study, _, *cells = other.cells
+                rows.append(replace(other, cells=[study, f"{row.name}-gone.png", *cells]))
+
+        yield Kind("flat_box", "box has an area", box(0.4, 0.4, 0.4, 0.6), boxed)
+        yield Kind("box_outside", "box lies in the image", box(1.1, 0.2, 1.3, 0.4), boxed)
+        yield Kind("entry_twice", "entry of {file} is no repeat", again)
+        yield Kind("no_sentence", "sentence is not blank", blank)
+        here, there = (f"image of {a} is in {b}" for a, b in ((REPORTS, MASTER), (MASTER, REPORTS)))
+        yield Kind("no_master_row", here, remove, file=MASTER)
+        yield Kind("no_entry", there, stray)
 
     def _entry(self, study: ContentStudy, view: ContentView) -> dict[str, Any]:
         return {
@@ -144,10 +135,11 @@ class PadChestGrounded(Layout):
             "progression": None,
         }
 
-    def _rows(self, study: ContentStudy, view: ContentView) -> list[list[Any]]:
-        told = [
-            finding for finding in self._entry(study, view)["findings"] if finding["abnormal"]
-        ] or [{"labels": ["Normal"], "sentence_en": "", "sentence_es": ""}]
+    def _cells(
+        self, study: ContentStudy, view: ContentView, entry: dict[str, Any]
+    ) -> list[list[Any]]:
+        positive = [finding for finding in entry["findings"] if finding["abnormal"]]
+        normal = {"labels": ["Normal"], "sentence_en": "", "sentence_es": ""}
         year = int(study.study.date[:4])
         return [
             [
@@ -158,7 +150,7 @@ class PadChestGrounded(Layout):
                 *(year - study.age, "F" if study.female else "M"),
                 *(study.study.date, study.study.date, study.age, label, year),
             ]
-            for f in told
+            for f in positive or [normal]
             for label in f["labels"]
         ]
 

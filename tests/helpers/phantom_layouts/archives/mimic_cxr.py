@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from medclip_debias.phantom.findings import Box
@@ -28,8 +27,7 @@ class MimicCxr(Layout):
         defects = Defects(settings.defects, settings.seed)
         content = Content(settings, tuple(plan_content(settings)) if self._plans() else ())
         if settings.defects:
-            self.missing_images(root, content, defects)
-            self.truncated_images(root, content, defects)
+            self.damage_images(root, content, defects)
         self.write_tables(root, content, defects)
         return counts | defects.write(root)
 
@@ -45,13 +43,9 @@ class MimicCxr(Layout):
     def patient_id(self, study: ContentStudy) -> str:
         return str(study.study.subject_id)
 
-    def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
-        return {
-            view.key: [box for boxes in view.boxes.values() for box in boxes]
-            for study in studies
-            for view in study.views
-            if study.split == "test" and view.stated in ("AP", "PA")
-        }
+    def boxes_of(self, study: ContentStudy, view: ContentView) -> list[Box]:
+        boxed = study.split == "test" and view.stated in ("AP", "PA")
+        return [box for boxes in view.boxes.values() for box in boxes] if boxed else []
 
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
         """Do nothing: `generate` writes them from its own stream of studies."""

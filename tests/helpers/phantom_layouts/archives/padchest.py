@@ -5,12 +5,13 @@ The reports are the phantom's, in English and not stemmed, without headings as P
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import ClassVar
 
 from medclip_debias.phantom.catalogue import CLASSES, INDEX
-from medclip_debias.phantom.tables import write_csv
-from phantom_layouts.content import Content, ContentStudy, ContentView
-from phantom_layouts.defects import Defects
+from phantom_layouts.content import ContentStudy, ContentView
+from phantom_layouts.defects import REPEAT, Kind, Row, again, setting
 from phantom_layouts.layout import Layout, id_in_split
 from phantom_layouts.rasters import Pixels, write_deep_png
 
@@ -55,6 +56,7 @@ class PadChest(Layout):
     source_kind = "padchest"
     lossless = True
     sections = ("findings", "impression")
+    headers: ClassVar = {TABLE: COLUMNS}
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
         return f"{study.place % 3}/{self.image_id(study, view)}.png"
@@ -75,53 +77,43 @@ class PadChest(Layout):
         del study, view
         write_deep_png(path, pixels)
 
-    def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        held = list(content.views())
-        rows = [self._row(number, *item) for number, item in enumerate(held)]
-        owner = [study.place for study, _ in held]
-        places = list(range(len(held)))
-        self.missing_images(root, content, defects)
-        self.truncated_images(root, content, defects)
+    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
+        def labels(form: Callable[[str, list[str]], list[str]]) -> Callable[[Row], None]:
+            def change(row: Row) -> None:
+                first, *others = labels_of(row.study)
+                row.cells[_LABELS] = repr(form(first, others))
 
-        def note(kind: str, at: int, step: str) -> None:
-            defects.add(kind, TABLE, f"row {at + 2}", "funnel", step)
+            return change
 
-        found = [at for at in places if labels_of(held[at][0]) != ["normal"]]
-        for at in defects.choose(found, owner.__getitem__):
-            first, *others = labels_of(held[at][0])
-            rows[at][_LABELS] = repr([f" {first}", *others])
-            note("stray_blank", at, "label has no blank before or behind it (read without)")
-        for at in defects.choose(found, owner.__getitem__):
-            first, *others = labels_of(held[at][0])
-            rows[at][_LABELS] = repr([first, *others, first])
-            note("label_twice", at, "label is named once in its row (others count once)")
-        for at in defects.choose(found, owner.__getitem__):
-            rows[at][_LABELS] = rows[at][_LABELS].rstrip("]")
-            note("list_cut", at, f"cell 'Labels' of {TABLE} is a list")
-        firsts = [at for at in places if held[at][1].number == 1]
-        for at in defects.choose(firsts, owner.__getitem__):
-            rows[at][_SENTENCES] = "[['normal'"
-            step = f"cell 'LabelsLocalizationsBySentence' of {TABLE} is a list"
-            note("sentences_cut", at, step)
-        readable = {(s.place, v.number) for s, v in self.readable(content)}
-        frontal = [at for at in places if (owner[at], held[at][1].number) in readable]
-        for at in defects.choose(frontal, owner.__getitem__):
-            rows[at][_PROJECTION] = "EXCLUDE"
-            note("excluded", at, "view is frontal")
-        for at in defects.choose(places, owner.__getitem__):
-            rows.append(rows[at])
-            note("row_twice", len(rows) - 1, f"row of {TABLE} is no repeat")
-        for at in defects.choose(places, owner.__getitem__):
-            rows.append([rows[at][0], "", *rows[at][2:]])
-            note("no_image", len(rows) - 1, f"row of {TABLE} names an image")
-        write_csv(root / TABLE, COLUMNS, rows)
+        def cut(row: Row) -> None:
+            row.cells[_LABELS] = row.cells[_LABELS].rstrip("]")
 
-    def _row(self, number: int, study: ContentStudy, view: ContentView) -> list[str]:
+        def found(row: Row) -> bool:
+            return labels_of(row.study) != ["normal"]
+
+        def readable(row: Row) -> bool:
+            return self.readable(row.study, row.view)
+
+        plain = "label has no blank before or behind it (read without)"
+        yield Kind("stray_blank", plain, labels(lambda one, more: [f" {one}", *more]), found)
+        once = "label is named once in its row (others count once)"
+        yield Kind("label_twice", once, labels(lambda one, more: [one, *more, one]), found)
+        yield Kind("list_cut", "cell 'Labels' of {file} is a list", cut, found)
+        is_list = "cell 'LabelsLocalizationsBySentence' of {file} is a list"
+        first = setting(_SENTENCES, "[['normal'")
+        yield Kind("sentences_cut", is_list, first, lambda row: row.view.number == 1)
+        excluded = setting(_PROJECTION, "EXCLUDE")
+        yield Kind("excluded", "view is frontal", excluded, readable)
+        yield Kind("row_twice", REPEAT, again)
+        named = "row of {file} names an image"
+        yield Kind("no_image", named, lambda row: [row.cells[0], "", *row.cells[2:]])
+
+    def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
         labels = labels_of(study)
         places = places_of(study)
         sentences = [[label, *places.get(label, [])] for label in labels]
         year = int(study.study.date[:4])
-        return [
+        cells = [
             str(number),
             f"{self.image_id(study, view)}.png",
             str(study.place % 3),
@@ -140,6 +132,7 @@ class PadChest(Layout):
             repr(sorted({place for own in places.values() for place in own})),
             repr(sentences),
         ]
+        yield Row(TABLE, study, view, cells)
 
 
 def places_of(study: ContentStudy) -> dict[str, list[str]]:

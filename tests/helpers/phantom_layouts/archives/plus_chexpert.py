@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from medclip_debias.phantom.tables import write_csv
 from phantom_layouts.archives.chexpert import CHEXPERT_ORDER, label_row, patient_path
-from phantom_layouts.content import Content, ContentStudy, ContentView
-from phantom_layouts.defects import Defects
-from phantom_layouts.layout import Layout, owner_study
+from phantom_layouts.content import ContentStudy, ContentView
+from phantom_layouts.defects import REPEAT, VALUE, Kind, Row, again, setting
+from phantom_layouts.layout import Layout
 
 TABLE = "df_chexpert_plus_240401.csv"
 COLUMNS = (
@@ -22,7 +22,20 @@ COLUMNS = (
     *("insurance_type", "recent_bmi", "deceased", "split"),
 )
 LABELS = "report_fixed.json"
+LEFTOVERS = "leftovers of interrupted downloads"
 LEFTOVER = ".azDownload-00000000-0000-0000-0000-000000000000-"
+
+
+def _without_high_bit(row: Row) -> None:
+    from pydicom import dcmread
+
+    dataset = dcmread(row.cells)
+    del dataset.HighBit
+    dataset.save_as(row.cells)
+
+
+def _add_leftover(row: Row) -> None:
+    row.cells.with_name(LEFTOVER + row.cells.name).write_bytes(row.cells.read_bytes()[:1000])
 
 
 class CheXpertPlus(Layout):
@@ -33,6 +46,11 @@ class CheXpertPlus(Layout):
     source_kind = "chexpert_plus"
     lossless = True
     sections = ("findings", "impression")
+    headers: ClassVar = {TABLE: COLUMNS, LABELS: ()}
+    image_kinds = (
+        Kind("no_high_bit", "image is read though HighBit is missing", _without_high_bit),
+        Kind("leftover", LEFTOVERS, _add_leftover, shown="describe"),
+    )
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
         return f"DICOM/{patient_path(study, view)}.dcm"
@@ -46,50 +64,7 @@ class CheXpertPlus(Layout):
     def patient_id(self, study: ContentStudy) -> str:
         return f"patient{study.patient:05d}"
 
-    def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        views = list(content.views())
-        rows = [self._row(study, view) for study, view in views]
-        lines = [json.dumps(self._label_line(study, view)) for study, view in views]
-        owners = {at: study.place for at, (study, _) in enumerate(views)}
-        self.missing_images(root, content, defects)
-        self.truncated_images(root, content, defects)
-        self._dicom_defects(root, content, defects)
-        labelled = [at for at, (study, _) in enumerate(views) if study.report_labels]
-        for at in defects.choose(labelled, owners.__getitem__):
-            lines[at] = lines[at][: len(lines[at]) // 2]
-            step = f"line of {LABELS} is a JSON object"
-            defects.add("broken_line", LABELS, f"row {at + 1}", "funnel", step)
-        for at in defects.choose(labelled, owners.__getitem__):
-            line = json.loads(lines[at])
-            line[CHEXPERT_ORDER[0]] = 3.0
-            lines[at] = json.dumps(line)
-            step = f"label cell of {LABELS} has a value that the archive defines"
-            defects.add("label_value", LABELS, f"row {at + 1}", "funnel", step)
-        for at in defects.choose(list(owners), owners.__getitem__):
-            rows.append(rows[at])
-            where = f"row {len(rows) + 1}"
-            defects.add("row_twice", TABLE, where, "funnel", f"row of {TABLE} is no repeat")
-        write_csv(root / TABLE, COLUMNS, rows)
-        (root / LABELS).write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-    def _dicom_defects(self, root: Path, content: Content, defects: Defects) -> None:
-        from pydicom import dcmread
-
-        for study, view in defects.choose(self.readable(content), owner_study):
-            file = self.image_file(study, view)
-            dataset = dcmread(root / file)
-            del dataset.HighBit
-            dataset.save_as(root / file)
-            step = "image is read though HighBit is missing"
-            defects.add("no_high_bit", file, "", "funnel", step)
-        for study, view in defects.choose(self.readable(content), owner_study):
-            path = root / self.image_file(study, view)
-            left = path.with_name(LEFTOVER + path.name)
-            left.write_bytes(path.read_bytes()[:1000])
-            file = left.relative_to(root).as_posix()
-            defects.add("leftover", file, "", "describe", "leftovers of interrupted downloads")
-
-    def _row(self, study: ContentStudy, view: ContentView) -> list[Any]:
+    def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
         path = patient_path(study, view)
         cells = {
             "path_to_image": f"{path}.jpg",
@@ -106,11 +81,28 @@ class CheXpertPlus(Layout):
             "sex": "Female" if study.female else "Male",
             "split": {"validate": "valid"}.get(study.split, study.split),
         }
-        return [cells.get(name, "") for name in COLUMNS]
-
-    def _label_line(self, study: ContentStudy, view: ContentView) -> dict[str, Any]:
+        yield Row(TABLE, study, view, [cells.get(name, "") for name in COLUMNS])
         labels = label_row(study)
-        line: dict[str, Any] = {"path_to_image": f"{patient_path(study, view)}.jpg"}
-        for name in CHEXPERT_ORDER:
-            line[name] = float(labels[name]) if name in labels else None
-        return line
+        line = {name: float(labels[name]) if name in labels else None for name in CHEXPERT_ORDER}
+        line = {"path_to_image": f"{path}.jpg", **line}
+        labelled = bool(study.report_labels)
+        yield Row(LABELS, study, view, line, f"row {number + 1}", main=labelled)
+
+    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
+        def cut(row: Row) -> None:
+            line = json.dumps(row.cells)
+            row.cells = line[: len(line) // 2]
+
+        def in_labels(row: Row) -> bool:
+            return row.file == LABELS
+
+        yield Kind("broken_line", "line of {file} is a JSON object", cut, in_labels)
+        yield Kind("label_value", VALUE, setting(CHEXPERT_ORDER[0], 3.0), in_labels)
+        yield Kind("row_twice", REPEAT, again, lambda row: row.file == TABLE)
+
+    def write_file(self, path: Path, rows: Sequence[Any]) -> None:
+        if path.name == TABLE:
+            super().write_file(path, rows)
+            return
+        lines = (row if isinstance(row, str) else json.dumps(row) for row in rows)
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")

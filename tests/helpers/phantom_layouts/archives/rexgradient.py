@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from phantom_layouts.content import Content, ContentStudy, ContentView
-from phantom_layouts.defects import Defects
+from phantom_layouts.content import ContentStudy, ContentView
+from phantom_layouts.defects import Kind, Row, setting
 from phantom_layouts.layout import Layout
 
+TABLE = "metadata/{}_metadata_view_position.json"
 SPLITS = {"train": "train", "validate": "valid", "test": "test"}
 LATERAL, VIEWS = "LATERAL", {"PA": "POSTERO_ANTERIOR", "AP": "AP"}
 _ROOT = "2.25"  # UIDs of the arc of UUID-derived identifiers
@@ -29,6 +31,7 @@ class ReXGradient(Layout):
     source_kind = "rexgradient"
     lossless = True
     sections = ("findings", "impression")
+    headers: ClassVar = dict.fromkeys(map(TABLE.format, SPLITS.values()), ())
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
         image = self.image_id(study, view)
@@ -47,40 +50,27 @@ class ReXGradient(Layout):
     def patient_id(self, study: ContentStudy) -> str:
         return _letters("patient", study.patient)
 
-    def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        entries = {study.place: self._entry(study) for study in content.studies}
-        owners = [study.place for study in content.studies]
-        by_place = {study.place: study for study in content.studies}
-        self.missing_images(root, content, defects)
-        self.truncated_images(root, content, defects)
-        for place in defects.choose(owners):
-            entry, name = entries[place], self._file(by_place[place])
-            entry["ImagePath"].append(entry["ImagePath"][0])
-            entry["ImageViewPosition"].append(entry["ImageViewPosition"][0])
-            step = f"image of {Path(name).name} is named once"
-            defects.add("image_twice", name, f"study {place}", "funnel", step)
-        for place in defects.choose(owners):
-            entries[place]["ImageViewPosition"].append("PA")
-            name = self._file(by_place[place])
-            words = f"{Path(name).name}: "
-            defects.add("view_too_many", name, f"study {place}", "describe", words)
-        for place in defects.choose(owners):
-            entries[place]["PatientID"] = float("nan")
-            name = self._file(by_place[place])
-            step = f"study of {Path(name).name} has a patient, an id and images"
-            defects.add("no_patient", name, f"study {place}", "funnel", step)
-        for split in SPLITS:
-            chosen = {
-                f"{entries[s.place]['id']}": entries[s.place]
-                for s in content.studies
-                if s.split == split
-            }
-            name = f"metadata/{SPLITS[split]}_metadata_view_position.json"
-            (root / "metadata").mkdir(exist_ok=True)
-            (root / name).write_text(json.dumps(chosen, indent=1) + "\n", encoding="utf-8")
+    def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
+        if view.number == 1:
+            entry, name = self._entry(study), f"study {study.place}"
+            yield Row(TABLE.format(SPLITS[study.split]), study, view, entry, name)
 
-    def _file(self, study: ContentStudy) -> str:
-        return f"metadata/{SPLITS[study.split]}_metadata_view_position.json"
+    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
+        def twice(row: Row) -> None:
+            for key in ("ImagePath", "ImageViewPosition"):
+                row.cells[key].append(row.cells[key][0])
+
+        def longer(row: Row) -> None:
+            row.cells["ImageViewPosition"].append("PA")
+
+        nobody = setting("PatientID", float("nan"))
+        yield Kind("image_twice", "image of {file} is named once", twice)
+        yield Kind("view_too_many", "{file}: ", longer, shown="describe")
+        yield Kind("no_patient", "study of {file} has a patient, an id and images", nobody)
+
+    def write_file(self, path: Path, rows: Sequence[Any]) -> None:
+        content = {entry["id"]: entry for entry in rows}
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
     def _entry(self, study: ContentStudy) -> dict[str, Any]:
         patient, accession = self.patient_id(study), _letters("accession", study.place)

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 from uuid import NAMESPACE_OID, uuid5
 
 from medclip_debias.phantom.findings import Box
-from medclip_debias.phantom.tables import write_csv
-from phantom_layouts.content import Content, ContentStudy, ContentView
-from phantom_layouts.defects import Defects
-from phantom_layouts.layout import Layout, id_in_split
+from phantom_layouts.content import ContentStudy, ContentView
+from phantom_layouts.defects import REPEAT, VALUE, Kind, Row, again, setting
+from phantom_layouts.layout import FrontalLayout, id_in_split
 from phantom_layouts.outlines import named_boxes
 from phantom_layouts.rasters import Pixels, write_grey_dicom
 
 LABELS, CLASSES = "stage_2_train_labels.csv", "stage_2_detailed_class_info.csv"
 FINDING = "Pneumonia"
+ABNORMAL = "No Lung Opacity / Not Normal"
 
 
-class Rsna(Layout):
+class Rsna(FrontalLayout):
     """An image is a patient of its own, as in the archive without its mapping."""
 
     kind = "rsna"
     title = "RSNA Pneumonia"
     source_kind = "rsna"
     lossless = True
-    sections = ()
+    headers: ClassVar = {
+        LABELS: ("patientId", "x", "y", "width", "height", "Target"),
+        CLASSES: ("patientId", "class"),
+    }
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
         image = self.image_id(study, view)
@@ -35,73 +38,35 @@ class Rsna(Layout):
     def image_id(self, study: ContentStudy, view: ContentView) -> str:
         return id_in_split(lambda n: str(uuid5(NAMESPACE_OID, f"{view.key} {n}")), study.split)
 
-    def study_id(self, study: ContentStudy) -> str:
-        return self.image_id(study, next(view for view in study.views if view.frontal))
-
-    def patient_id(self, study: ContentStudy) -> str:
-        return self.study_id(study)
-
-    def owner_ids(self, study: ContentStudy, view: ContentView) -> tuple[str, str]:
-        return self.image_id(study, view), self.image_id(study, view)
-
-    def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
-        return self.boxes_by_view(studies, _boxes)
+    def boxes_of(self, study: ContentStudy, view: ContentView) -> list[Box]:
+        del study
+        return named_boxes(view, {FINDING: FINDING}).get(FINDING, [])
 
     def write_image(
         self, path: Path, pixels: Pixels, study: ContentStudy, view: ContentView
     ) -> None:
         write_grey_dicom(path, pixels, study, view, PatientID=self.image_id(study, view))
 
-    def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        rows: list[list[Any]] = []
-        classes: list[list[str]] = []
-        owners: dict[str, int] = {}
-        for study, view in content.views():
-            if not view.frontal:
-                continue
-            image, boxes = self.image_id(study, view), _boxes(view)
-            owners[image] = study.place
-            own = [[image, *box, 1] for box in boxes] or [[image, "", "", "", "", 0]]
-            rows += own
-            normal = bool(study.true_labels["No Finding"])
-            name = "Normal" if normal else "No Lung Opacity / Not Normal"
-            classes += [[image, "Lung Opacity" if boxes else name] for _ in own]
-        self.missing_images(root, content, defects)
-        self.truncated_images(root, content, defects)
-        self._defects(rows, classes, owners, defects)
-        write_csv(root / LABELS, ["patientId", "x", "y", "width", "height", "Target"], rows)
-        write_csv(root / CLASSES, ["patientId", "class"], classes)
+    def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
+        image, boxes = self.image_id(study, view), self.boxes_of(study, view)
+        name = "Normal" if study.true_labels["No Finding"] else ABNORMAL
+        for box in boxes or [None]:
+            cells = [image, *(("",) * 4 if box is None else box), int(box is not None)]
+            yield Row(LABELS, study, view, cells)
+            yield Row(CLASSES, study, view, [image, "Lung Opacity" if boxes else name])
 
-    def _defects(
-        self,
-        rows: list[list[Any]],
-        classes: list[list[str]],
-        owners: dict[str, int],
-        defects: Defects,
-    ) -> None:
-        def owner(row: Sequence[Any]) -> int:
-            return owners[row[0]]
+    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
+        def is_(target: int) -> Callable[[Row], bool]:
+            return lambda row: row.file == LABELS and row.cells[-1] == target
 
-        fits = f"row of {LABELS} has a box where its label is 1, and none where it is 0"
-        for row in defects.choose([r for r in rows if r[-1] == 0], owner):
-            row[1:5] = [1.0, 2.0, 3.0, 4.0]
-            defects.add("box_without_target", LABELS, row[0], "funnel", fits)
-        for row in defects.choose([r for r in rows if r[-1] == 1], owner):
-            row[1:5] = [""] * 4
-            defects.add("target_without_box", LABELS, row[0], "funnel", fits)
-        for row in defects.choose([r for r in rows if r[-1] == 1], owner):
-            rows.append(list(row))
-            step = f"row of {LABELS} is no repeat"
-            defects.add("box_twice", LABELS, f"row {len(rows) + 1}", "funnel", step)
-        for row in defects.choose(rows, owner):
-            rows.append([row[0], "", "", "", "", "x"])
-            step = f"label cell of {LABELS} has a value that the archive defines"
-            defects.add("no_target", LABELS, f"row {len(rows) + 1}", "funnel", step)
-        for pair in defects.choose([c for c in classes if c[1] == "Normal"], owner):
-            classes.append([pair[0], "No Lung Opacity / Not Normal"])
-            where = f"row {len(classes) + 1}"
-            defects.add("two_classes", CLASSES, where, "funnel", "image has one class")
+        def normal(row: Row) -> bool:
+            return row.cells[-1] == "Normal"
 
-
-def _boxes(view: ContentView) -> list[Box]:
-    return named_boxes(view, {FINDING: FINDING}).get(FINDING, [])
+        fits = "row of {file} has a box where its label is 1, and none where it is 0"
+        sides = slice(1, 5)
+        yield Kind("box_without_target", fits, setting(sides, [1.0, 2.0, 3.0, 4.0]), is_(0))
+        yield Kind("target_without_box", fits, setting(sides, [""] * 4), is_(1))
+        yield Kind("box_twice", REPEAT, again, is_(1))
+        yield Kind("no_target", VALUE, lambda row: [row.cells[0], "", "", "", "", "x"], is_(0))
+        other = "image has one class"
+        yield Kind("two_classes", other, lambda row: [row.cells[0], ABNORMAL], normal)

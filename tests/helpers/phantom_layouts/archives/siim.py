@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
+from typing import ClassVar
 
 from medclip_debias.data.masks import encode, runs_of
 from medclip_debias.phantom.findings import Box
-from medclip_debias.phantom.tables import write_csv
-from phantom_layouts.content import Content, ContentStudy, ContentView
-from phantom_layouts.defects import Defects
-from phantom_layouts.layout import Layout, id_in_split
+from phantom_layouts.content import ContentStudy, ContentView
+from phantom_layouts.defects import REPEAT, Kind, Row, again
+from phantom_layouts.layout import FrontalLayout, id_in_split
 from phantom_layouts.outlines import apart, named_boxes, outlined
 from phantom_layouts.rasters import Pixels, write_grey_dicom
 
@@ -19,14 +19,15 @@ FINDING = "Pneumothorax"
 _ROOT = "1.2.826.0.1.3680043.10.511.3"
 
 
-class Siim(Layout):
+class Siim(FrontalLayout):
     """Patients are known from the DICOM headers alone."""
 
     kind = "siim"
     title = "SIIM-ACR Pneumothorax"
     source_kind = "siim"
     lossless = True
-    sections = ()
+    names_patients = True
+    headers: ClassVar = {TABLE: ("ImageId", " EncodedPixels")}
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
         place = f"{_ROOT}.{study.place}"
@@ -36,60 +37,41 @@ class Siim(Layout):
     def image_id(self, study: ContentStudy, view: ContentView) -> str:
         return f"{_ROOT}.{study.place}.{view.number}.1"
 
-    def study_id(self, study: ContentStudy) -> str:
-        return self.image_id(study, next(view for view in study.views if view.frontal))
-
-    def owner_ids(self, study: ContentStudy, view: ContentView) -> tuple[str, str]:
-        return self.image_id(study, view), self.patient_id(study)
-
     def patient_id(self, study: ContentStudy) -> str:
         return id_in_split(lambda n: f"{study.patient:06d}-{n:03d}", study.split)
 
-    def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
-        return self.boxes_by_view(studies, _boxes)
+    def boxes_of(self, study: ContentStudy, view: ContentView) -> list[Box]:
+        del study
+        return apart(named_boxes(view, {FINDING: FINDING}).get(FINDING, []))
 
     def write_image(
         self, path: Path, pixels: Pixels, study: ContentStudy, view: ContentView
     ) -> None:
         write_grey_dicom(path, pixels, study, view, PatientID=self.patient_id(study))
 
-    def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        rows: list[list[str]] = []
-        owners: dict[str, int] = {}
-        for study, view in content.views():
-            if view.frontal:
-                image = self.image_id(study, view)
-                owners[image] = study.place
-                cells = [_cell(box, view) for box in _boxes(view)]
-                rows += [[image, f" {cell}"] for cell in cells or ["-1"]]
-        self.missing_images(root, content, defects)
-        self.truncated_images(root, content, defects)
+    def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
+        image = self.image_id(study, view)
+        for cell in [_cell(box, view) for box in self.boxes_of(study, view)] or ["-1"]:
+            yield Row(TABLE, study, view, [image, f" {cell}"])
 
-        def owner(row: list[str]) -> int:
-            return owners[row[0]]
+    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
+        def leave(row: Row) -> None:
+            row.cells[1] += " 99999999 1"
 
-        masks = [row for row in rows if row[1] != " -1"]
-        for row in defects.choose(masks, owner):
-            row[1] += " 99999999 1"
-            step = f"mask of {TABLE} can be read and fits its image"
-            defects.add("mask_leaves_image", TABLE, row[0], "funnel", step)
-        for row in defects.choose(masks, owner):
-            rows.append([row[0], " -1"])
-            step = "-1 stands alone (else the mask counts)"
-            defects.add("mask_and_none", TABLE, row[0], "funnel", step)
-        for row in defects.choose(rows, owner):
-            rows.append(list(row))
-            where = f"row {len(rows) + 1}"
-            defects.add("row_twice", TABLE, where, "funnel", f"row of {TABLE} is no repeat")
-        for row in defects.choose([row for row in rows if row[1] == " -1"], owner):
-            rows.remove(row)
-            step = f"file of {FOLDER} has a row in the table"
-            defects.add("image_without_row", TABLE, row[0], "funnel", step)
-        write_csv(root / TABLE, ["ImageId", " EncodedPixels"], rows)
+        def none(row: Row) -> bool:
+            return row.cells[1] == " -1"
 
+        def mask(row: Row) -> bool:
+            return not none(row)
 
-def _boxes(view: ContentView) -> list[Box]:
-    return apart(named_boxes(view, {FINDING: FINDING}).get(FINDING, []))
+        fits = "mask of {file} can be read and fits its image"
+        yield Kind("mask_leaves_image", fits, leave, mask)
+        alone = "-1 stands alone (else the mask counts)"
+        yield Kind("mask_and_none", alone, lambda row: [row.cells[0], " -1"], mask)
+        yield Kind("row_twice", REPEAT, again)
+        yield Kind(
+            "image_without_row", f"file of {FOLDER} has a row in the table", rows.remove, none
+        )
 
 
 def _cell(box: Box, view: ContentView) -> str:
