@@ -30,6 +30,7 @@ from medclip_debias.data.store import STUDY_COLUMNS, PreparedSet
 from medclip_debias.data.text.claims.table import read_claims
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.metrics import auc
+from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.evaluation.representations import auc_with_interval
 from medclip_debias.files import write_json
 from medclip_debias.models.image_encoder import build_image_encoder
@@ -167,9 +168,8 @@ def supervised(
         if not usable[n]:
             refused[name] = counts
             continue
-        found = auc_with_interval(
-            scores[known, n], judged, patients[known].tolist(), resamples=bootstrap, seed=seed
-        )
+        people = patients[known].tolist()
+        found = auc_with_interval(scores[known, n], judged, people, Draw(bootstrap, seed))
         classes[name] = found | counts
     assert isinstance(settings.model, ModelSettings)  # as `Classifier` has seen
     results = {

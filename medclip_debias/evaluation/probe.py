@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.encoding import Network, Progress, row_scores
 from medclip_debias.evaluation.evaluate import plain
 from medclip_debias.evaluation.label_table import study_labels
+from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.evaluation.representations import (
     alignment,
     auc_with_interval,
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
-Names = NDArray[Any]
 FORMAT = 1
 FEATURES = {
     False: "mean of the region vectors, unit length",
@@ -102,20 +103,19 @@ def probe(
     data = PreparedSet.open(Path(prepared))
     model = load_model(Path(model_folder), best_device(device))
     check_preparation(model.preprocessing, data)
-    known = Truth(Path(truth)) if truth is not None else None
-    if known is not None:
+    known_truth = Truth(Path(truth)) if truth is not None else None
+    if known_truth is not None:
         need_vectors(model, "probe --truth", several=compares(model, "images"))
     rows = {name: _rows(data, name) for name in ("train", split)}
     labels = _labels(data)
     every = np.concatenate(list(rows.values()))
     vectors, said = _features(model, data, every, rows[split], progress)
-    train, test = vectors[: len(rows["train"])], vectors[len(rows["train"]) :]
+    train, test = np.split(vectors, [len(rows["train"])])
     patients = data.images["patient_id"].astype(str).to_numpy()
-    draw = {"resamples": bootstrap, "seed": seed}
+    draw = Draw(bootstrap, seed)
     classes, refused = {}, {}
     for name, values in labels.items():
         judged = options.labels.apply(values)
-        kept = {part: ~np.isnan(judged[where]) for part, where in rows.items()}
         counts = {
             part: [int((judged[where] == value).sum()) for value in (1, 0)]
             for part, where in rows.items()
@@ -123,26 +123,24 @@ def probe(
         if min(min(pair) for pair in counts.values()) == 0:
             refused[name] = {"positive_negative": counts}
             continue
-        learn, ask = rows["train"][kept["train"]], rows[split][kept[split]]
-        classes[name] = _one_class(
-            train[kept["train"]],
-            judged[learn],
-            patients[learn],
-            test[kept[split]],
-            judged[ask],
-            patients[ask],
-            options,
-            draw,
-        ) | {"positive_negative": counts}
+        sides = []
+        for features, where in ((train, rows["train"]), (test, rows[split])):
+            known = ~np.isnan(judged[where])
+            sides.append((features[known], judged[where][known], patients[where][known].tolist()))
+        classes[name] = _one_class(sides[0], sides[1], options, draw) | {
+            "positive_negative": counts
+        }
     if not classes:
         raise UserError(
             f"{prepared}: no label has both values in train and {split}; nothing to probe."
         )
+    ways = [way for way in next(iter(classes.values())) if way != "positive_negative"]
+    ways = [way for way in ways if all(way in of_class for of_class in classes.values())]
     results: dict[str, Any] = {
         "format": FORMAT,
         "split": split,
         "classes": classes,
-        "mean": _means(classes),
+        "mean": {w: float(np.mean([c[w]["auc"] for c in classes.values()])) for w in ways},
         "refused": refused,
         "alignment": alignment(said["images"], said["sentences"]) if said else None,
         "uniformity": {
@@ -156,9 +154,9 @@ def probe(
             "distinct_sentences": len(said.get("distinct", ())),
         },
     }
-    if known is not None:
+    if known_truth is not None:
         results["false_negatives"] = _false_negatives(
-            model, data, rows[split], known, options, seed
+            model, data, rows[split], labels, known_truth, options, seed
         )
     out = Path(out)
     results |= {
@@ -239,24 +237,19 @@ def _features(
 # -------------------------------------------------------------------------------- measures
 
 
-def _one_class(
-    train: Floats,
-    labels: Floats,
-    patients: Names,
-    test: Floats,
-    truth: Floats,
-    asked: Names,
-    options: ProbeOptions,
-    draw: dict[str, int],
-) -> dict[str, Any]:
+Side = tuple[Floats, Floats, list[str]]
+"""Features, labels and patients of the images of a split that have a label."""
+
+
+def _one_class(learn: Side, ask: Side, options: ProbeOptions, draw: Draw) -> dict[str, Any]:
+    (train, labels, patients), (test, truth, asked) = learn, ask
     found: dict[str, Any] = {}
     for share in options.shares:
         values = []
         for repeat in range(1 if share >= 1 else options.repeats):
-            rng = np.random.default_rng([draw["seed"], repeat])
-            chosen = few_labels(labels, patients.tolist(), share, rng)
+            chosen = few_labels(labels, patients, share, np.random.default_rng([draw.seed, repeat]))
             scores = linear_probe(train[chosen], labels[chosen], test, options.cost)
-            values.append(auc_with_interval(scores, truth, asked.tolist(), **draw))
+            values.append(auc_with_interval(scores, truth, asked, draw))
         aucs = np.array([value["auc"] for value in values])
         found[f"linear at {share:g}"] = {
             "auc": float(aucs.mean()),
@@ -267,24 +260,15 @@ def _one_class(
     for k in options.neighbours:
         if k <= len(train):
             scores = nearest_neighbours(train, labels, test, k)
-            found[f"{k} neighbours"] = auc_with_interval(scores, truth, asked.tolist(), **draw)
+            found[f"{k} neighbours"] = auc_with_interval(scores, truth, asked, draw)
     return found
-
-
-def _means(classes: dict[str, Any]) -> dict[str, float]:
-    """Mean AUC of each way to probe that all classes have."""
-    found = {
-        name: [of_class[name]["auc"] for of_class in classes.values() if name in of_class]
-        for name in next(iter(classes.values()))
-        if name != "positive_negative"
-    }
-    return {n: float(np.mean(aucs)) for n, aucs in found.items() if len(aucs) == len(classes)}
 
 
 def _false_negatives(
     model: ImageTextModel,
     data: PreparedSet,
     rows: NDArray[np.int64],
+    labels: Mapping[str, Floats],
     known: Truth,
     options: ProbeOptions,
     seed: int,
@@ -301,12 +285,10 @@ def _false_negatives(
     texts, owners = written["text"].tolist(), written["study_id"].astype(str).to_numpy()
     agree = known.agreement(texts, data.images["image_id"].iloc[rows].tolist())
     negatives = owners[:, None] != studies[None, :]
-    says: dict[str, set[str]] = {}
-    for study, text in zip(data.sentences["study_id"], data.sentences["text"], strict=True):
-        says.setdefault(text, set()).add(str(study))
+    says = data.sentences["study_id"].astype(str).groupby(data.sentences["text"]).agg(set)
     same_text = np.array([[study in says[text] for study in studies] for text in texts])
     scores = row_scores(model, data, rows, texts, what="probe").T
-    positive = np.stack(list(_labels(data).values()), axis=1) == 1
+    positive = np.stack(list(labels.values()), axis=1) == 1
     first = dict(zip(data.images["study_id"].astype(str), positive, strict=True))
     of_owners, of_studies = (
         np.array([first[name] for name in names], dtype=int) for names in (owners, studies)

@@ -101,16 +101,11 @@ def linear_probe(
 
 
 def auc_with_interval(
-    scores: NDArray[np.float64],
-    labels: NDArray[np.float64],
-    patients: Sequence[str],
-    *,
-    resamples: int,
-    seed: int,
+    scores: NDArray[np.float64], labels: NDArray[np.float64], patients: Sequence[str], draw: Draw
 ) -> dict[str, Any]:
     """AUC and its bootstrap interval over patients."""
     positive = labels == 1
-    found = Draw(resamples, seed).estimates(
+    found = draw.estimates(
         lambda weights: {"auc": weighted_auc(positive, scores, weights)}, patients
     )
     return {"auc": found.values["auc"], "interval": found.intervals["auc"]}

@@ -11,15 +11,12 @@ from medclip_debias.config import PrepareSettings, Preprocessing
 from medclip_debias.models.dual_encoder import DualEncoder
 
 
+def probing(model, prepared, out):
+    return ["evaluate", "probe", str(model), str(prepared.folder), "--out", str(out)]
+
+
 def test_probe_writes_figures_and_counts(small_model, small_prepared, tmp_path, capsys):
-    words = [
-        "evaluate",
-        "probe",
-        str(small_model),
-        str(small_prepared.folder),
-        "--out",
-        str(tmp_path / "p"),
-    ]
+    words = probing(small_model, small_prepared, tmp_path / "p")
     words += ["--bootstrap", "50", "--set", "repeats=2", "--set", "neighbours=[3]"]
     assert run(words) == 0
     assert "mean.linear at 1:" in capsys.readouterr().out
@@ -38,16 +35,7 @@ def test_probe_writes_figures_and_counts(small_model, small_prepared, tmp_path, 
 def test_false_negatives_need_the_phantom_that_the_set_came_from(
     small_model, small_prepared, phantom_tree, tmp_path, capsys
 ):
-    words = [
-        "evaluate",
-        "probe",
-        str(small_model),
-        str(small_prepared.folder),
-        "--out",
-        str(tmp_path),
-        "--bootstrap",
-        "0",
-    ]
+    words = [*probing(small_model, small_prepared, tmp_path), "--bootstrap", "0"]
     assert run([*words, "--truth", str(phantom_tree)]) == 2
     assert "know no sentence of this split" in capsys.readouterr().err
     assert run([*words, "--truth", str(tmp_path)]) == 2
@@ -56,17 +44,7 @@ def test_false_negatives_need_the_phantom_that_the_set_came_from(
 
 @pytest.mark.parametrize("split", ["validate", "nowhere"])
 def test_a_split_without_images_is_refused(split, small_model, small_prepared, tmp_path, capsys):
-    words = [
-        "evaluate",
-        "probe",
-        str(small_model),
-        str(small_prepared.folder),
-        "--out",
-        str(tmp_path),
-        "--split",
-        split,
-    ]
-    assert run(words) == 2
+    assert run([*probing(small_model, small_prepared, tmp_path), "--split", split]) == 2
     assert f"has no image in the split '{split}'; it has" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -79,8 +57,7 @@ def test_what_would_mislead_is_refused(small_model, small_prepared, tmp_path, ca
         (small_model, ["--split", "train"], "The probe learns from the split 'train'"),
         (tmp_path / "model", [], "was prepared otherwise than the model expects (size 48 "),
     ):
-        words = ["evaluate", "probe", str(folder), str(small_prepared.folder), *more]
-        assert run([*words, "--out", str(tmp_path / "out")]) == 2
+        assert run([*probing(folder, small_prepared, tmp_path / "out"), *more]) == 2
         assert sentence in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

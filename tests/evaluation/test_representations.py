@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.evaluation.representations import (
     auc_with_interval,
     few_labels,
@@ -75,10 +76,10 @@ def test_linear_probe_finds_a_linear_label_and_nothing_in_noise():
     y = (x @ w > 0).astype(float)
     scores = linear_probe(x[:400], y[:400], x[400:])
     people = [str(n) for n in range(200)]
-    found = auc_with_interval(scores, y[400:], people, resamples=200, seed=0)
+    found = auc_with_interval(scores, y[400:], people, Draw(200))
     assert found["auc"] > 0.98
     shuffled = rng.permutation(y)
     scores = linear_probe(x[:400], shuffled[:400], x[400:])
-    found = auc_with_interval(scores, shuffled[400:], people, resamples=200, seed=0)
+    found = auc_with_interval(scores, shuffled[400:], people, Draw(200))
     low, high = found["interval"]
     assert low < 0.5 < high
