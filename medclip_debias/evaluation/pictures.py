@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -112,21 +111,17 @@ def write_heatmaps(
             phrase = phrases[number]
             geometry = phrase.geometry
             name = f"{place:02d}_{slug(phrase.category, 24)}_{slug(phrase.text)}.png"
+            (across, down), left, top = geometry.sides, geometry.pad_x, geometry.pad_y
             write_overlay(
                 temporary / name,
                 np.asarray(prepared.pixels[phrase.row]),
                 heatmap(number),
                 boxes=phrase.boxes,
-                limits=scale.limits if scale else None,
-                reference=scale.reference if scale else None,
+                limits=scale and scale.limits,
+                reference=scale and scale.reference,
                 style=STYLE,
                 # The prepared square reaches beyond the original by its padding.
-                image_extent=(
-                    -geometry.pad_x,
-                    -geometry.pad_y,
-                    geometry.sides[0] - geometry.pad_x,
-                    geometry.sides[1] - geometry.pad_y,
-                ),
+                image_extent=(-left, -top, across - left, down - top),
             )
             items[number] = {
                 "file": name,
@@ -148,8 +143,7 @@ def write_heatmaps(
     return shown
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(NamedTuple):
     """The colours of all pictures."""
 
     reference: float

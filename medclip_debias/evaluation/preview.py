@@ -8,6 +8,7 @@ sentence is shown twice.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -70,12 +71,11 @@ def _phrases(data: PreparedSet, input_size: int) -> Iterator[Example]:
     split = data.images["split"]
     # Held-out images are judged at the end of the run.
     listed = [each for each in listed if each.groundable and split.iloc[each.row] == VALIDATE]
-    order = np.random.default_rng(_CHOICE).permutation(len(listed))
-    turns: dict[str, int] = {}
+    turns: Counter[str] = Counter()
     ranked: list[tuple[int, int, Phrase]] = []
-    for place in order:
+    for place in np.random.default_rng(_CHOICE).permutation(len(listed)):
         phrase = listed[place]
-        turns[phrase.category] = turns.get(phrase.category, 0) + 1
+        turns[phrase.category] += 1
         ranked.append((turns[phrase.category], len(ranked), phrase))
     for _, _, phrase in sorted(ranked, key=lambda each: each[:2]):
         boxes = np.asarray(phrase.geometry.box_to_model(phrase.boxes), dtype=np.float64)
@@ -153,19 +153,16 @@ def sheet(
     found: Sequence[NDArray[np.uint8]], texts: Sequence[str], columns: int = 2
 ) -> NDArray[np.uint8]:
     """All pictures as one, each above its sentence, ``columns`` beside each other, else white."""
-    tiles = [_above(picture, text) for picture, text in zip(found, texts, strict=True)]
+    from PIL import Image, ImageDraw
+
+    tiles = []
+    for picture, text in zip(found, texts, strict=True):
+        strip = Image.new("RGB", (picture.shape[1], STRIP), "white")  # what does not fit is cut
+        ImageDraw.Draw(strip).text((4, 3), text, fill="black", font_size=13)
+        tiles.append(np.concatenate([picture, np.asarray(strip)], axis=0))
     tiles += [np.full_like(tiles[0], 255)] * (-len(tiles) % columns)
     rows = [np.concatenate(tiles[i : i + columns], axis=1) for i in range(0, len(tiles), columns)]
     return np.concatenate(rows, axis=0)
-
-
-def _above(picture: NDArray[np.uint8], text: str) -> NDArray[np.uint8]:
-    """``picture`` with a line of words below it; what does not fit is cut."""
-    from PIL import Image, ImageDraw
-
-    strip = Image.new("RGB", (picture.shape[1], STRIP), "white")
-    ImageDraw.Draw(strip).text((4, 3), text, fill="black", font_size=13)
-    return np.concatenate([picture, np.asarray(strip)], axis=0)
 
 
 def refuse(data: PreparedSet, wanted: str, task: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from medclip_debias.files import atomic_folder, write_json
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
 
+Floats = NDArray[np.floating]
 FOLDER = "retrieval"
 CASES = ("best", "median", "worst")
 NOTICE = (
@@ -29,7 +30,7 @@ CHOICE = (
 _SENTENCES, _IMAGES = 5, 3
 
 
-def case_places(values: NDArray[np.floating]) -> tuple[int, int, int]:
+def case_places(values: Floats) -> tuple[int, int, int]:
     """Places of the lowest value, the median (of two the lower) and the highest, first of equals.
 
     >>> case_places(np.array([3.0, 1.0, 1.0, 9.0]))
@@ -46,7 +47,7 @@ def write_examples(
     rows: Sequence[int],
     texts: Sequence[str],
     says: NDArray[np.bool_],
-    scores: NDArray[np.floating],
+    scores: Floats,
 ) -> dict[str, Any]:
     """Write ``index.json`` and the pictures that it names, as one new folder.
 
@@ -58,20 +59,14 @@ def write_examples(
     def file(study: int) -> str:
         return files.setdefault(study, f"image_{len(files) + 1:02d}.png")
 
-    def queries(ranks: NDArray[np.floating], own: NDArray[np.bool_]) -> list[dict[str, Any]]:
-        return [
-            {
-                "case": case,
-                "query": place,
-                "rank": float(ranks[place]),
-                "right": int(own[place].sum()),
-            }
-            for case, place in zip(CASES, case_places(ranks), strict=True)
-        ]
+    def queries(scores: Floats, own: NDArray[np.bool_]) -> Iterator[tuple[int, dict[str, Any]]]:
+        ranks = first_relevant_rank(scores, own)
+        for case, place in zip(CASES, case_places(ranks), strict=True):
+            right = int(own[place].sum())
+            yield place, {"case": case, "rank": float(ranks[place]), "right": right}
 
     images, sentences = [], []
-    for found in queries(first_relevant_rank(scores, says), says):
-        study = found.pop("query")
+    for study, found in queries(scores, says):
         answers = [
             {"text": texts[t], "score": float(scores[study, t]), "right": bool(says[study, t])}
             for t in np.argsort(-scores[study], kind="stable")[:_SENTENCES]
@@ -80,8 +75,7 @@ def write_examples(
         first = int(own[np.argmax(scores[study, own])])
         found |= {"file": file(study), "candidates": len(texts), "own": texts[first]}
         images.append(found | {"answers": answers})
-    for found in queries(first_relevant_rank(scores.T, says.T), says.T):
-        sentence = found.pop("query")
+    for sentence, found in queries(scores.T, says.T):
         column = scores[:, sentence]
         answers = [
             {"file": file(int(s)), "score": float(column[s]), "right": bool(says[s, sentence])}
@@ -89,10 +83,8 @@ def write_examples(
         ]
         found |= {"text": texts[sentence], "candidates": len(rows), "answers": answers}
         sentences.append(found)
-    index = {
-        **{"choice": CHOICE, "notice": NOTICE},
-        **{"image_to_sentence": images, "sentence_to_image": sentences},
-    }
+    index = {"choice": CHOICE, "notice": NOTICE, "image_to_sentence": images}
+    index |= {"sentence_to_image": sentences}
     with atomic_folder(folder) as temporary:
         for study, name in files.items():
             _write_picture(temporary / name, prepared, rows[study])

@@ -31,17 +31,26 @@ def checked_prevalence(value: Any) -> Any:
     return dict(value)
 
 
-class DecisionOptions(Settings):
-    """How scores become probabilities and decisions (docs/decisions.md).
+class Choices(Settings):
+    """What is fitted to labelled images, for each class, and what sets of answers hold.
+
+    ``coverage`` is the share of images whose set holds the truth: with ``class_conditional`` among
+    images with the finding and among those without it, at any prevalence; with ``marginal`` over
+    all images, at the target's.
+    """
+
+    method: Method = "platt"
+    coverage: float = Field(0.9, ge=0.5, lt=1)
+    conformal: Conformal = "class_conditional"
+
+
+class DecisionOptions(Choices):
+    """How scores become probabilities and decisions (docs/decisions.md); see `Choices`.
 
     Attributes:
-        method: what is fitted to the validate images, for each class.
         prevalence: share of positives that the evaluated images are taken to have: that of the
             ``validation`` images, ``estimated`` from the evaluated images' scores without their
             labels, or given for some classes by name.
-        coverage: share of images whose set of answers holds the truth.
-        conformal: ``class_conditional`` keeps the coverage among images with the finding and among
-            those without it, at any prevalence; ``marginal`` over all images, at the target's.
         sensitivity: least sensitivity of the threshold of that name, on the validate images.
         specificity: least specificity of the threshold of that name.
         threshold_probability: probability from which one would act: ``p / (1 - p)`` false alarms
@@ -49,10 +58,7 @@ class DecisionOptions(Settings):
         calibration: a file of ``calibrate`` that takes the place of the fit.
     """
 
-    method: Method = "platt"
     prevalence: PrevalenceLike = "validation"
-    coverage: float = Field(0.9, ge=0.5, lt=1)
-    conformal: Conformal = "class_conditional"
     sensitivity: float = Field(0.95, gt=0, le=1)
     specificity: float = Field(0.95, gt=0, le=1)
     threshold_probability: float = Field(0.1, gt=0, lt=1)

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from pydantic import Field
 
-from medclip_debias.config import Settings, validate
+from medclip_debias.config import validate
 from medclip_debias.data.label_maps import load_label_map
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.prompts import load_prompts
@@ -16,7 +15,7 @@ from medclip_debias.data.records import SPLITS
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.decisions.calibration import Calibration, fit_classes, known_classes
-from medclip_debias.evaluation.decisions.options import Conformal, Method, checked_prevalence
+from medclip_debias.evaluation.decisions.options import Choices, checked_prevalence
 from medclip_debias.evaluation.encoding import row_scores
 from medclip_debias.evaluation.label_table import labels_of
 from medclip_debias.evaluation.prompt_checks import unsaid_prompts
@@ -28,12 +27,9 @@ from medclip_debias.models.load import load_model
 from medclip_debias.settings_files import apply_overrides
 
 
-class CalibrateOptions(Settings):
+class CalibrateOptions(Choices):
     """The choices of a calibration."""
 
-    method: Method = "platt"
-    coverage: float = Field(0.9, ge=0.5, lt=1)
-    conformal: Conformal = "class_conditional"
     labels: LabelPolicy = LabelPolicy()
 
     @classmethod
