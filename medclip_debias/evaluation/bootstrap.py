@@ -102,12 +102,10 @@ def jackknife_weights(
 
 @dataclass(frozen=True)
 class Influence:
-    """On how many patients a statistic rests.
+    """On how many ``patients`` a statistic rests: those without whom it is another, 2 at least.
 
-    Attributes:
-        patients: those without whom it is another, 2 at least.
-        freedom: Satterthwaite's degrees of freedom of its variance, at most one fewer than the
-            patients and 2 at least: small where a few patients make most of the variance.
+    ``freedom`` are Satterthwaite's degrees of freedom of its variance, at most one fewer than the
+    patients and 2 at least: small where a few patients make most of the variance.
     """
 
     patients: int

@@ -211,13 +211,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class Planned:
-    """What of a request can be measured.
-
-    Attributes:
-        request: what was asked for.
-        protocols: those that the set and the model allow, planned.
-        skipped: why the others are not measured, by name.
-    """
+    """What of a request can be measured, and why other protocols are skipped, by name."""
 
     request: Request
     protocols: list[Protocol]
@@ -269,19 +263,9 @@ def measure(
 ) -> Results:
     """Look at the images, measure, and write ``results.json`` and ``items/`` to ``out``.
 
-    Args:
-        planned: what `plan` returned; its protocols are used up.
-        out: folder.
-        draw: of the bootstrap.
-        names: what items and patients are called in ``items/``.
-        vectors: of images and sentences; None to compute them with the model.
-        batch_size: images looked at a time.
-        heatmaps: pictures to write.
-        progress: called with images done and images in total.
-        started: when the work began (`time.perf_counter`); None for now.
-
-    Returns:
-        The content of ``results.json``.
+    The protocols of ``planned`` are used up. ``names`` are of items and patients in ``items/``;
+    without ``vectors`` of images and sentences the model computes them; ``started`` is when the
+    work began (`time.perf_counter`).
 
     Raises:
         UserError: nothing could be measured, or the model gives NaN.

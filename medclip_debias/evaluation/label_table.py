@@ -42,13 +42,10 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class Labels:
-    """Labels of some images of the set.
+    """Labels of the images in ``rows``: per class that has a column 1, 0, -1 or NaN for each.
 
-    Attributes:
-        rows: the images, by row.
-        values: per class 1, 0, -1 or NaN for each of them; a class without a column is absent.
-        source: where they are from, and how its rows fit the set.
-        mapped: the label map that made the values, where there is one.
+    ``source`` says where they are from and how its rows fit the set, ``mapped`` is the label map
+    that made them, where there is one.
     """
 
     rows: list[int]
@@ -59,12 +56,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class ClassList:
-    """A list of images of one class each.
-
-    Attributes:
-        classes: row of the set to class.
-        source: the file, its hash, and how its rows fit the set.
-    """
+    """A list of images of one class each: row of the set to class; and the file it is from."""
 
     classes: dict[int, str]
     source: dict[str, str | int]
@@ -141,12 +133,8 @@ def _missing(listed: Sequence[int]) -> str:
 class KeyedTable:
     """A table whose rows belong to images or studies of a set.
 
-    Attributes:
-        path: its file.
-        table: its content.
-        key: the column of `KEYS` that it has.
-        place: of each key its row, by position; one that is the set's is under the set's own id.
-        ids: the set's id of each of its images.
+    ``key`` is the column of `KEYS` that it has, ``place`` the row of each key by position (the
+    set's own keys under the set's own id), ``ids`` the set's id of each of its images.
     """
 
     path: Path

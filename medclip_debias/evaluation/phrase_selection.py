@@ -50,17 +50,12 @@ class Phrase:
 
 @dataclass
 class Phrases:
-    """Phrases to evaluate, and what was left out or mended on the way.
+    """Phrases to evaluate, in the order of the source, and what was left out or mended on the way.
 
-    Attributes:
-        phrases: in the order of the source.
-        counts: ``other_splits``, ``other_annotation_splits``, ``other_views`` (on images that are
-            not frontal), ``without_image``, ``without_box`` and ``other_shape`` (annotated at
-            another ratio of the sides) count phrases that are left out; ``zero_area_boxes`` and
-            ``outside_boxes`` count boxes that are left out; ``clipped_boxes`` boxes that reached
-            over the image's edge; ``scaled`` phrases that were annotated at another size.
-        source: where they are from, and ``annotation_splits``, how many phrases on images of the
-            set have each split of their own, where any has one.
+    Of ``counts``, ``zero_area_boxes`` and ``outside_boxes`` are boxes that are left out,
+    ``clipped_boxes`` boxes that reached over the image's edge, ``scaled`` phrases that were
+    annotated at another size, and the others phrases that are left out. ``source`` says where they
+    are from and, where any has one, how many phrases have each split of their own.
     """
 
     phrases: list[Phrase] = field(default_factory=list)

@@ -131,13 +131,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a protocol measured.
+    """What a protocol measured: rows of the table of results, and what it says beside them.
 
-    Attributes:
-        rows: its metrics, for the table of results.
-        details: what it says beside them, by name: where labels come from, counts, reasons.
-        items: one row for each measured thing, for paired statistics; ``id`` and ``patient`` are
-            still the set's own (`medclip_debias.evaluation.item_tables` replaces them).
+    ``items`` has one row for each measured thing, for paired statistics; its ``id`` and ``patient``
+    are still the set's own (`medclip_debias.evaluation.item_tables` replaces them).
     """
 
     rows: list[Row]

@@ -28,13 +28,7 @@ NOT_SAID = "not said"
 
 @dataclass(frozen=True)
 class Run:
-    """One evaluation.
-
-    Attributes:
-        folder: it holds ``results.json`` and ``items/``.
-        results: content of ``results.json``.
-        tables: protocol to its items, sorted by item.
-    """
+    """One evaluation: a folder's ``results.json``, and its items by protocol, sorted by item."""
 
     folder: Path
     results: Results

@@ -41,15 +41,10 @@ _AGAIN = "run 'evaluate' again"
 
 
 class Row(NamedTuple):
-    """One number of a protocol.
+    """One number of a protocol, finite, with its 95% interval over patients.
 
-    Attributes:
-        metric: its name; in the catalogue, or of a variant that only its section shows.
-        value: finite.
-        low, high: its 95% interval over patients; None for none.
-        n: images, phrases, queries ... that it rests on; None where that is not said.
-        of_class: finding; None for all, or for the mean over them.
-        group: see above; None for the whole.
+    The metric is in the catalogue, or a variant that only its section shows; ``n`` are the images,
+    phrases, queries ... that it rests on; ``of_class`` and ``group`` are None for the whole.
     """
 
     metric: str

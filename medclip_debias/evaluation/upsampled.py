@@ -34,11 +34,8 @@ Mask = NDArray[np.bool_]
 class Axis:
     """One axis of the image, cut where the map bends and where a box begins or ends.
 
-    Attributes:
-        starts: first pixel of each piece; the pieces cover the pixels that the model saw.
-        ends: behind the last pixel of each piece.
-        weights: of the grid's cells at any seen pixel, ``[seen pixels, cells]``.
-        offset: number of the first seen pixel.
+    The pieces, from their first pixel to behind their last, cover the pixels that the model saw;
+    ``offset`` is the first of those, ``weights`` are of the cells at each ``[seen pixels, cells]``.
     """
 
     starts: Ints

@@ -31,13 +31,10 @@ DICE_THRESHOLDS: Floats = np.arange(0, 1.01, 0.01)
 
 @dataclass(frozen=True)
 class MapScore:
-    """What one phrase's map gives.
+    """What one phrase's map gives; NaN where a rule has none, or leaves it out.
 
-    Attributes:
-        iou: at each threshold of the rule ``[T]``; NaN where the rule leaves it out.
-        cnr: NaN where the truth or the rest was not seen, or the rule has none.
-        pointing: 1, 0, or a tie's share; NaN where the rule has none.
-        dice: at each of `DICE_THRESHOLDS`, or of the rule's thresholds, or none.
+    ``iou`` is at each threshold of the rule, ``cnr`` NaN also where the truth or the rest was not
+    seen, ``dice`` at each of `DICE_THRESHOLDS` or of the rule's thresholds.
     """
 
     iou: Floats

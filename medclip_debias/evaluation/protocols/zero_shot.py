@@ -53,20 +53,10 @@ Floats = NDArray[np.float64]
 class ZeroShot(ScoreProtocol):
     """The protocol: one score for each image and prompt.
 
-    Args:
-        data: the prepared set.
-        labels: of the images to judge.
-        prompts: the prompt set.
-        options: how labels are read, whose images set offsets, whether studies are judged.
-        validation: labels of the images on which F1's thresholds are chosen, or why there are
-            none.
-        listed: the images of the multi-class protocol; None for the images of ``labels`` with
-            exactly one positive class.
-        kept: ``[texts]`` the constants of prompts, for the option ``offsets: model``.
-        decider: of probabilities and decisions, where they are asked for.
-
-    Raises:
-        UserError: studies are to be judged, and images of one have different labels.
+    ``validation`` are labels of the images on which F1's thresholds are chosen, or why there are
+    none; ``listed`` the images of the multi-class protocol (else those of ``labels`` with exactly
+    one positive class); ``kept [texts]`` the constants of prompts, for the option ``offsets:
+    model``; ``decider`` of probabilities and decisions, where they are asked for.
     """
 
     name = file = "zero_shot"
