@@ -1,4 +1,4 @@
-"""Scores to log-odds: against scikit-learn, closed forms and brute force; what allows no fit."""
+"""Fits, their quality and shifts of prevalence, against scikit-learn, Bayes and limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.decisions.probability import Unfit, fit, logistic
+from medclip_debias.evaluation.decisions.probability import (
+    Unfit,
+    equal_mass_bin,
+    estimated_prevalence,
+    fit,
+    logistic,
+    qualities,
+    recalibration,
+    shifted,
+)
 from medclip_debias.evaluation.metrics import sigmoid
 
 
@@ -105,3 +114,108 @@ def test_logistic_regression_under_weights_is_that_of_repeated_rows():
         model.fit(scores[rows, None], positive[rows])
         assert expected[0] == pytest.approx(model.coef_[0, 0], rel=1e-4)
     assert np.isnan(logistic(x, positive.astype(float), np.zeros((1, 80)))).all()
+
+
+# ------------------------------------------------------------ quality of probabilities
+
+
+RNG = np.random.default_rng(4)
+LOGITS = RNG.normal(-1, 1.5, 3000)
+RIGHT = RNG.random(3000) < sigmoid(LOGITS)
+ONE = np.ones((1, 3000))
+
+
+def test_right_probabilities_have_intercept_0_and_slope_1():
+    found = {name: float(v[0]) for name, v in qualities(RIGHT, LOGITS, ONE).items()}
+    assert found["intercept"] == pytest.approx(0, abs=0.1)
+    assert found["slope"] == pytest.approx(1, abs=0.1)
+    assert found["ece"] < 0.03
+    p = sigmoid(LOGITS)
+    assert found["brier"] == pytest.approx(np.mean((p - RIGHT) ** 2), abs=1e-12)
+    assert found["brier"] == pytest.approx(np.mean(p * (1 - p)), abs=0.01)
+
+
+def test_intercept_and_slope_are_the_regressions():
+    model = LogisticRegression(C=1e14, tol=1e-12, max_iter=10_000)
+    model.fit(LOGITS[:, None], RIGHT)
+    intercept, slope = recalibration(RIGHT, LOGITS, ONE)
+    assert slope[0] == pytest.approx(model.coef_[0, 0], rel=1e-4)
+    # The intercept with slope 1 is where the mean probability is the share of positives.
+    assert sigmoid(LOGITS + intercept[0]).mean() == pytest.approx(RIGHT.mean(), abs=1e-8)
+
+
+def test_weights_are_repetitions_in_every_quality():
+    weights = RNG.integers(0, 3, (2, 200)).astype(float)
+    y, x = RIGHT[:200], LOGITS[:200]
+    found = qualities(y, x, weights)
+    for number, row in enumerate(weights):
+        rows = np.repeat(np.arange(200), row.astype(int))
+        again = qualities(y[rows], x[rows], np.ones((1, len(rows))))
+        for name in set(found) - {"ece_equal_mass"}:  # whose bins are the unweighted images'
+            assert found[name][number] == pytest.approx(again[name][0], abs=1e-7), name
+
+
+def test_equal_mass_bins_hold_as_many_and_keep_ties_together():
+    assert set(np.bincount(equal_mass_bin(np.arange(300) / 300)).tolist()) == {20}
+    tied = np.repeat([0.1, 0.7], 50)
+    assert len(set(equal_mass_bin(tied))) == 2
+    assert set(equal_mass_bin(np.full(9, 0.3))) <= set(range(15))
+
+
+def test_what_is_undefined_is_not_a_number():
+    same = np.zeros(30, bool)
+    assert np.isnan(np.array(recalibration(same, LOGITS[:30], np.ones((1, 30))))).all()
+    apart = LOGITS[:30] > np.median(LOGITS[:30])
+    intercept, slope = recalibration(apart, LOGITS[:30], np.ones((1, 30)))
+    assert np.isfinite(intercept[0])
+    assert np.isnan(slope[0])
+    constant = recalibration(RIGHT[:30], np.zeros(30), np.ones((1, 30)))
+    assert np.isnan(constant[1][0])
+    share = RIGHT[:30].mean()
+    assert constant[0][0] == pytest.approx(np.log(share / (1 - share)))
+
+
+# ------------------------------------------------------------ another prevalence
+
+
+def normal_logits(n, share, seed, gap=2.0, at=0.4):
+    """Exact log-odds at the prevalence ``at`` of scores N(+-gap/2, 1), ``share`` positive."""
+    rng = np.random.default_rng(seed)
+    positive = rng.random(n) < share
+    scores = rng.normal(size=n) + gap * (positive - 0.5)
+    return gap * scores + np.log(at / (1 - at)), positive
+
+
+def test_shifted_odds_are_bayes_rule():
+    from scipy.stats import norm
+
+    x = np.linspace(-3, 3, 13)
+
+    def posterior(share):
+        yes, no = share * norm.pdf(x, 1), (1 - share) * norm.pdf(x, -1)
+        return yes / (yes + no)
+
+    logits = np.log(posterior(0.4)) - np.log1p(-posterior(0.4))
+    assert sigmoid(shifted(logits, 0.4, 0.05)) == pytest.approx(posterior(0.05), abs=1e-12)
+    assert shifted(logits, 0.4, 0.4) == pytest.approx(logits)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.8])
+def test_the_estimate_is_the_likeliest_share(share):
+    logits, positive = normal_logits(2000, share, seed=int(100 * share))
+    found = estimated_prevalence(logits, 0.4)
+    p = sigmoid(logits)
+    shares = np.linspace(0.001, 0.999, 20_001)
+    likelihood = [np.log(t * p / 0.4 + (1 - t) * (1 - p) / 0.6).sum() for t in shares]
+    assert found == pytest.approx(shares[int(np.argmax(likelihood))], abs=1e-4)
+    assert found == pytest.approx(positive.mean(), abs=0.03)
+
+
+def test_a_share_of_none_or_all_is_refused_and_no_estimate_is_made_up():
+    for share in (0.0, 1.0):
+        with pytest.raises(UserError, match="strictly between 0 and 1"):
+            shifted(np.zeros(2), 0.4, share)
+    with pytest.raises(Unfit, match=r"these 50 images: the likeliest is 0"):
+        estimated_prevalence(np.full(50, -4.0), 0.4)
+    with pytest.raises(Unfit, match=r"likeliest is 1"):
+        estimated_prevalence(np.full(50, 4.0), 0.4)
