@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from medclip_debias.data.labels import Labels
 from medclip_debias.data.records import ImageRecord, PhraseRecord, Source, Step, StudyRecord
-from medclip_debias.data.sources.ids import is_blank
+from medclip_debias.data.sources.ids import is_blank, read_ids
 from medclip_debias.data.sources.image_files import ImagePlaces, ImageTree
 from medclip_debias.data.sources.registry import Given
 from medclip_debias.data.sources.tables import open_text
@@ -133,6 +133,19 @@ class ArchiveSource(Source):
         """Note a step that left something aside; one that left nothing is not worth a line."""
         if kept < before:
             self.counted.append((step, unit, kept, before))
+
+    def ids(self, path: Path, table: pd.DataFrame, column: str, letter: str = "") -> list[str]:
+        """Return the ids of a column; what was read otherwise than it is written is told."""
+        read = read_ids(path, table, column, letter)
+        self.said += read.said(path, column)
+        return read.ids
+
+    def add_images(self, rows: pd.DataFrame, files: Iterable[Path]) -> None:
+        """Add an image for each row of ``image``, ``study``, ``patient``, ``view``, ``split``."""
+        columns = ["image", "study", "patient", "view", "split", "origin"]
+        cells = zip(*(rows[name].tolist() for name in columns), files, strict=True)
+        for image, study, patient, view, split, origin, file in cells:
+            self.image_records.append(ImageRecord(image, study, patient, file, view, split, origin))
 
     def add_studies(
         self,

@@ -21,8 +21,9 @@ from medclip_debias.data.sources.archive import (
     without_repeats,
 )
 from medclip_debias.data.sources.entries import ArchiveFiles, entries
-from medclip_debias.data.sources.findings import Marks, box_of, finding_name
-from medclip_debias.data.sources.ids import is_blank, plain_id, read_ids
+from medclip_debias.data.sources.findings import Marks, finding_name
+from medclip_debias.data.sources.ids import is_blank, plain_id
+from medclip_debias.data.sources.marked_lists import read_coco, read_entries
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.stanford import named_rows, study_of, view_of
 from medclip_debias.data.sources.tables import named_tuples, read_table
@@ -128,14 +129,21 @@ class CatalogSource(ArchiveSource):
 
         if path.suffix != ".json":
             return self._of_table(split, path)
-        names, word = self._of_coco(path) if "coco" in self.entry else self._of_list(path)
-        if _NO_PATIENTS not in self.said:
-            self.said.append(_NO_PATIENTS)
-        rows = pd.DataFrame({"name": list(names.values())}, dtype=object)
+        if "coco" in self.entry:
+            names = read_coco(path, self._marks)
+        else:
+            classes = {*map(finding_name, self.files.shown(path))}
+            size = self.entry["boxes"]["annotated"]
+            names = read_entries(path, self.entry["labels"], classes, size, self._marks)
+        self._say_once(_NO_PATIENTS)
+        rows = pd.DataFrame({"origin": [*names], "name": [*names.values()]}, dtype=object)
         rows["files"] = [(name,) for name in names.values()]
-        rows["origin"] = [f"{path}, {word} {number}" for number in names]
         rows["image"] = rows["study"] = rows["patient"] = rows["name"].map(file_stem)
         return rows.assign(view="", split=split)
+
+    def _say_once(self, sentence: str) -> None:
+        if sentence not in self.said:
+            self.said.append(sentence)
 
     def _of_table(self, split: str, path: Path) -> pd.DataFrame:
         import pandas as pd
@@ -225,14 +233,12 @@ class CatalogSource(ArchiveSource):
         column = self.entry["columns"].get("patient")
         if column is None:
             stated = "path" in self.entry["columns"] or self.entry.get("header") == "now"
-            if not stated and _NO_PATIENTS not in self.said:
-                self.said.append(_NO_PATIENTS)
+            if not stated:
+                self._say_once(_NO_PATIENTS)
             return [""] * len(table)
         if self.entry["rows"] == "counted":
             return list(table[column])
-        patients = read_ids(path, table, column)
-        self.said += patients.said(path, column)
-        return patients.ids
+        return self.ids(path, table, column)
 
     def _people(self, images: set[str]) -> dict[str, str]:
         """Return the person of each image that is one of another archive's."""
@@ -256,71 +262,6 @@ class CatalogSource(ArchiveSource):
         }
         self.count(f"image is in {path.name}", "rows", len(people), len(images))
         return people
-
-    def _of_coco(self, path: Path) -> tuple[dict[int, str], str]:
-        """Read a list in COCO's form; return its images by number, and the word for one."""
-        content = read_json_value(path, "download it again")
-        try:
-            names = {image["id"]: str(image["file_name"]) for image in content["images"]}
-            classes = {one["id"]: finding_name(one["name"]) for one in content["categories"]}
-            listed = [(a["image_id"], a["category_id"], a["bbox"]) for a in content["annotations"]]
-            boxes = [(names.get(i), classes.get(c), box_of(sides)) for i, c, sides in listed]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"{path}: is no list of images, categories and annotations; download it again."
-            ) from error
-        good = 0
-        for name, finding, box in boxes:
-            if name is not None and finding is not None and box is not None:
-                good += 1
-                self._marks.add(file_stem(name), finding, [box])
-        self.count(f"annotation of {path.name} has image and box", "boxes", good, len(boxes))
-        stems = {file_stem(name) for name in names.values()}
-        self.count(f"image of {path.name} has a stem of its own", "rows", len(stems), len(names))
-        return dict(enumerate(names.values(), start=1)), "image"
-
-    def _of_list(self, path: Path) -> tuple[dict[int, str], str]:
-        """Read a list of an object an image; return its images by number, and the word for one."""
-        how = self.entry["labels"]
-        content = read_json_value(path, "download it again", encoding="utf-8-sig")
-        if not isinstance(content, list) or not content:
-            raise UserError(f"{path}: is not a list of images; download it again.")
-        classes = {finding_name(name) for name in self.files.shown(path)}
-        counts: Counter[str] = Counter()
-        names: dict[int, str] = {}
-        for number, entry in enumerate(content, start=1):
-            entry = entry if isinstance(entry, dict) else {}
-            name, findings, corners = (entry.get(how[k]) for k in ("image", "findings", "corners"))
-            if not (isinstance(name, str) and name.strip()):
-                continue
-            if not (isinstance(findings, list) and isinstance(corners, list)):
-                continue
-            counts["good"] += 1
-            image = file_stem(name.strip())
-            if image in self._marks.present:
-                continue
-            names[number] = name.strip()
-            findings = [finding_name(str(finding)) for finding in findings]
-            counts.update(named=len(findings), known=sum(f in classes for f in findings))
-            side = self.entry["boxes"]["annotated"]
-            outlines = entry.get(how["outlines"])
-            counts += self._marks.add_entry(image, findings, corners, outlines, side)
-        form = path.name
-        for step, unit, kept, total in (
-            (f"entry of {form} has a name and its lists", "rows", counts["good"], len(content)),
-            (f"entry of {form} is no repeat", "rows", len(names), counts["good"]),
-            *(
-                (f"{what} of {form} {is_so}", unit, counts[kept], counts[total])
-                for what, is_so, unit, kept, total in (
-                    ("finding", "is one of the archive's", "label cells", "known", "named"),
-                    ("finding", "has a box of its own", "boxes", "paired", "listed"),
-                    ("box", "is four numbers", "boxes", "read", "paired"),
-                    ("outline", "has three points or more", "rows", "outlined", "outlines"),
-                )
-            ),
-        ):
-            self.count(step, unit, kept, total)
-        return names, "entry"
 
     # --------------------------------------------------------------------------- images
 

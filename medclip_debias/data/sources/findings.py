@@ -96,7 +96,7 @@ class Marks:
 
     def __init__(self, count: Count) -> None:
         self.present: dict[str, set[str]] = {}
-        self._count = count
+        self.count = count
         self._boxes: dict[tuple[str, str], list[Box]] = {}
         self._masks: dict[tuple[str, str], Mask] = {}
         self._texts: dict[str, str] = {}
@@ -141,7 +141,7 @@ class Marks:
             present = table[how["when"]].str.removesuffix(".0") == "1"
             fits = has_box.where(present, table["_empty"])
             step = f"row of {name} has a box where its label is 1, and none where it is 0"
-            self._count(step, "rows", int(fits.sum()), total)
+            self.count(step, "rows", int(fits.sum()), total)
             table, has_box = table[present], has_box[present]
         boxed = table[~table["_empty"]]
         if how.get("broken") == "refused" and boxed["_box"].isna().any():
@@ -152,11 +152,11 @@ class Marks:
         readable = boxed[boxed["_box"].notna() & ~boxed["_finding"].map(is_blank)]
         listed = readable[readable["_image"].isin(images)]
         if "when" not in how:
-            self._count(f"row of {name} has a box", "rows", len(boxed), total)
+            self.count(f"row of {name} has a box", "rows", len(boxed), total)
         step = f"row of {name} has a finding and four numbers"
-        self._count(step, "boxes", len(readable), len(boxed))
+        self.count(step, "boxes", len(readable), len(boxed))
         step = f"box of {name} has its image in the table"
-        self._count(step, "boxes", len(listed), len(readable))
+        self.count(step, "boxes", len(listed), len(readable))
         columns = ["_image", "_finding", "_reader", "_box"]
         return list(listed[columns].itertuples(index=False, name=None))
 
@@ -211,11 +211,11 @@ class Marks:
                     self._masks[image, finding_name(name)] = mask
         known = sum(image in images for image in masks)
         step = f"image of {path.name} is in the labels' table"
-        self._count(step, "rows", known, len(content))
+        self.count(step, "rows", known, len(content))
         total = sum(map(len, masks.values()))
-        self._count(f"mask of {path.name} can be read", "rows", readable, total)
+        self.count(f"mask of {path.name} can be read", "rows", readable, total)
         step = f"mask of {path.name} has a pixel (the finding is present)"
-        self._count(step, "rows", present, readable)
+        self.count(step, "rows", present, readable)
 
     def read_runs(
         self,
@@ -248,9 +248,9 @@ class Marks:
                 self._masks[image, finding] = encode(pixels)
         total = sum(map(len, cells.values()))
         step = f"{none} stands alone (else the mask counts)"
-        self._count(step, "rows", total - beside, total)
+        self.count(step, "rows", total - beside, total)
         step = f"mask of {path.name} can be read and fits its image"
-        self._count(step, "rows", readable, listed)
+        self.count(step, "rows", readable, listed)
 
 
 def relative_runs(cell: str) -> list[int]:

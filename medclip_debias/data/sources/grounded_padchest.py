@@ -18,14 +18,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from medclip_debias.data.records import (
     RELATIVE,
     Annotations,
-    ImageRecord,
     PhraseRecord,
     StudyRecord,
     file_stem,
 )
 from medclip_debias.data.sources.archive import ArchiveSource, find_table
 from medclip_debias.data.sources.findings import Corners, box_of
-from medclip_debias.data.sources.ids import is_blank, read_ids
+from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.label_groups import LabelColumns, label_groups
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import named_tuples, read_table
@@ -109,10 +108,8 @@ class GroundedPadChestSource(ArchiveSource):
         self._add_studies(images, entries)
         if not self.text_only:
             places = self.locate(list(entries), _FOLDERS)
-            for image in named_tuples(images):
-                ids = file_stem(image.Index), image.study, image.patient
-                file, about = places.path(image.Index), ("FRONTAL", image.split, image.origin)
-                self.image_records.append(ImageRecord(*ids, file, *about))
+            rows = images.assign(image=images.index.map(file_stem), view="FRONTAL")
+            self.add_images(rows, map(places.path, images.index))
         self._add_phrases(images["split"], entries)
         self._describe(entries)
 
@@ -136,9 +133,7 @@ class GroundedPadChestSource(ArchiveSource):
         if table.empty:
             raise UserError(f"{self.master}: the table has no rows; download it again.")
         for column, name in (("StudyID", "study"), ("PatientID", "patient")):
-            ids = read_ids(self.master, table, column)
-            self.said += ids.said(self.master, column)
-            table[name] = ids.ids
+            table[name] = self.ids(self.master, table, column)
         table["origin"] = [f"{self.master}, row {row}" for row in table.index]
         blank = table[table["ImageID"].map(is_blank)]
         if len(blank):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from medclip_debias.data.labels import label_columns, label_value, unread_columns
-from medclip_debias.data.records import ImageRecord, Step, StudyRecord, file_stem
+from medclip_debias.data.records import Step, StudyRecord, file_stem
 from medclip_debias.data.sources import ms_cxr
 from medclip_debias.data.sources.archive import ArchiveSource, seeded_said
 from medclip_debias.data.sources.ids import is_blank, read_ids
@@ -70,13 +70,9 @@ class ManifestSource(ArchiveSource):
         table["report"] = [text for text, _ in pairs]
         self._mended = Counter(kind for _, kinds in pairs for kind in kinds)
         self._fill_ids(table)
-        self.image_records = [
-            ImageRecord(
-                *(row.image_id, row.study_id, row.patient_id, path.parent / row.image, row.view),
-                *(row.split, row.origin),
-            )
-            for row in named_tuples(table)
-        ]
+        names = {f"{name}_id": name for name in ("image", "study", "patient")}
+        files = (path.parent / name for name in table["image"])
+        self.add_images(table.drop(columns="image").rename(columns=names), files)
         if not self.text_only:
             self._check_there(table)
         if boxes is not None:

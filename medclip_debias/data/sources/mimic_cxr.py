@@ -31,7 +31,6 @@ from medclip_debias.data.sources.ids import (
     Ids,
     check_match,
     is_blank,
-    read_ids,
     shape,
 )
 from medclip_debias.data.sources.mimic_files import ImageFiles, Listed, image_tree, is_bare_tree
@@ -236,9 +235,7 @@ class MimicCxrSource(ArchiveSource):
             raise UserError(f"{path}: the table has no rows; download it again.")
         bad = pd.Series(False, index=table.index)
         for name in ids:
-            column = read_ids(path, table, name, _LETTERS.get(name, ""))
-            self.said += column.said(path, name)
-            table[name] = column.ids
+            table[name] = self.ids(path, table, name, _LETTERS.get(name, ""))
             pattern = _NUMBER if name in _LETTERS else _NAME
             bad |= ~table[name].str.fullmatch(pattern)
         if bad.any():
@@ -273,7 +270,7 @@ class MimicCxrSource(ArchiveSource):
     def _list_studies(self) -> list[tuple[str, str, str]]:
         """Study, patient and split of every study, images or not."""
         names = ("studies", "metadata", "records")
-        path = next((path for name in names if (path := self.tables[name])), None)
+        path = next(filter(None, map(self.tables.get, names)), None)
         if path is None:
             owners = {study: patient for patient, study in self._reports.listing()}
         else:
@@ -318,13 +315,9 @@ class MimicCxrSource(ArchiveSource):
             human = {study: row for study, row in known.items() if study in tests}
             labels |= human
             kept = sum(study in labels for study in tests - human.keys())
+            step = f"study of {test_path.name} is a test study"
             self.counted += [
-                (
-                    f"study of {test_path.name} is a test study",
-                    "label rows",
-                    len(human),
-                    len(known),
-                ),
+                (step, "label rows", len(human), len(known)),
                 ("test study has radiologists' labels", "test studies", len(human), len(tests)),
             ]
             self.said.append(

@@ -38,46 +38,35 @@ _PROBLEMS = {
 }
 
 
-def find(folder: Path) -> Path | None:
-    """Return the MS-CXR file in ``folder``: the JSON where there is one, else the CSV."""
+def find(folder: Path, *others: str) -> Path | None:
+    """Return the file of boxes in ``folder``: MS-CXR's JSON or else CSV, or one like ``others``."""
     for pattern in (PATTERN, _CSV_PATTERN):
-        there = sorted(folder.glob(pattern))
         # Of MS-CXR-T, which lies in the same place and has no boxes, the names begin alike.
-        found = [path for path in there if not path.name.startswith(progression.PREFIX)]
-        if len(found) > 1:
-            raise UserError(
-                f"{folder}: both {found[0].name} and {found[-1].name} hold boxes; name one with"
-                " --phrases."
-            )
-        if found:
-            return found[0]
-    return None
+        files = [p for p in folder.glob(pattern) if not p.name.startswith(progression.PREFIX)]
+        if files:
+            break
+    files = sorted([*files, *(path for other in others for path in folder.glob(other))])
+    if len(files) > 1:
+        raise UserError(
+            f"{folder}: both {files[0].name} and {files[1].name} hold boxes; name one with"
+            " --phrases."
+        )
+    return next(iter(files), None)
 
 
 def boxes_beside(folder: Path) -> Path | None:
     """Return the file of boxes in ``folder``: MS-CXR's, or any ``*.coco.json``."""
-    known = find(folder)
-    found = sorted([*folder.glob("*.coco.json"), *([known] if known else [])])
-    if len(found) > 1:
-        raise UserError(
-            f"{folder}: both {found[0].name} and {found[1].name} hold boxes; name one with"
-            " --phrases."
-        )
-    return found[0] if found else None
+    return find(folder, "*.coco.json")
 
 
 def named_boxes(path: Path) -> Path:
     """Return the file of boxes that a user named, itself or by its folder."""
-    if path.is_dir():
-        found = boxes_beside(path)
-        if found is None:
-            raise UserError(
-                f"{path}: has no boxes, neither {PATTERN} nor *.coco.json; name the file."
-            )
-        return found
-    if not path.is_file():
+    file = boxes_beside(path) if path.is_dir() else path
+    if file is None:
+        raise UserError(f"{path}: has no boxes, neither {PATTERN} nor *.coco.json; name the file.")
+    if not file.is_file():
         raise UserError(f"{path}: there is no such file of boxes; check the path.")
-    return path
+    return file
 
 
 class _Annotation(BaseModel):

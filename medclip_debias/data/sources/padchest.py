@@ -14,13 +14,13 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from medclip_debias.data.records import Annotations, ImageRecord, StudyRecord, file_stem
+from medclip_debias.data.records import Annotations, StudyRecord, file_stem
 from medclip_debias.data.sources.archive import (
     ArchiveSource,
     find_table,
     without_repeats,
 )
-from medclip_debias.data.sources.ids import is_blank, read_ids
+from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.label_groups import PADCHEST_SILENT, LabelColumns, label_groups
 from medclip_debias.data.sources.list_cells import read_list
 from medclip_debias.data.sources.registry import Given, Sure, source
@@ -114,9 +114,7 @@ class PadChestSource(ArchiveSource):
         for name in set(_READ) - set(table) - {"Pediatric"}:
             table[name] = ""
         for column, name in (("StudyID", "study"), ("PatientID", "patient")):
-            ids = read_ids(self.path, table, column)
-            self.said += ids.said(self.path, column)
-            table[name] = ids.ids
+            table[name] = self.ids(self.path, table, column)
         table["origin"] = [f"{self.path}, row {row}" for row in table.index]
         filled = table["Report"][~table["Report"].map(is_blank)]
         same = filled == table["study"][filled.index].map(self._first(table, "Report"))
@@ -191,14 +189,14 @@ class PadChestSource(ArchiveSource):
         folders = table["ImageDir"].str.removesuffix(".0")
         names = (folders + "/" + table["ImageID"]).mask(folders.map(is_blank), table["ImageID"])
         places = self.locate(names.tolist(), _FOLDERS)
-        owners = self._studies[["patient", "split"]].loc[table["study"].tolist()]
-        for row, name, owner in zip(named_tuples(table), names, named_tuples(owners), strict=True):
-            position = row.Projection
-            view = "" if is_blank(position) else _VIEWS.get(position.upper(), position)
-            ids = file_stem(row.ImageID), row.study, owner.patient
-            self.image_records.append(
-                ImageRecord(*ids, places.path(name), view, owner.split, row.origin)
-            )
+        views = table["Projection"].mask(table["Projection"].map(is_blank), "")
+        rows = table.assign(
+            image=table["ImageID"].map(file_stem),
+            patient=table["study"].map(self._studies["patient"]),
+            split=table["study"].map(self._studies["split"]),
+            view=[_VIEWS.get(view.upper(), view) for view in views],
+        )
+        self.add_images(rows, map(places.path, names))
 
     def _describe(self, table: pd.DataFrame) -> None:
         what = "reports alone" if self.text_only else f"{len(table)} images"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from medclip_debias.data.labels import CHEXPERT_LABELS, Labels
-from medclip_debias.data.records import ImageRecord, file_stem
+from medclip_debias.data.records import file_stem
 from medclip_debias.data.sources.archive import (
     ArchiveSource,
     LabelCells,
@@ -28,7 +28,7 @@ from medclip_debias.data.sources.archive import (
 from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.stanford import named_rows, study_of, view_of
-from medclip_debias.data.sources.tables import named_tuples, read_table
+from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.sources.texts import read_report
 from medclip_debias.data.sources.tree import walk_files
 from medclip_debias.data.splits import split_name
@@ -95,15 +95,16 @@ class CheXpertPlusSource(ArchiveSource):
         return Sure.RELEASE if path.is_dir() and _table(path) is not None else Sure.NO
 
     def _add_images(self, path: Path, table: pd.DataFrame) -> None:
-        for row, file in zip(named_tuples(table), self._files(table), strict=True):
-            origin = f"{path}, row {row.Index}"
-            blank = is_blank(row.deid_patient_id)
-            patient = row.study.partition("/")[0] if blank else row.deid_patient_id
-            split = self.split(patient, split_name(row.split, origin) if self.seed is None else "")
-            view = view_of(row.frontal_lateral, row.ap_pa, row.path_to_image)
-            self.image_records.append(
-                ImageRecord(row.image, row.study, patient, file, view, split, origin)
-            )
+        rows = table.assign(origin=[f"{path}, row {row}" for row in table.index])
+        blank = rows["deid_patient_id"].map(is_blank)
+        rows["patient"] = rows["deid_patient_id"].mask(blank, rows["study"].str.partition("/")[0])
+        sides = (rows[name] for name in ("frontal_lateral", "ap_pa", "path_to_image"))
+        rows["view"] = list(map(view_of, *sides))
+        splits = (
+            map(split_name, rows["split"], rows["origin"]) if self.seed is None else rows["split"]
+        )
+        rows["split"] = list(map(self.split, rows["patient"], splits))
+        self.add_images(rows, self._files(table))
 
     def _files(self, table: pd.DataFrame) -> Iterator[Path]:
         """Yield the file of each row: DICOM where it is there, else PNG or JPG."""

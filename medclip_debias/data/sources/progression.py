@@ -57,53 +57,48 @@ class Progression:
         return Annotations(TABLE, "progressions", _COLUMNS, self._rows, images=pair)
 
     def _read(self, owners: Mapping[str, str]) -> list[tuple[str, str, str, str, str]]:
+        import pandas as pd
+
         table = read_table(self.path, required=_PAIR)
         findings = [n.removesuffix(_ENDS[0]) for n in table.columns if n.endswith(_ENDS[0])]
         if not findings:
             raise UserError(f"{self.path}: has no column '<finding>{_ENDS[0]}'; download it again.")
-        blank = [""] * len(table)
-        ids = Ids(owners)
-        pairs = [(file_stem(a), file_stem(b)) for a, b in zip(*map(table.get, _PAIR), strict=True)]
-        known = [(ids.find(a), ids.find(b)) for a, b in pairs]
-        there = [all(pair) for pair in known]
-        check_match(self.path, "dicom_id", [b for _, b in pairs], sum(there), ids, "images")
-        same = [owners.get(a) == owners.get(b) for a, b in known]
-        rows: dict[tuple[str, str, str], tuple[str, str]] = {}
-        clash: set[tuple[str, str, str]] = set()
-        judged = usable = repeats = 0
-        for finding in findings:
-            states = table[finding + _ENDS[0]].tolist()
-            quality = table.get(finding + _ENDS[1], blank)
-            cells = zip(table.index.tolist(), known, there, same, states, quality, strict=True)
-            for row, pair, listed, alike, state, how in cells:
-                if is_blank(state):
-                    continue
-                judged += 1
-                if state.lower() not in STATES:
-                    raise UserError(
-                        f"{self.path}, row {row}, column '{finding}{_ENDS[0]}': must be"
-                        f" {', '.join(STATES)} or blank."
-                    )
-                if not (listed and alike):
-                    continue
-                usable += 1
-                value = (state.lower(), "" if is_blank(how) else how.lower())
-                key = (*pair, finding.replace("_", " "))
-                if key in rows:
-                    repeats += 1
-                    clash |= {key} if rows[key][0] != value[0] else set()
-                rows.setdefault(key, value)
-        listed_pairs, alike_pairs = sum(there), sum(map(all, zip(there, same, strict=True)))
-        name = self.path.name
+        ids, name = Ids(owners), self.path.name
+        first, second = (table[column].map(file_stem).map(ids.find) for column in _PAIR)
+        listed = (first != "") & (second != "")
+        own = table["dicom_id"].map(file_stem).tolist()
+        check_match(self.path, "dicom_id", own, int(listed.sum()), ids, "images")
+        alike = listed & (first.map(owners.get) == second.map(owners.get))
         self.steps += [
-            (f"both images of a row of {name} are listed", "rows", listed_pairs, len(pairs)),
-            (f"both are of one patient ({name})", "rows", alike_pairs, listed_pairs),
-            (f"progression of {name} has such a pair", "label cells", usable, judged),
+            (f"both images of a row of {name} are listed", "rows", int(listed.sum()), len(table)),
+            (f"both are of one patient ({name})", "rows", int(alike.sum()), int(listed.sum())),
         ]
-        if repeats:
+        tables = []
+        for finding in findings:
+            columns = [table.get(finding + end, pd.Series("", table.index)) for end in _ENDS]
+            state, quality = (c.mask(c.map(is_blank), "").str.lower() for c in columns)
+            wrong = state.index[~state.isin(("", *STATES))]
+            if len(wrong):
+                raise UserError(
+                    f"{self.path}, row {wrong[0]}, column '{finding}{_ENDS[0]}': must be"
+                    f" {', '.join(STATES)} or blank."
+                )
+            about = {"first": first, "second": second, "finding": finding.replace("_", " ")}
+            rows = pd.DataFrame({**about, "state": state, "quality": quality, "alike": alike})
+            tables.append(rows[rows["state"] != ""])
+        judged = pd.concat(tables, ignore_index=True)
+        key = ["first", "second", "finding"]
+        usable = judged[judged["alike"]].drop(columns="alike")
+        once = usable.drop_duplicates(key)
+        states = usable.groupby(key)["state"].transform("nunique")
+        agreed = once[states[once.index] == 1]
+        unit = "label cells"
+        step = f"progression of {name} has such a pair"
+        self.steps.append((step, unit, len(usable), len(judged)))
+        if len(once) < len(usable):
             step = f"progression of {name} is no repeat"
-            self.steps.append((step, "label cells", usable - repeats, usable))
-        if clash:
+            self.steps.append((step, unit, len(once), len(usable)))
+        if len(agreed) < len(once):
             step = f"repeats of a progression of {name} agree (others: left aside)"
-            self.steps.append((step, "label cells", len(rows) - len(clash), len(rows)))
-        return [(*key, *value) for key, value in rows.items() if key not in clash]
+            self.steps.append((step, unit, len(agreed), len(once)))
+        return list(agreed.itertuples(index=False, name=None))
