@@ -17,14 +17,12 @@ from medclip_debias.data.sources.archive import (
 from medclip_debias.data.sources.image_files import ImagePlaces, ImageTree
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.errors import UserError
+from tests.data.sources.trees import write_image
 
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    path = tmp_path / "archive" / "train" / "p1" / "a.png"
-    path.parent.mkdir(parents=True)
-    Image.fromarray(np.arange(600, dtype=np.uint8).reshape(20, 30)).save(path)
-    return path
+    return write_image(tmp_path / "archive" / "train" / "p1" / "a.png", shape=(20, 30))
 
 
 @pytest.mark.parametrize(

@@ -6,27 +6,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.errors import UserError
+from tests.data.sources.trees import write_image, write_table
 
 TABLE = "master_spreadsheet_update.csv"
-HEADER = ",DicomPath,PngPath,PatientID,PatientAge,AccessionNumber,No Finding,Edema,ViewPosition\n"
+HEADER = ",DicomPath,PngPath,PatientID,PatientAge,AccessionNumber,No Finding,Edema,ViewPosition"
 
 
 def row(number: int, patient: str = "p1", accession: str = "7", view: str = "PA") -> str:
     path = f"id_{patient}/Study_{number}/Series_1/image-{number}"
     files = f"Anonymized_DICOMs/{path}.dcm,images/{path}.png"
-    return f"{number},{files},{patient},85 or more,{accession},,1.0,{view}\n"
+    return f"{number},{files},{patient},85 or more,{accession},,1.0,{view}"
 
 
 def write(root: Path, *rows: str, files: bool = True) -> None:
-    (root / TABLE).write_text(HEADER + "".join(rows))
+    write_table(root / TABLE, HEADER, *rows)
     for line in rows if files else ():
-        path = root / line.split(",")[2]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.arange(400, dtype=np.uint8).reshape(20, 20)).save(path)
+        write_image(root / line.split(",")[2])
 
 
 def test_png_is_read_and_dicom_where_there_is_no_png(tmp_path, write_dicom):

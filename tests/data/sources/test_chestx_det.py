@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from medclip_debias.data.masks import component_boxes, decode
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
 from tests.data.sources.counts import steps
+from tests.data.sources.trees import write_image
 
 SQUARE = [[100, 200], [300, 200], [300, 260], [100, 260]]
 DIAMOND = [[600, 500], [640, 540], [600, 580], [560, 540]]
@@ -32,10 +32,7 @@ def write(folder, train=TRAIN, test=TEST, names=("ChestX_Det_train.json", "Chest
     for name, split, entries in zip(names, ("train", "test"), (train, test), strict=True):
         (folder / name).write_text(json.dumps(entries))
         for entry in entries:
-            path = folder / f"{split}_data" / split / str(entry.get("file_name"))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            grey = np.random.default_rng(2).integers(0, 255, (64, 64)).astype(np.uint8)
-            Image.fromarray(grey).save(path, format="PNG")
+            write_image(folder / f"{split}_data" / split / str(entry.get("file_name")))
     return folder
 
 

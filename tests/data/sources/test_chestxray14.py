@@ -1,6 +1,5 @@
 """ChestX-ray14: its cut header, its lists, its boxes, and what is wrong in its tables."""
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -10,6 +9,7 @@ from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
 from tests.data.sources.counts import steps
+from tests.data.sources.trees import write_image, write_table
 
 # The header of the release: a name holds a comma, and the line ends with one, as its rows do.
 HEADER = (
@@ -26,22 +26,16 @@ ROWS = (
 
 
 def write(folder, rows=ROWS, boxes=(), header=HEADER):
-    (folder / "Data_Entry_2017.csv").write_text("\n".join([header, *rows, ""]))
+    write_table(folder / "Data_Entry_2017.csv", header, *rows)
     if boxes:
-        (folder / "BBox_List_2017.csv").write_text("\n".join([BOX_HEADER, *boxes, ""]))
+        write_table(folder / "BBox_List_2017.csv", BOX_HEADER, *boxes)
     for number, row in enumerate(rows):
         name = row.partition(",")[0] or "x.png"
-        picture(folder / f"images_{number % 2 + 1:03d}" / "images" / name, alpha=number == 1)
+        path = write_image(folder / f"images_{number % 2 + 1:03d}" / "images" / name, number)
+        if number == 1:  # as some files of the archive are
+            with Image.open(path) as image:
+                image.convert("RGBA").save(path)
     return folder
-
-
-def picture(path, side=64, alpha=False):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    grey = np.random.default_rng(side).integers(0, 256, (side, side)).astype(np.uint8)
-    image = Image.fromarray(grey)
-    if alpha:
-        image = Image.merge("RGBA", (image, image, image, Image.new("L", image.size, 255)))
-    image.save(path)
 
 
 def lists(folder, train, test):

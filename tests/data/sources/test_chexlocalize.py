@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.masks import as_coco, decode, encode
@@ -14,6 +13,7 @@ from medclip_debias.data.prepare.shards import merge
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.errors import UserError
 from tests.data.sources.counts import steps
+from tests.data.sources.trees import write_image, write_table
 
 LABELS = (
     "No Finding,Enlarged Cardiomediastinum,Cardiomegaly,Lung Opacity,Lung Lesion,Edema,"
@@ -43,18 +43,15 @@ def write(folder, val=None, test=None):
     root = folder / "CheXpert"
     images = ("val/patient1/study1/view1_frontal.jpg", "val/patient1/study1/view2_lateral.jpg")
     for name in (*images, "test/patient2/study1/view1_frontal.jpg"):
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        grey = np.random.default_rng(3).integers(0, 255, SHAPE).astype(np.uint8)
-        Image.fromarray(grey).save(path)
+        write_image(root / name, shape=SHAPE)
     rows = [
         f"CheXpert-v1.0/valid/patient1/study1/view1_frontal.jpg,Male,73,Frontal,AP,{VALUES}",
         f"CheXpert-v1.0/valid/patient1/study1/view2_lateral.jpg,Male,73,Lateral,,{VALUES}",
     ]
     header = f"Path,Sex,Age,Frontal/Lateral,AP/PA,{LABELS}"
-    (root / "val_labels.csv").write_text("\n".join([header, *rows, ""]))
+    write_table(root / "val_labels.csv", header, *rows)
     row = f"test/patient2/study1/view1_frontal.jpg,{VALUES}"
-    (root / "test_labels.csv").write_text("\n".join([f"Path,{LABELS}", row, ""]))
+    write_table(root / "test_labels.csv", f"Path,{LABELS}", row)
     (folder / "CheXlocalize").mkdir(exist_ok=True)
     for name, content in (("val", val), ("test", test)):
         if content is not None:

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.errors import UserError
+from tests.data.sources.trees import write_image, write_table
 
-HEADER = "Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Edema,Support Devices\n"
-
-
-def grey(path: Path, level: int = 0) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.arange(600, dtype=np.uint16).reshape(20, 30).astype(np.uint8) + level).save(
-        path
-    )
-    return path
+HEADER = "Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Edema,Support Devices"
 
 
 @pytest.fixture
@@ -32,14 +23,12 @@ def root(tmp_path: Path) -> Path:
         "train/patient00002/study1/view1_frontal.jpg,Unknown,0,Frontal,,,-1.0,1.0",
     ]
     for row in rows:
-        grey(root / row.split(",")[0])
-    lines = [f"CheXpert-v1.0-small/{row}\n" for row in rows]
-    (root / "train.csv").write_text(HEADER + "".join(lines))
+        write_image(root / row.split(",")[0])
+    write_table(root / "train.csv", HEADER, *(f"CheXpert-v1.0-small/{row}" for row in rows))
     name = "valid/patient64541/study1/view1_frontal.jpg"
-    grey(root / name)
-    (root / "valid.csv").write_text(
-        HEADER + f"CheXpert-v1.0-small/{name},Male,73,Frontal,PA,0.0,1.0,0.0\n"
-    )
+    write_image(root / name)
+    row = f"CheXpert-v1.0-small/{name},Male,73,Frontal,PA,0.0,1.0,0.0"
+    write_table(root / "valid.csv", HEADER, row)
     return root
 
 
@@ -67,7 +56,7 @@ def test_labels_keep_uncertain_and_unmentioned_apart(root):
 
 def test_the_later_test_set_has_paths_and_labels_alone(root):
     name = "test/patient64741/study1/view1_frontal.jpg"
-    grey(root / name)
+    write_image(root / name)
     (root / "test_labels.csv").write_text(f"Path,No Finding,Edema\n{name},0,1\n")
     image = detect(root).images()[-1]
     assert (image.view, image.split, image.path) == ("FRONTAL", "test", root / name)
@@ -83,7 +72,7 @@ def test_a_path_that_names_a_study_alone_is_left_aside_and_counted(root):
 
 def test_images_of_a_study_with_other_labels_are_said_and_present_counts(root):
     name = "valid/patient64541/study1/view2_frontal.jpg"
-    grey(root / name)
+    write_image(root / name)
     add(root, "valid.csv", f"CheXpert-v1.0-small/{name},Male,73,Frontal,PA,0.0,0.0,1.0")
     found = detect(root)
     (study,) = found.studies(["patient64541/study1"])

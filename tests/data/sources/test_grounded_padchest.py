@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import Reading, prepare
@@ -14,6 +13,7 @@ from medclip_debias.data.splits import seeded_split
 from medclip_debias.data.text.reports import ReportSettings
 from medclip_debias.errors import UserError
 from tests.data.sources.counts import step
+from tests.data.sources.trees import write_image, write_table
 
 EFFUSION = {
     "sentence_en": "Small right pleural effusion",
@@ -56,11 +56,9 @@ TABLE = [
 def write(root, entries=ENTRIES, table=TABLE, folder="Padchest_GR_files/PadChest_GR"):
     (root / folder).mkdir(parents=True, exist_ok=True)
     (root / "grounded_reports_20240819.json").write_text(json.dumps(entries))
-    lines = ["StudyID,ImageID,label,PatientID,split", *(",".join(row) for row in table)]
-    (root / "master_table.csv").write_text("\n".join(lines) + "\n")
+    write_table(root / "master_table.csv", "StudyID,ImageID,label,PatientID,split", *table)
     for number, name in enumerate("abc"):
-        grey = np.arange(30 * 20, dtype=np.uint16).reshape(30, 20) * 100 + number
-        Image.fromarray(grey).save(root / folder / f"{name}.png")
+        write_image(root / folder / f"{name}.png", number, (30, 20), np.uint16)
     return root
 
 

@@ -3,16 +3,15 @@
 import csv
 import json
 
-import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
 
 from medclip_debias.cli import run
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
+from tests.data.sources.trees import write_image
 
 HEADER = ("image", "report", "patient_id", "study_id", "view", "split", "Edema")
 ROWS = [
@@ -27,7 +26,7 @@ def manifest(tmp_path):
     """A function that writes the manifest with changes; returns its path."""
     (tmp_path / "sub").mkdir()
     for name in ("a.png", "b.png", "sub/c.png"):
-        Image.fromarray(np.eye(16, dtype=np.uint8) * 255).save(tmp_path / name)
+        write_image(tmp_path / name)
 
     def write(header=HEADER, rows=ROWS):
         path = tmp_path / "manifest.csv"
@@ -87,7 +86,7 @@ def test_text_may_stand_for_report(manifest):
 
 
 def test_files_of_one_name_in_two_folders_stay_apart(manifest, tmp_path):
-    Image.fromarray(np.eye(16, dtype=np.uint8) * 255).save(tmp_path / "sub" / "a.png")
+    write_image(tmp_path / "sub" / "a.png")
     images = detect(manifest(*changed(1, "image", "sub/a.png"))).images()
     assert [i.image_id for i in images] == ["a.png", "sub/a.png", "sub/c.png"]
 
@@ -158,8 +157,7 @@ class TestMsCxr:
 
     def prepare(self, tmp_path, rows, boxes="MS_CXR_Local_Alignment_v1.0.0.json", **image):
         for name in "abc":
-            picture = np.arange(256, dtype=np.uint8).reshape(16, 16)
-            Image.fromarray(picture).save(tmp_path / f"{name}.png")
+            write_image(tmp_path / f"{name}.png")
         header = "image,report,patient_id,study_id,split\n"
         (tmp_path / "manifest.csv").write_text(header + rows)
         listed = {"id": 1, "file_name": "x.jpg", "width": 16, "height": 16} | image
@@ -251,8 +249,7 @@ class TestWhatIsMissing:
             text = ("FINDINGS: Clear lungs.", "TECHNIQUE: Two views.", "", "nan")[number % 4]
             rows.append((f"{number}.png", text, f"s{number}"))
             if number < there:
-                picture = np.arange(256, dtype=np.uint8).reshape(16, 16) // 2 + number
-                Image.fromarray(picture).save(tmp_path / f"{number}.png")
+                write_image(tmp_path / f"{number}.png", number)
         with (tmp_path / "manifest.csv").open("w", newline="") as file:
             csv.writer(file).writerows(rows)
         return ["prepare", str(tmp_path), str(tmp_path / "o"), "--size", "16", "--workers", "1"]

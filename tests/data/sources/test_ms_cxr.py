@@ -8,6 +8,7 @@ import pytest
 from medclip_debias.data.records import ImageRecord
 from medclip_debias.data.sources.ms_cxr import BoxFile, find
 from medclip_debias.errors import UserError
+from tests.data.sources.trees import write_table
 
 ROOT = Path("/data")
 
@@ -176,9 +177,7 @@ ROW = {
 def table(path, *changes, extra=()):
     rows = [ROW | change for change in changes]
     names = [*ROW, *extra]
-    lines = [",".join(names)] + [",".join(row.get(n, "") for n in names) for row in rows]
-    path.write_text("\n".join(lines) + "\n")
-    return path
+    return write_table(path, names, *([row.get(name, "") for name in names] for row in rows))
 
 
 def test_the_csv_reads_as_the_json_does(tmp_path):

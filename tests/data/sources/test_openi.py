@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.text.reports import sections
 from medclip_debias.errors import UserError
+from tests.data.sources.trees import write_image, write_table
 
 BOMB = """<?xml version="1.0"?>
 <!DOCTYPE lolz [<!ENTITY lol "lol"><!ENTITY lol2 "&lol;&lol;&lol;&lol;&lol;&lol;&lol;&lol;">]>
@@ -42,11 +42,6 @@ def reports(tmp_path):
     (folder / "2.xml").write_text(xml(2, "Mild edema.", ["CXR2_IM-0652-1001"]))
     (folder / "10.xml").write_text(xml(10))
     return tmp_path
-
-
-def picture(path):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.eye(16, dtype=np.uint8) * 255).save(path, format="png")
 
 
 def archive(path, files):
@@ -85,9 +80,9 @@ def test_archive_folder_and_xml_folder_read_the_same(reports, tmp_path):
 
 
 def test_png_files_match_their_ids_and_projections_name_the_views(reports):
-    picture(reports / "NLMCXR_png" / "CXR1_1_IM-0001-3001.png")
-    picture(reports / "images" / "1_IM-0001-4001.dcm.png")
-    picture(reports / "images" / "2_IM-0652-1001.dcm.png")
+    write_image(reports / "NLMCXR_png" / "CXR1_1_IM-0001-3001.png")
+    write_image(reports / "images" / "1_IM-0001-4001.dcm.png")
+    write_image(reports / "images" / "2_IM-0652-1001.dcm.png")
     (reports / "indiana_projections.csv").write_text(
         "uid,filename,projection\n1,1_IM-0001-3001.dcm.png,Frontal\n"
         "1,1_IM-0001-4001.dcm.png,Lateral\n9,9_IM-1-1.dcm.png,Frontal\n"
@@ -102,7 +97,7 @@ def test_png_files_match_their_ids_and_projections_name_the_views(reports):
 
 def test_dicom_files_come_before_png_and_bring_their_views(reports, write_dicom):
     array = np.arange(64, dtype=np.uint16).reshape(8, 8)
-    picture(reports / "a" / "CXR1_1_IM-0001-3001.png")
+    write_image(reports / "a" / "CXR1_1_IM-0001-3001.png")
     write_dicom(reports / "b" / "1_IM-0001-3001.dcm", array, ViewPosition="PA")
     write_dicom(reports / "b" / "1_IM-0001-4001.dcm", array)
     (reports / "b" / "2_IM-0652-1001.dcm").write_bytes(b"no DICOM")
@@ -115,7 +110,7 @@ def test_dicom_files_come_before_png_and_bring_their_views(reports, write_dicom)
 
 
 def test_an_image_that_is_not_there_stays_listed(reports):
-    picture(reports / "CXR1_1_IM-0001-3001.png")
+    write_image(reports / "CXR1_1_IM-0001-3001.png")
     source = detect(reports)
     assert [i.path.is_file() for i in source.images()] == [True, False, False]
     assert detect(reports, text_only=True).images() == []
@@ -125,7 +120,7 @@ def test_an_image_that_is_not_there_stays_listed(reports):
 
 
 def test_images_may_be_elsewhere_than_the_reports(reports, tmp_path):
-    picture(tmp_path / "elsewhere" / "CXR2_IM-0652-1001.png")
+    write_image(tmp_path / "elsewhere" / "CXR2_IM-0652-1001.png")
     with pytest.raises(UserError, match=r"has no reports, neither NLMCXR_reports\.tgz nor"):
         detect(tmp_path / "elsewhere", "openi")
     source = detect(tmp_path / "elsewhere", "openi", reports=reports / "ecgen-radiology")
@@ -133,7 +128,7 @@ def test_images_may_be_elsewhere_than_the_reports(reports, tmp_path):
 
 
 def test_a_link_that_leads_back_up_is_walked_once(reports):
-    picture(reports / "png" / "CXR2_IM-0652-1001.png")
+    write_image(reports / "png" / "CXR2_IM-0652-1001.png")
     (reports / "png" / "up").symlink_to(reports)
     (reports / "png" / "itself.png").symlink_to("itself.png")
     assert sum(image.path.is_file() for image in detect(reports).images()) == 1
@@ -208,15 +203,13 @@ def test_the_real_archive_is_read_whole(openi_source, openi_studies):
 # -------------------------------------------------------------------- Kaggle's layout
 
 
-HEADER = "uid,MeSH,Problems,image,indication,comparison,findings,impression\n"
+HEADER = "uid,MeSH,Problems,image,indication,comparison,findings,impression"
 
 
 def kaggle(folder, rows, projections, header=HEADER):
     """Write the tables as Kaggle's data set has them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "indiana_reports.csv").write_text(header + "".join(f"{row}\n" for row in rows))
-    lines = "".join(f"{line}\n" for line in projections)
-    (folder / "indiana_projections.csv").write_text("uid,filename,projection\n" + lines)
+    write_table(folder / "indiana_reports.csv", header, *rows)
+    write_table(folder / "indiana_projections.csv", "uid,filename,projection", *projections)
     return folder
 
 
@@ -239,7 +232,7 @@ def kaggle_tree(tmp_path):
     """Three reports, one without image, and the files under the names that Kaggle gives them."""
     tree = kaggle(tmp_path / "kaggle", ROWS, VIEWS)
     for name in FILES:
-        picture(tree / "images" / "images_normalized" / f"{name}.dcm.png")
+        write_image(tree / "images" / "images_normalized" / f"{name}.dcm.png")
     return tree
 
 
@@ -307,7 +300,7 @@ def test_where_both_are_there_the_xml_is_read_and_the_difference_is_counted(kagg
 
 def test_a_table_without_projections_finds_its_images_by_their_names(kaggle_tree):
     (kaggle_tree / "indiana_projections.csv").unlink()
-    picture(kaggle_tree / "images" / "77_IM-0001-0001.dcm.png")
+    write_image(kaggle_tree / "images" / "77_IM-0001-0001.dcm.png")
     source = detect(kaggle_tree)
     assert [(i.study_id, i.view) for i in source.images()] == [("CXR1", "")] * 2 + [("CXR2", "")]
     said = " ".join(source.describe())
@@ -320,7 +313,7 @@ def test_what_is_wrong_in_the_tables_is_counted(tmp_path):
     rows = (*ROWS, ROWS[2], "4,normal,normal,Chest,,,nan,b'Clear.'", r"5,normal,x,x,,,A\nB,C")
     views = (*VIEWS, VIEWS[0], "9,9_IM-0001-0001.dcm.png,Frontal")
     tree = kaggle(tmp_path / "tree", rows, views)
-    picture(tree / "2_IM-0652-1001.dcm.png")
+    write_image(tree / "2_IM-0652-1001.dcm.png")
     source = detect(tree)
     steps = {(name, kept, total) for name, _, kept, total in source.steps()}
     assert steps == {

@@ -4,7 +4,6 @@ import gzip
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import prepare
@@ -12,6 +11,7 @@ from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
 from tests.data.sources.counts import step
+from tests.data.sources.trees import write_image, write_table
 
 NAME = "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv"
 HEADER = (
@@ -39,29 +39,19 @@ ROWS = [
 
 def write(root, rows=ROWS, name=NAME):
     root.mkdir(exist_ok=True)
-    lines = [",".join(HEADER)]
-    for number, row in enumerate(rows):
-        cells = (f'"{cell}"' for cell in (str(number), *row))
-        lines.append(",".join(cells))
-    text = "\n".join(lines) + "\n"
+    quoted = ([f'"{cell}"' for cell in (str(at), *row)] for at, row in enumerate(rows))
+    path = write_table(root / name, HEADER, *quoted)
     if name.endswith(".gz"):
-        (root / name).write_bytes(gzip.compress(text.encode()))
-    else:
-        (root / name).write_text(text)
+        path.write_bytes(gzip.compress(path.read_bytes()))
     return root
-
-
-def picture(path, seed=0):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    grey = np.arange(24 * 20, dtype=np.uint16).reshape(24, 20) * 137 + seed
-    Image.fromarray(grey).save(path, format="PNG")
 
 
 @pytest.fixture
 def archive(tmp_path):
     root = write(tmp_path / "padchest")
     for row in ROWS:
-        picture(root / row[1].removesuffix(".0") / row[0])
+        path = root / row[1].removesuffix(".0") / row[0]
+        write_image(path, shape=(24, 20), dtype=np.uint16)
     return root
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.prepare.reading import Reading
 from medclip_debias.data.sources.detect import detect
+from tests.data.sources.trees import write_image
 
 TABLE = "df_chexpert_plus_240401.csv"
 COLUMNS = ("path_to_image", "path_to_dcm", "frontal_lateral", "ap_pa", "deid_patient_id", "split")
@@ -52,9 +52,8 @@ ROWS = [
 def root(tmp_path: Path) -> Path:
     write(tmp_path, ROWS)
     for cells in ROWS:
-        path = tmp_path / "PNG" / "PNG" / cells["path_to_image"].replace(".jpg", ".png")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.arange(400, dtype=np.uint8).reshape(20, 20)).save(path)
+        name = cells["path_to_image"].replace(".jpg", ".png")
+        write_image(tmp_path / "PNG" / "PNG" / name)
     return tmp_path
 
 

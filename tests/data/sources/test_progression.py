@@ -11,6 +11,7 @@ from medclip_debias.data.sources import ms_cxr
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.sources.progression import Progression
 from medclip_debias.errors import UserError
+from tests.data.sources.trees import write_table
 
 NAME = "MS_CXR_T_temporal_image_classification_v1.0.0.csv"
 HEADER = (
@@ -29,9 +30,7 @@ ROWS = [
 
 
 def write(folder, rows=ROWS, header=HEADER):
-    path = folder / NAME
-    path.write_text("\n".join(",".join(row) for row in (header, *rows)) + "\n")
-    return path
+    return write_table(folder / NAME, header, *rows)
 
 
 def counts(found):

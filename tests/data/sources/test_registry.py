@@ -5,9 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from medclip_debias.cli import run
 from medclip_debias.data.records import ImageRecord, Source, StudyRecord
@@ -15,6 +13,7 @@ from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.sources.registry import FORMATS, Given, Sure, formats, source
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
+from tests.data.sources.trees import write_image
 
 DOCS = Path(__file__).parents[3] / "docs"
 KINDS = sorted(formats())
@@ -76,8 +75,7 @@ def write(folder):
     lines = ("FINDINGS: Clear lungs.", "FINDINGS: Small effusion.")
     (folder / "notes.txt").write_text("\n".join(lines))
     for number in range(2):
-        grey = np.arange(400, dtype=np.uint8).reshape(20, 20) // 2 + number
-        Image.fromarray(grey).save(folder / f"{number}.png")
+        write_image(folder / f"{number}.png", number)
     return folder
 
 
@@ -90,8 +88,7 @@ def test_the_example_of_the_docs_is_a_source(register, tmp_path, monkeypatch):
     folder = tmp_path / "set"
     folder.mkdir()
     for number in range(12):
-        grey = np.arange(400, dtype=np.uint8).reshape(20, 20) // 2 + number
-        Image.fromarray(grey).save(folder / f"n{number}.jpg")
+        write_image(folder / f"n{number}.jpg", number)
         (folder / f"n{number}.txt").write_text(f"FINDINGS: Finding {number}. Clear lungs.")
     (folder / "n3.jpg").unlink()
     command = ["prepare", str(folder), str(tmp_path / "o"), "--size", "16", "--workers", "1"]

@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
 from medclip_debias.data.sources.detect import detect
+from tests.data.sources.trees import write_image
 
 NAMES = {
     "train": "train_metadata_view_position.json",
@@ -38,9 +36,7 @@ def write(root: Path, split: str, *studies: Any) -> None:
     (root / "metadata" / NAMES[split]).write_text(json.dumps(content))
     for entry in studies:
         for name in entry.get("ImagePath") or () if isinstance(entry, dict) else ():
-            path = root / name.removeprefix("../")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(np.arange(400, dtype=np.uint8).reshape(20, 20)).save(path)
+            write_image(root / name.removeprefix("../"))
 
 
 def test_images_are_found_from_the_folder_of_the_archive_and_from_metadata(tmp_path):

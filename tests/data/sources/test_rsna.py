@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.prepare import prepare
+from medclip_debias.data.prepare import Reading, prepare
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
 from tests.data.sources.counts import steps
+from tests.data.sources.trees import write_table
 
 HEADER = "patientId,x,y,width,height,Target"
 A, B, C = (f"0000000{n}-1c29-4943-afc9-b6754be640eb" for n in range(3))
@@ -25,10 +26,8 @@ CLASSES = (f"{A},Lung Opacity", f"{A},Lung Opacity", f"{B},No Lung Opacity / Not
 
 
 def write(folder, rows=ROWS, classes=(*CLASSES, f"{C},Normal")):
-    (folder / "stage_2_train_labels.csv").write_text("\n".join([HEADER, *rows, ""]))
-    (folder / "stage_2_detailed_class_info.csv").write_text(
-        "\n".join(["patientId,class", *classes, ""])
-    )
+    write_table(folder / "stage_2_train_labels.csv", HEADER, *rows)
+    write_table(folder / "stage_2_detailed_class_info.csv", "patientId,class", *classes)
     (folder / "stage_2_train_images").mkdir(exist_ok=True)
     return folder
 
@@ -92,15 +91,8 @@ def test_its_real_dicom_files_are_prepared_with_their_views(tmp_path, shared_dat
     for name, file in zip((A, B), files, strict=True):
         shutil.copy(file, tmp_path / "stage_2_train_images" / f"{name}.dcm")
     seed = next(n for n in range(999) if {seeded_split(i, n) for i in (A, B)} == {"test"})
-    from medclip_debias.data.prepare.reading import Reading
-
-    out = prepare(
-        tmp_path,
-        tmp_path / "set",
-        PrepareSettings(size=64),
-        reading=Reading(split_seed=seed),
-        workers=1,
-    )
+    how = Reading(split_seed=seed)
+    out = prepare(tmp_path, tmp_path / "set", PrepareSettings(size=64), reading=how, workers=1)
     assert out.images["view"].tolist() == ["PA", "PA"]
     assert out.images["width"].tolist() == [1024, 1024]
     assert out.phrases["boxes"].iloc[0] == [

@@ -2,15 +2,14 @@
 
 import json
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from medclip_debias.config import PrepareSettings, SelectionSettings
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
+from tests.data.sources.trees import write_image, write_table
 
 BOXES = {
     "tb/tb1.png": [("ActiveTuberculosis", [1.5, 2, 10, 12]), ("ActiveTuberculosis", [20, 2, 5, 5])],
@@ -22,11 +21,7 @@ SPLITS = {"tb/tb1.png": "train", "tb/tb2.png": "val", "health/h1.png": "val"}
 
 def images(folder):
     for number, name in enumerate(SPLITS):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(
-            np.arange(1600, dtype=np.uint16).reshape(40, 40).astype(np.uint8) + number
-        ).save(path)
+        write_image(folder / name, number, (40, 40))
 
 
 @pytest.fixture(params=["lists", "tables"])
@@ -34,13 +29,13 @@ def tree(request, tmp_path):
     images(tmp_path / "imgs")
     if request.param == "tables":
         rows = [f"{name.split('/')[1]},{split}" for name, split in SPLITS.items()]
-        (tmp_path / "images.csv").write_text("\n".join(["image,class", *rows]))
+        write_table(tmp_path / "images.csv", "image,class", *rows)
         rows = [
             f"{name.split('/')[1]},{finding},{','.join(map(str, box))}"
             for name, own in BOXES.items()
             for finding, box in own
         ]
-        (tmp_path / "boxes.csv").write_text("\n".join(["image,finding,x,y,width,height", *rows]))
+        write_table(tmp_path / "boxes.csv", "image,finding,x,y,width,height", *rows)
         return tmp_path
     (tmp_path / "annotations" / "json").mkdir(parents=True)
     classes = ["ActiveTuberculosis", "ObsoletePulmonaryTuberculosis"]
@@ -137,7 +132,7 @@ def test_an_annotation_of_no_image_is_a_sentence_or_counted(tmp_path, image):
 def test_images_of_one_stem_are_one_and_counted(tree):
     path = tree / "images.csv"
     if path.is_file():
-        path.write_text(path.read_text() + "\ntb1.jpg,train\n")
+        path.write_text(path.read_text() + "tb1.jpg,train\n")
     else:
         path = tree / "annotations" / "json" / "TBX11K_train.json"
         content = json.loads(path.read_text())

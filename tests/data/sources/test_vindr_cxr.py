@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import prepare
@@ -10,6 +9,7 @@ from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
 from tests.data.sources.counts import step
+from tests.data.sources.trees import write_image, write_table
 
 FINDINGS = (
     "Aortic enlargement",
@@ -38,22 +38,19 @@ BOXES = [
 TEST_BOXES = [("d", "Aortic enlargement", "1", "2", "6", "9"), ("e", "No finding", "", "", "", "")]
 
 
-def table(path, header, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(",".join(row) for row in (header, *rows)) + "\n")
-
-
 def write(root, train=TRAIN, test=TEST, boxes=BOXES, test_boxes=TEST_BOXES, inside="annotations"):
     corners = ("x_min", "y_min", "x_max", "y_max")
     folder = root / inside
     if train is not None:
-        table(folder / "image_labels_train.csv", ("image_id", "rad_id", *FINDINGS), train)
+        write_table(folder / "image_labels_train.csv", ("image_id", "rad_id", *FINDINGS), *train)
         names = ("image_id", "rad_id", "class_name", *corners)
-        table(folder / "annotations_train.csv", names, boxes)
+        write_table(folder / "annotations_train.csv", names, *boxes)
     if test is not None:
         spelled = [name.replace("Other diseases", "Other disease") for name in FINDINGS]
-        table(folder / "image_labels_test.csv", ("image_id", *spelled), test)
-        table(folder / "annotations_test.csv", ("image_id", "class_name", *corners), test_boxes)
+        write_table(folder / "image_labels_test.csv", ("image_id", *spelled), *test)
+        write_table(
+            folder / "annotations_test.csv", ("image_id", "class_name", *corners), *test_boxes
+        )
     return root
 
 
@@ -77,7 +74,7 @@ def test_it_is_recognised_where_its_tables_lie(tmp_path, inside):
 
 def test_the_childrens_archive_of_the_same_names_is_another(tmp_path):
     rows = [("a", "R1", "1")]
-    table(tmp_path / "image_labels_train.csv", ("image_id", "rad_ID", "Bronchitis"), rows)
+    write_table(tmp_path / "image_labels_train.csv", ("image_id", "rad_ID", "Bronchitis"), *rows)
     with pytest.raises(UserError, match="is no known layout"):
         detect(tmp_path)
 
@@ -147,10 +144,8 @@ def test_what_evaluates_is_prepared_without_any_report(archive, tmp_path):
 def test_copies_of_another_size_scale_their_boxes(tmp_path):
     root = write(tmp_path / "v", train=None)
     for name in "de":
-        (root / "test").mkdir(exist_ok=True)
-        grey = np.arange(24 * 18, dtype=np.uint16).reshape(24, 18) * 100
-        Image.fromarray(grey).save(root / "test" / f"{name}.png")
-    table(root / "train_meta.csv", ("image_id", "dim0", "dim1"), [("d", "48", "36")])
+        write_image(root / "test" / f"{name}.png", shape=(24, 18), dtype=np.uint16)
+    write_table(root / "train_meta.csv", ("image_id", "dim0", "dim1"), ("d", "48", "36"))
     made = prepare(root, tmp_path / "o", PrepareSettings(size=16), workers=1)
     assert made.phrases["boxes"].tolist() == [[[0.5, 1.0, 2.5, 3.5]]]
 
