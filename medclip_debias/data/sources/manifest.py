@@ -70,9 +70,9 @@ class ManifestSource(ArchiveSource):
         table["report"] = [text for text, _ in pairs]
         self._mended = Counter(kind for _, kinds in pairs for kind in kinds)
         self._fill_ids(table)
-        names = {f"{name}_id": name for name in ("image", "study", "patient")}
         files = (path.parent / name for name in table["image"])
-        self.add_images(table.drop(columns="image").rename(columns=names), files)
+        rows = table.drop(columns="image").rename(columns=lambda name: name.removesuffix("_id"))
+        self.add_images(rows, files)
         if not self.text_only:
             self._check_there(table)
         if boxes is not None:
