@@ -22,7 +22,9 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import VALIDATION
 from medclip_debias.evaluation.encoding import row_scores
+from medclip_debias.evaluation.label_table import labels_of
 from medclip_debias.evaluation.metrics import auc, first_relevant_rank, median_rank, recall_at
+from medclip_debias.evaluation.protocol import Skipped
 from medclip_debias.evaluation.zero_shot import prompt_differences
 
 if TYPE_CHECKING:
@@ -75,22 +77,20 @@ def _zero_shot(
     model: ImageTextModel, data: PreparedSet, prompts: PromptSet, limit: int, batch_size: int
 ) -> dict[str, float]:
     """Mean AUC over the classes that have both labels among the chosen frontal images."""
-    names = [name for name in prompts.classes if name in data.studies.columns]
-    if not names:
+    try:
+        labels = labels_of(data, SPLIT, list(prompts.classes))
+    except Skipped:
         return {}
-    labels = data.studies.set_index("study_id")[names]
-    rows = np.flatnonzero((data.images["split"] == SPLIT).to_numpy() & data.frontal)
-    table = labels.reindex(data.images["study_id"].iloc[rows]).to_numpy(dtype=np.float64)
-    labelled = ~np.isnan(table).all(axis=1)
-    rows, table = _some(rows[labelled], limit), table[_some(np.flatnonzero(labelled), limit)]
-    if not len(rows):
+    labelled = ~np.isnan(np.stack(list(labels.values.values()))).all(axis=0)
+    places = _some(np.flatnonzero(labelled), limit)
+    if not len(places):
         return {}
-    differences = prompt_differences(
-        row_scores(model, data, rows, prompts.texts, batch_size), prompts
-    )
+    rows = np.array(labels.rows)[places]
+    scores = row_scores(model, data, rows, prompts.texts, batch_size)
+    differences = prompt_differences(scores, prompts)
     areas = []
-    for column, name in enumerate(names):
-        judged = LabelPolicy().apply(table[:, column])
+    for name, values in labels.values.items():
+        judged = LabelPolicy().apply(values[places])
         known = ~np.isnan(judged)
         truth = judged[known] == 1
         if truth.any() and not truth.all():

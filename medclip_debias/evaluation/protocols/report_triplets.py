@@ -177,11 +177,9 @@ class ReportTriplets(ScoreProtocol):
         return cls(request.data, triplets, source, request.options)
 
     def measure(self, draw: Draw) -> Measured:
+        of_each = zip(self.triplets, self._columns, strict=True)
         scores = np.stack(
-            [
-                report_scores(self.scores[triplet.row][None], columns, self._how)[0]
-                for triplet, columns in zip(self.triplets, self._columns, strict=True)
-            ]
+            [report_scores(self.scores[t.row][None], own, self._how)[0] for t, own in of_each]
         )
         columns = {f"score_{kind}": scores[:, place] for place, kind in enumerate(KINDS)}
         head = {"id": self._ids, "patient": self._patients}
