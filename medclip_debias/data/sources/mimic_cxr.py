@@ -33,9 +33,15 @@ from medclip_debias.data.sources.ids import (
     is_blank,
     shape,
 )
-from medclip_debias.data.sources.mimic_files import ImageFiles, Listed, image_tree, is_bare_tree
+from medclip_debias.data.sources.mimic_files import (
+    REPORTS_ZIP,
+    ImageFiles,
+    Listed,
+    ReportFiles,
+    image_tree,
+    is_bare_tree,
+)
 from medclip_debias.data.sources.registry import Given, Sure, source
-from medclip_debias.data.sources.report_files import REPORTS_ZIP, ReportFiles
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.splits import splits_of
 from medclip_debias.errors import UserError
@@ -101,7 +107,7 @@ class MimicCxrSource(ArchiveSource):
             )
         self._labels = self._read_labels()
         self._progression: progression.Progression | None = None
-        over_time = next(filter(None, map(progression.find, (*places, root))), None)
+        over_time = find_table((*places, root), progression.PATTERN)
         if over_time is not None and not self.text_only:
             self._progression = progression.Progression(over_time, self.image_records)
             self.counted += self._progression.steps

@@ -1,12 +1,20 @@
-"""Image files of a MIMIC-CXR tree: ``p10/p10000032/s50414267/<dicom_id>.dcm`` (``.jpg`` ...)."""
+"""Files of a MIMIC-CXR tree: images ``p10/p10000032/s50414267/<dicom_id>.dcm`` (``.jpg`` ...).
+
+Reports lie in a tree of the same folders, or inside ``mimic-cxr-reports.zip``, which stays packed.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import zipfile
+import zlib
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
+
+from medclip_debias.data.sources.tree import is_file
+from medclip_debias.errors import UserError
 
 SUFFIXES = (".dcm", ".dcm.gz", ".jpg", ".png")
 """Looked for in this order: DICOM keeps more grey levels than the JPG release."""
@@ -14,6 +22,13 @@ SUFFIXES = (".dcm", ".dcm.gz", ".jpg", ".png")
 _GROUP = re.compile(r"p(1\d)")
 _PATIENT = re.compile(r"p(\d{8})")
 _STUDY = re.compile(r"s(\d+)")
+
+REPORTS_ZIP = "mimic-cxr-reports.zip"
+MAX_REPORT_BYTES = 1 << 20
+"""A report is a few kilobytes; what claims to be larger than this is no report."""
+
+_REPORT = re.compile(r"p\d\d/p(\d{8})/s(\d+)\.txt")
+_Read = tuple[str | None, str, str]
 
 
 class Listed(NamedTuple):
@@ -86,3 +101,128 @@ def _names(folder: Path) -> list[str]:
             return [entry.name for entry in entries]
     except OSError:
         return []
+
+
+class ReportFiles:
+    """Reports by patient and study, from up to two places in turn: a tree and a zip.
+
+    Args:
+        root: the image folder; its own ``files`` tree and its zip are looked at.
+        reports: another folder with a ``files`` tree (or that tree itself, or a folder with the
+            zip), or a zip; it comes before ``root``.
+    """
+
+    def __init__(self, root: Path, reports: Path | None = None) -> None:
+        self.trees: list[Path] = []
+        self.zip_path: Path | None = None
+        self._zip: zipfile.ZipFile | None = None
+        self._members: dict[str, str] = {}
+        if reports is not None:
+            self._add(reports)
+            if not self.trees and self._zip is None:
+                raise UserError(
+                    f"{reports}: holds no reports; give {REPORTS_ZIP} or the MIMIC-CXR folder"
+                    " whose 'files' folder holds p10 ... p19."
+                )
+        if root != reports:
+            self._add(root)
+
+    def read(self, patient: str, study: str) -> _Read:
+        """Return the text, its file, and what is wrong with it.
+
+        The text is ``None`` where there is none, and where there is one that cannot be used: the
+        third value is then a sentence that says why.
+        """
+        name = f"p{patient[:2]}/p{patient}/s{study}.txt"
+        path = Path(name)
+        for tree in self.trees:
+            path = tree / name
+            try:
+                # One byte more than allowed is enough to know.
+                with open(path, "rb", opener=_open_at_once) as file:
+                    content = file.read(MAX_REPORT_BYTES + 1)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                problem = f"{path}: cannot be read ({error.strerror or type(error).__name__})."
+                return None, str(path), problem
+            return _decoded(content, str(path))
+        if self._zip is None:
+            return None, str(path), ""
+        origin = f"{self.zip_path}: files/{name}"
+        if name not in self._members:
+            return None, origin, ""
+        try:
+            with self._zip.open(self._members[name]) as member:
+                content = member.read(MAX_REPORT_BYTES + 1)
+        except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError):
+            # NotImplementedError (an odd compression) is a RuntimeError, so is a password.
+            return None, origin, f"{origin}: is damaged in the zip; download it again."
+        return _decoded(content, origin)
+
+    def has_any(self, pairs: list[tuple[str, str]]) -> bool:
+        """Tell whether a report of these (patient, study) pairs is there."""
+        names = (f"p{patient[:2]}/p{patient}/s{study}.txt" for patient, study in pairs)
+        return any(
+            name in self._members or any(is_file(tree / name) for tree in self.trees)
+            for name in names
+        )
+
+    def listing(self) -> list[tuple[str, str]]:
+        """Return the (patient, study) of every report, sorted."""
+        names = set(self._members)
+        for tree in self.trees:
+            names |= {p.relative_to(tree).as_posix() for p in tree.glob("p1[0-9]/p*/s*.txt")}
+        return sorted((found[1], found[2]) for name in names if (found := _REPORT.fullmatch(name)))
+
+    def describe(self) -> str:
+        """Say where reports are looked for."""
+        places = [f"text files in {tree}" for tree in self.trees]
+        if self.zip_path is not None:
+            places.append(f"{self.zip_path} ({len(self._members)} reports)")
+        return f"Reports: {', then '.join(places)}."
+
+    def _add(self, place: Path) -> None:
+        if place.is_file():
+            self._open_zip(place)
+            return
+        if not place.is_dir():
+            raise UserError(f"{place}: there is no such folder or zip of reports; check the path.")
+        for tree in (place / "files", place):
+            if any(path.is_dir() for path in tree.glob("p1[0-9]")):
+                self.trees.append(tree)
+                break
+        if self._zip is None and (place / REPORTS_ZIP).is_file():
+            self._open_zip(place / REPORTS_ZIP)
+
+    def _open_zip(self, path: Path) -> None:
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, OSError, ValueError) as error:
+            raise UserError(f"{path}: is not a readable zip; download it again.") from error
+        self.zip_path = path
+        for name in self._zip.namelist():
+            parts = PurePosixPath(name.replace("\\", "/")).parts
+            if ".." in parts or parts[:1] == ("/",) or (parts and parts[0].endswith(":")):
+                raise UserError(
+                    f"{path}: holds a file whose name leads out of its folder ('..' or an absolute"
+                    " path), which the PhysioNet zip never does; download it again."
+                )
+            if name.endswith(".txt"):
+                self._members["/".join(parts[-3:])] = name
+
+
+def _decoded(content: bytes, origin: str) -> _Read:
+    if len(content) > MAX_REPORT_BYTES:
+        size = MAX_REPORT_BYTES >> 20
+        return None, origin, f"{origin}: is larger than {size} MiB, so it is no report."
+    try:
+        return content.decode("utf-8-sig"), origin, ""
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        return None, origin, f"{origin}: is not UTF-8 text on line {line}; save it as UTF-8."
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without waiting for the other end of a pipe, which then reads as empty."""
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -18,7 +18,7 @@ from medclip_debias.data.sources.tables import read_table
 from medclip_debias.errors import UserError
 
 PREFIX = "MS_CXR_T_"
-PATTERN = f"{PREFIX}temporal_image_classification_*.csv"
+PATTERN = f"{PREFIX}temporal_image_classification_*.csv*"
 TABLE = "progression"
 STATES = ("improving", "stable", "worsening")
 
@@ -28,12 +28,6 @@ _COLUMNS = (
     *(("previous_image_id", "text"), ("image_id", "text"), ("finding", "text")),
     *(("progression", "text"), ("label_quality", "text")),
 )
-
-
-def find(folder: Path) -> Path | None:
-    """Return the table of MS-CXR-T in ``folder``, if it is there."""
-    found = [*folder.glob(PATTERN), *folder.glob(f"{PATTERN}.gz")]
-    return next(iter(sorted(found)), None)
 
 
 class Progression:

@@ -29,7 +29,7 @@ from phantom_layouts.content import (
     rendered,
 )
 from phantom_layouts.defects import Defects, Kind, Row
-from phantom_layouts.rasters import Pixels, write_by_name
+from phantom_layouts.rasters import Pixels, write_by_name, write_deep_png
 
 
 class ArchiveSettings(PhantomSettings):
@@ -60,25 +60,30 @@ class Layout(ABC):
     Class attributes:
         kind: its name.
         title: the archive's name in sentences.
-        source_kind: kind of the data source that reads it.
+        source_kind: kind of the data source that reads it; ``kind`` by default.
         lossless: images are kept in 8 bits or more without loss, so that the prepared rows equal
             those of every other such layout.
         sections: of the report that the archive holds: of ``("findings", "impression")``, or
             ``("report",)`` for the whole text, or ``()`` for none. Layouts with the same sections
             give the same sentences.
+        deep: its PNG files have 16 bits.
         square: every image of the archive is a square, so those of the phantom are, too.
         headers: of its files of rows, by their names; a file that is no CSV has none.
         image_kinds: defects of its images beside those of every archive.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[str] = ""
     title: ClassVar[str]
     source_kind: ClassVar[str]
-    lossless: ClassVar[bool]
-    sections: ClassVar[tuple[str, ...]]
+    lossless: ClassVar[bool] = True
+    sections: ClassVar[tuple[str, ...]] = ("findings", "impression")
+    deep: ClassVar[bool] = False
     square: ClassVar[bool] = False
     headers: ClassVar[Mapping[str, Sequence[str]]] = {}
     image_kinds: ClassVar[Sequence[Kind]] = ()
+
+    def __init_subclass__(cls) -> None:
+        cls.source_kind = vars(cls).get("source_kind", cls.kind)
 
     def __init__(self, settings: ArchiveSettings) -> None:
         squares = {"aspect": (1.0, 1.0)}
@@ -107,17 +112,14 @@ class Layout(ABC):
 
     def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
         """Rows of the ``number``-th image that the archive has, of every file."""
-        del number, study, view
         return ()
 
     def kinds(self, rows: list[Row]) -> Iterable[Kind]:
         """Known defects of the rows."""
-        del rows
         return ()
 
     def boxes_of(self, study: ContentStudy, view: ContentView) -> list[Box]:
         """Boxes that the archive has of an image, in its pixels."""
-        del study, view
         return []
 
     def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
@@ -131,7 +133,10 @@ class Layout(ABC):
     def write_image(
         self, path: Path, pixels: Pixels, study: ContentStudy, view: ContentView
     ) -> None:
-        write_by_name(path, pixels, study, view)
+        if self.deep:
+            write_deep_png(path, pixels)
+        else:
+            write_by_name(path, pixels, study, view)
 
     # ------------------------------------------------------------------ what is done with it
 

@@ -28,8 +28,6 @@ class Brax(Layout):
 
     kind = "brax"
     title = "BRAX"
-    source_kind = "brax"
-    lossless = True
     sections = ()
     headers: ClassVar = {TABLE: COLUMNS}
 

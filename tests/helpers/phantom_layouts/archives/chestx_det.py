@@ -33,8 +33,6 @@ class ChestXDet(FrontalLayout):
 
     kind = "chestx_det"
     title = "ChestX-Det"
-    source_kind = "chestx_det"
-    lossless = True
     square = True
     headers: ClassVar = dict.fromkeys(FILES.values(), ())
 
@@ -48,7 +46,6 @@ class ChestXDet(FrontalLayout):
         return id_in_split(lambda n: str(first + n), study.split)
 
     def boxes_of(self, study: ContentStudy, view: ContentView) -> list[Box]:
-        del study
         return [box for boxes in named_boxes(view, NAMES).values() for box in boxes]
 
     def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:

@@ -52,8 +52,6 @@ class ChestXray14(FrontalLayout):
 
     kind = "chestxray14"
     title = "ChestX-ray14"
-    source_kind = "chestxray14"
-    lossless = True
     names_patients = True
     square = True
     headers: ClassVar = {

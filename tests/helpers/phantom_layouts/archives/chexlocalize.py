@@ -39,7 +39,6 @@ class CheXlocalize(CheXpert):
 
     kind = "chexlocalize"
     title = "CheXlocalize"
-    source_kind = "chexlocalize"
     headers: ClassVar = {
         **{f"CheXpert/{name}_labels.csv": HEADER for name in SPLITS.values()},
         **{MASKS.format(name): () for name in SPLITS.values()},

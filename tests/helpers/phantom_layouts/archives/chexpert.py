@@ -37,7 +37,6 @@ class CheXpert(Layout):
 
     kind = "chexpert"
     title = "CheXpert"
-    source_kind = "chexpert"
     lossless = False
     sections = ()
     headers: ClassVar = {f"{name}.csv": HEADER for name in FOLDERS.values()}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from medclip_debias.phantom.catalogue import CLASSES, INDEX
@@ -18,7 +17,6 @@ from phantom_layouts.archives.padchest import LABELS, PadChest
 from phantom_layouts.content import ContentStudy, ContentView
 from phantom_layouts.defects import Kind, Row, again
 from phantom_layouts.layout import Layout
-from phantom_layouts.rasters import Pixels, write_deep_png
 
 REPORTS, MASTER = "grounded_reports_20240819.json", "master_table.csv"
 SPLITS = {"train": "train", "validate": "validation", "test": "test"}
@@ -36,9 +34,7 @@ class PadChestGrounded(Layout):
 
     kind = "padchest_gr"
     title = "PadChest-GR"
-    source_kind = "padchest_gr"
-    lossless = True
-    sections = ("findings", "impression")
+    deep = True
     headers: ClassVar = {REPORTS: (), MASTER: COLUMNS}
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
@@ -52,12 +48,6 @@ class PadChestGrounded(Layout):
 
     def patient_id(self, study: ContentStudy) -> str:
         return f"94{study.patient:010d}"
-
-    def write_image(
-        self, path: Path, pixels: Pixels, study: ContentStudy, view: ContentView
-    ) -> None:
-        del study, view
-        write_deep_png(path, pixels)
 
     def boxes_of(self, study: ContentStudy, view: ContentView) -> list[Box]:
         sentences = (placed.sentence for placed in study.study.report.sentences)

@@ -16,7 +16,6 @@ class MimicCxr(Layout):
 
     kind = "mimic_cxr"
     title = "MIMIC-CXR"
-    source_kind = "mimic_cxr"
     lossless = False  # 12 bits, and windows: its rows differ from those of 8 bits
     sections = ("report",)
 

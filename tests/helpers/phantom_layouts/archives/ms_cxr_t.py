@@ -30,6 +30,7 @@ class MsCxrT(MimicCxr):
 
     kind = "ms_cxr_t"
     title = "MS-CXR-T beside MIMIC-CXR"
+    source_kind = "mimic_cxr"
 
     def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
         pairs = list(_pairs(content))

@@ -6,14 +6,12 @@ The reports are the phantom's, in English and not stemmed, without headings as P
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import ClassVar
 
 from medclip_debias.phantom.catalogue import CLASSES, INDEX
 from phantom_layouts.content import ContentStudy, ContentView
 from phantom_layouts.defects import REPEAT, Kind, Row, again, setting
 from phantom_layouts.layout import Layout, id_in_split
-from phantom_layouts.rasters import Pixels, write_deep_png
 
 TABLE = "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv"
 COLUMNS = (
@@ -53,9 +51,7 @@ class PadChest(Layout):
 
     kind = "padchest"
     title = "PadChest"
-    source_kind = "padchest"
-    lossless = True
-    sections = ("findings", "impression")
+    deep = True
     headers: ClassVar = {TABLE: COLUMNS}
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
@@ -70,12 +66,6 @@ class PadChest(Layout):
 
     def patient_id(self, study: ContentStudy) -> str:
         return id_in_split(lambda n: f"93{study.patient:06d}{n:04d}", study.split)
-
-    def write_image(
-        self, path: Path, pixels: Pixels, study: ContentStudy, view: ContentView
-    ) -> None:
-        del study, view
-        write_deep_png(path, pixels)
 
     def kinds(self, rows: list[Row]) -> Iterable[Kind]:
         def labels(form: Callable[[str, list[str]], list[str]]) -> Callable[[Row], None]:

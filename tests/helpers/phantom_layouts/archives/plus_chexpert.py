@@ -43,9 +43,6 @@ class CheXpertPlus(Layout):
 
     kind = "chexpert_plus"
     title = "CheXpert Plus"
-    source_kind = "chexpert_plus"
-    lossless = True
-    sections = ("findings", "impression")
     headers: ClassVar = {TABLE: COLUMNS, LABELS: ()}
     image_kinds = (
         Kind("no_high_bit", "image is read though HighBit is missing", _without_high_bit),

@@ -28,9 +28,6 @@ class ReXGradient(Layout):
 
     kind = "rexgradient"
     title = "ReXGradient-160K"
-    source_kind = "rexgradient"
-    lossless = True
-    sections = ("findings", "impression")
     headers: ClassVar = dict.fromkeys(map(TABLE.format, SPLITS.values()), ())
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:

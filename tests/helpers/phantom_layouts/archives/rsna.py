@@ -24,8 +24,6 @@ class Rsna(FrontalLayout):
 
     kind = "rsna"
     title = "RSNA Pneumonia"
-    source_kind = "rsna"
-    lossless = True
     headers: ClassVar = {
         LABELS: ("patientId", "x", "y", "width", "height", "Target"),
         CLASSES: ("patientId", "class"),
@@ -39,7 +37,6 @@ class Rsna(FrontalLayout):
         return id_in_split(lambda n: str(uuid5(NAMESPACE_OID, f"{view.key} {n}")), study.split)
 
     def boxes_of(self, study: ContentStudy, view: ContentView) -> list[Box]:
-        del study
         return named_boxes(view, {FINDING: FINDING}).get(FINDING, [])
 
     def write_image(

@@ -24,8 +24,6 @@ class Siim(FrontalLayout):
 
     kind = "siim"
     title = "SIIM-ACR Pneumothorax"
-    source_kind = "siim"
-    lossless = True
     names_patients = True
     headers: ClassVar = {TABLE: ("ImageId", " EncodedPixels")}
 
@@ -41,7 +39,6 @@ class Siim(FrontalLayout):
         return id_in_split(lambda n: f"{study.patient:06d}-{n:03d}", study.split)
 
     def boxes_of(self, study: ContentStudy, view: ContentView) -> list[Box]:
-        del study
         return apart(named_boxes(view, {FINDING: FINDING}).get(FINDING, []))
 
     def write_image(

@@ -57,8 +57,6 @@ class VindrCxr(FrontalLayout):
 
     kind = "vindr_cxr"
     title = "VinDr-CXR"
-    source_kind = "vindr_cxr"
-    lossless = True
     headers = _HEADERS
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
