@@ -212,6 +212,15 @@ def find_table(folders: Iterable[Path], *patterns: str) -> Path | None:
     return None
 
 
+def counted_rows(
+    table: pd.DataFrame, good: pd.Series[bool], step: str, counted: list[Step]
+) -> pd.DataFrame:
+    """Return the good rows; where others are left aside, ``counted`` has a step more."""
+    if not good.all():
+        counted.append((step, "rows", int(good.sum()), len(table)))
+    return table[good]
+
+
 def without_repeats(
     path: Path, table: pd.DataFrame, key: str | list[str], counted: list[Step], said: list[str]
 ) -> pd.DataFrame:
@@ -222,15 +231,13 @@ def without_repeats(
     repeated = table.duplicated(key)
     if not repeated.any():
         return table
-    name = f"row of {path.name} is no repeat"
-    counted.append((name, "rows", int((~repeated).sum()), len(table)))
     other = int((repeated & ~table.duplicated()).sum())
     if other:
         said.append(
             f"{path}: {other} rows name what a row above names, and say otherwise; the first"
             " counts."
         )
-    return table[~repeated]
+    return counted_rows(table, ~repeated, f"row of {path.name} is no repeat", counted)
 
 
 def read_json_lines(path: Path, counted: list[Step]) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ from medclip_debias.data.records import Annotations, ImageRecord, file_stem
 from medclip_debias.data.sources.archive import (
     ArchiveSource,
     LabelCells,
+    counted_rows,
     merged_labels,
     seeded_said,
     without_repeats,
@@ -223,8 +224,7 @@ class CatalogSource(ArchiveSource):
             column = next(name for name in needed if blank.loc[row, name])
             raise UserError(f"{path}, row {row}: column '{column}' is blank; fill it in.")
         step = f"row of {path.name} is filled in ({', '.join(needed)})"
-        self.count(step, "rows", int(good.sum()), len(table))
-        return table[good]
+        return counted_rows(table, good, step, self.counted)
 
     def _patients(self, path: Path, table: pd.DataFrame, images: pd.Series[str]) -> list[str]:
         if "people" in self.entry:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from medclip_debias.data.records import (
     RELATIVE,
@@ -55,16 +55,29 @@ _MUST_BE = {
 }
 
 
+def _spaced(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _words(items: list[str]) -> list[str]:
+    """Labels or places in lower case, each once."""
+    return list(dict.fromkeys(filter(None, (_spaced(item.lower()) for item in items))))
+
+
+def _state(value: Any) -> str | None:
+    return value.strip().lower() if isinstance(value, str) else None
+
+
 class _Finding(BaseModel):
     """A sentence of an image, as the file has it."""
 
     model_config = ConfigDict(strict=True)
 
-    text: str = ""
+    text: Annotated[str, AfterValidator(_spaced)] = ""
     abnormal: bool = False
-    labels: list[str] = []
-    locations: list[str] = []
-    progression: Any = None
+    labels: Annotated[list[str], AfterValidator(_words)] = []
+    locations: Annotated[list[str], AfterValidator(_words)] = []
+    progression: Annotated[Any, AfterValidator(_state)] = None
     boxes: list[Corners] = []
     extra_boxes: list[Corners] = []
 
@@ -185,19 +198,13 @@ class GroundedPadChestSource(ArchiveSource):
         values = {name: value for name, value in content.items() if value is not None}
         sentence = f"sentence_{self.language}"
         try:
-            finding = _Finding.model_validate({**values, "text": values.get(sentence, "")})
+            return _Finding.model_validate({**values, "text": values.get(sentence, "")})
         except ValidationError as error:
             name = error.errors()[0]["loc"][0]
             known = f", '{name}': must be {_MUST_BE.get(str(name))}"
             other = f": '{sentence}' or 'abnormal' is no sentence or no yes or no"
             problem = known if name in _MUST_BE else other
             raise UserError(f"{where}{problem}; download the file again.") from None
-        finding.text = " ".join(finding.text.split())
-        finding.labels, finding.locations = map(_words, (finding.labels, finding.locations))
-        progression = finding.progression
-        known_state = isinstance(progression, str)
-        finding.progression = progression.strip().lower() if known_state else None
-        return finding
 
     # -------------------------------------------------------------------- what comes out
 
@@ -230,26 +237,25 @@ class GroundedPadChestSource(ArchiveSource):
         self._count([finding for findings in entries.values() for finding in findings])
 
     def _count(self, findings: list[_Finding]) -> None:
-        texts = sum(bool(f.text) for f in findings)
-        positive = [f for f in findings if f.text and f.abnormal]
+        texts = [f for f in findings if f.text]
+        positive = [f for f in texts if f.abnormal]
         boxed = [f for f in positive if f.boxes]
+        negative = [f for f in findings if not f.abnormal]
         second = sum(bool(f.extra_boxes) for f in boxed)
-        single = sum(len(f.labels) <= 1 for f in boxed)
         first = sum(len(f.boxes) for f in findings)
         boxes = first + sum(len(f.extra_boxes) for f in findings)
-        negative = [f for f in findings if not f.abnormal]
-        bare = sum(not (f.boxes or f.extra_boxes) for f in negative)
         others = f"(others: {SENTENCES}.parquet alone)"
         unit = "label rows"
         self.counted += [
-            ("sentence is not blank", unit, texts, len(findings)),
-            (f"sentence is positive {others}", unit, len(positive), texts),
+            ("sentence is not blank", unit, len(texts), len(findings)),
+            (f"sentence is positive {others}", unit, len(positive), len(texts)),
             ("positive sentence has boxes", unit, len(boxed), len(positive)),
             ("sentence with boxes has a second reader's, too", unit, second, len(boxed)),
             (f"box is the first reader's {others}", "boxes", first, boxes),
         ]
         step = "phrase has one label (of others the first is the category)"
-        self.count(step, unit, single, len(boxed))
+        self.count(step, unit, sum(len(f.labels) <= 1 for f in boxed), len(boxed))
+        bare = sum(not (f.boxes or f.extra_boxes) for f in negative)
         self.count("negative sentence has no boxes", unit, bare, len(negative))
 
     def _describe(self, entries: dict[str, list[_Finding]]) -> None:
@@ -270,12 +276,6 @@ class GroundedPadChestSource(ArchiveSource):
                 "There are parts PadChest_GR.zip.001 ...: join them in their order and unpack the"
                 " zip that they make."
             )
-
-
-def _words(items: list[str]) -> list[str]:
-    """Labels or places in lower case, each once."""
-    plain = (" ".join(item.lower().split()) for item in items)
-    return list(dict.fromkeys(filter(None, plain)))
 
 
 def _stopped(text: str) -> str:

@@ -7,15 +7,15 @@ Problems, image, indication, comparison, findings, impression) and ``indiana_pro
 
 from __future__ import annotations
 
+import math
 import re
-import sys
 import tarfile
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from medclip_debias.data.records import Step, file_stem
 from medclip_debias.data.sources.ids import is_blank, read_ids
@@ -70,8 +70,7 @@ class IndianaReport:
     markup: bool = False
 
 
-@dataclass(frozen=True)
-class ReportTable:
+class ReportTable(NamedTuple):
     """The reports of a table, without images, and what was left aside or mended."""
 
     reports: list[IndianaReport]
@@ -91,18 +90,14 @@ def read_xml(path: Path) -> list[IndianaReport]:
             )
     if not reports:
         raise UserError(f"{path}: holds no XML file; download {REPORTS_TGZ} again.")
-    return _by_number(reports.values())
+    return sorted(reports.values(), key=_number)
 
 
-def _by_number(reports: Iterable[IndianaReport]) -> list[IndianaReport]:
+def _number(report: IndianaReport) -> tuple[float, str]:
     """Order ``CXR2`` before ``CXR10``."""
-
-    def key(report: IndianaReport) -> tuple[int, str]:
-        number = report.report_id.removeprefix("CXR")
-        whole = number.isascii() and number.isdigit()
-        return (int(number), "") if whole else (sys.maxsize, report.report_id)
-
-    return sorted(reports, key=key)
+    number = report.report_id.removeprefix("CXR")
+    whole = number.isascii() and number.isdigit()
+    return (int(number), "") if whole else (math.inf, report.report_id)
 
 
 def _report_text(parts: Iterable[tuple[str, str]]) -> str:
@@ -192,9 +187,8 @@ def read_reports(path: Path) -> ReportTable:
     table = read_table(path, required=required)
     for name in ("MeSH", "indication", "comparison"):
         table[name] = table.get(name, "")
-    table["uid"] = [
-        f"CXR{uid.upper().removeprefix('CXR')}" for uid in read_ids(path, table, "uid").ids
-    ]
+    ids = read_ids(path, table, "uid").ids
+    table["uid"] = [f"CXR{uid.upper().removeprefix('CXR')}" for uid in ids]
     table = table[["uid", "MeSH", *map(str.lower, SECTIONS)]]
     distinct = _distinct(path, table, "uid", "its uid", "with other content", "report")
     counts: Counter[str] = Counter()
@@ -212,13 +206,9 @@ def read_reports(path: Path) -> ReportTable:
             parts.append((label, _spaced(text)))
         counts.update(mended - {BLANK})
         index = () if is_blank(row.MeSH) else tuple(map(_spaced, row.MeSH.split(";")))
-        reports.append(
-            IndianaReport(
-                *(row.uid, _report_text(parts), (), tuple(filter(None, index))),
-                origin=f"{path}, row {row.Index}",
-                sections=tuple(label for label, text in parts if text),
-            )
-        )
+        filled = tuple(label for label, text in parts if text)
+        about = (), tuple(filter(None, index)), f"{path}, row {row.Index}"
+        reports.append(IndianaReport(row.uid, _report_text(parts), *about, sections=filled))
     if not reports:
         raise UserError(f"{path}: the table has no rows; download it again.")
     repeats = len(table) - len(reports)
@@ -233,7 +223,9 @@ def read_reports(path: Path) -> ReportTable:
             f"{path}: {blank_cells} cells are a program's word for blank ('nan', 'None') and count"
             " as empty."
         )
-    return ReportTable(_by_number(reports), steps + mended_steps(counts, len(reports)), said)
+    return ReportTable(
+        sorted(reports, key=_number), steps + mended_steps(counts, len(reports)), said
+    )
 
 
 def read_projections(path: Path) -> tuple[pd.DataFrame, int]:
@@ -247,12 +239,8 @@ def read_projections(path: Path) -> tuple[pd.DataFrame, int]:
     table["uid"] = table.get("uid", "")
     table["stem"] = table["filename"].map(stem)
     table["view"] = table["projection"].str.upper().mask(table["projection"].map(is_blank), "")
-    table["report"] = [
-        report_of(row.filename)
-        if is_blank(row.uid)
-        else f"CXR{row.uid.upper().removeprefix('CXR')}"
-        for row in named_tuples(table)
-    ]
+    numbered = "CXR" + table["uid"].str.upper().str.removeprefix("CXR")
+    table["report"] = numbered.where(~table["uid"].map(is_blank), table["filename"].map(report_of))
     files = table[["stem", "view", "report"]]
     distinct = _distinct(path, files, "stem", "its file", "with another view or report", "file")
     return distinct.set_index("stem"), len(table)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from medclip_debias.data.records import Annotations, StudyRecord, file_stem
 from medclip_debias.data.sources.archive import (
     ArchiveSource,
+    counted_rows,
     find_table,
     without_repeats,
 )
@@ -108,8 +109,8 @@ class PadChestSource(ArchiveSource):
         table = read_table(self.path, required=_NEEDED, columns=_READ)
         if table.empty:
             raise UserError(f"{self.path}: the table has no rows; download it again.")
-        named = table[~table["ImageID"].map(is_blank)]
-        self.count(f"row of {self.path.name} names an image", "rows", len(named), len(table))
+        step = f"row of {self.path.name} names an image"
+        named = counted_rows(table, ~table["ImageID"].map(is_blank), step, self.counted)
         table = without_repeats(self.path, named, "ImageID", self.counted, self.said).copy()
         for name in set(_READ) - set(table) - {"Pediatric"}:
             table[name] = ""
@@ -125,31 +126,30 @@ class PadChestSource(ArchiveSource):
     @staticmethod
     def _first(table: pd.DataFrame, column: str) -> pd.Series[str]:
         """Return the first cell of each study that is not blank, ``""`` for none."""
-        cells = table[column].mask(table[column].map(is_blank), "")
-        order = table["study"].drop_duplicates()
-        filled = table.assign(cell=cells)[cells != ""].drop_duplicates("study")
-        return filled.set_index("study")["cell"].reindex(order, fill_value="")
+        filled = table[column].mask(table[column].map(is_blank))
+        return filled.groupby(table["study"], sort=False).first().fillna("")
 
     def _read_labels(self, table: pd.DataFrame) -> None:
         """Read the lists of labels, each distinct cell once; count what is odd in them."""
         lists = {cell: read_list(cell, depth=1) for cell in table["Labels"].unique()}
         self._labels: dict[str, set[str]] = {study: set() for study in self._studies.index}
-        readable = named = stray = once = 0
+        counts: Counter[str] = Counter()
         for study, cell in zip(table["study"], table["Labels"], strict=True):
             items = [item for item in lists[cell] or () if not is_blank(item)]
             names = {" ".join(item.lower().split()) for item in items}
-            readable += lists[cell] is not None
-            named += len(items)
-            stray += sum(item != item.strip() for item in items)
-            once += len(names)
+            plain = sum(item == item.strip() for item in items)
+            listed = lists[cell] is not None
+            counts.update(listed=listed, named=len(items), plain=plain, once=len(names))
             self._labels[study] |= names
+        named, unit = counts["named"], "label cells"
         step = f"cell 'Labels' of {self.path.name} is a list"
-        self.count(step, "label cells", readable, len(table))
-        self.counted.append(("labels named in the rows", "label cells", named, None))
+        self.count(step, unit, counts["listed"], len(table))
+        self.counted.append(("labels named in the rows", unit, named, None))
         step = "label has no blank before or behind it (read without)"
-        self.count(step, "label cells", named - stray, named)
-        step = "label is named once in its row (others count once)"
-        self.count(step, "label cells", once, named)
+        self.count(step, unit, counts["plain"], named)
+        self.count(
+            "label is named once in its row (others count once)", unit, counts["once"], named
+        )
         every = {name for names in self._labels.values() for name in names}
         self._columns = LabelColumns(every, label_groups("padchest"), PADCHEST_SILENT)
         self._count_studies()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medclip_debias.data.records import Step, file_stem
+from medclip_debias.data.sources.archive import counted_rows
 from medclip_debias.data.sources.ids import is_blank
 
 if TYPE_CHECKING:
@@ -18,11 +19,8 @@ _PATH = re.compile(r"([^/\\]+)[/\\](study[^/\\]*)[/\\][^/\\]+\.(?:jpe?g|png|dcm)
 def named_rows(path: Path, table: pd.DataFrame, column: str, counted: list[Step]) -> pd.DataFrame:
     """Return the rows whose ``column`` names patient, study and image file; count the others."""
     good = table[column].map(lambda name: _PATH.search(name) is not None)
-    if good.all():
-        return table
-    name = f"path of {path.name} names patient, study and image"
-    counted.append((name, "rows", int(good.sum()), len(table)))
-    return table[good]
+    step = f"path of {path.name} names patient, study and image"
+    return counted_rows(table, good, step, counted)
 
 
 def study_of(name: str) -> tuple[str, str]:
