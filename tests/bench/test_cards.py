@@ -141,7 +141,7 @@ def world(tmp_path_factory):
     @cache
     def tree(layout: str) -> Path:
         root = folder / "trees" / layout
-        write_archive(root, ArchiveSettings(layout=layout, format="jpg", **PHANTOM), None, 1)
+        write_archive(root, ArchiveSettings(layout=layout, format="jpg", **PHANTOM), 1)
         if layout == "mimic_cxr":
             write_triplets(root, root / "triplets.csv", 0)
             shutil.copy(root / "triplets.csv", root / "cxr-align.csv")

@@ -26,7 +26,7 @@ def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("archives")
     for layout in ("siim", "mimic_cxr"):
         settings = ArchiveSettings(studies=20, seed=1, layout=layout, min_side=64, max_side=72)
-        write_archive(root / f"some_{layout}", settings, None, 1)
+        write_archive(root / f"some_{layout}", settings, 1)
     (root / "readme.txt").write_text("nothing to see")
     return root
 

@@ -46,7 +46,7 @@ def other_archive(tmp_path_factory):
     """A phantom as ChestX-ray14 would hold it."""
     out = tmp_path_factory.mktemp("nih") / "tree"
     settings = ArchiveSettings(studies=40, seed=7, layout="chestxray14", min_side=80, max_side=112)
-    write_archive(out, settings, None, 1)
+    write_archive(out, settings, 1)
     return out
 
 

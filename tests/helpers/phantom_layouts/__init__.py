@@ -10,7 +10,6 @@ import os
 from pathlib import Path
 
 from medclip_debias.files import atomic_folder
-from medclip_debias.phantom.writer import Progress
 from phantom_layouts.archives.brax import Brax
 from phantom_layouts.archives.chestx_det import ChestXDet
 from phantom_layouts.archives.chestxray14 import ChestXray14
@@ -40,10 +39,7 @@ LAYOUTS: dict[str, type[Layout]] = {
 
 
 def write_archive(
-    out: Path,
-    settings: ArchiveSettings,
-    progress: Progress | None = None,
-    workers: int | None = None,
+    out: Path, settings: ArchiveSettings, workers: int | None = None
 ) -> dict[str, int]:
     """Write a phantom in the layout that ``settings`` name; return the counts.
 
@@ -51,6 +47,4 @@ def write_archive(
     """
     layout = LAYOUTS[settings.layout](settings)
     with atomic_folder(Path(out)) as unfinished:
-        return layout.generate(
-            unfinished, layout.settings, progress, workers or os.cpu_count() or 1
-        )
+        return layout.generate(unfinished, layout.settings, workers or os.cpu_count() or 1)

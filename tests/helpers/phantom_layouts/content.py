@@ -7,39 +7,19 @@ archive that keeps 8 bits can hold the same image.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from medclip_debias.phantom.catalogue import CATEGORY_OF_TYPE, CLASS_NAMES, CLASSES
+from medclip_debias.phantom.catalogue import CLASS_NAMES
 from medclip_debias.phantom.findings import Box
 from medclip_debias.phantom.labels import report_labels, true_labels
 from medclip_debias.phantom.settings import PhantomSettings
-from medclip_debias.phantom.study import STREAMS, Study, View, phrases, plan_study, render_view
-from medclip_debias.phantom.truth import Statement
+from medclip_debias.phantom.study import STREAMS, Study, View, plan_study, render_view
 
 FRONTAL = ("AP", "PA")
-
-
-@dataclass(frozen=True, slots=True)
-class Phrase:
-    """A phrase about one finding of a view, and where it is.
-
-    Attributes:
-        finding: name of the finding class, one of ``CLASS_NAMES``.
-        category: MS-CXR's category.
-        text: the sentence, with its full stop.
-        statement: what it states.
-        boxes: ``x, y, width, height`` in pixels of the image.
-    """
-
-    finding: str
-    category: str
-    text: str
-    statement: Statement
-    boxes: tuple[Box, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +30,11 @@ class ContentView:
         view: the plan of the image; ``view.dicom_id`` is unique in the phantom.
         number: 1 for the first image of its study.
         boxes: by finding class; known once it is rendered.
-        phrases: one for every boxed finding of a frontal image, whatever its split.
     """
 
     view: View
     number: int
     boxes: Mapping[str, tuple[Box, ...]]
-    phrases: tuple[Phrase, ...] = ()
 
     @property
     def key(self) -> str:
@@ -134,20 +112,13 @@ class ContentStudy:
         return report_labels(p.sentence.statement for p in sentences) if sentences else {}
 
 
-@dataclass(frozen=True)
-class Content:
-    """A phantom, to be written in a layout.
+Studies = Sequence[ContentStudy]
+Image = tuple[ContentStudy, ContentView]
 
-    Attributes:
-        settings: of the phantom.
-        studies: train, validate, test; rendered, so that every view has its boxes.
-    """
 
-    settings: PhantomSettings
-    studies: tuple[ContentStudy, ...]
-
-    def views(self) -> Iterator[tuple[ContentStudy, ContentView]]:
-        return ((study, view) for study in self.studies for view in study.views)
+def images(studies: Studies) -> Iterator[Image]:
+    """Every image with its study, in their order."""
+    return ((study, view) for study in studies for view in study.views)
 
 
 def plan_content(settings: PhantomSettings) -> list[ContentStudy]:
@@ -179,25 +150,13 @@ def plan_content(settings: PhantomSettings) -> list[ContentStudy]:
 def rendered(
     settings: PhantomSettings, study: ContentStudy
 ) -> tuple[ContentStudy, list[NDArray[np.uint8]]]:
-    """Render the views of a study: the study with its boxes and phrases, and the pixels."""
+    """Render the views of a study: the study with its boxes, and the pixels."""
     views, pixels = [], []
     for content in study.views:
         picture = render_view(settings, study.study, content.view)
         pixels.append(quantised(picture.pixels))
-        frontal = content.frontal
-        said = phrases(settings, content.view, picture.boxes) if frontal else []
-        found = tuple(
-            Phrase(
-                CLASS_NAMES[i],
-                sentence.category or CATEGORY_OF_TYPE[CLASSES[i].type],
-                sentence.text,
-                sentence.statement,
-                picture.boxes[i],
-            )
-            for i, sentence in said
-        )
         boxes = {CLASS_NAMES[i]: own for i, own in sorted(picture.boxes.items())}
-        views.append(replace(content, boxes=boxes, phrases=found))
+        views.append(replace(content, boxes=boxes))
     return replace(study, views=tuple(views)), pixels
 
 

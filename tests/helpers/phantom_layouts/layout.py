@@ -20,16 +20,18 @@ from medclip_debias.data.splits import seeded_split
 from medclip_debias.phantom.findings import Box
 from medclip_debias.phantom.settings import PhantomSettings
 from medclip_debias.phantom.tables import Names, Written, write_csv, write_truth_tables
-from medclip_debias.phantom.writer import Progress, one_thread
+from medclip_debias.phantom.writer import one_thread
 from phantom_layouts.content import (
-    Content,
     ContentStudy,
     ContentView,
+    Image,
+    Studies,
+    images,
     plan_content,
     rendered,
 )
 from phantom_layouts.defects import Defects, Kind, Row
-from phantom_layouts.rasters import Pixels, write_by_name, write_deep_png
+from phantom_layouts.rasters import Pixels, write_by_name
 
 
 class ArchiveSettings(PhantomSettings):
@@ -122,27 +124,22 @@ class Layout(ABC):
         """Boxes that the archive has of an image, in its pixels."""
         return []
 
-    def boxes(self, studies: Sequence[ContentStudy]) -> dict[str, list[Box]]:
-        held = ((study, view) for study in studies for view in study.views)
-        return {
-            self.image_id(*item): boxes
-            for item in held
-            if self.image_file(*item) and (boxes := self.boxes_of(*item))
-        }
+    def boxes(self, studies: Studies) -> dict[str, list[Box]]:
+        pairs = ((self.image_id(*item), self.boxes_of(*item)) for item in self.held(studies))
+        return {image: boxes for image, boxes in pairs if boxes}
+
+    def held(self, studies: Studies) -> list[Image]:
+        """The images that the archive has."""
+        return [item for item in images(studies) if self.image_file(*item)]
 
     def write_image(
         self, path: Path, pixels: Pixels, study: ContentStudy, view: ContentView
     ) -> None:
-        if self.deep:
-            write_deep_png(path, pixels)
-        else:
-            write_by_name(path, pixels, study, view)
+        write_by_name(path, pixels, study, view, self.deep)
 
     # ------------------------------------------------------------------ what is done with it
 
-    def generate(
-        self, root: Path, settings: ArchiveSettings, progress: Progress | None, workers: int
-    ) -> dict[str, int]:
+    def generate(self, root: Path, settings: ArchiveSettings, workers: int) -> dict[str, int]:
         planned = plan_content(settings)
         size = max(1, min(32, len(planned) // (4 * workers)))
         chunks = [planned[i : i + size] for i in range(0, len(planned), size)]
@@ -151,28 +148,24 @@ class Layout(ABC):
         write = partial(_write_images, self, root, settings)
         for batch in ordered(write, chunks, workers, start=one_thread if workers > 1 else None):
             studies += batch
-            if progress is not None:
-                progress(len(studies), len(planned))
-        content = Content(settings, tuple(studies))
         defects = Defects(settings.defects, settings.seed)
-        self.damage_images(root, content, defects)
-        held = [(s, v) for s, v in content.views() if self.image_file(s, v)]
-        rows = [row for at, (s, v) in enumerate(held) for row in self.rows(at, s, v)]
+        self.damage_images(root, studies, defects)
+        held = enumerate(self.held(studies))
+        rows = [row for at, item in held for row in self.rows(at, *item)]
         defects.put(self.kinds(rows), rows)
         for name in self.headers:
             (root / name).parent.mkdir(exist_ok=True)
             self.write_file(root / name, [row.cells for row in rows if row.file == name])
         counts = write_truth_tables(
-            root, settings, [_written(study) for study in studies], self._names(content)
+            root, settings, [_written(study) for study in studies], self._names(studies)
         )
         return counts | defects.write(root)
 
-    def _names(self, content: Content) -> Names:
-        held = [(s, v) for s, v in content.views() if self.image_file(s, v)]
+    def _names(self, studies: Studies) -> Names:
         return Names(
-            images={view.key: self.image_id(study, view) for study, view in held},
-            studies={s.study.study_id: self.study_id(s) for s in content.studies},
-            patients={s.study.subject_id: self.patient_id(s) for s in content.studies},
+            images={view.key: self.image_id(s, view) for s, view in self.held(studies)},
+            studies={s.study.study_id: self.study_id(s) for s in studies},
+            patients={s.study.subject_id: self.patient_id(s) for s in studies},
         )
 
     def write_file(self, path: Path, rows: Sequence[Any]) -> None:
@@ -187,12 +180,12 @@ class Layout(ABC):
     def readable(self, study: ContentStudy, view: ContentView) -> bool:
         """Tell whether `prepare` reads this image."""
         used = study.study.report.sentences if self.sections else study.split != "train"
-        return bool(self.image_file(study, view) and view.stated in ("AP", "PA") and used)
+        return bool(view.stated in ("AP", "PA") and used)
 
-    def damage_images(self, root: Path, content: Content, defects: Defects) -> None:
+    def damage_images(self, root: Path, studies: Studies, defects: Defects) -> None:
         rows = [
             Row(file := self.image_file(s, v), s, v, root / file, self.image_id(s, v))
-            for s, v in content.views()
+            for s, v in self.held(studies)
             if self.readable(s, v)
         ]
         defects.put((*_IMAGE_KINDS, *self.image_kinds), rows)

@@ -15,27 +15,6 @@ from phantom_layouts.content import ContentStudy, ContentView
 Pixels = NDArray[np.uint8]
 
 
-def write_png(path: Path, pixels: Pixels) -> None:
-    """Write an 8-bit grey PNG."""
-    from PIL import Image
-
-    Image.fromarray(pixels).save(path, format="PNG", compress_level=1)
-
-
-def write_deep_png(path: Path, pixels: Pixels) -> None:
-    """Write a 16-bit grey PNG whose values are 257 times those of 8 bits: 0 to 65535."""
-    from PIL import Image
-
-    Image.fromarray(pixels.astype(np.uint16) * 257).save(path, format="PNG", compress_level=1)
-
-
-def write_grey_jpg(path: Path, pixels: Pixels) -> None:
-    """Write a grey JPG of quality 95."""
-    from PIL import Image
-
-    Image.fromarray(pixels).save(path, format="JPEG", quality=95)
-
-
 def write_grey_dicom(
     path: Path, pixels: Pixels, study: ContentStudy, view: ContentView, **elements: Any
 ) -> None:
@@ -66,12 +45,19 @@ def write_grey_dicom(
     path.write_bytes(buffer.getvalue())
 
 
-def write_by_name(path: Path, pixels: Pixels, study: ContentStudy, view: ContentView) -> None:
-    """Write an image in the format that its name says: ``.png`` (8 bits), ``.jpg`` or DICOM."""
-    suffix = path.suffix.lower()
-    if suffix == ".png":
-        write_png(path, pixels)
-    elif suffix in (".jpg", ".jpeg"):
-        write_grey_jpg(path, pixels)
+def write_by_name(
+    path: Path, pixels: Pixels, study: ContentStudy, view: ContentView, deep: bool = False
+) -> None:
+    """Write an image in the format that its name says: PNG, JPG of quality 95, or DICOM.
+
+    A ``deep`` PNG has 16 bits: 257 times the values of 8 bits, 0 to 65535.
+    """
+    from PIL import Image
+
+    if path.suffix == ".png":
+        grey = pixels.astype(np.uint16) * 257 if deep else pixels
+        Image.fromarray(grey).save(path, compress_level=1)
+    elif path.suffix == ".jpg":
+        Image.fromarray(pixels).save(path, quality=95)
     else:
         write_grey_dicom(path, pixels, study, view)

@@ -13,7 +13,7 @@ from phantom_layouts.content import ContentStudy, ContentView
 from phantom_layouts.defects import REPEAT, Kind, Row, again, setting
 from phantom_layouts.layout import FrontalLayout, id_in_split
 from phantom_layouts.outlines import named_boxes
-from phantom_layouts.rasters import Pixels, write_png
+from phantom_layouts.rasters import Pixels
 
 TABLE, BOXES = "Data_Entry_2017.csv", "BBox_List_2017.csv"
 HEADER = (
@@ -79,7 +79,7 @@ class ChestXray14(FrontalLayout):
         self, path: Path, pixels: Pixels, study: ContentStudy, view: ContentView
     ) -> None:
         if study.place % 5:
-            write_png(path, pixels)
+            super().write_image(path, pixels, study, view)
             return
         grey = Image.fromarray(pixels)
         bands = (grey, grey, grey, Image.new("L", grey.size, 255))

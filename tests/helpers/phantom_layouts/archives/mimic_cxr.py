@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from medclip_debias.phantom.findings import Box
-from medclip_debias.phantom.writer import Progress, file_name, write_tree
-from phantom_layouts.content import Content, ContentStudy, ContentView, plan_content
+from medclip_debias.phantom.writer import file_name, write_tree
+from phantom_layouts.content import ContentStudy, ContentView, Studies, plan_content
 from phantom_layouts.defects import Defects
 from phantom_layouts.layout import ArchiveSettings, Layout
 
@@ -19,15 +19,13 @@ class MimicCxr(Layout):
     lossless = False  # 12 bits, and windows: its rows differ from those of 8 bits
     sections = ("report",)
 
-    def generate(
-        self, root: Path, settings: ArchiveSettings, progress: Progress | None, workers: int
-    ) -> dict[str, int]:
-        counts = write_tree(root, settings, progress, workers)
+    def generate(self, root: Path, settings: ArchiveSettings, workers: int) -> dict[str, int]:
+        counts = write_tree(root, settings, None, workers)
         defects = Defects(settings.defects, settings.seed)
-        content = Content(settings, tuple(plan_content(settings)) if self._plans() else ())
+        studies = plan_content(settings) if self._plans() else []
         if settings.defects:
-            self.damage_images(root, content, defects)
-        self.write_tables(root, content, defects)
+            self.damage_images(root, studies, defects)
+        self.write_tables(root, studies, defects)
         return counts | defects.write(root)
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
@@ -46,7 +44,7 @@ class MimicCxr(Layout):
         boxed = study.split == "test" and view.stated in ("AP", "PA")
         return [box for boxes in view.boxes.values() for box in boxes] if boxed else []
 
-    def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
+    def write_tables(self, root: Path, studies: Studies, defects: Defects) -> None:
         """Do nothing: `generate` writes them from its own stream of studies."""
 
     def _plans(self) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from medclip_debias.phantom.catalogue import CLASSES, INDEX
 from medclip_debias.phantom.tables import write_csv
 from phantom_layouts.archives.mimic_cxr import MimicCxr
-from phantom_layouts.content import Content, ContentStudy, ContentView
+from phantom_layouts.content import ContentStudy, Image, Studies
 from phantom_layouts.defects import Defects
 
 TABLE = "MS_CXR_T_temporal_image_classification_v1.0.0.csv"
@@ -32,8 +32,8 @@ class MsCxrT(MimicCxr):
     title = "MS-CXR-T beside MIMIC-CXR"
     source_kind = "mimic_cxr"
 
-    def write_tables(self, root: Path, content: Content, defects: Defects) -> None:
-        pairs = list(_pairs(content))
+    def write_tables(self, root: Path, studies: Studies, defects: Defects) -> None:
+        pairs = list(_pairs(studies))
         rows = [self._row(*pair) for pair in pairs]
         header = [*_IDS]
         for finding in FINDINGS:
@@ -54,9 +54,7 @@ class MsCxrT(MimicCxr):
     def _plans(self) -> bool:
         return True
 
-    def _row(
-        self, before: tuple[ContentStudy, ContentView], now: tuple[ContentStudy, ContentView]
-    ) -> list[str]:
+    def _row(self, before: Image, now: Image) -> list[str]:
         row = [
             self.image_id(*now),
             self.image_id(*before),
@@ -83,15 +81,13 @@ def _severity(study: ContentStudy, kind: str) -> int:
     return sum(_SEVERITY[c.severity] for c in classes if c.type == kind)
 
 
-def _pairs(
-    content: Content,
-) -> Iterator[tuple[tuple[ContentStudy, ContentView], tuple[ContentStudy, ContentView]]]:
+def _pairs(studies: Studies) -> Iterator[tuple[Image, Image]]:
     first = {
         study.place: next(((study, v) for v in study.views if v.stated in ("AP", "PA")), None)
-        for study in content.studies
+        for study in studies
         if study.split != "validate"
     }
-    for study in content.studies:
+    for study in studies:
         before = first.get(study.previous) if study.previous else None
         now = first.get(study.place)
         if before is not None and now is not None:
