@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from medclip_debias.cli import run
-from medclip_debias.data.records import ImageRecord, Source, StudyRecord
+from medclip_debias.data.records import Source
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.sources.registry import FORMATS, Given, Sure, formats, source
 from medclip_debias.data.store import PreparedSet
@@ -39,15 +39,11 @@ def register(monkeypatch):
 
 
 def registered(register, name="notes", sure=Sure.RELEASE):
-    """A format of a text file, a line a study."""
+    """A format of a folder with a text file."""
 
     @register(title="Notes", looks="a notes.txt", give="folder", needs="`notes.txt`")
     class Notes(Source):
         kind = name
-
-        def __init__(self, path):
-            self.path = path
-            self.lines = (path / "notes.txt").read_text().splitlines()
 
         @classmethod
         def recognise(cls, path):
@@ -55,28 +51,7 @@ def registered(register, name="notes", sure=Sure.RELEASE):
 
         @classmethod
         def open(cls, path, given):
-            return cls(path)
-
-        def images(self):
-            places = [self.path / f"{n}.png" for n, _ in enumerate(self.lines)]
-            return [
-                ImageRecord(f"i{n}", f"s{n}", f"p{n}", place, "AP", "train")
-                for n, place in enumerate(places)
-            ]
-
-        def studies(self, only=None):
-            for number, text in enumerate(self.lines):
-                yield StudyRecord(f"s{number}", f"p{number}", "train", text)
-
-    return Notes
-
-
-def write(folder):
-    lines = ("FINDINGS: Clear lungs.", "FINDINGS: Small effusion.")
-    (folder / "notes.txt").write_text("\n".join(lines))
-    for number in range(2):
-        write_image(folder / f"{number}.png", number)
-    return folder
+            return cls()
 
 
 def test_the_example_of_the_docs_is_a_source(register, tmp_path, monkeypatch):
@@ -106,7 +81,8 @@ def test_the_example_of_the_docs_is_a_source(register, tmp_path, monkeypatch):
 
 
 def test_the_surest_format_reads_and_equally_sure_ones_ask(register, tmp_path):
-    write(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    write_image(tmp_path / "0.png")
     (tmp_path / "manifest.csv").write_text("image,report\n0.png,Clear lungs.\n")
     registered(register, sure=Sure.LAYOUT)
     assert detect(tmp_path).kind == "manifest"

@@ -24,6 +24,20 @@ def images(folder):
         write_image(folder / name, number, (40, 40))
 
 
+def coco(folder, names, boxes, classes=("ActiveTuberculosis",), split="train"):
+    """Write a list; a box is the numbers of its image and class, and its sides."""
+    path = folder / "annotations" / "json" / f"TBX11K_{split}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    keys = ("image_id", "category_id", "bbox")
+    content = {
+        "images": [{"id": at, "file_name": name} for at, name in enumerate(names)],
+        "categories": [{"id": at, "name": name} for at, name in enumerate(classes)],
+        "annotations": [dict(zip(keys, box, strict=True)) for box in boxes],
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
 @pytest.fixture(params=["lists", "tables"])
 def tree(request, tmp_path):
     images(tmp_path / "imgs")
@@ -37,21 +51,15 @@ def tree(request, tmp_path):
         ]
         write_table(tmp_path / "boxes.csv", "image,finding,x,y,width,height", *rows)
         return tmp_path
-    (tmp_path / "annotations" / "json").mkdir(parents=True)
     classes = ["ActiveTuberculosis", "ObsoletePulmonaryTuberculosis"]
     for split in ("train", "val"):
         names = [name for name in SPLITS if SPLITS[name] == split]
-        content = {
-            "images": [{"id": n, "file_name": name} for n, name in enumerate(names)],
-            "categories": [{"id": n, "name": name} for n, name in enumerate(classes)],
-            "annotations": [
-                {"image_id": n, "category_id": classes.index(finding), "bbox": box}
-                for n, name in enumerate(names)
-                for finding, box in BOXES[name]
-            ],
-        }
-        path = tmp_path / "annotations" / "json" / f"TBX11K_{split}.json"
-        path.write_text(json.dumps(content))
+        boxes = [
+            (at, classes.index(finding), box)
+            for at, name in enumerate(names)
+            for finding, box in BOXES[name]
+        ]
+        coco(tmp_path, names, boxes, classes, split)
     return tmp_path
 
 
@@ -85,24 +93,10 @@ def test_tables_of_other_boxes_are_not_taken_for_it(tmp_path):
         detect(tmp_path)
 
 
-def test_damaged_lists_are_a_sentence_and_odd_boxes_are_counted(tmp_path):
-    path = tmp_path / "annotations" / "json" / "TBX11K_train.json"
-    path.parent.mkdir(parents=True)
-    path.write_text('{"images": [], "annotations": []}')
+def test_damaged_lists_are_a_sentence(tmp_path):
+    coco(tmp_path, [], []).write_text('{"images": [], "annotations": []}')
     with pytest.raises(UserError, match="is no list of images, categories and annotations"):
         detect(tmp_path)
-    notes = [
-        {"image_id": n, "category_id": 0, "bbox": box}
-        for n, box in ((0, [1, 2, 3, "x"]), (9, [1, 2, 3, 4]))
-    ]
-    content = {
-        "images": [{"id": 0, "file_name": "tb/a.png"}],
-        "annotations": notes,
-        "categories": [{"id": 0, "name": "ActiveTuberculosis"}],
-    }
-    path.write_text(json.dumps(content))
-    steps = {name: (kept, before) for name, _, kept, before in detect(tmp_path).steps()}
-    assert steps["annotation of TBX11K_train.json has image and box"] == (0, 2)
 
 
 def test_the_real_copy_is_read(shared_data, tmp_path):
@@ -114,19 +108,18 @@ def test_the_real_copy_is_read(shared_data, tmp_path):
     assert sum(map(len, made.phrases["boxes"])) == 789
 
 
-@pytest.mark.parametrize("image", [[1], {"a": 1}, None])
-def test_an_annotation_of_no_image_is_a_sentence_or_counted(tmp_path, image):
-    path = tmp_path / "annotations" / "json" / "TBX11K_train.json"
-    path.parent.mkdir(parents=True)
-    box = {"image_id": image, "category_id": 1, "bbox": [1, 2, 3, 4]}
-    lists = {"images": [{"id": 1, "file_name": "a.png"}], "categories": [{"id": 1, "name": "x"}]}
-    path.write_text(json.dumps(lists | {"annotations": [box]}))
-    if image is None:
-        step = ("annotation of TBX11K_train.json has image and box", "boxes", 0, 1)
-        assert step in detect(tmp_path).steps()
-    else:
-        with pytest.raises(UserError, match="is no list of images, categories and annotations"):
-            detect(tmp_path)
+@pytest.mark.parametrize("image", [[1], {"a": 1}])
+def test_an_annotation_of_no_image_is_a_sentence(tmp_path, image):
+    coco(tmp_path, ["a.png"], [(image, 0, [1, 2, 3, 4])])
+    with pytest.raises(UserError, match="is no list of images, categories and annotations"):
+        detect(tmp_path)
+
+
+@pytest.mark.parametrize(("image", "side"), [(0, "x"), (9, 4), (None, 4)])
+def test_odd_boxes_are_counted(tmp_path, image, side):
+    coco(tmp_path, ["a.png"], [(image, 0, [1, 2, 3, side])])
+    step = ("annotation of TBX11K_train.json has image and box", "boxes", 0, 1)
+    assert step in detect(tmp_path).steps()
 
 
 def test_images_of_one_stem_are_one_and_counted(tree):
