@@ -110,8 +110,8 @@ def prepare(data: Path, out: Path, study: dict[str, Any]) -> None:
     """Prepare every archive at each size, read claims, and train the language model."""
     names = {study["reports"], *study["labels"], *study["judged"]}
     sizes = sorted({72, *(arm["size"] for arm in study["arms"].values() if "size" in arm)})
-    places = [
-        (data / name, out / "sets" / f"{size}" / name, size) for size in sizes for name in names
+    places: list[tuple[Path, Path, int, float]] = [
+        (data / name, out / "sets" / f"{size}" / name, size, 1) for size in sizes for name in names
     ]
     for arm in study["arms"].values():
         for name in arm.get("mirrored", ()):
@@ -120,10 +120,20 @@ def prepare(data: Path, out: Path, study: dict[str, Any]) -> None:
                 mirror(data / name, out / "unfinished" / name)
                 copy.parent.mkdir(exist_ok=True)
                 (out / "unfinished" / name).rename(copy)
-            places.append((copy, out / "sets" / "mirrored" / name, 72))
-    for archive, place, size in places:
+            places.append((copy, out / "sets" / "mirrored" / name, 72, 1))
+        if "share" in arm:
+            folder = trained_sets(out, arm)
+            size, share = arm.get("size", 72), arm["share"]
+            places += [(data / name, folder / name, size, share) for name in names]
+    for archive, place, size, share in places:
         if not (place / "claims.parquet").is_file():
             words = ["--split-seed", "0"] if archive.name == "tbx11k" else []
+            if share < 1:
+                table = place.with_suffix(".csv")
+                table.parent.mkdir(parents=True, exist_ok=True)
+                whole = PreparedSet.open(out / "sets" / f"{size}" / archive.name).images
+                fewer_patients(whole, share).to_csv(table, index=False)
+                words = ["--split-file", f"{table}"]
             command(
                 "prepare",
                 f"{archive}",
@@ -156,6 +166,28 @@ def prepare(data: Path, out: Path, study: dict[str, Any]) -> None:
             command("score", f"{place}", "--language-model", f"{out / 'language_model'}")
 
 
+def trained_sets(out: Path, arm: Mapping[str, Any]) -> Path:
+    """The folder of the sets that an arm trains on: its own claims, fewer patients, or all."""
+    size = f"{arm.get('size', 72)}"
+    if "share" in arm:
+        return out / "sets" / f"{size}_share_{arm['share']}"
+    return out / "sets" / arm.get("variant", size)
+
+
+def fewer_patients(images: pd.DataFrame, share: float) -> pd.DataFrame:
+    """The split of a prepared set's patients with a ``share`` of those that train.
+
+    A smaller share is part of a larger one; the other splits stay whole.
+
+    Returns:
+        Columns ``patient_id`` and ``split``, a row a patient.
+    """
+    patients = images[["patient_id", "split"]].drop_duplicates().sort_values("patient_id")
+    train = patients[patients["split"] == "train"].sample(frac=1, random_state=0)
+    rest = patients[patients["split"] != "train"]
+    return pd.concat([train.head(round(share * len(train))), rest], ignore_index=True)
+
+
 def choose_claims(prepared: Path, out: Path, chosen: Mapping[str, list[str]]) -> None:
     """Write a copy of a set that knows the claims alone whose columns hold what is ``chosen``.
 
@@ -180,8 +212,7 @@ def training_sets(out: Path, study: dict[str, Any], arm: dict[str, Any], *, text
     and labels have batches of their own, half of all each.
     """
     own = text and arm.get("batches", study.get("batches")) == "own"
-    size = out / "sets" / f"{arm.get('size', 72)}"
-    trained = out / "sets" / arm["variant"] if "variant" in arm else size
+    trained = trained_sets(out, arm)
     labels = arm.get("labels", study["labels"])
     counts = {
         name: len(TrainingStudies.of(PreparedSet.open(trained / name), text=text))

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from hypothesis import given
@@ -37,3 +38,20 @@ def test_sides_swapped_twice_are_the_text(text):
 def test_sides_are_words_and_keep_their_capitals():
     text = "LEFT base. Right lung, leftward shift."
     assert real_arms.swap_sides(text) == "RIGHT base. Left lung, leftward shift."
+
+
+@given(
+    st.lists(st.sampled_from(["train", "validate", "test"]), min_size=1, max_size=40),
+    st.floats(0.1, 1),
+    st.floats(0.1, 1),
+)
+def test_fewer_training_patients_are_part_of_more_and_other_splits_stay(splits, first, second):
+    patients = pd.DataFrame({"patient_id": [f"p{n}" for n in range(len(splits))], "split": splits})
+    images = pd.concat([patients, patients.head(7)])  # some have several
+    less, more = (real_arms.fewer_patients(images, share) for share in sorted((first, second)))
+    trained = splits.count("train")
+    assert (more["split"] == "train").sum() == round(max(first, second) * trained)
+    assert set(less["patient_id"]) <= set(more["patient_id"])
+    judged = patients[patients["split"] != "train"]
+    assert set(judged["patient_id"]) <= set(less["patient_id"])
+    assert not more["patient_id"].duplicated().any()
