@@ -306,12 +306,13 @@ def whole_cells(out: Path, study: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def table(out: Path, study: dict[str, Any]) -> None:
-    """Write ``table.json`` and ``cells.parquet`` of the cells that are there.
+    """Write ``table.json``, ``seeds.csv`` and ``cells.parquet`` of the cells that are there.
 
     Arms minus the first arm over patients and seeds, over the seeds that all arms have; Holm's
-    correction over all arms and outcomes (p is none below three seeds). ``cells.parquet`` has a row
-    for each judged item: digests of item and patient, class, label, and the value from which every
-    outcome follows (for AUC the rank of the score among the cell's).
+    correction over all arms and outcomes (p is none below three seeds). ``seeds.csv`` has the
+    outcomes of each arm and seed. ``cells.parquet`` has a row for each judged item: digests of item
+    and patient, class, label, and the value from which every outcome follows (for AUC the rank of
+    the score among the cell's).
     """
     seeds = whole_cells(out, study)
     shared = [s for s in study["seeds"] if all(s in done for done in seeds.values())]
@@ -336,6 +337,14 @@ def table(out: Path, study: dict[str, Any]) -> None:
             f"{row['archive']:10} {row['metric']:34} {row['arm']:16} {row['value']:.3f}{gap} p {p}"
         )
     write_json(out / "table.json", {"title": study["title"], "seeds": shared, "rows": rows})
+    values = {
+        (row["arm"], seed, f"{row['archive']}.{row['metric']}"): value
+        for row in rows
+        for seed, value in zip(shared, row.get("seed_values") or [row["value"]], strict=True)
+    }
+    of_seeds = pd.Series(values).unstack().rename_axis(["arm", "seed"]).round(4)
+    with atomic_file(out / "seeds.csv") as temporary:
+        of_seeds.to_csv(temporary)
     items = [
         frame.assign(archive=name, arm=arm, seed=seed)
         for name in study["judged"]
