@@ -245,8 +245,11 @@ class ZeroShot(ScoreProtocol):
     @staticmethod
     def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
         """The metrics at the details' scale and thresholds."""
-        sides = SideScores(_columns(items, "positive."), _columns(items, "negative."))
+        positive, negative = _columns(items, "positive."), _columns(items, "negative.")
         truth = judged_labels(items)
+        if not positive.keys() == negative.keys() >= truth.keys():
+            positive, negative = {}, {}
+        sides = SideScores(positive, negative, stored=_columns(items, "score."))
         thresholds = {
             name: float(value)
             for name, of_class in (details.get("classes") or {}).items()
