@@ -47,6 +47,7 @@ class PrepareOptions(TypedDict, total=False):
     text_only: bool
     split_file: Path | str | None
     all_test: bool
+    label_sentences: bool
 
 
 def prepare(
@@ -55,6 +56,7 @@ def prepare(
     *,
     for_model: Path | str | None = None,
     workers: int | None = None,
+    cluster: str | None = None,
     progress: Progress | None = None,
     say: Say | None = None,
     overwrite: bool = False,
@@ -71,6 +73,7 @@ def prepare(
         out: folder to make.
         for_model: model folder: prepare the images as this model expects them.
         workers: processes; all processors by default.
+        cluster: a Dask scheduler (``tcp://HOST:8786``), or a file of Slurm jobs, in their place.
         progress: called with (done, total) as the work proceeds.
         say: called with each sentence on what was found, as ``print``.
         overwrite: replace the set at ``out``.
@@ -105,6 +108,7 @@ def prepare(
         selection=validate(SelectionSettings, _taken(given, SelectionSettings), "prepare"),
         reading=Reading(**reading),
         workers=workers,
+        cluster=cluster,
         progress=progress,
         say=say,
         overwrite=overwrite,

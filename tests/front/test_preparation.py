@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import pytest
+import typer
 
 import medclip_debias as md
-from medclip_debias.cli import run
+from medclip_debias.cli import app, run
 from medclip_debias.errors import UserError
+from medclip_debias.front.preparation import PrepareOptions
 
 
 def test_keywords_make_the_very_set_that_the_command_makes(tiny_tree, tmp_path):
@@ -30,3 +33,20 @@ def test_keywords_make_the_very_set_that_the_command_makes(tiny_tree, tmp_path):
     with pytest.raises(UserError, match="labeller"):
         md.prepare(tiny_tree.root, tmp_path / "c", labels="mine")
     assert not (tmp_path / "c").exists()
+
+
+def test_every_option_of_the_command_is_a_keyword():
+    command = typer.main.get_command(app).get_command(None, "prepare")
+    names = {"report_settings": "report_set"}
+    options = {names.get(one.name, one.name) for one in command.params}
+    # What it prints, and parts for `merge`, which Python does not have.
+    of_the_command = {"_sources", "as_json", "help", "quiet", "shard"}
+    keywords = {*inspect.signature(md.prepare).parameters, *PrepareOptions.__annotations__}
+    assert options - of_the_command <= keywords
+
+
+def test_labels_say_sentences_where_they_are_asked_to(shared_data, tmp_path):
+    data = md.prepare(
+        shared_data / "tbx11k", tmp_path / "set", size=32, split_seed=0, label_sentences=True
+    )
+    assert len(data.sentences) > 0
