@@ -29,10 +29,12 @@ from medclip_debias.grounding.search.ranking import blocks, recall_at, sentence_
 from medclip_debias.grounding.search.settings import IndexSettings
 from medclip_debias.grounding.search.store import (
     FORMAT,
+    HASHES,
     ITEMS,
     META,
     REGIONS,
     RegionFile,
+    content_hashes,
     write_items,
 )
 from medclip_debias.models.features import ImageFeatures
@@ -121,7 +123,8 @@ def build(folder: Path, images: int, world: World, settings: IndexSettings) -> d
     write_items(folder / ITEMS, pd.DataFrame({"image_id": ids, "study_id": ids}))
     meta = {"format": FORMAT, "model_hash": "made", "data_hash": "made", "regions": list(shape)}
     sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
-    write_json(folder / META, meta | learned | {"bytes": sizes})
+    written = {"bytes": sizes, HASHES: content_hashes(folder, shape)}
+    write_json(folder / META, meta | learned | written)
     return {"made": made - began, "learned and measured": time.perf_counter() - made}
 
 

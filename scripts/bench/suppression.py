@@ -53,8 +53,9 @@ def interval(found: Any) -> str:
 
 
 def with_interval(row: Row | None) -> str:
-    """A measured number and its interval."""
-    assert row is not None
+    """A measured number and its interval; nothing of what could not be measured."""
+    if row is None:
+        return ""
     return f"{row.value:.3f}{interval(None if row.low is None else (row.low, row.high))}"
 
 
