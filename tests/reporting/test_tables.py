@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -173,7 +173,9 @@ NAMES = st.text(
 def test_tables_keep_their_shape_whatever_runs_are_called(one, two, note):
     """Columns equal in every row, braces and environments balanced, no line begins a bracket."""
     base = content()
-    labels = dict(zip(base["rows"][0]["groups"], (one, two + "'", "other run"), strict=True))
+    names = (one, two + "'", "other run")
+    assume(len({*names}) == 3)  # as the comparison sees to
+    labels = dict(zip(base["rows"][0]["groups"], names, strict=True))
     for row in base["rows"]:
         row["groups"] = {labels[name]: entry for name, entry in row["groups"].items()}
     for group in base["groups"]:
