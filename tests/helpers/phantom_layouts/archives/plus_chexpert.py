@@ -80,8 +80,8 @@ class CheXpertPlus(Layout):
         }
         yield Row(TABLE, study, view, [cells.get(name, "") for name in COLUMNS])
         labels = label_row(study)
-        line = {name: float(labels[name]) if name in labels else None for name in CHEXPERT_ORDER}
-        line = {"path_to_image": f"{path}.jpg", **line}
+        values = {name: float(labels[name]) if name in labels else None for name in CHEXPERT_ORDER}
+        line = {"path_to_image": f"{path}.jpg", **values}
         labelled = bool(study.report_labels)
         yield Row(LABELS, study, view, line, f"row {number + 1}", main=labelled)
 

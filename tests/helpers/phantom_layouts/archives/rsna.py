@@ -45,11 +45,11 @@ class Rsna(FrontalLayout):
         write_grey_dicom(path, pixels, study, view, PatientID=self.image_id(study, view))
 
     def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
-        image, boxes = self.image_id(study, view), self.boxes_of(study, view)
+        image = self.image_id(study, view)
+        boxes: list[Box | tuple[str, ...]] = [*self.boxes_of(study, view)]
         name = "Normal" if study.true_labels["No Finding"] else ABNORMAL
-        for box in boxes or [None]:
-            cells = [image, *(("",) * 4 if box is None else box), int(box is not None)]
-            yield Row(LABELS, study, view, cells)
+        for box in boxes or [("",) * 4]:
+            yield Row(LABELS, study, view, [image, *box, int(bool(boxes))])
             yield Row(CLASSES, study, view, [image, "Lung Opacity" if boxes else name])
 
     def kinds(self, rows: list[Row]) -> Iterable[Kind]:
