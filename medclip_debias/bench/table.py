@@ -8,17 +8,14 @@ on these patients.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from medclip_debias.bench.check import faults_of
-from medclip_debias.bench.record import Figure
 from medclip_debias.bench.results import (
     KNOWN,
     RESAMPLES,
@@ -30,7 +27,6 @@ from medclip_debias.bench.results import (
     read_folder,
 )
 from medclip_debias.errors import UserError, did_you_mean
-from medclip_debias.evaluation.catalogue import Metric
 from medclip_debias.evaluation.compare import NOT_SHOWN, NOT_TESTED, ONE_EACH
 from medclip_debias.evaluation.statistics import ALPHA, average_ranks, compared, holm
 from medclip_debias.reporting import tables
@@ -39,62 +35,44 @@ from medclip_debias.reporting.page import render
 from medclip_debias.reporting.tables import PrintedTable, p_value, verdict
 
 PUBLISHED = "published, not reproduced here"
-
-
-@dataclass
-class Cell:
-    """What one model reached in one metric of one card, and how far that is from the baseline's."""
-
-    task: Task
-    key: str
-    model: str
-    state: Literal["complete", "incomplete", "not measured", "not run"] = "not run"
-    figure: Figure | None = None
-    reason: str = ""
-    best: bool = False
-    difference: float | None = None
-    bounds: tuple[float, float] | None = None
-    p: float | None = None
-    p_holm: float | None = None
-    verdict: str = NOT_TESTED
-
-    @property
-    def metric(self) -> Metric:
-        """Title, digits and direction."""
-        return metric_of(self.key)
-
-    @property
-    def better(self) -> bool | None:
-        """Whether the difference is for the better; None for no difference."""
-        if not self.difference:
-            return None
-        return (self.difference < 0) == self.metric.lower_is_better
-
-    @property
-    def complete(self) -> float | None:
-        """The value of a complete result; None for any other."""
-        return self.figure.value if self.state == "complete" and self.figure else None
+COLUMNS = (
+    *("card", "version", "metric", "lower_is_better", "preset", "model", "source", "synthetic"),
+    *("state", "value", "low", "high", "best", "baseline", "difference"),
+    *("difference_low", "difference_high", "p", "p_holm", "verdict", "reason"),
+)
+"""Of `Board.cells` and of the CSV."""
 
 
 @dataclass(frozen=True)
 class Board:
-    """All of it."""
+    """All of it.
+
+    Attributes:
+        results: models and tasks.
+        baseline: model that the others are compared with.
+        cells: `COLUMNS`, a row for each metric of each card and each model.
+        ranks: mean rank of each model.
+        ranked: cards that it is over.
+    """
 
     results: Results
     baseline: str | None
-    rows: list[list[Cell]]
+    cells: pd.DataFrame
     ranks: dict[str, float] = field(default_factory=dict)
     ranked: list[Task] = field(default_factory=list)
 
     @property
-    def cells(self) -> list[Cell]:
-        """Of all rows."""
-        return [cell for row in self.rows for cell in row]
+    def compared(self) -> pd.DataFrame:
+        """Every difference to the baseline."""
+        return self.cells[self.cells["difference"].notna()]
 
     @property
-    def compared(self) -> list[Cell]:
-        """Every difference to the baseline."""
-        return [cell for cell in self.cells if cell.difference is not None]
+    def rows(self) -> Iterator[tuple[Task, str, pd.DataFrame]]:
+        """Card, metric and the cells of all models."""
+        for task in self.results.tasks:
+            of_task = self.cells[self.cells["card"] == task.name]
+            for key in task.metrics:
+                yield task, key, of_task[of_task["metric"] == key]
 
 
 def read_board(
@@ -124,73 +102,83 @@ def read_board(
             f"{did_you_mean(baseline, names)}; it is one of {', '.join(names)}."
         )
     base = baseline or (names[0] if len(names) > 1 else None)
-    rows = [
-        [_cell(task, key, name) for name in names] for task in results.tasks for key in task.metrics
+    cells = pd.DataFrame(
+        [
+            _cell(results, task, key, name) | _difference(task, key, name, base)
+            for task in results.tasks
+            for key in task.metrics
+            for name in names
+        ],
+        columns=COLUMNS,
+    ).astype(dict.fromkeys(("value", "low", "high", "difference", "p"), float))
+    cells["p_holm"] = pd.Series(holm(cells["p"].map(_none).tolist()), dtype=float)
+    tested = cells["p"].notna()
+    cells.loc[tested, "verdict"] = [
+        ONE_EACH if p <= ALPHA else NOT_SHOWN for p in cells.loc[tested, "p_holm"]
     ]
-    for row in rows:
-        _mark_best(row)
-        _compare(row, base)
-    cells = [cell for row in rows for cell in row]
-    for cell, p_holm in zip(cells, holm([cell.p for cell in cells]), strict=True):
-        cell.p_holm = p_holm
-        if p_holm is not None:
-            cell.verdict = ONE_EACH if p_holm <= ALPHA else NOT_SHOWN
-    ranked = [row for row in rows if _leads(row) and None not in [cell.complete for cell in row]]
+    complete = cells["value"].where(cells["state"] == "complete")
+    signed = complete.where(~cells["lower_is_better"], -complete)
+    row = [cells["card"], cells["metric"]]
+    several = complete.groupby(row).transform("count") > 1
+    cells["best"] = several & (signed == signed.groupby(row).transform("max"))
+    ranked = [
+        (task, complete[own.index].tolist(), metric_of(key).lower_is_better)
+        for task, key, own in Board(results, base, cells).rows
+        if key == task.metrics[0] and complete[own.index].notna().all()
+    ]
     if len(names) < 2 or not ranked:
-        return Board(results, base, rows)
-    values = np.array([[cell.complete for cell in row] for row in ranked], dtype=np.float64)
-    ranks = average_ranks(values.T, [row[0].metric.lower_is_better for row in ranked])
-    means = dict(zip(names, map(float, ranks), strict=True))
-    return Board(results, base, rows, means, [row[0].task for row in ranked])
+        return Board(results, base, cells)
+    tasks, values, lower = zip(*ranked, strict=True)
+    ranks = average_ranks(list(zip(*values, strict=True)), lower)
+    return Board(results, base, cells, dict(zip(names, map(float, ranks), strict=True)), [*tasks])
 
 
-def _leads(row: Sequence[Cell]) -> bool:
-    """Whether the card ranks by this metric."""
-    return row[0].key == row[0].task.metrics[0]
+def _none(value: float) -> float | None:
+    return None if pd.isna(value) else value
 
 
-def _cell(task: Task, key: str, model: str) -> Cell:
+def _records(frame: pd.DataFrame) -> list[Any]:
+    return list(frame.itertuples())
+
+
+def _cell(results: Results, task: Task, key: str, model: str) -> dict[str, Any]:
+    """What a model reached in one metric of one card."""
     result = task.results.get(model)
+    cell = dict.fromkeys(COLUMNS) | {"card": task.name, "version": task.version, "metric": key}
+    cell |= {"lower_is_better": metric_of(key).lower_is_better, "model": model, "source": ""}
+    cell |= {"synthetic": results.models[model].synthetic, "state": "not run", "reason": ""}
     if result is None:
-        return Cell(task, key, model)
+        return cell
     record = result.record
+    cell["preset"] = record.preset
     if key not in record.metrics:
-        return Cell(task, key, model, "not measured", reason=record.reasons.get(key, ""))
-    return Cell(task, key, model, record.status, record.metrics[key], record.judged.lacks)
+        return cell | {"state": "not measured", "reason": record.reasons.get(key, "")}
+    cell |= {"state": record.status, "reason": record.judged.lacks}
+    return cell | record.metrics[key].model_dump()
 
 
-def _mark_best(row: Sequence[Cell]) -> None:
-    complete = [cell.complete for cell in row if cell.complete is not None]
-    if len(complete) > 1:
-        best = min(complete) if row[0].metric.lower_is_better else max(complete)
-        for cell in row:
-            cell.best = cell.complete == best
-
-
-# ------------------------------------------------------------------------- differences
-
-
-def _compare(row: Sequence[Cell], base: str | None) -> None:
-    """Give every cell with a figure its difference to the baseline's, tested where it can be."""
-    reference = next((cell for cell in row if cell.model == base), None)
-    for cell in row:
-        if reference is None or cell is reference or not (cell.figure and reference.figure):
-            continue
-        cell.difference = cell.figure.value - reference.figure.value
-        results = cell.task.results
-        result, other = results[cell.model], results[reference.model]
-        cell.reason = _why_unpaired(result, other, cell.key)
-        if cell.reason:
-            continue
-        protocol, metric = cell.metric.protocol, KNOWN[cell.key].name
-        ours, theirs = (each.replicates(protocol).get(metric) for each in (result, other))
-        if ours is None or theirs is None:
-            cell.reason = "the labels are withheld"
-            continue
-        tested = compared({0: ours}, {0: theirs})
-        cell.p, cell.bounds = tested.p, tested.interval
-        if tested.interval is None:
-            cell.reason = "the metric is undefined in most resamples of the patients"
+def _difference(task: Task, key: str, model: str, baseline: str | None) -> dict[str, Any]:
+    """How far a model is from the baseline in a metric, tested over patients where it can be."""
+    result, other = (task.results.get(name or "") for name in (model, baseline))
+    if not result or not other or model == baseline:
+        return {}
+    figures = result.record.metrics.get(key), other.record.metrics.get(key)
+    if figures[0] is None or figures[1] is None:
+        return {}
+    found: dict[str, Any] = {"baseline": baseline, "verdict": NOT_TESTED, "reason": ""}
+    found["difference"] = figures[0].value - figures[1].value
+    if reason := _why_unpaired(result, other, key):
+        return found | {"reason": reason}
+    protocol, metric = metric_of(key).protocol, KNOWN[key].name
+    ours, theirs = (each.replicates(protocol).get(metric) for each in (result, other))
+    if ours is None or theirs is None:
+        return found | {"reason": "the labels are withheld"}
+    tested = compared({0: ours}, {0: theirs})
+    if tested.interval is None:
+        reason = "the metric is undefined in most resamples of the patients"
+        return found | {"p": tested.p, "reason": reason}
+    low, high = tested.interval
+    return found | {"p": tested.p, "difference_low": low, "difference_high": high}
 
 
 def _why_unpaired(one: Result, two: Result, key: str) -> str:
@@ -209,11 +197,11 @@ def _why_unpaired(one: Result, two: Result, key: str) -> str:
 def notes(board: Board) -> Iterator[str]:
     """What a reader must know, in sentences."""
     models, tasks = board.results.models, board.results.tasks
-    made = [name for name, model in models.items() if model.synthetic]
-    if made and any(not task.generated for task in tasks):
+    synthetic = [name for name, model in models.items() if model.synthetic]
+    if synthetic and any(not task.generated for task in tasks):
         yield (
-            f"Trained on synthetic images: {', '.join(made)}; what such a model says about a real "
-            "radiograph means nothing."
+            f"Trained on synthetic images: {', '.join(synthetic)}; what such a model says about a"
+            " real radiograph means nothing."
         )
     for task in tasks:
         if task.card is None:
@@ -237,23 +225,18 @@ def notes(board: Board) -> Iterator[str]:
         )
     for who, places in _joined([(name, task.full_name) for task, name, r in results if r is None]):
         yield f"Not run: {who} on {places}."
-    unmeasured = [
-        (
-            (cell.model, cell.reason or "its record gives no reason"),
-            f"{cell.key} of {cell.task.full_name}",
-        )
-        for cell in board.cells
-        if cell.state == "not measured"
-    ]
-    for (name, reason), keys in _grouped(unmeasured).items():
-        yield f"Not measured: {name}, {', '.join(keys)}: {reason.rstrip('.')}."
-    untested = Counter(cell.reason for cell in board.compared if cell.p is None)
-    for reason, count in untested.items():
+    unmeasured = board.cells[board.cells["state"] == "not measured"]
+    for (name, reason), own in unmeasured.groupby(["model", "reason"], sort=False):
+        keys = ", ".join(f"{c.metric} of {c.card}@{c.version}" for c in _records(own))
+        why = str(reason or "its record gives no reason").rstrip(".")
+        yield f"Not measured: {name}, {keys}: {why}."
+    untested = board.compared[board.compared["p"].isna()]
+    for reason, count in untested.groupby("reason", sort=False).size().items():
         yield f"Not tested: {count} differences ({reason})."
 
 
-def _grouped(pairs: Sequence[tuple[Any, str]]) -> dict[Any, list[str]]:
-    groups: dict[Any, list[str]] = {}
+def _grouped(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
     return groups
@@ -281,19 +264,18 @@ def printed(board: Board) -> dict[str, PrintedTable]:
 
 def _values(board: Board) -> PrintedTable:
     models = board.results.models
-    others = list(dict.fromkeys(n for row in board.rows for n in row[0].task.figures(row[0].key)))
+    others = list(dict.fromkeys(name for task, key, _ in board.rows for name in task.figures(key)))
     rows: list[tuple[str, ...]] = []
     bold: set[tuple[int, int]] = set()
-    for row in board.rows:
-        first, metric = row[0], row[0].metric
-        bold |= {(len(rows), 2 + n) for n, cell in enumerate(row) if cell.best}
-        figures = first.task.figures(first.key)
+    for task, key, cells in board.rows:
+        metric, figures = metric_of(key), task.figures(key)
+        bold |= {(len(rows), 2 + n) for n, best in enumerate(cells["best"]) if best}
         published = (figures[name].value if name in figures else None for name in others)
         rows.append(
             (
-                first.task.full_name if _leads(row) else "",
+                task.full_name if key == task.metrics[0] else "",
                 f"{metric.title} (lower is better)" if metric.lower_is_better else metric.title,
-                *(_words(cell) for cell in row),
+                *(_words(cell, metric.digits) for cell in _records(cells)),
                 *(number(value, metric.digits) for value in published),
             )
         )
@@ -330,55 +312,57 @@ def _values(board: Board) -> PrintedTable:
     return PrintedTable(head, tuple(rows), caption, 2, frozenset(bold))
 
 
-def _words(cell: Cell) -> str:
+def _words(cell: Any, digits: int) -> str:
     """A figure with its interval, and what it lacks."""
-    if cell.figure is None:
-        return cell.state
-    figure, digits = cell.figure, cell.metric.digits
-    shown = number(figure.value, digits)
-    if figure.low is not None and figure.high is not None:
-        shown += f" ({interval((figure.low, figure.high), digits)})"
+    if pd.isna(cell.value):
+        return str(cell.state)
+    shown = number(cell.value, digits)
+    if pd.notna(cell.low) and pd.notna(cell.high):
+        shown += f" ({interval((cell.low, cell.high), digits)})"
     return f"{shown}, incomplete" if cell.state == "incomplete" else shown
 
 
 def _differences(board: Board) -> PrintedTable:
-    rows = tuple(
-        (
-            cell.task.full_name,
-            cell.metric.title,
-            cell.model,
-            f"{cell.difference:+.{cell.metric.digits}f}",
-            interval(cell.bounds, cell.metric.digits),
-            p_value(cell.p),
-            p_value(cell.p_holm),
-            verdict({"verdict": cell.verdict, "better": cell.better}),
+    rows = []
+    for cell in _records(board.compared):
+        metric = metric_of(cell.metric)
+        ends = cell.difference_low, cell.difference_high
+        better = (cell.difference < 0) == metric.lower_is_better if cell.difference else None
+        rows.append(
+            (
+                f"{cell.card}@{cell.version}",
+                metric.title,
+                cell.model,
+                f"{cell.difference:+.{metric.digits}f}",
+                interval(None if pd.isna(ends[0]) else ends, metric.digits),
+                p_value(_none(cell.p)),
+                p_value(_none(cell.p_holm)),
+                verdict({"verdict": cell.verdict, "better": better}),
+            )
         )
-        for cell in board.compared
-    )
-    tests = sum(cell.p is not None for cell in board.compared)
     caption = (
         f"Differences to {board.baseline}. 95% intervals and two-sided p-values: t, with the "
         f"standard error of a paired bootstrap, {RESAMPLES:,} resamples of the patients; Holm's "
-        f"correction over the {tests} tests of this table. 'Not shown' is no proof of "
-        "equality. Each model is one training: another seed of it may turn a difference round."
+        f"correction over the {board.compared['p'].count()} tests of this table. 'Not shown' is no "
+        "proof of equality. Each model is one training: another seed of it may turn a difference "
+        "round."
     )
     head = ("card", "metric", "model", "difference", "95%", "p", "Holm", "verdict")
-    return PrintedTable(head, rows, caption, 3)
+    return PrintedTable(head, tuple(rows), caption, 3)
 
 
 def _sources(board: Board) -> PrintedTable:
-    firsts = [row[0] for row in board.rows]
     rows = tuple(
         (
-            cell.task.full_name,
-            cell.metric.title,
+            task.full_name,
+            metric_of(key).title,
             name,
-            number(figure.value, cell.metric.digits),
+            number(figure.value, metric_of(key).digits),
             figure.source,
             figure.protocol,
         )
-        for cell in firsts
-        for name, figure in cell.task.figures(cell.key).items()
+        for task, key, _ in board.rows
+        for name, figure in task.figures(key).items()
     )
     caption = "Figures of others, as published; none of them was reproduced here."
     head = ("card", "metric", "model", "as published", "source", "protocol, where it differs")
@@ -387,44 +371,18 @@ def _sources(board: Board) -> PrintedTable:
 
 def comma_separated(board: Board) -> str:
     """One row a figure, at full precision; ``source`` is empty for what was measured here."""
-    rows = []
-    for row in board.rows:
-        task, metric = row[0].task, row[0].metric
-        common = {
-            "card": task.name,
-            "version": task.version,
-            "metric": row[0].key,
-            "lower_is_better": metric.lower_is_better,
-        }
-        for cell in row:
-            result, figure = task.results.get(cell.model), cell.figure
-            low, high = cell.bounds or (None, None)
-            tested = cell.difference is not None
-            figures = figure.model_dump() if figure else dict.fromkeys(("value", "low", "high"))
-            rows.append(
-                common
-                | {
-                    "preset": result.record.preset if result else None,
-                    "model": cell.model,
-                    "source": "",
-                    "synthetic": board.results.models[cell.model].synthetic,
-                    "state": cell.state,
-                    **figures,
-                    "best": cell.best if figure else None,
-                    "baseline": board.baseline if tested else None,
-                    "difference": cell.difference,
-                    "difference_low": low,
-                    "difference_high": high,
-                    "p": cell.p,
-                    "p_holm": cell.p_holm,
-                    "verdict": cell.verdict if tested else None,
-                    "reason": cell.reason,
-                }
-            )
-        for name, published in task.figures(row[0].key).items():
-            shown = {"model": name, "source": published.source, "state": PUBLISHED}
-            rows.append(common | shown | {"value": published.value, "reason": published.protocol})
-    return pd.DataFrame(rows).map(_csv_value).to_csv(index=False, lineterminator="\n")
+    parts = []
+    for task, key, cells in board.rows:
+        parts.append(cells.assign(best=cells["best"].where(cells["value"].notna())))
+        others = [
+            {"model": name, "source": figure.source, "value": figure.value}
+            | {"reason": figure.protocol}
+            for name, figure in task.figures(key).items()
+        ]
+        known = cells.iloc[0][["card", "version", "metric", "lower_is_better"]]
+        parts.append(pd.DataFrame([known.to_dict() | {"state": PUBLISHED} | one for one in others]))
+    frame = pd.concat([part.astype(object) for part in parts if len(part)])
+    return frame[[*COLUMNS]].map(_csv_value).to_csv(index=False, lineterminator="\n")
 
 
 def _csv_value(value: Any) -> Any:

@@ -212,8 +212,8 @@ def test_each_image_is_encoded_once_and_a_killed_run_resumes(
     monkeypatch.setattr(DualEncoder, "encode_images", counting)
     outcome = bench(models[:1], CARDS, data, out, how)
     assert len(outcome.fresh) == 3
-    (sums,) = (out / "cache" / "features").rglob("regions.sums")
-    written = np.count_nonzero(np.fromfile(sums, np.uint32))
+    (folder,) = (out / "cache" / "features").rglob("regions")
+    written = sum(len(np.load(path)["keys"]) for path in folder.iterdir())
     assert written > 8
     assert sum(encoded) == 2 * GOLDEN + written
     assert figures_of(outcome, "one") == pytest.approx(figures_of(done[1], "one"), abs=1e-5)
@@ -236,11 +236,12 @@ def test_what_is_done_or_measured_again_encodes_nothing_and_is_the_same(
 
 
 def test_damaged_vectors_and_records_are_made_again(done, models, data, copy):
-    (file,) = (copy / "cache" / "features").glob(
-        f"{DualEncoder.load(models[0], check=False).content_hash}/*/regions.f32"
-    )
-    with file.open("rb+") as stream:
-        stream.write(np.full(file.stat().st_size // 4, 0.5, np.float32).tobytes())
+    for file in (copy / "cache" / "features").glob(
+        f"{DualEncoder.load(models[0], check=False).content_hash}/*/regions/*"
+    ):
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
     (copy / "one" / ZERO_SHOT.folder / "record.json").write_text("{")
     mended = bench(models[:1], CARDS, data, copy, HOW)
     key = "one", ZERO_SHOT.full_name

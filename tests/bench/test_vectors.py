@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medclip_debias.bench.vectors import CachedVectors, StoredRows, StoredSentences
+from medclip_debias.bench.vectors import CachedVectors, StoredVectors
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.encoding import Network
 from medclip_debias.models.finite import NotFiniteError
@@ -67,25 +67,27 @@ def test_regions_are_kept_of_the_images_that_need_them(peer, data, tmp_path):
     found = CachedVectors(tmp_path, peer, data)
     assert len(found.images([0, 1, 2], regions=False)) == 3
     assert len(found.images([1], regions=True)) == 1
-    with pytest.raises(UserError, match="2 of 3 images have no vectors"):
+    with pytest.raises(UserError, match="no vectors of 2 of 3 images"):
         found.images([0, 1, 2], regions=True)
     assert found.encode([0, 1, 2], TEXTS, regions=[0, 1, 2]) == 2
     assert len(found.images([0, 1, 2], regions=True)) == 3
 
 
-def test_damage_is_encoded_again_where_there_is_a_network(peer, data, tmp_path):
+def test_damaged_files_are_encoded_again(peer, data, tmp_path):
     first = CachedVectors(tmp_path, peer, data)
     first.encode([3, 5], TEXTS, regions=[3, 5])
     before = first.images([3, 5], regions=True)
-    path = first.folder / "regions.f32"
-    with path.open("rb+") as file:
-        file.seek(path.stat().st_size // len(data) * 5)
-        file.write(b"\x01\x02\x03\x04")
-    with pytest.raises(UserError, match="row 5 is the first"):
-        CachedVectors(tmp_path, peer, data).images([3, 5], regions=True)
-    assert torch.equal(first.images([3, 5], regions=True).regions, before.regions)
-    (first.folder / "whole.f32").write_bytes(b"short")
-    assert CachedVectors(tmp_path, peer, data).encode([3, 5], TEXTS, regions=[3]) == 2
+    (path,) = (first.folder / "regions").iterdir()
+    whole = path.read_bytes()
+    for damaged in (whole[: len(whole) // 2], whole[:600] + b"\x01" + whole[601:], b"short"):
+        path.write_bytes(damaged)
+        found = CachedVectors(tmp_path, peer, data)
+        with pytest.raises(UserError, match="no vectors of 2 of 2 images"):
+            found.images([3, 5], regions=True)
+        assert found.encode([3, 5], TEXTS, regions=[3, 5]) == 2
+        assert torch.equal(found.images([3, 5], regions=True).regions, before.regions)
+        for other in set(path.parent.iterdir()) - {path}:
+            other.unlink()
 
 
 def test_vectors_that_are_no_numbers_are_not_kept(peer, data, tmp_path, monkeypatch):
@@ -94,34 +96,30 @@ def test_vectors_that_are_no_numbers_are_not_kept(peer, data, tmp_path, monkeypa
     monkeypatch.setattr(type(peer), "encode_sentences", lambda *_: wrong)
     with pytest.raises(NotFiniteError):
         found.encode([0], TEXTS[:1])
-    assert not (tmp_path / peer.content_hash / "sentences.npz").exists()
+    assert not [*tmp_path.rglob("*.npz")]
 
 
-def test_sentences_are_found_by_digests_and_a_damaged_file_is_empty(peer, data, tmp_path):
-    path = tmp_path / "sentences.npz"
-    network = Network(peer, data)
-    assert StoredSentences(path, 16).encode([*TEXTS, *TEXTS], network) == 3
-    again = StoredSentences(path, 16)
-    assert again.encode(["Pneumothorax.", *TEXTS], network) == 1
-    assert b"edema" not in path.read_bytes()
-    assert np.array_equal(StoredSentences(path, 16).read(TEXTS), again.read(TEXTS))
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(UserError, match="no vector of 1 of 1 sentences"):
-        StoredSentences(path, 16).read(TEXTS[:1])
+def test_sentences_are_found_by_digests_and_not_stored(peer, data, tmp_path):
+    CachedVectors(tmp_path, peer, data).encode([], [*TEXTS, *TEXTS])
+    found = CachedVectors(tmp_path, peer, data)
+    found.encode([], ["Pneumothorax.", *TEXTS])
+    files = sorted(tmp_path.rglob("*.npz"))
+    assert [len(np.load(path)["keys"]) for path in files] == [3, 1]
+    assert not any(b"edema" in path.read_bytes() for path in files)
+    with pytest.raises(UserError, match="no vectors of 1 of 4 sentences"):
+        found.sentences([*TEXTS, "Never encoded."])
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True), max_size=6))
-def test_rows_hold_what_was_written_last(tmp_path_factory, batches):
-    folder = tmp_path_factory.mktemp("rows")
-    for name, size in (("a.f32", 7 * 3 * 4), ("a.sums", 7 * 4)):
-        (folder / name).write_bytes(bytes(size))
-    stored, model = StoredRows(folder / "a.f32", 7, 3), {}
+def test_vectors_are_those_written_last(tmp_path_factory, batches):
+    folder, model = tmp_path_factory.mktemp("rows"), {}
+    stored = StoredVectors(folder)
     for number, rows in enumerate(batches):
         values = np.random.default_rng(number).normal(size=(len(rows), 3)).astype(np.float32)
-        stored.write(rows, values)
+        stored.add(rows, values)
         model |= dict(zip(rows, values, strict=True))
-    assert stored.written(range(7)).tolist() == [row in model for row in range(7)]
-    values, sound = stored.read(range(7))
-    assert sound.tolist() == [row in model for row in range(7)]
-    assert all(np.array_equal(values[row], vector) for row, vector in model.items())
+    for found in (stored, StoredVectors(folder)):
+        assert found.lacking(range(7)) == [row for row in range(7) if row not in model]
+        if model:
+            assert np.array_equal(found.read([*model], "rows"), np.stack([*model.values()]))

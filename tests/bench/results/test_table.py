@@ -20,7 +20,8 @@ ZERO = "phantom.zero-shot@1"
 
 
 def cell(board, key, model):
-    return next(cell for cell in board.cells if (cell.key, cell.model) == (key, model))
+    (found,) = (c for c in board.cells.itertuples() if (c.metric, c.model) == (key, model))
+    return found
 
 
 def test_values_are_those_of_the_records_and_the_best_complete_one_is_bold(results):
@@ -42,7 +43,7 @@ def test_values_are_those_of_the_records_and_the_best_complete_one_is_bold(resul
     assert "Lai et al. 2024, table 2" in text
     board = read_board(results, models=["a"], cards=["openi/retrieval"])
     assert not board.ranks
-    assert not board.compared
+    assert board.compared.empty
     assert "**" not in FORMATS["md"](board)
 
 
@@ -70,7 +71,7 @@ def test_what_is_incomplete_is_marked_and_neither_best_nor_ranked_nor_tested(res
 
 
 def test_paired_differences_are_holm_corrected_over_the_whole_table(results):
-    gaps = read_board(results, baseline="b").compared
+    gaps = [*read_board(results, baseline="b").compared.itertuples()]
     assert [round(gap.difference, 6) for gap in gaps] == [-4.5, 0.125, -0.0625, -0.5]
     p = np.array([gap.p for gap in gaps])
     order = np.argsort(p)
@@ -82,15 +83,14 @@ def test_paired_differences_are_holm_corrected_over_the_whole_table(results):
     exact = stats.t.sf(each.mean() / (each.std(ddof=1) / np.sqrt(8)), 7) * 2
     assert recall.difference == pytest.approx(each.mean())
     assert recall.p == pytest.approx(exact, rel=0.3)
-    assert recall.better is True
 
 
 def test_withheld_labels_are_not_tested_and_say_so(results):
     path = results / "b" / ZERO / "items" / "zero_shot.parquet"
     pd.read_parquet(path).drop(columns="label.Edema").to_parquet(path)
     board = read_board(results)
-    assert cell(board, AUC, "b").p is None
-    assert cell(board, AUC, "c").p is not None
+    assert np.isnan(cell(board, AUC, "b").p)
+    assert not np.isnan(cell(board, AUC, "c").p)
     assert "Not tested: 1 differences (the labels are withheld)." in FORMATS["md"](board)
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torchvision import transforms as T
 from torchvision.transforms import InterpolationMode as Mode
 
-from medclip_debias.bench.vectors import StoredSentences
+from medclip_debias.bench.vectors import StoredVectors
 from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.images import prepare_image, read_radiograph
@@ -431,12 +431,8 @@ def test_sentences_of_several_vectors(bert, tmp_path, bring):
     g = torch.Generator().manual_seed(0)
     known = {name: torch.randn(1, k, 4, generator=g) for name, k in (("a", 2), ("b", 5), ("c", 3))}
 
-    class Network:
-        def sentences(self, texts):
-            return stacked([known[text] for text in texts])
-
-    stored = StoredSentences(tmp_path / "sentences.npz", 4)
-    assert stored.encode(["a"], Network()) == 1
-    assert stored.encode(["a", "b", "c"], Network()) == 2
-    again = StoredSentences(tmp_path / "sentences.npz", 4).read(["c", "a", "b"])
-    np.testing.assert_array_equal(again, Network().sentences(["c", "a", "b"]))
+    stored = StoredVectors(tmp_path / "sentences")
+    stored.add(["a"], known["a"].numpy())
+    stored.add(["b", "c"], stacked([known["b"], known["c"]]).numpy())
+    again = StoredVectors(tmp_path / "sentences").read(["c", "a", "b"], "sentences")
+    assert torch.equal(again, stacked([known[name] for name in "cab"]))
