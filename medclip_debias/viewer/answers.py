@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,8 +24,10 @@ from medclip_debias.evaluation.decisions.calibration import Calibration
 from medclip_debias.grounding.dicom_out.deliver import DeliverTo, Delivery
 from medclip_debias.grounding.dicom_out.objects import check_installed
 from medclip_debias.grounding.dicom_out.source import Source, read_source
+from medclip_debias.grounding.files import grounding_row
 from medclip_debias.grounding.find import Say, find_images
 from medclip_debias.grounding.reference import ReferenceBoxes
+from medclip_debias.grounding.regions import threshold_regions
 from medclip_debias.grounding.search.query import Hit, SearchIndex
 from medclip_debias.grounding.settings import MapMethod
 from medclip_debias.viewer.pixels import ShownPixels
@@ -92,20 +95,20 @@ class Answers:
         methods: Sequence[str] = (),
     ) -> Answers:
         """Read all that the page needs; the last of ``methods`` holds for the models left."""
+        folders = [model] if beside is None else [model, beside]
         if boxes is not None and images is None:
             raise UserError("--boxes holds boxes of the images of a folder; give --images, too.")
+        if len(methods) > len(folders):
+            raise UserError("there are more --method than models; give one for each, or one.")
         listed = listed_images(images, say) if images is not None else {}
         references = ReferenceBoxes.read(boxes, list(listed.values())) if boxes else None
         search_index = SearchIndex.open(index) if index is not None else None
         fitted = {path: Calibration.read(path) for path in calibrations}
         by_hash = {one.model_hash or "": one for one in fitted.values()}
-        folders = [model] if beside is None else [model, beside]
-        if len(methods) > len(folders):
-            raise UserError("there are more --method than models; give one for each, or one.")
-        first = methods[0] if methods else "similarity"
+        first, *others = methods or ["similarity"]
         models = [
             ViewedModel.open(folder, device, by_hash, method)
-            for folder, method in zip(folders, (first, *methods[1:], first), strict=False)
+            for folder, method in zip(folders, (first, *others, first), strict=False)
         ]
         if beside is not None:  # two runs may well have folders of one name
             for letter, one in zip("AB", models, strict=True):
@@ -129,8 +132,8 @@ class Answers:
 
     def read(self, path: Path) -> ViewedImage:
         """Read an image file and encode it; the sentence of an error names the file alone."""
-        try:
-            windows = [one.model.preprocessing.prepare.window for one in self.models]
+        windows = [one.model.preprocessing.prepare.window for one in self.models]
+        with _without_place(path):
             seen = read_radiograph(path, windows[0])
             images = {windows[0]: seen}
             # A window means something in DICOM files alone, of which `window` is set.
@@ -140,18 +143,11 @@ class Answers:
             encoded = [
                 one.encode(images[window]) for one, window in zip(self.models, windows, strict=True)
             ]
-        except UserError as error:
-            # The page must not learn where an upload lies on the server.
-            raise UserError(str(error).replace(str(path), path.name)) from error
         pixels = ShownPixels.of(images["none"], self.model.preprocessing.prepare.clip, seen)
-        source = None
+        source, phrases, aside = None, Phrases(), 0
         if seen.window is not None:
-            try:
+            with suppress(UserError):  # the export says that there is none
                 source = read_source(path)
-            except UserError:
-                source = None  # the export says that there is none
-        phrases: Phrases = []
-        aside = 0
         if self._references:
             phrases, aside = self._references.phrases_of(path, seen.shape)
         return ViewedImage(path.name, seen.shape, tuple(encoded), source, phrases, pixels, aside)
@@ -170,10 +166,8 @@ class Answers:
             raise UserError("there is no such image in the folder.")
         if number not in self._thumbnails:
             path, settings = self.images[self.names[number]], self.model.preprocessing.prepare
-            try:
+            with _without_place(path):
                 grey = read_radiograph(path, settings.window).stretched(settings)
-            except UserError as error:
-                raise UserError(str(error).replace(str(path), path.name)) from error
             small, stream = Image.fromarray(grey), io.BytesIO()
             small.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
             small.save(stream, "JPEG", quality=80)
@@ -292,7 +286,11 @@ class Answers:
             raise UserError("SEG holds boxes, and these are off; switch them on first.")
         model, encoded = self.models[number], image.encoded[number]
         method = method or model.method
-        rows = model.rows(model.ground(encoded, image.shape, texts, method), threshold)
+        rows = []
+        for one in model.ground(encoded, image.shape, texts, method):
+            heatmap = one.heatmap
+            regions = [] if threshold is None else threshold_regions(heatmap, threshold)
+            rows.append(grounding_row(one, heatmap, regions))
         warning = " ".join(filter(None, (model.warning, model.maps_warning(method))))
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
@@ -307,6 +305,15 @@ class Answers:
             listed = json.loads(content) | {"findings": model.findings(encoded)}
             content = json.dumps(listed, indent=1, ensure_ascii=False).encode()
         return file.name, content
+
+
+@contextmanager
+def _without_place(path: Path) -> Iterator[None]:
+    """Errors that name a file alone: the page must not learn where it lies on the server."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(str(error).replace(str(path), path.name)) from error
 
 
 def checked_sentence(text: str) -> str:

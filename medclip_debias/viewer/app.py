@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 from urllib.parse import unquote
 
+import anyio
 from pydantic import Field, StringConstraints, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -29,7 +30,6 @@ from starlette.responses import (
 )
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import Receive, Scope, Send
 
 from medclip_debias.config import Settings
 from medclip_debias.errors import UserError
@@ -74,12 +74,12 @@ class _Row(_Click):
     row: int = Field(ge=0, lt=1 << 31)
 
 
-class _Methods(_Click):
+class _Maps(_Click):
     image: str
     methods: tuple[MapMethod, ...] = Field((), max_length=2)
 
 
-class _Look(_Methods):
+class _Look(_Maps):
     sentence: str
 
 
@@ -108,11 +108,11 @@ class Page:
         self._folder = uploads
         self._uploads = 0
         # One at a time: a model's network uses every core anyway.
-        self._model, self._pictures = _Turn(), _Turn()
+        self._model, self._pictures = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
         self._clicks: dict[str, tuple[type[_Click], Callable[[Any], Any]]] = {
             "choose": (_Choice, lambda c: self._open(c.session, partial(answers.choose, c.name))),
             "hit": (_Row, lambda c: self._open(c.session, partial(answers.hit, c.row))),
-            "maps": (_Methods, self._maps),
+            "maps": (_Maps, lambda c: {"models": answers.opened(self._image(c), c.methods)}),
             "look": (_Look, self._look),
             "search": (_Search, self._search),
             "export": (_Export, self._export),
@@ -159,15 +159,16 @@ class Page:
     async def _thumbnail(self, request: Request) -> Response:
         make = partial(self._answers.thumbnail, _number(request))
         try:
-            return Response(await self._pictures(make, request), media_type="image/jpeg")
+            small = await _in_turn(self._pictures, make, request)
         except UserError as error:
             raise HTTPException(404, str(error)) from None
+        return Response(small, media_type="image/jpeg")
 
     async def _prepared(self, request: Request) -> Response:
         from PIL import Image
 
         prepared = partial(self._answers.prepared_image, _number(request))
-        pixels = await self._pictures(prepared, request)
+        pixels = await _in_turn(self._pictures, prepared, request)
         if pixels is None:
             raise HTTPException(404, "This image is not here.")
         stream = io.BytesIO()
@@ -182,7 +183,18 @@ class Page:
 
     async def _alive(self, request: Request) -> Response:
         """The connection that a page holds while it is open; its end is that of the session."""
-        return _Alive(self.sessions, _session(request))
+        session = _session(request)
+
+        async def beats() -> AsyncIterator[bytes]:
+            self.sessions.connected(session)
+            try:
+                while True:
+                    yield b": here\n\n"
+                    await asyncio.sleep(BEAT)
+            finally:
+                self.sessions.disconnected(session)
+
+        return StreamingResponse(beats(), media_type="text/event-stream")
 
     async def _upload(self, request: Request) -> Response:
         """Read a file while it arrives; it is gone before the answer is sent."""
@@ -218,7 +230,7 @@ class Page:
     async def _answered(self, answer: Callable[[], Any], request: Request) -> Response:
         """Answer when it is this request's turn; errors are one sentence."""
         try:
-            content = await self._model(answer, request)
+            content = await _in_turn(self._model, answer, request)
         except UserError as error:
             return JSONResponse({"error": str(error)}, 422)
         except ValidationError:
@@ -283,14 +295,10 @@ class Page:
             "models": self._answers.opened(image),
         }
 
-    def _maps(self, click: _Methods) -> Answer:
-        """What to know of maps by other methods, before they are asked for."""
-        return {"models": self._answers.opened(self._image(click), click.methods)}
-
     def _look(self, click: _Look) -> Answer:
         """Where a sentence is seen on the radiograph of the page."""
-        models = self._answers.look(self._image(click), click.sentence, click.methods)
-        return {"models": models}
+        image = self._image(click)
+        return {"models": self._answers.look(image, click.sentence, click.methods)}
 
     def _search(self, click: _Search) -> Answer:
         """Images of the index, by a sentence or by the radiograph of the page."""
@@ -303,16 +311,11 @@ class Page:
 
     def _export(self, click: _Export) -> tuple[str, bytes]:
         """A file with the results: its name and content."""
-        return self._answers.export(
-            self._image(click),
-            min(click.model, len(self._answers.models) - 1),
-            click.sentences,
-            click.threshold,
-            click.kind,
-            click.method,
-        )
+        number = min(click.model, len(self._answers.models) - 1)
+        settings = click.sentences, click.threshold, click.kind, click.method
+        return self._answers.export(self._image(click), number, *settings)
 
-    def _image(self, click: _Methods | _Search | _Export) -> ViewedImage:
+    def _image(self, click: _Maps | _Search | _Export) -> ViewedImage:
         image = self.sessions.image(click.session, click.image or "")
         if image is None:
             raise UserError(
@@ -322,53 +325,19 @@ class Page:
         return image
 
 
-class _Alive(StreamingResponse):
-    """A sign of life every few seconds, as long as the page listens."""
+async def _in_turn(turn: anyio.CapacityLimiter, answer: Callable[[], Any], request: Request) -> Any:
+    """The answer of a function in a thread, when it is this request's turn.
 
-    def __init__(self, sessions: Sessions, session: str) -> None:
-        super().__init__(_beats(), media_type="text/event-stream")
-        self._sessions, self._session = sessions, session
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._sessions.connected(self._session)
-        try:
-            await super().__call__(scope, receive, send)
-        except asyncio.CancelledError:
-            pass  # the server ends
-        finally:
-            self._sessions.disconnected(self._session)
-
-
-async def _beats() -> AsyncIterator[bytes]:
-    while True:
-        yield b": here\n\n"
-        await asyncio.sleep(BEAT)
-
-
-class _Turn:
-    """Runs one function at a time in a thread; a few may wait."""
-
-    def __init__(self) -> None:
-        self._turn = asyncio.Semaphore(1)
-        self._waiting = 0
-
-    async def __call__(self, answer: Callable[[], Any], request: Request) -> Any:
-        """The answer, when it is this request's turn.
-
-        Raises:
-            HTTPException: too many wait already.
-            ClientDisconnect: nobody waits for it any more.
-        """
-        if self._waiting >= MOST_WAITING:
-            raise HTTPException(503, "the viewer is busy; try again in a moment.")
-        self._waiting += 1
-        try:
-            async with self._turn:
-                if await request.is_disconnected():
-                    raise ClientDisconnect
-                return await asyncio.to_thread(answer)
-        finally:
-            self._waiting -= 1
+    Raises:
+        HTTPException: too many wait already.
+        ClientDisconnect: nobody waits for it any more.
+    """
+    if turn.statistics().tasks_waiting >= MOST_WAITING:
+        raise HTTPException(503, "the viewer is busy; try again in a moment.")
+    async with turn:
+        if await request.is_disconnected():
+            raise ClientDisconnect
+        return await asyncio.to_thread(answer)
 
 
 async def _parts(request: Request, most: int) -> AsyncIterator[bytes]:
@@ -405,10 +374,8 @@ def clean_name(name: str) -> str:
     """
     last = re.split(r"[/\\]", name)[-1]
     cleaned = "".join(one if one.isprintable() else "_" for one in last).strip()
-    cleaned = cleaned.encode("utf-8", "replace").decode()
-    while len(cleaned.encode()) > LONGEST_NAME:
-        # The end is kept, as the kind of the file is said there.
-        cleaned = cleaned[1:]
+    # The end is kept, as the kind of the file is said there.
+    cleaned = cleaned.encode("utf-8", "replace")[-LONGEST_NAME:].decode("utf-8", "ignore")
     return cleaned if cleaned.strip(".") else "upload"
 
 

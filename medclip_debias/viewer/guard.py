@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import html
+import re
+import secrets
+from collections.abc import Iterable
 
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from medclip_debias.viewer.access import ENTRANCE, Access, Refusal
+from medclip_debias.viewer.access import is_loopback
 
 # The browser itself refuses whatever would go to another machine, and every script and style that
 # is no file of this package.
@@ -27,22 +33,48 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
+ENTRANCE = "/enter"
+"""Where the form of the refusal sends a password, which is the token."""
 SLOWED = 1.0  # seconds that an answer to a wrong password takes
 MOST_PASSWORD = 2048  # bytes of the form
 MOST_UNREAD = 1 << 30  # bytes of answers that clients have not taken yet
+UNREAD = 60.0  # seconds that a part of an answer may wait for a client to take it
 STALLED = 60.0  # seconds without a byte after which a request is given up
 PART = 1 << 20  # bytes that are written at a time
 
-_TOO_MUCH = "Too many answers wait to be read; open the radiograph again in a minute."
+_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
+_READING = ("GET", "HEAD")
+# The address of the page leads on by a page: a redirect would carry no strict cookie.
+_ENTERED = (
+    "<!doctype html><html lang='en'><meta charset='utf-8'>"
+    "<meta http-equiv='refresh' content='0;url=./'>"
+    "<title>medclip-debias</title><p><a href='./'>Open the viewer</a></p></html>"
+)
+_FORM = (
+    "<!doctype html><html lang='en'><meta charset='utf-8'><title>medclip-debias</title>"
+    "<meta name='viewport' content='width=device-width'>"
+    "<main><h1>medclip-debias</h1><p role='alert'>{sentence}</p>"
+    f"<form method='post' action='.{ENTRANCE}'><label>Password, or token:"
+    " <input type='password' name='password' autocomplete='off' required autofocus></label>"
+    " <button>Open</button></form></main></html>"
+)
 
 
 class Guard:
-    """Lets through who may ask; answers of more than `MOST_UNREAD` unread bytes are refused."""
+    """Lets through who may ask; answers of more than `MOST_UNREAD` unread bytes are refused.
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    Args:
+        app: the page.
+        token: opens it; None lets everybody in.
+        names: host names that are served beside those of loopback.
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None, names: Iterable[str] = ()) -> None:
         self.app = app
         self.unread = 0
-        self._access = access
+        self._token = token
+        self._secret = secrets.token_urlsafe(32)
+        self._names = {name.lower().strip("[]") for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one connection."""
@@ -51,51 +83,99 @@ class Guard:
         elif scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         else:
-            await self._answer(Request(scope, receive), _Bounded(self, send))
-
-    async def _answer(self, request: Request, send: Send) -> None:
-        refusal = self._access.refusal(request)
-        app: ASGIApp = self.app
-        if request.scope["path"] == ENTRANCE and request.method == "POST" and refusal is None:
-            app = await self._password(request)
-        elif refusal is not None and refusal.status == 403 and request.scope["path"] == "/":
-            app = _form(refusal)
-        elif refusal is not None:
-            app = PlainTextResponse(f"{refusal.sentence}\n", refusal.status)
-        elif self._access.enters(request):
-            app = self._entered(request)
-        await app(request.scope, request.receive, send)
-
-    async def _password(self, request: Request) -> Response:
-        passwords = []
-        length = request.headers.get("content-length", "")
-        if length.isdecimal() and int(length) <= MOST_PASSWORD:
+            request = Request(scope, receive)
             try:
-                async with asyncio.timeout(STALLED), request.form(max_fields=2) as form:
-                    passwords = [str(one) for one in form.getlist("password")]
-            except (ClientDisconnect, MultiPartException, TimeoutError, ValueError):
-                pass  # it is no password either
-        if len(passwords) == 1 and self._access.knows(passwords[0]):
-            return self._entered(request)
-        await asyncio.sleep(SLOWED)
-        return _form(Refusal(403, "This password is wrong."))
+                answer = await self._admitted(request)
+            except HTTPException as refusal:
+                answer = PlainTextResponse(f"{refusal.detail}\n", refusal.status_code)
+                if refusal.status_code == 403 and scope["path"] in ("/", ENTRANCE):
+                    # Ask for the password; the token in the printed address is one.
+                    page = _FORM.format(sentence=html.escape(refusal.detail))
+                    answer = HTMLResponse(page, 403)
+            await answer(scope, request.receive, _Bounded(self, receive, send))
 
-    def _entered(self, request: Request) -> Response:
-        """Give the cookie, and lead on by a page: a redirect would carry no strict cookie."""
-        response = HTMLResponse(
-            "<!doctype html><html lang='en'><meta charset='utf-8'>"
-            "<meta http-equiv='refresh' content='0;url=./'>"
-            "<title>medclip-debias</title><p><a href='./'>Open the viewer</a></p></html>"
+    async def _admitted(self, request: Request) -> ASGIApp:
+        """What answers a request; a refusal repeats nothing of it."""
+        hosts, path = request.headers.getlist("host"), request.scope["path"]
+        match = _AUTHORITY.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        name = match[1].lower().strip("[]") if match else ""
+        if match is None or not (is_loopback(name) or name in self._names):
+            raise HTTPException(
+                421,
+                "This name is not served here. Open the address that the viewer printed, or start"
+                " it with --allow-host NAME.",
+            )
+        if not _from_the_page(request):
+            raise HTTPException(403, "This request does not come from the viewer's own page.")
+        # Browsers do not keep the cookies of two ports apart; two viewers must not end each other.
+        cookie = f"medclip_debias_viewer_{match[2] or 'default'}"
+        if path == ENTRANCE and request.method == "POST":
+            if not self._is_token(await _passwords(request)):
+                await asyncio.sleep(SLOWED)
+                raise HTTPException(403, "This password is wrong.")
+            return self._entered(cookie, request)
+        tokens = request.query_params.getlist("token")
+        if path == "/" and request.method in _READING and self._is_token(tokens):
+            return self._entered(cookie, request)
+        if self._token is None or _same(request.cookies.get(cookie, ""), self._secret):
+            return self.app
+        if tokens:
+            raise HTTPException(403, "This token is wrong: it may be that of an earlier start.")
+        raise HTTPException(
+            403,
+            "This page needs a token. Open the whole address that the viewer printed, with"
+            " ?token=... at its end, in this browser, or give the token here.",
         )
-        response.set_cookie(**self._access.cookie(request))
+
+    def _is_token(self, tokens: list[str]) -> bool:
+        return self._token is not None and len(tokens) == 1 and _same(tokens[0], self._token)
+
+    def _entered(self, cookie: str, request: Request) -> Response:
+        """Let the browser in from now on."""
+        response = HTMLResponse(_ENTERED)
+        secure = request.url.scheme == "https"
+        response.set_cookie(cookie, self._secret, httponly=True, samesite="strict", secure=secure)
         return response
+
+
+async def _passwords(request: Request) -> list[str]:
+    """The passwords of a form; none where it is no form, too long or does not come."""
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal() or int(length) > MOST_PASSWORD:
+        return []
+    try:
+        async with asyncio.timeout(STALLED), request.form(max_fields=2) as form:
+            return [str(one) for one in form.getlist("password")]
+    except (ClientDisconnect, MultiPartException, TimeoutError, ValueError):
+        return []
+
+
+def _from_the_page(request: Request) -> bool:
+    """Whether a request comes from the page itself; a link elsewhere may open the page alone."""
+    host = request.headers["host"].lower()
+    # A proxy may name the port that browsers leave out.
+    ours = {f"{scheme}://{host}" for scheme in ("http", "https")}
+    ours |= {f"http://{host.removesuffix(':80')}", f"https://{host.removesuffix(':443')}"}
+    origins = request.headers.getlist("origin")
+    if origins and (len(origins) != 1 or origins[0].lower() not in ours):
+        return False
+    if not origins and request.method not in _READING:
+        return False
+    navigates = "navigate" in request.headers.getlist("sec-fetch-mode")
+    return (request.scope["path"] == "/" and navigates) or all(
+        site in ("same-origin", "none") for site in request.headers.getlist("sec-fetch-site")
+    )
+
+
+def _same(given: str, wanted: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
 
 
 class _Bounded:
     """One answer: its headers, its parts, and its bytes among those that wait."""
 
-    def __init__(self, guard: Guard, send: Send) -> None:
-        self._guard, self._send = guard, send
+    def __init__(self, guard: Guard, receive: Receive, send: Send) -> None:
+        self._guard, self._receive, self._send = guard, receive, send
         self._start: Message | None = None
         self._refused = False
 
@@ -113,8 +193,9 @@ class _Bounded:
         guard = self._guard
         if self._start is not None and guard.unread and guard.unread + len(body) > MOST_UNREAD:
             self._refused = True
-            refusal = PlainTextResponse(f"{_TOO_MUCH}\n", 503, HEADERS)
-            await refusal({"type": "http"}, _nothing, self._send)
+            sentence = "Too many answers wait to be read; open the radiograph again in a minute.\n"
+            refusal = PlainTextResponse(sentence, 503, HEADERS)
+            await refusal({"type": "http"}, self._receive, self._send)
             return
         guard.unread += len(body)
         try:
@@ -122,25 +203,36 @@ class _Bounded:
                 start, self._start = self._start, None
                 await self._send(start)
             for place in range(0, max(len(body), 1), PART):
-                message = {"type": "http.response.body", "body": body[place : place + PART]}
-                last = place + PART >= len(body)
+                part, last = body[place : place + PART], place + PART >= len(body)
+                message = {"type": "http.response.body", "body": part}
                 await self._send({**message, "more_body": more or not last})
         finally:
             guard.unread -= len(body)
 
 
-async def _nothing() -> Message:
-    return {"type": "http.disconnect"}
+class Connection(H11Protocol):
+    """HTTP/1.1 as uvicorn speaks it; a client that stops reading is given up after `UNREAD`."""
 
+    _given_up: asyncio.TimerHandle | None = None
 
-def _form(refusal: Refusal) -> Response:
-    """Ask for the password; the token in the printed address is one."""
-    return HTMLResponse(
-        "<!doctype html><html lang='en'><meta charset='utf-8'><title>medclip-debias</title>"
-        "<meta name='viewport' content='width=device-width'>"
-        f"<main><h1>medclip-debias</h1><p role='alert'>{html.escape(refusal.sentence)}</p>"
-        f"<form method='post' action='.{ENTRANCE}'><label>Password, or token:"
-        " <input type='password' name='password' autocomplete='off' required autofocus></label>"
-        " <button>Open</button></form></main></html>",
-        refusal.status,
-    )
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Be told of every byte that is not taken at once."""
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)
+
+    def pause_writing(self) -> None:
+        """Bytes wait for the client."""
+        super().pause_writing()
+        self._given_up = self.loop.call_later(UNREAD, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It has taken them all."""
+        super().resume_writing()
+        if self._given_up is not None:
+            self._given_up.cancel()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing waits any more."""
+        if self._given_up is not None:
+            self._given_up.cancel()
+        super().connection_lost(exc)

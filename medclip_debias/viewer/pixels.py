@@ -16,7 +16,7 @@ _MOST = 65535
 class ShownPixels:
     """Every pixel as a level: ``low + step * level`` is its value in display polarity."""
 
-    levels: NDArray[np.uint8] | NDArray[np.uint16]
+    levels: NDArray[np.unsignedinteger]
     low: float
     step: float
     high: float
@@ -38,11 +38,8 @@ class ShownPixels:
         step = 1.0 if whole else (high - low) / _MOST
         last = round((high - low) / step)
         numbers = np.nan_to_num(np.clip(np.rint((values - low) / step), 0, last))
-        levels: NDArray[np.uint8] | NDArray[np.uint16]
-        if last <= 255:
-            levels = numbers.astype(np.uint8)[image.codes]
-        else:
-            levels = numbers.astype(np.uint16)[image.codes]
+        kind = np.uint8 if last <= 255 else np.uint16
+        levels = numbers.astype(kind)[image.codes]
         return cls(levels, low, step, high, image.inverted, _window(image, clip, seen))
 
     def described(self) -> dict[str, object]:
@@ -52,10 +49,7 @@ class ShownPixels:
             "height": height,
             "width": width,
             "depth": 8 * self.levels.dtype.itemsize,
-            "low": self.low,
-            "high": self.high,
-            "step": self.step,
-            "inverted": self.inverted,
+            **{name: getattr(self, name) for name in ("low", "high", "step", "inverted")},
             "window": list(self.window),
         }
 

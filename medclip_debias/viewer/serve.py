@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from medclip_debias.errors import UserError
 from medclip_debias.files import remove_leftovers, temporary_prefix
-from medclip_debias.viewer.access import TOKEN_VARIABLE, Access, is_loopback
-from medclip_debias.viewer.listen import listening, listening_at
+from medclip_debias.viewer.access import TOKEN_VARIABLE, is_loopback
 
 if TYPE_CHECKING:
     import uvicorn
@@ -52,8 +52,7 @@ def serve(
         from medclip_debias.viewer.app import Page
         from medclip_debias.viewer.guard import Guard
 
-        page = Page(answers, work / "uploads")
-        server = server_of(Guard(page.app, Access(token, names)))
+        server = server_of(Guard(Page(answers, work / "uploads").app, token, names))
         for line in _announced(place, listener, token, show_token, allowed):
             say(line)
         with _ended_by_signals(server), _quiet():
@@ -64,7 +63,7 @@ def server_of(app: Guard) -> uvicorn.Server:
     """The page behind its guard as a server that does not listen yet."""
     import uvicorn
 
-    from medclip_debias.viewer.connection import Connection
+    from medclip_debias.viewer.guard import Connection
 
     return uvicorn.Server(
         uvicorn.Config(
@@ -93,10 +92,9 @@ def _announced(
         yield f"ssh -L {PORT}:{place.resolve()} HOST, then open http://{LOOPBACK}:{PORT}{query}"
         reached = "Everyone who can open the socket"
     else:
-        number = listener.getsockname()[1]
+        number, here = listener.getsockname()[1], is_loopback(place[0])
         host = LOOPBACK if place[0] in _EVERYWHERE else place[0]
         yield f"http://{f'[{host}]' if ':' in host else host}:{number}{query}"
-        here = is_loopback(place[0])
         reached = f"Everyone {'on' if here else 'who reaches'} this machine"
         if not here:
             served = ", ".join([*allowed, "localhost", LOOPBACK])
@@ -141,32 +139,108 @@ def _workplace() -> Iterator[Path]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Print nothing of what happens: tracebacks of the web libraries quote what was sent."""
-    if os.environ.get("MEDCLIP_DEBIAS_DEBUG"):
-        yield
-        return
-    with (
-        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
-        redirect_stdout(nowhere),
-        redirect_stderr(nowhere),
-    ):
+    with ExitStack() as stack:
+        if not os.environ.get("MEDCLIP_DEBIAS_DEBUG"):
+            nowhere = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+            stack.enter_context(redirect_stdout(nowhere))
+            stack.enter_context(redirect_stderr(nowhere))
         yield
 
 
 @contextmanager
 def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
     """Let SIGINT, SIGTERM and SIGHUP end the server, so that its folder is removed."""
+    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+        kinds = ()  # it has none
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        del number, frame
+    def stop(*_: object) -> None:
         server.should_exit = True
 
-    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {kind: signal.signal(kind, stop) for kind in kinds}
     try:
         yield
     finally:
         for kind, handler in before.items():
             signal.signal(kind, handler)
+
+
+# ------------------------------------------------------------------------------ where it listens
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """Listen on an address of this machine; port 0 takes a free one."""
+    where = f"{host}:{port}"
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = addresses[0]
+        listener = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError) as error:
+        raise UserError(f"{where}: is no address of this machine; correct --host.") from error
+    with listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+            listener.listen()
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or type(error).__name__
+            raise UserError(
+                f"{where}: cannot be listened on ({why}); give another --port or --host."
+            ) from error
+        yield listener
+
+
+@contextmanager
+def listening_at(path: Path) -> Iterator[socket.socket]:
+    """Listen on a private unix socket; one left by a killed server is replaced."""
+    path = Path(path)
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise UserError(
+            f"{path.parent}: there is no such folder for --socket; make it first."
+        ) from error
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        try:
+            # No second server looks at the folder meanwhile, as it would remove the first's socket.
+            with suppress(OSError):  # some network disks have no locks
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            _clear(path)
+            before = os.umask(0o177)  # it is private from its first moment on
+            try:
+                listener.bind(str(path))
+                listener.listen()
+            except OSError as error:
+                raise UserError(
+                    f"{path}: cannot be listened on ({error.strerror or error}); give another"
+                    " --socket, of at most 100 characters, in a folder on this machine's own disk."
+                ) from error
+            finally:
+                os.umask(before)
+            ours = path.lstat()
+        finally:
+            os.close(folder)
+        try:
+            yield listener
+        finally:
+            with suppress(OSError):  # a successor's is left alone
+                if os.path.samestat(path.lstat(), ours):
+                    path.unlink()
+
+
+def _clear(path: Path) -> None:
+    """Remove a socket that nobody listens on."""
+    if not os.path.lexists(path):
+        return
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        raise UserError(f"{path}: is there already and is no socket; give another --socket.")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(5)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return path.unlink(missing_ok=True)
+        except OSError:
+            pass  # it cannot be known, so it is left
+    raise UserError(f"{path}: another server listens there; end it, or give another --socket.")

@@ -41,7 +41,7 @@ class Sessions:
     def connected(self, session: str) -> None:
         """A page holds a connection from now on."""
         with self._lock:
-            self._of(session).connections += 1
+            self._used(session).connections += 1
 
     def disconnected(self, session: str) -> None:
         """A connection ended; the session ends with its last one."""
@@ -54,42 +54,38 @@ class Sessions:
     def clear(self, session: str) -> None:
         """Free the radiograph of a session."""
         with self._lock:
-            one = self._of(session)
+            one = self._used(session)
             one.name, one.image, one.pixels = "", None, None
 
     def keep(self, session: str, image: ViewedImage) -> str:
         """Give a session a radiograph, freeing those unused for longest; its new random name."""
-        name = secrets.token_urlsafe(16)
         with self._lock:
-            one = self._of(session)
-            one.name, one.image = name, replace(image, pixels=None)
+            one = self._used(session)
+            one.name, one.image = secrets.token_urlsafe(16), replace(image, pixels=None)
             one.pixels = None if image.pixels is None else image.pixels.bytes()
             images = pixels = 0
-            by_use = sorted(self._sessions.items(), key=lambda item: -item[1].used)
-            for key, each in sorted(by_use, key=lambda item: item[0] != session):
+            newest = sorted(self._sessions, key=lambda key: -self._sessions[key].used)
+            for key in sorted(newest, key=lambda key: key != session):
+                each = self._sessions[key]
                 images += each.image is not None
                 pixels += len(each.pixels or b"")
                 if each.image is not None and images > MOST_SESSIONS:
                     self._end(key)
                 elif pixels > MOST_PIXELS and key != session:
                     each.pixels = None
-        return name
+            return one.name
 
     def image(self, session: str, name: str) -> ViewedImage | None:
         """The radiograph of a session, if it has still this name."""
         with self._lock:
-            one = self._named(session, name)
-            if one is None:
-                return None
-            one.used = self._clock()
-            return one.image
+            return self._used(session).image if self._has(session, name) else None
 
     def pixels(self, session: str, name: str) -> bytes | None:
         """The pixels of a radiograph, which are handed over once."""
         with self._lock:
-            one = self._named(session, name)
-            if one is None:
+            if not self._has(session, name):
                 return None
+            one = self._sessions[session]
             pixels, one.pixels = one.pixels, None
             return pixels
 
@@ -107,11 +103,10 @@ class Sessions:
         if one.connections > 0:
             self._sessions[session] = _Session(self._clock(), one.connections)
 
-    def _named(self, session: str, name: str) -> _Session | None:
-        one = self._sessions.get(session)
-        return one if one is not None and name and one.name == name else None
+    def _has(self, session: str, name: str) -> bool:
+        return bool(name) and session in self._sessions and self._sessions[session].name == name
 
-    def _of(self, session: str) -> _Session:
+    def _used(self, session: str) -> _Session:
         one = self._sessions.setdefault(session, _Session(self._clock()))
         one.used = self._clock()
         return one

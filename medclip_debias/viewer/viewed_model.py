@@ -1,4 +1,4 @@
-"""One model of the page: what it makes of a radiograph, and its maps by each method."""
+"""One model of the page: what it makes of a radiograph, its findings, and its maps by a method."""
 
 from __future__ import annotations
 
@@ -13,26 +13,115 @@ from numpy.typing import NDArray
 
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.images import prepare_image
-from medclip_debias.evaluation.decisions.calibration import Calibration
+from medclip_debias.data.prompts import sets_of
+from medclip_debias.evaluation.decisions.calibration import Calibration, FittedClass
+from medclip_debias.evaluation.decisions.options import DecisionOptions
+from medclip_debias.evaluation.decisions.thresholds import thresholds
+from medclip_debias.evaluation.metrics import sigmoid
+from medclip_debias.evaluation.zero_shot import SideScores
 from medclip_debias.grounding.absent import AbsentFindings, AbsentScores
 from medclip_debias.grounding.files import grounding_row
 from medclip_debias.grounding.ground import Grounder, Grounding, region_grid
-from medclip_debias.grounding.regions import threshold_regions
 from medclip_debias.grounding.saliency import SeenFeatures, checked_method, with_maps
 from medclip_debias.grounding.sentences import cut_notes
 from medclip_debias.grounding.settings import MapMethod
 from medclip_debias.grounding.validation import NOT_MEASURED, maps_warning
 from medclip_debias.models.device import best_device
+from medclip_debias.models.finite import finite
 from medclip_debias.models.load import load_model
 from medclip_debias.models.synthetic import synthetic_warning
-from medclip_debias.viewer.findings import Finder
 
 if TYPE_CHECKING:
     from medclip_debias.data.images.radiograph import Radiograph
+    from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
 CALIBRATION = "calibration.json"
 """File of ``calibrate`` in a model's folder, which is taken where none is given."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One class of one prompt set on one image; ``present`` and ``absent`` are mean scores."""
+
+    name: str
+    prompt_set: str
+    sentence: str
+    present: float
+    absent: float
+    probability: float | None
+    threshold: float
+    calibrated: bool
+    seen: bool
+
+
+class Finder:
+    """What a model sees on an image before anybody asks: its prompts' classes, in an order."""
+
+    def __init__(self, model: ImageTextModel, calibration: Calibration | None = None) -> None:
+        self._model, self.calibrated = model, calibration is not None
+        self.prompt_sets = sets_of(model.prompts)
+        self._fitted: dict[str, FittedClass] = {}
+        if calibration is not None:
+            first, self._fitted = calibration.prompts, calibration.classes
+            others = [[n for n in p.classes if n not in first.classes] for p in self.prompt_sets]
+            pairs = zip(self.prompt_sets, others, strict=True)
+            self.prompt_sets = [first, *(p.only(names) for p, names in pairs if names)]
+        with torch.inference_mode():
+            self._vectors = [model.encode_sentences(one.texts) for one in self.prompt_sets]
+        self._youden = {name: _youden(fitted) for name, fitted in self._fitted.items()}
+
+    def of(self, features: ImageFeatures) -> list[Finding]:
+        """The findings of one image: those seen first, and each part by falling probability."""
+        findings, scale = [], self._model.learned_scale
+        for prompts, vectors in zip(self.prompt_sets, self._vectors, strict=True):
+            with torch.inference_mode():
+                scored = self._model.score(features, vectors)
+            scores = finite(scored, "zero-shot classification").astype(np.float64)
+            both = SideScores.of(scores, prompts)
+            for name, sides in prompts.classes.items():
+                difference = both.differences[name]
+                fitted = self._fitted.get(name) if prompts is self.prompt_sets[0] else None
+                score, threshold = 0.0, 0.5
+                logit = None if scale is None else scale * difference
+                if fitted is not None:
+                    score, threshold = self._youden[name]
+                    target, _ = fitted.chosen_prevalence(name, "validation", difference)
+                    logit = fitted.logits(difference, target)
+                findings.append(
+                    Finding(
+                        name=name,
+                        prompt_set=prompts.name,
+                        sentence=sides.positive[0],
+                        present=float(both.positive[name][0]),
+                        absent=float(both.negative[name][0]),
+                        probability=None if logit is None else float(sigmoid(logit)[0]),
+                        threshold=threshold,
+                        calibrated=fitted is not None,
+                        seen=bool(difference[0] >= score),
+                    )
+                )
+        return sorted(
+            findings,
+            key=lambda one: (
+                not one.seen,
+                1.0 if one.probability is None else -one.probability,
+                one.absent - one.present,
+            ),
+        )
+
+
+def _youden(fitted: FittedClass) -> tuple[float, float]:
+    """Score and probability from which on a class counts as seen."""
+    target = fitted.prevalence if fitted.target is None else fitted.target
+    rules = {"sensitivity", "specificity", "threshold_probability"}
+    score = thresholds(
+        np.array(fitted.positive),
+        np.array(fitted.negative),
+        prevalence=target,
+        **DecisionOptions().model_dump(include=rules),
+    )["youden"]
+    return score, float(sigmoid(fitted.logits(np.array([score]), target))[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +130,6 @@ class Encoded:
 
     features: SeenFeatures
     absent: dict[MapMethod, AbsentScores] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Maps:
-    model: ImageTextModel
-    absent: AbsentFindings
 
 
 class ViewedModel:
@@ -64,7 +147,7 @@ class ViewedModel:
         self.model, self.name, self.folder = model, name, folder
         self.method = checked_method(method)
         self.finder = Finder(model, calibration)
-        self._maps: dict[MapMethod, _Maps] = {}
+        self._maps: dict[MapMethod, tuple[ImageTextModel, AbsentFindings]] = {}
         self.maps(self.method)
 
     @classmethod
@@ -85,11 +168,11 @@ class ViewedModel:
         name = "/".join(Path(folder).resolve().parts[-2:]).lstrip("/")
         return cls(model, name, calibration, folder, method)
 
-    def maps(self, method: MapMethod) -> _Maps:
+    def maps(self, method: MapMethod) -> tuple[ImageTextModel, AbsentFindings]:
         """The model with maps by a method, and its prompts' maps; made when first asked for."""
         if method not in self._maps:
             model = with_maps(self.model, method)
-            self._maps[method] = _Maps(model, AbsentFindings(model))
+            self._maps[method] = model, AbsentFindings(model)
         return self._maps[method]
 
     def maps_warning(self, method: MapMethod) -> str | None:
@@ -97,8 +180,6 @@ class ViewedModel:
         if self.folder is None:
             return NOT_MEASURED
         return maps_warning(self.folder, self.model.content_hash, method)
-
-    # ----------------------------------------------------------------------------- images
 
     def encode(self, image: Radiograph) -> Encoded:
         """Look at a radiograph, as `read_radiograph` gives it with the model's own window."""
@@ -115,7 +196,7 @@ class ViewedModel:
         """How high maps by a method are for findings that the image does not show."""
         if method not in encoded.absent:
             features = encoded.features.to(self.model.device)
-            encoded.absent[method] = self.maps(method).absent.of(features)[0]
+            encoded.absent[method] = self.maps(method)[1].of(features)[0]
         return encoded.absent[method]
 
     # ---------------------------------------------------------------------------- answers
@@ -129,7 +210,7 @@ class ViewedModel:
     ) -> list[Grounding]:
         """The maps of sentences by a method, `method` where none is given."""
         features = encoded.features.to(self.model.device)
-        model = self.maps(method or self.method).model
+        model, _ = self.maps(method or self.method)
         return next(Grounder(model, sentences).of_features(features, [shape]))
 
     def look(
@@ -147,19 +228,8 @@ class ViewedModel:
             "note": " ".join(cut_notes(self.model, [sentence])),
         }
 
-    def rows(
-        self, groundings: Sequence[Grounding], threshold: float | None
-    ) -> list[dict[str, Any]]:
-        """What ``groundings.json`` says of each sentence, with boxes from ``threshold`` on."""
-        rows = []
-        for grounding in groundings:
-            heatmap = grounding.heatmap
-            regions = [] if threshold is None else threshold_regions(heatmap, threshold)
-            rows.append(grounding_row(grounding, heatmap, regions))
-        return rows
-
     def findings(self, encoded: Encoded) -> list[dict[str, Any]]:
-        """What is seen, in order (`medclip_debias.viewer.findings`)."""
+        """What is seen, in order (`Finder`)."""
         return [asdict(one) for one in self.finder.of(encoded.features.to(self.model.device))]
 
     def opened(
@@ -176,12 +246,12 @@ class ViewedModel:
             "absent": list(absent.classes),
             "geometry": self.geometry(shape, method),
             "maps": self.maps_warning(method),
-            "kind": self.maps(method).model.outputs.map_kind,
+            "kind": self.maps(method)[0].outputs.map_kind,
         }
 
     def geometry(self, shape: tuple[int, int], method: MapMethod | None = None) -> dict[str, Any]:
         """How pixels of an image fall on the grid of a map; `axis_places` in numbers."""
-        how, grid = self.model.preprocessing, self.maps(method or self.method).model.grid
+        how, grid = self.model.preprocessing, self.maps(method or self.method)[0].grid
         square = SquareGeometry(*shape, how.prepare.size, how.input_size, how.prepare.fit)
         return {
             "size": square.size,
@@ -191,10 +261,7 @@ class ViewedModel:
             "pad_y": square.pad_y,
             "crop": square.crop,
             "input": square.input_size,
-            "first": grid.first,
-            "stride": grid.stride,
-            "rows": grid.rows,
-            "columns": grid.columns,
+            **{name: getattr(grid, name) for name in ("first", "stride", "rows", "columns")},
         }
 
     # ------------------------------------------------------------------------- description

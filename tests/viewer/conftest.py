@@ -93,14 +93,12 @@ class Site:
 def served(answers: Answers, work: Path, token: str | None = TOKEN) -> Iterator[Site]:
     """The page, served by a thread of this process."""
     pytest.importorskip("uvicorn")
-    from medclip_debias.viewer.access import Access
     from medclip_debias.viewer.app import Page
     from medclip_debias.viewer.guard import Guard
-    from medclip_debias.viewer.listen import listening
-    from medclip_debias.viewer.serve import server_of
+    from medclip_debias.viewer.serve import listening, server_of
 
     page = Page(answers, work / "uploads")
-    guard = Guard(page.app, Access(token))
+    guard = Guard(page.app, token)
     server = server_of(guard)
     with listening("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

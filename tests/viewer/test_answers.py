@@ -25,8 +25,8 @@ from medclip_debias.viewer.answers import (
     checked_sentence,
     listed_images,
 )
-from medclip_debias.viewer.findings import Finder
 from medclip_debias.viewer.pixels import ShownPixels
+from medclip_debias.viewer.viewed_model import Finder
 
 TEXTS = ["Left lung.", "Right lung."]
 

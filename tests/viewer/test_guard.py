@@ -10,9 +10,9 @@ import pytest
 from medclip_debias.errors import UserError
 from medclip_debias.viewer import app as app_module
 from medclip_debias.viewer import guard as guard_module
-from medclip_debias.viewer.access import ENTRANCE, Access, read_token
+from medclip_debias.viewer.access import read_token
 from medclip_debias.viewer.app import Page
-from medclip_debias.viewer.guard import Guard
+from medclip_debias.viewer.guard import ENTRANCE, Guard
 
 httpx = pytest.importorskip("httpx")
 TOKEN = "0123456789abcdefghij"
@@ -28,7 +28,7 @@ def ask(answers, tmp_path):
     def ask(method, path, *, token=None, names=(), base=HERE, **options):
         async def send():
             page = Page(answers, tmp_path / "uploads")
-            transport = httpx.ASGITransport(app=Guard(page.app, Access(token, names)))
+            transport = httpx.ASGITransport(app=Guard(page.app, token, names))
             async with httpx.AsyncClient(transport=transport, base_url=base) as web:
                 if cookies := options.pop("enter", None):
                     entered = await web.get(f"/?token={cookies}")
@@ -145,7 +145,7 @@ def test_headers_are_set_and_those_that_open_the_page_to_others_removed(ask):
         await send({"type": "http.response.body", "body": b""})
 
     async def get():
-        transport = httpx.ASGITransport(app=Guard(inner, Access(None)))
+        transport = httpx.ASGITransport(app=Guard(inner, None))
         async with httpx.AsyncClient(transport=transport, base_url=HERE) as web:
             return await web.get("/")
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from medclip_debias.errors import UserError
-from medclip_debias.viewer.listen import listening_at
+from medclip_debias.viewer.serve import listening_at
 
 
 def test_the_socket_is_this_users_alone_and_gone_at_the_end(tmp_path):

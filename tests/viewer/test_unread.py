@@ -27,9 +27,9 @@ def large(tmp_path_factory):
 @pytest.fixture
 def impatient(answers, tmp_path, monkeypatch):
     """The page, where two unread images are the most, and their clients get two seconds."""
-    from medclip_debias.viewer import connection, guard
+    from medclip_debias.viewer import guard
 
-    monkeypatch.setattr(connection, "UNREAD", 2.0)
+    monkeypatch.setattr(guard, "UNREAD", 2.0)
     monkeypatch.setattr(guard, "MOST_UNREAD", int(2.5 * SIDE * SIDE))
     with served(answers, tmp_path / "work", token=None) as site:
         yield site
