@@ -150,7 +150,7 @@ def _quiet() -> Iterator[None]:
 @contextmanager
 def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
     """Let SIGINT, SIGTERM and SIGHUP end the server, so that its folder is removed."""
-    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    kinds: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     if threading.current_thread() is not threading.main_thread():
         kinds = ()  # it has none
 
