@@ -2,9 +2,10 @@
 
 MkDocs calls the functions named ``on_...`` (mkdocs.yml, ``hooks``). CONTRIBUTING.md and
 CHANGELOG.md become pages with their links turned; each notebook of docs/notebooks becomes a page
-with its code; metrics, label maps and task cards are written from the code (`generated`); a page
-that the navigation does not name is listed under "More". Anchors are those that a repository's own
-view of Markdown gives a heading, so that one link serves both.
+with its code; metrics, label maps and task cards are written from the code (`generated`), all
+tables of a study from its cells; a page that the navigation does not name is listed under "More".
+Anchors are those that a repository's own view of Markdown gives a heading, so that one link serves
+both.
 """
 
 from __future__ import annotations
@@ -84,6 +85,25 @@ def notebook_page(path: Path) -> str:
     return "\n\n".join([parts[0], told, *parts[1:]]) + "\n"
 
 
+def with_every_table(text: str, page: Path) -> str:
+    """A study's page with all of its tables; in the repository it shows those that matter most."""
+    import pandas as pd
+
+    from studies import grids
+    from studies.command import MARKED, page_lines, read_cells
+    from studies.study import STUDIES, find_study
+
+    marked, table = MARKED.search(text), page.with_suffix(".parquet")
+    if marked is None or not marked[1]:
+        return text
+    if page.stem in STUDIES.all():
+        cells = read_cells(table)
+        lines = page_lines(find_study(page.stem)(cells["settings"]), cells["rows"])
+    else:
+        lines = grids.page_lines(page.stem, pd.read_parquet(table))
+    return "\n".join([text[: marked.start()], *lines, text[marked.end() :]])
+
+
 def turned(text: str, page: str) -> str:
     """A page's text with the links that lead elsewhere on the site than in the repository.
 
@@ -149,5 +169,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn the links of a page of docs/."""
+    """Turn the links of a page of docs/; write all tables of a study."""
+    if page.file.src_uri.startswith("studies/"):
+        markdown = with_every_table(markdown, DOCS / page.file.src_uri)
     return turned(markdown, page.file.src_uri)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from studies.study import STUDIES, Study, find_study
 
 KEPT = ("study", "version", "medclip_debias", "seconds", "settings")
 HINT = "give the results.json of a run of the study, or docs/studies/NAME.parquet"
-START, END = "<!-- tables -->", "<!-- /tables -->"
+MARKED = re.compile(r"<!-- tables ([\d ]*)-->(.*?)<!-- /tables -->", re.DOTALL)
+"""The tables of a page: its marker names those that it shows (``1 3``), or none for all."""
 
 
 def titles() -> dict[str, str]:
@@ -119,34 +121,56 @@ def _known(value: Any) -> Any:
 def publish(name: str, out: Path, docs: Path) -> list[Path]:
     """Put cells and plot of what ran in ``out`` into ``docs``, and its tables into its page there.
 
-    The lines of ``docs/NAME.md`` between `START` and `END` are replaced. Returns the files written.
+    The lines of ``docs/NAME.md`` between its markers are replaced. Returns the files written.
     """
     results, page = read_cells(out / "results.json"), docs / f"{name}.md"
-    text = page.read_text(encoding="utf-8") if page.is_file() else ""
     study = find_study(name)(results["settings"])
-    body = "\n".join([START, "", *page_lines(study, results["rows"]), END])
-    renewed, count = re.subn(f"{START}.*?{END}", lambda _: body, text, flags=re.DOTALL)
-    if count != 1:
-        raise UserError(f"{page}: must hold '{START}' and '{END}' once, for the tables.")
-    write_text(page, renewed)
+    write_text(page, renewed(page, partial(page_lines, study, results["rows"])))
     write_cells(results, docs / f"{name}.parquet")
     with atomic_file(docs / f"{name}.png") as temporary:
         _reduced(out / "figure.png", temporary)
     return [page, docs / f"{name}.parquet", docs / f"{name}.png"]
 
 
-def page_lines(study: Study, rows: Sequence[Row]) -> list[str]:
-    """The lines of a study's page between its markers, from the cells alone."""
-    found, left_out = on_the_page(study.tables(rows), study.minor)
+def renewed(page: Path, lines: Callable[[Sequence[int]], list[str]]) -> str:
+    """The text of ``page`` with ``lines`` (of the numbers that its marker names) as its tables."""
+    text = page.read_text(encoding="utf-8") if page.is_file() else ""
+    marked = MARKED.findall(text)
+    if len(marked) != 1:
+        raise UserError(
+            f"{page}: must hold '<!-- tables -->' and '<!-- /tables -->' once, for the tables."
+        )
+    numbers = marked[0][0]
+    body = "\n".join(["", "", *lines([int(number) for number in numbers.split()])])
+    return MARKED.sub(lambda _: f"<!-- tables {numbers}-->{body}<!-- /tables -->", text)
+
+
+def page_lines(study: Study, rows: Sequence[Row], numbers: Sequence[int] = ()) -> list[str]:
+    """The lines of a study's page between its markers, from the cells alone.
+
+    Args:
+        study: of the page.
+        rows: its cells.
+        numbers: of the tables that the page shows, from 1; all.
+    """
+    every = study.tables(rows)
+    found, minor = on_the_page(shown(every, numbers), study.minor)
+    left_out = [f'"{table.title}"' for table in every if table not in shown(every, numbers)]
+    if minor:
+        left_out.append(f"columns without a star ({', '.join(minor)})")
     lines = tables(found)
     if left_out:
         command = (
             f"medclip-debias study {study.name} --from docs/studies/{study.name}.parquet"
             " --out FOLDER"
         )
-        named = ", ".join(left_out)
-        lines += [f"Left out where they have no star: {named}. `{command}` writes all.", ""]
+        lines += [f"Not shown: {'; '.join(left_out)}. `{command}` writes them.", ""]
     return lines
+
+
+def shown(found: Sequence[Table], numbers: Sequence[int]) -> list[Table]:
+    """The tables with these numbers, from 1, or all."""
+    return [found[number - 1] for number in numbers] if numbers else list(found)
 
 
 def on_the_page(found: Sequence[Table], minor: Sequence[str]) -> tuple[list[Table], list[str]]:

@@ -8,17 +8,17 @@
     python scripts/studies/grids.py intervals NAME_cells.parquet METHOD AGAINST
 
 ``page`` takes measured grids into ``NAME.parquet`` (a row for each mean and difference) and writes
-the tables between the page's markers anew; Holm's correction stands twice, over the differences of
-each grid and over all differences of the page. ``pooled`` is one difference over the seeds of
-several grids, ``outcomes`` every metric that their cells measured: Student's 95% over seeds, which
-does not cover the patients. ``moved`` says how far cells that two grids share are apart, as when
-another kind of processor measured them. ``publish`` writes a row for each image, class and cell:
-digests of item and patient, label, and the rank of the image's score among the cell's by both
-prompts and by each; every figure that rests on AUC follows from it. ``intervals`` recomputes them,
-grid by grid:
-over patients; over patients and seeds crossed (both drawn anew, Owen 2007, The pigeonhole
-bootstrap); over settings Student's t, which is too short where splits overlap, and the corrected t
-of Nadeau and Bengio (2003, Inference for the generalization error).
+the tables between the page's markers anew, all or those whose numbers the first marker names;
+Holm's correction stands twice, over the differences of each grid and over all of the page.
+``pooled`` is one difference over the seeds of several grids, ``outcomes`` every metric that their
+cells measured: Student's 95% over seeds, which does not cover the patients. ``moved`` says how far
+cells that two grids share are apart, as when another kind of processor measured them. ``publish``
+writes a row for each image, class and cell: digests of item and patient, label, and the rank of the
+image's score among the cell's by both prompts and by each; every figure that rests on AUC follows
+from it. ``intervals`` recomputes them, grid by grid: over patients; over patients and seeds crossed
+(both drawn anew, Owen 2007, The pigeonhole bootstrap); over settings Student's t, which is too
+short where splits overlap, and the corrected t of Nadeau and Bengio (2003, Inference for the
+generalization error).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -46,7 +47,7 @@ from medclip_debias.experiments.differences import with_interval
 from medclip_debias.experiments.experiment import Table
 from medclip_debias.experiments.page import tables as table_lines
 from medclip_debias.files import atomic_file, read_json, write_text
-from studies.command import END, START
+from studies.command import renewed, shown
 
 Floats = NDArray[np.float64]
 METRICS = {metric.key: metric for metric in COMPARED}
@@ -124,6 +125,17 @@ def page_tables(grids: pd.DataFrame) -> list[Table]:
     return found
 
 
+def page_lines(name: str, grids: pd.DataFrame, numbers: Sequence[int] = ()) -> list[str]:
+    """The lines of a page between its markers: `page_tables`, or those with these numbers."""
+    found = page_tables(grids)
+    left_out = [table.title for table in found if table not in shown(found, numbers)]
+    names = dict.fromkeys(re.findall(r"`\w+`", " ".join(left_out)))
+    lines = table_lines(shown(found, numbers))
+    if names:
+        lines += [f"Only in [{name}.parquet]({name}.parquet): {', '.join(names)}.", ""]
+    return lines
+
+
 def _mean(row: Any) -> str:
     digits = METRICS[row["metric"]].digits
     value, low, high = (f"{row[name]:.{digits}f}" for name in ("value", "low", "high"))
@@ -146,10 +158,7 @@ def write_page(page: Path, folders: Sequence[Path]) -> pd.DataFrame:
         old = pd.read_parquet(store)
         taken = [old[~old["grid"].isin([folder.name for folder in folders])], *taken]
     grids = pd.concat(taken, ignore_index=True)
-    body = "\n".join([START, "", *table_lines(page_tables(grids)), END])
-    text, count = re.subn(f"{START}.*?{END}", lambda _: body, page.read_text(), flags=re.DOTALL)
-    if count != 1:
-        raise UserError(f"{page}: must hold '{START}' and '{END}' once, for the tables.")
+    text = renewed(page, partial(page_lines, page.stem, grids))
     with atomic_file(store) as temporary:
         grids.to_parquet(temporary, compression="zstd", index=False)
     write_text(page, text)

@@ -18,6 +18,7 @@ from docs_site import (
     named_pages,
     notebook_page,
     turned,
+    with_every_table,
 )
 
 PAGES = [*sorted(DOCS.rglob("*.md")), *(REPO / name for name in ("README.md", *OUTSIDE))]
@@ -69,6 +70,15 @@ def test_links_are_turned_for_the_site():
     assert turned(text, "CHANGELOG.md") == kept
     assert turned("[a](../CONTRIBUTING.md#rules)", "studies/x.md") == "[a](contributing.md#rules)"
     assert turned("[a](notebooks/q.ipynb)", "start.md") == "[a](notebooks/q.md)"
+
+
+def test_the_site_shows_every_table_of_a_study():
+    for name in ("table1", "positives"):
+        page = DOCS / f"studies/{name}.md"
+        text = page.read_text(encoding="utf-8")
+        shown = with_every_table(text, page)
+        assert shown.count("\n### ") > text.count("\n### ")
+        assert shown.startswith(text.partition("<!-- tables")[0])
 
 
 def test_every_page_of_the_navigation_exists():

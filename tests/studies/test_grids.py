@@ -136,7 +136,7 @@ def test_stars_are_of_the_grid_and_of_the_page_which_keeps_what_it_took(tmp_path
     one = measured(tmp_path / "one", [("a", 0.1, 0.001, 0.002), ("b", 0.05, 0.02, 0.02)])
     two = measured(tmp_path / "two", [("a", 0.01, 0.2, 0.4), ("b", 0.01, 0.9, 0.9)])
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{grids.START}\nold\n{grids.END}\nafter\n")
+    page.write_text("before\n<!-- tables -->\nold\n<!-- /tables -->\nafter\n")
     grids.write_page(page, [one, two])
     text = page.read_text()
     assert text.startswith("before\n")

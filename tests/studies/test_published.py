@@ -7,9 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from medclip_debias.experiments.page import tables
-from studies.command import END, START, page_lines, read_cells
-from studies.grids import page_tables
+from studies import grids
+from studies.command import MARKED, page_lines, read_cells
 from studies.study import STUDIES, find_study
 
 DOCS = Path(__file__).parents[2] / "docs/studies"
@@ -20,22 +19,25 @@ GRIDS = ("positives", "eta-dose", "models")
 
 def between_markers(name):
     text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
-    return text.partition(START)[2].partition(END)[0].strip()
+    ((numbers, body),) = MARKED.findall(text)
+    return [int(number) for number in numbers.split()], body.strip()
 
 
 @pytest.mark.parametrize("name", sorted(set(STUDIES.all()) - NOT_PUBLISHED))
 def test_the_tables_of_a_page_are_the_analysis_of_its_cells(name):
     found = read_cells(DOCS / f"{name}.parquet")
     study = find_study(name)(found["settings"])
-    assert between_markers(name) == "\n".join(page_lines(study, found["rows"])).strip()
+    numbers, body = between_markers(name)
+    assert body == "\n".join(page_lines(study, found["rows"], numbers)).strip()
     assert study.figure(found["rows"]).axes
     assert (DOCS / f"{name}.png").stat().st_size < 100_000
 
 
 @pytest.mark.parametrize("name", GRIDS)
 def test_the_tables_of_a_page_of_grids_are_those_of_its_differences(name):
-    grids = pd.read_parquet(DOCS / f"{name}.parquet")
-    assert between_markers(name) == "\n".join(tables(page_tables(grids))).strip()
+    measured = pd.read_parquet(DOCS / f"{name}.parquet")
+    numbers, body = between_markers(name)
+    assert body == "\n".join(grids.page_lines(name, measured, numbers)).strip()
 
 
 def test_the_index_has_a_row_for_every_study():
@@ -52,7 +54,7 @@ def test_a_table_of_false_negatives_is_the_mean_over_its_seeds():
     own = cells[cells["method"] == "remove by label"]["auc"]
     said = next(
         line
-        for line in between_markers("false-negatives").splitlines()
+        for line in between_markers("false-negatives")[1].splitlines()
         if "remove by label" in line
     )
     assert f"{own.mean():.3f} ({own.std():.3f})" in said
