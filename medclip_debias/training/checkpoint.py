@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
@@ -35,11 +35,8 @@ def hash_path(path: Path) -> Path:
 
 def checkpoints(folder: Path) -> list[Path]:
     """Checkpoints in ``folder``, oldest first; without the best one."""
-    if not folder.is_dir():
-        return []
-    return sorted(
-        path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_file()
-    )
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in paths if _NAME.fullmatch(path.name) and path.is_file())
 
 
 def drop_checkpoints(folder: Path, *, keep: int = 0) -> None:
@@ -72,11 +69,14 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
     """Write ``state`` and its hash atomically; where that fails, ``path`` is untouched."""
     try:
         with atomic_file(path) as temporary:
-            with temporary.open("wb") as stream:
-                writer = _HashedStream(stream)
-                torch.save(state, writer)  # type: ignore[arg-type]
-            write_text(hash_path(path), writer.digest.hexdigest() + "\n")
-        _sync_folder(path.parent)
+            with temporary.open("wb") as stream:  # a path's name would stand in what is written
+                torch.save(state, stream)
+            write_text(hash_path(path), _sha256(temporary) + "\n")
+        handle = os.open(path.parent, os.O_RDONLY)  # the folder's own entries, to the disk
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise UserError(
@@ -85,42 +85,19 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
         ) from error
 
 
-class _HashedStream:
-    """A file to write to that hashes what passes."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.stream = stream
-        self.digest = hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self.digest.update(data)
-        return self.stream.write(data)
-
-    def flush(self) -> None:
-        self.stream.flush()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring the folder's own entries (the renames) to the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint whose hash is right."""
-    digest_file = hash_path(path)
+    digest = hash_path(path)
     if not path.is_file():
         raise UserError(f"{path}: there is no such checkpoint.")
-    if not digest_file.is_file():
-        raise UserError(
-            f"{path}: its hash {digest_file.name} is missing, so it cannot be verified."
-        )
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    if digest != digest_file.read_text(encoding="utf-8", errors="replace").strip():
+    if not digest.is_file():
+        raise UserError(f"{path}: its hash {digest.name} is missing, so it cannot be verified.")
+    if _sha256(path) != digest.read_text(encoding="utf-8", errors="replace").strip():
         raise UserError(f"{path}: is damaged, its content does not have the hash beside it.")
     with explained(f"{path}: cannot be read as a checkpoint", Exception):
         state = torch.load(path, map_location="cpu", weights_only=True)
@@ -132,12 +109,10 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 def load_newest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
     """The newest checkpoint that is whole; None where there are none at all."""
     paths = checkpoints(folder)
-    damaged: list[str] = []
     for path in reversed(paths):
         try:
             return path, load_checkpoint(path)
         except UserError as error:
-            damaged.append(str(error))
             if path != paths[0]:
                 warn(f"{error} Resuming from the checkpoint before it.")
     if not paths:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,7 +29,7 @@ from medclip_debias.training.signals import (
     StoppedBySignalError,
     listening,
 )
-from medclip_debias.training.stall import Report, StallTimer
+from medclip_debias.training.stall import Ending, StallTimer
 
 _MEETING = timedelta(hours=1)  # for all processes to come, where nothing else limits it
 _FOR_EVER = timedelta(days=30)
@@ -127,7 +127,7 @@ def process_group(
         return
     limit = timedelta(minutes=stall.minutes)
     store = _rendezvous(place, limit or _MEETING)
-    stall.report = report = Report(store, place.rank, place.world)
+    stall.ending = ending = Ending(store, place.rank, place.world)
     signals = listening()
     if signals:  # from here on the processes stop together
         signals.at_once = False
@@ -152,18 +152,17 @@ def process_group(
             dist.barrier()
         failed = False
         raise
-    except UserError:
-        if not report.is_first():
-            raise SystemExit(EXIT_CODE) from None
-        raise
-    except RuntimeError as error:
-        if not _is_lost_connection(error):
+    except (UserError, RuntimeError) as error:
+        is_lost = not isinstance(error, UserError)
+        if is_lost and not _is_lost_connection(error):
             raise
-        if signals and signals.name and not signals.begun:
+        if is_lost and signals and signals.name and not signals.begun:
             sentence = f"stopped by {signals.origin} {BEFORE_THE_FIRST_STEP}"
             raise StoppedBySignalError(sentence, signals.name) from None
-        if report.was_made():
+        if not ending.is_first():
             raise SystemExit(EXIT_CODE) from None
+        if not is_lost:
+            raise
         raise UserError(
             "Another process of the run ended without a word (killed, or its machine was lost); "
             "start the run again, it resumes from its last checkpoint."
@@ -173,7 +172,7 @@ def process_group(
         if dist.is_initialized():
             dist.destroy_process_group()
         if failed:
-            report.wait_for_others()
+            ending.wait_for_others()
 
 
 def _rendezvous(place: Place, patience: timedelta) -> dist.Store:
@@ -181,29 +180,17 @@ def _rendezvous(place: Place, patience: timedelta) -> dist.Store:
     port = 20000 + _integer("SLURM_JOB_ID") % 20000
     os.environ.setdefault("MASTER_ADDR", _first_host(os.environ.get("SLURM_STEP_NODELIST", "")))
     os.environ.setdefault("MASTER_PORT", str(port))
-    stores: list[dist.Store] = []
-    errors: list[Exception] = []
-
-    def meet() -> None:
-        try:
-            meeting = dist.rendezvous("env://", place.rank, place.world, timeout=patience)
-            stores.append(next(iter(meeting))[0])
-        except (RuntimeError, ValueError) as error:
-            errors.append(error)
-
-    # In a thread, so that this one hears signals meanwhile.
-    thread = threading.Thread(target=meet, name="rendezvous", daemon=True)
-    thread.start()
-    while thread.is_alive():  # `patience` ends it
-        thread.join(0.1)
-    if errors:
+    meeting = dist.rendezvous("env://", place.rank, place.world, timeout=patience)
+    try:  # in a thread, so that this one hears signals meanwhile
+        store: dist.Store = ThreadPoolExecutor(1).submit(next, meeting).result()[0]
+    except (RuntimeError, ValueError) as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise UserError(
             f"The {place.world} processes of the run cannot meet at {address} "
-            f"({type(errors[0]).__name__}); check that all were started, and MASTER_ADDR and "
+            f"({type(error).__name__}); check that all were started, and MASTER_ADDR and "
             "MASTER_PORT."
-        ) from errors[0]
-    return stores[0]
+        ) from error
+    return store
 
 
 def _first_host(nodes: str) -> str:

@@ -1,4 +1,4 @@
-"""The folder of a run: what it was started with, and whether it may resume.
+"""The folder of a run: what it was started with, whether it may resume, its checkpoints and model.
 
 Every checkpoint carries the settings that it was written under and the hashes of what the run
 starts from; `settings.yaml` says the same to people.
@@ -29,11 +29,14 @@ from medclip_debias.models.checkpoint import load_strictly
 from medclip_debias.training.checkpoint import (
     best_path,
     checkpoints,
+    drop_best,
     drop_checkpoints,
     load_checkpoint,
     load_newest,
+    save_checkpoint,
+    save_state,
 )
-from medclip_debias.training.settings import TrainSettings
+from medclip_debias.training.state import RunState
 from medclip_debias.training.step import Trainer
 
 # Settings that change how fast a run goes or how much it says, but not what it computes.
@@ -60,64 +63,214 @@ _DATA = "provenance.data_hash"
 _CLAIMS = "provenance.claims_hash"
 
 
-def identity(trainer: Trainer) -> dict[str, Any]:
-    """The settings of a run and the hashes of what it starts from."""
-    content = trainer.settings.model_dump(mode="json")
-    content["loss"] = trainer.loss_settings.model_dump(mode="json")
-    provenance: dict[str, Any] = {
-        "medclip_debias": __version__,
-        "data_hash": trainer.prepared.content_hash,
-    }
-    model = trainer.settings.model
-    if trainer.start is not None:
-        provenance["start"] = trainer.start.provenance
-    elif isinstance(model, ModelSettings):
-        provenance["language_model_hash"] = language_model_hash(model.text.folder)
-    if "claims" in trainer.objective.requires:
-        provenance["claims_hash"] = claims_hash(trainer.prepared)
-    return content | {"provenance": provenance}
-
-
 def deciding(content: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run that decide what it computes, by dotted key."""
     return {key: value for key, value in _flat(dict(content)).items() if key not in _FREE}
 
 
-def open_folder(
-    trainer: Trainer,
-    warn: Callable[[str], None],
-    *,
-    fresh: bool,
-    allow_changed_data: bool,
-    longer: bool = False,
-) -> tuple[Path, dict[str, Any]] | None:
-    """Make the run's folder, or take up its newest checkpoint if it is of the same run."""
-    out = trainer.settings.out
-    folder = out / "checkpoints"
-    with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(out)
-        remove_leftovers(folder)
-        if fresh:
-            drop_checkpoints(folder)
-        if not checkpoints(folder):
-            (out / CONTINUED).unlink(missing_ok=True)
-    newest = load_newest(folder, warn)
-    if newest:
-        old, new = _written_under(*newest), flat_settings(trainer)
-        plan = {name: old.get(name) for name in EXTENDED}
-        is_longer = longer or plan in plans(out)
-        _check_same(old, new, out, longer=is_longer, allow_changed_data=allow_changed_data)
-        if is_longer:
-            _note_plan(out, plan, new)
-    with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
-        write_text(out / "settings.yaml", yaml.safe_dump(identity(trainer), sort_keys=False))
-    return newest
+class RunFolder:
+    """The folder ``out`` of a run, as process 0 reads and writes it.
 
+    Attributes:
+        identity: the settings of the run and the hashes of what it starts from.
+        settings: `identity` by dotted key, as checkpoints carry it.
+    """
 
-def flat_settings(trainer: Trainer) -> dict[str, Any]:
-    """`identity` by dotted key, as checkpoints carry it."""
-    return _flat(identity(trainer))
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer, self.out = trainer, trainer.settings.out
+        self.checkpoints = self.out / "checkpoints"
+        model = trainer.settings.model
+        provenance: dict[str, Any] = {
+            "medclip_debias": __version__,
+            "data_hash": trainer.prepared.content_hash,
+        }
+        if trainer.start is not None:
+            provenance["start"] = trainer.start.provenance
+        elif isinstance(model, ModelSettings):
+            provenance["language_model_hash"] = language_model_hash(model.text.folder)
+        if "claims" in trainer.objective.requires:
+            provenance["claims_hash"] = claims_hash(trainer.prepared)
+        self.identity = trainer.settings.model_dump(mode="json") | {
+            "loss": trainer.loss_settings.model_dump(mode="json"),
+            "provenance": provenance,
+        }
+        self.settings = _flat(self.identity)
+
+    def open(
+        self,
+        warn: Callable[[str], None],
+        *,
+        fresh: bool,
+        allow_changed_data: bool,
+        longer: bool = False,
+    ) -> tuple[Path, dict[str, Any]] | None:
+        """Make the folder, or take up its newest checkpoint if it is of the same run."""
+        with explained(f"{self.out}: cannot be written; give another folder in 'out'", OSError):
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(self.out)
+            remove_leftovers(self.checkpoints)
+            if fresh:
+                drop_checkpoints(self.checkpoints)
+            if not checkpoints(self.checkpoints):
+                (self.out / CONTINUED).unlink(missing_ok=True)
+        newest = load_newest(self.checkpoints, warn)
+        if newest:
+            before = _written_under(*newest)
+            plan = {name: before.get(name) for name in EXTENDED}
+            is_longer = longer or plan in self.plans()
+            self._check_same(before, longer=is_longer, allow_changed_data=allow_changed_data)
+            if is_longer:
+                self._note_plan(plan)
+        with explained(f"{self.out}: cannot be written; give another folder in 'out'", OSError):
+            content = yaml.safe_dump(self.identity, sort_keys=False)
+            write_text(self.out / "settings.yaml", content)
+        return newest
+
+    def _check_same(
+        self, old: Mapping[str, Any], *, longer: bool, allow_changed_data: bool
+    ) -> None:
+        """A checkpoint must not continue under other settings, nor unasked on other data."""
+        new, out = self.settings, self.out
+        free = {*_FREE, *(EXTENDED if longer else ())}
+        differ = {k for k in {*old, *new} if old.get(k) != new.get(k) and k not in free}
+        forgiven = {_DATA, "prepared", *([_CLAIMS] if allow_changed_data else ())}
+        settings = sorted(differ - forgiven)
+        remedy = "give another 'out', or --fresh to start over."
+        if settings == [_CLAIMS]:
+            raise UserError(
+                f"{out}: its run began with other claims than {new['prepared']} has now; bring "
+                f"their file back, {remedy}"
+            )
+        if settings:
+            names = ", ".join(settings[:4])
+            names += f" and {len(settings) - 4} more" if len(settings) > 4 else ""
+            more = ""
+            if set(settings) <= set(EXTENDED):
+                more = f", of {old.get('train.steps')} steps (give --continue to train it for more)"
+            raise UserError(f"{out}: holds a run with other settings ({names}){more}; {remedy}")
+        if _DATA in differ and not allow_changed_data:
+            raise UserError(
+                f"{out}: its run began on data with the hash {old.get(_DATA)}, but "
+                f"{new['prepared']} now has {new[_DATA]}; bring the old set back, start over with "
+                "--fresh, or resume all the same with --allow-changed-data."
+            )
+
+    # -------------------------------------------------------------- a run that is continued
+
+    def plans(self) -> list[dict[str, Any]]:
+        """What `EXTENDED` was before each time that the run was continued."""
+        content = read_json_or_none(self.out / CONTINUED)
+        noted = content.get("plans") if isinstance(content, dict) else None
+        return [
+            plan
+            for plan in (noted if isinstance(noted, list) else ())
+            if isinstance(plan, dict)
+            and plan.keys() == set(EXTENDED)
+            and isinstance(plan["train.steps"], int)
+        ]
+
+    def _note_plan(self, plan: Mapping[str, Any]) -> None:
+        """Keep what the run was planned as before it was continued."""
+        earlier, new = self.plans(), {name: self.settings[name] for name in EXTENDED}
+        if plan in earlier or plan == new:
+            return
+        had, wanted = plan["train.steps"], new["train.steps"]
+        if not (isinstance(had, int) and had <= wanted):
+            raise UserError(
+                f"{self.out}: its run has {had} steps, and {wanted} are asked for; a run is "
+                "continued with more, or give another 'out'."
+            )
+        write_json(self.out / CONTINUED, {"plans": [*earlier, plan]})
+
+    def continues(self, start: int) -> list[str]:
+        """What becomes of the learning rate, after ``start`` steps, in a run that had fewer."""
+        train, before = self.trainer.settings.train, self.plans()
+        if not (start and before):
+            return []
+        had = before[-1]["train.steps"]
+        sentence = f"a run of {had} steps, continued after step {start} to step {train.steps}: "
+        if train.schedule == "constant":
+            rate = "the learning rate stays, as in a run of so many steps from the start"
+        else:
+            rate = (
+                f"the learning rate was on its way to 0 at step {had}, and follows the cosine of "
+                f"{train.steps} steps from here on ({self.trainer.rate(start):.3g} at the next "
+                "step)"
+            )
+        return [sentence + rate]
+
+    # ----------------------------------------------------------- checkpoints and the model
+
+    def save_best(self, step: int) -> None:
+        """Write the weights of the best validation so far."""
+        content = {"model": self.trainer.result.state_dict(), "settings": self.settings}
+        save_state(best_path(self.checkpoints, step), content | {"step": step})
+
+    def save(self, step: int, state: RunState) -> None:
+        """Write a checkpoint; of the best weights, keep those of the two last checkpoints."""
+        content = self.trainer.state() | state.content() | {"settings": self.settings}
+        save_checkpoint(self.checkpoints, step, content)
+        drop_best(self.checkpoints, keep={state.best.step, state.best_at_checkpoint})
+        state.best_at_checkpoint = state.best.step
+
+    def finish(self, step: int, best_step: int) -> str:
+        """Write the model of the run's end, and note its files' hashes; say what it holds."""
+        train = self.trainer.settings.train
+        self._save_model(best_step)
+        write_json(self.out / _FINISHED, {"step": step, "model": self._model_hashes()})
+        weights = "the moving average of the weights" if train.ema else "the weights"
+        which = f"after step {step}, the last (train.keep: last)"
+        if train.keep == "best":
+            which = f"after step {best_step}, the best by {train.best_metric} (train.keep: best)"
+        return f"finished: the model folder holds {weights} {which}"
+
+    def is_finished(self, step: int) -> bool:
+        """Whether the run has finished after ``step`` steps, and the model is as it was then."""
+        noted = read_json_or_none(self.out / _FINISHED)
+        try:
+            return noted is not None and noted == {"step": step, "model": self._model_hashes()}
+        except OSError:
+            return False
+
+    def unmark_finished(self) -> None:
+        """Take the note back, before steps are taken that will end in another model."""
+        (self.out / _FINISHED).unlink(missing_ok=True)
+
+    def _model_hashes(self) -> dict[str, str]:
+        return {path.name: file_hash(path) for path in sorted((self.out / "model").iterdir())}
+
+    def _save_model(self, best_step: int) -> None:
+        """Write the model folder, with the weights that ``train.keep`` asks for."""
+        trainer, model, folder = self.trainer, self.trainer.result, self.out / "model"
+        train, meta = trainer.settings.train, trainer.prepared.meta
+        provenance = self.identity | {"studies": len(trainer.studies)}
+        if trainer.start is not None:  # what is said of it holds for what is trained from it
+            inherited = {"licence": trainer.start.licence, "imported": trainer.start.imported}
+            provenance |= {key: value for key, value in inherited.items() if value}
+        # What a model of generated radiographs says of a real one means nothing.
+        provenance["synthetic"] = meta.get("synthetic", "unknown")
+        provenance["parameters"] = trainer.counts
+        provenance["data"] = {key: meta.get(key) for key in ("kind", "synthetic")}
+        if "sets" in meta:
+            provenance["data"]["sets"] = meta["sets"]
+        if train.ema:
+            provenance["weights"] = "exponential moving average"
+        provenance["kept"] = train.keep
+        if train.keep == "best":
+            path = best_path(self.checkpoints, best_step)
+            content = load_checkpoint(path)
+            # Its plan and data may be what the run had before it was continued, or allowed others.
+            written_under = _written_under(path, content)
+            self._check_same(written_under, longer=True, allow_changed_data=True)
+            load_strictly(model, content["model"], str(path))
+            provenance["best_step"] = int(content["step"])
+        if earlier_plans := self.plans():
+            provenance["continued"] = earlier_plans
+        model.prompts, model.provenance = default_prompts(), provenance
+        model.eval()
+        sentence = f"{folder}: the model cannot be written; free some space, then run the same"
+        with explained(f"{sentence} command again", OSError):
+            model.save(folder)
 
 
 def _written_under(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,154 +281,6 @@ def _written_under(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
             "this run; give another 'out', or --fresh to start over."
         )
     return settings
-
-
-def _check_same(
-    old: Mapping[str, Any],
-    new: Mapping[str, Any],
-    out: Path,
-    *,
-    longer: bool,
-    allow_changed_data: bool,
-) -> None:
-    """A checkpoint must not continue under other settings, nor unasked on other data."""
-    free = {*_FREE, *(EXTENDED if longer else ())}
-    differ = {k for k in {*old, *new} if old.get(k) != new.get(k) and k not in free}
-    settings = sorted(differ - {_DATA, "prepared"} - ({_CLAIMS} if allow_changed_data else set()))
-    remedy = "give another 'out', or --fresh to start over."
-    if settings == [_CLAIMS]:
-        raise UserError(
-            f"{out}: its run began with other claims than {new['prepared']} has now; bring their"
-            f" file back, {remedy}"
-        )
-    if settings:
-        names = ", ".join(settings[:4])
-        names += f" and {len(settings) - 4} more" if len(settings) > 4 else ""
-        more = ""
-        if set(settings) <= set(EXTENDED):
-            more = f", of {old.get('train.steps')} steps (give --continue to train it for more)"
-        raise UserError(f"{out}: holds a run with other settings ({names}){more}; {remedy}")
-    if _DATA in differ and not allow_changed_data:
-        raise UserError(
-            f"{out}: its run began on data with the hash {old.get(_DATA)}, but {new['prepared']} "
-            f"now has {new[_DATA]}; bring the old set back, start over with --fresh, or resume "
-            "all the same with --allow-changed-data."
-        )
-
-
-# ------------------------------------------------------------------ a run that is continued
-
-
-def plans(out: Path) -> list[dict[str, Any]]:
-    """What `EXTENDED` was before each time that the run in ``out`` was continued."""
-    content = read_json_or_none(out / CONTINUED)
-    noted = content.get("plans") if isinstance(content, dict) else None
-    return [
-        plan
-        for plan in (noted if isinstance(noted, list) else ())
-        if isinstance(plan, dict)
-        and plan.keys() == set(EXTENDED)
-        and isinstance(plan["train.steps"], int)
-    ]
-
-
-def continues(trainer: Trainer, start: int) -> list[str]:
-    """What becomes of the learning rate, after ``start`` steps, in a run that was to have fewer."""
-    train, before = trainer.settings.train, plans(trainer.settings.out)
-    if not (start and before):
-        return []
-    had = before[-1]["train.steps"]
-    sentence = f"a run of {had} steps, continued after step {start} to step {train.steps}: "
-    if train.schedule == "constant":
-        return [sentence + "the learning rate stays, as in a run of so many steps from the start"]
-    return [
-        f"{sentence}the learning rate was on its way to 0 at step {had}, and follows the cosine of "
-        f"{train.steps} steps from here on ({trainer.rate(start):.3g} at the next step)"
-    ]
-
-
-def _note_plan(out: Path, plan: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Keep what the run was planned as before it was continued."""
-    earlier = plans(out)
-    if plan in earlier or plan == {name: new.get(name) for name in EXTENDED}:
-        return
-    had, wanted = plan["train.steps"], new["train.steps"]
-    if not (isinstance(had, int) and had <= wanted):
-        raise UserError(
-            f"{out}: its run has {had} steps, and {wanted} are asked for; a run is "
-            "continued with more, or give another 'out'."
-        )
-    write_json(out / CONTINUED, {"plans": [*earlier, plan]})
-
-
-# ------------------------------------------------------------------------- a finished run
-
-
-def mark_finished(out: Path, step: int) -> None:
-    """Note that ``out/model`` is that of the run's end, after ``step`` steps: its files' hashes."""
-    write_json(out / _FINISHED, {"step": step, "model": _hashes(out / "model")})
-
-
-def unmark_finished(out: Path) -> None:
-    """Take the note back, before steps are taken that will end in another model."""
-    (out / _FINISHED).unlink(missing_ok=True)
-
-
-def is_finished(out: Path, step: int) -> bool:
-    """Whether `mark_finished` was called after ``step`` steps, and the model is as it was then."""
-    noted = read_json_or_none(out / _FINISHED)
-    try:
-        return noted is not None and bool(noted == {"step": step, "model": _hashes(out / "model")})
-    except OSError:
-        return False
-
-
-def _hashes(model: Path) -> dict[str, str]:
-    return {path.name: file_hash(path) for path in sorted(model.iterdir())}
-
-
-def kept_weights(train: TrainSettings, last: int, best: int) -> str:
-    """Which weights the model folder holds, in words."""
-    weights = "the moving average of the weights" if train.ema else "the weights"
-    which = f"after step {last}, the last (train.keep: last)"
-    if train.keep == "best":
-        which = f"after step {best}, the best by {train.best_metric} (train.keep: best)"
-    return f"the model folder holds {weights} {which}"
-
-
-def save_model(trainer: Trainer, best_step: int) -> None:
-    """Write the model folder, with the weights that ``train.keep`` asks for."""
-    settings, model = trainer.settings, trainer.result
-    provenance = identity(trainer) | {"studies": len(trainer.studies)}
-    if trainer.start is not None:  # what is said of it holds for what is trained from it
-        inherited = {"licence": trainer.start.licence, "imported": trainer.start.imported}
-        provenance |= {key: value for key, value in inherited.items() if value}
-    meta = trainer.prepared.meta
-    # What the model says of a real radiograph means nothing if it was trained on generated ones.
-    provenance["synthetic"] = meta.get("synthetic", "unknown")
-    provenance["parameters"] = trainer.counts
-    provenance["data"] = {key: meta.get(key) for key in ("kind", "synthetic")}
-    if "sets" in meta:
-        provenance["data"]["sets"] = meta["sets"]
-    if settings.train.ema:
-        provenance["weights"] = "exponential moving average"
-    provenance["kept"] = settings.train.keep
-    if settings.train.keep == "best":
-        path = best_path(settings.out / "checkpoints", best_step)
-        content = load_checkpoint(path)
-        # Its plan and data may be what the run had before it was continued, or allowed others.
-        old, new = _written_under(path, content), flat_settings(trainer)
-        _check_same(old, new, settings.out, longer=True, allow_changed_data=True)
-        load_strictly(model, content["model"], str(path))
-        provenance["best_step"] = int(content["step"])
-    if earlier_plans := plans(settings.out):
-        provenance["continued"] = earlier_plans
-    model.prompts, model.provenance = default_prompts(), provenance
-    model.eval()
-    folder = settings.out / "model"
-    sentence = f"{folder}: the model cannot be written; free some space, then run the same command"
-    with explained(f"{sentence} again", OSError):
-        model.save(folder)
 
 
 def _flat(content: Any, prefix: str = "") -> dict[str, Any]:

@@ -7,34 +7,19 @@ locks the file itself is the lock, and says which process of which machine made 
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from filelock import FileLock, SoftFileLock, Timeout
 
 from medclip_debias.errors import UserError, explained
-from medclip_debias.files import read_json_or_none
 
 NAME = "lock"
-
-
-@dataclass(frozen=True)
-class Holder:
-    """The process that holds a folder: its number, its machine, and when it took the folder."""
-
-    pid: int
-    host: str
-    since: str
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}, since {self.since}"
 
 
 @contextmanager
@@ -57,26 +42,22 @@ def locked(out: Path) -> Iterator[None]:
                 f"{out}: another run{who} trains in this folder right now{over}; wait for it, stop "
                 "it, or give another 'out'."
             ) from None
-    if isinstance(lock, SoftFileLock):  # it writes a record of its own
-        try:
-            yield
-        finally:
-            lock.release()
-        return
-    holder = Holder(os.getpid(), socket.gethostname(), time.strftime("%Y-%m-%d %H:%M:%S"))
-    with suppress(OSError), path.open("r+", encoding="utf-8") as stream:
-        stream.write(json.dumps(asdict(holder)) + "\n")
-        stream.truncate()
+    is_kernels = not isinstance(lock, SoftFileLock)  # the other writes a record of its own
     try:
+        if is_kernels:
+            since = time.strftime("%Y-%m-%d %H:%M:%S")
+            with suppress(OSError):
+                path.write_text(f"process {os.getpid()} on {socket.gethostname()}, since {since}\n")
         yield
     finally:
-        with suppress(OSError):
-            path.unlink()  # while it is held: who waits for it looks whether it is still there
+        if is_kernels:
+            with suppress(OSError):
+                path.unlink()  # while it is held: who waits for it looks whether it is still there
         lock.release()
 
 
-def holder_of(out: Path) -> Holder | None:
-    """Who trains in ``out`` at this moment; None where nobody does, or it cannot be known."""
+def holder_of(out: Path) -> str | None:
+    """Who trains in ``out`` now, in words; None where nobody does, or it cannot be known."""
     path = out / NAME
     holder = _read(path)
     if holder is None:
@@ -92,9 +73,10 @@ def holder_of(out: Path) -> Holder | None:
     return None
 
 
-def _read(path: Path) -> Holder | None:
-    content = read_json_or_none(path)
+def _read(path: Path) -> str | None:
+    """The record of a process; None where there is none, or it is about to be written."""
     try:
-        return Holder(int(content["pid"]), str(content["host"]), str(content["since"]))
-    except (TypeError, KeyError, ValueError):  # not a record, or its process is about to write it
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    except (OSError, ValueError):
         return None
+    return text.strip() if text.startswith("process ") else None

@@ -220,36 +220,6 @@ def _is_number(cell: Any) -> bool:
     return True
 
 
-class Window:
-    """Means over the steps since the last row, and how many there were."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, torch.Tensor] = {}
-        self.steps = 0
-
-    def add(self, values: Mapping[str, torch.Tensor]) -> None:
-        """Add one step's scalars; nothing is copied off the device yet."""
-        for name, value in values.items():
-            value = value.detach().double()
-            # A restored sum is in memory; it follows the steps' metrics to their device.
-            if name in self._sums:
-                value = self._sums[name].to(value.device) + value
-            self._sums[name] = value
-        self.steps += 1
-
-    def means(self) -> dict[str, float]:
-        result = {name: (value / self.steps).item() for name, value in self._sums.items()}
-        self._sums, self.steps = {}, 0
-        return result
-
-    def state(self) -> dict[str, Any]:
-        sums = {name: value.cpu() for name, value in self._sums.items()}
-        return {"sums": sums, "steps": self.steps}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._sums, self.steps = dict(state["sums"]), int(state["steps"])
-
-
 def _number(value: Any) -> str:
     return str(int(value)) if float(value).is_integer() else f"{value:.6g}"
 

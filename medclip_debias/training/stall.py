@@ -11,9 +11,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from medclip_debias.errors import EXIT_CODE
@@ -39,55 +37,42 @@ _AGAIN = (
 )
 
 
-class Report:
-    """By which one process of several says what ended the run, and the others end in silence."""
+class Ending:
+    """Which process of a run says why it ends: the first that asks; the others end in silence.
 
-    def __init__(self, store: Store, rank: int, world: int) -> None:
-        from torch.distributed import PrefixStore
+    The store of process 0 counts who has asked. Alone, a process is the first.
+    """
 
+    def __init__(self, store: Store | None = None, rank: int = 0, world: int = 1) -> None:
         # A connection of its own: the other one may be waiting for something.
-        own_store = store.clone()
-        own_store.set_timeout(timedelta(seconds=_PATIENCE))
-        self._store = PrefixStore("medclip-debias", own_store)
-        self._rank, self._world = rank, world
+        self._store = None if store is None else store.clone()
+        self.rank, self.world = rank, world
 
     def is_first(self) -> bool:
-        """Whether no other process has reported; True where the store does not answer."""
-        count = self._ask(lambda: self._store.add("reported", 1))
-        return count is None or count == 1
-
-    def was_made(self) -> bool:
-        """Whether another process has reported, or does so within seconds."""
-
-        def wait() -> bool:
-            self._store.wait(["reported"])
-            return bool(self._store.add("reported", 1))
-
-        return bool(self._ask(wait))
+        """Whether no other process has asked; True where the store does not answer."""
+        return self._count(1) in (None, 1)
 
     def wait_for_others(self) -> None:
-        """Keep the store, if it is here, until the other processes know that all is said."""
-        if self._rank != 0:
-            return
+        """Keep the store, if it is here, until the other processes have asked."""
         until = time.monotonic() + _PATIENCE
-        while time.monotonic() < until:
-            count = self._ask(lambda: self._store.add("reported", 0))
-            if count is None or count >= self._world:
+        while self.rank == 0 and time.monotonic() < until:
+            if (self._count(0) or self.world) >= self.world:
                 return
             time.sleep(0.05)
 
-    def _ask(self, question: Callable[[], int]) -> int | None:
-        """The store's answer; None where it went with its process, or that one is stopped."""
-        answers: list[int] = []
+    def _count(self, more: int) -> int | None:
+        """The store's count; None where it went with its process, or that one is stopped."""
+        counts: list[int] = []
 
         def ask() -> None:
-            with suppress(RuntimeError):
-                answers.append(question())
+            if self._store is not None:
+                with suppress(RuntimeError):
+                    counts.append(self._store.add("medclip-debias/ended", more))
 
         thread = threading.Thread(target=ask, daemon=True)
         thread.start()
-        thread.join(_PATIENCE + 1)
-        return answers[0] if answers else None
+        thread.join(_PATIENCE)
+        return counts[0] if counts else None
 
 
 class StallTimer:
@@ -98,7 +83,7 @@ class StallTimer:
 
     def __init__(self, minutes: float, rank: int = 0, world: int = 1) -> None:
         self.minutes, self.rank, self.world = minutes, rank, world
-        self.report: Report | None = None
+        self.ending = Ending()
         self._phase: str | None = None
         self._idle = 0.0
         self._closed = threading.Event()
@@ -121,26 +106,23 @@ class StallTimer:
     def _watch(self) -> None:
         limit = self.minutes * 60
         tick = min(1.0, limit / 20)
-        # Who waits for another process lets that one say first what it waits for itself.
-        patience = {"others": limit + 5 * tick, "step": limit + 5 * tick * (self.world > 1)}
+        waiting = ("others", "step") if self.world > 1 else ("others",)
         while not self._closed.wait(tick):
-            phase = self._phase
             self._idle += tick
-            if phase is not None and self._idle >= patience.get(phase, limit):
-                self._end(phase)
+            phase = self._phase
+            # Who waits for another process lets that one say first what it waits for itself.
+            if phase and self._idle >= limit + 5 * tick * (phase in waiting):
+                self._end("others" if phase in waiting else phase)
 
     def _end(self, phase: str) -> None:
-        if self.report is None or self.report.is_first():
-            several = self.world > 1
-            reason = _REASONS["others" if several and phase == "step" else phase]
-            of = f" of process {self.rank}" if several else ""
+        if self.ending.is_first():
+            of = f" of process {self.rank}" if self.world > 1 else ""
             span = f"for {self.minutes:g} minutes (train.stall_minutes)"
-            write_sentence(f"{reason.format(of=of, span=span)} {_AGAIN}")
+            write_sentence(f"{_REASONS[phase].format(of=of, span=span)} {_AGAIN}")
         if os.environ.get("MEDCLIP_DEBIAS_DEBUG"):
             faulthandler.dump_traceback()
         for child in multiprocessing.active_children():
             with suppress(ValueError, OSError):
                 child.kill()
-        if self.report is not None:
-            self.report.wait_for_others()
+        self.ending.wait_for_others()
         os._exit(EXIT_CODE)

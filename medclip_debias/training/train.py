@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,31 +20,13 @@ from medclip_debias.data.joint import JointSet
 from medclip_debias.data.loader import Batch, iterate
 from medclip_debias.data.verify import check_sample
 from medclip_debias.errors import UserError, explained
-from medclip_debias.evaluation.catalogue import find
 from medclip_debias.files import write_json
 from medclip_debias.models.start import TrainableModel
-from medclip_debias.training.checkpoint import (
-    best_path,
-    checkpoints,
-    drop_best,
-    load_checkpoint,
-    save_checkpoint,
-    save_state,
-)
+from medclip_debias.training.checkpoint import checkpoints, load_checkpoint
 from medclip_debias.training.distributed import Place, process_group, share_from_first, total
-from medclip_debias.training.folder import (
-    continues,
-    flat_settings,
-    identity,
-    is_finished,
-    kept_weights,
-    mark_finished,
-    open_folder,
-    save_model,
-    unmark_finished,
-)
+from medclip_debias.training.folder import RunFolder
 from medclip_debias.training.lock import locked
-from medclip_debias.training.logs import RunLog, Window, last_loss, memory
+from medclip_debias.training.logs import RunLog, last_loss, memory
 from medclip_debias.training.pace import Pace, what_trains
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.signals import (
@@ -54,6 +36,7 @@ from medclip_debias.training.signals import (
     stop_signals,
 )
 from medclip_debias.training.stall import StallTimer
+from medclip_debias.training.state import BestSoFar, RunState
 from medclip_debias.training.step import Trainer
 
 if TYPE_CHECKING:
@@ -95,73 +78,6 @@ class RunResult:
     finished_before: bool = False
     kept: str = "last"
     kept_step: int = 0
-
-
-@dataclass
-class BestSoFar:
-    """The best validation of a run by one metric, and how many came since (``waited``)."""
-
-    metric: str
-    patience: int | None
-    value: float | None = None
-    step: int = 0
-    waited: int = 0
-
-    def see(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Take note of a validation after ``step`` steps; return whether it is the best so far.
-
-        Raises:
-            UserError: it has no such metric.
-        """
-        value = metrics.get(self.metric, math.nan)
-        if math.isnan(value):
-            raise UserError(
-                f"The validation gave no '{self.metric}' (it gave {', '.join(metrics) or 'none'}); "
-                "choose another train.best_metric, or train.validate_every=0."
-            )
-        sign = -1 if find("validation", self.metric).lower_is_better else 1
-        if self.value is None or sign * value > sign * self.value:
-            self.value, self.step, self.waited = value, step, 0
-            return True
-        self.waited += 1
-        return False
-
-    @property
-    def gives_up(self) -> bool:
-        """Whether the run is to end."""
-        return self.patience is not None and self.waited >= self.patience
-
-    def verdict(self) -> str:
-        """What the last validation was, in words."""
-        if not self.waited or self.value is None:
-            return "the best so far"
-        words = f"best is step {self.step} ({self.metric} {self.value:.4g})"
-        if self.patience:
-            words += f"; {self.waited} of {self.patience} in a row without a better one"
-        return words
-
-
-@dataclass
-class RunState:
-    """What a run knows beside its trainer; checkpoints hold ``best`` and ``window``."""
-
-    best: BestSoFar
-    window: Window = field(default_factory=Window)
-    loss: float = math.nan
-    best_at_checkpoint: int = 0
-
-    def content(self) -> dict[str, Any]:
-        """For the checkpoint."""
-        best = {name: getattr(self.best, name) for name in ("value", "step", "waited")}
-        return {"best": best, "window": self.window.state()}
-
-    def restore(self, content: Mapping[str, Any]) -> None:
-        """Continue from `content`."""
-        best = content["best"]
-        self.best.value, self.best.step = best["value"], best["step"]
-        self.best.waited = best["waited"]
-        self.best_at_checkpoint = self.best.step
-        self.window.restore(content["window"])
 
 
 def train(
@@ -229,38 +145,38 @@ def train(
         with locked(out) if is_first else nullcontext():
             # ---- set up, restore
             state = RunState(BestSoFar(options.best_metric, options.patience))
-            newest = None
+            folder = newest = None
             if is_first:
-                newest = open_folder(
-                    trainer, warn, fresh=fresh, allow_changed_data=allow_changed_data, longer=longer
+                folder = RunFolder(trainer)
+                newest = folder.open(
+                    warn, fresh=fresh, allow_changed_data=allow_changed_data, longer=longer
                 )
-            start = _restore(trainer, state, stall, newest)
-            if is_first:
-                _introduce(trainer, start, say)
-            done = start
+            done = start = _restore(trainer, state, stall, newest)
+            if folder:
+                _introduce(folder, start, say)
             is_over = start == options.steps or (start > 0 and state.best.gives_up)
-            if is_over and share_from_first(is_first and is_finished(out, start), ranks):
+            finished = is_over and folder is not None and folder.is_finished(start)
+            if is_over and share_from_first(finished, ranks):
                 return _result(trainer, state, start, start, finished_before=True)
-            if is_first:
-                unmark_finished(out)
             signals.begun = True
             pace = Pace(options.batch_size, start, options.steps)
-            log = RunLog(settings, start, identity(trainer), warn, line) if is_first else None
-            examples = _examples(trainer, log) if log else []
+            log, examples = None, []
+            if folder:
+                folder.unmark_finished()
+                log = RunLog(settings, start, folder.identity, warn, line)
+                examples = _examples(trainer, log)
 
             # ---- take steps
             steps = range(start, start if is_over else options.steps)
-            with log or nullcontext(), closing(_batches(trainer, steps, pace)) as batches:
-                stall.enter("data")
+            with log or nullcontext(), closing(_batches(trainer, steps, pace, stall)) as batches:
                 for step, batch in zip(steps, batches, strict=True):
-                    stall.enter("step")
                     state.window.add(_step(trainer, step, batch, signals))
                     done = step + 1
                     is_over = done == options.steps
                     is_stopped = trainer.asked_to_stop
 
                     if is_over or done % options.log_every == 0:
-                        _log_row(trainer, state, log, pace, done)
+                        state.loss = _log_row(trainer, state.window.means(), log, pace, done)
 
                     validates = options.validate_every and (
                         is_over or done % options.validate_every == 0
@@ -269,18 +185,18 @@ def train(
                         stall.enter("validation" if is_first else "others")
                         metrics, was_signalled = _validate(trainer, validator, signals)
                         is_best = state.best.see(done, metrics)
-                        if log:
+                        if log and folder:
                             stall.enter("files")
                             log.write_validation(done, metrics, state.best.verdict())
                             if is_best:
-                                _save_best(trainer, done)
+                                folder.save_best(done)
                         is_stopped |= was_signalled
                         is_over |= state.best.gives_up
 
                     saves = is_over or is_stopped or done % options.checkpoint_every == 0
-                    if saves and is_first:
+                    if saves and folder:
                         stall.enter("files")
-                        _save_checkpoint(trainer, state, done)
+                        folder.save(done, state)
 
                     if validates or saves:
                         stall.enter(None)  # pictures are no part of the run, so they stall none
@@ -297,16 +213,13 @@ def train(
                             "which is saved; run the same command again to resume.",
                             signals.name,
                         )
-                    stall.enter("data")
 
                 # ---- save the model, stop
-                if log:
+                if log and folder:
                     stall.enter("files")
-                    save_model(trainer, state.best.step)
-                    mark_finished(out, done)
-                    log.say(f"finished: {kept_weights(options, done, state.best.step)}")
-            where = "after the last step; the model is saved and the run is finished."
-            _stop_if_signalled(signals, trainer, stall, where)
+                    log.say(folder.finish(done, state.best.step))
+            after = "after the last step; the model is saved and the run is finished."
+            _stop_if_signalled(signals, trainer, stall, after)
             return _result(trainer, state, start, done, seconds=pace.elapsed)
 
 
@@ -320,13 +233,12 @@ def _restore(
     newest: tuple[Path, dict[str, Any]] | None,
 ) -> int:
     """Continue from the checkpoint that process 0 found; return the step to start at."""
-    folder = trainer.settings.out / "checkpoints"
     stall.enter(None if trainer.ranks.rank == 0 else "others")
     name = share_from_first(newest[0].name if newest else None, trainer.ranks)
     stall.enter(None)
     if name is None:
         return 0
-    path = folder / name
+    path = trainer.settings.out / "checkpoints" / name
     saved = newest[1] if newest else load_checkpoint(path)
     sentence = f"{path}: does not fit these settings; give another 'out', or --fresh"
     with explained(sentence, KeyError, TypeError, ValueError, AttributeError):
@@ -336,16 +248,13 @@ def _restore(
         return int(saved["step"])
 
 
-def _introduce(trainer: Trainer, start: int, say: Say) -> None:
+def _introduce(folder: RunFolder, start: int, say: Say) -> None:
     """Say what the run starts from, and what trains."""
-    write_json(trainer.settings.out / "parameters.json", trainer.counts)
-    if isinstance(trainer.prepared, JointSet):
-        for sentence in trainer.prepared.describe():
-            say(sentence)
-    for sentence in trainer.start.sentences() if trainer.start else ():
-        say(sentence)
-    say(what_trains(trainer.counts))
-    for sentence in continues(trainer, start):
+    trainer = folder.trainer
+    write_json(folder.out / "parameters.json", trainer.counts)
+    sets = trainer.prepared.describe() if isinstance(trainer.prepared, JointSet) else []
+    starts = trainer.start.sentences() if trainer.start else []
+    for sentence in [*sets, *starts, what_trains(trainer.counts), *folder.continues(start)]:
         say(sentence)
 
 
@@ -364,23 +273,22 @@ def _examples(trainer: Trainer, log: RunLog) -> list[Example]:
     return []
 
 
-def _batches(trainer: Trainer, steps: range, pace: Pace) -> Generator[Batch]:
+def _batches(trainer: Trainer, steps: range, pace: Pace, stall: StallTimer) -> Generator[Batch]:
     """The batches of ``steps``; how long each was waited for goes to ``pace``."""
     if not steps:
         return
     workers = trainer.settings.train.workers
     with closing(iterate(trainer.batches, steps.start, steps.stop, workers)) as batches:
         while True:
+            stall.enter("data")
             asked = time.perf_counter()
             batch = next(batches, None)
             if batch is None:
                 return
             pace.waited += time.perf_counter() - asked
             pace.steps_taken += 1
+            stall.enter("step")
             yield batch
-
-
-# ------------------------------------------------------------------------------------ between steps
 
 
 def _stop_if_signalled(
@@ -404,18 +312,15 @@ def _step(trainer: Trainer, step: int, batch: Batch, signals: StopSignals) -> di
         raise UserError(f"{error}{hint}") from error
 
 
-def _log_row(trainer: Trainer, state: RunState, log: RunLog | None, pace: Pace, done: int) -> None:
-    """Write the means since the last row."""
-    means = state.window.means()
-    state.loss = means["loss"]
+def _log_row(
+    trainer: Trainer, means: dict[str, float], log: RunLog | None, pace: Pace, done: int
+) -> float:
+    """Write the means since the last row; return that of the loss."""
     if log:
-        row = {
-            "step": done,
-            "epoch": done / trainer.batches.steps_per_epoch,
-            "lr": trainer.rate(done - 1),
-        }
-        row |= means | pace.metrics() | memory(trainer.device)
-        log.write_row(row, pace.left(done))
+        epoch = done / trainer.batches.steps_per_epoch
+        row = {"step": done, "epoch": epoch, "lr": trainer.rate(done - 1)}
+        log.write_row(row | means | pace.metrics() | memory(trainer.device), pace.left(done))
+    return means["loss"]
 
 
 def _validate(
@@ -429,20 +334,6 @@ def _validate(
         trainer.train_mode()
     metrics, is_stopped = share_from_first((metrics, signals.name is not None), trainer.ranks)
     return metrics, is_stopped
-
-
-def _save_best(trainer: Trainer, done: int) -> None:
-    content = {"model": trainer.result.state_dict(), "step": done}
-    content |= {"settings": flat_settings(trainer)}
-    save_state(best_path(trainer.settings.out / "checkpoints", done), content)
-
-
-def _save_checkpoint(trainer: Trainer, state: RunState, done: int) -> None:
-    folder = trainer.settings.out / "checkpoints"
-    content = trainer.state() | state.content() | {"settings": flat_settings(trainer)}
-    save_checkpoint(folder, done, content)
-    drop_best(folder, keep={state.best.step, state.best_at_checkpoint})
-    state.best_at_checkpoint = state.best.step
 
 
 def _log_heatmaps(
