@@ -41,6 +41,14 @@ def weight_file(folder: Path) -> Path:
     raise UserError(f"{folder}: holds none of {', '.join(WEIGHT_FILES)}.")
 
 
+def need(folder: Path, *names: str) -> Path:
+    """The first of the files ``names``, all of which a model folder must hold."""
+    for name in names:
+        if not (folder / name).is_file():
+            raise UserError(f"{folder}: is not a whole model folder: {name} is missing.")
+    return folder / names[0]
+
+
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
     """Read a state dict from ``.safetensors`` or ``torch.save``; pickled objects are refused."""
     if not path.is_file():

@@ -12,6 +12,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.interface import ImageTextModel
 from medclip_debias.models.load import load_model
+from medclip_debias.models.peers.fusion import SimilarityAttention
 from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.settings import PeerSettings
 
@@ -82,7 +83,7 @@ def start_training(settings: StartSettings, where: str) -> tuple[TrainableModel,
     bias = _bias(model) if changed is None else None
     model.begin_training(changed, settings.max_tokens)
     score = "the cosine of its whole-image vector, as published"
-    if isinstance(model, Peer) and model.fusion is not None:
+    if isinstance(model, Peer) and isinstance(model.fusion, SimilarityAttention):
         score = "attention by cosine over its class token and regions, as published"
     if not model.outputs.has_whole:
         score = f"'{model.similarity.settings.aggregator}' of its regions"

@@ -31,14 +31,14 @@ from medclip_debias.models.backbones.resnet import Arch
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.load import load_model
 from medclip_debias.models.peers import tokenizers as peer_tokenizers
-from medclip_debias.models.peers.clip_towers import HfClipImages
+from medclip_debias.models.peers.fusion import SimilarityAttention
+from medclip_debias.models.peers.images import image_tower
 from medclip_debias.models.peers.open_clip import installed_merges
 from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.settings import (
     BertSettings,
     Dinov2Settings,
     EncoderTextSettings,
-    HfClipSettings,
     OpenClipSettings,
     OpenClipTextSettings,
     PeerPreprocessing,
@@ -138,7 +138,7 @@ def start(prepared_phantom, small_language_model, tmp_path_factory):
         )
         model = Peer(settings, preprocessing, tokenizer)
         with torch.no_grad():
-            if model.fusion is not None:
+            if isinstance(model.fusion, SimilarityAttention):
                 model.fusion.loss_temperature.fill_(-math.log(scale))
             for value in model.parameters():
                 if value.abs().max() == 0:  # class tokens, places, projections
@@ -455,7 +455,9 @@ def test_words_of_a_start_that_scores_by_them_are_not_kept_as_one_vector(start, 
 def test_a_pooling_that_ends_in_the_shared_space_trains_above_a_frozen_tower():
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     sizes |= {"image_size": SIDE, "patch_size": 16, "intermediate_size": 48}
-    tower = HfClipImages(HfClipSettings(family="siglip", config=sizes), 32)
+    image = {"kind": "hf_clip", "family": "siglip", "config": sizes}
+    settings = {"kind": "siglip", "dim": 32, "max_tokens": 3, "image": image}
+    tower = image_tower(PeerSettings.model_validate(settings | {"text": {"kind": "none"}}))
     assert tower.heads == [tower.tower.head]
     part = frozen_part(tower, len(tower.layers) + 1, set(tower.heads))
     inside = {parameter for module in part for parameter in module.parameters()}

@@ -20,7 +20,7 @@ from medclip_debias.models.checkpoint import layers_in, renamed, shape_of, summe
 from medclip_debias.models.peers.families import Family, family, published_preprocessing, read_book
 from medclip_debias.models.peers.processor import read_processor
 from medclip_debias.models.peers.settings import Kind, PeerPreprocessing, PeerSettings
-from medclip_debias.models.peers.tokenizers import checked
+from medclip_debias.models.peers.tokenizers import PeerTokenizer, checked
 from medclip_debias.models.text_encoder import (
     SentenceTokenizer,
     family_of,
@@ -34,9 +34,12 @@ Rows = Sequence[tuple[str, str]]
 Unused = Counter[str]
 """How many tensors of the files were left out, by the reason."""
 
+Published = tuple[PeerSettings, dict[str, Tensor], PeerTokenizer, PeerPreprocessing]
+"""Architecture, tensors under the names they have here, tokenizer and preprocessing."""
+
 BUFFERS = (
-    r"(^|\.)(position_ids|relative_position_index)$",
-    "position numbers, which the library makes itself",
+    r"(^|\.)(position_ids|relative_position_index|attn_mask)$",
+    "position numbers and masks, which the library makes itself",
 )
 POOLER = (r"\bpooler\.", "BERT's pooler, which no sentence's vector is computed from")
 _SWIN = "image.model.embeddings.patch_embeddings.projection.weight"
@@ -65,16 +68,20 @@ _SWIN_NAMES = (
 
 
 def read_published(
-    kind: Kind, state: State, text: Path | None, config: Path | None, where: str, unused: Unused
-) -> tuple[PeerSettings, dict[str, Tensor], SentenceTokenizer, PeerPreprocessing]:
-    """Architecture, tensors under the names they have here, tokenizer and preprocessing."""
+    kind: Kind,
+    named: dict[str, Tensor],
+    text: Path | None,
+    config: Path | None,
+    where: str,
+    unused: Unused,
+) -> Published:
+    """A checkpoint whose table names every tensor; sizes are read off them."""
     if text is None:
         raise UserError(
             f"{kind} needs the folder of its BERT (config.json and vocab.txt); name it with --text."
         )
     table = family(kind)
     book = read_book(kind, config)
-    named = _named(table, state, where, unused)
     words = dict(
         read_text_config(text) if table.text["kind"] == "encoder" else read_bert_config(text)
     )
@@ -123,7 +130,7 @@ def read_published(
     return settings, named, tokenizer, preprocessing
 
 
-def _named(table: Family, state: State, where: str, unused: Unused) -> dict[str, Tensor]:
+def named_tensors(table: Family, state: State, where: str, unused: Unused) -> dict[str, Tensor]:
     """The tensors that scores are computed from, under the names of the towers here."""
     state = {re.sub(table.strip, "", key): value for key, value in state.items()}
     once = {}

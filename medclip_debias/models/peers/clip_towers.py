@@ -15,12 +15,7 @@ from torch import Tensor, nn
 
 from medclip_debias.errors import UserError
 from medclip_debias.models.backbones.timm_trunk import trunk_kind, trunk_layers
-from medclip_debias.models.peers.settings import (
-    HfClipSettings,
-    HfClipTextSettings,
-    OpenClipSettings,
-    OpenClipTextSettings,
-)
+from medclip_debias.models.peers.settings import PeerSettings
 from medclip_debias.models.tower import Head, Tower
 
 
@@ -49,9 +44,10 @@ def own_value(attention: nn.MultiheadAttention, keys: Tensor) -> Tensor:
 class OpenClipImages(Tower):
     """An image tower of open_clip: its vision transformer, CLIP's ResNet, or a network of timm."""
 
-    def __init__(self, settings: OpenClipSettings, dim: int) -> None:
+    def __init__(self, peer: PeerSettings) -> None:
         super().__init__()
-        networks = open_clip_networks()
+        settings: Any = peer.image
+        dim, networks = peer.dim, open_clip_networks()
         unchanged = {"output_tokens": False, "timm_model_pretrained": False, "patch_dropout": 0.0}
         config = networks.CLIPVisionCfg(**settings.config | unchanged)
         self.visual: Any = networks._build_vision_tower(dim, config, settings.quick_gelu)
@@ -142,12 +138,13 @@ class OpenClipText(Tower):
     after_layers = ("text.ln_final",)
     into_space = ("text.text_projection",)
 
-    def __init__(self, settings: OpenClipTextSettings, dim: int) -> None:
+    def __init__(self, peer: PeerSettings) -> None:
         super().__init__()
+        settings: Any = peer.text
         networks = open_clip_networks()
         config = networks.CLIPTextCfg(**settings.config | {"output_tokens": False})
         self.context, self.pad = config.context_length, settings.pad
-        self.text: Any = networks._build_text_tower(dim, config, settings.quick_gelu)
+        self.text: Any = networks._build_text_tower(peer.dim, config, settings.quick_gelu)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         vectors: Tensor = self.text(filled_up(ids, mask, self.context, self.pad))
@@ -163,7 +160,7 @@ def filled_up(ids: Tensor, mask: Tensor, context: int, pad: int) -> Tensor:
 class HfClipTower(Tower):
     """A tower (``Vision`` or ``Text``) of transformers' CLIP or SigLIP; CLIP's is mapped."""
 
-    def __init__(self, settings: HfClipSettings | HfClipTextSettings, part: str, dim: int) -> None:
+    def __init__(self, settings: Any, part: str, dim: int) -> None:
         import transformers
 
         super().__init__()
@@ -186,8 +183,9 @@ class HfClipImages(HfClipTower):
 
     after_layers = ("tower.post_layernorm",)
 
-    def __init__(self, settings: HfClipSettings, dim: int) -> None:
-        super().__init__(settings, "Vision", dim)
+    def __init__(self, peer: PeerSettings) -> None:
+        dim = peer.dim
+        super().__init__(peer.image, "Vision", dim)
         config = self.tower.config
         if self.siglip and config.hidden_size != dim:
             raise UserError(
@@ -210,9 +208,10 @@ class HfClipText(HfClipTower):
 
     after_layers = ("tower.final_layer_norm",)
 
-    def __init__(self, settings: HfClipTextSettings, dim: int) -> None:
-        super().__init__(settings, "Text", dim)
-        self.context, self.pad = self.tower.config.max_position_embeddings, settings.pad
+    def __init__(self, peer: PeerSettings) -> None:
+        super().__init__(peer.text, "Text", peer.dim)
+        assert peer.text.kind == "hf_clip"
+        self.context, self.pad = self.tower.config.max_position_embeddings, peer.text.pad
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         if self.siglip:

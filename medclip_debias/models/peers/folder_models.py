@@ -13,7 +13,9 @@ from medclip_debias.config import validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
 from medclip_debias.models.backbones.dinov2 import Dinov2Regions
-from medclip_debias.models.checkpoint import Names, renamed, shape_of
+from medclip_debias.models.checkpoint import shape_of
+from medclip_debias.models.peers.checkpoints import Published
+from medclip_debias.models.peers.processor import read_processor
 from medclip_debias.models.peers.settings import (
     HfClipSettings,
     HfClipTextSettings,
@@ -22,29 +24,14 @@ from medclip_debias.models.peers.settings import (
     PeerSettings,
     RadDinoSettings,
 )
-from medclip_debias.models.peers.tokenizers import (
-    ClipTokenizer,
-    NoTokenizer,
-    PeerTokenizer,
-    checked,
-    read_pieces,
-)
+from medclip_debias.models.peers.tokenizers import ClipTokenizer, NoTokenizer, checked, read_pieces
 
-State = Mapping[str, Tensor]
 MODEL_TYPES: Mapping[Kind, tuple[str, ...]] = {
     "siglip": ("siglip", "siglip2"),
     "clip": ("clip",),
     "rad_dino": ("dinov2", "dinov2_with_registers"),
 }
 """The kinds whose weights are a folder, and ``model_type`` of their ``config.json``."""
-NAMES: Names = (
-    (r"^(logit_scale|logit_bias)$", None),
-    (r"position_ids$", None),
-    (r"^vision_model\.", "image.tower."),
-    (r"^visual_projection\.", "image.projection."),
-    (r"^text_model\.", "text.tower."),
-    (r"^text_projection\.", "text.projection."),
-)
 _SIZES = (
     *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
     *("hidden_act", "layer_norm_eps"),
@@ -55,13 +42,11 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "clip": {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5},
 }
 _ACTIVATIONS = ("gelu", "quick_gelu", "gelu_pytorch_tanh")
-_PATCHES = "vision_model.embeddings.patch_embedding.weight"
+_PATCHES = "image.tower.embeddings.patch_embedding.weight"
 
 
-def read_folder(
-    kind: Kind, folder: Path, state: State, where: str
-) -> tuple[PeerSettings, dict[str, Tensor], PeerTokenizer]:
-    """Architecture, tensors under the names they have here, and tokenizer of a folder.
+def read_folder(kind: Kind, folder: Path, named: dict[str, Tensor], where: str) -> Published:
+    """A folder of SigLIP, CLIP or DINOv2.
 
     SigLIP and SigLIP 2 (MedSigLIP, XraySigLIP; of NaFlex the square of as many patches as it has
     positions), CLIP (XrayCLIP, PubMedCLIP), RAD-DINO and other DINOv2 (images alone).
@@ -73,6 +58,7 @@ def read_folder(
             "(config.json, model.safetensors, preprocessor_config.json, tokenizer.json)."
         )
     content = read_json(file, "copy the model folder again", limit=16 << 20)
+    processor = folder / "preprocessor_config.json"
     if content.get("model_type") not in MODEL_TYPES[kind]:
         raise UserError(
             f"{file}: model_type is {content.get('model_type')!r}; "
@@ -81,45 +67,45 @@ def read_folder(
     if kind == "rad_dino":
         with torch.device("meta"):
             network = Dinov2Regions("dinov2", content, str(file))
-        image = RadDinoSettings(config=network.config)
-        width, none = network.width, NoTextSettings()
-        settings = PeerSettings(kind=kind, dim=width, max_tokens=3, image=image, text=none)
-        named = network.from_file(state)
-        return settings, {f"image.encoder.trunk.{k}": v for k, v in named.items()}, NoTokenizer()
+        settings = PeerSettings(
+            kind=kind,
+            dim=network.width,
+            max_tokens=3,
+            image=RadDinoSettings(config=network.config),
+            text=NoTextSettings(),
+        )
+        return settings, network.from_file(named), NoTokenizer(), read_processor(kind, processor)
+    stated = content.get("vision_config") or {}
     if kind == "siglip":
-        if (content.get("vision_config") or {}).get("vision_use_head", True) is not True:
+        if stated.get("vision_use_head", True) is not True:
             raise UserError(f"{file}: 'vision_use_head' is off, which is not read.")
-        state = _patches_as_convolution(state, where)
+        named = _patches_as_convolution(named, where)
     vision, words = (_sizes(kind, part, content, file) for part in ("vision_config", "text_config"))
-    patch = shape_of(state, _PATCHES, where)[-1]
-    positions = shape_of(state, "vision_model.embeddings.position_embedding.weight", where)[0]
-    places = positions - (kind == "clip")  # without the class token's
-    stated = (content.get("vision_config") or {}).get("image_size")
-    if stated is None and content["model_type"] != "siglip2":
-        stated = 224
-    vision |= {"patch_size": patch, "image_size": _image_size(places, patch, stated, where)}
-    embeddings = "text_model.embeddings."
-    words["vocab_size"] = shape_of(state, f"{embeddings}token_embedding.weight", where)[0]
-    context = shape_of(state, f"{embeddings}position_embedding.weight", where)[0]
+    width, _, _, patch = shape_of(named, _PATCHES, where)
+    positions = shape_of(named, "image.tower.embeddings.position_embedding.weight", where)[0]
+    usual = None if content["model_type"] == "siglip2" else 224
+    size = _image_size(positions - (kind == "clip"), patch, stated.get("image_size", usual), where)
+    vision |= {"patch_size": patch, "image_size": size}
+    embeddings = "text.tower.embeddings."
+    words["vocab_size"] = shape_of(named, f"{embeddings}token_embedding.weight", where)[0]
+    context = shape_of(named, f"{embeddings}position_embedding.weight", where)[0]
     words["max_position_embeddings"] = context
     if kind == "siglip":
-        words["projection_size"] = shape_of(state, "text_model.head.weight", where)[0]
-        dim = shape_of(state, _PATCHES, where)[0]
+        words["projection_size"] = shape_of(named, "text.tower.head.weight", where)[0]
     else:
-        dim = shape_of(state, "visual_projection.weight", where)[0]
+        width = shape_of(named, "image.projection.weight", where)[0]
     tokenizer = _tokenizer(kind, folder)
     checked(tokenizer, words["vocab_size"], where)
+    image = {"family": kind, "config": vision}
     text = {"family": kind, "config": words, "pad": tokenizer.pad_id}
     settings = PeerSettings(
         kind=kind,
-        dim=dim,
+        dim=width,
         max_tokens=context,
-        image=validate(
-            HfClipSettings, {"family": kind, "config": vision}, str(file), "vision_config."
-        ),
+        image=validate(HfClipSettings, image, str(file), "vision_config."),
         text=validate(HfClipTextSettings, text, str(file), "text_config."),
     )
-    return settings, renamed(state, NAMES), tokenizer
+    return settings, named, tokenizer, read_processor(kind, processor, image_size=size)
 
 
 def _tokenizer(kind: Kind, folder: Path) -> ClipTokenizer:
@@ -141,16 +127,16 @@ def _sizes(kind: Kind, part: str, content: Mapping[str, Any], file: Path) -> dic
     return sizes
 
 
-def _patches_as_convolution(state: State, where: str) -> dict[str, Tensor]:
+def _patches_as_convolution(named: dict[str, Tensor], where: str) -> dict[str, Tensor]:
     """NaFlex maps flattened patches (row, column, channel) by a matrix: the same convolution."""
-    shape = shape_of(state, _PATCHES, where)
+    shape = shape_of(named, _PATCHES, where)
     if len(shape) == 4:
-        return dict(state)
+        return named
     patch = round((shape[1] / 3) ** 0.5) if len(shape) == 2 else 0
     if 3 * patch * patch != shape[-1]:
         raise UserError(f"{where}: the map of its patches is of no square of three channels.")
-    filters = state[_PATCHES].unflatten(1, (patch, patch, 3)).permute(0, 3, 1, 2)
-    return {**state, _PATCHES: filters.contiguous()}
+    filters = named[_PATCHES].unflatten(1, (patch, patch, 3)).permute(0, 3, 1, 2)
+    return {**named, _PATCHES: filters.contiguous()}
 
 
 def _image_size(places: int, patch: int, stated: int | None, where: str) -> int:

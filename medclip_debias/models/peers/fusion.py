@@ -1,13 +1,11 @@
-"""Scores that need both towers: where a sentence attends over the image, or has several vectors.
-
-An image is here its tokens ``[B, 1 + N, D]``: the vector of the whole image, then the regions.
-"""
+"""Scores of peers: cosines of two vectors, and those that need both towers together."""
 
 from __future__ import annotations
 
 import math
 import re
 from abc import abstractmethod
+from collections.abc import Callable
 from itertools import pairwise
 from typing import ClassVar, Literal
 
@@ -16,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from medclip_debias.errors import UserError
+from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.interface import Outputs
-from medclip_debias.models.peers.settings import FusionSettings, PeerSettings
-from medclip_debias.models.similarity import region_scores
+from medclip_debias.models.peers.settings import FusionSettings, NoTextSettings, PeerSettings
+from medclip_debias.models.similarity import SCALE_MAX, SCALE_MIN, region_scores
 
 UNBOUNDED_SCALE = 100.0
 """CARZero's logit and AFLoc's product have no bound; a hundredth of them is a score here."""
@@ -30,14 +29,14 @@ _ASKED = re.compile(
 
 
 class Fusion(nn.Module):
-    """Base: scores and maps from an image's tokens and what the text tower gave.
+    """Base: scores and maps from an image's vectors and what the text tower gave.
 
     Attributes:
-        outputs: of the model that has it; without ``has_whole`` all tokens are regions.
+        outputs: of the model that has it.
         raw: whether it takes vectors as they leave the towers, of any length.
     """
 
-    outputs: ClassVar[Outputs]
+    outputs: Outputs
     raw: ClassVar[bool] = False
 
     @property
@@ -45,13 +44,40 @@ class Fusion(nn.Module):
         """What scores were multiplied by in training, in [1, 100]; None where it is not known."""
         return None
 
-    @abstractmethod
-    def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        """Scores ``[B, T]`` of tokens ``[B, 1 + N, D]`` and sentences ``[T, ...]``."""
+    def encoded(self, texts: list[str], encode: Callable[[list[str]], Tensor]) -> Tensor:
+        """What `scores` takes of sentences; ``encode`` is the text tower."""
+        return encode(texts)
 
     @abstractmethod
-    def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
+    def scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        """Scores ``[B, T]`` of images and sentences ``[T, ...]``."""
+
+    @abstractmethod
+    def maps(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         """A map over the regions for every image and sentence ``[B, T, N]``."""
+
+
+class Cosines(Fusion):
+    """The cosine of the whole image's vector with the sentence's."""
+
+    def __init__(self, settings: PeerSettings) -> None:
+        super().__init__()
+        none = isinstance(settings.text, NoTextSettings)
+        form: Literal["none", "vector"] = "none" if none else "vector"
+        self.outputs = Outputs(has_whole=True, whole_alone=True, text_form=form)
+        self.published_scale = settings.scale
+
+    @property
+    def scale(self) -> float | None:
+        scale = self.published_scale
+        return None if scale is None else min(max(scale, SCALE_MIN), SCALE_MAX)
+
+    def scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        assert features.whole is not None
+        return features.whole @ sentences.T
+
+    def maps(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        return region_scores(features.regions, sentences)
 
 
 class SimilarityAttention(Fusion):
@@ -62,7 +88,7 @@ class SimilarityAttention(Fusion):
     learned temperature of the loss, unless the attention has its own.
     """
 
-    outputs: ClassVar[Outputs] = Outputs(has_whole=True)
+    outputs = Outputs(has_whole=True)
 
     def __init__(self, own_attention: bool) -> None:
         super().__init__()
@@ -84,16 +110,16 @@ class SimilarityAttention(Fusion):
     def scale(self) -> float:
         return min(max(float((-self.loss_temperature.detach()).exp()), 1.0), 100.0)
 
-    def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
+    def scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         scores = []
-        for each in tokens:  # one image at a time: all cosines of a batch would be large
+        for each in features.stored:  # one image at a time: all cosines of a batch would be large
             cosines = sentences @ each.T
             mean = (cosines / self._log_temperature.exp()).softmax(dim=-1) @ each
             scores.append((F.normalize(mean, dim=-1) * sentences).sum(dim=-1))
         return torch.stack(scores)
 
-    def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        return region_scores(tokens[:, 1:], sentences)
+    def maps(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        return region_scores(features.stored[:, 1:], sentences)
 
 
 class QueryAttention(Fusion):
@@ -105,7 +131,7 @@ class QueryAttention(Fusion):
     network begins with a layer norm of each, whose learned part is applied here.
     """
 
-    outputs: ClassVar[Outputs] = Outputs(has_whole=True, sentence_rows=(0, 0), map_kind="attention")
+    outputs = Outputs(has_whole=True, sentence_rows=(0, 0), map_kind="attention")
 
     def __init__(self, settings: FusionSettings, dim: int) -> None:
         super().__init__()
@@ -124,8 +150,8 @@ class QueryAttention(Fusion):
     def scale(self) -> float:
         return UNBOUNDED_SCALE
 
-    def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        images, texts = self._learned(tokens), self._learned(sentences)
+    def scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        images, texts = self._learned(features.stored), self._learned(sentences)
         of_text = torch.stack([self._ask(texts[:, 0], image)[0] for image in images])
         answers = []
         for raw, text in zip(sentences, texts, strict=True):
@@ -141,8 +167,8 @@ class QueryAttention(Fusion):
         both: Tensor = (of_text + torch.stack(answers, dim=1)) / (2 * UNBOUNDED_SCALE)
         return both
 
-    def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        images, queries = self._learned(tokens), self._learned(sentences[:, 0])
+    def maps(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        images, queries = self._learned(features.stored), self._learned(sentences[:, 0])
         return torch.stack([self._ask(queries, image)[1][:, 1:] for image in images])
 
     def _learned(self, vectors: Tensor) -> Tensor:
@@ -163,19 +189,27 @@ class QueryAttention(Fusion):
         return logits, spread
 
 
-class _Question(nn.Module):
-    """Attention of queries over a memory, then a perceptron; both with norms before."""
+class _Question(nn.TransformerDecoderLayer):
+    """torch's decoder layer, norms first, that keeps its attention over the memory.
 
-    def __init__(self, dim: int, heads: int, hidden: int) -> None:
-        super().__init__()
-        self.multihead_attn = nn.MultiheadAttention(dim, heads, batch_first=True)
-        self.linear1, self.linear2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
-        self.norm2, self.norm3 = nn.LayerNorm(dim), nn.LayerNorm(dim)
+    CARZero's has no attention of the queries over each other.
+    """
 
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def __init__(self, dim: int, heads: int, hidden: int, *, among: bool = False) -> None:
+        super().__init__(dim, heads, hidden, 0.0, batch_first=True, norm_first=True)
+        self.among = among
+        if not among:
+            del self.self_attn, self.norm1
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, memory: Tensor, mask: Tensor | None = None, blocked: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Queries and their attention; ``mask`` is added over the memory."""
+        if self.among:
+            x = x + self._sa_block(self.norm1(x), blocked, None)
         answers, weights = self.multihead_attn(self.norm2(x), memory, memory, attn_mask=mask)
         x = x + answers
-        return x + self.linear2(F.relu(self.linear1(self.norm3(x)))), weights
+        return x + self._ff_block(self.norm3(x)), weights
 
 
 class TwoSpaces(Fusion):
@@ -184,26 +218,31 @@ class TwoSpaces(Fusion):
     A sentence is ``[T, 2, D]``: one for whole images, the mean of its words' units for regions.
     """
 
-    outputs: ClassVar[Outputs] = Outputs(has_whole=True, whole_alone=True, sentence_rows=(0, 1))
+    outputs = Outputs(has_whole=True, whole_alone=True, sentence_rows=(0, 1))
 
-    def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        return tokens[:, 0] @ sentences[:, 0].T
+    def scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        assert features.whole is not None
+        return features.whole @ sentences[:, 0].T
 
-    def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        return region_scores(tokens[:, 1:], sentences[:, 1])
+    def maps(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        return region_scores(features.regions, sentences[:, 1])
 
 
 class Products(Fusion):
     """AFLoc (Yang et al. 2024): a hundredth of products of vectors of any length; ``[T, 1, D]``."""
 
-    outputs: ClassVar[Outputs] = Outputs(has_whole=True, whole_alone=True, sentence_rows=(0, 0))
+    outputs = Outputs(has_whole=True, whole_alone=True, sentence_rows=(0, 0))
     raw: ClassVar[bool] = True
 
-    def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        return tokens[:, 0] @ sentences[:, 0].T / UNBOUNDED_SCALE
+    def encoded(self, texts: list[str], encode: Callable[[list[str]], Tensor]) -> Tensor:
+        return encode(texts)[:, None]
 
-    def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        return region_scores(tokens[:, 1:], sentences[:, 0]) / UNBOUNDED_SCALE
+    def scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        assert features.whole is not None
+        return features.whole @ sentences[:, 0].T / UNBOUNDED_SCALE
+
+    def maps(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        return region_scores(features.regions, sentences[:, 0]) / UNBOUNDED_SCALE
 
 
 class WordAttention(Fusion):
@@ -217,38 +256,39 @@ class WordAttention(Fusion):
     the published code are not followed (docs/peers.md).
     """
 
-    outputs: ClassVar[Outputs] = Outputs(
-        has_whole=True, sentence_rows=(0, 0), text_form="words", map_kind="attention"
-    )
+    outputs = Outputs(has_whole=True, sentence_rows=(0, 0), text_form="words", map_kind="attention")
     raw: ClassVar[bool] = True
 
     def __init__(self, score: Literal["local", "both"]) -> None:
         super().__init__()
         self.score = score
 
-    def check_words(self, sentences: Tensor) -> None:
+    def encoded(self, texts: list[str], encode: Callable[[list[str]], Tensor]) -> Tensor:
+        sentences = encode(texts)
         empty = (~sentences[:, 1:].flatten(1).any(dim=1)).nonzero()
         if len(empty):
             number = int(empty[0]) + 1
             raise UserError(f"Sentence {number} holds no word of letters or digits; write one.")
+        return sentences
 
     def attention(self, regions: Tensor, words: Tensor) -> Tensor:
         """How each word ``[W, D]`` spreads over the regions: ``[B, W, N]``; rows sum to one."""
         shares = (regions @ words.T).softmax(dim=-1)
         return (4 * shares).softmax(dim=1).transpose(1, 2)
 
-    def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        regions, best = tokens[:, 1:], []
+    def scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        whole, regions, best = features.stored[:, 0], features.stored[:, 1:], []
         for words in _words(sentences):
             seen = self.attention(regions, words) @ regions
             best.append(F.cosine_similarity(seen, words, dim=-1).amax(dim=1))
         local = torch.stack(best, dim=1) if best else regions.new_zeros(len(regions), 0)
         if self.score == "local":
             return local
-        return (5 * local + F.normalize(tokens[:, 0], dim=-1) @ sentences[:, 0].T) / 6
+        return (5 * local + F.normalize(whole, dim=-1) @ sentences[:, 0].T) / 6
 
-    def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        maps = [self.attention(tokens[:, 1:], words).mean(dim=1) for words in _words(sentences)]
+    def maps(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        regions = features.stored[:, 1:]
+        maps = [self.attention(regions, words).mean(dim=1) for words in _words(sentences)]
         return torch.stack(maps, dim=1)
 
 
@@ -267,7 +307,7 @@ class QueryNetwork(Fusion):
     question's attention, averaged over heads; ``book`` the book's queries, which the peer encodes.
     """
 
-    outputs: ClassVar[Outputs] = Outputs(sentence_rows=(None, None), map_kind="attention")
+    outputs = Outputs(sentence_rows=(None, None), map_kind="attention")
     raw: ClassVar[bool] = True
 
     def __init__(self, settings: FusionSettings, dim: int) -> None:
@@ -277,7 +317,8 @@ class QueryNetwork(Fusion):
         self.norm_inputs, self.last_map = settings.norm_inputs, settings.last_map
         self.norm = nn.LayerNorm(dim)
         self.layers = nn.ModuleList(
-            _BookQuestion(dim, settings.heads, settings.hidden) for _ in range(settings.layers)
+            _Question(dim, settings.heads, settings.hidden, among=True)
+            for _ in range(settings.layers)
         )
         self.classifier = nn.Linear(dim, 2)
         self.book: Tensor | None = None
@@ -289,14 +330,20 @@ class QueryNetwork(Fusion):
         denied = bool(match and match["no"])
         return self.names.get(plain.lower(), plain), denied
 
-    def scores(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        answers = self._answers(tokens, sentences[:, 0])[0].softmax(dim=-1)
+    def encoded(self, texts: list[str], encode: Callable[[list[str]], Tensor]) -> Tensor:
+        questions = [self.question(text) for text in texts]
+        vectors = encode([text for text, _ in questions])
+        denied = vectors.new_tensor([float(no) for _, no in questions])
+        return torch.stack([vectors, denied[:, None].expand_as(vectors)], dim=1)
+
+    def scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        answers = self._answers(features.regions, sentences[:, 0])[0].softmax(dim=-1)
         denied = sentences[:, 1:].amax(dim=(1, 2)) > 0.5 if sentences.shape[1] > 1 else None
         there = answers[..., 1]
         return there if denied is None else torch.where(denied, answers[..., 0], there)
 
-    def maps(self, tokens: Tensor, sentences: Tensor) -> Tensor:
-        return self._answers(tokens, sentences[:, 0])[1]
+    def maps(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
+        return self._answers(features.regions, sentences[:, 0])[1]
 
     def _answers(self, regions: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
         """Logits ``[B, T, 2]`` and maps ``[B, T, N]`` of the queries ``[T, D]``."""
@@ -331,32 +378,17 @@ class QueryNetwork(Fusion):
         x = x.expand(len(regions), -1, -1)
         maps = []
         for layer in self.layers:
-            x, weights = layer(x, memory, blocked)
+            x, weights = layer(x, memory, blocked=blocked)
             maps.append(weights)
         answers: Tensor = self.classifier(self.norm(x))
         return answers, maps[-1] if self.last_map else torch.stack(maps).mean(dim=0)
 
 
-class _BookQuestion(_Question):
-    """As its base, after an attention of the queries over each other."""
-
-    def __init__(self, dim: int, heads: int, hidden: int) -> None:
-        super().__init__(dim, heads, hidden)
-        self.self_attn = nn.MultiheadAttention(dim, heads, batch_first=True)
-        self.norm1 = nn.LayerNorm(dim)
-
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        own = self.norm1(x)
-        x = x + self.self_attn(own, own, own, attn_mask=mask, need_weights=False)[0]
-        answers: tuple[Tensor, Tensor] = super().forward(x, memory, None)
-        return answers
-
-
-def build_fusion(settings: PeerSettings) -> Fusion | None:
+def build_fusion(settings: PeerSettings) -> Fusion:
     if settings.score != "whole":
         return WordAttention(settings.score)
     if settings.fusion is None:
-        return None
+        return Cosines(settings)
     match settings.fusion.kind:
         case "similarity_attention":
             return SimilarityAttention(settings.fusion.own_attention)

@@ -7,6 +7,7 @@ first filters are the sum of the three.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,14 +18,8 @@ from medclip_debias.models.backbones.dinov2 import Dinov2Regions
 from medclip_debias.models.backbones.resnet import ResNetRegions
 from medclip_debias.models.backbones.timm_trunk import timm_package
 from medclip_debias.models.limits import hf_config
-from medclip_debias.models.peers.settings import (
-    Dinov2Settings,
-    Kind,
-    RadDinoSettings,
-    ResNetSettings,
-    SwinSettings,
-    ViTSettings,
-)
+from medclip_debias.models.peers.clip_towers import HfClipImages, OpenClipImages
+from medclip_debias.models.peers.settings import PeerSettings
 from medclip_debias.models.tower import Tower
 
 
@@ -40,8 +35,9 @@ class BioViLImages(Tower):
     into_space = ("projector",)
     stride, first_centre = 32, 0.5
 
-    def __init__(self, settings: ResNetSettings, dim: int) -> None:
+    def __init__(self, peer: PeerSettings) -> None:
         super().__init__()
+        settings: Any = peer.image
         self.encoder = ResNetRegions("resnet50")
         width = self.encoder.width
         self.backbone_to_vit: nn.Conv2d | None = None
@@ -55,7 +51,7 @@ class BioViLImages(Tower):
             nn.Conv2d(width, settings.hidden, 1, bias=False),
             nn.BatchNorm2d(settings.hidden),
             nn.ReLU(inplace=True),
-            nn.Conv2d(settings.hidden, dim, 1),
+            nn.Conv2d(settings.hidden, peer.dim, 1),
         )
 
     def forward(self, images: Tensor, previous: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -141,63 +137,56 @@ class Embedding(nn.Module):
         return result
 
 
-class TwoStageResNet(Tower):
-    """GLoRIA, AFLoc, MGCA (by `Embedding`): layer 3's regions and the pooled layer 4, mapped."""
+class ResNetImages(Tower):
+    """ResNet-50 whose regions, and whose whole image where that has a map of its own, are mapped.
 
-    layer_lists = ("model.layers",)
-    stride, first_centre = 16, 0.5
-
-    def __init__(self, settings: ResNetSettings, kind: Kind, dim: int) -> None:
-        super().__init__()
-        self.model = ResNetRegions("resnet50")
-        width, hidden = self.model.width, settings.hidden
-        if kind == "mgca":
-            self.into_space = ("local_embed", "global_embed")
-            self.local_embed: nn.Module = Embedding(width // 2, hidden, dim)
-            self.global_embed = Embedding(width, hidden, dim)
-        else:
-            self.into_space = ("local_embedder", "global_embedder")
-            self.local_embedder = nn.Conv2d(width // 2, dim, 1, bias=False)
-            self.global_embedder = nn.Linear(width, dim)
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        third = self.model.features_upto(images, 3)
-        last = self.model.features_after(third, 3).mean(dim=(2, 3))
-        of_regions, of_whole = (self.get_submodule(name) for name in self.into_space)
-        if isinstance(of_regions, nn.Conv2d):
-            return of_regions(third).flatten(2).transpose(1, 2), of_whole(last)
-        return of_regions(third.flatten(2).transpose(1, 2)), of_whole(last)
-
-
-class MeanOfResNet(Tower):
-    """Each region mapped by itself, and their mean.
-
-    Of MedCLIP (Wang et al. 2022) and CXR-CLIP (You et al. 2023) the map is linear, so that the
-    mean is the published vector. KAD and MedKLIP have two layers and score by the regions alone.
+    GLoRIA, AFLoc and MGCA map layer 3's regions, and the mean of layer 4. Of MedCLIP (Wang et al.
+    2022) and CXR-CLIP (You et al. 2023) the map is linear, so that the regions' mean is the
+    published vector. KAD and MedKLIP have two layers and score by the regions alone.
     """
 
     layer_lists = ("model.layers",)
     first_centre = 0.5
 
-    def __init__(self, settings: ResNetSettings, kind: Kind, dim: int) -> None:
+    def __init__(self, peer: PeerSettings) -> None:
         super().__init__()
-        self.model = ResNetRegions("resnet50", 1 if kind == "medclip" else 3)
-        width, self.stage, self.stride = self.model.width, 4, 32
-        if kind in ("kad", "medklip"):
-            if settings.stage == 3:
-                width, self.stage, self.stride = width // 2, 3, 16
-                self.model.layer4 = nn.Identity()
-            self.into_space = ("res_l1", "res_l2")
-            self.res_l1, self.res_l2 = nn.Linear(width, width), nn.Linear(width, dim)
+        kind, dim, settings = peer.kind, peer.dim, peer.image
+        assert settings.kind == "resnet50"
+        colours = kind in ("cxr_clip", "kad", "medklip")
+        self.model = ResNetRegions("resnet50", 3 if colours else 1)
+        width = self.model.width
+        self.two_maps = kind in ("gloria", "afloc", "mgca")
+        self.stage = 3 if self.two_maps else settings.stage
+        self.stride = 16 if self.stage == 3 else 32
+        inside = width // 2 if self.stage == 3 else width
+        maps: dict[str, nn.Module]
+        if kind == "mgca":
+            maps = {"local_embed": Embedding(inside, settings.hidden, dim)}
+            maps["global_embed"] = Embedding(width, settings.hidden, dim)
+        elif self.two_maps:
+            maps = {"local_embedder": nn.Conv2d(inside, dim, 1, bias=False)}
+            maps["global_embedder"] = nn.Linear(width, dim)
+        elif kind in ("kad", "medklip"):
+            maps = {"res_l1": nn.Linear(inside, inside), "res_l2": nn.Linear(inside, dim)}
         else:
-            self.into_space = ("fc" if kind == "medclip" else "projection",)
-            self.add_module(self.into_space[0], nn.Linear(width, dim, bias=kind != "medclip"))
+            bias = kind != "medclip"
+            maps = {"projection" if bias else "fc": nn.Linear(width, dim, bias=bias)}
+        if self.stage == 3 and not self.two_maps:
+            self.model.layer4 = nn.Identity()
+        for name, module in maps.items():
+            self.add_module(name, module)
+        self.into_space = tuple(maps)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        x = self.model.features_upto(images, self.stage).flatten(2).transpose(1, 2)
-        if len(self.into_space) == 2:
-            x = F.relu(self.res_l1(x))
-        regions = self.get_submodule(self.into_space[-1])(x)
+        first, last = (self.get_submodule(name) for name in (self.into_space * 2)[:2])
+        x = self.model.features_upto(images, self.stage)
+        rows = x.flatten(2).transpose(1, 2)
+        if self.two_maps:
+            whole = last(self.model.features_after(x, 3).mean(dim=(2, 3)))
+            if isinstance(first, nn.Conv2d):
+                return first(x).flatten(2).transpose(1, 2), whole
+            return first(rows), whole
+        regions = last(F.relu(first(rows)) if first is not last else rows)
         return regions, regions.mean(dim=1)
 
 
@@ -212,15 +201,17 @@ class SwinImages(Tower):
     after_layers = ("model.layernorm",)
     stride, first_centre = 32, 16.0
 
-    def __init__(self, settings: SwinSettings, kind: Kind, dim: int) -> None:
-        from transformers import SwinModel
+    def __init__(self, peer: PeerSettings) -> None:
+        from transformers import AutoModel
 
         super().__init__()
-        config = hf_config({**settings.config, "model_type": "swin"}, "peer.yaml", "image.config.")
-        self.model = SwinModel(config, add_pooling_layer=False)
-        self.medclip = kind == "medclip"
+        assert peer.image.kind == "swin"
+        fields = {**peer.image.config, "model_type": "swin"}
+        config = hf_config(fields, "peer.yaml", "image.config.")
+        self.model: Any = AutoModel.from_config(config, add_pooling_layer=False)
+        self.medclip = peer.kind == "medclip"
         self.into_space = ("projection_head" if self.medclip else "projection",)
-        linear = nn.Linear(self.model.num_features, dim, bias=not self.medclip)
+        linear = nn.Linear(self.model.num_features, peer.dim, bias=not self.medclip)
         self.add_module(self.into_space[0], linear)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -238,15 +229,16 @@ class DinoImages(Tower):
 
     layer_lists: tuple[str, ...] = ("encoder.layers",)
 
-    def __init__(self, settings: RadDinoSettings | Dinov2Settings, dim: int) -> None:
+    def __init__(self, peer: PeerSettings) -> None:
         from transformers import Dinov2Config
         from transformers.models.dinov2.modeling_dinov2 import Dinov2Encoder
 
         super().__init__()
+        settings: Any = peer.image
         self.encoder = Dinov2Regions("dinov2", settings.config, "peer.yaml")
         width, self.stride = self.encoder.width, self.encoder.stride
         self.first_centre = self.stride / 2
-        if isinstance(settings, RadDinoSettings):
+        if settings.kind == "rad_dino":
             return
         self.layer_lists, self.into_space = ("encoder.layers", "blocks.layer"), ("head",)
         config = Dinov2Config(
@@ -257,9 +249,7 @@ class DinoImages(Tower):
         )
         config._attn_implementation = "sdpa"
         self.blocks: Any = Dinov2Encoder(config)
-        self.head: nn.Module = (
-            nn.LayerNorm(width) if settings.head == "norm" else nn.Linear(width, dim, bias=False)
-        )
+        self.head = norm_or_linear(settings.head, width, peer.dim)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         x = self.encoder.trunk(images.expand(-1, 3, -1, -1)).last_hidden_state
@@ -268,17 +258,23 @@ class DinoImages(Tower):
         return x[:, self.encoder.prefix :], x[:, 0]
 
 
+def norm_or_linear(kind: str, width: int, dim: int) -> nn.Module:
+    """The last step of RadZero's towers, and of CoNNS's."""
+    return nn.LayerNorm(width) if kind == "norm" else nn.Linear(width, dim, bias=False)
+
+
 class PlainViT(Tower):
     """timm's ViT: of CARZero (Lai et al. 2024) its tokens, standardised; of MGCA each mapped."""
 
     layer_lists = ("model.blocks",)
     after_layers = ("model.norm",)
 
-    def __init__(self, settings: ViTSettings, kind: Kind, hidden: int, dim: int) -> None:
+    def __init__(self, peer: PeerSettings) -> None:
         timm_package()
         from timm.models.vision_transformer import VisionTransformer
 
         super().__init__()
+        settings: Any = peer.image
         self.model: Any = VisionTransformer(
             img_size=settings.image_size,
             patch_size=settings.patch,
@@ -289,10 +285,11 @@ class PlainViT(Tower):
             num_classes=0,
         )
         self.stride, self.first_centre = settings.patch, settings.patch / 2
-        if kind == "mgca":
+        if peer.kind == "mgca":
             self.into_space = ("global_embed", "local_embed")
-            self.global_embed = Embedding(settings.width, hidden, dim)
-            self.local_embed = Embedding(settings.width, hidden, dim)
+            hidden = getattr(peer.text, "hidden", 0)
+            self.global_embed = Embedding(settings.width, hidden, peer.dim)
+            self.local_embed = Embedding(settings.width, hidden, peer.dim)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         x = self.model.forward_features(images)
@@ -300,3 +297,19 @@ class PlainViT(Tower):
             return self.local_embed(x[:, 1:]), self.global_embed(x[:, 0])
         x = F.layer_norm(x, x.shape[-1:])
         return x[:, 1:], x[:, 0]
+
+
+_TOWERS: Mapping[str, Callable[[PeerSettings], Tower]] = {
+    "open_clip": OpenClipImages,
+    "hf_clip": HfClipImages,
+    "rad_dino": DinoImages,
+    "dinov2": DinoImages,
+    "swin": SwinImages,
+    "vit": PlainViT,
+}
+
+
+def image_tower(peer: PeerSettings) -> Tower:
+    """The image tower of a peer, with weights at random."""
+    biovil = peer.kind in ("biovil", "biovil_t")
+    return _TOWERS.get(peer.image.kind, BioViLImages if biovil else ResNetImages)(peer)

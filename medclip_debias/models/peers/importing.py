@@ -19,14 +19,12 @@ from medclip_debias.models.checkpoint import (
     uninitialised,
     weight_file,
 )
-from medclip_debias.models.peers.checkpoints import read_published
+from medclip_debias.models.peers.checkpoints import named_tensors, read_published
 from medclip_debias.models.peers.families import family
 from medclip_debias.models.peers.folder_models import MODEL_TYPES, read_folder
-from medclip_debias.models.peers.open_clip import clip_preprocessing, read_chexzero, read_open_clip
+from medclip_debias.models.peers.open_clip import read_open_clip
 from medclip_debias.models.peers.peer import Peer
-from medclip_debias.models.peers.processor import read_processor
-from medclip_debias.models.peers.settings import HfClipSettings, Kind, PeerPreprocessing, Score
-from medclip_debias.models.peers.tokenizers import PeerTokenizer
+from medclip_debias.models.peers.settings import Kind, Score
 
 BAD = (AssertionError, ValueError, TypeError, ZeroDivisionError, RuntimeError, AttributeError)
 """What building a model of numbers that do not fit raises, in one library or another."""
@@ -77,45 +75,29 @@ def import_model(
     if score != "whole" and kind != "gloria":
         raise UserError(f"only gloria has a local score; leave --score {score} out for {kind}.")
     kind = cast("Kind", kind)
-    unused: Counter[str] = Counter()
+    files = [path for path in (weights, text, config) if path is not None]
+    folder = weights.parent if weights.is_file() else weights
     if kind in MODEL_TYPES:
         if text or config:
             raise UserError(f"{kind} is read from its one folder; leave --text and --config out.")
-        folder = weights.parent if weights.is_file() else weights
         if not folder.is_dir():
             raise UserError(f"{folder}: there is no such folder; {kind} is read from a folder.")
         weights = weight_file(folder)
         files = [weights, *(folder / name for name in SIDE_FILES)]
-    else:
-        files = [path for path in (weights, text, config) if path is not None]
     published, where = read_checkpoint(weights), str(weights)
-    preprocessing: PeerPreprocessing | None = None
-    state: Mapping[str, Tensor]
-    tokenizer: PeerTokenizer
-    if kind in MODEL_TYPES:
-        settings, state, tokenizer = read_folder(kind, folder, published, where)
-        side = (
-            settings.image.config["image_size"]
-            if isinstance(settings.image, HfClipSettings)
-            else None
-        )
-        processor = folder / "preprocessor_config.json"
-        preprocessing = read_processor(kind, processor, image_size=side)
-    else:
-        with explained(f"{where}: a tensor of another shape than this model's", *BAD, LookupError):
-            if kind == "chexzero":
-                settings, state, tokenizer = read_chexzero(published, text, where)
-            elif kind == "open_clip":
-                settings, state, tokenizer = read_open_clip(published, text, config, where)
-            else:
-                settings, state, tokenizer, preprocessing = read_published(
-                    kind, published, text, config, where, unused
-                )
+    unused: Counter[str] = Counter()
+    with explained(f"{where}: a tensor of another shape than this model's", *BAD, LookupError):
+        state = named_tensors(family(kind), published, where, unused)
+        if kind in MODEL_TYPES:
+            read = read_folder(kind, folder, state, where)
+        else:
+            reader = read_open_clip if kind in ("chexzero", "open_clip") else read_published
+            read = reader(kind, state, text, config, where, unused)
+    settings, state, tokenizer, preprocessing = read
     change: dict[str, Any] = {"score": score}
     if settings.fusion is None:
         change |= _learned_by_loss(published)
     settings = settings.model_copy(update=change)
-    preprocessing = preprocessing or clip_preprocessing(settings, config)
     asked = {name: value for name, value in (("levels", levels), ("fit", fit)) if value}
     prepare = validate(PrepareSettings, preprocessing.prepare.model_dump() | asked, "import-model")
     preprocessing = preprocessing.model_copy(update={"prepare": prepare})

@@ -15,7 +15,12 @@ from medclip_debias.config import SimilaritySettings, json_hash, validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_folder, file_hash, write_text
 from medclip_debias.models.aggregators import SHARP_MAX, SHARP_MIN
-from medclip_debias.models.checkpoint import load_strictly, read_checkpoint, uninitialised
+from medclip_debias.models.checkpoint import (
+    load_strictly,
+    need,
+    read_checkpoint,
+    uninitialised,
+)
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.interface import ImageTextModel, Outputs
@@ -23,34 +28,20 @@ from medclip_debias.models.limits import check_room
 from medclip_debias.models.lora import merged_state
 from medclip_debias.models.peers.families import book_prompts, cleaned
 from medclip_debias.models.peers.fusion import (
+    Cosines,
     Fusion,
-    Products,
     QueryNetwork,
     SimilarityAttention,
     WordAttention,
     build_fusion,
 )
-from medclip_debias.models.peers.images import BioViLImages
-from medclip_debias.models.peers.sentence_towers import word_places
-from medclip_debias.models.peers.settings import (
-    BertSettings,
-    HfClipTextSettings,
-    NoTextSettings,
-    OpenClipTextSettings,
-    PeerPreprocessing,
-    PeerSettings,
-)
-from medclip_debias.models.peers.tokenizers import (
-    ClipTokenizer,
-    NoTokenizer,
-    PeerTokenizer,
-    PieceTokenizer,
-)
-from medclip_debias.models.peers.towers import build_towers, region_grid
+from medclip_debias.models.peers.images import BioViLImages, image_tower
+from medclip_debias.models.peers.sentence_towers import text_tower, word_places
+from medclip_debias.models.peers.settings import BertSettings, PeerPreprocessing, PeerSettings
+from medclip_debias.models.peers.tokenizers import PeerTokenizer, saved_tokenizer
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.sentences import sentence_list
-from medclip_debias.models.similarity import SCALE_MAX, SCALE_MIN, Similarity, region_scores
-from medclip_debias.models.text_encoder import SentenceTokenizer
+from medclip_debias.models.similarity import SCALE_MAX, SCALE_MIN, Similarity
 from medclip_debias.models.tower import Head, Tower
 from medclip_debias.settings_files import load_yaml
 
@@ -62,9 +53,9 @@ WEIGHTS, WORDS = "model.safetensors", "tokenizer.json"
 class Peer(ImageTextModel):
     """Another group's model, as it was published or trained on from there.
 
-    Once training has begun it has a `similarity`: the published score times a learned scale, or a
-    similarity of the regions, in which case there is no ``whole`` any more. ``fusion`` is what
-    scores are computed by where they are no plain cosines.
+    ``fusion`` is what scores are computed by. Once training has begun there is a `similarity`: the
+    published score times a learned scale, or a similarity of the regions, in which case there is
+    no ``fusion`` and no ``whole`` any more.
     """
 
     def __init__(
@@ -75,8 +66,10 @@ class Peer(ImageTextModel):
         provenance: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(settings, preprocessing, tokenizer, book_prompts(settings), provenance)
-        self.image, self.text = build_towers(settings)
-        self.fusion: Fusion | None = build_fusion(settings)
+        self.image, self.text = image_tower(settings), text_tower(settings)
+        self.fusion: Fusion | None = None
+        if not isinstance(settings.similarity, SimilaritySettings):
+            self.fusion = build_fusion(settings)
         self.trained_similarity: Similarity | None = None
         if settings.similarity is not None:
             self.trained_similarity = build_similarity(settings)
@@ -85,8 +78,8 @@ class Peer(ImageTextModel):
         self, similarity: SimilaritySettings | None = None, max_tokens: int | None = None
     ) -> None:
         """Make ready for training: from here on the model has a scale that is learned."""
-        before, fusion = self.settings, self.fusion
-        if fusion is not None and not isinstance(fusion, SimilarityAttention):
+        before = self.settings
+        if not isinstance(self.fusion, Cosines | SimilarityAttention | None):
             raise UserError(
                 f"A {before.kind} cannot be trained on: its score is neither a cosine nor an "
                 "attention by cosines; start from a model whose score is."
@@ -125,22 +118,15 @@ class Peer(ImageTextModel):
 
     @property
     def outputs(self) -> Outputs:
-        if self.fusion is not None:
-            return self.fusion.outputs
-        if isinstance(self.settings.similarity, SimilaritySettings):
+        if self.fusion is None:
             return Outputs(map_kind=self.similarity.map_kind)
-        if isinstance(self.settings.text, NoTextSettings):
-            return Outputs(has_whole=True, whole_alone=True, text_form="none")
-        return Outputs(has_whole=True, whole_alone=True)
+        return self.fusion.outputs
 
     @property
     def learned_scale(self) -> float | None:
         if self.trained_similarity is not None:
             return float(self.trained_similarity.scale.detach())
-        if self.fusion is not None:
-            return self.fusion.scale
-        scale = self.settings.scale
-        return None if scale is None else min(max(scale, SCALE_MIN), SCALE_MAX)
+        return None if self.fusion is None else self.fusion.scale
 
     @property
     def max_tokens(self) -> int:
@@ -149,7 +135,16 @@ class Peer(ImageTextModel):
     @property
     def grid(self) -> RegionGrid:
         """Where the regions lie, in pixels of the prepared image's central crop."""
-        return region_grid(self.image, self.preprocessing)
+        p, stride, first = self.preprocessing, self.image.stride, self.image.first_centre
+        network = p.network_size or p.input_size
+        # Padded convolutions, whose first place lies on the first pixel, reach over the edge.
+        count = -(-network // stride) if first == 0.5 else network // stride
+        enlarged = p.input_size / network
+        if p.network_resize == "bilinear_corners" and network != p.input_size:
+            # Corners stay on corners: the centre of pixel i of the network's input is that of
+            # pixel i (side - 1) / (network - 1) of the crop.
+            return RegionGrid(count, count, stride * (p.input_size - 1) / (network - 1), first)
+        return RegionGrid(count, count, stride * enlarged, first * enlarged)
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Prepared uint8 ``[B, S, S]`` as the network reads them, ``[B, 1 or 3, H, H]``."""
@@ -169,35 +164,34 @@ class Peer(ImageTextModel):
     def encode_images(self, images: Tensor) -> ImageFeatures:
         """Vectors of the regions and of the whole images, of unit length but for raw fusions."""
         x = self.normalise(images) if images.dtype == torch.uint8 else images
-        regions, whole = (vectors.float() for vectors in self.image(x))
-        if self.fusion is None or not self.fusion.raw:
-            regions, whole = F.normalize(regions, dim=-1), F.normalize(whole, dim=-1)
-        if not self.outputs.has_whole:
+        regions, whole = (self._unit(vectors.float()) for vectors in self.image(x))
+        outputs = self.outputs
+        if not outputs.has_whole:
             return ImageFeatures(regions)
-        return ImageFeatures(regions, whole, attended=not self.outputs.whole_alone)
+        return ImageFeatures(regions, whole, attended=not outputs.whole_alone)
+
+    def _unit(self, vectors: Tensor) -> Tensor:
+        raw = self.fusion is not None and self.fusion.raw
+        return vectors if raw else F.normalize(vectors, dim=-1)
 
     def encode_pairs(self, images: Tensor, previous: Tensor) -> ImageFeatures:
         """As `encode_images`, for images with an earlier one of the same patient (BioViL-T)."""
         if not isinstance(self.image, BioViLImages) or self.image.vit_pooler is None:
             raise UserError("this model reads single images; only BioViL-T compares two.")
         pair = (self.normalise(x) if x.dtype == torch.uint8 else x for x in (images, previous))
-        regions, whole = self.image(*pair)
-        return ImageFeatures(F.normalize(regions, dim=-1), F.normalize(whole, dim=-1))
+        regions, whole = (F.normalize(vectors, dim=-1) for vectors in self.image(*pair))
+        return ImageFeatures(regions, whole)
 
     def encode_sentences(self, sentences: str | Sequence[str], batch_size: int = 64) -> Tensor:
         """As of `ImageTextModel`: unit vectors ``[T, D]``, but for kinds with a fusion."""
         texts, fusion = sentence_list(sentences), self.fusion
         if not texts and (self.text.by_words or (fusion is not None and fusion.raw)):
             return torch.zeros(0, 2, self.dim, device=self.device)
-        if isinstance(fusion, QueryNetwork):
-            questions = [fusion.question(sentence) for sentence in texts]
-            vectors = self.encode_ids(self.token_ids([text for text, _ in questions]), batch_size)
-            denied = vectors.new_tensor([float(no) for _, no in questions])
-            return torch.stack([vectors, denied[:, None].expand_as(vectors)], dim=1)
-        vectors = super().encode_sentences(texts, batch_size)
-        if isinstance(fusion, WordAttention):
-            fusion.check_words(vectors)
-        return vectors[:, None] if isinstance(fusion, Products) else vectors
+
+        def encode(texts: list[str]) -> Tensor:
+            return ImageTextModel.encode_sentences(self, texts, batch_size)
+
+        return encode(texts) if fusion is None else fusion.encoded(texts, encode)
 
     def token_ids(self, sentences: Sequence[str]) -> list[list[int]]:
         text = self.settings.text
@@ -210,46 +204,33 @@ class Peer(ImageTextModel):
     def encode_padded(self, ids: list[list[int]]) -> Tensor:
         padded, mask = (part.to(self.device) for part in self.tokenizer.pad(ids))
         by_words = isinstance(self.fusion, WordAttention)
-        vectors: Tensor
         if self.text.by_words or by_words:
             places = word_places(self.tokenizer, ids).to(self.device)
             read: Any = self.text.words if by_words else self.text
-            vectors = read(padded, mask, places)
+            vectors: Tensor = read(padded, mask, places)
             return vectors.float()
-        vectors = self.text(padded, mask).float()
-        raw = self.fusion is not None and self.fusion.raw
-        return vectors if raw else F.normalize(vectors, dim=-1)
+        return self._unit(self.text(padded, mask).float())
 
     def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         """The authors' score ``[B, T]``, or the one that it was trained by here."""
-        if self.fusion is None and not self.outputs.has_whole:
-            scores: Tensor = self.similarity(features.regions, sentences)
-            return scores
         if features.whole is None and self.outputs.whole_alone:
             raise ValueError("expected features with 'whole'; these are of another model")
-        if self.fusion is None:
-            assert features.whole is not None
-            return features.whole @ sentences.T
-        tokens = self._tokens(features)
         if self.trained_similarity is not None:
-            attended: Tensor = self.trained_similarity(tokens, sentences)
-            return attended
-        return self.fusion.scores(tokens, sentences)
+            scores: Tensor = self.trained_similarity(features.stored, sentences)
+            return scores
+        return self._published().scores(features, sentences)
 
     def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        if self.fusion is not None:
-            return self.fusion.maps(self._tokens(features), sentences)
-        if not self.outputs.has_whole:
+        if self.fusion is None:
             return self.similarity.maps(features.regions, sentences)
-        return region_scores(features.regions, sentences)
+        return self._published().maps(features, sentences)
 
-    def _tokens(self, features: ImageFeatures) -> Tensor:
-        """What a fusion takes ``[B, 1 + N, D]``, once its book is read."""
+    def _published(self) -> Fusion:
+        """What the authors score by, once its book is read."""
+        assert self.fusion is not None
         if isinstance(self.fusion, QueryNetwork) and self.fusion.book is None:
             self.fusion.book = self.encode_ids(self.token_ids(self.fusion.texts))
-        if features.whole is None:  # the first of what an index keeps is the whole
-            return features.regions
-        return torch.cat([features.whole[:, None], features.regions], dim=1)
+        return self.fusion
 
     def save(self, folder: Path, *, golden: bool | None = None) -> None:
         """Write the folder atomically: ``peer.yaml``, weights, tokenizer."""
@@ -284,7 +265,7 @@ class Peer(ImageTextModel):
     def load(cls, folder: Path, device: str | torch.device = "cpu", *, check: bool = True) -> Peer:
         """Read a folder that ``import-model`` wrote; ``check`` scores its golden samples."""
         folder = Path(folder)
-        weights = _need(folder, WEIGHTS)
+        weights = need(folder, WEIGHTS)
         content, where = load_yaml(folder / FILE), str(folder / FILE)
         if content.get("format") != FORMAT:
             raise UserError(
@@ -295,7 +276,7 @@ class Peer(ImageTextModel):
         preprocessing = validate(
             PeerPreprocessing, content.get("preprocessing", {}), where, "preprocessing."
         )
-        tokenizer = _read_tokenizer(settings, folder)
+        tokenizer = saved_tokenizer(settings, folder)
         _check_buildable(settings, weights, where)
         with uninitialised():
             model = cls(settings, preprocessing, tokenizer, content.get("provenance"))
@@ -336,22 +317,12 @@ def score_by_words(model: ImageTextModel, score: Literal["local", "both"] = "loc
     model.fusion, model.trained_similarity = WordAttention(score), None
 
 
-def _read_tokenizer(settings: PeerSettings, folder: Path) -> PeerTokenizer:
-    text = settings.text
-    if isinstance(text, NoTextSettings):
-        return NoTokenizer()
-    _need(folder, WORDS)
-    if isinstance(text, OpenClipTextSettings | HfClipTextSettings):
-        return (PieceTokenizer if text.pieces else ClipTokenizer).load(folder)
-    return SentenceTokenizer.load(folder)
-
-
 def _check_buildable(settings: PeerSettings, weights: Path, where: str) -> None:
     """Refuse an architecture that does not fit itself, or that the weights cannot fill."""
     try:
         with torch.device("meta"):
-            parts = nn.ModuleList(build_towers(settings))
-            parts.append(build_fusion(settings) or nn.Identity())
+            parts = nn.ModuleList([image_tower(settings), text_tower(settings)])
+            parts.append(build_fusion(settings))
             if settings.similarity is not None:
                 parts.append(build_similarity(settings))
     except UserError as error:
@@ -362,9 +333,3 @@ def _check_buildable(settings: PeerSettings, weights: Path, where: str) -> None:
             f"{where}: no model can be built of its 'architecture' ({type(error).__name__})."
         ) from error
     check_room(parts, weights, where)
-
-
-def _need(folder: Path, name: str) -> Path:
-    if not (folder / name).is_file():
-        raise UserError(f"{folder}: is not a whole model folder: {name} is missing.")
-    return folder / name

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from medclip_debias.models.peers.images import Embedding
-from medclip_debias.models.peers.settings import (
-    BertSettings,
-    EncoderTextSettings,
-    WordsTextSettings,
-)
+from medclip_debias.models.peers.clip_towers import HfClipText, OpenClipText
+from medclip_debias.models.peers.images import Embedding, norm_or_linear
+from medclip_debias.models.peers.settings import PeerSettings
 from medclip_debias.models.text_encoder import (
     SentenceTokenizer,
     TextEncoder,
@@ -41,12 +38,13 @@ class BertTower(Tower):
     after_layers = ("bert.pooler",)
     into_space = ("head",)
 
-    def __init__(self, settings: BertSettings, dim: int) -> None:
+    def __init__(self, peer: PeerSettings) -> None:
         from transformers import BertModel
 
         super().__init__()
+        settings: Any = peer.text
+        dim, self.positions = peer.dim, settings.positions
         self.pooling, self.token = settings.pooling, settings.token
-        self.positions = settings.positions
         config = text_config(settings.config)
         self.bert = BertModel(config, add_pooling_layer=settings.token == "pooler")
         width, hidden, bias = config.hidden_size, settings.hidden, "affine" in settings.pooling
@@ -97,14 +95,12 @@ class EncoderText(Tower):
     layer_lists = ("encoder.layers",)
     into_space = ("head",)
 
-    def __init__(self, settings: EncoderTextSettings, dim: int) -> None:
+    def __init__(self, peer: PeerSettings) -> None:
         super().__init__()
+        settings: Any = peer.text
         self.encoder = TextEncoder(settings.config, pooling=settings.pooling)
         self.after_layers = tuple(f"encoder.{place}" for place in self.encoder.after_layers)
-        width = self.encoder.width
-        self.head: nn.Module = (
-            nn.LayerNorm(width) if settings.head == "norm" else nn.Linear(width, dim, bias=False)
-        )
+        self.head = norm_or_linear(settings.head, self.encoder.width, peer.dim)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         result: Tensor = self.head(self.encoder(ids, mask))
@@ -121,16 +117,17 @@ class WordsText(Tower):
 
     by_words: ClassVar[bool] = True
 
-    def __init__(self, settings: WordsTextSettings, dim: int) -> None:
+    def __init__(self, peer: PeerSettings) -> None:
         from transformers import BertModel
 
         super().__init__()
+        settings: Any = peer.text
         config = text_config(settings.config)
         self.positions = settings.positions
         self.bert = BertModel(config, add_pooling_layer=False)
         if not self.positions:
-            self.global_embed = Embedding(config.hidden_size, settings.hidden, dim)
-            self.local_embed = Embedding(config.hidden_size, settings.hidden, dim)
+            self.global_embed = Embedding(config.hidden_size, settings.hidden, peer.dim)
+            self.local_embed = Embedding(config.hidden_size, settings.hidden, peer.dim)
 
     def forward(self, ids: Tensor, mask: Tensor, places: Tensor) -> Tensor:
         """Token ids, mask and `word_places`, each ``[T, L]``."""
@@ -172,3 +169,19 @@ def word_sums(states: Tensor, places: Tensor) -> Tensor:
     words = states.new_zeros(len(states), count, states.shape[-1])
     index = places.clamp_min(0)[..., None].expand_as(states)
     return words.scatter_add(1, index, states * kept)
+
+
+def text_tower(peer: PeerSettings) -> Tower:
+    """The text tower of a peer, with weights at random; an empty one where it reads no text."""
+    text = peer.text
+    if text.kind == "bert" and text.pooling == "projection":
+        return TextEncoder(text.config, use_projection_head=True)
+    towers: Mapping[str, Callable[[PeerSettings], Tower]] = {
+        "open_clip": OpenClipText,
+        "hf_clip": HfClipText,
+        "bert": BertTower,
+        "encoder": EncoderText,
+        "words": WordsText,
+        "none": lambda _: Tower(),
+    }
+    return towers[text.kind](peer)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import read_bytes, read_json
+from medclip_debias.models.checkpoint import need
 from medclip_debias.models.limits import (
     CLIP_WORDS,
     MAX_TOKENIZER,
@@ -24,6 +25,7 @@ from medclip_debias.models.limits import (
     checked_tokenizer,
     read_tokenizer,
 )
+from medclip_debias.models.peers.settings import PeerSettings
 from medclip_debias.models.text_encoder import FileTokenizer, SentenceTokenizer
 
 if TYPE_CHECKING:
@@ -137,6 +139,17 @@ class NoTokenizer:
 
 
 PeerTokenizer = SentenceTokenizer | ClipTokenizer | NoTokenizer
+
+
+def saved_tokenizer(settings: PeerSettings, folder: Path) -> PeerTokenizer:
+    """The tokenizer of a peer's folder."""
+    text = settings.text
+    if text.kind == "none":
+        return NoTokenizer()
+    need(folder, "tokenizer.json")
+    if text.kind in ("open_clip", "hf_clip"):
+        return (PieceTokenizer if text.pieces else ClipTokenizer).load(folder)
+    return SentenceTokenizer.load(folder)
 
 
 def checked(tokenizer: SentenceTokenizer | ClipTokenizer, size: int, where: object) -> None:

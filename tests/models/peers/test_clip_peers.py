@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 import medclip_debias as md
 from medclip_debias.errors import UserError
 from medclip_debias.models.load import load_model
-from medclip_debias.models.peers.clip_towers import OpenClipImages
 from medclip_debias.models.peers.families import family
+from medclip_debias.models.peers.images import image_tower
 from medclip_debias.models.peers.importing import import_model
-from medclip_debias.models.peers.settings import OpenClipSettings
+from medclip_debias.models.peers.settings import PeerSettings
 from medclip_debias.models.peers.tokenizers import ClipTokenizer
 
 from .conftest import (
@@ -203,7 +203,9 @@ def test_chexzero_is_openais_clip_at_320_pixels(open_clip_model, few_merges, bri
 def test_places_of_the_resnet_lie_where_its_gradient_says():
     """With equal positive weights the gradient of a place is symmetric around its centre."""
     sizes = {"image_size": 256, "layers": [1, 1, 1, 1], "width": 8, "head_width": 64}
-    net = OpenClipImages(OpenClipSettings(config=sizes), 4)
+    image = {"kind": "open_clip", "config": sizes}
+    settings = {"kind": "open_clip", "dim": 4, "max_tokens": 3, "image": image}
+    net = image_tower(PeerSettings.model_validate(settings | {"text": {"kind": "none"}}))
     for name, value in net.visual.state_dict().items():
         if name.endswith("weight") and value.ndim == 4:
             value.fill_(1 / value[0].numel())

@@ -25,11 +25,12 @@ from medclip_debias.models.golden import SelfTestWarning
 from medclip_debias.models.interface import need_vectors
 from medclip_debias.models.load import load_model
 from medclip_debias.models.peers.families import published_preprocessing
+from medclip_debias.models.peers.images import image_tower
 from medclip_debias.models.peers.importing import import_model
 from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.processor import read_processor
+from medclip_debias.models.peers.sentence_towers import text_tower
 from medclip_debias.models.peers.settings import PeerSettings
-from medclip_debias.models.peers.towers import build_towers
 from medclip_debias.models.sentences import stacked
 
 from .conftest import CLIP_WORDS, lively, pictures
@@ -185,7 +186,8 @@ def counts(kind, dim, image, text):
     """Parameters of the two towers at full size."""
     content = {"kind": kind, "dim": dim, "max_tokens": 77, "image": image, "text": text}
     with torch.device("meta"):
-        towers = build_towers(PeerSettings.model_validate(content))
+        settings = PeerSettings.model_validate(content)
+        towers = image_tower(settings), text_tower(settings)
     return [sum(p.numel() for p in tower.parameters()) for tower in towers]
 
 
