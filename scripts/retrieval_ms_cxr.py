@@ -14,8 +14,7 @@ from pathlib import Path
 
 from medclip_debias.errors import EXIT_CODE, UserError
 from medclip_debias.evaluation.evaluate import evaluate
-from medclip_debias.evaluation.protocols.retrieval import SHOWN_RECALLS
-from medclip_debias.evaluation.protocols.study_retrieval import PRECISIONS
+from medclip_debias.evaluation.protocols.retrieval import PRECISIONS, SHOWN_RECALLS
 from medclip_debias.evaluation.table import Results
 
 TASKS = (

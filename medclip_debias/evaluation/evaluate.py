@@ -239,7 +239,7 @@ def plan(request: Request, only: Collection[str] | None = None) -> Planned:
         if only is not None and kind.name not in only:
             continue
         try:
-            planned.protocols.append(kind.plan(request))
+            planned.protocols.append(kind(request))
         except NotAsked:
             continue
         except Skipped as reason:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from medclip_debias.evaluation.protocol import Protocol, items_by_row
+from medclip_debias.evaluation.protocol import Protocol, Request, items_by_row
 from medclip_debias.grounding.sharpen import Sharpener
 
 if TYPE_CHECKING:
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
 class MapProtocol(Protocol):
     """Each item is a sentence on the image of a row; `take` gets their maps, one by one."""
 
-    def __init__(
+    def ask(
         self,
+        request: Request,
         rows: Sequence[int],
         texts: Sequence[str],
         *,
         sharpen: Sharpen = "none",
-        prompts: Mapping[str, Any] | None = None,
         reader: Reader | None = None,
     ) -> None:
+        """Plan the map of each sentence on the image in its row."""
         self.sentences = list(dict.fromkeys(texts))
-        self._sharpener = Sharpener(sharpen, self.sentences, prompts or {}, reader)
+        self._sharpener = Sharpener(sharpen, self.sentences, request.model.prompts, reader)
         self.texts = list(dict.fromkeys([*self.sentences, *self._sharpener.texts]))
         place = {text: number for number, text in enumerate(self.sentences)}
         self.columns = [place[text] for text in texts]

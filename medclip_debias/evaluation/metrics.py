@@ -183,3 +183,39 @@ def recall_at(ranks: ArrayLike, k: int) -> float:
 def median_rank(ranks: ArrayLike) -> float:
     """Median of the ranks (the mean of the middle two when their number is even)."""
     return float(np.median(np.asarray(ranks)))
+
+
+def target_ranks(
+    scores: NDArray[np.floating], query: NDArray[np.integer], target: NDArray[np.integer]
+) -> Floats:
+    """Rank, from 1, of candidate ``target[p]`` for query ``query[p]``; ties get the mean rank.
+
+    ``scores [queries, candidates]`` are high where a candidate is good.
+    """
+    ranks = np.empty(len(query))
+    order = np.argsort(query, kind="stable")
+    bounds = np.searchsorted(query[order], np.arange(len(scores) + 1))
+    for row in range(len(scores)):
+        pairs = order[bounds[row] : bounds[row + 1]]
+        if not pairs.size:
+            continue
+        ascending = np.sort(scores[row])
+        values = scores[row, target[pairs]]
+        below = np.searchsorted(ascending, values, "left")
+        reached = np.searchsorted(ascending, values, "right")
+        ranks[pairs] = len(ascending) - reached + (reached - below + 1) / 2
+    return ranks
+
+
+def good_shares(scores: Floats, good: NDArray[np.bool_], k: int) -> Floats:
+    """Share of good candidates among the ``k`` best of each query ``[queries]``.
+
+    With equal scores at the k-th place, the share expected when they are put in random order.
+    ``scores [queries, candidates]`` are -inf for what is no candidate.
+    """
+    places = scores.shape[1] - k
+    bound = np.partition(scores, places, axis=1)[:, [places]]
+    above, level = scores > bound, scores == bound
+    room = k - above.sum(axis=1)
+    share = (good & level).sum(axis=1) / level.sum(axis=1)
+    return np.asarray(((good & above).sum(axis=1) + room * share) / k)

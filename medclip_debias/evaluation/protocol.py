@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -21,8 +21,13 @@ from numpy.typing import NDArray
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.bootstrap import Interval, Statistics, bootstrap_intervals
-from medclip_debias.evaluation.catalogue import PROTOCOLS
+from medclip_debias.evaluation.bootstrap import (
+    Interval,
+    Statistics,
+    bootstrap_intervals,
+    mean_where_known,
+)
+from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol
 from medclip_debias.evaluation.table import Row, rows
 from medclip_debias.models.finite import finite
 from medclip_debias.registry import Registry
@@ -74,13 +79,6 @@ class Estimates:
     values: Mapping[str, float]
     intervals: Mapping[str, Interval | None]
 
-    def part(self, prefix: str = "") -> dict[str, Any]:
-        """The statistics called ``prefix + NAME``, by name, and their ``interval``."""
-        names = [n.removeprefix(prefix) for n in self.values if n.startswith(prefix)]
-        names = [name for name in names if "/" not in name]
-        intervals = {name: self.intervals[prefix + name] for name in names}
-        return {name: self.values[prefix + name] for name in names} | {"interval": intervals}
-
     def rows(
         self,
         prefix: str = "",
@@ -89,8 +87,12 @@ class Estimates:
         of_class: str | None = None,
         group: str | None = None,
     ) -> list[Row]:
-        """`part` as rows of the table of results."""
-        return rows(self.part(prefix), n=n, of_class=of_class, group=group)
+        """The statistics called ``prefix + NAME`` as rows."""
+        names = [name for name in self.values if name.startswith(prefix)]
+        names = [name for name in names if "/" not in name.removeprefix(prefix)]
+        values = {name.removeprefix(prefix): self.values[name] for name in names}
+        intervals = {name.removeprefix(prefix): self.intervals[name] for name in names}
+        return rows(values, intervals, n=n, of_class=of_class, group=group)
 
     def class_rows(self, classes: Sequence[str]) -> list[Row]:
         """The statistics ``CLASS/NAME`` of each of the classes of the items."""
@@ -185,10 +187,9 @@ class Protocol(ABC):
         if "name" in cls.__dict__:
             REGISTRY.add(cls.name, cls)
 
-    @classmethod
     @abstractmethod
-    def plan(cls, request: Request) -> Self:
-        """The protocol for what is asked for.
+    def __init__(self, request: Request) -> None:
+        """Plan what to look at.
 
         Raises:
             Skipped: the set or the model does not allow it.
@@ -212,11 +213,26 @@ class Protocol(ABC):
             Skipped: what was seen allows no metric.
         """
 
-    @staticmethod
-    def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
-        """Back from the details and items of `measure` to metrics, under any weights of items."""
-        del details, items
-        return lambda _: {}
+    @classmethod
+    def statistics(cls, details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
+        """Back from the details and items of `measure` to metrics, under any weights of items.
+
+        By default the means of the columns that the catalogue names.
+        """
+        del details
+        return item_means(cls.name, items)
+
+    def measured(
+        self,
+        draw: Draw,
+        items: pd.DataFrame,
+        details: dict[str, Any],
+        classes: Sequence[str] | None = None,
+    ) -> Measured:
+        """The `statistics` of the items with intervals, also of each of their classes."""
+        estimates = draw.estimates(self.statistics(details, items), items["patient"].tolist())
+        of_classes = [] if classes is None else estimates.class_rows(classes)
+        return Measured(estimates.rows(n=len(items)) + of_classes, details, items)
 
     def counts(self) -> dict[str, int]:
         """How many there are of each of `counted`."""
@@ -237,9 +253,11 @@ class ScoreProtocol(Protocol):
 
     reads_regions = False
     scores: dict[int, NDArray[np.float32]]
+    column: dict[str, int]
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         self.model, self.vectors, self.scores = model, vectors, {}
+        self.column = {text: number for number, text in enumerate(self.texts)}
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
         scores = finite(self.model.score(features, self.vectors), self.name)
@@ -253,6 +271,16 @@ def registered() -> list[type[Protocol]]:
 
 
 # ------------------------------------------------------------------- shared by the protocols
+
+
+def item_means(protocol: str, items: pd.DataFrame) -> Statistics:
+    """Means over the items of the columns that the catalogue names, of what is not NaN."""
+    values = {
+        metric.name: items[metric.item].to_numpy(np.float64)
+        for metric in of_protocol(protocol)
+        if metric.compared and metric.item in items.columns
+    }
+    return lambda weights: {name: mean_where_known(v, weights) for name, v in values.items()}
 
 
 def items_by_row(rows: Iterable[int]) -> dict[int, list[int]]:

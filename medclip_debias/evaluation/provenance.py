@@ -16,8 +16,7 @@ from medclip_debias.evaluation.options import SEVERAL_PROMPTS
 from medclip_debias.evaluation.prompt_checks import UNSAID
 from medclip_debias.evaluation.protocol import Draw, Request
 from medclip_debias.evaluation.protocols.phrase_grounding import BOX_LEVELS
-from medclip_debias.evaluation.protocols.retrieval import RECALLS, SHOWN_RECALLS
-from medclip_debias.evaluation.protocols.study_retrieval import PRECISIONS
+from medclip_debias.evaluation.protocols.retrieval import PRECISIONS, RECALLS, SHOWN_RECALLS
 from medclip_debias.evaluation.zero_shot import MULTICLASS_RULE
 from medclip_debias.files import code_hash
 from medclip_debias.grounding.denials import FREQUENCIES, RULE

@@ -57,26 +57,25 @@ class Row(NamedTuple):
 
 
 def rows(
-    part: Mapping[str, Any],
+    values: Mapping[str, Any],
+    intervals: Mapping[str, tuple[float, float] | None] | None = None,
     *,
     n: int | None = None,
     of_class: str | None = None,
     group: str | None = None,
 ) -> list[Row]:
-    """A row for each finite float of ``part``, with its interval out of ``part["interval"]``."""
-    bounds = part.get("interval") or {}
+    """A row for each finite float of ``values``, with its interval where there is one."""
     found = []
-    for name, value in part.items():
+    for name, value in values.items():
         if isinstance(value, float) and math.isfinite(value):
-            low, high = bounds.get(name) or (None, None)
+            low, high = (intervals or {}).get(name) or (None, None)
             found.append(Row(name, float(value), low, high, n, of_class, group))
     return found
 
 
 def without_rows(part: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """What of ``part`` makes no row: neither floats, nor intervals, nor ``names``."""
-    left = {"interval", *names}
-    return {k: v for k, v in part.items() if not isinstance(v, float) and k not in left}
+    """What of ``part`` makes no row: neither floats nor ``names``."""
+    return {k: v for k, v in part.items() if not isinstance(v, float) and k not in names}
 
 
 class Results(dict[str, Any]):

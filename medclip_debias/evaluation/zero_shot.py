@@ -25,7 +25,6 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import weighted_auc, weighted_mean
 from medclip_debias.evaluation.catalogue import CHANCE
 from medclip_debias.evaluation.metrics import (
-    auc,
     best_threshold,
     reliability,
     sigmoid,
@@ -34,7 +33,7 @@ from medclip_debias.evaluation.metrics import (
     weighted_f1,
 )
 from medclip_debias.evaluation.protocol import Draw, Measured, Skipped
-from medclip_debias.evaluation.table import Row, rows
+from medclip_debias.evaluation.table import Row
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -242,9 +241,7 @@ def zero_shot(
     for name, judged in truth.items():
         known = ~np.isnan(judged)
         positive, values = judged[known] == 1, sides.differences[name][known]
-        # The plain, unweighted definition; the weighted one gives the same.
-        of_class = estimates.part(f"{name}/") | {"auc": auc(positive, values)}
-        measured += rows(of_class, n=len(positive), of_class=name)
+        measured += estimates.rows(f"{name}/", n=len(positive), of_class=name)
         classes[name] = {
             "threshold": thresholds[name],
             "reliability": [] if scale is None else reliability(positive, sigmoid(scale * values)),

@@ -41,7 +41,7 @@ def measured(model: Any, data: PreparedSet, method: str, phrases: Path | None) -
     request = Request(
         data, "test", explained, load_prompts(), EvaluationOptions(method=method), phrases=phrases
     )
-    protocol = PhraseGrounding.plan(request)
+    protocol = PhraseGrounding(request)
     seconds = 0.0
     with torch.inference_mode():
         protocol.begin(explained, explained.encode_sentences(protocol.texts))

@@ -42,7 +42,7 @@ def measured(
 ) -> dict[str, Measured]:
     """Both protocols of boxes on the test images."""
     request = Request(data, "test", model, load_prompts(), options, phrases=phrases)
-    planned: list[Protocol] = [PhraseGrounding.plan(request), SentenceBoxes.plan(request)]
+    planned: list[Protocol] = [PhraseGrounding(request), SentenceBoxes(request)]
     encode(model, Network(model, data), planned, batch_size=64)
     return {protocol.name: protocol.measure(draw) for protocol in planned}
 

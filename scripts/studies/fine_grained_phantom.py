@@ -103,7 +103,7 @@ def severity_auc(model: DualEncoder, place: PhantomFolder) -> dict[str, float]:
     sides = {n: {"positive": [b], "negative": [a]} for n, (a, b) in PAIRS.items()}
     prompts = load_prompts({"name": "severity", "classes": sides})
     labels = Labels(rows, values, {"labels": "the phantom's truth"})
-    (found,) = measured(model, data, [zero_shot(data, labels, prompts)])
+    (found,) = measured(model, data, [zero_shot(model, data, labels, prompts)])
     aucs = found.by_class("auc")
     each = {name: aucs.get(name, 0.5) for name in PAIRS}
     named = {f"severity_{name}": value for name, value in each.items()}

@@ -281,18 +281,18 @@ def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, Any]:
     from medclip_debias.data.prompts import load_prompts
     from medclip_debias.evaluation.label_table import labels_of
     from medclip_debias.evaluation.options import EvaluationOptions
-    from medclip_debias.evaluation.phrase_selection import select_phrases
+    from medclip_debias.evaluation.protocol import Request
     from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
     from medclip_debias.evaluation.protocols.retrieval import BoxRetrieval
     from medclip_debias.evaluation.validation import validator_of
 
     data, prompts = place.open(), load_prompts("chex5")
-    phrases = select_phrases(data, "test", model.preprocessing.input_size)
+    request = Request(data, "test", model, prompts, EvaluationOptions())
     protocols = [
-        zero_shot(data, labels_of(data, "test", list(prompts.classes)), prompts),
-        fine_classes(data, place),
-        PhraseGrounding(phrases, options=EvaluationOptions(), prompts=model.prompts),
-        BoxRetrieval(phrases),
+        zero_shot(model, data, labels_of(data, "test", list(prompts.classes)), prompts),
+        fine_classes(model, data, place),
+        PhraseGrounding(request),
+        BoxRetrieval(request),
     ]
     five, fine, maps, ranks = measured(model, data, protocols)
     of_fine = fine.by_class("auc")
@@ -329,15 +329,18 @@ def measured(model: DualEncoder, data: PreparedSet, protocols: Sequence[Any]) ->
     return [protocol.measure(Draw(0)) for protocol in protocols]
 
 
-def zero_shot(data: PreparedSet, labels: Labels, prompts: PromptSet) -> ZeroShot:
+def zero_shot(
+    model: DualEncoder, data: PreparedSet, labels: Labels, prompts: PromptSet
+) -> ZeroShot:
     """Two-prompt classification, with no threshold chosen."""
     from medclip_debias.evaluation.options import EvaluationOptions
+    from medclip_debias.evaluation.protocol import Request
     from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
 
-    return ZeroShot(data, labels, prompts, EvaluationOptions(), validation="not chosen here")
+    return ZeroShot(Request(data, "test", model, prompts, EvaluationOptions()), labels)
 
 
-def fine_classes(data: PreparedSet, place: PhantomFolder) -> ZeroShot:
+def fine_classes(model: DualEncoder, data: PreparedSet, place: PhantomFolder) -> ZeroShot:
     """Zero-shot on the 28 true classes of the test images, in the order of their frequency."""
     from medclip_debias.evaluation.label_table import Labels
     from medclip_debias.evaluation.protocol import rows_of_split
@@ -345,7 +348,8 @@ def fine_classes(data: PreparedSet, place: PhantomFolder) -> ZeroShot:
     prompts, rows = class_prompts(), rows_of_split(data, "test")
     shown = truth_of(place, data, rows)
     values = {name: shown[name].to_numpy(dtype=np.float64) for name in prompts.classes}
-    return zero_shot(data, Labels(rows, values, {"labels": "the phantom's truth"}), prompts)
+    labels = Labels(rows, values, {"labels": "the phantom's truth"})
+    return zero_shot(model, data, labels, prompts)
 
 
 # -------------------------------------------------------------------------------- studies

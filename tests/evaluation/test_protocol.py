@@ -63,7 +63,7 @@ class TestEveryProtocol:
     def test_looks_at_images_of_the_split_or_held_out_and_at_no_others(
         self, name, small_prepared, request_of
     ):
-        planned = REGISTRY.find(name, "a test").plan(request_of(small_prepared))
+        planned = REGISTRY.find(name, "a test")(request_of(small_prepared))
         splits = {small_prepared.images["split"].iloc[row] for row in planned.rows}
         assert splits
         assert splits <= {"test", "held_out"}
@@ -76,7 +76,7 @@ class TestEveryProtocol:
     ):
         data = PreparedSet.open(write_prepared(tmp_path / "set", splits=("train",)))
         with pytest.raises(Skipped, match=r"split|studies of"):
-            REGISTRY.find(name, "a test").plan(request_of(data))
+            REGISTRY.find(name, "a test")(request_of(data))
 
 
 def test_what_two_protocols_share_is_computed_for_the_first(small_prepared, model):
@@ -101,13 +101,10 @@ def with_another(monkeypatch):
         file = "seen"
         counted = ("seen",)
 
-        def __init__(self, rows):
-            self.rows, self.texts, self.found = frozenset(rows), ["No finding."], []
-
-        @classmethod
-        def plan(cls, request):
+        def __init__(self, request):
             images = request.data.images
-            return cls(row for row, name in enumerate(images["split"]) if name == request.split)
+            self.rows = frozenset(np.flatnonzero(images["split"] == request.split).tolist())
+            self.texts, self.found = ["No finding."], []
 
         def begin(self, model, vectors):
             assert vectors.shape[0] == 1
@@ -145,8 +142,9 @@ def test_statistics_of_a_group_are_told_apart_also_where_a_name_has_a_slash():
         return {name: weighted_mean(values, weights) for name, values in parts.items()}
 
     estimates = Draw(50).estimates(statistics, list("pqrs"))
-    assert estimates.part()["m"] == 1.5
-    assert estimates.part("A/") == {"m": 5.5, "interval": {"m": estimates.intervals["A/m"]}}
+    assert estimates.rows()[0][:2] == ("m", 1.5)
+    (row,) = estimates.rows("A/")
+    assert row[:4] == ("m", 5.5, *estimates.intervals["A/m"])
     (row,) = estimates.rows("A/B/", n=2, of_class="A/B", group="g")
     assert row == ("m", 9.5, *estimates.intervals["A/B/m"], 2, "A/B", "g")
-    assert Draw(0).estimates(statistics, list("pqrs")).part()["interval"] == {"m": None}
+    assert Draw(0).estimates(statistics, list("pqrs")).rows()[0].low is None

@@ -17,9 +17,12 @@ from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate
 from medclip_debias.evaluation.label_table import class_list, labels_of, of_studies, table_labels
 from medclip_debias.evaluation.offsets import offset_rows
 from medclip_debias.evaluation.phrase_selection import select_phrases
-from medclip_debias.evaluation.protocol import Draw, Skipped
-from medclip_debias.evaluation.protocols.retrieval import paired_ranks
-from medclip_debias.evaluation.protocols.study_retrieval import StudyRetrieval, report_scores
+from medclip_debias.evaluation.protocol import Draw, Request, Skipped
+from medclip_debias.evaluation.protocols.retrieval import (
+    StudyRetrieval,
+    paired_ways,
+    report_scores,
+)
 from medclip_debias.evaluation.validation import validator_of
 from medclip_debias.models.load import load_model
 from tests.evaluation.conftest import measuring_only
@@ -158,7 +161,7 @@ class Fixed:
 
 
 def retrieved(data, options, table):
-    protocol = StudyRetrieval(data, "test", options)
+    protocol = StudyRetrieval(Request(data, "test", None, None, options))
     model = Fixed(table[:, : len(protocol.texts)])
     protocol.begin(model, torch.zeros(len(protocol.texts), 1))
     rows = sorted(protocol.rows)
@@ -182,13 +185,12 @@ def test_study_retrieval_ranks_studies_by_their_judged_images(mixed, views, seve
     np.testing.assert_allclose(protocol._scores, scores, rtol=1e-6)
     same = [" ".join(map(str, own)) for own in protocol._reports]
     reports = report_scores(scores, protocol._reports)
-    ranks = paired_ranks(reports, same, ("report_to_image", "image_to_report"))["strict"]
-    column = found.items["rank_image_to_text_strict"]
-    np.testing.assert_allclose(column, ranks["image_to_report"])
+    ways = paired_ways(reports, same, [], ("report to image", "image to report"))["strict"]
+    np.testing.assert_allclose(found.items["rank_image_to_text_strict"], ways[1].ranks)
     assert found.details["images"] == len(protocol.rows)
     assert found.details["studies_of_other_views"] == 0
     # Study s04, of training, has laterals alone.
-    training = StudyRetrieval(mixed, "train", options)
+    training = StudyRetrieval(Request(mixed, "train", None, None, options))
     assert ("s04" in training.studies) == (views == "all")
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from medclip_debias.evaluation.metrics import good_shares, target_ranks
 from medclip_debias.evaluation.presets import RetrievalRule
-from medclip_debias.evaluation.protocols.retrieval import good_shares, target_ranks
 
 Floats = NDArray[np.floating]
 SECTIONS = ("findings", "impression")

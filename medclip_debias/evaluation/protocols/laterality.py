@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
-from medclip_debias.data.store import PreparedSet
-from medclip_debias.data.views import Views
-from medclip_debias.evaluation.bootstrap import Statistics, weighted_mean
 from medclip_debias.evaluation.protocol import (
     Draw,
     Measured,
     Request,
     ScoreProtocol,
     Skipped,
-    columns_of,
     patients_of,
     rows_of_split,
 )
@@ -62,9 +56,10 @@ class LateralityProtocol(ScoreProtocol):
 
     name = file = "laterality"
 
-    def __init__(self, data: PreparedSet, split: str, views: Views = "frontal") -> None:
+    def __init__(self, request: Request) -> None:
+        data = request.data
         rows_of_study: dict[str, list[int]] = {}
-        for row in rows_of_split(data, split, views):
+        for row in rows_of_split(data, request.split, request.options.views):
             rows_of_study.setdefault(str(data.images["study_id"].iloc[row]), []).append(row)
         self._left_aside: Counter[str] = Counter()
         asked: dict[tuple[int, str], None] = {}
@@ -76,42 +71,35 @@ class LateralityProtocol(ScoreProtocol):
             elif sides:
                 self._left_aside["both_sides" if len(sides) == 2 else "denials"] += 1
         if not asked:
-            raise Skipped(f"No report of the split '{split}' affirms something of one side.")
-        self.asked = list(asked)
+            raise Skipped(
+                f"No report of the split '{request.split}' affirms something of one side."
+            )
+        self._data, self._asked = data, list(asked)
         texts = [text for _, text in asked]
         self.texts = list(dict.fromkeys([*texts, *map(mirrored, texts)]))
         self.rows = frozenset(row for row, _ in asked)
-        self._patients = patients_of(data, [row for row, _ in asked])
-        names = data.images["image_id"]
-        self._ids = [f"{names.iloc[row]}:{text}" for row, text in asked]
-
-    @classmethod
-    def plan(cls, request: Request) -> Self:
-        return cls(request.data, request.split, request.options.views)
 
     def measure(self, draw: Draw) -> Measured:
-        place = {text: number for number, text in enumerate(self.texts)}
         pairs = [
-            (self.scores[row][place[text]], self.scores[row][place[mirrored(text)]])
-            for row, text in self.asked
+            (self.scores[row][self.column[text]], self.scores[row][self.column[mirrored(text)]])
+            for row, text in self._asked
         ]
         own, mirror = np.array(pairs, dtype=np.float64).T
-        right = (own > mirror) + 0.5 * (own == mirror)
-        head = {"id": self._ids, "patient": self._patients}
-        items = pd.DataFrame(head | {"right_side": right, "score": own, "score_mirror": mirror})
+        names = self._data.images["image_id"]
+        items = pd.DataFrame(
+            {
+                "id": [f"{names.iloc[row]}:{text}" for row, text in self._asked],
+                "patient": patients_of(self._data, [row for row, _ in self._asked]),
+                "right_side": (own > mirror) + 0.5 * (own == mirror),
+                "score": own,
+                "score_mirror": mirror,
+            }
+        )
         details = {
-            "sentences": len(self.asked),
-            "distinct_sentences": len({text for _, text in self.asked}),
+            "sentences": len(items),
+            "distinct_sentences": len({text for _, text in self._asked}),
             "images": len(self.rows),
-            "patients": len(set(self._patients)),
+            "patients": items["patient"].nunique(),
             "left_aside": dict(self._left_aside),
         }
-        estimates = draw.estimates(self.statistics(details, items), self._patients)
-        return Measured(estimates.rows(n=len(self.asked)), details, items)
-
-    @staticmethod
-    def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
-        """The share of sentences that beat their mirror."""
-        del details
-        (hits,) = columns_of(items, "right_side")
-        return lambda weights: {"right_side": weighted_mean(hits, weights)}
+        return self.measured(draw, items, details)

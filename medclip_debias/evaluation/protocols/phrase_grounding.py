@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -21,13 +21,8 @@ from medclip_debias.evaluation.bootstrap import Statistics, mean_where_known
 from medclip_debias.evaluation.catalogue import CHANCE, of_protocol
 from medclip_debias.evaluation.maps import MapProtocol
 from medclip_debias.evaluation.metrics import MIDDLE_THRESHOLDS, THRESHOLDS
-from medclip_debias.evaluation.options import BoxRule, EvaluationOptions
-from medclip_debias.evaluation.phrase_selection import (
-    Phrase,
-    Phrases,
-    phrases_of,
-    validation_phrases,
-)
+from medclip_debias.evaluation.options import BoxRule
+from medclip_debias.evaluation.phrase_selection import Phrase, phrases_of, validation_phrases
 from medclip_debias.evaluation.pictures import write_heatmaps
 from medclip_debias.evaluation.presets import Preset
 from medclip_debias.evaluation.presets.grounding import merge_phrases, score_map, summarise_maps
@@ -47,7 +42,6 @@ DICE_SHARES = tuple(k / 20 for k in range(2, 19))
 BOX_LEVELS = (0.1, 0.3, 0.5)
 COLUMNS = {metric.name: metric.item for metric in of_protocol("grounding")}
 """The metrics, and the column of the item table that holds each."""
-OF_OTHERS = {"other_boxes": "other images' boxes", "place_prior": "place prior"}
 ABOVE_OTHERS = "cnr_above_others"
 OTHERS = 5
 """Other images whose boxes are laid on an image."""
@@ -108,16 +102,11 @@ def phrase_rows(items: pd.DataFrame, draw: Draw, within: str = "") -> list[Row]:
     estimates = draw.estimates(statistics, items["patient"].tolist())
     measured = []
     for group, members in groups.items():
-        part = estimates.part(f"{group}/" if group else "")
-        for name, of_all in values.items():
-            known = of_all[members][~np.isnan(of_all[members])]
-            # The plain mean, whose last digit the weighted one may not have.
-            part[name] = float(known.mean()) if known.size else float("nan")
-        part["area"] = float(area[members].mean())
-        label = ", ".join(filter(None, (within, group))) or None
-        measured += rows(part, n=int(members.sum()), group=label)
+        label, n = ", ".join(filter(None, (within, group))) or None, int(members.sum())
+        measured += estimates.rows(f"{group}/" if group else "", n=n, group=label)
+        mean = float(area[members].mean())
+        measured.append(Row("area", mean, n=n, group=label))
         if not group:
-            mean = part["area"]
             floors = {"miou": mean * float((THRESHOLDS <= 0).mean()), "pointing_game": mean}
             measured += rows(floors, group=", ".join(filter(None, (within, CHANCE))))
     return measured
@@ -144,81 +133,65 @@ class PhraseGrounding(MapProtocol):
     truth = ("groundable", "area")
     counted = ("phrases",)
 
-    def __init__(
-        self,
-        phrases: Phrases,
-        *,
-        options: EvaluationOptions,
-        prompts: Mapping[str, Any],
-        validation: Phrases | str = "no phrases to choose a threshold on",
-    ) -> None:
-        self.selected, self._validation = phrases, validation
-        others = [] if isinstance(validation, str) else validation.phrases
-        self._all = [*phrases.phrases, *others]
-        texts = [phrase.text for phrase in self._all]
-        super().__init__(
-            [phrase.row for phrase in self._all], texts, sharpen=options.sharpen, prompts=prompts
-        )
-        self.curves: dict[int, Floats] = {}
-        self.grids: dict[int, NDArray[np.float32]] = {}
-        self.metrics: dict[int, dict[str, float]] = {}
-        self._smoothing, self._rule = options.smoothing, options.boxes
-
-    @classmethod
-    def plan(cls, request: Request) -> Self:
-        validation: Phrases | str
-        phrases = request.once(phrases_of)
+    def __init__(self, request: Request) -> None:
+        self._selected, self._options = request.once(phrases_of), request.options
+        self._phrases, self._others = self._selected.phrases, list[Phrase]()
+        self._reason: dict[str, str] = {}
         try:
-            validation = request.once(validation_phrases)
+            self._others = request.once(validation_phrases).phrases
         except Skipped as reason:
-            validation = str(reason)
-        options, prompts = request.options, request.model.prompts
-        return cls(phrases, options=options, prompts=prompts, validation=validation)
+            self._reason = {"reason": str(reason)}
+        self._asked_phrases = [*self._phrases, *self._others]
+        rows = [phrase.row for phrase in self._asked_phrases]
+        texts = [phrase.text for phrase in self._asked_phrases]
+        self.ask(request, rows, texts, sharpen=request.options.sharpen)
+        self.curves: dict[int, Floats] = {}
+        self._maps: dict[int, NDArray[np.float32]] = {}
+        self._metrics: dict[int, dict[str, float]] = {}
 
     def take(self, number: int, scores: NDArray[np.float32], grid: RegionGrid) -> None:
-        phrase, self._grid = self._all[number], grid
+        phrase, self._grid = self._asked_phrases[number], grid
         heatmap = self._heatmap(scores, phrase.geometry, phrase.boxes)
         self.curves[number] = heatmap.dice(DICE_SHARES)
-        if number < len(self.selected.phrases):
-            self.grids[number] = scores
-            self.metrics[number] = phrase_metrics(heatmap, phrase.boxes, self._rule)
+        if number < len(self._phrases):
+            self._maps[number] = scores
+            self._metrics[number] = phrase_metrics(heatmap, phrase.boxes, self._options.boxes)
 
     def _heatmap(
         self, scores: NDArray[np.floating], geometry: SquareGeometry, boxes: ArrayLike
     ) -> Upsampled:
-        return Upsampled(scores, geometry, self._grid, boxes, smoothing=self._smoothing)
+        return Upsampled(scores, geometry, self._grid, boxes, smoothing=self._options.smoothing)
 
     def measure(self, draw: Draw) -> Measured:
-        phrases = self.selected.phrases
+        phrases = self._phrases
         yes = [number for number, phrase in enumerate(phrases) if phrase.groundable]
         if not yes:
             raise Skipped(
                 f"None of the {len(phrases)} phrases can be grounded: each says that something is "
                 "absent or normal."
             )
-        chosen = self._cut(yes)
-        floors = self._floors(yes, chosen["share_of_range"])
+        cuts, validated = self._cut(yes)
+        floors, with_floor = self._floors(yes, cuts)
         names = {"id": "phrase_id", **{n: n for n in ("patient", "category", "sentence_count")}}
+        names["groundable"] = "groundable"
         columns = {name: [getattr(p, key) for p in phrases] for name, key in names.items()}
-        columns["groundable"] = [phrase.groundable for phrase in phrases]
-        metrics = pd.DataFrame([self.metrics[number] for number in range(len(phrases))])
+        metrics = pd.DataFrame([self._metrics[number] for number in range(len(phrases))])
         items = pd.concat([pd.DataFrame(columns), metrics.rename(columns=COLUMNS)], axis=1)
         judged, others = items[items["groundable"]], items[~items["groundable"]]
         measured = phrase_rows(judged, draw)
-        for kind, group in OF_OTHERS.items():
-            measured += rows(floors.pop(kind, {}), n=floors["phrases"], group=group)
+        for group, means in floors.items():
+            measured += rows(means, n=with_floor, group=group)
         if len(others):
             measured += phrase_rows(others, draw, "not groundable")
-        unseen = [not len(visible_boxes(phrase.boxes, phrase.geometry)) for phrase in phrases]
-        details = self.selected.counts | {
+        details = self._selected.counts | {
             "phrases": len(yes),
             "patients": judged["patient"].nunique(),
             "area_tercile_bounds": area_terciles(judged["area"].to_numpy())[1],
             "boxes": sum(len(phrases[number].boxes) for number in yes),
-            "floors": floors,
-            "dice": chosen,
-            "source": self.selected.source,
-            "unseen_boxes": sum(unseen),
+            "floors": {"phrases": with_floor, "images_tried": OTHERS},
+            "dice": {"share_of_range": cuts, "validation_phrases": validated, **self._reason},
+            "source": self._selected.source,
+            "unseen_boxes": sum(not len(visible_boxes(p.boxes, p.geometry)) for p in phrases),
             "not_groundable": len(others),
         }
         return Measured(measured, details, items)
@@ -228,87 +201,91 @@ class PhraseGrounding(MapProtocol):
         if rule is None:
             return None
         every = rule.phrases == "all"
-        kept = [n for n, p in enumerate(self.selected.phrases) if p.groundable or every]
-        phrases = [self.selected.phrases[number] for number in kept]
+        kept = [n for n, p in enumerate(self._phrases) if p.groundable or every]
+        phrases = [self._phrases[number] for number in kept]
         chosen = merge_phrases(
             rule, [p.row for p in phrases], [p.text for p in phrases], [p.boxes for p in phrases]
         )
+        smoothing, scale = self._options.smoothing, self.model.learned_scale
         scores = [
             score_map(
                 rule,
-                self.grids[kept[place]],
+                self._maps[kept[place]],
                 boxes,
                 phrases[place].geometry,
                 self._grid,
-                smoothing=self._smoothing,
-                scale=self.model.learned_scale,
+                smoothing=smoothing,
+                scale=scale,
             )
             for place, boxes in chosen
         ]
         summary = summarise_maps(rule, scores, [phrases[place].category for place, _ in chosen])
-        return summary | {"of_phrases": len(self.selected.phrases)}
+        return summary | {"of_phrases": len(self._phrases)}
 
-    @staticmethod
-    def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
+    @classmethod
+    def statistics(cls, details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
         """Means of the groundable phrases."""
-        del details
         yes = items["groundable"].to_numpy(dtype=bool)
-        values = {
-            metric.name: items.loc[yes, metric.item].to_numpy(np.float64)
-            for metric in of_protocol("grounding")
-            if metric.compared and metric.item in items.columns
-        }
-        return lambda weights: {
-            name: mean_where_known(own, weights[:, yes]) for name, own in values.items()
-        }
+        means = super().statistics(details, items[yes])
+        return lambda weights: means(weights[:, yes])
 
     def counts(self) -> dict[str, int]:
-        return {"phrases": len(self.selected.phrases)}
+        return {"phrases": len(self._phrases)}
 
     def write_pictures(self, out: Path, data: PreparedSet, count: int) -> None:
         """The maps of some phrases, in ``heatmaps/``."""
         write_heatmaps(
             out / "heatmaps",
             data,
-            self.selected.phrases,
-            self.grids,
-            self.metrics,
+            self._phrases,
+            self._maps,
+            self._metrics,
             count,
             self._grid,
-            smoothing=self._smoothing,
+            smoothing=self._options.smoothing,
         )
 
-    def _cut(self, yes: Sequence[int]) -> dict[str, Any]:
-        """Add every phrase's Dice coefficients to its metrics; say where each rule cuts."""
-        first = len(self.selected.phrases)
-        others = [n for n, phrase in enumerate(self._all) if n >= first and phrase.groundable]
+    def _cut(self, yes: Sequence[int]) -> tuple[dict[str, float | None], int]:
+        """Add every phrase's Dice coefficients to its metrics.
+
+        Returns:
+            Where each rule cuts, and on how many validation phrases that was chosen.
+        """
+        first = len(self._phrases)
+        others = [first + n for n, phrase in enumerate(self._others) if phrase.groundable]
 
         def best(numbers: Sequence[int]) -> int | None:
             """The place in `DICE_SHARES` of the highest mean Dice; the first of equals."""
             curves = [self.curves[number] for number in numbers]
             return int(np.mean(curves, axis=0).argmax()) if curves else None
 
-        places = {"fixed": DICE_SHARES.index(0.5), "validated": best(others)}
-        places["test_threshold"] = best(yes)
-        for number, own in self.metrics.items():
+        places = {
+            "fixed": DICE_SHARES.index(0.5),
+            "validated": best(others),
+            "test_threshold": best(yes),
+        }
+        for number, own in self._metrics.items():
             for rule, place in places.items():
                 if place is not None:
                     own[f"dice_{rule}"] = float(self.curves[number][place])
-        shares = {n: None if p is None else DICE_SHARES[p] for n, p in places.items()}
-        reason = {"reason": self._validation} if isinstance(self._validation, str) else {}
-        return {"share_of_range": shares, "validation_phrases": len(others), **reason}
+        return {n: None if p is None else DICE_SHARES[p] for n, p in places.items()}, len(others)
 
-    def _floors(self, yes: Sequence[int], cuts: Mapping[str, float | None]) -> dict[str, Any]:
-        """Means of every metric with other images' boxes and of the place prior.
+    def _floors(
+        self, yes: Sequence[int], cuts: Mapping[str, float | None]
+    ) -> tuple[dict[str, dict[str, float]], int]:
+        """Means of every metric with other images' boxes and of the place prior, by group.
 
         Adds to each phrase how far its signed CNR lies above that with others' boxes.
+
+        Returns:
+            The means, and over how many phrases they are.
         """
 
         def metrics_of(
             scores: NDArray[np.floating], geometry: SquareGeometry, boxes: ArrayLike
         ) -> dict[str, float]:
             heatmap = self._heatmap(scores, geometry, boxes)
-            found = phrase_metrics(heatmap, boxes, self._rule)
+            found = phrase_metrics(heatmap, boxes, self._options.boxes)
             for rule, share in cuts.items():
                 if share is not None:
                     found[f"dice_{rule}"] = float(heatmap.dice([share])[0])
@@ -317,22 +294,22 @@ class PhraseGrounding(MapProtocol):
         def mean(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
             return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
 
-        phrases = [self.selected.phrases[number] for number in yes]
-        floors: dict[str, list[dict[str, float]]] = {kind: [] for kind in OF_OTHERS}
+        phrases = [self._phrases[number] for number in yes]
+        laid, priors = [], []
         for number, phrase, places in zip(yes, phrases, others_of(phrases), strict=True):
-            own, geometry = self.metrics[number], phrase.geometry
+            own, geometry = self._metrics[number], phrase.geometry
             own[ABOVE_OTHERS] = float("nan")
             if not places:
                 continue
             others = [phrases[place] for place in places]
-            laid = [moved_boxes(o.boxes, o.geometry, geometry) for o in others[:OTHERS]]
-            under_laid = mean([metrics_of(self.grids[number], geometry, boxes) for boxes in laid])
+            moved = [moved_boxes(o.boxes, o.geometry, geometry) for o in others[:OTHERS]]
+            laid.append(mean([metrics_of(self._maps[number], geometry, boxes) for boxes in moved]))
             prior = place_prior(others, geometry, self._grid)
-            floors["other_boxes"].append(under_laid)
-            floors["place_prior"].append(metrics_of(prior, geometry, phrase.boxes))
-            own[ABOVE_OTHERS] = own["cnr_signed"] - under_laid["cnr_signed"]
-        means = {kind: mean(found) for kind, found in floors.items() if found}
-        return {"phrases": len(floors["place_prior"]), "images_tried": OTHERS, **means}
+            priors.append(metrics_of(prior, geometry, phrase.boxes))
+            own[ABOVE_OTHERS] = own["cnr_signed"] - laid[-1]["cnr_signed"]
+        if not laid:
+            return {}, 0
+        return {"other images' boxes": mean(laid), "place prior": mean(priors)}, len(laid)
 
 
 # --------------------------------------------------------------------------------- floors

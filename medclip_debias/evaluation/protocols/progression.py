@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -79,9 +79,7 @@ def progression_statistics(
     state in `STATES`, what counts for each (1, 0, or a tie's part), and the change of "X" minus
     "no X" from the earlier to the later image.
     """
-    names = np.asarray(findings, dtype=object)
-
-    distinct = sorted(set(findings))
+    names, distinct = np.asarray(findings, dtype=object), sorted(set(findings))
 
     def statistics(weights: Floats) -> dict[str, Floats]:
         result: dict[str, Floats] = {}
@@ -117,78 +115,63 @@ class ProgressionProtocol(ScoreProtocol):
     name = file = "progression"
     truth = ("state",)
 
-    def __init__(
-        self,
-        data: PreparedSet,
-        changes: Sequence[Change],
-        prompts: PromptSet,
-        left_out: Mapping[str, int],
-    ) -> None:
-        self._data, self._changes, self._left_out = data, list(changes), dict(left_out)
-        findings = sorted({change.finding for change in changes})
-        self._said = {name: _sentences(name, prompts) for name in findings}
-        self.texts = list(dict.fromkeys(t for said in self._said.values() for s in said for t in s))
-        self.rows = frozenset(row for c in changes for row in (c.earlier, c.later))
-
-    @classmethod
-    def plan(cls, request: Request) -> Self:
-        data, views = request.data, request.options.views
+    def __init__(self, request: Request) -> None:
+        data = self._data = request.data
         if TABLE not in data.annotation_names:
             raise NotAsked("The set's archive has no table of progressions.")
         table = data.annotations(TABLE)
-        row_of = {str(name): row for row, name in enumerate(data.images["image_id"])}
-        splits = data.images["split"].tolist()
-        left_out = {"other_splits": 0, "other_views": 0}
-        changes = []
-        columns = ("previous_image_id", "image_id", "finding", "progression")
+        columns = ["previous_image_id", "image_id", "finding", "progression"]
         if not set(columns) <= set(table.columns):
             raise _damaged(data)
-        cells = zip(*(table[name].astype(str) for name in columns), strict=True)
+        row_of = {str(name): row for row, name in enumerate(data.images["image_id"])}
+        splits = data.images["split"].tolist()
+        frontal = data.frontal | (request.options.views == "all")
+        self._left_out = {"other_splits": 0, "other_views": 0}
+        self._changes: list[Change] = []
+        cells = table[columns].astype(str).itertuples(index=False, name=None)
         for row, (before, now, finding, state) in enumerate(cells):
             if state not in STATES or before not in row_of or now not in row_of:
                 raise _damaged(data, f", row {row}")
             pair = row_of[before], row_of[now]
             if any(splits[image] not in (request.split, HELD_OUT) for image in pair):
-                left_out["other_splits"] += 1
-            elif views == "frontal" and not all(data.frontal[image] for image in pair):
-                left_out["other_views"] += 1
+                self._left_out["other_splits"] += 1
+            elif not all(frontal[image] for image in pair):
+                self._left_out["other_views"] += 1
             else:
-                changes.append(Change(*pair, finding, STATES.index(state)))
-        if not changes:
+                self._changes.append(Change(*pair, finding, STATES.index(state)))
+        if not self._changes:
             raise Skipped(
                 f"None of the set's {len(table)} progressions can be judged:"
-                f" {left_out['other_splits']} lie on images of other splits than"
-                f" '{request.split}' and '{HELD_OUT}', {left_out['other_views']} on images that are"
-                " not frontal (views: all takes them)."
+                f" {self._left_out['other_splits']} lie on images of other splits than"
+                f" '{request.split}' and '{HELD_OUT}', {self._left_out['other_views']} on images"
+                " that are not frontal (views: all takes them)."
             )
-        return cls(data, changes, request.prompts, left_out)
+        findings = sorted({change.finding for change in self._changes})
+        self._said = {name: _sentences(name, request.prompts) for name in findings}
+        self.texts = list(dict.fromkeys(t for said in self._said.values() for s in said for t in s))
+        self.rows = frozenset(row for c in self._changes for row in (c.earlier, c.later))
 
     def measure(self, draw: Draw) -> Measured:
-        place = {text: number for number, text in enumerate(self.texts)}
-        columns = {
-            name: [[place[text] for text in side] for side in sides]
-            for name, sides in self._said.items()
-        }
-
         def scores(rows: Sequence[int]) -> Floats:
             """Mean score of each side's sentences ``[changes, states, present, absent]``."""
             means = [
-                [self.scores[row][side].mean() for side in columns[change.finding]]
+                [
+                    self.scores[row][[self.column[text] for text in side]].mean()
+                    for side in self._said[change.finding]
+                ]
                 for row, change in zip(rows, self._changes, strict=True)
             ]
             return np.array(means).astype(np.float64)
 
         later = scores([change.later for change in self._changes])
         gained = later - scores([change.earlier for change in self._changes])
-        count = len(STATES)
+        count, names = len(STATES), self._data.images["image_id"].tolist()
         states = np.array([change.state for change in self._changes])
         findings = [change.finding for change in self._changes]
-        patients = patients_of(self._data, [change.later for change in self._changes])
-        names = self._data.images["image_id"].tolist()
         items = pd.DataFrame(
             {
                 "id": [f"{names[c.earlier]}:{names[c.later]}:{c.finding}" for c in self._changes],
-                "patient": patients,
+                "patient": patients_of(self._data, [change.later for change in self._changes]),
                 "finding": findings,
                 "state": states,
                 "hit": right_state(gained[:, :count], states),
@@ -204,19 +187,17 @@ class ProgressionProtocol(ScoreProtocol):
             },
             "progressions": len(states),
             "pairs": len({(change.earlier, change.later) for change in self._changes}),
-            "patients": len(set(patients)),
+            "patients": items["patient"].nunique(),
             "sentences": {
                 name: dict(zip((*STATES, "present", "absent"), map(list, sides), strict=True))
                 for name, sides in self._said.items()
             },
             **self._left_out,
         }
-        estimates = draw.estimates(self.statistics(details, items), patients)
-        measured = estimates.rows(n=len(states)) + estimates.class_rows(findings)
-        return Measured(measured, details, items)
+        return self.measured(draw, items, details, findings)
 
-    @staticmethod
-    def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
+    @classmethod
+    def statistics(cls, details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
         del details
         states = items["state"].to_numpy(dtype=np.int64)
         columns = columns_of(items, "hit", "hit_current", "change")

@@ -16,10 +16,9 @@ label table, and ``original``, ``negated``, ``omitted``.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -30,9 +29,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.reports import report_sentences
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.bootstrap import Statistics, weighted_mean
 from medclip_debias.evaluation.label_table import OTHER_VIEWS, KeyedTable
-from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import (
     HELD_OUT,
     Draw,
@@ -41,15 +38,13 @@ from medclip_debias.evaluation.protocol import (
     Request,
     ScoreProtocol,
     Skipped,
-    columns_of,
     judged,
     patients_of,
 )
-from medclip_debias.evaluation.protocols.study_retrieval import report_scores
+from medclip_debias.evaluation.protocols.retrieval import report_scores
 from medclip_debias.files import read_json
 
 Floats = NDArray[np.float64]
-SHARES = ("original_best", "original_above_negated", "original_above_omitted")
 KINDS = ("original", "negated", "omitted")
 """The three reports of a triplet, and their columns in a table."""
 _PUBLISHED = {"original": "report", "negated": "negation", "omitted": "omitted"}
@@ -145,64 +140,52 @@ class ReportTriplets(ScoreProtocol):
 
     name = file = "triplets"
 
-    def __init__(
-        self,
-        data: PreparedSet,
-        triplets: Sequence[Triplet],
-        source: Mapping[str, str | int],
-        options: EvaluationOptions,
-    ) -> None:
-        self.triplets, self._source, self._how = list(triplets), dict(source), options.report_score
-        whole = options.triplet_reports == "whole"
-        parts = [
-            [(text,) for text in triplet.texts] if whole else triplet.sentences
-            for triplet in self.triplets
-        ]
-        self.texts = list(dict.fromkeys(t for three in parts for each in three for t in each))
-        column = {text: number for number, text in enumerate(self.texts)}
-        # In one order, so that reports with the same sentences score the same to the last bit.
-        self._columns = [[sorted(column[t] for t in each) for each in three] for three in parts]
-        rows = [triplet.row for triplet in self.triplets]
-        self.rows = frozenset(rows)
-        self._patients = patients_of(data, rows)
-        names = data.images["image_id"].iloc[rows]
-        self._ids = [f"{n}:{t.digest}" for n, t in zip(names, self.triplets, strict=True)]
-
-    @classmethod
-    def plan(cls, request: Request) -> Self:
+    def __init__(self, request: Request) -> None:
         if request.triplets is None:
             raise NotAsked("No triplets were given.")
-        views = request.options.views
-        triplets, source = read_triplets(request.triplets, request.data, request.split, views)
-        return cls(request.data, triplets, source, request.options)
+        self._data, self._options = request.data, request.options
+        self._triplets, self._source = read_triplets(
+            request.triplets, request.data, request.split, request.options.views
+        )
+        self._parts = [
+            [(text,) for text in triplet.texts]
+            if request.options.triplet_reports == "whole"
+            else triplet.sentences
+            for triplet in self._triplets
+        ]
+        self.texts = list(dict.fromkeys(t for three in self._parts for each in three for t in each))
+        self.rows = frozenset(triplet.row for triplet in self._triplets)
 
     def measure(self, draw: Draw) -> Measured:
-        of_each = zip(self.triplets, self._columns, strict=True)
+        # Sorted, so that reports with the same sentences score the same to the last bit.
+        columns = [
+            [sorted(self.column[t] for t in each) for each in three] for three in self._parts
+        ]
+        rows, how = [triplet.row for triplet in self._triplets], self._options.report_score
         scores = np.stack(
-            [report_scores(self.scores[t.row][None], own, self._how)[0] for t, own in of_each]
+            [
+                report_scores(self.scores[row][None], own, how)[0]
+                for row, own in zip(rows, columns, strict=True)
+            ]
         )
-        columns = {f"score_{kind}": scores[:, place] for place, kind in enumerate(KINDS)}
-        head = {"id": self._ids, "patient": self._patients}
-        items = pd.DataFrame(head | triplet_hits(scores) | columns)
+        names = self._data.images["image_id"].iloc[rows]
+        head = {
+            "id": [f"{n}:{t.digest}" for n, t in zip(names, self._triplets, strict=True)],
+            "patient": patients_of(self._data, rows),
+        }
+        of_kind = {f"score_{kind}": scores[:, place] for place, kind in enumerate(KINDS)}
+        items = pd.DataFrame(head | triplet_hits(scores) | of_kind)
         details = {
-            "images": len(self.triplets),
-            "patients": len(set(self._patients)),
+            "images": len(items),
+            "patients": items["patient"].nunique(),
             "distinct_texts": len(self.texts),
             "source": self._source,
         }
-        estimates = draw.estimates(self.statistics(details, items), self._patients)
-        return Measured(estimates.rows(n=len(self.triplets)), details, items)
-
-    @staticmethod
-    def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
-        """Means of `triplet_hits`."""
-        del details
-        hits = dict(zip(SHARES, columns_of(items, *SHARES), strict=True))
-        return lambda weights: {name: weighted_mean(hits[name], weights) for name in SHARES}
+        return self.measured(draw, items, details)
 
 
 def triplet_hits(scores: Floats) -> dict[str, Floats]:
-    """For each triplet what counts for each of `SHARES`: 1, 0, or a tie's part ``[triplets]``.
+    """For each triplet what counts for each share: 1, 0, or a tie's part ``[triplets]``.
 
     Reports that tie for the highest score share it: 1/2 or 1/3 for the original. Scores are
     ``[triplets, 3]``, in the order of `KINDS`.

@@ -12,19 +12,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from medclip_debias.data.masks import decode
-from medclip_debias.data.records import Mask
 from medclip_debias.evaluation.bootstrap import Statistics, mean_of_defined, weighted_mean
 from medclip_debias.evaluation.catalogue import CHANCE
 from medclip_debias.evaluation.maps import MapProtocol
-from medclip_debias.evaluation.options import BoxRule, EvaluationOptions
-from medclip_debias.evaluation.phrase_selection import Phrase, phrases_of, select_phrases
+from medclip_debias.evaluation.options import BoxRule
+from medclip_debias.evaluation.phrase_selection import (
+    VALIDATE,
+    Phrase,
+    phrases_of,
+    select_phrases,
+)
 from medclip_debias.evaluation.protocol import (
     Draw,
     Measured,
@@ -122,88 +126,79 @@ def best_share(curves: Floats, classes: Sequence[str]) -> int:
 class Segmentation(MapProtocol):
     """The protocol: every sentence's map against its mask.
 
-    ``judged`` are the sentences of the evaluated split that have a mask, ``validation`` those of
-    the ``validate`` split (none where that is the evaluated one), ``without_mask`` counts those
-    with boxes alone, which are left aside.
+    Judged are the sentences of the evaluated split that have a mask; the threshold is chosen on
+    those of the ``validate`` split, where that is not the evaluated one.
     """
 
     name, file = "segmentation", "masks"
     truth = ("area",)
 
-    def __init__(
-        self,
-        judged: Sequence[Phrase],
-        validation: Sequence[Phrase],
-        masks: Mapping[str, Mask],
-        options: EvaluationOptions,
-        without_mask: int,
-    ) -> None:
-        self._judged, self._phrases = len(judged), [*judged, *validation]
-        self._masks, self._options, self._without_mask = masks, options, without_mask
-        super().__init__([p.row for p in self._phrases], [p.text for p in self._phrases])
-        self._found: dict[int, dict[str, Any]] = {}
-
-    @classmethod
-    def plan(cls, request: Request) -> Self:
+    def __init__(self, request: Request) -> None:
         data, options, masks = request.data, request.options, request.data.masks
         if request.phrases is not None or not masks:
             raise NotAsked("The set's archive has no masks.")
         selected = request.once(phrases_of).phrases
-        judged = [phrase for phrase in selected if phrase.phrase_id in masks]
-        if not judged:
+        self._judged = [phrase for phrase in selected if phrase.phrase_id in masks]
+        if not self._judged:
             raise Skipped(f"No sentence of the split '{request.split}' has a mask.")
         there: list[Phrase] = []
-        if request.split != "validate":
+        if request.split != VALIDATE:
             size, choice = request.model.preprocessing.input_size, options.annotation_split
             with suppress(Skipped):
-                there = select_phrases(data, "validate", size, None, choice, options.views).phrases
+                there = select_phrases(data, VALIDATE, size, None, choice, options.views).phrases
         splits = data.images["split"]
-        own = [p for p in there if p.phrase_id in masks and splits.iloc[p.row] == "validate"]
-        return cls(judged, own, masks, options, len(selected) - len(judged))
+        there = [p for p in there if p.phrase_id in masks and splits.iloc[p.row] == VALIDATE]
+        self._phrases = [*self._judged, *there]
+        self._masks, self._options = masks, options
+        self._without_mask = len(selected) - len(self._judged)
+        self.ask(request, [p.row for p in self._phrases], [p.text for p in self._phrases])
+        self._scores: dict[int, dict[str, Any]] = {}
 
     def take(self, number: int, scores: NDArray[np.float32], grid: RegionGrid) -> None:
         phrase, options = self._phrases[number], self._options
         inside = _at_most(decode(self._masks[phrase.phrase_id]))
         geometry = replace(phrase.geometry, height=inside.shape[0], width=inside.shape[1])
         heat = upsample_to_original(scores, geometry, grid, smoothing=options.smoothing)
-        self._found[number] = score_mask(heat, inside, options.boxes)
+        self._scores[number] = score_mask(heat, inside, options.boxes)
 
     def measure(self, draw: Draw) -> Measured:
-        phrases = self._phrases[: self._judged]
-        classes = [phrase.category for phrase in self._phrases]
-        own, others = classes[: self._judged], classes[self._judged :]
-        found = {
-            name: np.array([self._found[number][name] for number in range(len(classes))])
-            for name in ("curve", "dice_fixed", "pointing_game", "area")
+        count, classes = len(self._judged), [phrase.category for phrase in self._phrases]
+        own, others = classes[:count], classes[count:]
+        scores = [self._scores[number] for number in range(len(classes))]
+        curves = np.array([score["curve"] for score in scores])
+        head = {
+            "id": [phrase.phrase_id for phrase in self._judged],
+            "patient": [phrase.patient for phrase in self._judged],
+            "category": own,
         }
-        curves, area = found["curve"][: self._judged], found["area"][: self._judged]
-        values: dict[str, Floats] = {}
         threshold: dict[str, Any] = {"reason": "no masks of the split 'validate' to choose it on"}
+        chosen: dict[str, Floats] = {}
         if others:
-            best = best_share(found["curve"][self._judged :], others)
-            values["dice"] = curves[:, best]
-            values["iou"] = values["dice"] / (2 - values["dice"])
+            best = best_share(curves[count:], others)
+            dice = curves[:count, best]
+            chosen = {"dice": dice, "iou": dice / (2 - dice)}
             threshold = {"share_of_range": float(SHARES[best]), "masks": len(others)}
-        values |= {name: found[name][: self._judged] for name in ("dice_fixed", "pointing_game")}
-        patients = [phrase.patient for phrase in phrases]
-        estimates = draw.estimates(mask_statistics(own, values, curves), patients)
-        floor = mask_statistics(own, {"area": area})(np.ones((1, len(phrases))))["area"][0]
-        measured = estimates.rows(n=len(phrases))
-        measured.append(Row("pointing_game", float(floor), group=CHANCE))
+        curves = curves[:count]
+        fixed = pd.DataFrame(scores[:count])[["dice_fixed", "pointing_game", "area"]]
+        items = pd.concat([pd.DataFrame(head | chosen), fixed], axis=1)
+        values = {name: items[name].to_numpy() for name in METRICS if name in items}
+        estimates = draw.estimates(mask_statistics(own, values, curves), head["patient"])
+        areas = mask_statistics(own, {"area": items["area"].to_numpy()})(np.ones((1, count)))
+        measured = estimates.rows(n=count)
+        measured.append(Row("pointing_game", float(areas["area"][0]), group=CHANCE))
         measured += estimates.class_rows(own)
         details = {
-            "masks": len(phrases),
+            "masks": count,
             "without_mask": self._without_mask,
-            "patients": len(set(patients)),
+            "patients": items["patient"].nunique(),
             "threshold": threshold,
             "test_threshold": {"share_of_range": float(SHARES[best_share(curves, own)])},
             "longest_side": LONGEST,
         }
-        head = {"id": [p.phrase_id for p in phrases], "patient": patients, "category": own}
-        return Measured(measured, details, pd.DataFrame(head | values | {"area": area}))
+        return Measured(measured, details, items)
 
-    @staticmethod
-    def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
+    @classmethod
+    def statistics(cls, details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
         """The metrics that need no threshold of the test."""
         del details
         there = [name for name in METRICS if name in items.columns]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 
 from medclip_debias.evaluation.bootstrap import Statistics, weighted_auc, weighted_mean
 from medclip_debias.evaluation.maps import MapProtocol
-from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.phrase_selection import VALIDATE, Phrases, phrases_of
 from medclip_debias.evaluation.protocol import Draw, Measured, Request, geometry_of, patients_of
-from medclip_debias.evaluation.sentence_choice import RULE, Queries, choose
+from medclip_debias.evaluation.sentence_choice import RULE, choose
 from medclip_debias.evaluation.suppression_choice import Choice
 from medclip_debias.evaluation.upsampled import Upsampled, box_threshold
 from medclip_debias.grounding.counterparts import Reader
@@ -34,7 +33,6 @@ from medclip_debias.models.sentences import one_vector
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
     from medclip_debias.models.region_grid import RegionGrid
@@ -51,51 +49,28 @@ class SentenceBoxes(MapProtocol):
     truth = ("kind", "there", "truths")
     counted = ("asked_sentences",)
 
-    def __init__(
-        self,
-        data: PreparedSet,
-        split: str,
-        phrases: Phrases,
-        queries: Queries,
-        options: EvaluationOptions,
-        reader: Reader,
-        prompts: Mapping[str, Any],
-        rule: SuppressionRule | None = None,
-    ) -> None:
-        self._data, self._options, self._rule, self._reader = data, options, rule, reader
-        self._phrases, self._queries, asked = phrases, queries, queries.queries
-        super().__init__(
-            [query.row for query in asked],
-            [query.text for query in asked],
-            sharpen=options.sharpen,
-            prompts=prompts,
-            reader=reader,
-        )
-        self._denials = [reader.negated(text) for text in self.sentences]
+    def __init__(self, request: Request) -> None:
+        data, options, split = request.data, request.options, request.split
+        self._data, self._options, self._reader = data, options, Reader()
+        most, views = options.sentences_per_image, options.views
+        self._phrases: Phrases = request.once(phrases_of)
+        self._queries = choose(data, split, most, self._reader, phrases=self._phrases, views=views)
+        rows = [query.row for query in self._queries.queries]
+        texts = [query.text for query in self._queries.queries]
+        self.ask(request, rows, texts, sharpen=options.sharpen, reader=self._reader)
+        self._denials = [self._reader.negated(text) for text in self.sentences]
+        self.texts = list(dict.fromkeys([*self.sentences, *self._denials, *self.texts]))
+        self._rule: SuppressionRule | None = None
         self._choice: Choice | None = None
-        if rule is None and options.suppression_from == "validate" and split != VALIDATE:
-            self._choice = Choice(
-                data, options.suppression, options.sentences_per_image, reader, options.views
-            )
+        if options.suppression_from == "model":
+            self._rule = read_rule(request.model_folder or data.folder, request.model)
+        elif options.suppression_from == "validate" and split != VALIDATE:
+            self._choice = Choice(data, options.suppression, most, self._reader, views)
             self.rows |= self._choice.rows
-        parts = [self.sentences, self._denials, self.texts]
-        parts += [self._choice.texts] if self._choice else []
-        self.texts = list(dict.fromkeys(text for part in parts for text in part))
+            self.texts = list(dict.fromkeys([*self.texts, *self._choice.texts]))
         self._boxes: dict[int, list[list[float]]] = {}
         self._shares: dict[int, list[float]] = {}
         self._evidence_of: dict[int, dict[EvidenceKind, float]] = {}
-
-    @classmethod
-    def plan(cls, request: Request) -> Self:
-        phrases: Phrases = request.once(phrases_of)
-        data, split, options, reader = request.data, request.split, request.options, Reader()
-        most, views = options.sentences_per_image, options.views
-        queries = choose(data, split, most, reader, phrases=phrases, views=views)
-        rule = None
-        if options.suppression_from == "model":
-            rule = read_rule(request.model_folder or data.folder, request.model)
-        prompts = request.model.prompts
-        return cls(data, split, phrases, queries, options, reader, prompts, rule)
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         super().begin(model, vectors)
@@ -132,9 +107,7 @@ class SentenceBoxes(MapProtocol):
         self._shares[number] = [shares[place] for place in order]
 
     def measure(self, draw: Draw) -> Measured:
-        rule = self._rule
-        if rule is None and self._choice is not None:
-            rule = self._choice.rule(self._data.content_hash)
+        rule = self._choice.rule(self._data.content_hash) if self._choice else self._rule
         if rule is None:
             about = {"reason": "no rule was asked for, or none can be chosen on these images"}
             rule = SuppressionRule(chosen=about)
@@ -161,8 +134,8 @@ class SentenceBoxes(MapProtocol):
         }
         return Measured(measured, details, table)
 
-    @staticmethod
-    def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
+    @classmethod
+    def statistics(cls, details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
         del details
         return sentence_statistics(items)
 

@@ -5,19 +5,16 @@ From scores to metrics: `medclip_debias.evaluation.zero_shot`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from medclip_debias.data.label_maps import maps_for
-from medclip_debias.data.prompts import PromptSet
-from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation import offsets as constants
 from medclip_debias.evaluation import zero_shot as scoring
 from medclip_debias.evaluation.bootstrap import Statistics
 from medclip_debias.evaluation.decisions.measure import Decider
@@ -29,7 +26,12 @@ from medclip_debias.evaluation.label_table import (
     labels_of,
     of_studies,
 )
-from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.offsets import (
+    needed_scale,
+    offset_rows,
+    prompt_offsets,
+    read_offsets,
+)
 from medclip_debias.evaluation.presets import OURS, Preset, ZeroShotRule
 from medclip_debias.evaluation.presets import zero_shot as presets
 from medclip_debias.evaluation.protocol import (
@@ -40,7 +42,7 @@ from medclip_debias.evaluation.protocol import (
     Skipped,
     patients_of,
 )
-from medclip_debias.evaluation.zero_shot import SideScores
+from medclip_debias.evaluation.zero_shot import SideScores, prompt_differences
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,92 +55,76 @@ Floats = NDArray[np.float64]
 class ZeroShot(ScoreProtocol):
     """The protocol: one score for each image and prompt.
 
-    ``validation`` are labels of the images on which F1's thresholds are chosen, or why there are
-    none; ``listed`` the images of the multi-class protocol (else those of ``labels`` with exactly
-    one positive class); ``kept [texts]`` the constants of prompts, for the option ``offsets:
-    model``; ``decider`` of probabilities and decisions, where they are asked for.
+    ``labels`` take the place of what the request names; no threshold is then chosen.
     """
 
     name = file = "zero_shot"
     truth = ("label.",)
     counted = ("labelled_images",)
 
-    def __init__(
-        self,
-        data: PreparedSet,
-        labels: Labels,
-        prompts: PromptSet,
-        options: EvaluationOptions,
-        *,
-        validation: Labels | str,
-        listed: ClassList | None = None,
-        kept: Floats | None = None,
-        decider: Decider | None = None,
-    ) -> None:
-        self._data, self.labels, self._prompts, self._options = data, labels, prompts, options
-        self._validation, self._listed, self._kept = validation, listed, kept
-        self._decider, self._ensembles = decider, options.preset != OURS
-        self.texts, self._classes = prompts.texts, list(prompts.classes)
-        self._images = len(labels.rows)
-        self._unlabelled = constants.offset_rows(data, options.offsets, labels.rows, options.views)
-        rows = {*labels.rows, *self._unlabelled, *(listed.classes if listed else ())}
-        if not isinstance(validation, str):
-            rows |= set(validation.rows)
-        self.rows = frozenset(rows)
-        self._views: dict[int, list[int]] = {}
-        self._by_study = options.several_views == "mean"
-        if self._by_study:
-            self.labels, self._views = of_studies(labels, data)
-            if not isinstance(validation, str):
-                self._validation, views_there = of_studies(validation, data)
-                self._views |= views_there
-
-    @classmethod
-    def plan(cls, request: Request) -> Self:
+    def __init__(self, request: Request, labels: Labels | None = None) -> None:
         data, prompts, options = request.data, request.prompts, request.options
-        classes, path, model = list(prompts.classes), request.class_images, request.model
-        listed = class_list(path, data, classes, options.views) if path else None
+        self._data, self._prompts, self._options = data, prompts, options
+        self.texts, self._classes = prompts.texts, list(prompts.classes)
+        self._listed: ClassList | None = None
+        if request.class_images is not None:
+            self._listed = class_list(request.class_images, data, self._classes, options.views)
         read = partial(
             labels_of,
             data,
-            classes=classes,
+            classes=self._classes,
             table=request.labels,
             label_map=request.label_map,
             views=options.views,
         )
-        try:
-            labels = read(request.split)
-        except Skipped:
-            if listed is None:
-                raise
-            labels = listed.labels(classes)
-        validation: Labels | str = (
-            "the validate split itself is evaluated, so no threshold can be chosen on it"
-        )
-        if request.split != "validate":
+        self._validation: Labels | None = None
+        self._no_threshold = "labels were given for the evaluated images alone"
+        if labels is None:
             try:
-                validation = read("validate")
-            except Skipped as reason:
-                validation = f"no threshold can be chosen: {reason}"
-        kept = None
+                labels = read(request.split)
+            except Skipped:
+                if self._listed is None:
+                    raise
+                labels = self._listed.labels(self._classes)
+            self._no_threshold = (
+                "the validate split itself is evaluated, so no threshold can be chosen on it"
+            )
+            if request.split != "validate":
+                try:
+                    self._validation = read("validate")
+                except Skipped as reason:
+                    self._no_threshold = f"no threshold can be chosen: {reason}"
+        self._images = len(labels.rows)
+        self._kept: Floats | None = None
         if options.offsets != "none":
-            constants.needed_scale(model)
+            needed_scale(request.model)
         if options.offsets == "model" and request.model_folder is not None:
-            kept = constants.read_offsets(request.model_folder, model.content_hash, prompts.texts)
-        decider = Decider.of(options.decisions, model.content_hash, prompts, options.offsets)
-        return cls(
-            data,
-            labels,
-            prompts,
-            options,
-            validation=validation,
-            listed=listed,
-            kept=kept,
-            decider=decider,
+            model_hash = request.model.content_hash
+            self._kept = read_offsets(request.model_folder, model_hash, self.texts)
+        self._unlabelled = offset_rows(data, options.offsets, labels.rows, options.views)
+        self._decider = None
+        if options.decisions is not None:
+            self._decider = Decider.of(
+                options.decisions, request.model.content_hash, prompts, options.offsets
+            )
+        self.rows = frozenset(
+            {
+                *labels.rows,
+                *self._unlabelled,
+                *(self._listed.classes if self._listed else ()),
+                *(self._validation.rows if self._validation else ()),
+            }
         )
+        self._views: dict[int, list[int]] = {}
+        if options.several_views == "mean":
+            labels, self._views = of_studies(labels, data)
+            if self._validation is not None:
+                self._validation, views_there = of_studies(self._validation, data)
+                self._views |= views_there
+        self.labels = labels
 
     def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
-        if self._ensembles:
+        if self._options.preset != OURS:
             import torch
 
             from medclip_debias.models.interface import need_vectors
@@ -149,17 +135,16 @@ class ZeroShot(ScoreProtocol):
         super().begin(model, vectors)
 
     def measure(self, draw: Draw) -> Measured:
-        rows, scale = self.labels.rows, self.model.learned_scale
+        rows, scale, by_study = self.labels.rows, self.model.learned_scale, bool(self._views)
         patients = patients_of(self._data, rows)
         if self._unlabelled and scale is not None:
-            self._kept = constants.prompt_offsets(self._of(self._unlabelled, {}), scale)
-        sides = SideScores.of(self._of(rows, self._views), self._prompts)
-        mapped, validation = self.labels.mapped, self._validation
-        there: scoring.Validation | str = "" if isinstance(validation, Labels) else validation
-        if isinstance(validation, Labels):
-            scores = self._of(validation.rows, self._views)
-            differences = scoring.prompt_differences(scores, self._prompts)
-            there = differences, validation.values
+            self._kept = prompt_offsets(self._scores_of(self._unlabelled, {}), scale)
+        sides = SideScores.of(self._scores_of(rows, self._views), self._prompts)
+        mapped = self.labels.mapped
+        there: scoring.Validation | str = self._no_threshold
+        if self._validation is not None:
+            scores = self._scores_of(self._validation.rows, self._views)
+            there = prompt_differences(scores, self._prompts), self._validation.values
         try:
             measured = scoring.zero_shot(
                 sides,
@@ -177,59 +162,59 @@ class ZeroShot(ScoreProtocol):
             raise Skipped(f"{error} {aside}".strip()) from error
         several = self._multiclass(draw)
         table, details = measured.rows + several.rows, dict(measured.details)
-        if self._by_study:
-            details["studies"] = len(rows)
-        offsets = None
-        if self._kept is not None:
-            offsets = {
-                "from": self._options.offsets,
-                "images": len(self._unlabelled),
-                "of_prompt": dict(zip(self.texts, self._kept.tolist(), strict=True)),
-            }
+        details |= {"studies": len(rows)} if by_study else {}
         details |= {
             "images": self._images,
             "patients": len(set(patients)),
             "scale": scale,
             "source": self.labels.source,
-            "offsets": offsets,
+            "offsets": None
+            if self._kept is None
+            else {
+                "from": self._options.offsets,
+                "images": len(self._unlabelled),
+                "of_prompt": dict(zip(self.texts, self._kept.tolist(), strict=True)),
+            },
             "label_map": mapped.describe() if mapped else None,
             "multiclass": several.details,
         }
+        blank = np.full(len(rows), np.nan)
+        truth = self._judged({n: self.labels.values.get(n, blank) for n in self._classes})
         if self._decider is not None:
             if not isinstance(there, str):
-                there = there[0], self._judged(there[1], there[1])
-            truth = self._judged(self.labels.values, details["classes"])
+                there = there[0], self._judged(there[1])
+            of_classes = {name: truth[name] for name in details["classes"]}
             decided = self._decider.decide(
-                sides.differences, truth, patients, there, scale=scale, draw=draw
+                sides.differences, of_classes, patients, there, scale=scale, draw=draw
             )
             table += decided.rows
             details["decisions"] = decided.details
-        named = self._data.images["study_id" if self._by_study else "image_id"]
+        named = self._data.images["study_id" if by_study else "image_id"]
         columns: dict[str, Any] = {"id": named.iloc[rows].astype(str), "patient": patients}
-        parts = {"score": sides.differences, "positive": sides.positive, "negative": sides.negative}
-        for part, scores_of in parts.items():
-            columns |= {f"{part}.{name}": values for name, values in scores_of.items()}
-        blank = np.full(len(rows), np.nan)
-        labels = {name: self.labels.values.get(name, blank) for name in self._classes}
-        judged = self._judged(labels, labels)
-        columns |= {f"label.{name}": values for name, values in judged.items()}
+        parts = {
+            "score": sides.differences,
+            "positive": sides.positive,
+            "negative": sides.negative,
+            "label": truth,
+        }
+        for part, of_part in parts.items():
+            columns |= {f"{part}.{name}": values for name, values in of_part.items()}
         return Measured(table, details, pd.DataFrame(columns).reset_index(drop=True))
 
     def under(self, preset: Preset) -> dict[str, Any] | None:
         """See `Protocol.under`; the offsets of this run are not taken off."""
-        rule, validation = preset.zero_shot, self._validation
+        rule, chosen, more = preset.zero_shot, None, {}
         if rule is None:
             return None
-        sides, chosen, more = self._sides(rule, self.labels.rows, self._views), None, {}
+        sides = self._sides(rule, self.labels.rows, self._views)
         if rule.decision in ("f1", "mcc"):
-            if isinstance(validation, str):
-                more = {"no_threshold": validation}
+            if self._validation is None:
+                more = {"no_threshold": self._no_threshold}
             else:
-                others = self._sides(rule, validation.rows, self._views)
-                truth = self._judged(validation.values, validation.values)
+                others = self._sides(rule, self._validation.rows, self._views)
+                truth = self._judged(self._validation.values)
                 chosen = presets.thresholds(rule, presets.zero_shot_scores(rule, others), truth)
-        truth = self._judged(self.labels.values, self.labels.values)
-        scores = presets.zero_shot_scores(rule, sides)
+        truth, scores = self._judged(self.labels.values), presets.zero_shot_scores(rule, sides)
         metrics = presets.zero_shot_metrics(
             rule, scores, truth, chosen=chosen, positive=sides.positive
         )
@@ -242,8 +227,8 @@ class ZeroShot(ScoreProtocol):
             metrics["images_of_one_class"] = len(rows)
         return metrics
 
-    @staticmethod
-    def statistics(details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
+    @classmethod
+    def statistics(cls, details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
         """The metrics at the details' scale and thresholds."""
         positive, negative = _columns(items, "positive."), _columns(items, "negative.")
         truth = judged_labels(items)
@@ -267,14 +252,10 @@ class ZeroShot(ScoreProtocol):
 
         A row that ``views`` has stands for its study, which scores as the mean of those images.
         """
-        return np.stack(
-            [
-                np.mean([self.scores[r] for r in views.get(row, (row,))], axis=0, dtype=np.float64)
-                for row in rows
-            ]
-        )
+        each = ([self.scores[r] for r in views.get(row, (row,))] for row in rows)
+        return np.stack([np.mean(scores, axis=0, dtype=np.float64) for scores in each])
 
-    def _of(self, rows: Sequence[int], views: Mapping[int, Sequence[int]]) -> Floats:
+    def _scores_of(self, rows: Sequence[int], views: Mapping[int, Sequence[int]]) -> Floats:
         """Scores ``[rows, texts]``, less the constant of each prompt once that is known."""
         scores = self._raw(rows, views)[:, : len(self.texts)]
         return scores if self._kept is None else scores - self._kept
@@ -284,13 +265,13 @@ class ZeroShot(ScoreProtocol):
     ) -> SideScores:
         """Under a preset's rule, the scores of both sides of each class."""
         scores, ensembles = np.split(self._raw(rows, views), [len(self.texts)], axis=1)
-        given = ensembles if self._ensembles else None
-        return presets.side_scores(rule, scores, self._prompts, given)
+        of_sides = ensembles if self._options.preset != OURS else None
+        return presets.side_scores(rule, scores, self._prompts, of_sides)
 
-    def _judged(self, labels: Mapping[str, Floats], names: Iterable[str]) -> dict[str, Floats]:
-        """The truth of the classes ``names`` under the label policy."""
+    def _judged(self, labels: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Labels under the label policy."""
         policy = self._options.labels
-        return {name: policy.apply(np.asarray(labels[name], np.float64)) for name in names}
+        return {n: policy.apply(np.asarray(v, np.float64)) for n, v in labels.items()}
 
     def _map_hints(self) -> dict[str, str]:
         """Classes without a column for which the map of the set's archive has a rule."""
@@ -311,11 +292,9 @@ class ZeroShot(ScoreProtocol):
         try:
             if len(self._classes) < 2 or not rows:
                 raise Skipped("No image has exactly one of two or more classes.")
-            positive = SideScores.of(self._of(rows, views), self._prompts).positive
-            scores, patients = (
-                np.stack(list(positive.values()), axis=1),
-                patients_of(self._data, rows),
-            )
+            positive = SideScores.of(self._scores_of(rows, views), self._prompts).positive
+            scores = np.stack(list(positive.values()), axis=1)
+            patients = patients_of(self._data, rows)
             found = scoring.multiclass_accuracy(scores, truth, self._classes, patients, draw)
             return Measured(found.rows, found.details | source)
         except Skipped as reason:

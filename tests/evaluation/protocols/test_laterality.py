@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.evaluation.evaluate import evaluate, headline
-from medclip_debias.evaluation.protocol import Skipped
+from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.protocol import Request, Skipped
 from medclip_debias.evaluation.protocols.laterality import LateralityProtocol, mirrored, sides_of
 from medclip_debias.models.load import load_model
 from tests.evaluation.conftest import measuring_only
@@ -60,10 +62,8 @@ def test_the_true_side_is_counted_for_each_image_and_sentence(
 
 
 def test_a_set_whose_reports_name_no_side_is_skipped(small_prepared):
-    class Nothing:
-        images = small_prepared.images
-        sentences = small_prepared.sentences.query("text == 'Pulmonary edema'")
-        frontal = small_prepared.frontal
-
+    sentences = small_prepared.sentences.query("text == 'Pulmonary edema'")
+    images, frontal = small_prepared.images, small_prepared.frontal
+    data = SimpleNamespace(images=images, sentences=sentences, frontal=frontal)
     with pytest.raises(Skipped, match="No report of the split 'test' affirms"):
-        LateralityProtocol(Nothing(), "test")
+        LateralityProtocol(Request(data, "test", None, None, EvaluationOptions()))

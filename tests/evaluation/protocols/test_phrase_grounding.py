@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,8 +12,8 @@ from hypothesis import strategies as st
 
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.evaluation.options import BoxRule, EvaluationOptions
-from medclip_debias.evaluation.phrase_selection import Phrase, Phrases
-from medclip_debias.evaluation.protocol import Draw
+from medclip_debias.evaluation.phrase_selection import Phrase, Phrases, phrases_of
+from medclip_debias.evaluation.protocol import Draw, Skipped
 from medclip_debias.evaluation.protocols.phrase_grounding import (
     OTHERS,
     PhraseGrounding,
@@ -110,7 +112,15 @@ def phrase(number, category="Edema", shape=(60, 90), boxes=((10, 10, 20, 20),), 
 
 
 def measured(phrases, maps, draw=None):
-    protocol = PhraseGrounding(Phrases(phrases), options=EvaluationOptions(), prompts={})
+    """What the protocol measures of phrases and their maps, without validation phrases."""
+
+    def once(compute):
+        if compute is phrases_of:
+            return Phrases(phrases)
+        raise Skipped("none to choose a threshold on")
+
+    model = SimpleNamespace(prompts={})
+    protocol = PhraseGrounding(SimpleNamespace(once=once, options=EvaluationOptions(), model=model))
     for number, scores in enumerate(maps):
         protocol.take(number, scores, GRID)
     return protocol.measure(draw or Draw(0, 0))

@@ -86,8 +86,9 @@ class TestOnASet:
         return make
 
     def test_scores_that_follow_the_truth_are_all_right(self, request_of):
-        planned = ProgressionProtocol.plan(request_of())
-        changes, planned.scores = planned._changes, {}
+        planned = ProgressionProtocol(request_of())
+        planned.begin(None, None)
+        changes = planned._changes
         for change in changes:  # the right state gains, "X" rises by how much it is worse
             told = planned._said[change.finding]
             for row, later in ((change.earlier, 0.0), (change.later, 1.0)):
@@ -106,12 +107,12 @@ class TestOnASet:
     def test_what_cannot_be_judged_is_counted_or_said(
         self, request_of, small_prepared, write_prepared, tmp_path
     ):
-        found = ProgressionProtocol.plan(request_of())
+        found = ProgressionProtocol(request_of())
         whole = len(small_prepared.annotations("progression"))
         assert found._left_out["other_splits"] == whole - len(found._changes) > 0
         data = PreparedSet.open(write_prepared(tmp_path / "set", splits=("train",)))
         with pytest.raises(Skipped, match="other splits than 'validate'"):
-            ProgressionProtocol.plan(request_of("validate", data=data))
+            ProgressionProtocol(request_of("validate", data=data))
 
     @pytest.mark.parametrize(
         ("column", "said"),
@@ -125,10 +126,10 @@ class TestOnASet:
         table.loc[3, column] = "better"
         table.to_parquet(data.folder / "progression.parquet", index=False)
         with pytest.raises(UserError, match=said):
-            ProgressionProtocol.plan(request_of(data=data))
+            ProgressionProtocol(request_of(data=data))
         table.drop(columns=column).to_parquet(data.folder / "progression.parquet", index=False)
         with pytest.raises(UserError, match="damaged"):
-            ProgressionProtocol.plan(request_of(data=data))
+            ProgressionProtocol(request_of(data=data))
 
     def test_an_archive_without_the_table_is_not_asked(self, request_of, small_prepared):
         bare = type(small_prepared)(
@@ -137,4 +138,4 @@ class TestOnASet:
             small_prepared.settings,
         )
         with pytest.raises(NotAsked):
-            ProgressionProtocol.plan(request_of(data=bare))
+            ProgressionProtocol(request_of(data=bare))

@@ -1,24 +1,36 @@
-"""Retrieval with known permutations, ties and identical sentences."""
+"""Retrieval against loops, with known permutations, duplicates, ties and identical sentences."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from medclip_debias.evaluation.protocol import Draw
+from medclip_debias.evaluation.metrics import target_ranks
+from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.protocol import Draw, Request, Skipped
 from medclip_debias.evaluation.protocols.retrieval import (
+    BoxRetrieval,
+    StudyRetrieval,
     chance,
-    pair_rows,
+    class_precision,
     pair_scores,
-    paired_ranks,
+    paired_ways,
+    report_scores,
 )
+from medclip_debias.models.features import ImageFeatures
 
 PATIENTS = [str(i) for i in range(200)]
 TEXTS = [f"sentence {i}" for i in range(200)]
+WAYS = ("sentence to box", "box to sentence")
 
 
-def retrieval(scores, texts, patients, draw):
-    measured = pair_rows(paired_ranks(scores, texts), patients, draw)
+def retrieval(scores, texts=TEXTS):
+    """The rows of box retrieval, by metric and group."""
+    ways = paired_ways(scores, texts, PATIENTS[: len(texts)], WAYS)
+    measured = object.__new__(BoxRetrieval).pair_rows(ways, Draw(0))
     return {(row.metric, row.group): row for row in measured}
 
 
@@ -27,22 +39,21 @@ def test_a_known_permutation_has_known_ranks():
     shift = 30
     number = np.arange(200)
     scores = -((number[None, :] - number[:, None] + shift) % 200).astype(float)
-    found = retrieval(scores, TEXTS, PATIENTS, draw=Draw(0))
-    for way in ("strict, sentence to box", "strict, box to sentence"):
-        assert found["recall_at_10", way].value == 0
-        assert found["recall_at_50", way].value == 1
-        assert found["median_rank", way].value == shift + 1
+    found = retrieval(scores)
+    for way in WAYS:
+        assert found["recall_at_10", f"strict, {way}"].value == 0
+        assert found["recall_at_50", f"strict, {way}"].value == 1
+        assert found["median_rank", f"strict, {way}"].value == shift + 1
     assert found["recall", None].value == pytest.approx(4 / 6)
     assert found["recall", None].low is None
 
 
 def test_random_and_equal_scores_sit_at_chance():
     n = 200
-    found = retrieval(np.zeros((n, n)), TEXTS, PATIENTS, draw=Draw(0))
-    assert found["median_rank", None].value == chance(n)["median_rank"] == (n + 1) / 2
+    found = retrieval(np.zeros((n, n)))
+    assert found["median_rank", None].value == found["median_rank", "chance"].value == (n + 1) / 2
     assert chance(n)["recall"] == pytest.approx((10 + 50 + 100) / 3 / n)
-    scores = np.random.default_rng(0).normal(size=(n, n))
-    recall = retrieval(scores, TEXTS, PATIENTS, draw=Draw(0))["recall", None].value
+    recall = retrieval(np.random.default_rng(0).normal(size=(n, n)))["recall", None].value
     assert recall == pytest.approx((10 + 50 + 100) / 3 / n, abs=0.06)
 
 
@@ -55,12 +66,12 @@ def test_identical_sentences_strict_and_lenient_against_a_loop():
     boxes = rng.normal(size=(n, dim)).astype(np.float32)
     scores = pair_scores(boxes, vectors, sentence_of)
     texts = [f"s{i}" for i in sentence_of]
-    result = retrieval(scores, texts, PATIENTS[:n], draw=Draw(0))
+    result = retrieval(scores, texts)
 
     def by_loop(way, lenient):
         ranks = []
         for q in range(n):
-            row = scores[:, q] if way == "sentence_to_box" else scores[q]
+            row = scores[:, q] if way == WAYS[0] else scores[q]
             good = [c for c in range(n) if (texts[c] == texts[q] if lenient else c == q)]
             best = max(row[c] for c in good)
             above = sum(row[c] > best for c in range(n) if c not in good)
@@ -68,11 +79,118 @@ def test_identical_sentences_strict_and_lenient_against_a_loop():
             ranks.append(1 + above + tied / (1 + sum(row[c] == best for c in good)))
         return np.array(ranks)
 
-    for mode, lenient in (("strict", False), ("lenient", True)):
-        for way in ("sentence_to_box", "box_to_sentence"):
-            ranks = by_loop(way, lenient)
-            group = f"{mode}, {way.replace('_', ' ')}"
+    for mode in ("strict", "lenient"):
+        for way in WAYS:
+            ranks, group = by_loop(way, mode == "lenient"), f"{mode}, {way}"
             assert result["median_rank", group].value == np.median(ranks)
-            recall = result["recall_at_10", group].value
-            assert recall == pytest.approx((ranks <= 10).mean())
+            assert result["recall_at_10", group].value == pytest.approx((ranks <= 10).mean())
     assert result["recall", "lenient"].value > result["recall", None].value
+
+
+# -------------------------------------------------------------------------- whole studies
+
+
+def test_a_report_scores_as_the_mean_or_maximum_of_its_sentences():
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(600, 9)).astype(np.float32)  # more images than a block
+    reports = [[0, 3], [8], [1, 2, 5], [0, 3]]
+    mean = report_scores(scores, reports)
+    largest = report_scores(scores, reports, "max")
+    for column, own in enumerate(reports):
+        np.testing.assert_allclose(mean[:, column], scores[:, own].astype(float).mean(axis=1))
+        np.testing.assert_array_equal(largest[:, column], scores[:, own].max(axis=1))
+    np.testing.assert_array_equal(mean[:, 0], mean[:, 3])  # equal reports, equal bits
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**16), st.integers(2, 12), st.integers(2, 12), st.booleans())
+def test_ranks_of_pairs_are_those_of_a_loop(seed, queries, candidates, ties):
+    rng = np.random.default_rng(seed)
+    scores = rng.random((queries, candidates))
+    scores = np.floor(4 * scores) / 3 if ties else scores
+    query, target = rng.integers(0, queries, 20), rng.integers(0, candidates, 20)
+    expected = [
+        1 + (scores[q] > scores[q, t]).sum() + ((scores[q] == scores[q, t]).sum() - 1) / 2
+        for q, t in zip(query, target, strict=True)
+    ]
+    np.testing.assert_allclose(target_ranks(scores, query, target), expected)
+
+
+@pytest.mark.parametrize("match_all", [True, False])
+def test_class_precision_is_that_of_a_loop(match_all):
+    rng = np.random.default_rng(2)
+    n = 130
+    scores, positive = rng.normal(size=(n, n)), rng.random((n, 3)) < 0.4
+    queries, found, _ = class_precision(scores, positive, match_all=match_all)
+    assert queries.tolist() == np.flatnonzero(positive.any(axis=1)).tolist()
+    shares = {5: [], 10: [], 100: []}
+    for q in queries:
+        order = [c for c in np.argsort(-scores[q]) if c != q]
+        for k, values in shares.items():
+            common = positive[order[:k]][:, positive[q]]
+            values.append((common.all(axis=1) if match_all else common.any(axis=1)).mean())
+    for k, values in shares.items():
+        np.testing.assert_allclose(found[f"precision_at_{k}"], values)
+
+
+def test_equal_scores_give_the_precision_of_chance_and_small_sets_give_none():
+    positive = np.array([[True], [True], [False], [True], [False], [False], [True]])
+    _, found, base = class_precision(np.zeros((7, 7)), positive)
+    assert list(found) == ["precision_at_5"]
+    assert found["precision_at_5"].mean() == pytest.approx(3 / 6) == base.mean()
+    queries, none, _ = class_precision(np.zeros((7, 7)), ~positive & positive)
+    assert (queries.tolist(), none) == ([], {})
+
+
+class Fixed:
+    """A model whose score is a table: image number in, a row of scores out."""
+
+    def __init__(self, table):
+        self.table = torch.from_numpy(table)
+
+    def score(self, features, vectors):
+        return self.table[features.regions[:, 0, 0].long()]
+
+
+def planned(data, split="test", **options):
+    return StudyRetrieval(Request(data, split, None, None, EvaluationOptions(**options)))
+
+
+def test_studies_with_the_same_report_are_rivals_or_friends(small_prepared):
+    """12 test studies, 2 distinct one-sentence reports: a perfect model knows the sentence only."""
+    protocol = planned(small_prepared)
+    rows, table = sorted(protocol.rows), np.zeros((12, 2), dtype=np.float32)
+    reports = dict(zip(protocol.studies, protocol._reports, strict=True))
+    for number, own in enumerate(reports.values()):
+        table[number, own] = 1
+    protocol.begin(Fixed(table), torch.zeros(len(protocol.texts), 1))
+    order = torch.arange(len(rows)).float()[:, None, None]
+    for part in (slice(5, None), slice(0, 5)):  # any order of batches
+        protocol.see(rows[part], ImageFeatures(order[part]))
+    found = protocol.measure(Draw(20, 0))
+    results = found.details
+    assert results["studies"] == results["pairs"] == 12
+    assert results["distinct_sentences"] == results["distinct_reports"] == 2
+    sizes = np.bincount([own[0] for own in reports.values()])
+    expected = np.mean([(sizes[own[0]] + 1) / 2 for own in reports.values()])
+    for way, column in (("report to image", "text_to_image"), ("image to report", "image_to_text")):
+        assert found.items[f"rank_{column}_strict"].mean() == pytest.approx(expected)
+        assert found.value("median_rank", group=f"lenient, {way}") == 1
+        assert found.row("recall_at_1", group=f"strict, {way}").n == 12
+    assert found.value("median_rank", group="strict, image to sentence") == 1
+    sentences = [row for row in found.rows if row.group == "lenient, sentence to image"]
+    names = {*(f"recall_at_{k}" for k in (1, 5, 10, 50, 100)), "median_rank"}
+    assert {row.metric for row in sentences} == names
+    assert {(row.value, row.n) for row in sentences} == {(1.0, 2)}
+    low, high = found.row("precision_at_5")[2:4]
+    assert low <= found.value("precision_at_5") <= high
+    assert list(found.items["id"]) == protocol.studies
+
+
+def test_the_limit_takes_the_same_studies_every_time(small_prepared):
+    one, other = (planned(small_prepared, most_studies=5) for _ in range(2))
+    assert one.studies == other.studies
+    assert len(one.studies) == 5
+    assert one._left_out["studies_over_limit"] == 7
+    with pytest.raises(Skipped, match="at least two studies of 'validate'"):
+        planned(small_prepared, "validate")

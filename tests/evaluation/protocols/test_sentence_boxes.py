@@ -95,7 +95,7 @@ def run(model, data, folder=None, **options):
         EvaluationOptions(**options),
         model_folder=folder,
     )
-    planned = SentenceBoxes.plan(request)
+    planned = SentenceBoxes(request)
     encode(model, Network(model, data), [planned], batch_size=8)
     return planned.measure(Draw(20))
 
