@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +31,6 @@ from medclip_debias.data.frozen_features import (
 )
 from medclip_debias.errors import UserError, explained
 from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.training.distributed import share_from_first
 from medclip_debias.training.optim import frozen_depth, frozen_part
 from medclip_debias.training.precision import Precision
 from medclip_debias.training.run import Run
@@ -41,8 +38,6 @@ from medclip_debias.training.settings import TrainSettings
 
 FORMAT = 1
 _LOCK = "lock"
-_HEARTBEAT = 5.0
-"""Seconds after which process 0 tells the others that it is still writing."""
 _TEXTS = 512
 _CLOSE = {"fp32": 1e-3, "fp16": 4e-3, "bf16": 3e-2}
 """How far stored features may be from those computed now, as a share of the largest."""
@@ -160,7 +155,7 @@ class Features:
         return hashes
 
     def _files(self) -> Iterator[_File]:
-        train = self.settings
+        train, rows = self.settings, len(self._rows)
         if self.wanted.cache:
             k = self.wanted.augmentations
             key = {
@@ -176,21 +171,20 @@ class Features:
             }
             share = train.batch_size // (train.accumulate * self.run.ranks.world)
             chunk, copies = max(2, min(64, share)), max(k, 1)
-            rows = len(self._rows) * copies
-            yield self._file("image", key, rows, chunk, copies, self._encode_images)
+            yield self._file("image", key, rows * copies, self._encode_images, chunk, copies)
         if self.wanted.text:
             tokens = json.dumps(self.run.tokens).encode()
             key = {"tokens": hashlib.sha256(tokens).hexdigest()[:16]}
-            yield self._file("text", key, len(self.run.tokens), _TEXTS, 1, self._encode_texts)
+            yield self._file("text", key, len(self.run.tokens), self._encode_texts, _TEXTS)
 
     def _file(
         self,
         what: str,
         key: dict[str, Any],
         rows: int,
-        chunk: int,
-        copies: int,
         compute: Callable[[range], Tensor],
+        chunk: int,
+        copies: int = 1,
     ) -> _File:
         key = {"format": FORMAT, "what": what, "weights": self._weights[what], **key}
         key |= {"dtype": self.wanted.dtype, "precision": self.settings.precision}
@@ -237,33 +231,24 @@ class Features:
         return features
 
     def _write(self, file: _File) -> None:
-        """Write the file where it is missing; process 0 does, and the others wait for its word."""
-        if self.run.ranks.rank:
-            while not share_from_first(None, self.run.ranks):
-                pass
-            return
-        last_beat = time.monotonic()
-        for done in self._written(file):
-            if self.progress:
-                self.progress(done, file.layout.rows)
-            if time.monotonic() - last_beat > _HEARTBEAT:
-                share_from_first(False, self.run.ranks)
-                last_beat = time.monotonic()
-        share_from_first(True, self.run.ranks)
+        """Write the file where it is missing; of several processes one does, and the others wait.
 
-    def _written(self, file: _File) -> Iterator[int]:
+        Where the one that writes fails, the next one tries, and says why it cannot.
+        """
         folder, layout = file.folder, file.layout
         if is_whole(folder, file.key, layout):
             self._compare(file)
             return
         with explained(f"{folder}: cannot be written; set train.features.folder", OSError):
             folder.mkdir(parents=True, exist_ok=True)
-        for waits in _alone(folder / _LOCK):
-            if waits is not None:
-                if not waits:
-                    self.run.say(f"{folder}: another process writes these features; waits for it.")
-                yield 0
-                continue
+        lock = FileLock(folder / _LOCK)
+        try:
+            lock.acquire(timeout=1)
+        except Timeout:
+            if self.run.ranks.rank == 0:
+                self.run.say(f"{folder}: another process writes these features; waits for it.")
+            lock.acquire()
+        try:
             if is_whole(folder, file.key, layout):  # written while this one waited
                 return
             augmented = f" x {file.copies} augmentations" if file.copies > 1 else ""
@@ -276,7 +261,11 @@ class Features:
                 f"{folder}: computes features of {layout.rows // file.copies} {what}{augmented}, "
                 f"{readable(layout.size)} in {layout.dtype}{others}."
             )
-            yield from write_features(folder, file.key, layout, file.compute, file.chunk)
+            for done in write_features(folder, file.key, layout, file.compute, file.chunk):
+                if self.progress:
+                    self.progress(done, layout.rows)
+        finally:
+            lock.release()
 
     def _compare(self, file: _File) -> None:
         """Compute a few rows again: a damaged file, or another library, is seen at once."""
@@ -292,22 +281,6 @@ class Features:
                     "gives now, so the file is damaged; remove the folder, and it is computed "
                     "again."
                 )
-
-
-def _alone(path: Path) -> Iterator[int | None]:
-    """Hold the lock ``path`` while the last item, None, is worked on; before it a number a wait."""
-    lock = FileLock(path)
-    for number in count():
-        try:
-            lock.acquire(blocking=False)
-            break
-        except Timeout:
-            yield number
-            time.sleep(1)
-    try:
-        yield None
-    finally:
-        lock.release()
 
 
 def state_hash(modules: Iterable[nn.Module]) -> str:

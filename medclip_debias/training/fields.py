@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,14 +33,6 @@ from medclip_debias.losses.keywords import load_keywords
 from medclip_debias.losses.objective import LossSettings, Objective
 from medclip_debias.models.start import TrainableModel
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, token_mean
-
-
-class Core(NamedTuple):
-    """The objective inside all keyword supervision and multiple positives."""
-
-    eta: Any  # where its class probability comes from, None if it has none
-    place: str  # of its settings, as "loss.core."
-    words: str | Path | None  # keyword list of the supervision around it
 
 
 @dataclass(frozen=True)
@@ -66,15 +58,18 @@ class RunData:
     several_views: bool = False
     model: TrainableModel | None = None
 
-    @property
-    def core(self) -> Core:
-        """What stands inside all keyword supervision and multiple positives."""
+    def setting(self, name: str) -> tuple[Any, str]:
+        """The setting ``name`` of the objective or of its innermost core that has one; its place.
+
+        None where there is none; the place is as ``loss.core.``.
+        """
         settings: Any = self.settings
-        place, words = "loss.", None
+        value, place, inner = getattr(settings, name, None), "loss.", "loss."
         while hasattr(settings, "core"):
-            words = getattr(settings, "words", words)
-            settings, place = settings.core, place + "core."
-        return Core(getattr(settings, "eta", None), place, words)
+            settings, inner = settings.core, inner + "core."
+            if hasattr(settings, name):
+                value, place = getattr(settings, name), inner
+        return value, place
 
     def parts(self, *kinds: str) -> list[Any]:
         """Modules of the objective of these kinds."""
@@ -119,7 +114,7 @@ class RunData:
 
 
 def _log_prob(run: RunData) -> Tensor:
-    eta, place, _ = run.core
+    eta, place = run.setting("eta")
     folder = eta.language_model if isinstance(eta, LanguageModelEta) else None
     folder = folder or run.text_folder
     if folder is None:
@@ -132,7 +127,7 @@ def _log_prob(run: RunData) -> Tensor:
 
 
 def _eta(run: RunData) -> Tensor:
-    eta, place, _ = run.core
+    eta, place = run.setting("eta")
     if not isinstance(eta, TableEta) or eta.path is None:
         raise UserError(
             f"{run.where}: setting '{place}eta.path' is missing; name the table of eta."
@@ -141,14 +136,14 @@ def _eta(run: RunData) -> Tensor:
 
 
 def _keywords(run: RunData) -> Tensor | None:
-    _, place, words = run.core
+    words, place = run.setting("words")
     if words is None:
         return None
     classes = load_keywords(words).classify(run.studies.texts)
     if not any(classes):
         raise UserError(
             f"{run.where}: no sentence of the training set holds a word of the keyword list "
-            f"'{words}'; choose another in '{place.removesuffix('core.')}words'."
+            f"'{words}'; choose another in '{place}words'."
         )
     return torch.tensor(classes)
 
@@ -170,10 +165,6 @@ def _labels(run: RunData) -> Tensor | None:
         return None
     rows = run.label_table.loc[study_ids(run.prepared, run.studies)]
     return torch.from_numpy(rows.to_numpy(dtype="float32", copy=True))
-
-
-def _label_names(run: RunData) -> tuple[str, ...] | None:
-    return None if run.label_table is None else tuple(run.label_table.columns)
 
 
 def _agreement(run: RunData) -> Tensor:
@@ -216,9 +207,8 @@ def _stated(run: RunData) -> StatedRows:
 
 
 def _claims(run: RunData) -> Tensor:
-    evidence, _ = run.evidence
     numbers = pd.Index(run.prepared.texts).get_indexer(pd.Index(run.studies.texts))
-    return torch.from_numpy(evidence.claim_numbers(numbers))
+    return torch.from_numpy(run.evidence[0].claim_numbers(numbers))
 
 
 def _graph(run: RunData) -> None:
@@ -238,7 +228,7 @@ READERS: dict[str, Reader] = {
     "keywords": _keywords,
     "text_similarity": _text_vectors,
     "labels": _labels,
-    "label_names": _label_names,
+    "label_names": lambda run: None if run.label_table is None else tuple(run.label_table),
     "agreement": _agreement,
     "stated": _stated,
     "claims": _claims,

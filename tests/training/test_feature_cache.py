@@ -17,7 +17,6 @@ from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.data.frozen_features import Layout, StoredFeatures, write_features
 from medclip_debias.errors import UserError
 from medclip_debias.training.distributed import Place, process_group
-from medclip_debias.training.feature_cache import _alone
 from medclip_debias.training.settings import TrainSettings
 from medclip_debias.training.stall import StallTimer
 from medclip_debias.training.step import Trainer
@@ -299,14 +298,21 @@ def test_the_verb_writes_into_the_set_what_the_run_then_reads(
     assert "asks for no stored features" in capsys.readouterr().err
 
 
-def test_a_second_writer_waits_for_the_first(tmp_path):
+def test_a_second_writer_waits_for_the_first(run, tmp_path):
+    settings = run(**FROZEN, features={"cache": True, "folder": tmp_path / "features"})
+    Trainer(settings)
+    (folder,) = (tmp_path / "features").iterdir()
+    (folder / "features.json").unlink()  # not whole any more
+
     def hold():
-        with (tmp_path / "lock").open("a") as file:
+        with (folder / "lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             (tmp_path / "held").touch()
-            time.sleep(0.5)
+            time.sleep(3)
 
-    child = fork(hold)
+    child, sentences = fork(hold), []
     wait_until((tmp_path / "held").exists)
-    assert list(_alone(tmp_path / "lock")) == [0, None]
-    exit_codes([child])
+    Trainer(settings, say=sentences.append)
+    assert "another process writes these features; waits for it" in sentences[0]
+    assert "computes features" in sentences[1]
+    assert exit_codes([child]) == [0]
