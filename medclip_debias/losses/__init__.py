@@ -12,10 +12,10 @@ from medclip_debias.losses.debiased import (
     LanguageModelEta,
     TableEta,
 )
-from medclip_debias.losses.evidence import EVIDENCE
 from medclip_debias.losses.keyword_supervision import KeywordSettings, KeywordSupervision
 from medclip_debias.losses.multi_positive import MultiPositive, MultiPositiveSettings
 from medclip_debias.losses.objective import (
+    EVIDENCE,
     LossOutput,
     Objective,
     build_objective,

@@ -10,32 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.config import Settings
 from medclip_debias.losses.batch import SIDES, Anchors, ContrastiveBatch
 from medclip_debias.losses.labels import CHEX5_NAMES, Match, Uncertain, alike_by_labels
-from medclip_debias.losses.objective import Reader
+from medclip_debias.losses.objective import EVIDENCE, ChosenSettings, Reader
 from medclip_debias.losses.pairs import between_images, between_texts, image_with_text
-from medclip_debias.registry import Registry, class_of
+from medclip_debias.registry import class_of
 
 V = TypeVar("V")
 
 _STREAM = 11  # first of the batch's random numbers, apart from those of policies that sample
 
 
-class EvidenceSettings(Settings):
+class EvidenceSettings(ChosenSettings):
     """Base of the settings of every kind of evidence.
 
     ``control`` spoils the evidence for a comparison of equal dose: ``random`` deals each anchor's
     values out anew among its negatives, ``permuted`` gives each anchor those of another one.
     """
 
-    kind: str = ""
     control: Literal["none", "random", "permuted"] = "none"
 
 
@@ -85,11 +83,6 @@ def _dealt_out(values: Tensor, mask: Tensor, generator: torch.Generator) -> Tens
     return torch.zeros_like(values).scatter(1, shuffled, values.gather(1, ordered)) * mask
 
 
-EVIDENCE: Registry[type[PairEvidence]] = Registry(
-    "evidence", __name__, known="known kinds of evidence"
-)
-
-
 def register(kind: str, settings: type[EvidenceSettings], **attributes: Any) -> Callable[[V], V]:
     """Decorator: add a function ``(anchors, batch, settings) -> values`` of evidence."""
 
@@ -98,10 +91,6 @@ def register(kind: str, settings: type[EvidenceSettings], **attributes: Any) -> 
         return function
 
     return add
-
-
-Evidence = Annotated[SerializeAsAny[EvidenceSettings], BeforeValidator(EVIDENCE.choice)]
-"""Field type of a choice of evidence, validated by the kind it names."""
 
 
 class ClaimsSettings(EvidenceSettings):

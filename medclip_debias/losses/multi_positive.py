@@ -23,21 +23,22 @@ from torch import Tensor
 
 from medclip_debias.config import Schedule
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch
-from medclip_debias.losses.clip import InfoNCESettings
-from medclip_debias.losses.evidence import EVIDENCE, ClaimsSettings, Evidence, PairEvidence
 from medclip_debias.losses.objective import (
+    EVIDENCE,
+    OBJECTIVES,
     ContrastiveLoss,
     ContrastiveSettings,
     LossOutput,
     LossSettings,
+    NestedEvidence,
     NestedLoss,
     Objective,
+    Reader,
     build_objective,
     register,
     strength,
 )
 from medclip_debias.losses.pairs import soft_cross_entropy, with_candidates
-from medclip_debias.losses.siglip import SigLIP, log_one_plus_exp
 
 
 def softmax_targets(anchors: Anchors, q: Tensor) -> Tensor:
@@ -45,14 +46,6 @@ def softmax_targets(anchors: Anchors, q: Tensor) -> Tensor:
     positives = q + anchors.is_positive
     target = positives / positives.sum(dim=1, keepdim=True)
     return soft_cross_entropy(with_candidates(anchors, q > 0), target)
-
-
-def sigmoid_targets(anchors: Anchors, q: Tensor, bias: Tensor) -> Tensor:
-    """The same of pairwise sigmoids with a ``bias``."""
-    logits = anchors.logits + bias
-    weights = anchors.negatives if anchors.weights is None else anchors.weights
-    yes, no = q + anchors.is_positive, (1 - q) * weights
-    return (yes * log_one_plus_exp(-logits) + no * log_one_plus_exp(logits)).sum(dim=1)
 
 
 def _contrastive(value: LossSettings) -> LossSettings:
@@ -73,8 +66,12 @@ class MultiPositiveSettings(LossSettings):
     """
 
     kind: Literal["multi_positive"] = "multi_positive"
-    core: Annotated[NestedLoss, AfterValidator(_contrastive)] = InfoNCESettings()
-    evidence: Evidence = ClaimsSettings()
+    core: Annotated[NestedLoss, AfterValidator(_contrastive)] = Field(
+        default_factory=lambda: OBJECTIVES.settings({"kind": "infonce"}, "core")
+    )
+    evidence: NestedEvidence = Field(
+        default_factory=lambda: EVIDENCE.settings({"kind": "claims"}, "evidence")
+    )
     threshold: float = Field(0.5, ge=0, lt=1)
     weigh: Literal["uniform", "confidence"] = "uniform"
     prior: float = Field(0.0, ge=0, lt=1)
@@ -114,7 +111,7 @@ class MultiPositive(Objective):
         core = build_objective(self.settings.core)
         assert isinstance(core, ContrastiveLoss)  # the settings say so
         self.core: ContrastiveLoss = core
-        self.evidence: PairEvidence = EVIDENCE.build(self.settings.evidence)
+        self.evidence: Reader = EVIDENCE.build(self.settings.evidence)
 
     def forward(self, batch: ContrastiveBatch) -> LossOutput:
         """Losses of the batch's anchors ``[T]`` (``symmetric``: the mean of the two)."""
@@ -123,7 +120,8 @@ class MultiPositive(Objective):
         sets, diagnostics = self.core.anchors(batch)
         evidence = [self.evidence(anchors, batch) for anchors in before]
         targets = [self._targets(e, a) for e, a in zip(evidence, before, strict=True)]
-        losses = [self._loss(anchors, q) for anchors, q in zip(sets, targets, strict=True)]
+        of_targets = getattr(self.core, "targets", softmax_targets)
+        losses = [of_targets(anchors, q) for anchors, q in zip(sets, targets, strict=True)]
         loss = torch.stack(losses).mean(dim=0)
         if c < 1:
             core = self.core.over(sets, batch)
@@ -145,8 +143,3 @@ class MultiPositive(Objective):
         if s.prior:
             q = torch.where(evidence == 0, s.prior, q)
         return q * anchors.negatives
-
-    def _loss(self, anchors: Anchors, q: Tensor) -> Tensor:
-        if isinstance(self.core, SigLIP):
-            return sigmoid_targets(anchors, q, self.core.bias.to(anchors.logits.dtype))
-        return softmax_targets(anchors, q)

@@ -34,10 +34,14 @@ class LossOutput:
         return self.per_anchor.mean()
 
 
-class LossSettings(Settings):
-    """Base of every objective's settings."""
+class ChosenSettings(Settings):
+    """Settings of what their ``kind`` names."""
 
     kind: str = ""
+
+
+class LossSettings(ChosenSettings):
+    """Base of every objective's settings."""
 
 
 def strength(schedule: Schedule | None, batch: ContrastiveBatch) -> float:
@@ -109,10 +113,16 @@ class Objective(Reader):
 OBJECTIVES: Registry[type[Objective]] = Registry("objective", __package__)
 POLICIES: Registry[Any] = Registry("policy", f"{__package__}.policies", known="known policies")
 """Of `medclip_debias.losses.policy.Policy`."""
+EVIDENCE: Registry[Any] = Registry(
+    "evidence", f"{__package__}.evidence", known="known kinds of evidence"
+)
+"""Of `medclip_debias.losses.evidence.PairEvidence`."""
 register = OBJECTIVES.register
 objectives = OBJECTIVES.all
 NestedLoss = Annotated[SerializeAsAny[LossSettings], BeforeValidator(OBJECTIVES.choice)]
 """Field type of an objective inside another one, validated by the kind it names."""
+NestedEvidence = Annotated[SerializeAsAny[ChosenSettings], BeforeValidator(EVIDENCE.choice)]
+"""Field type of a choice of evidence."""
 
 
 def loss_settings(content: Mapping[str, Any], where: str, prefix: str = "loss.") -> LossSettings:
@@ -132,7 +142,7 @@ class ContrastiveSettings(LossSettings):
 
     direction: Direction = "text_to_image"
     negatives: Annotated[
-        tuple[SerializeAsAny[Settings], ...], BeforeValidator(POLICIES.choices)
+        tuple[SerializeAsAny[ChosenSettings], ...], BeforeValidator(POLICIES.choices)
     ] = ()
 
 

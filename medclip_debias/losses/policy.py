@@ -14,22 +14,21 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from medclip_debias.config import Schedule, Settings
+from medclip_debias.config import Schedule
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch
-from medclip_debias.losses.objective import POLICIES, Reader, strength
+from medclip_debias.losses.objective import POLICIES, ChosenSettings, Reader, strength
 from medclip_debias.registry import class_of
 
 W = TypeVar("W")
 
 
-class PolicySettings(Settings):
+class PolicySettings(ChosenSettings):
     """Base of every policy's settings.
 
     ``keep_mass`` rescales the weights to the sum before. ``schedule`` fades the policy: at strength
     c a weight W counts as ``1 - c (1 - W)``.
     """
 
-    kind: str = ""
     keep_mass: bool = False
     schedule: Schedule | None = None
 

@@ -61,6 +61,13 @@ class SigLIP(ContrastiveLoss):
         super().__init__(settings)
         self.bias = nn.Parameter(torch.tensor(float(self.settings.initial_bias)))
 
+    def targets(self, anchors: Anchors, q: Tensor) -> Tensor:
+        """Loss ``[A]`` to the targets ``q`` ``[A, C]`` (`medclip_debias.losses.multi_positive`)."""
+        logits = anchors.logits + self.bias.to(anchors.logits.dtype)
+        weights = anchors.negatives if anchors.weights is None else anchors.weights
+        yes, no = q + anchors.is_positive, (1 - q) * weights
+        return (yes * log_one_plus_exp(-logits) + no * log_one_plus_exp(logits)).sum(dim=1)
+
     def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:  # noqa: ARG002
         """See `siglip`."""
         return siglip(anchors, self.bias.to(anchors.logits.dtype)), {"bias": self.bias.detach()}

@@ -128,7 +128,7 @@ def learned(
 
 
 def _fill(part: Correction, run: RunData, batch_size: int) -> None:
-    eta = run.core.eta
+    eta = run.setting("eta")[0]
     if isinstance(eta, ConstantEta) and eta.value:
         part.lines.append(
             f"Every sentence is corrected alike: eta {eta.value:g} stands for "
@@ -155,7 +155,7 @@ def _fill(part: Correction, run: RunData, batch_size: int) -> None:
 
 def eta_of_sentences(run: RunData) -> pd.DataFrame | None:
     """text, eta, studies (and log_prob in nats) of each sentence; None where eta is one for all."""
-    settings = run.core.eta
+    settings = run.setting("eta")[0]
     if settings is None or isinstance(settings, ConstantEta):
         return None
     name = "log_prob" if settings.kind == "language_model" else "eta"

@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,9 @@ class RunLog:
         self._wandb = _start_wandb(settings, shown) if settings.train.wandb != "off" else None
         self._training = _CsvLog(self._out / "metrics.csv", start, warn)
         self._validation = _CsvLog(self._out / "validation.csv", start, warn)
-        board = self._out / "tensorboard"
-        with _writable(board):
-            self._board = SummaryWriter(str(board), purge_step=start + 1)
+        self._folder = self._out / "tensorboard"
+        with _writable(self._folder):
+            self._board = SummaryWriter(str(self._folder), purge_step=start + 1)
         text = yaml.safe_dump(dict(identity), sort_keys=False)
         self.write_text("settings", "```yaml\n" + text + "```", start)
         if start:
@@ -87,19 +87,19 @@ class RunLog:
 
     def write_text(self, name: str, text: str, step: int = 0) -> None:
         """Add a text (Markdown) to TensorBoard; it goes nowhere else."""
-        with _writable(Path(self._board.log_dir)):
+        with _writable(self._folder):
             self._board.add_text(name, text, step)
 
     def write_picture(self, name: str, picture: NDArray[np.uint8], step: int) -> None:
         """Add a picture ``[H, W, 3]`` to TensorBoard; it goes nowhere else."""
-        with _writable(Path(self._board.log_dir)):
+        with _writable(self._folder):
             self._board.add_image(name, picture, step, dataformats="HWC")
 
     def _write(self, table: _CsvLog, row: Mapping[str, float], prefix: str) -> None:
         table.write(row)
         step = int(row["step"])
         scalars = {prefix + name: value for name, value in row.items() if name != "step"}
-        with _writable(Path(self._board.log_dir)):
+        with _writable(self._folder):
             for name, value in scalars.items():
                 self._board.add_scalar(name, value, step)
         if self._wandb is not None:
@@ -109,18 +109,16 @@ class RunLog:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        try:
+        # Where there is an error, it is more important than one of writing.
+        with suppress(UserError) if error else nullcontext():
             if isinstance(error, StoppedBySignalError):
                 self.say(str(error))
             elif isinstance(error, UserError):
                 self.say("ended by an error, which the terminal says")
-            with _writable(Path(self._board.log_dir)):
+            with _writable(self._folder):
                 self._board.close()
-        except UserError:
-            if kind is None:  # else there is something more important to say
-                raise
         if self._wandb is not None:
-            self._wandb.finish(exit_code=0 if kind is None else 1)
+            self._wandb.finish(exit_code=0 if error is None else 1)
 
 
 def _start_wandb(run: RunSettings, shown: dict[str, Any]) -> Any:
@@ -153,41 +151,41 @@ def _writable(path: Path) -> Iterator[None]:
 
 
 class _CsvLog:
-    """A CSV file whose first row fixes the columns."""
+    """A CSV file whose first row fixes the columns; rows after the step ``start`` are dropped."""
 
-    def __init__(self, path: Path, resume_at: int, warn: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, start: int, warn: Callable[[str], None]) -> None:
         self.path = path
+        self._columns: list[str] = []
         with _writable(path):
-            self._columns = self._keep_until(resume_at, warn)
-
-    def write(self, row: Mapping[str, float]) -> None:
-        first = not self._columns
-        self._columns = self._columns or list(row)
-        with _writable(self.path), self.path.open("a", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, self._columns)
-            if first:
-                writer.writeheader()
-            writer.writerow({name: _number(row.get(name, math.nan)) for name in self._columns})
-
-    def _keep_until(self, step: int, warn: Callable[[str], None]) -> list[str]:
-        if step == 0 or not os.path.lexists(self.path):
-            self.path.unlink(missing_ok=True)
-            return []
-        columns, rows = _read_rows(self.path)
-        if "step" not in columns:
-            damaged = self.path.with_suffix(".damaged.csv")
-            self.path.replace(damaged)
+            if start == 0 or not os.path.lexists(path):
+                path.unlink(missing_ok=True)
+                return
+            columns, rows = _read_rows(path)
+            if "step" in columns:
+                self._columns = columns
+                with atomic_file(path) as temporary:
+                    self._append(temporary, [r for r in rows if float(r["step"]) <= start], True)
+                return
+            damaged = path.with_suffix(".damaged.csv")
+            path.replace(damaged)
             warn(
-                f"{self.path}: is damaged, so its rows up to step {step} are lost; the rows of "
+                f"{path}: is damaged, so its rows up to step {start} are lost; the rows of "
                 f"later steps go into a new file. What is left of it is in {damaged.name}."
             )
-            return []
-        rows = [row for row in rows if float(row["step"]) <= step]
-        with atomic_file(self.path) as temporary, temporary.open("w", newline="") as stream:
-            writer = csv.DictWriter(stream, columns)
-            writer.writeheader()
+
+    def write(self, row: Mapping[str, float]) -> None:
+        is_first = not self._columns
+        self._columns = self._columns or list(row)
+        cells = {name: _number(row.get(name, math.nan)) for name in self._columns}
+        with _writable(self.path):
+            self._append(self.path, [cells], is_first)
+
+    def _append(self, path: Path, rows: list[dict[str, str]], with_header: bool) -> None:
+        with path.open("a", newline="", encoding="utf-8") as stream:
+            writer = csv.DictWriter(stream, self._columns)
+            if with_header:
+                writer.writeheader()
             writer.writerows(rows)
-        return columns
 
 
 def last_loss(path: Path) -> float:

@@ -19,8 +19,8 @@ from medclip_debias import losses
 from medclip_debias.errors import UserError
 from medclip_debias.losses import describe
 from medclip_debias.losses.batch import FIELDS
-from medclip_debias.losses.evidence import EVIDENCE
 from medclip_debias.losses.objective import (
+    EVIDENCE,
     OBJECTIVES,
     POLICIES,
     ContrastiveLoss,

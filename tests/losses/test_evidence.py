@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medclip_debias.losses.evidence import EVIDENCE, claim_evidence
-from medclip_debias.losses.objective import build_objective, loss_settings
+from medclip_debias.losses.evidence import claim_evidence
+from medclip_debias.losses.objective import EVIDENCE, build_objective, loss_settings
 from medclip_debias.training.fields import excludes_own_study
 from tests.losses.conftest import rows_of
 

@@ -11,17 +11,9 @@ from pydantic import Field
 from torch import Tensor
 
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch, same_study
-from medclip_debias.losses.evidence import (
-    EVIDENCE,
-    ClaimsSettings,
-    Evidence,
-    PairEvidence,
-    known,
-    label,
-    text,
-)
+from medclip_debias.losses.evidence import ClaimsSettings, PairEvidence, known, label, text
 from medclip_debias.losses.labels import CHEX5_NAMES, Match, Uncertain
-from medclip_debias.losses.objective import strength
+from medclip_debias.losses.objective import EVIDENCE, NestedEvidence, strength
 from medclip_debias.losses.pairs import same_text
 from medclip_debias.losses.policy import Policy, PolicySettings, register
 
@@ -136,7 +128,7 @@ class WeighByEvidenceSettings(PolicySettings):
     """
 
     kind: Literal["weigh_by_evidence"] = "weigh_by_evidence"
-    evidence: Evidence = ClaimsSettings()
+    evidence: NestedEvidence = ClaimsSettings()
     agree: float = Field(0.0, ge=0, le=100)
     unknown: float = Field(1.0, ge=0, le=100)
     contradict: float = Field(1.0, ge=0, le=100)

@@ -10,9 +10,8 @@ import torch
 
 from medclip_debias.errors import UserError
 from medclip_debias.losses import ContrastiveBatch
-from medclip_debias.losses.evidence import EVIDENCE
 from medclip_debias.losses.labels import jaccard, label_sets
-from medclip_debias.losses.objective import POLICIES
+from medclip_debias.losses.objective import EVIDENCE, POLICIES
 from medclip_debias.losses.pairs import between_texts
 from tests.losses.conftest import rows_of
 
