@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FunctionType
-from typing import Any
+from threading import RLock
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from medclip_debias.errors import UserError
 
@@ -137,30 +135,7 @@ def shape_of(state: Mapping[str, Tensor], name: str, where: str) -> tuple[int, .
     return tuple(state[name].shape)
 
 
-# Of torch.nn.init, and transformers' of the same names in their place: skipped as a whole. A
-# tensor's own normal_ is drawn: torch's trunc_normal_ draws by it until every number lies within
-# its bounds, which numbers that stay never do.
-_SKIPPED = frozenset({"normal_", "uniform_", "kaiming_uniform_"})
-
-
-def _skipped(func: Callable[..., Any]) -> bool:
-    return isinstance(func, FunctionType) and func.__name__ in _SKIPPED
-
-
-class _NothingDrawn(TorchFunctionMode):
-    """Leaves a tensor as it is where it would be filled with random numbers."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        given = kwargs or {}
-        if _skipped(func):
-            return args[0] if args else given["tensor"]
-        return func(*args, **given)
+_BUILDING = RLock()
 
 
 @contextmanager
@@ -169,5 +144,7 @@ def uninitialised() -> Iterator[None]:
 
     Every tensor must be loaded afterwards, from a file that is refused where it lacks one.
     """
-    with _NothingDrawn():
+    from transformers.initialization import no_init_weights
+
+    with _BUILDING, no_init_weights():  # it puts functions of torch aside, for all threads
         yield

@@ -8,14 +8,15 @@ cut into other ``tokens``, or the numbers ``drift`` though files and tokens are 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from torch import Tensor
 
 from medclip_debias.errors import ReportedWarning
@@ -25,7 +26,7 @@ from medclip_debias.models.peers.settings import PeerPreprocessing
 if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
 
-FILE, FORMAT = "golden.json", 1
+FILE = "golden.json"
 _LARGEST = 16 << 20
 IMAGES = 2
 LARGEST_SIDE = 160
@@ -65,27 +66,6 @@ def golden_side(model: ImageTextModel) -> int:
     return max(LARGEST_SIDE // multiple, 1) * multiple
 
 
-def golden_scores(model: ImageTextModel, side: int) -> dict[str, Any]:
-    """What the model says about the golden samples."""
-    images = golden_images(side).to(model.device)
-    if not isinstance(model.preprocessing, PeerPreprocessing):  # which is of whatever side
-        scaled = (
-            images[:, None].float() / 255 - model.preprocessing.mean
-        ) / model.preprocessing.std
-        images = scaled.to(next(model.parameters()).dtype)
-    with _evaluating(model), torch.no_grad(), torch.autocast(model.device.type, enabled=False):
-        features = model.encode_images(images)
-        sentences = model.encode_sentences(SENTENCES)
-        maps = model.region_scores(features, sentences).double()
-        low, high = maps.amin(-1), maps.amax(-1)
-        sd = maps.var(-1, unbiased=False).sqrt()
-        return {
-            "similarity": _rounded(model.score(features, sentences)),
-            "scale": round(1.0 if model.learned_scale is None else model.learned_scale, 6),
-            "regions": _rounded(torch.stack([maps.mean(-1), sd, low, high], dim=-1)),
-        }
-
-
 @contextmanager
 def _evaluating(model: torch.nn.Module) -> Iterator[None]:
     """Evaluation mode, and afterwards each module's own mode again."""
@@ -98,26 +78,68 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _rounded(values: Tensor) -> Any:
-    return values.double().cpu().mul(1e7).round().div(1e7).tolist()
+class GoldenFile(BaseModel):
+    """What ``golden.json`` holds; ``files`` names weights, tokenizer and settings."""
+
+    format: Literal[1] = 1
+    side: int = Field(ge=1)
+    sentences: tuple[str, ...]
+    tokens: list[list[int]]
+    files: str
+    precision: str
+    torch: str
+    similarity: list[list[float]]
+    scale: float
+    regions: list[list[list[float]]]
+
+    @model_validator(mode="after")
+    def _of_this_version(self) -> GoldenFile:
+        if self.sentences != SENTENCES or len(self.numbers) != 1 + 5 * IMAGES * len(SENTENCES):
+            raise ValueError("other samples")
+        return self
+
+    @property
+    def numbers(self) -> NDArray[np.float64]:
+        """All scores in one order."""
+        parts = (self.similarity, self.scale, self.regions)
+        return np.concatenate([np.array(part, dtype=np.float64).ravel() for part in parts])
+
+
+def golden_scores(model: ImageTextModel, side: int, files: str = "") -> GoldenFile:
+    """What the model says about the golden samples, on this machine."""
+    images = golden_images(side).to(model.device)
+    how = model.preprocessing
+    if not isinstance(how, PeerPreprocessing):  # which is of whatever side
+        scaled = (images[:, None].float() / 255 - how.mean) / how.std
+        images = scaled.to(next(model.parameters()).dtype)
+    with _evaluating(model), torch.no_grad(), torch.autocast(model.device.type, enabled=False):
+        features = model.encode_images(images)
+        sentences = model.encode_sentences(SENTENCES)
+        maps = model.region_scores(features, sentences).double()
+        sd = maps.var(-1, unbiased=False).sqrt()
+        regions = torch.stack([maps.mean(-1), sd, maps.amin(-1), maps.amax(-1)], dim=-1)
+        similarity = model.score(features, sentences)
+    similarity, regions = (
+        x.double().cpu().mul(1e7).round().div(1e7) for x in (similarity, regions)
+    )
+    return GoldenFile(
+        side=side,
+        sentences=SENTENCES,
+        tokens=model.tokenizer.encode(list(SENTENCES), model.max_tokens),
+        files=files,
+        precision=precision(model),
+        torch=str(torch.__version__),
+        similarity=similarity.tolist(),
+        scale=round(1.0 if model.learned_scale is None else model.learned_scale, 6),
+        regions=regions.tolist(),
+    )
 
 
 def write_golden(model: ImageTextModel, folder: Path, files: str) -> None:
     """Write ``golden.json`` into a model folder; not for a model whose scores are not finite."""
-    side = golden_side(model)
-    scores = golden_scores(model, side)
-    if not np.isfinite(_numbers(scores)).all():
-        return
-    content = {
-        "format": FORMAT,
-        "side": side,
-        "sentences": list(SENTENCES),
-        "tokens": model.tokenizer.encode(list(SENTENCES), model.max_tokens),
-        "files": files,
-        "precision": precision(model),
-        "torch": str(torch.__version__),
-    }
-    write_json(folder / FILE, content | scores)
+    golden = golden_scores(model, golden_side(model), files)
+    if np.isfinite(golden.numbers).all():
+        write_json(folder / FILE, golden.model_dump(mode="json"))
 
 
 def self_test(model: ImageTextModel, folder: Path, files: str) -> dict[str, Any]:
@@ -127,52 +149,45 @@ def self_test(model: ImageTextModel, folder: Path, files: str) -> dict[str, Any]
     there are scores, ``largest_difference``, ``tolerance``, ``precision`` and ``stored`` follow.
     """
     path = folder / FILE
-    if not path.exists():
+    content = read_json_or_none(path, limit=_LARGEST) if path.exists() else {"format": None}
+    if isinstance(content, dict) and content.get("format", 1) != 1:
         return {"status": "absent"}
     try:
-        stored = read_json_or_none(path, limit=_LARGEST) or {}
-        if stored["format"] != FORMAT:
-            return {"status": "absent"}
-        expected, tokens = _numbers(stored), stored["tokens"]
-        side, saved = int(stored["side"]), {key: str(stored[key]) for key in ("precision", "torch")}
-        known = tuple(stored["sentences"]) == SENTENCES and "files" in stored
-        known &= len(expected) == 1 + 5 * IMAGES * len(SENTENCES)
-        damaged = not known or not 1 <= side <= max(golden_side(model), LARGEST_SIDE)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        damaged = True
-    if damaged:
+        stored = GoldenFile.model_validate(content)
+    except ValidationError:
+        stored = None
+    if stored is None or stored.side > max(golden_side(model), LARGEST_SIDE):
         sentence = (
             f"{path}: is damaged, so nobody can tell whether this machine computes what "
             "the model's author did; bring the file back, or save or import the model again."
         )
         warnings.warn(sentence, SelfTestWarning, stacklevel=3)
         return {"status": "damaged", "sentence": sentence}
+    here = golden_scores(model, stored.side, files)
     # The learned scale multiplies scores by up to 100; as a number it is compared relatively.
-    gaps = np.abs(_numbers(golden_scores(model, side)) - expected)
-    gaps /= np.maximum(1, np.abs(expected))
+    gaps = np.abs(here.numbers - stored.numbers) / np.maximum(1, np.abs(stored.numbers))
     largest = float(np.nan_to_num(gaps, nan=np.inf).max())
-    own = precision(model)
     usual = TOLERANCES["float32"]
-    tolerance = max(TOLERANCES.get(kind, usual) for kind in (own, saved["precision"]))
+    tolerance = max(TOLERANCES.get(one.precision, usual) for one in (here, stored))
     status, why = "passed", ""
-    if stored["files"] != files:
+    if stored.files != files:
         status = "weights"
         why = "weights, tokenizer or settings are not those that were saved with these scores"
-    elif model.tokenizer.encode(list(SENTENCES), model.max_tokens) != tokens:
+    elif here.tokens != stored.tokens:
         status = "tokens"
         why = "the same sentences are cut into other tokens here, so the tokenizer library differs"
     elif largest > tolerance:
         status = "drift"
         why = (
-            f"the same files give other numbers here ({own}, torch {torch.__version__}; "
-            f"saved with {saved['precision']}, torch {saved['torch']})"
+            f"the same files give other numbers here ({here.precision}, torch {here.torch}; "
+            f"saved with {stored.precision}, torch {stored.torch})"
         )
     report: dict[str, Any] = {
         "status": status,
         "largest_difference": largest if largest < float("inf") else None,
         "tolerance": tolerance,
-        "precision": own,
-        "stored": saved,
+        "precision": here.precision,
+        "stored": {"precision": stored.precision, "torch": stored.torch},
     }
     if why:
         report["sentence"] = (
@@ -189,9 +204,3 @@ def precision(model: ImageTextModel) -> str:
     if dtypes & {torch.bfloat16, torch.float16}:
         return "bfloat16"
     return "tf32" if model.device.type == "cuda" else "float32"
-
-
-def _numbers(scores: Mapping[str, Any]) -> NDArray[np.float64]:
-    """All scores in one order."""
-    parts = (np.array(scores[key], dtype=np.float64) for key in ("similarity", "scale", "regions"))
-    return np.concatenate([part.ravel() for part in parts])

@@ -385,6 +385,7 @@ def load_masked_lm(folder: Path) -> BertForMaskedLM:
         check_room(BertForMaskedLM(config).bert, weights, folder)
     with uninitialised():
         model = BertForMaskedLM(config)
+    model.tie_weights()
     state, own = read_bert_state(folder), model.state_dict()
     if not any(key.startswith("bert.") for key in state):
         state = {f"bert.{key}": value for key, value in state.items()}

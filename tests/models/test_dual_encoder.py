@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 
 import pytest
 import torch
 
 from medclip_debias.errors import UserError
-from medclip_debias.models import dual_encoder as module
-from medclip_debias.models.checkpoint import _NothingDrawn, _skipped, uninitialised
+from medclip_debias.models.checkpoint import uninitialised
 from medclip_debias.models.dual_encoder import DualEncoder
 
 from .conftest import dual_encoder, write_bert
@@ -133,36 +131,20 @@ def test_a_sentence_limit_beyond_the_language_model_is_refused(texts):
         dual_encoder(texts, text={"folder": str(texts), "max_tokens": 64})
 
 
-# ----------------------------------------------------------------- weights that are not drawn
-
-
-class Poisoned(_NothingDrawn):
-    """What would have been drawn is no number, so that whatever stays of it is seen."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        result = super().__torch_function__(func, types, args, kwargs)
-        return result.detach().fill_(math.nan) if _skipped(func) else result
-
-
 @pytest.mark.parametrize(("arch", "side"), [("resnet_small", 64), ("vit_tiny_scratch", 56)])
-def test_what_is_loaded_is_the_files_and_nothing_is_left_of_the_memory(
-    arch, side, texts, tmp_path, monkeypatch
-):
+def test_what_is_loaded_is_the_files_and_nothing_is_left_of_the_memory(arch, side, texts, tmp_path):
+    """Memory that nobody filled is filled with NaN here, so that it is seen."""
     model = dual_encoder(texts, arch, side, side)
     model.save(tmp_path / "model")
-    monkeypatch.setattr(module, "uninitialised", Poisoned)
-    loaded = DualEncoder.load(tmp_path / "model")
+    torch.use_deterministic_algorithms(True)
+    try:
+        loaded = DualEncoder.load(tmp_path / "model", check=False)
+        with uninitialised():
+            assert torch.nn.Linear(3, 3).weight.isnan().all()
+    finally:
+        torch.use_deterministic_algorithms(False)
     tensors = [*loaded.parameters(), *loaded.buffers()]  # also buffers that no file holds
     assert all(value.isfinite().all() for value in tensors)
     kept = model.state_dict()
     assert loaded.state_dict().keys() == kept.keys()
     assert all(torch.equal(value, kept[name]) for name, value in loaded.state_dict().items())
-
-
-@pytest.mark.parametrize("bounds", [(-2.0, 2.0), (0.3, 2.0), (1.0, 1.5)])
-def test_what_is_drawn_until_it_lies_within_bounds_ends(bounds):
-    """Memory that nobody filled lies anywhere; a loop that waits for it would never end."""
-    with uninitialised():
-        weight = torch.full((64, 64), 1e30)
-        torch.nn.init.trunc_normal_(weight, 0.0, 1.0, *bounds)
-    assert bounds[0] <= float(weight.min()) < float(weight.max()) <= bounds[1]
