@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -148,3 +149,32 @@ def uninitialised() -> Iterator[None]:
 
     with _BUILDING, no_init_weights():  # it puts functions of torch aside, for all threads
         yield
+
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def check_room(build: Callable[[], nn.Module], weights: Path, where: object) -> None:
+    """Refuse sizes that the file of weights cannot fill, before any memory is taken for them."""
+    with torch.device("meta"):
+        numbers = sum(value.numel() for value in build().state_dict().values())
+    size = weights.stat().st_size
+    if numbers > size:
+        raise UserError(
+            f"{where}: its sizes need {numbers:,} numbers, and {weights.name} has {size:,} bytes;"
+            " it is of another architecture."
+        )
+
+
+def read_model(
+    build: Callable[[], M],
+    weights: Path,
+    where: object,
+    names: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = dict,
+) -> M:
+    """Build a model and fill it; ``names`` leads from the file's names to the model's."""
+    check_room(build, weights, where)
+    with uninitialised():
+        model = build()
+    load_strictly(model, names(read_checkpoint(weights)), str(weights))
+    return model

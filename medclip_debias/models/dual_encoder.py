@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -23,18 +24,16 @@ from medclip_debias.config import (
 )
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_folder, file_hash, write_json
-from medclip_debias.models.checkpoint import load_strictly, read_checkpoint, uninitialised
-from medclip_debias.models.downloaded import model_folder
+from medclip_debias.models.checkpoint import need, read_model
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.image_encoder import (
+    IMAGE_ENCODERS,
     ImageEncoder,
     build_image_encoder,
-    rebuilt_image_encoder,
 )
-from medclip_debias.models.image_projection import image_projection
 from medclip_debias.models.interface import ImageTextModel, Outputs
-from medclip_debias.models.limits import check_room, read_model_json
+from medclip_debias.models.limits import read_model_json
 from medclip_debias.models.lora import merged_state
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.sentences import sentence_list
@@ -64,6 +63,35 @@ class ModelFile(Settings):
 FIELDS = tuple(ModelFile.model_fields)
 
 
+class BlockProjection(nn.Module):
+    """Pre-norm transformer blocks over an image's regions, and a linear map of each.
+
+    How dino.txt (Jose et al. 2024) and RadZero (Park et al. 2025) fit a frozen trunk to text.
+    """
+
+    def __init__(self, width: int, dim: int, blocks: int) -> None:
+        super().__init__()
+        heads = max(1, width // 64)
+        if width % heads:
+            raise UserError(
+                f"setting 'model.image.blocks' is {blocks}, but a trunk of width {width} cannot be "
+                f"cut into {heads} attention heads; leave the blocks out."
+            )
+        options: Any = {"activation": "gelu", "layer_norm_eps": 1e-6, "norm_first": True}
+        layers = (
+            nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, batch_first=True, **options)
+            for _ in range(blocks)
+        )
+        self.blocks = nn.ModuleList(layers)
+        self.linear = nn.Linear(width, dim)
+
+    def forward(self, regions: Tensor) -> Tensor:
+        for block in self.blocks:
+            regions = block(regions)
+        result: Tensor = self.linear(regions)
+        return result
+
+
 class DualEncoder(ImageTextModel, ModelHubMixin):
     """Regions of an image and a sentence, embedded as unit vectors of one space.
 
@@ -85,8 +113,11 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         super().__init__(settings, preprocessing, tokenizer, prompts, provenance)
         self.image_encoder = image_encoder
         self.text_encoder = text_encoder
-        self.image_projection = image_projection(
-            image_encoder.width, settings.dim, settings.image.blocks
+        width, blocks = image_encoder.width, settings.image.blocks
+        self.image_projection: nn.Module = (
+            BlockProjection(width, settings.dim, blocks)
+            if blocks
+            else nn.Linear(width, settings.dim)
         )
         self.text_projection = nn.Linear(text_encoder.width, settings.dim)
         self.similarity = Similarity(settings.similarity, settings.dim)
@@ -261,9 +292,7 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
                 (`medclip_debias.models.golden`).
         """
         folder = Path(folder)
-        for name in ("config.json", "model.safetensors", "tokenizer.json"):
-            if not (folder / name).is_file():
-                raise UserError(f"{folder}: is not a model folder: {name} is missing.")
+        need(folder, "config.json", "model.safetensors", "tokenizer.json")
         config = read_model_json(folder / "config.json")
         if config.get("format") != FORMAT:
             raise UserError(
@@ -280,18 +309,14 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
             pooling = chosen.pooling or "cls"
             text = TextEncoder(file.text_config, chosen.use_projection_head, where, pooling)
             _check_vocabulary(tokenizer, text, str(folder))
-            image = rebuilt_image_encoder(settings.image.arch, file.image_config, where)
+            image = family.rebuild(settings.image.arch, file.image_config, where)
             image.check_side(preprocessing.input_size, where)
             parts = image, text, tokenizer
             return cls(settings, preprocessing, *parts, file.prompts, file.provenance)
 
-        with torch.device("meta"):
-            check_room(built(), folder / "model.safetensors", where)
-        with uninitialised():
-            model = built()
-        path = folder / "model.safetensors"
-        state = _of_image(read_checkpoint(path), model.image_encoder.from_file)
-        load_strictly(model, state, str(path))
+        family = IMAGE_ENCODERS.find(settings.image.arch, where, "architecture.image.arch")
+        names = partial(_of_image, names=family.from_file)
+        model = read_model(built, folder / "model.safetensors", where, names)
         hashed = {key: value for key, value in config.items() if key not in cls._unhashed}
         files = _files_hash(folder)
         model.content_hash = json_hash([hashed, files])
@@ -319,13 +344,15 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         Args:
             pretrained_model_name_or_path: a model folder, else the name of a model on the hub.
             device: where the model shall be.
-            where: as of `medclip_debias.models.downloaded.model_folder`; nothing is downloaded
+            where: as of `medclip_debias.models.load.model_folder`; nothing is downloaded
                 unless ``local_files_only=False``.
 
         Raises:
             UserError: the folder holds no whole model of this format, or it is not here.
             TypeError: an argument that is not known.
         """
+        from medclip_debias.models.load import model_folder
+
         folder = model_folder(pretrained_model_name_or_path, **where)
         return cls.load(folder, device)
 

@@ -11,13 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.errors import UserError
-from medclip_debias.models.checkpoint import load_strictly, read_checkpoint
-from medclip_debias.models.limits import check_room
+from medclip_debias.models.checkpoint import check_room, load_strictly, read_checkpoint
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.registry import Registry
 
@@ -59,11 +57,13 @@ class ImageEncoder(nn.Module):
     def above(self) -> list[nn.Module]:
         return []
 
-    def to_file(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    @staticmethod
+    def to_file(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The encoder's tensors under the names of published files, which model folders keep."""
         return dict(state)
 
-    def from_file(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    @staticmethod
+    def from_file(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(state)
 
     def grid(self, side: int) -> RegionGrid:
@@ -113,18 +113,12 @@ def build_image_encoder(
     return family.build(settings)
 
 
-def rebuilt_image_encoder(arch: str, config: Mapping[str, Any], where: str) -> ImageEncoder:
-    family = IMAGE_ENCODERS.find(arch, where, "architecture.image.arch")
-    return family.rebuild(arch, config, where)
-
-
 E = TypeVar("E", bound=ImageEncoder)
 
 
 def filled(build: Callable[[], E], path: Path, heads: re.Pattern[str], where: str) -> E:
     """An encoder with the ``trunk`` of a published file, which may lie inside of a larger model."""
-    with torch.device("meta"):
-        check_room(build(), path, where)
+    check_room(build, path, where)
     encoder = build()
     trunk = encoder.get_submodule("trunk")
     state, first = read_checkpoint(path), next(iter(trunk.state_dict()))

@@ -20,7 +20,6 @@ from medclip_debias.files import read_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-    from torch import nn
     from transformers import PretrainedConfig
 
 MAX_JSON, MAX_TOKENIZER = 16 << 20, 64 << 20
@@ -143,17 +142,6 @@ def hf_config(config: object, where: str, prefix: str) -> PretrainedConfig:
     if pad is not None and pad >= getattr(sizes, "vocab_size", pad + 1):
         raise UserError(f"{where}: in {prefix}: pad_token_id must be below vocab_size.")
     return sizes
-
-
-def check_room(model: nn.Module, weights: Path, where: object) -> None:
-    """Refuse sizes that the file of weights cannot fill, before any memory is taken for them."""
-    numbers = sum(value.numel() for value in model.state_dict().values())
-    size = weights.stat().st_size
-    if numbers > size:
-        raise UserError(
-            f"{where}: its sizes need {numbers:,} numbers, and {weights.name} has {size:,} bytes;"
-            " it is of another architecture."
-        )
 
 
 # ----------------------------------------------------------------------------------- tokenizers

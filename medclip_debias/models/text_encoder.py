@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from medclip_debias.errors import ReportedWarning, UserError, explained
 from medclip_debias.files import read_json, read_json_value, read_text
 from medclip_debias.models.checkpoint import (
+    check_room,
     load_strictly,
     read_checkpoint,
     uninitialised,
@@ -27,7 +29,6 @@ from medclip_debias.models.checkpoint import (
 from medclip_debias.models.limits import (
     MAX_JSON,
     MAX_TOKENIZER,
-    check_room,
     hf_config,
     read_model_json,
     read_tokenizer,
@@ -263,10 +264,9 @@ class TextEncoder(Tower):
         """Read a text encoder's folder, weights included; ``pooling`` None is the folder's own."""
         config, where = read_text_config(folder), f"{folder}/config.json"
         pooled = pooling or folder_pooling(folder)
-        with torch.device("meta"):
-            check_room(cls(config, use_projection_head, where, pooled), weight_file(folder), where)
-        encoder = cls(config, use_projection_head, where, pooled)
-        state = read_bert_state(folder)
+        build = partial(cls, config, use_projection_head, where, pooled)
+        check_room(build, weight_file(folder), where)
+        encoder, state = build(), read_bert_state(folder)
         tensors = encoder_tensors(state, encoder.family)
         load_strictly(encoder.bert, tensors, f"{folder}: its weights do not fit its config.json")
         if encoder.head is not None:
@@ -380,9 +380,7 @@ def load_masked_lm(folder: Path) -> BertForMaskedLM:
     from transformers import BertForMaskedLM
 
     config = text_config(read_bert_config(folder), f"{folder}/config.json")
-    weights = weight_file(folder)
-    with torch.device("meta"):
-        check_room(BertForMaskedLM(config).bert, weights, folder)
+    check_room(lambda: BertForMaskedLM(config).bert, weight_file(folder), folder)
     with uninitialised():
         model = BertForMaskedLM(config)
     model.tie_weights()

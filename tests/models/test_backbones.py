@@ -16,7 +16,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.models.backbones import resnet
 from medclip_debias.models.backbones.dinov2 import SCRATCH
 from medclip_debias.models.backbones.resnet import ResNetRegions, load_weights
-from medclip_debias.models.image_encoder import build_image_encoder, rebuilt_image_encoder
+from medclip_debias.models.image_encoder import build_image_encoder
 
 timm = pytest.importorskip("timm")
 
@@ -208,7 +208,7 @@ def test_every_tensor_of_dinov2_is_accounted_for(dinov2_folder, tmp_path):
 def test_small_ones_start_from_random_weights_and_are_built_again_from_their_sizes():
     encoder = encoder_of("vit_tiny_scratch")
     assert encoder(torch.zeros(1, 1, 64, 64)).shape == (1, 128, 8, 8)
-    again = rebuilt_image_encoder(encoder.arch, json.loads(json.dumps(encoder.config)), "x")
+    again = encoder.rebuild(encoder.arch, json.loads(json.dumps(encoder.config)), "x")
     again.load_state_dict(encoder.state_dict())
     assert SCRATCH["vit_base_scratch"]["patch_size"] == 14
     refused("did you mean 'vit_tiny_scratch'", "vit_tiny_scrach")
@@ -305,7 +305,7 @@ def test_a_region_of_convnext_is_centred_where_the_grid_says(timm_folder):
 def test_every_tensor_of_timm_is_accounted_for_and_it_is_built_again(timm_folder):
     folder, model = timm_folder(*VIT)
     encoder, grey = encoder_of("timm", folder), torch.randn(1, 1, 64, 64)
-    again = rebuilt_image_encoder("timm", json.loads(json.dumps(encoder.config)), "x")
+    again = encoder.rebuild("timm", json.loads(json.dumps(encoder.config)), "x")
     again.load_state_dict(encoder.state_dict())
     assert torch.equal(again.eval()(grey), encoder(grey))
     state = {k: v for k, v in model.state_dict().items() if k != "norm.bias"}

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from medclip_debias.errors import UserError
-from medclip_debias.models.image_projection import BlockProjection, image_projection
+from medclip_debias.models.dual_encoder import BlockProjection
 from medclip_debias.models.lora import add_adapters, merged_state
 
 
@@ -41,7 +41,7 @@ def test_blocks_are_those_of_a_pre_norm_transformer(training):
     expected = expected @ projection.linear.weight.T + projection.linear.bias
     torch.testing.assert_close(projection(x), expected, rtol=0, atol=1e-10)
     with pytest.raises(UserError, match="cannot be cut into 3 attention heads"):
-        image_projection(200, 6, 1)
+        BlockProjection(200, 6, 1)
 
 
 def layers():

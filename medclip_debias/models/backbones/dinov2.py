@@ -133,7 +133,8 @@ class Dinov2Regions(ImageEncoder):
     def above(self) -> list[nn.Module]:
         return [self.trunk.get_submodule("layernorm")]
 
-    def from_file(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    @staticmethod
+    def from_file(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         renamed = {}
         for key, value in state.items():
             if ".mlp.weights_in." in key:
@@ -145,7 +146,8 @@ class Dinov2Regions(ImageEncoder):
             renamed[key] = value
         return renamed
 
-    def to_file(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    @staticmethod
+    def to_file(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         renamed = {}
         for key, value in state.items():
             if ".mlp.up_proj." in key:

@@ -15,16 +15,10 @@ from medclip_debias.config import SimilaritySettings, json_hash, validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_folder, file_hash, write_text
 from medclip_debias.models.aggregators import SHARP_MAX, SHARP_MIN
-from medclip_debias.models.checkpoint import (
-    load_strictly,
-    need,
-    read_checkpoint,
-    uninitialised,
-)
+from medclip_debias.models.checkpoint import need, read_model
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.interface import ImageTextModel, Outputs
-from medclip_debias.models.limits import check_room
 from medclip_debias.models.lora import merged_state
 from medclip_debias.models.peers.families import book_prompts, cleaned
 from medclip_debias.models.peers.fusion import (
@@ -277,10 +271,20 @@ class Peer(ImageTextModel):
             PeerPreprocessing, content.get("preprocessing", {}), where, "preprocessing."
         )
         tokenizer = saved_tokenizer(settings, folder)
-        _check_buildable(settings, weights, where)
-        with uninitialised():
-            model = cls(settings, preprocessing, tokenizer, content.get("provenance"))
-        load_strictly(model, read_checkpoint(weights), str(weights))
+
+        def build() -> Peer:
+            try:
+                return cls(settings, preprocessing, tokenizer, content.get("provenance"))
+            except UserError as error:
+                raise UserError(f"{where}: {error}") from error
+            # Each library has its own words for widths that no head divides, and the like.
+            except Exception as error:
+                raise UserError(
+                    f"{where}: no model can be built of its 'architecture'"
+                    f" ({type(error).__name__})."
+                ) from error
+
+        model = read_model(build, weights, where)
         model.content_hash = files = model._hash(folder)
         model = model.to(device).eval()
         model.self_test = self_test(model, folder, files) if check else {"status": "off"}
@@ -315,21 +319,3 @@ def score_by_words(model: ImageTextModel, score: Literal["local", "both"] = "loc
     if not isinstance(model, Peer) or model.settings.kind != "gloria":
         raise UserError("only GLoRIA has a local score, by attention from words to regions.")
     model.fusion, model.trained_similarity = WordAttention(score), None
-
-
-def _check_buildable(settings: PeerSettings, weights: Path, where: str) -> None:
-    """Refuse an architecture that does not fit itself, or that the weights cannot fill."""
-    try:
-        with torch.device("meta"):
-            parts = nn.ModuleList([image_tower(settings), text_tower(settings)])
-            parts.append(build_fusion(settings))
-            if settings.similarity is not None:
-                parts.append(build_similarity(settings))
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from error
-    # Each library's modules have their own words for widths that no head divides, and the like.
-    except Exception as error:
-        raise UserError(
-            f"{where}: no model can be built of its 'architecture' ({type(error).__name__})."
-        ) from error
-    check_room(parts, weights, where)
