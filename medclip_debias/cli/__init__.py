@@ -23,7 +23,7 @@ from medclip_debias.cli import evaluation, compare, bench  # isort: skip  # noqa
 from medclip_debias.cli import peers, grounding, viewer  # isort: skip  # noqa: F401
 from medclip_debias.cli import experiments  # isort: skip  # noqa: F401
 from medclip_debias.cli import hub  # isort: skip  # noqa: F401
-from medclip_debias.cli.common import PROGRAM, app
+from medclip_debias.cli.common import PROGRAM, app, option
 from medclip_debias.cli.help import help_of
 from medclip_debias.errors import EXIT_CODE, ReportedWarning, UserError, without_patients
 from medclip_debias.training.signals import StoppedBySignalError, is_first_process
@@ -117,7 +117,7 @@ def _version(value: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, option("Print the version.", "--version", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     del version

@@ -16,8 +16,10 @@ from medclip_debias.cli.common import (
     Seed,
     Verbs,
     app,
+    argument,
     must_know,
     note,
+    option,
     printable_lines,
     progress,
     show,
@@ -34,9 +36,9 @@ bench = Verbs(
 )
 app.add_typer(bench, name="bench", rich_help_panel=EVALUATION)
 
-Root = Annotated[Path, typer.Option("--data", help="Folder below which the archives are.")]
+Root = Annotated[Path, option("Folder below which the archives are.", "--data")]
 Tasks = Annotated[
-    str, typer.Option(help="all, or names, patterns (chestxray14/*) or YAML files, with commas.")
+    str, option("all, or names, patterns (chestxray14/*) or YAML files, with commas.")
 ]
 
 
@@ -44,16 +46,14 @@ Tasks = Annotated[
     USUAL, example="bench runs/demo/model --data archives --out results --tasks 'phantom/*'"
 )
 def run(
-    models: Annotated[list[str], typer.Argument(help="Model folders, or NAME=FOLDER.")],
+    models: Annotated[list[str], argument("Model folders, or NAME=FOLDER.")],
     root: Root,
-    out: Annotated[Path, typer.Option("--out", help="Folder of results.")],
+    out: Annotated[Path, option("Folder of results.")],
     tasks: Tasks = "all",
     bootstrap: Bootstrap = 1000,
-    batch_size: Annotated[int, typer.Option(help="Images encoded at a time.", min=1)] = 32,
-    workers: Annotated[int | None, typer.Option(help="Processes; default all cores.")] = None,
-    again: Annotated[
-        bool, typer.Option("--again", help="Measure what is done anew, from the kept vectors.")
-    ] = False,
+    batch_size: Annotated[int, option("Images encoded at a time.", min=1)] = 32,
+    workers: Annotated[int | None, option("Processes; default all cores.")] = None,
+    again: Annotated[bool, option("Measure what is done anew, from the kept vectors.")] = False,
     cluster: Cluster = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -100,7 +100,7 @@ def run(
 @bench.command("list", example="bench list --data archives")
 def list_cards(
     root: Annotated[
-        Path | None, typer.Option("--data", help="Also say whose archives are below this folder.")
+        Path | None, option("Also say whose archives are below this folder.", "--data")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -130,7 +130,7 @@ def list_cards(
 
 @bench.command("show", example="bench show openi/zero-shot")
 def show_card(
-    card: Annotated[str, typer.Argument(help="Name of a card, or a YAML file.")],
+    card: Annotated[str, argument("Name of a card, or a YAML file.")],
     as_json: AsJson = False,
 ) -> None:
     """Show one card: data, prompts, protocol, metrics, and what others published."""
@@ -143,10 +143,10 @@ def show_card(
         )
 
 
-Folder = Annotated[Path, typer.Argument(help="Results of 'bench'.")]
-Cards = Annotated[str | None, typer.Option(help="Cards, as 'openi/zero-shot,phantom/retrieval'.")]
-Models = Annotated[str | None, typer.Option(help="Names of models, in the order wanted.")]
-Baseline = Annotated[str | None, typer.Option(help="Model to compare with; default the first.")]
+Folder = Annotated[Path, argument("Results of 'bench'.")]
+Cards = Annotated[str | None, option("Cards, as 'openi/zero-shot,phantom/retrieval'.")]
+Models = Annotated[str | None, option("Names of models, in the order wanted.")]
+Baseline = Annotated[str | None, option("Model to compare with; default the first.")]
 
 
 @bench.command(example="bench table results --format latex --out table.tex")
@@ -155,8 +155,8 @@ def table(
     cards: Cards = None,
     models: Models = None,
     baseline: Baseline = None,
-    form: Annotated[str, typer.Option("--format", help="md, latex, html or csv.")] = "md",
-    out: Annotated[Path | None, typer.Option("--out", help="File; default the terminal.")] = None,
+    form: Annotated[str, option("md, latex, html or csv.", "--format")] = "md",
+    out: Annotated[Path | None, option("File; default the terminal.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check results, then models x cards: intervals, ranks, differences, published figures."""

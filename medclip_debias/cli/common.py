@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from copy import copy
 from functools import lru_cache, wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
 
@@ -20,9 +20,20 @@ from medclip_debias.errors import printable, without_patients
 from medclip_debias.training.pace import clock
 
 PROGRAM = "medclip-debias"
+
+
+def option(help: str, *names: str, **more: Any) -> Any:
+    """An option of a verb. One that is off by default has no ``--no-`` of its name."""
+    return typer.Option(*names, help=help, **more)
+
+
+def argument(help: str, **more: Any) -> Any:
+    """A word of a verb that needs no name."""
+    return typer.Argument(help=help, **more)
+
+
 Quiet = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", help="Only results, warnings and errors: no progress, no notes."),
+    bool, option("Only results, warnings and errors: no progress, no notes.", "--quiet", "-q")
 ]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -89,20 +100,22 @@ def _as_verb(function: Callable[..., Any], panels: Mapping[str, str]) -> Callabl
     if unknown := panel_of.keys() - signature.parameters.keys():
         raise ValueError(f"{function.__name__} has no {', '.join(sorted(unknown))}")
     parameters = [
-        each.replace(annotation=_in_panel(each.annotation, panel_of[each.name]))
-        if each.name in panel_of
-        else each
-        for each in parameters
+        each.replace(annotation=_placed(each, panel_of.get(each.name))) for each in parameters
     ]
     verb.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     verb.__annotations__ = {each.name: each.annotation for each in parameters}
     return verb
 
 
-def _in_panel(annotation: Any, panel: str) -> Any:
-    kind, info = get_args(annotation)
+def _placed(parameter: inspect.Parameter, panel: str | None) -> Any:
+    """The annotation of an option in its panel, and of a flag without its opposite."""
+    if get_origin(parameter.annotation) is not Annotated:
+        return parameter.annotation
+    kind, info = get_args(parameter.annotation)
     info = copy(info)  # several verbs share one
     info.rich_help_panel = panel
+    if parameter.default is False and info.default is ...:  # no name was given
+        info.param_decls = (f"--{parameter.name.replace('_', '-')}",)
     return Annotated[kind, info]
 
 
@@ -119,35 +132,29 @@ START, DATA, TRAINING, EVALUATION = "First steps", "Data", "Training", "Evaluati
 LOOKING, EXPERIMENTS = "Looking and searching", "Experiments"
 SHARING = "Sharing"
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
-Bootstrap = Annotated[int, typer.Option(help="Resamples; 0 for no intervals.", min=0)]
-Seed = Annotated[int, typer.Option(help="Same seed, same bytes.", min=0)]
+AsJson = Annotated[bool, option("Print the results as one JSON object.", "--json")]
+Device = Annotated[str, option("cpu, cuda, or auto.")]
+Bootstrap = Annotated[int, option("Resamples; 0 for no intervals.", min=0)]
+Seed = Annotated[int, option("Same seed, same bytes.", min=0)]
 Loss = Annotated[
     str | None,
-    typer.Option("--loss", help="Preset over the file, as debiased_0.05; `losses` lists them."),
+    option("Preset over the file, as debiased_0.05; `losses` lists them.", "--loss"),
 ]
 RunFile = Annotated[
     Path,
-    typer.Argument(help="YAML file, a name that `config list` shows, or the folder of a run."),
+    argument("YAML file, a name that `config list` shows, or the folder of a run."),
 ]
 Cluster = Annotated[
     str | None,
-    typer.Option("--cluster", help="Dask scheduler (tcp://HOST:8786), or a file of Slurm jobs."),
+    option("Dask scheduler (tcp://HOST:8786), or a file of Slurm jobs.", "--cluster"),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
-Prompts = Annotated[
-    str | None, typer.Option(help="Prompt set: a name or a YAML file; default the model's.")
-]
-Classes = Annotated[
-    str | None, typer.Option(help="Classes of the prompt set, as 'Edema,Pneumonia'.")
-]
-Labels = Annotated[
-    Path | None, typer.Option(help="Label table (CSV, Parquet) instead of the set's labels.")
-]
+Overwrite = Annotated[bool, option("Replace what is there.", "--overwrite")]
+Prompts = Annotated[str | None, option("Prompt set: a name or a YAML file; default the model's.")]
+Classes = Annotated[str | None, option("Classes of the prompt set, as 'Edema,Pneumonia'.")]
+Labels = Annotated[Path | None, option("Label table (CSV, Parquet) instead of the set's labels.")]
 LabelMap = Annotated[
     str | None,
-    typer.Option(help="What labels of other names say of the classes: an archive or a YAML."),
+    option("What labels of other names say of the classes: an archive or a YAML."),
 ]
 
 

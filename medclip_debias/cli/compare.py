@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import EVALUATION, AsJson, Seed, app, words
+from medclip_debias.cli.common import EVALUATION, AsJson, Seed, app, argument, option, words
 
 
 @app.command(
@@ -15,27 +15,21 @@ from medclip_debias.cli.common import EVALUATION, AsJson, Seed, app, words
     example="compare runs/uncorrected runs/debiased --out runs/comparison",
 )
 def compare(
-    runs: Annotated[
-        list[str], typer.Argument(help="Folders of 'evaluate', globs, or label=FOLDER,FOLDER.")
-    ],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for comparison.json, .html, .md, .tex ...")
-    ] = None,
+    runs: Annotated[list[str], argument("Folders of 'evaluate', globs, or label=FOLDER,FOLDER.")],
+    out: Annotated[Path | None, option("Folder for comparison.json, .html, .md, .tex ...")] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="Label or folder to compare with; default the first.")
+        str | None, option("Label or folder to compare with; default the first.")
     ] = None,
     group: Annotated[
         list[str] | None,
-        typer.Option("--group", help="Seeds of one method: label=FOLDER,FOLDER; may be repeated."),
+        option("Seeds of one method: label=FOLDER,FOLDER; may be repeated."),
     ] = None,
     metrics: Annotated[
-        str | None, typer.Option(help="Metrics to compare, as 'zero_shot.mean_auc,grounding.cnr'.")
+        str | None, option("Metrics to compare, as 'zero_shot.mean_auc,grounding.cnr'.")
     ] = None,
-    bootstrap: Annotated[int, typer.Option(help="Resamples of the patients.", min=100)] = 2000,
+    bootstrap: Annotated[int, option("Resamples of the patients.", min=100)] = 2000,
     seed: Seed = 0,
-    force: Annotated[
-        bool, typer.Option("--force", help="Compare what was evaluated differently, and say so.")
-    ] = False,
+    force: Annotated[bool, option("Compare what was evaluated differently, and say so.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Test the differences between runs, and list their settings."""

@@ -15,8 +15,10 @@ from medclip_debias.cli.common import (
     Overwrite,
     Seed,
     app,
+    argument,
     given,
     note,
+    option,
     progress,
     show,
     words,
@@ -37,16 +39,14 @@ class ImageFormat(StrEnum):
 
 @app.command(rich_help_panel=DATA, example="phantom data/phantom --studies 500")
 def phantom(
-    out: Annotated[Path, typer.Argument(help="Folder to write.")],
-    studies: Annotated[int, typer.Option(help="Number of studies.")] = 3000,
+    out: Annotated[Path, argument("Folder to write.")],
+    studies: Annotated[int, option("Number of studies.")] = 3000,
     seed: Seed = 0,
-    image_format: Annotated[
-        ImageFormat, typer.Option("--format", help="Of the images.")
-    ] = ImageFormat.dicom,
+    image_format: Annotated[ImageFormat, option("Of the images.", "--format")] = ImageFormat.dicom,
     options: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting, as key=value; may be repeated.")
+        list[str] | None, option("A setting, as key=value; may be repeated.", "--set")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes; default all cores.")] = None,
+    workers: Annotated[int | None, option("Processes; default all cores.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Generate a synthetic archive whose truth is known."""
@@ -87,103 +87,85 @@ def _list_sources(asked: bool) -> None:
 )
 def prepare(
     context: typer.Context,
-    source: Annotated[Path, typer.Argument(help="Folder or file; --sources lists the kinds.")],
-    out: Annotated[Path, typer.Argument(help="Folder of the prepared set.")],
+    source: Annotated[Path, argument("Folder or file; --sources lists the kinds.")],
+    out: Annotated[Path, argument("Folder of the prepared set.")],
     for_model: Annotated[
         Path | None,
-        typer.Option("--for", help="Model folder: prepare the images as this model expects them."),
+        option("Model folder: prepare the images as this model expects them.", "--for"),
     ] = None,
-    size: Annotated[int, typer.Option(help="Side of the stored square, pixels.")] = 512,
+    size: Annotated[int, option("Side of the stored square, pixels.")] = 512,
     clip: Annotated[
-        tuple[float, float], typer.Option(help="Percentiles at which intensities are clipped.")
+        tuple[float, float], option("Percentiles at which intensities are clipped.")
     ] = (0.5, 99.5),
-    equalize: Annotated[
-        bool, typer.Option("--equalize", help="Histogram equalisation, as MIMIC-CXR-JPG.")
-    ] = False,
-    window: Annotated[
-        str, typer.Option(help="DICOM window to apply: the first one, or none.")
-    ] = "first",
+    equalize: Annotated[bool, option("Histogram equalisation, as MIMIC-CXR-JPG.")] = False,
+    window: Annotated[str, option("DICOM window to apply: the first one, or none.")] = "first",
     fit: Annotated[
         str,
-        typer.Option(
-            help="Square by padding, cutting the longer side, or squashing: pad, crop, squash."
-        ),
+        option("Square by padding, cutting the longer side, or squashing: pad, crop, squash."),
     ] = "pad",
     resample: Annotated[
-        str, typer.Option(help="Filter: area, or a peer's bilinear, bicubic or lanczos.")
+        str, option("Filter: area, or a peer's bilinear, bicubic or lanczos.")
     ] = "area",
     levels: Annotated[
-        str, typer.Option(help="Grey levels of 8-bit files: stretched, or as_stored.")
+        str, option("Grey levels of 8-bit files: stretched, or as_stored.")
     ] = "stretched",
     views: Annotated[
         str | None,
-        typer.Option(help="Views to take: frontal (default), lateral, all, or names as AP,PA,LL."),
+        option("Views to take: frontal (default), lateral, all, or names as AP,PA,LL."),
     ] = None,
     blank_view: Annotated[
-        str, typer.Option(help="Images whose view is blank: exclude or include.")
+        str, option("Images whose view is blank: exclude or include.")
     ] = "exclude",
     multi_view: Annotated[
-        str, typer.Option(help="Studies of several views: all, one_at_random or pa_first.")
+        str, option("Studies of several views: all, one_at_random or pa_first.")
     ] = "all",
     without_sentence: Annotated[
-        str, typer.Option(help="Studies without a sentence: keep_for_evaluation, keep or drop.")
+        str, option("Studies without a sentence: keep_for_evaluation, keep or drop.")
     ] = "keep_for_evaluation",
-    seed: Annotated[int, typer.Option(help="Seed of one_at_random.", min=0)] = 0,
+    seed: Annotated[int, option("Seed of one_at_random.", min=0)] = 0,
     reports: Annotated[
-        Path | None, typer.Option(help="Folder or archive of reports that lie elsewhere.")
+        Path | None, option("Folder or archive of reports that lie elsewhere.")
     ] = None,
     report_settings: Annotated[
         list[str] | None,
-        typer.Option("--report-set", help="As sections=[impression] min_words=2; may be repeated."),
+        option("As sections=[impression] min_words=2; may be repeated.", "--report-set"),
     ] = None,
     language: Annotated[
         str,
-        typer.Option(help="Language of the reports: en, es, or auto for the source's."),
+        option("Language of the reports: en, es, or auto for the source's."),
     ] = "auto",
-    labels: Annotated[str, typer.Option(help="Automatic labels: chexpert or negbio.")] = "chexpert",
+    labels: Annotated[str, option("Automatic labels: chexpert or negbio.")] = "chexpert",
     split_seed: Annotated[
-        int | None, typer.Option(help="Split patients by this seed, not the source's split.")
+        int | None, option("Split patients by this seed, not the source's split.")
     ] = None,
     split_file: Annotated[
-        Path | None, typer.Option(help="Split file (split.csv of a prepared set) to split by.")
+        Path | None, option("Split file (split.csv of a prepared set) to split by.")
     ] = None,
-    all_test: Annotated[
-        bool, typer.Option("--all-test", help="Every image into test: nothing is trained on it.")
-    ] = False,
+    all_test: Annotated[bool, option("Every image into test: nothing is trained on it.")] = False,
     label_sentences: Annotated[
         bool,
-        typer.Option(
-            "--label-sentences", help="Let labels say the sentences of studies without a report."
-        ),
+        option("Let labels say the sentences of studies without a report."),
     ] = False,
-    phrases: Annotated[
-        Path | None, typer.Option(help="File of boxes; found by itself in most sets.")
-    ] = None,
-    kind: Annotated[str, typer.Option(help="One of those that --sources lists, or auto.")] = "auto",
+    phrases: Annotated[Path | None, option("File of boxes; found by itself in most sets.")] = None,
+    kind: Annotated[str, option("One of those that --sources lists, or auto.")] = "auto",
     tables: Annotated[
         Path | None,
-        typer.Option(help="Folder of MIMIC-CXR's tables, when they lie elsewhere than the images."),
+        option("Folder of MIMIC-CXR's tables, when they lie elsewhere than the images."),
     ] = None,
-    text_only: Annotated[
-        bool, typer.Option("--text-only", help="Prepare the reports alone, without any image.")
-    ] = False,
-    shard: Annotated[
-        str | None, typer.Option(help="Do part i of n, as 1/8; then 'merge' the parts.")
-    ] = None,
+    text_only: Annotated[bool, option("Prepare the reports alone, without any image.")] = False,
+    shard: Annotated[str | None, option("Do part i of n, as 1/8; then 'merge' the parts.")] = None,
     _sources: Annotated[
         bool,
-        typer.Option(
+        option(
+            "List the kinds of sources, what to give and what each needs; then exit.",
             "--sources",
-            help="List the kinds of sources, what to give and what each needs; then exit.",
             callback=_list_sources,
             is_eager=True,
         ),
     ] = False,
-    workers: Annotated[int | None, typer.Option(help="Processes; default all cores.")] = None,
+    workers: Annotated[int | None, option("Processes; default all cores.")] = None,
     cluster: Cluster = None,
-    update: Annotated[
-        bool, typer.Option("--update", help="Add what is new in the source to the set at OUT.")
-    ] = False,
+    update: Annotated[bool, option("Add what is new in the source to the set at OUT.")] = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -269,8 +251,8 @@ def _as_expected(model: Path, asked: PrepareSettings, context: typer.Context) ->
 
 @app.command(rich_help_panel=DATA, example="merge data/part1 data/part2 data/prepared")
 def merge(
-    parts: Annotated[list[Path], typer.Argument(help="Folders that 'prepare --shard' wrote.")],
-    out: Annotated[Path, typer.Argument(help="Folder of the prepared set.")],
+    parts: Annotated[list[Path], argument("Folders that 'prepare --shard' wrote.")],
+    out: Annotated[Path, argument("Folder of the prepared set.")],
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -282,12 +264,12 @@ def merge(
 
 @app.command(rich_help_panel=DATA, example="claims data/prepared --lexicon english")
 def claims(
-    prepared: Annotated[Path, typer.Argument(help="Prepared set.")],
+    prepared: Annotated[Path, argument("Prepared set.")],
     lexicon: Annotated[
-        str | None, typer.Option(help="YAML file, or the name of a packaged one: english, phantom.")
+        str | None, option("YAML file, or the name of a packaged one: english, phantom.")
     ] = None,
     table: Annotated[
-        Path | None, typer.Option(help="Claims that another program read (CSV or Parquet).")
+        Path | None, option("Claims that another program read (CSV or Parquet).")
     ] = None,
     cluster: Cluster = None,
     as_json: AsJson = False,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import PROGRAM, START, AsJson, app, show
+from medclip_debias.cli.common import PROGRAM, START, AsJson, app, argument, option, show
 from medclip_debias.cli.stages import Stage, run_stages
 
 CONFIG = "phantom/demo"
@@ -99,17 +99,11 @@ def _beside(out: Path, prepared: Path, overrides: list[str], quick: bool) -> lis
 
 @app.command(rich_help_panel=START, example="demo --quick")
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
-    studies: Annotated[
-        int | None, typer.Option(help=f"Of the phantom; default {STUDIES}.", min=1)
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Training steps; default the config's.", min=1)
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A minute: every stage runs, nothing is learned.")
-    ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Remove what is there first.")] = False,
+    out: Annotated[Path, option("Folder of the run.")] = Path("runs/demo"),
+    studies: Annotated[int | None, option(f"Of the phantom; default {STUDIES}.", min=1)] = None,
+    steps: Annotated[int | None, option("Training steps; default the config's.", min=1)] = None,
+    quick: Annotated[bool, option("A minute: every stage runs, nothing is learned.")] = False,
+    fresh: Annotated[bool, option("Remove what is there first.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run every step on synthetic data, from images to a report.
@@ -136,7 +130,7 @@ def demo(
 
 @app.command(rich_help_panel=START, example="docs start")
 def docs(
-    page: Annotated[str | None, typer.Argument(help="Page to print, as start.")] = None,
+    page: Annotated[str | None, argument("Page to print, as start.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say where the documentation is, or print a page."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from medclip_debias.cli.common import (
     EVALUATION,
     AsJson,
@@ -19,8 +17,10 @@ from medclip_debias.cli.common import (
     Seed,
     Verbs,
     app,
+    argument,
     given,
     note,
+    option,
     progress,
     show,
     warn,
@@ -63,45 +63,41 @@ def say_if_training(*folders: Path) -> None:
     },
 )
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="Model folder.")],
-    prepared: Annotated[Path, typer.Argument(help="Prepared set.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for results.json and heatmaps.")],
+    model: Annotated[Path, argument("Model folder.")],
+    prepared: Annotated[Path, argument("Prepared set.")],
+    out: Annotated[Path, option("Folder for results.json and heatmaps.")],
     split: Annotated[
-        str, typer.Option(help="test or validate; also of phrases that have their own split.")
+        str, option("test or validate; also of phrases that have their own split.")
     ] = "test",
-    allow_train: Annotated[
-        bool, typer.Option("--allow-train", help="Let --split train through, and say so.")
-    ] = False,
+    allow_train: Annotated[bool, option("Let --split train through, and say so.")] = False,
     prompts: Prompts = None,
     classes: Classes = None,
     labels: Labels = None,
     label_map: LabelMap = None,
     class_images: Annotated[
-        Path | None, typer.Option(help="Images of one class each, as CheXpert 5x200's list.")
+        Path | None, option("Images of one class each, as CheXpert 5x200's list.")
     ] = None,
     phrases: Annotated[
-        Path | None, typer.Option(help="COCO file or MS-CXR CSV instead of the set's phrases.")
+        Path | None, option("COCO file or MS-CXR CSV instead of the set's phrases.")
     ] = None,
     triplets: Annotated[
         Path | None,
-        typer.Option(help="Reports with a finding negated and omitted, as cxr-align.json."),
+        option("Reports with a finding negated and omitted, as cxr-align.json."),
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(
-            help="Metrics as others' code counts too: NAME,NAME or all (docs/protocols.md)."
-        ),
+        option("Metrics as others' code counts too: NAME,NAME or all (docs/protocols.md)."),
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="Maps by similarity (default), gradcam or occlusion.")
+        str | None, option("Maps by similarity (default), gradcam or occlusion.")
     ] = None,
     options: Annotated[
-        Path | None, typer.Option(help="YAML file of further options (docs/evaluation.md).")
+        Path | None, option("YAML file of further options (docs/evaluation.md).")
     ] = None,
     bootstrap: Bootstrap = 1000,
     heatmaps: Annotated[
         int,
-        typer.Option(help="Pictures to write beside best, median, worst; 0 for none.", min=0),
+        option("Pictures to write beside best, median, worst; 0 for none.", min=0),
     ] = 16,
     seed: Seed = 0,
     device: Device = "auto",
@@ -148,10 +144,10 @@ def evaluate(
 
 @evaluation.command(example="evaluate offsets runs/demo/model data/prepared")
 def offsets(
-    model: Annotated[Path, typer.Argument(help="Model folder; offsets.json is written there.")],
-    prepared: Annotated[Path, typer.Argument(help="Prepared set; its labels are not read.")],
-    split: Annotated[str, typer.Option(help="Whose images: train or validate.")] = "validate",
-    prompts: Annotated[str, typer.Option(help="Prompt set: a name or a YAML file.")] = "chex5",
+    model: Annotated[Path, argument("Model folder; offsets.json is written there.")],
+    prepared: Annotated[Path, argument("Prepared set; its labels are not read.")],
+    split: Annotated[str, option("Whose images: train or validate.")] = "validate",
+    prompts: Annotated[str, option("Prompt set: a name or a YAML file.")] = "chex5",
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -174,17 +170,17 @@ def offsets(
 
 @evaluation.command(example="evaluate suppression runs/demo/model data/prepared --share 0.95")
 def suppression(
-    model: Annotated[Path, typer.Argument(help="Model folder; suppression.json is written there.")],
-    prepared: Annotated[Path, typer.Argument(help="Prepared set; its validate images are used.")],
+    model: Annotated[Path, argument("Model folder; suppression.json is written there.")],
+    prepared: Annotated[Path, argument("Prepared set; its validate images are used.")],
     aim: Annotated[
         str,
-        typer.Option(
-            help="What the threshold holds: share of true sentences kept, or of"
+        option(
+            "What the threshold holds: share of true sentences kept, or of"
             " others suppressed (specificity)."
         ),
     ] = "kept",
-    share: Annotated[float, typer.Option(help="That share.")] = 0.98,
-    evidence: Annotated[str, typer.Option(help="best, offset, negated, peak or score.")] = "best",
+    share: Annotated[float, option("That share.")] = 0.98,
+    evidence: Annotated[str, option("best, offset, negated, peak or score.")] = "best",
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -213,11 +209,11 @@ def suppression(
 
 @app.command(rich_help_panel=EVALUATION, example="report runs/demo")
 def report(
-    run: Annotated[Path, typer.Argument(help="Run folder, or a prepared set.")],
+    run: Annotated[Path, argument("Run folder, or a prepared set.")],
     prepared: Annotated[
         Path | None,
-        typer.Option(
-            help="Set that the run learned from: the report then quotes its sentences. A synthetic"
+        option(
+            "Set that the run learned from: the report then quotes its sentences. A synthetic"
             " set need not be named."
         ),
     ] = None,
@@ -232,16 +228,12 @@ def report(
 
 @evaluation.command(example="evaluate probe runs/demo/model data/prepared --out runs/demo")
 def probe(
-    model: Annotated[Path, typer.Argument(help="Model folder.")],
-    prepared: Annotated[Path, typer.Argument(help="Prepared set with labels.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for probe.json.")],
-    split: Annotated[str, typer.Option(help="test or validate.")] = "test",
-    truth: Annotated[
-        Path | None, typer.Option(help="A phantom's folder: adds the false negatives.")
-    ] = None,
-    options: Annotated[
-        list[str] | None, typer.Option("--set", help="An option, as repeats=10.")
-    ] = None,
+    model: Annotated[Path, argument("Model folder.")],
+    prepared: Annotated[Path, argument("Prepared set with labels.")],
+    out: Annotated[Path, option("Folder for probe.json.")],
+    split: Annotated[str, option("test or validate.")] = "test",
+    truth: Annotated[Path | None, option("A phantom's folder: adds the false negatives.")] = None,
+    options: Annotated[list[str] | None, option("An option, as repeats=10.", "--set")] = None,
     bootstrap: Bootstrap = 1000,
     seed: Seed = 0,
     device: Device = "auto",
@@ -277,21 +269,21 @@ def probe(
     example="calibrate runs/demo/model data/prepared --out runs/demo/calibration.json",
 )
 def calibrate(
-    model: Annotated[Path, typer.Argument(help="Model folder.")],
-    prepared: Annotated[Path, typer.Argument(help="Prepared set with labels.")],
-    out: Annotated[Path, typer.Option("--out", help="Calibration file (JSON) to write.")],
-    split: Annotated[str, typer.Option(help="Whose images; not those judged later.")] = "validate",
+    model: Annotated[Path, argument("Model folder.")],
+    prepared: Annotated[Path, argument("Prepared set with labels.")],
+    out: Annotated[Path, option("Calibration file (JSON) to write.")],
+    split: Annotated[str, option("Whose images; not those judged later.")] = "validate",
     prompts: Prompts = None,
     classes: Classes = None,
     labels: Labels = None,
     label_map: LabelMap = None,
     prevalence: Annotated[
         list[str] | None,
-        typer.Option(help="Share where it will be used, as 'Edema=.05'; may be repeated."),
+        option("Share where it will be used, as 'Edema=.05'; may be repeated."),
     ] = None,
     options: Annotated[
         list[str] | None,
-        typer.Option("--set", help="method=, coverage=, conformal=, labels.blank=, ..."),
+        option("method=, coverage=, conformal=, labels.blank=, ...", "--set"),
     ] = None,
     device: Device = "auto",
     as_json: AsJson = False,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from medclip_debias.cli.common import (
     EXPERIMENTS,
     AsJson,
     Cluster,
     app,
+    argument,
     note,
+    option,
     progress,
     show,
 )
@@ -21,23 +21,19 @@ from medclip_debias.errors import UserError
 
 @app.command(rich_help_panel=EXPERIMENTS, example="experiment experiments/phantom_demo --plan")
 def experiment(
-    grid: Annotated[
-        Path, typer.Argument(help="YAML file of the grid, or a name that `config list` shows.")
-    ],
+    grid: Annotated[Path, argument("YAML file of the grid, or a name that `config list` shows.")],
     settings: Annotated[
-        list[str] | None, typer.Argument(help="Overrides, as base.train.steps=500 seeds=[0,1].")
+        list[str] | None, argument("Overrides, as base.train.steps=500 seeds=[0,1].")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder; default runs/experiments/NAME.")
-    ] = None,
-    workers: Annotated[int, typer.Option(help="Cells trained side by side.", min=1)] = 1,
+    out: Annotated[Path | None, option("Folder; default runs/experiments/NAME.")] = None,
+    workers: Annotated[int, option("Cells trained side by side.", min=1)] = 1,
     cluster: Cluster = None,
     planned: Annotated[
-        bool, typer.Option("--plan", help="Only predict the time and write each cell's run.yaml.")
+        bool, option("Only predict the time and write each cell's run.yaml.", "--plan")
     ] = False,
     reuse: Annotated[
         list[Path] | None,
-        typer.Option("--reuse", help="Folder of another grid: cells it has measured are copied."),
+        option("Folder of another grid: cells it has measured are copied."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -69,35 +65,30 @@ def experiment(
 
 @app.command(rich_help_panel=EXPERIMENTS, example="study table1 --quick")
 def study(
-    name: Annotated[str | None, typer.Argument(help="Which study; --list names them.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Argument(help="Settings of the study, as seeds=5.")
-    ] = None,
+    name: Annotated[str | None, argument("Which study; --list names them.")] = None,
+    settings: Annotated[list[str] | None, argument("Settings of the study, as seeds=5.")] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", help="YAML file of settings, or its name."),
+        option("YAML file of settings, or its name."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder; default runs/studies/NAME.")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A run of a few minutes.")] = False,
-    workers: Annotated[int | None, typer.Option(help="Processes.", min=1)] = None,
+    out: Annotated[Path | None, option("Folder; default runs/studies/NAME.")] = None,
+    quick: Annotated[bool, option("A run of a few minutes.")] = False,
+    workers: Annotated[int | None, option("Processes.", min=1)] = None,
     rows_of: Annotated[
         Path | None,
-        typer.Option(
-            "--from",
-            help="Measure nothing: write page and plot anew from these cells, as "
+        option(
+            "Measure nothing: write page and plot anew from these cells, as "
             "docs/studies/NAME.parquet or a run's results.json.",
+            "--from",
         ),
     ] = None,
     publish_to: Annotated[
         Path | None,
-        typer.Option(
-            "--publish",
-            help="Put cells and plot there, and the tables into its page: docs/studies.",
+        option(
+            "Put cells and plot there, and the tables into its page: docs/studies.", "--publish"
         ),
     ] = None,
-    listing: Annotated[bool, typer.Option("--list", help="Name all studies.")] = False,
+    listing: Annotated[bool, option("Name all studies.", "--list")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run one of the papers' studies: a grid, a plot, a page.

@@ -14,8 +14,10 @@ from medclip_debias.cli.common import (
     Overwrite,
     Seed,
     app,
+    argument,
     given,
     note,
+    option,
     progress,
     show,
     warn,
@@ -33,89 +35,72 @@ from medclip_debias.cli.common import (
     },
 )
 def ground(
-    model: Annotated[Path, typer.Argument(help="Model folder.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for PNG overlays and NPY maps.")],
+    model: Annotated[Path, argument("Model folder.")],
+    out: Annotated[Path, option("Folder for PNG overlays and NPY maps.")],
     images: Annotated[
         list[Path] | None,
-        typer.Argument(help="DICOM, JPG or PNG files, folders, DICOMDIRs, or lists (.txt)."),
+        argument("DICOM, JPG or PNG files, folders, DICOMDIRs, or lists (.txt)."),
     ] = None,
-    text: Annotated[
-        list[str] | None, typer.Option("--text", help="A sentence; may be repeated.")
-    ] = None,
-    sentences: Annotated[Path | None, typer.Option(help="File of sentences, one a line.")] = None,
+    text: Annotated[list[str] | None, option("A sentence; may be repeated.")] = None,
+    sentences: Annotated[Path | None, option("File of sentences, one a line.")] = None,
     method: Annotated[
-        str, typer.Option(help="How maps are computed: similarity, gradcam or occlusion.")
+        str, option("How maps are computed: similarity, gradcam or occlusion.")
     ] = "similarity",
     smoothing: Annotated[
-        float, typer.Option(help="Sigma of a Gaussian over the regions, in cells; 0 for none.")
+        float, option("Sigma of a Gaussian over the regions, in cells; 0 for none.")
     ] = 0.0,
     threshold: Annotated[
-        float | None, typer.Option(help="Score (a cosine) from which boxes are found and drawn.")
+        float | None, option("Score (a cosine) from which boxes are found and drawn.")
     ] = None,
     share: Annotated[
-        float | None, typer.Option(help="Share of each map's range from which boxes are found.")
+        float | None, option("Share of each map's range from which boxes are found.")
     ] = None,
     suppress: Annotated[
         bool,
-        typer.Option(
-            "--suppress",
-            help="No box for what is not in the image ('evaluate suppression').",
-        ),
+        option("No box for what is not in the image ('evaluate suppression')."),
     ] = False,
     sharpen: Annotated[
-        str, typer.Option(help="Sharper maps: none, contrast, redundant, prune or findings.")
+        str, option("Sharper maps: none, contrast, redundant, prune or findings.")
     ] = "none",
-    min_area: Annotated[float, typer.Option(help="Pixels that a found region must have.")] = 1.0,
-    boxes: Annotated[
-        Path | None, typer.Option(help="MS-CXR or COCO file of reference boxes to draw.")
-    ] = None,
-    colormap: Annotated[str, typer.Option(help="Colours, by matplotlib's name.")] = "inferno",
-    alpha: Annotated[float, typer.Option(help="Opacity of the highest score, 0 to 1.")] = 0.55,
+    min_area: Annotated[float, option("Pixels that a found region must have.")] = 1.0,
+    boxes: Annotated[Path | None, option("MS-CXR or COCO file of reference boxes to draw.")] = None,
+    colormap: Annotated[str, option("Colours, by matplotlib's name.")] = "inferno",
+    alpha: Annotated[float, option("Opacity of the highest score, 0 to 1.")] = 0.55,
     contour: Annotated[
-        list[float] | None, typer.Option(help="Draw a line at this score; may be repeated.")
+        list[float] | None, option("Draw a line at this score; may be repeated.")
     ] = None,
     scale: Annotated[
         str,
-        typer.Option(
-            help="Colours: one scale from the score of absent findings, image (lowest to highest of"
+        option(
+            "Colours: one scale from the score of absent findings, image (lowest to highest of"
             " all maps), or each map's own range."
         ),
     ] = "one",
     limits: Annotated[
-        tuple[float, float] | None, typer.Option(help="Scores at both ends of the colours.")
+        tuple[float, float] | None, option("Scores at both ends of the colours.")
     ] = None,
     max_side: Annotated[
-        int, typer.Option(help="Longer side of the pictures, pixels; 0 for the original's.")
+        int, option("Longer side of the pictures, pixels; 0 for the original's.")
     ] = 1024,
-    legend: Annotated[bool, typer.Option(help="Colour bar, key and caption.")] = True,
-    beside: Annotated[
-        bool, typer.Option(help="The radiograph without its map on the left.")
-    ] = True,
-    maps: Annotated[bool, typer.Option(help="Write the maps as NPY files too.")] = True,
-    local: Annotated[
-        bool, typer.Option("--local", help="GLoRIA's attention of words instead of cosines.")
-    ] = False,
+    legend: Annotated[bool, option("Colour bar, key and caption.")] = True,
+    beside: Annotated[bool, option("The radiograph without its map on the left.")] = True,
+    maps: Annotated[bool, option("Write the maps as NPY files too.")] = True,
+    local: Annotated[bool, option("GLoRIA's attention of words instead of cosines.")] = False,
     dicomweb: Annotated[
         str | None,
-        typer.Option(
-            help="Fetch radiographs from this DICOMweb server, as https://HOST/dicom-web."
-        ),
+        option("Fetch radiographs from this DICOMweb server, as https://HOST/dicom-web."),
     ] = None,
     study: Annotated[
-        list[str] | None, typer.Option(help="Study instance UID to fetch; may be repeated.")
+        list[str] | None, option("Study instance UID to fetch; may be repeated.")
     ] = None,
     query: Annotated[
         list[str] | None,
-        typer.Option(
-            help="What studies to fetch must match, as StudyDate=20260101; may be repeated."
-        ),
+        option("What studies to fetch must match, as StudyDate=20260101; may be repeated."),
     ] = None,
-    dicom_out: Annotated[
-        Path | None, typer.Option(help="Folder for results that go to a PACS.")
-    ] = None,
+    dicom_out: Annotated[Path | None, option("Folder for results that go to a PACS.")] = None,
     kinds: Annotated[
         str | None,
-        typer.Option("--as", help="Kinds of them, of sr, seg, json; default sr,json."),
+        option("Kinds of them, of sr, seg, json; default sr,json.", "--as"),
     ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -179,15 +164,15 @@ def ground(
     rich_help_panel=LOOKING, example="index runs/demo/model data/prepared --out runs/demo/index"
 )
 def index(
-    model: Annotated[Path, typer.Argument(help="Model folder.")],
-    prepared: Annotated[Path, typer.Argument(help="Prepared set.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder of the index.")],
+    model: Annotated[Path, argument("Model folder.")],
+    prepared: Annotated[Path, argument("Prepared set.")],
+    out: Annotated[Path, option("Folder of the index.")],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A setting, as landmarks=500 kind=ivf; may be repeated."),
+        option("A setting, as landmarks=500 kind=ivf; may be repeated.", "--set"),
     ] = None,
     sentences: Annotated[
-        Path | None, typer.Option(help="File of sentences to learn from besides the set's.")
+        Path | None, option("File of sentences to learn from besides the set's.")
     ] = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -223,19 +208,17 @@ def index(
     rich_help_panel=LOOKING, example="search runs/demo/index --text 'Left pleural effusion.' -k 5"
 )
 def search(
-    index: Annotated[Path, typer.Argument(help="Folder that 'index' wrote.")],
-    text: Annotated[str | None, typer.Option("--text", help="A sentence to look for.")] = None,
-    image: Annotated[
-        Path | None, typer.Option("--image", help="A DICOM, JPG or PNG file to look for.")
-    ] = None,
-    k: Annotated[int, typer.Option("-k", help="Results.", min=1)] = 10,
+    index: Annotated[Path, argument("Folder that 'index' wrote.")],
+    text: Annotated[str | None, option("A sentence to look for.")] = None,
+    image: Annotated[Path | None, option("A DICOM, JPG or PNG file to look for.")] = None,
+    k: Annotated[int, option("Results.", "-k", min=1)] = 10,
     candidates: Annotated[
-        int | None, typer.Option(help="Images ranked exactly; default as measured.", min=1)
+        int | None, option("Images ranked exactly; default as measured.", min=1)
     ] = None,
     ranking: Annotated[
-        str, typer.Option(help="Candidates of an image: by regions, or global for none.")
+        str, option("Candidates of an image: by regions, or global for none.")
     ] = "regions",
-    model: Annotated[Path | None, typer.Option(help="Model folder, if it was moved since.")] = None,
+    model: Annotated[Path | None, option("Model folder, if it was moved since.")] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:

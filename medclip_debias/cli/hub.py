@@ -5,9 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from medclip_debias.cli.common import SHARING, AsJson, Verbs, app, note, show, warn
+from medclip_debias.cli.common import (
+    SHARING,
+    AsJson,
+    Verbs,
+    app,
+    argument,
+    note,
+    option,
+    show,
+    warn,
+)
 from medclip_debias.cli.help import SETTINGS
 
 hub = Verbs(
@@ -16,22 +24,18 @@ hub = Verbs(
     context_settings=dict(SETTINGS),
 )
 app.add_typer(hub, name="hub", rich_help_panel=SHARING)
-ModelFolder = Annotated[Path, typer.Argument(help="Model folder, as RUN/model.")]
+ModelFolder = Annotated[Path, argument("Model folder, as RUN/model.")]
 
 
 @hub.command(example="hub card runs/demo/model --licence apache-2.0")
 def card(
     model: ModelFolder,
-    results: Annotated[
-        Path | None, typer.Option(help="results.json of this model, or its folder.")
-    ] = None,
+    results: Annotated[Path | None, option("results.json of this model, or its folder.")] = None,
     licence: Annotated[
-        str | None, typer.Option(help="Of the weights, as the hub calls it (apache-2.0).")
+        str | None, option("Of the weights, as the hub calls it (apache-2.0).")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="By default the run's.")] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="GROUP/NAME on the hub, for .eval_results.")
-    ] = None,
+    name: Annotated[str | None, option("By default the run's.")] = None,
+    dataset: Annotated[str | None, option("GROUP/NAME on the hub, for .eval_results.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a model card into the folder: data, funnel, metrics with intervals, use, limits."""
@@ -47,13 +51,9 @@ def card(
 @hub.command(example="hub push runs/demo/model group/name")
 def push(
     model: ModelFolder,
-    repo: Annotated[str, typer.Argument(help="GROUP/NAME on the hub.")],
-    online: Annotated[
-        bool, typer.Option("--online", help="Upload; without it the files are only listed.")
-    ] = False,
-    public: Annotated[
-        bool, typer.Option("--public", help="Make a new repository public; private by default.")
-    ] = False,
+    repo: Annotated[str, argument("GROUP/NAME on the hub.")],
+    online: Annotated[bool, option("Upload; without it the files are only listed.")] = False,
+    public: Annotated[bool, option("Make a new repository public; private by default.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List what an upload to the Hugging Face Hub would hold; upload it with --online."""
@@ -76,10 +76,8 @@ def push(
 @app.command(rich_help_panel=SHARING, example="export runs/demo/model exported --format onnx")
 def export(
     model: ModelFolder,
-    out: Annotated[Path, typer.Argument(help="Folder to write.")],
-    form: Annotated[
-        str, typer.Option("--format", help="onnx, torch-export or monai-bundle.")
-    ] = "onnx",
+    out: Annotated[Path, argument("Folder to write.")],
+    form: Annotated[str, option("onnx, torch-export or monai-bundle.", "--format")] = "onnx",
     as_json: AsJson = False,
 ) -> None:
     """Write a model for other programs: ONNX, torch.export, MONAI.

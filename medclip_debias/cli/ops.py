@@ -15,16 +15,16 @@ from medclip_debias.cli.common import (
     RunFile,
     Verbs,
     app,
+    argument,
     note,
+    option,
     show,
 )
 
 config_app = Verbs(help="List, copy and print the settings of runs.", no_args_is_help=True)
 app.add_typer(config_app, name="config", rich_help_panel=TRAINING)
 
-Words = Annotated[
-    list[str] | None, typer.Argument(help="Overrides, as train.lr=1e-5 loss.kind=infonce.")
-]
+Words = Annotated[list[str] | None, argument("Overrides, as train.lr=1e-5 loss.kind=infonce.")]
 
 
 @config_app.command("list", example="config list")
@@ -44,8 +44,8 @@ def config_list(as_json: AsJson = False) -> None:
 
 @config_app.command("new", example="config new phantom/demo mine.yaml")
 def config_new(
-    name: Annotated[str, typer.Argument(help="Name that `config list` shows.")],
-    file: Annotated[Path, typer.Argument(help="YAML file to write, to change as you like.")],
+    name: Annotated[str, argument("Name that `config list` shows.")],
+    file: Annotated[Path, argument("YAML file to write, to change as you like.")],
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -64,9 +64,7 @@ def config_show(
     config: RunFile,
     settings: Words = None,
     loss: Loss = None,
-    only_changed: Annotated[
-        bool, typer.Option("--only-changed", help="Leave out what is as by default.")
-    ] = False,
+    only_changed: Annotated[bool, option("Leave out what is as by default.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print a run's settings as they are resolved: inheritance, overrides, defaults, checks."""
@@ -86,7 +84,7 @@ def config_show(
 @app.command(rich_help_panel=TRAINING, example="doctor phantom/demo")
 def doctor(
     config: Annotated[
-        Path | None, typer.Argument(help="YAML file of a run; without, the machine alone.")
+        Path | None, argument("YAML file of a run; without, the machine alone.")
     ] = None,
     settings: Words = None,
     loss: Loss = None,

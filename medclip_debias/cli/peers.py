@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from medclip_debias.cli.common import EVALUATION, AsJson, app, show
+from medclip_debias.cli.common import EVALUATION, AsJson, app, argument, option, show
 
 
 @app.command(
@@ -18,40 +16,40 @@ from medclip_debias.cli.common import EVALUATION, AsJson, app, show
 def import_model(
     kind: Annotated[
         str,
-        typer.Argument(
-            help="biovil, biovil_t, chexzero, open_clip, gloria, medclip, siglip, clip, rad_dino, "
+        argument(
+            "biovil, biovil_t, chexzero, open_clip, gloria, medclip, siglip, clip, rad_dino, "
             "carzero, radzero, conns, cxr_clip, mgca, kad, medklip or afloc."
         ),
     ],
     weights: Annotated[
-        Path, typer.Argument(help="The published checkpoint; for siglip, clip, rad_dino a folder.")
+        Path, argument("The published checkpoint; for siglip, clip, rad_dino a folder.")
     ],
-    out: Annotated[Path, typer.Option("--out", help="Model folder to write.")],
+    out: Annotated[Path, option("Model folder to write.")],
     text: Annotated[
-        Path | None, typer.Option(help="BERT folder; for CLIP, its tokenizer's merges file.")
+        Path | None, option("BERT folder; for CLIP, its tokenizer's merges file.")
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            help="open_clip_config.json (open_clip), preprocessor_config.json (radzero, conns), "
+        option(
+            "open_clip_config.json (open_clip), preprocessor_config.json (radzero, conns), "
             "questions as JSON (kad, medklip)."
         ),
     ] = None,
     score: Annotated[
         str,
-        typer.Option(help="Of gloria: whole, local (words and regions) or both, as published."),
+        option("Of gloria: whole, local (words and regions) or both, as published."),
     ] = "whole",
     levels: Annotated[
         str | None,
-        typer.Option(help="Grey levels of 8-bit files: stretched or as_stored; default published."),
+        option("Grey levels of 8-bit files: stretched or as_stored; default published."),
     ] = None,
     fit: Annotated[
         str | None,
-        typer.Option(help="Square by pad, crop or squash; default as published."),
+        option("Square by pad, crop or squash; default as published."),
     ] = None,
     self_test: Annotated[
         bool,
-        typer.Option("--self-test", help="Store scores that every loading compares with."),
+        option("Store scores that every loading compares with."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

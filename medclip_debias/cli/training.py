@@ -15,9 +15,11 @@ from medclip_debias.cli.common import (
     RunFile,
     Verbs,
     app,
+    argument,
     log_lines,
     must_know,
     note,
+    option,
     progress,
     show,
 )
@@ -39,14 +41,12 @@ app.add_typer(training, name="train", rich_help_panel=TRAINING)
     example="language-model data/prepared models/lm steps=500",
 )
 def language_model(
-    prepared: Annotated[Path, typer.Argument(help="Prepared set; its train split is read.")],
-    out: Annotated[Path, typer.Argument(help="BERT folder to write.")],
-    settings: Annotated[
-        list[str] | None, typer.Argument(help="Settings, as steps=500 hidden=64.")
-    ] = None,
+    prepared: Annotated[Path, argument("Prepared set; its train split is read.")],
+    out: Annotated[Path, argument("BERT folder to write.")],
+    settings: Annotated[list[str] | None, argument("Settings, as steps=500 hidden=64.")] = None,
     others: Annotated[
         list[Path] | None,
-        typer.Option("--with", help="Another set to read together with it; may be repeated."),
+        option("Another set to read together with it; may be repeated.", "--with"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -78,10 +78,8 @@ def language_model(
 
 @app.command(rich_help_panel=TRAINING, example="score data/prepared --language-model models/lm")
 def score(
-    prepared: Annotated[Path, typer.Argument(help="Prepared set to score.")],
-    language_model: Annotated[
-        Path, typer.Option("--language-model", help="BERT or CXR-BERT folder.")
-    ],
+    prepared: Annotated[Path, argument("Prepared set to score.")],
+    language_model: Annotated[Path, option("BERT or CXR-BERT folder.")],
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
@@ -102,17 +100,15 @@ def score(
 def train(
     config: RunFile,
     settings: Annotated[
-        list[str] | None, typer.Argument(help="Overrides, as train.lr=1e-5 loss.kind=infonce.")
+        list[str] | None, argument("Overrides, as train.lr=1e-5 loss.kind=infonce.")
     ] = None,
     loss: Loss = None,
     longer: Annotated[
         bool,
-        typer.Option("--continue", help="Train a run for more steps: RUN train.steps=2000."),
+        option("Train a run for more steps: RUN train.steps=2000.", "--continue"),
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; drop checkpoints.")] = False,
-    allow_changed_data: Annotated[
-        bool, typer.Option("--allow-changed-data", help="Resume although the data has changed.")
-    ] = False,
+    fresh: Annotated[bool, option("Start over; drop checkpoints.")] = False,
+    allow_changed_data: Annotated[bool, option("Resume although the data has changed.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model; run the same command again to resume (exit code 75: stopped by a signal).
@@ -175,7 +171,7 @@ def train(
 def features(
     config: RunFile,
     settings: Annotated[
-        list[str] | None, typer.Argument(help="Overrides, as train.features.dtype=fp16.")
+        list[str] | None, argument("Overrides, as train.features.dtype=fp16.")
     ] = None,
     loss: Loss = None,
     as_json: AsJson = False,

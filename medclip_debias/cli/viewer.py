@@ -13,7 +13,9 @@ from medclip_debias.cli.common import (
     AsJson,
     Device,
     app,
+    argument,
     note,
+    option,
     show,
     warn,
 )
@@ -21,56 +23,44 @@ from medclip_debias.cli.common import (
 
 @app.command(rich_help_panel=LOOKING, example="view runs/demo/model --images data/phantom/files")
 def view(
-    model: Annotated[Path, typer.Argument(help="Model folder.")],
-    index: Annotated[
-        Path | None, typer.Option(help="Folder that 'index' wrote with this model.")
-    ] = None,
-    images: Annotated[
-        Path | None, typer.Option(help="Folder of radiographs to choose from.")
-    ] = None,
+    model: Annotated[Path, argument("Model folder.")],
+    index: Annotated[Path | None, option("Folder that 'index' wrote with this model.")] = None,
+    images: Annotated[Path | None, option("Folder of radiographs to choose from.")] = None,
     beside: Annotated[
-        Path | None, typer.Option(help="Folder of a second model, to be seen beside the first.")
+        Path | None, option("Folder of a second model, to be seen beside the first.")
     ] = None,
     boxes: Annotated[
-        Path | None, typer.Option(help="MS-CXR or COCO file with true boxes of --images.")
+        Path | None, option("MS-CXR or COCO file with true boxes of --images.")
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Maps by similarity (default), gradcam or occlusion; a second one for --beside."
-        ),
+        option("Maps by similarity (default), gradcam or occlusion; a second one for --beside."),
     ] = None,
     calibration: Annotated[
         list[Path] | None,
-        typer.Option(help="File of 'calibrate' for one of the models; may be repeated."),
+        option("File of 'calibrate' for one of the models; may be repeated."),
     ] = None,
-    host: Annotated[
-        str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")
-    ] = None,
+    host: Annotated[str | None, option("Address to listen on.", show_default="127.0.0.1")] = None,
     port: Annotated[
         int | None,
-        typer.Option(help="Port; 0 for a free one.", min=0, max=65535, show_default="7860"),
+        option("Port; 0 for a free one.", min=0, max=65535, show_default="7860"),
     ] = None,
     socket: Annotated[
         Path | None,
-        typer.Option(
-            help="Listen on a unix socket at this path instead, which you alone can open."
-        ),
+        option("Listen on a unix socket at this path instead, which you alone can open."),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="A name under which browsers may open the page, beside localhost."),
+        option("A name under which browsers may open the page, beside localhost."),
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(
-            help="File with a token of your own; else $MEDCLIP_DEBIAS_VIEWER_TOKEN, else a new"
+        option(
+            "File with a token of your own; else $MEDCLIP_DEBIAS_VIEWER_TOKEN, else a new"
             " random one, which is printed."
         ),
     ] = None,
-    no_token: Annotated[
-        bool, typer.Option("--no-token", help="Let in everybody who reaches the page.")
-    ] = False,
+    no_token: Annotated[bool, option("Let in everybody who reaches the page.")] = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:

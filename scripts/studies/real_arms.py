@@ -60,13 +60,9 @@ def swap_sides(text: str) -> str:
 
     def other(match: re.Match[str]) -> str:
         side, swapped = match.group(), OTHER_SIDE[match.group().lower()]
-        return (
-            swapped.upper()
-            if side.isupper()
-            else swapped.capitalize()
-            if side[0].isupper()
-            else swapped
-        )
+        if side.isupper():
+            return swapped.upper()
+        return swapped.capitalize() if side[0].isupper() else swapped
 
     return re.sub(r"\b(left|right)\b", other, text, flags=re.IGNORECASE)
 
@@ -95,14 +91,15 @@ def mirror(archive: Path, out: Path) -> None:
             shutil.copy(path, copy)
 
 
-def command(*words: str) -> None:
+def command(*parts: object) -> None:
     """Run one verb in this process.
 
     Raises:
         UserError: it failed; its sentence was printed.
     """
+    words = [str(part) for part in parts]
     print("$ medclip-debias", *words, flush=True)
-    if run(list(words)):
+    if run(words):
         raise UserError(f"'{words[0]}' failed; its message stands above.")
 
 
@@ -134,36 +131,22 @@ def prepare(data: Path, out: Path, study: dict[str, Any]) -> None:
                 whole = PreparedSet.open(out / "sets" / f"{size}" / archive.name).images
                 fewer_patients(whole, share).to_csv(table, index=False)
                 words = ["--split-file", f"{table}"]
-            command(
-                "prepare",
-                f"{archive}",
-                f"{place}",
-                "--size",
-                f"{size}",
-                "--label-sentences",
-                *words,
-            )
-            command("claims", f"{place}")
+            command("prepare", archive, place, "--size", size, "--label-sentences", *words)
+            command("claims", place)
     for arm, settings in study["arms"].items():
         for name in names if "claims" in settings else ():
             place = out / "sets" / f"claims_{arm}" / name
             if not (place / "claims.parquet").is_file():
                 choose_claims(out / "sets" / "72" / name, place, settings["claims"])
     if not (out / "language_model").exists():
-        first, *others = [f"{out / 'sets' / '72' / name}" for name in sorted(names)]
+        first, *others = [out / "sets" / "72" / name for name in sorted(names)]
         pairs = [word for other in others for word in ("--with", other)]
-        command(
-            "language-model",
-            first,
-            f"{out / 'language_model'}",
-            *LANGUAGE_MODEL,
-            "steps=2500",
-            *pairs,
-        )
+        model = out / "language_model"
+        command("language-model", first, model, *LANGUAGE_MODEL, "steps=2500", *pairs)
     for name in names if study.get("scores") else ():
         place = out / "sets" / "72" / name
         if not any(place.glob("scores*")):
-            command("score", f"{place}", "--language-model", f"{out / 'language_model'}")
+            command("score", place, "--language-model", out / "language_model")
 
 
 def trained_sets(out: Path, arm: Mapping[str, Any]) -> Path:
@@ -201,7 +184,7 @@ def choose_claims(prepared: Path, out: Path, chosen: Mapping[str, list[str]]) ->
         claims = claims[claims[column].isin(values)]
     table = out.with_name(f"{out.name}_claims.csv")
     claims.to_csv(table, index=False)
-    command("claims", f"{out}", "--table", f"{table}")
+    command("claims", out, "--table", table)
 
 
 def training_sets(out: Path, study: dict[str, Any], arm: dict[str, Any], *, text: bool) -> str:
@@ -223,16 +206,14 @@ def training_sets(out: Path, study: dict[str, Any], arm: dict[str, Any], *, text
     for name, count in counts.items():
         share = count / sum(counts.values())
         if text:
-            share = (
-                (1.0 if not labels else 0.5) if name == study["reports"] else 0.5 * count / labelled
-            )
-        folders = [trained / name] + [out / "sets" / "mirrored" / name] * (
-            name in arm.get("mirrored", ())
-        )
-        for folder in folders:
-            kind = "reports" if name == study["reports"] else "labels"
-            batches = f", batches: {kind}" if own else ""
-            sets.append(f"{{path: {folder}, weight: {round(share / len(folders), 4)}{batches}}}")
+            of_reports = 0.5 if labels else 1.0
+            share = of_reports if name == study["reports"] else 0.5 * count / labelled
+        folders = [trained / name]
+        folders += [out / "sets" / "mirrored" / name] * (name in arm.get("mirrored", ()))
+        kind = "reports" if name == study["reports"] else "labels"
+        batches = f", batches: {kind}" if own else ""
+        weight = round(share / len(folders), 4)
+        sets += [f"{{path: {folder}, weight: {weight}{batches}}}" for folder in folders]
     judged = [trained / name for name in study["judged"] if name not in counts]
     sets += [f"{{path: {folder}, weight: 0}}" for folder in judged]
     return f"prepared=[{', '.join(sets)}]"
@@ -246,12 +227,8 @@ def train(out: Path, study: dict[str, Any], arm: dict[str, Any], folder: Path, s
     if arm.get("pretrain"):
         trunk = folder / "trunk"
         words = [f"out={trunk}", training_sets(out, study, arm, text=False), *settings, *text]
-        words += [
-            "train.task=two_view",
-            f"train.steps={arm['pretrain']}",
-            "train.sentences_per_study=1",
-        ]
-        words += ["train.augment={brightness: 0.4, contrast: 0.4}"]
+        words += ["train.task=two_view", f"train.steps={arm['pretrain']}"]
+        words += ["train.sentences_per_study=1", "train.augment={brightness: 0.4, contrast: 0.4}"]
         command("train", "phantom/base", "--loss", "clip", *words)
         config = "real/joint"  # the same steps from a trunk
         settings = [word for word in settings if not word.startswith("model.")]
@@ -266,39 +243,19 @@ def judge(out: Path, study: dict[str, Any], arm: dict[str, Any], folder: Path, c
         prepared = out / "sets" / f"{arm.get('size', 72)}" / name
         prompts = PROMPTS.get(name, "chestxray14")
         classes = ",".join(judged_classes(prepared, prompts=prompts))
-        words = [
-            "evaluate",
-            f"{folder / 'model'}",
-            f"{prepared}",
-            "--out",
-            f"{out / 'cells' / name / cell}",
-        ]
-        command(
-            *words,
-            "--prompts",
-            prompts,
-            "--classes",
-            classes,
-            "--bootstrap",
-            "50",
-            "--heatmaps",
-            "0",
-        )
+        words = ["--out", out / "cells" / name / cell, "--prompts", prompts, "--classes", classes]
+        words += ["--bootstrap", "50", "--heatmaps", "0"]
+        command("evaluate", folder / "model", prepared, *words)
 
 
 def whole_cells(out: Path, study: dict[str, Any]) -> dict[str, list[int]]:
     """Return the seeds of each arm whose cells are judged everywhere; print what is missing."""
-    seeds = {
-        arm: [
-            seed
-            for seed in study["seeds"]
-            if all(
-                (out / "cells" / name / arm / f"{seed}" / "results.json").is_file()
-                for name in study["judged"]
-            )
-        ]
-        for arm in study["arms"]
-    }
+
+    def judged(arm: str, seed: int) -> bool:
+        places = (out / "cells" / name / arm / f"{seed}" for name in study["judged"])
+        return all((place / "results.json").is_file() for place in places)
+
+    seeds = {arm: [s for s in study["seeds"] if judged(arm, s)] for arm in study["arms"]}
     for arm, done in seeds.items():
         if len(done) < len(study["seeds"]):
             print(f"# {arm}: {len(done)} of {len(study['seeds'])} seeds are there")
@@ -327,15 +284,10 @@ def table(out: Path, study: dict[str, Any]) -> None:
     adjusted = holm([row.get("p") for row in rows])
     for row, p in zip(rows, adjusted, strict=True):
         row["p_holm"] = p
-        bounds = row.get("difference_interval")
-        gap = (
-            ""
-            if row.get("difference") is None
-            else f"  minus first {row['difference']:+.3f} {bounds}"
-        )
-        print(
-            f"{row['archive']:10} {row['metric']:34} {row['arm']:16} {row['value']:.3f}{gap} p {p}"
-        )
+        gap, bounds = row.get("difference"), row.get("difference_interval")
+        said = "" if gap is None else f"  minus first {gap:+.3f} {bounds}"
+        named = f"{row['archive']:10} {row['metric']:34} {row['arm']:16}"
+        print(f"{named} {row['value']:.3f}{said} p {p}")
     write_json(out / "table.json", {"title": study["title"], "seeds": shared, "rows": rows})
     values = {
         (row["arm"], seed, f"{row['archive']}.{row['metric']}"): value
@@ -375,9 +327,8 @@ def judged_items(folder: Path) -> Iterator[pd.DataFrame]:
                 known = items[items[label].isin((0, 1))]
                 ranks = known[f"{side}.{name}"].rank().astype("float32")
                 named: dict[str, Any] = {"class": name, "label": known[label].astype("float32")}
-                yield known[["item", "patient"]].assign(metric=metric, value=ranks, **named)[
-                    columns
-                ]
+                part = known[["item", "patient"]].assign(metric=metric, value=ranks, **named)
+                yield part[columns]
             continue
         category = items["category"] if "category" in items else pd.Series(dtype="object")
         for metric, column in kept.items():
