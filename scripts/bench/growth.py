@@ -19,8 +19,9 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -33,8 +34,62 @@ from medclip_debias.cli import run
 
 REPO = Path(__file__).parents[2]
 GOAL = 1.1
-CONFIG = REPO / "configs" / "phantom" / "demo.yaml"
-SMALL = ["hidden=32", "heads=2", "layers=1", "vocabulary=800", "batch_size=32"]
+_RUN = (
+    f"{REPO}/configs/phantom/demo.yaml out={{new}} model.text.folder={{root}}/bert"
+    " train.device=cpu train.batch_size=16 train.workers=0"
+)
+_FIRST, _OWN = "prepared={root}/prepared-{first}", "prepared={root}/prepared-{n}"
+_BERT = "hidden=32 heads=2 layers=1 vocabulary=800 batch_size=32"
+_MODEL = "{root}/run/model"
+_SET = "{root}/prepared-{n}"
+_JUDGE = "--bootstrap 200 --device cpu"
+MAKE = (
+    "phantom {root}/tree-{n} --studies {n} --seed 1 --workers 1 --set min_side=80"
+    " --set max_side=112",
+    "prepare {root}/tree-{n} {root}/prepared-{n} --size 72 --workers 1",
+    "prepare {root}/tree-{n} {root}/part1-{n} --size 72 --workers 1 --shard 1/2",
+    "prepare {root}/tree-{n} {root}/part2-{n} --size 72 --workers 1 --shard 2/2",
+)
+"""What is made of each size first; then a model of the smallest, then what needs it."""
+MODEL = (
+    f"language-model {{root}}/prepared-{{first}} {{root}}/bert {_BERT} steps=20",
+    f"train {_RUN} {_FIRST} out={{root}}/run train.steps=4",
+)
+WITH_MODEL = (
+    f"index {_MODEL} {_SET} --out {{root}}/index-{{n}}",
+    *(
+        f"evaluate {_MODEL} {_SET} --out {{root}}/results-{{n}}-{seed} --bootstrap 0"
+        f" --seed {seed} --heatmaps 0"
+        for seed in (0, 1)
+    ),
+)
+VERBS = {
+    "phantom": MAKE[0].replace("{root}/tree-{n}", "{new}"),
+    "prepare": MAKE[1].replace("{root}/prepared-{n}", "{new}"),
+    "merge": "merge {root}/part1-{n} {root}/part2-{n} {new}",
+    "claims": f"claims {_SET}",
+    "score": f"score {_SET} --language-model {{root}}/bert",
+    "language-model": f"language-model {{root}}/prepared-{{first}} {{new}} {_BERT} steps={{half}}",
+    "train": f"train {_RUN} {_FIRST} train.steps={{twentieth}}",
+    "features": f"train features {_RUN} {_OWN} train.trainable.image=frozen"
+    " train.features.cache=true train.augment.crop=false train.augment.brightness=0"
+    " train.augment.contrast=0 train.features.folder={new}",
+    "doctor": f"doctor {_RUN} {_OWN}",
+    "evaluate": f"evaluate {_MODEL} {_SET} --out {{new}} {_JUDGE}",
+    "offsets": f"evaluate offsets {_MODEL} {_SET}",
+    "suppression": f"evaluate suppression {_MODEL} {_SET}",
+    "calibrate": f"calibrate {_MODEL} {_SET} --out {{new}}/c.json --split validate",
+    "compare": "compare {root}/results-{n}-0 {root}/results-{n}-1 --out {new}",
+    "probe": f"evaluate probe {_MODEL} {_SET} --out {{new}} {_JUDGE}",
+    "ground": f"ground {_MODEL} {{files}} --text Effusion. --out {{new}}",
+    "index": f"index {_MODEL} {_SET} --out {{new}}",
+    # Every sentence is a landmark up to 1,000 of them, so that small sets grow in two ways.
+    "index --set landmarks=300": f"index {_MODEL} {_SET} --out {{new}} --set landmarks=300",
+    "search": "search {root}/index-{n} --text Effusion.",
+}
+"""The words of each verb on the set of ``n`` studies."""
+GROWS = {"language-model": "steps", "train": "steps", "ground": "files"}
+"""What those grow with that do not grow with studies."""
 # Their work does not grow with a set: they read one file, or start other verbs.
 LEFT_OUT = (
     "config, losses, report, import-model, card, push, export, view, bench, experiment, study"
@@ -59,159 +114,27 @@ def processor(work: Callable[[], object]) -> float:
 
 
 class Sets:
-    """For each size: a phantom, its prepared set, and words of every verb on it."""
+    """For each size: a phantom, its prepared set, and what verbs read of it."""
 
     def __init__(self, folder: Path, sizes: list[int]) -> None:
-        self.folder = folder
-        self.sizes = sizes
-        self.number = iter(range(10**9))
-        self.model = folder / "run" / "model"
-        self.bert = folder / "bert"
-        for size in sizes:
-            self.phantom(size, self.tree(size))
-            self.prepare(size, self.prepared(size))
-            for part in (1, 2):
-                shard = ["--shard", f"{part}/2"]
-                self.prepare(size, folder / f"part{part}-{size}", *shard)
-        first = self.prepared(sizes[0])
-        verb("language-model", first, self.bert, *SMALL, "steps=20")
-        for size in sizes:
-            verb("score", self.prepared(size), "--language-model", self.bert)
-            verb("claims", self.prepared(size))
-        verb("train", *self.config(sizes[0], folder / "run"), "train.steps=4")
-        for size in sizes:
-            verb("index", self.model, self.prepared(size), "--out", folder / f"index-{size}")
-            for seed in (0, 1):
-                out = folder / f"results-{size}-{seed}"
-                words = ["--bootstrap", "0", "--seed", seed, "--heatmaps", "0"]
-                verb("evaluate", self.model, self.prepared(size), "--out", out, *words)
+        self.folder, self.sizes, self.number = folder, sizes, iter(range(10**9))
+        for size, words in product(sizes, MAKE):
+            self.run(words, size)
+        self.run(MODEL[0], sizes[0])
+        for size, words in product(sizes, (VERBS["score"], VERBS["claims"])):
+            self.run(words, size)
+        self.run(MODEL[1], sizes[0])
+        for size, words in product(sizes, WITH_MODEL):
+            self.run(words, size)
 
-    def tree(self, size: int) -> Path:
-        """The phantom of a size."""
-        return self.folder / f"tree-{size}"
-
-    def prepared(self, size: int) -> Path:
-        """Its prepared set."""
-        return self.folder / f"prepared-{size}"
-
-    def fresh(self) -> Path:
-        """A place where nothing is."""
-        return self.folder / f"new-{next(self.number)}"
-
-    def config(self, size: int, out: Path) -> list[object]:
-        """A run's configuration and its overrides."""
-        places = [f"out={out}", f"prepared={self.prepared(size)}", f"model.text.folder={self.bert}"]
-        return [CONFIG, *places, "train.device=cpu", "train.batch_size=16", "train.workers=0"]
-
-    def phantom(self, size: int, out: Path) -> None:
-        """Generate."""
-        sides = ["--set", "min_side=80", "--set", "max_side=112"]
-        verb("phantom", out, "--studies", size, "--seed", 1, "--workers", 1, *sides)
-
-    def prepare(self, size: int, out: Path, *words: object) -> None:
-        """Prepare."""
-        verb("prepare", self.tree(size), out, "--size", 72, "--workers", 1, *words)
-
-    def verbs(self) -> Iterator[tuple[str, str, Callable[[int], object]]]:
-        """Name, what it grows with, and the work at a size."""
-        model, set_of = self.model, self.prepared
-        judge = ["--bootstrap", "200", "--device", "cpu"]
-        yield "phantom", "studies", lambda n: self.phantom(n, self.fresh())
-        yield "prepare", "studies", lambda n: self.prepare(n, self.fresh())
-        parts = [self.folder / "part1", self.folder / "part2"]
-        yield (
-            "merge",
-            "studies",
-            lambda n: verb("merge", *(f"{p}-{n}" for p in parts), self.fresh()),
-        )
-        yield "claims", "studies", lambda n: verb("claims", set_of(n))
-        yield "score", "studies", lambda n: verb("score", set_of(n), "--language-model", self.bert)
-        yield (
-            "language-model",
-            "steps",
-            lambda n: verb(
-                "language-model", set_of(self.sizes[0]), self.fresh(), *SMALL, f"steps={n // 2}"
-            ),
-        )
-        yield (
-            "train",
-            "steps",
-            lambda n: verb(
-                "train", *self.config(self.sizes[0], self.fresh()), f"train.steps={n // 20}"
-            ),
-        )
-        frozen = ["train.trainable.image=frozen", "train.features.cache=true"]
-        frozen += [
-            "train.augment.crop=false",
-            "train.augment.brightness=0",
-            "train.augment.contrast=0",
-        ]
-        yield "features", "studies", lambda n: verb("train", "features", *self._frozen(n, frozen))
-        yield "doctor", "studies", lambda n: verb("doctor", *self.config(n, self.fresh()))
-        yield (
-            "evaluate",
-            "studies",
-            lambda n: verb("evaluate", model, set_of(n), "--out", self.fresh(), *judge),
-        )
-        yield "offsets", "studies", lambda n: verb("evaluate", "offsets", model, set_of(n))
-        yield "suppression", "studies", lambda n: verb("evaluate", "suppression", model, set_of(n))
-        yield (
-            "calibrate",
-            "studies",
-            lambda n: verb(
-                "calibrate",
-                model,
-                set_of(n),
-                "--out",
-                self.fresh() / "c.json",
-                "--split",
-                "validate",
-            ),
-        )
-        yield (
-            "compare",
-            "studies",
-            lambda n: verb("compare", *self._results(n), "--out", self.fresh()),
-        )
-        yield (
-            "probe",
-            "studies",
-            lambda n: verb("evaluate", "probe", model, set_of(n), "--out", self.fresh(), *judge),
-        )
-        yield (
-            "ground",
-            "files",
-            lambda n: verb(
-                "ground", model, *self._files(n), "--text", "Effusion.", "--out", self.fresh()
-            ),
-        )
-        yield "index", "studies", lambda n: verb("index", model, set_of(n), "--out", self.fresh())
-        # Every sentence is a landmark up to 1,000 of them, so that small sets grow in two ways.
-        few = ["--set", "landmarks=300"]
-        yield (
-            " ".join(["index", *few]),
-            "studies",
-            lambda n: verb("index", model, set_of(n), "--out", self.fresh(), *few),
-        )
-        yield (
-            "search",
-            "studies",
-            lambda n: verb("search", self.folder / f"index-{n}", "--text", "Effusion."),
-        )
-
-    def _frozen(self, size: int, settings: list[str]) -> list[object]:
-        return [
-            *self.config(size, self.fresh()),
-            *settings,
-            f"train.features.folder={self.fresh()}",
-        ]
-
-    def _results(self, size: int) -> list[Path]:
-        return [self.folder / f"results-{size}-{seed}" for seed in (0, 1)]
-
-    def _files(self, size: int) -> list[Path]:
-        files = sorted(self.tree(self.sizes[-1]).rglob("*.dcm"))
-        return files[: max(size // 20, 1)]
+    def run(self, words: str, size: int) -> None:
+        """Run a verb on the set of a size; ``{new}`` is a place where nothing is."""
+        new = self.folder / f"new-{next(self.number)}"
+        places = {"root": self.folder, "new": new, "n": size, "first": self.sizes[0]}
+        places |= {"half": size // 2, "twentieth": size // 20}
+        files = sorted((self.folder / f"tree-{self.sizes[-1]}").rglob("*.dcm"))
+        given = [[*files[: max(size // 20, 1)]] if w == "{files}" else [w] for w in words.split()]
+        verb(*(str(word).format_map(places) for part in given for word in part))
 
 
 def exponent(sizes: list[int], seconds: list[float]) -> float:
@@ -256,12 +179,13 @@ def main(words: list[str] | None = None) -> int:
     print(machine("torch"), file=sys.stderr)
     failed = 0
     with tempfile.TemporaryDirectory(prefix="medclip-debias-growth-") as folder:
-        for name, grows, work in Sets(Path(folder), given.sizes).verbs():
+        sets = Sets(Path(folder), given.sizes)
+        for name, words_of_it in VERBS.items():
             if given.only and name not in given.only:
                 continue
             try:
-                found = measure(given.sizes, given.rounds, work)
-                page.add(row(name, grows, given.sizes, found))
+                found = measure(given.sizes, given.rounds, partial(sets.run, words_of_it))
+                page.add(row(name, GROWS.get(name, "studies"), given.sizes, found))
             except Exception as error:  # one row less is better than no table
                 failed += 1
                 said = " ".join(str(error).split())[:160]
