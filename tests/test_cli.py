@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 import subprocess
@@ -195,70 +194,6 @@ def test_a_missing_folder_is_named(reported, tmp_path):
     ):
         assert str(none) in reported(*line)
     assert not out.exists()
-
-
-def test_a_missing_table_is_named(reported, tiny_tree, tmp_path):
-    for table in tiny_tree.root.glob("*metadata.csv*"):
-        table.unlink()
-    sentence = reported("prepare", tiny_tree.root, tmp_path / "out")
-    assert "metadata" in sentence
-    assert not (tmp_path / "out").exists()
-
-
-def manifest(folder, rows, columns=("image", "report", "patient_id")):
-    path = folder / "manifest.csv"
-    with path.open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(columns)
-        writer.writerows(rows)
-    return path
-
-
-@pytest.fixture
-def image(tmp_path):
-    grey = np.arange(40 * 50, dtype=np.uint16).reshape(40, 50) // 8
-    Image.fromarray(grey.astype(np.uint8)).save(tmp_path / "image.jpg")
-    return "image.jpg"
-
-
-def test_wrong_columns_are_named(reported, image, tmp_path):
-    path = manifest(tmp_path, [[image, "Clear.", "p1"]], ("picture", "report", "patient_id"))
-    sentence = reported("prepare", path, tmp_path / "out")
-    assert "'image'" in sentence
-    assert "manifest.csv" in sentence
-
-
-def test_an_image_missing_from_a_manifest_is_named_with_its_row(reported, image, tmp_path):
-    path = manifest(tmp_path, [[image, "Clear.", "p1"], ["gone.png", "Clear.", "p2"]])
-    sentence = reported("prepare", path, tmp_path / "out")
-    assert "row 3" in sentence
-
-
-def test_reports_without_text_leave_nothing_and_say_so(reported, image, tmp_path):
-    path = manifest(tmp_path, [[image, " ", "p1"]])
-    assert "report" in reported("prepare", path, tmp_path / "out")
-
-
-@pytest.mark.parametrize("kind", ["truncated jpg", "truncated dicom", "no image"])
-def test_a_file_that_cannot_be_read_is_a_sentence(
-    reported, image, tmp_path, trained, write_dicom, kind
-):
-    path = tmp_path / "bad.dcm" if "dicom" in kind else tmp_path / "bad.jpg"
-    if kind == "truncated dicom":
-        write_dicom(path, np.arange(64 * 64, dtype=np.uint16).reshape(64, 64))
-        path.write_bytes(path.read_bytes()[:-3000])
-    elif kind == "truncated jpg":
-        path.write_bytes((tmp_path / image).read_bytes()[:-200])
-    else:
-        path.write_text("this is a letter, not an image")
-    sentence = reported(
-        "prepare", manifest(tmp_path, [[path.name, "Clear.", "p1"]]), tmp_path / "out"
-    )
-    assert "readable" in sentence or path.name in sentence
-    model = trained / "run" / "model"
-    sentence = reported("ground", model, path, "--text", "Left lung.", "--out", tmp_path / "maps")
-    assert path.name in sentence
-    assert not (tmp_path / "maps").exists()
 
 
 def test_an_unknown_setting_names_key_and_file(reported, trained):

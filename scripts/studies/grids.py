@@ -1,7 +1,6 @@
 """Grids of `medclip-debias experiment` on a study's page: published, tabulated, recomputed.
 
     python scripts/studies/grids.py page docs/studies/NAME.md [GRID_FOLDER ...] [--plot METHOD ...]
-    python scripts/studies/grids.py pooled METHOD AGAINST GRID_FOLDER ... [--metric KEY]
     python scripts/studies/grids.py outcomes METHOD AGAINST GRID_FOLDER ...
     python scripts/studies/grids.py moved ONE_FOLDER OTHER_FOLDER
     python scripts/studies/grids.py publish GRID_FOLDER ... --out docs/studies/NAME_cells.parquet
@@ -10,8 +9,8 @@
 ``page`` takes measured grids into ``NAME.parquet`` (a row for each mean and difference) and writes
 the tables between the page's markers anew, all or those whose numbers the first marker names;
 Holm's correction stands twice, over the differences of each grid and over all of the page.
-``pooled`` is one difference over the seeds of several grids, ``outcomes`` every metric that their
-cells measured: Student's 95% over seeds, which does not cover the patients. ``moved`` says how far
+``outcomes`` has a difference over the seeds of several grids in every metric that their cells
+measured: Student's 95% over seeds, which does not cover the patients. ``moved`` says how far
 cells that two grids share are apart, as when another kind of processor measured them. ``publish``
 writes a row for each image, class and cell: digests of item and patient, label, and the rank of the
 image's score among the cell's by both prompts and by each; every figure that rests on AUC follows
@@ -115,7 +114,7 @@ def page_tables(grids: pd.DataFrame) -> list[Table]:
                 & (differences["against"] == first["baseline"])
             ].set_index("metric")
             cells = [_cell(against.loc[m], m) if m in against.index else "" for m in metrics]
-            body.append([row["method"], _mean(row), *cells])
+            body.append([row["method"], _cell(row, metrics[0], signed=False), *cells])
         titles = [f"minus {first['baseline']}: {METRICS[metrics[0]].title}"]
         titles += [METRICS[metric].title for metric in metrics[1:]]
         seeds = f"{first['seeds']} seed{'s' * bool(first['seeds'] > 1)}"
@@ -136,18 +135,11 @@ def page_lines(name: str, grids: pd.DataFrame, numbers: Sequence[int] = ()) -> l
     return lines
 
 
-def _mean(row: Any) -> str:
-    digits = METRICS[row["metric"]].digits
-    value, low, high = (f"{row[name]:.{digits}f}" for name in ("value", "low", "high"))
-    return value if np.isnan(row["low"]) else f"{value} [{low}, {high}]"
-
-
-def _cell(row: Any, metric: str) -> str:
-    digits = METRICS[metric].digits
-    if np.isnan(row["low"]):
-        return f"{row['value']:+.{digits}f}"
-    stars = "*" * sum(row[name] <= ALPHA for name in ("p_holm", "p_page"))
-    return f"{with_interval(row['value'], (row['low'], row['high']), digits)} {stars}".strip()
+def _cell(row: Any, metric: str, *, signed: bool = True) -> str:
+    sign, digits = "+" * signed, METRICS[metric].digits
+    value, low, high = (f"{row[name]:{sign}.{digits}f}" for name in ("value", "low", "high"))
+    stars = "*" * sum(row[name] <= ALPHA for name in ("p_holm", "p_page")) * signed
+    return value if np.isnan(row["low"]) else f"{value} [{low}, {high}] {stars}".strip()
 
 
 def write_page(page: Path, folders: Sequence[Path]) -> pd.DataFrame:
@@ -190,8 +182,8 @@ def plot(grids: pd.DataFrame, methods: Sequence[str], path: Path) -> None:
 # ------------------------------------------------------------------------------ over seeds
 
 
-def paired(rows: pd.DataFrame, method: str, against: str) -> Floats:
-    """``method`` minus ``against`` in each seed, in the order of seeds.
+def pooled(rows: pd.DataFrame, method: str, against: str) -> str:
+    """Mean difference, Student's 95% over seeds, and how many seeds lie above 0.
 
     Args:
         rows: ``method``, ``seed`` and ``value`` of each cell.
@@ -204,12 +196,7 @@ def paired(rows: pd.DataFrame, method: str, against: str) -> Floats:
     wide = own.pivot_table(index="seed", columns="method", values="value").dropna()
     if len(wide) < 2 or not {method, against} <= set(wide.columns):
         raise UserError(f"fewer than two seeds have both '{method}' and '{against}'.")
-    return np.asarray(wide[method] - wide[against], dtype=np.float64)
-
-
-def pooled(rows: pd.DataFrame, method: str, against: str) -> str:
-    """Mean difference, Student's 95% over seeds, and how many seeds lie above 0."""
-    found = paired(rows, method, against)
+    found = np.asarray(wide[method] - wide[against], dtype=np.float64)
     interval = seed_summary(found.tolist()).interval
     assert interval is not None
     said = with_interval(float(found.mean()), interval)
@@ -410,19 +397,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    own = {name: verbs.add_parser(name) for name in ("page", "publish", "moved")}
-    own["page"].add_argument("page", type=Path)
-    own["page"].add_argument("--plot", nargs="*", default=[], help="methods of the plot")
-    own["publish"].add_argument("--out", type=Path, required=True)
-    for name in ("intervals", "pooled", "outcomes"):
-        own[name] = verbs.add_parser(name)
-        if name == "intervals":
-            own[name].add_argument("table", type=Path)
-        own[name].add_argument("method")
-        own[name].add_argument("against")
-    own["pooled"].add_argument("--metric", default=MAIN)
-    for name in ("page", "publish", "moved", "pooled", "outcomes"):
-        own[name].add_argument("folders", type=Path, nargs="*", help="of measured grids")
+    names = ("page", "publish", "moved", "intervals", "outcomes")
+    page, publish, moved_, intervals, outcomes_ = map(verbs.add_parser, names)
+    page.add_argument("page", type=Path)
+    page.add_argument("--plot", nargs="*", default=[], help="methods of the plot")
+    publish.add_argument("--out", type=Path, required=True)
+    intervals.add_argument("table", type=Path)
+    for verb in (intervals, outcomes_):
+        verb.add_argument("method")
+        verb.add_argument("against")
+    for verb in (page, publish, moved_, outcomes_):
+        verb.add_argument("folders", type=Path, nargs="*", help="of measured grids")
     options: Any = parser.parse_args()
     try:
         print("\n".join(_run(options)))
@@ -444,9 +429,6 @@ def _run(options: Any) -> list[str]:
             return [f"{options.out}: {len(table):,} rows, {options.out.stat().st_size:,} bytes"]
         case "intervals":
             return report(pd.read_parquet(options.table), options.method, options.against)
-        case "pooled":
-            values = cell_values(options.folders, options.metric)
-            return [pooled(values, options.method, options.against)]
         case "outcomes":
             return outcomes(options.folders, options.method, options.against)
         case _:

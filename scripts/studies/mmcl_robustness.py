@@ -1,20 +1,32 @@
-"""Robustness to spurious features: theory in closed form, and coloured digits."""
+"""Robustness to spurious features: theory in closed form, and coloured digits.
+
+Data models 1 and 2 of the paper: linear encoders under the linear contrastive loss of section 3.2
+have as product ``W_I^T W_T`` the empirical cross-covariance of image and text over rho; an image
+``x`` and a prompt ``p`` therefore score ``x^T S p``, with no training at all. The semi-synthetic
+experiment (G.1) has the 8 x 8 digits that come with scikit-learn in the place of MNIST, so that
+nothing has to be downloaded.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from medclip_debias.experiments.experiment import Cell, Row, Table
-from studies import mmcl_models as models
 from studies.plots import lines
 from studies.study import Study, spread, where
 
 if TYPE_CHECKING:
+    import torch
     from matplotlib.figure import Figure
+    from torch import Tensor
 
+Floats = NDArray[np.float64]
 ALPHA, BETA, CORE, SPURIOUS = 10.0, 1 / 3, 1.0, 0.1
 COLOURS = {"inside": "as in training", "test": "at random", "against": "disagree"}
 
@@ -52,8 +64,6 @@ class MMCLRobustness(Study):
             return _model_1(cell)
         if cell["part"] in ("model 2", "captions 2"):
             return _model_2(cell)
-        from studies.coloured_digits import accuracy
-
         mentioned = (cell["core"], cell["spurious"])
         how = {name: cell[name] for name in ("agree", "steps", "seed")}
         return accuracy(cell["kind"], mentioned, **how)
@@ -66,7 +76,7 @@ class MMCLRobustness(Study):
         first = []
         for agree in sorted({r["agree"] for r in where(rows, part="model 1")}):
             own = where(rows, part="model 1", agree=agree)
-            every, disagree = models.accuracy_1(agree, CORE, SPURIOUS, 1.0)
+            every, disagree = accuracy_1(agree, CORE, SPURIOUS, 1.0)
             for name, theory in (("contrastive", every), ("against", disagree)):
                 other = "supervised" + ("" if name == "contrastive" else "_against")
                 tested = "all" if name == "contrastive" else "sign disagrees"
@@ -83,8 +93,8 @@ class MMCLRobustness(Study):
             + [f"{where(captions, core=core)[0][name]:.3f}" for name in ("theory", "printed")]
             for core in sorted({r["core"] for r in captions})
         ]
-        least = models.least_classes(ALPHA, BETA)
-        pi = models.least_mentioned(rich[0]["m"], ALPHA, BETA)
+        least = least_classes(ALPHA, BETA)
+        pi = least_mentioned(rich[0]["m"], ALPHA, BETA)
         numbers = [
             [name, f"{value:g}", *(spread(own, side) for side in ("contrastive", "supervised"))]
             for name, every in (("m", two), ("pi", rich))
@@ -125,20 +135,20 @@ def _model_1(cell: Cell) -> Row:
     rng = np.random.default_rng([cell["seed"], round(1000 * cell["agree"]), 1])
     n, d = cell["samples"], 2 * cell["samples"]
     sigma, core = float(np.log(n)), cell.get("core", 1.0)
-    z, y, a = models.features_1(rng, n, cell["agree"], CORE, SPURIOUS)
-    x = models.inputs(rng, z, d, sigma)
-    caption = models.masked_1(rng, z, y, a, core, cell.get("spurious", 1.0))
-    text = models.inputs(rng, caption, d, sigma)
-    seen, label, sign = models.features_1(rng, cell["tests"], 0.5, CORE, SPURIOUS)
-    test = models.inputs(rng, seen, d, sigma)
+    z, y, a = features_1(rng, n, cell["agree"], CORE, SPURIOUS)
+    x = inputs(rng, z, d, sigma)
+    caption = masked_1(rng, z, y, a, core, cell.get("spurious", 1.0))
+    text = inputs(rng, caption, d, sigma)
+    seen, label, sign = features_1(rng, cell["tests"], 0.5, CORE, SPURIOUS)
+    test = inputs(rng, seen, d, sigma)
     prompt = np.zeros((1, d))
     prompt[0, 0] = 1.0  # the centre of class 1; that of class -1 is its negative
-    right = np.sign(models.contrastive_scores(x, text, test, prompt)[:, 0]) == label
+    right = np.sign(contrastive_scores(x, text, test, prompt)[:, 0]) == label
     row = {"contrastive": float(right.mean()), "against": float(right[sign != label].mean())}
     for name, weight in (("theory", core), ("printed", core**2)):
-        row[name] = models.accuracy_1(cell["agree"], CORE, SPURIOUS, weight)[1]
+        row[name] = accuracy_1(cell["agree"], CORE, SPURIOUS, weight)[1]
     if cell["part"] == "model 1":
-        scores, separable = models.supervised_1(x, y, test)
+        scores, separable = supervised_1(x, y, test)
         right = np.sign(scores) == label
         row |= {"supervised": float(right.mean()), "separable": float(separable)}
         row["supervised_against"] = float(right[sign != label].mean())
@@ -147,11 +157,11 @@ def _model_1(cell: Cell) -> Row:
 
 def _model_2(cell: Cell) -> Row:
     rng = np.random.default_rng([cell["seed"], cell["m"], 2])
-    z, k, c = models.features_2(rng, cell["tests"], cell["m"], ALPHA, BETA, training=False)
-    learned = models.contrastive_weights_2(cell["m"], ALPHA, BETA, cell.get("pi", 1.0))
+    z, k, c = features_2(rng, cell["tests"], cell["m"], ALPHA, BETA, training=False)
+    learned = contrastive_weights_2(cell["m"], ALPHA, BETA, cell.get("pi", 1.0))
     return {
-        "contrastive": models.accuracy_2(z, k, c, learned),
-        "supervised": models.accuracy_2(z, k, c, (1.0, ALPHA)),
+        "contrastive": accuracy_2(z, k, c, learned),
+        "supervised": accuracy_2(z, k, c, (1.0, ALPHA)),
     }
 
 
@@ -164,3 +174,287 @@ def _digit_table(digits: Sequence[Row]) -> Table:
     colours = [f"colours {words}" for words in COLOURS.values()]
     title = "Coloured digits: accuracy, mean and sd over seeds"
     return Table(title, ["training", "pi_core", "pi_spu", *colours], body)
+
+
+# --------------------------------------------------------------------------- data model 1
+
+
+def features_1(
+    rng: np.random.Generator, n: int, agree: float, core: float, spurious: float
+) -> tuple[Floats, Floats, Floats]:
+    """Features ``[n, 2]``, labels and spurious signs of Definition 4.1.
+
+    Args:
+        rng: source of every number.
+        n: samples.
+        agree: probability that the spurious sign equals the label; 1/2 is the true distribution.
+        core: sigma of the core feature.
+        spurious: sigma of the spurious one.
+    """
+    y = rng.choice([-1.0, 1.0], n)
+    a = np.where(rng.random(n) < agree, y, -y)
+    return np.c_[rng.normal(y, core), rng.normal(a, spurious)], y, a
+
+
+def masked_1(
+    rng: np.random.Generator, z: Floats, y: Floats, a: Floats, core: float, spurious: float
+) -> Floats:
+    """Captions of Definition 5.1: each variation is mentioned with its probability."""
+    keep = rng.random(z.shape) < np.array([core, spurious])
+    centre = np.c_[y, a]
+    return np.asarray(centre + keep * (z - centre))
+
+
+def inputs(rng: np.random.Generator, z: Floats, dimension: int, sigma: float) -> Floats:
+    """``D z`` plus noise ``N(0, sigma^2 / d I)``: ``[n, d]``.
+
+    The dictionary ``D`` is the first columns of the identity: the noise is isotropic, so any
+    orthonormal dictionary gives the same distribution.
+    """
+    x = rng.normal(0, sigma / math.sqrt(dimension), (len(z), dimension))
+    x[:, : z.shape[1]] += z
+    return x
+
+
+def contrastive_scores(images: Floats, texts: Floats, test: Floats, prompts: Floats) -> Floats:
+    """``test S prompts^T`` with the exact minimiser's ``S`` of the linear loss: ``[t, prompts]``.
+
+    ``S = 1/n sum_i x_i t_i^T - 1/(n (n - 1)) sum_{i != j} x_i t_j^T``, never formed.
+    """
+    n, along = len(images), texts @ prompts.T
+    paired = images.T @ along / n
+    crossed = (np.outer(images.sum(0), along.sum(0)) - images.T @ along) / (n * (n - 1))
+    return np.asarray(test @ (paired - crossed))
+
+
+def accuracy_1(agree: float, core: float, spurious: float, weight: float) -> tuple[float, float]:
+    """Accuracy of the score ``(1 + weight core^2) z_core + (2 agree - 1) z_spu``.
+
+    With captions that mention the core's variation with probability pi the ``weight`` is pi: the
+    covariance of an image's variation with a caption that shows it only sometimes is pi times its
+    variance. Theorem 5.2 prints pi squared, which would be right were the variation scaled by pi
+    instead of left out at random. Theorem 4.4, without its o(1), is weight 1.
+
+    Returns:
+        On all samples of the true distribution, and on those with ``a != y``.
+    """
+    from scipy.stats import norm
+
+    w, s = 1 + weight * core**2, 2 * agree - 1
+    spread = math.sqrt(w**2 * core**2 + s**2 * spurious**2)
+    against, along = (float(1 - norm.cdf((side - w) / spread)) for side in (s, -s))
+    return (against + along) / 2, against
+
+
+def supervised_1(
+    images: Floats, y: Floats, test: Floats, tolerance: float = 1e-4
+) -> tuple[Floats, bool]:
+    """Scores of the maximum-margin classifier that gradient descent on logistic loss reaches.
+
+    Returns:
+        ``[t]`` scores, and whether the training set was separable (then the direction is the
+        limit of gradient descent; Soudry et al. 2018).
+    """
+    from sklearn.svm import SVC
+
+    # The machine fits an intercept; the paper's model has none, and so it is left out: the
+    # margin below says whether the direction separates without it.
+    machine = SVC(C=1e8, kernel="precomputed", tol=tolerance).fit(images @ images.T, y)
+    weights = np.zeros(len(y))
+    weights[machine.support_] = machine.dual_coef_[0]
+    direction = images.T @ weights
+    return np.asarray(test @ direction), bool((y * (images @ direction)).min() > 0)
+
+
+# --------------------------------------------------------------------------- data model 2
+
+
+def features_2(
+    rng: np.random.Generator, n: int, m: int, alpha: float, beta: float, *, training: bool
+) -> tuple[Floats, NDArray[np.int64], Floats]:
+    """Features ``[n, 2m]``, class number k and sign c of Definition 4.6."""
+    k, c = rng.integers(0, m, n), rng.choice([-1.0, 1.0], n)
+    z = rng.choice([-1.0, 1.0], (n, 2 * m)) * beta
+    z[:, m:] *= alpha
+    rows = np.arange(n)
+    z[rows, k] = c
+    z[rows, k + m] = alpha * (c if training else rng.choice([-1.0, 1.0], n))
+    return z, k, c
+
+
+def contrastive_weights_2(
+    m: int, alpha: float, beta: float, mentioned: float = 1.0
+) -> tuple[float, float]:
+    """Weights of ``z_k`` and ``z_{k+m}`` in the score of class k's prompt.
+
+    Rows of the cross-covariance between images and captions that mention what is not the
+    class's own feature with probability ``mentioned`` (Definition 5.3), times m.
+    """
+    return 1 + (m - 1) * beta**2 * mentioned, alpha
+
+
+def accuracy_2(z: Floats, k: NDArray[np.int64], c: Floats, weights: tuple[float, float]) -> float:
+    """Share of samples whose own class scores highest; a tie is an error.
+
+    The maximum-margin classifier has weights ``(1, alpha)``: permuting classes, and flipping
+    ``z_j``, ``z_{j+m}`` and class j's sign together, map the data of Theorem 4.7 to themselves, so
+    the solution of least norm has for class (k, c) nothing but ``c (w1 e_k + w2 e_{k+m})``; its
+    margins depend on ``w1 + alpha w2`` alone, of which ``(1, alpha)`` has the least norm.
+    """
+    m = z.shape[1] // 2
+    score = weights[0] * z[:, :m] + weights[1] * z[:, m:]  # [n, m] for c = 1, its negative for -1
+    rows = np.arange(len(z))
+    own, others = c * score[rows, k], np.abs(score)
+    others[rows, k] = -own  # the same k with the other sign
+    return float((own > others.max(axis=1)).mean())
+
+
+def least_classes(alpha: float, beta: float) -> float:
+    """Theorem 4.8: contrastive learning is always right for m above this."""
+    return (alpha**2 * (1 + beta) / (1 - beta) - 1 + beta**2) / beta**2
+
+
+def least_mentioned(m: int, alpha: float, beta: float) -> float:
+    """Theorem 5.4: the threshold ``pi~`` of caption richness."""
+    return ((1 + beta) * alpha**2 - 1 + beta) / ((1 - beta) * beta**2 * (m - 1))
+
+
+# -------------------------------------------------------------------------- coloured digits
+
+# Shades as (red, green, blue): three of blue, three of red.
+SHADES = np.array(
+    [
+        [0.0, 0.0, 0.6],
+        [0.1, 0.1, 0.8],
+        [0.2, 0.2, 1.0],
+        [0.6, 0.0, 0.0],
+        [0.8, 0.1, 0.1],
+        [1.0, 0.2, 0.2],
+    ]
+)
+# Caption coordinates: digits -4.5 .. 4.5, shades -2.5 .. 2.5, class and colour means between.
+DIGIT_VALUES = np.arange(10) - 4.5
+SHADE_VALUES = np.arange(6) - 2.5
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Images ``[n, 192]``, captions ``[n, 2]``, class (0, 1), whether the colour is the other's."""
+
+    images: Floats
+    captions: Floats
+    labels: NDArray[np.int64]
+    against: NDArray[np.bool_]
+
+
+def coloured(
+    rng: np.random.Generator,
+    images: Floats,
+    digits: NDArray[np.int64],
+    agree: float,
+    mentioned: tuple[float, float],
+) -> Digits:
+    """Colour the background, and write captions.
+
+    Args:
+        rng: source of every number.
+        images: ``[n, 64]`` grey in 0..1.
+        digits: 0..9; 0 to 4 are class 0 (blue in training), the others class 1 (red).
+        agree: share of images with their class's colour.
+        mentioned: probability that a caption names the digit, and the shade; otherwise it has
+            the mean of the class's digits, of the colour's shades.
+    """
+    n = len(digits)
+    labels = (digits >= 5).astype(np.int64)
+    colour = np.where(rng.random(n) < agree, labels, 1 - labels)
+    shade = 3 * colour + rng.integers(0, 3, n)
+    grey = images[:, :, None]
+    painted = grey + (1 - grey) * SHADES[shade][:, None, :]
+    digit_mean = np.where(labels == 0, DIGIT_VALUES[:5].mean(), DIGIT_VALUES[5:].mean())
+    shade_mean = np.where(colour == 0, SHADE_VALUES[:3].mean(), SHADE_VALUES[3:].mean())
+    names = rng.random((n, 2)) < np.array(mentioned)
+    captions = np.c_[
+        np.where(names[:, 0], DIGIT_VALUES[digits], digit_mean),
+        np.where(names[:, 1], SHADE_VALUES[shade], shade_mean),
+    ]
+    return Digits(painted.reshape(n, -1), captions, labels, colour != labels)
+
+
+def accuracy(
+    kind: Literal["supervised", "contrastive"],
+    mentioned: tuple[float, float],
+    *,
+    agree: float,
+    steps: int,
+    seed: int,
+) -> dict[str, float]:
+    """Train on colours that agree, test on colours at random.
+
+    Both train the same two-layer image network with Adam and batches of 128: ``supervised``
+    by cross-entropy, ``contrastive`` by symmetric InfoNCE with a two-layer caption network;
+    its prompts are the captions of each class's mean digit and a colour between the two.
+
+    Returns:
+        Accuracy on the test set, where the colour is the other class's, and on colours that
+        agree (in distribution).
+    """
+    import torch
+    import torch.nn.functional as F
+    from sklearn.datasets import load_digits
+
+    from medclip_debias.bounds import within
+    from medclip_debias.losses import CLIP, ContrastiveBatch
+
+    rng, data = np.random.default_rng([seed, 7]), load_digits()
+    pixels, digits = data.data / 16, data.target.astype(np.int64)
+    order = rng.permutation(len(digits))
+    cut = len(order) * 2 // 3
+    train = coloured(rng, pixels[order[:cut]], digits[order[:cut]], agree, mentioned)
+    test = coloured(rng, pixels[order[cut:]], digits[order[cut:]], 0.5, mentioned)
+    torch.manual_seed(seed)
+    network = _network(train.images.shape[1], 16 if kind == "contrastive" else 2)
+    texts = _network(2, 16)
+    scale = torch.nn.Parameter(torch.tensor(10.0).log())
+    parameters = [*network.parameters(), *texts.parameters(), scale]
+    optimizer = torch.optim.Adam(parameters, lr=1e-3)
+    x, t, y = (_tensor(v) for v in (train.images, train.captions, train.labels))
+    objective = CLIP()
+    for _ in range(steps):
+        batch = torch.from_numpy(rng.choice(len(x), 128, replace=False))
+        if kind == "contrastive":
+            pairs = ContrastiveBatch.from_embeddings(
+                network(x[batch]), texts(t[batch]), within(scale.exp(), 1, 100)
+            )
+            loss = objective(pairs).loss
+        else:
+            loss = F.cross_entropy(network(x[batch]), y[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        inside = coloured(rng, pixels[order[cut:]], digits[order[cut:]], agree, mentioned)
+        found = {}
+        for name, part in (("test", test), ("inside", inside)):
+            scores = network(_tensor(part.images))
+            if kind == "contrastive":
+                means = [DIGIT_VALUES[:5].mean(), DIGIT_VALUES[5:].mean()]
+                prompts = _tensor(np.array([[value, 0.0] for value in means]))
+                scores = F.normalize(scores, dim=1) @ F.normalize(texts(prompts), dim=1).T
+            right = scores.argmax(dim=1).numpy() == part.labels
+            found[name] = float(right.mean())
+            if name == "test":
+                found["against"] = float(right[part.against].mean())
+    return found
+
+
+def _network(inputs: int, outputs: int) -> torch.nn.Module:
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(inputs, 128), nn.ReLU(), nn.Linear(128, outputs))
+
+
+def _tensor(values: NDArray[np.generic]) -> Tensor:
+    import torch
+
+    tensor = torch.from_numpy(np.ascontiguousarray(values))
+    return tensor.float() if tensor.is_floating_point() else tensor

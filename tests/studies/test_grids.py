@@ -161,9 +161,9 @@ def test_seeds_of_several_grids_are_pooled_and_none_is_counted_twice(tmp_path):
         "+0.100 [+0.100, +0.100], above 0 in 3 of 3 seeds"
     )
     with pytest.raises(UserError, match="in two of the grids"):
-        grids.paired(pd.concat([values, values]), "a", "InfoNCE")
+        grids.pooled(pd.concat([values, values]), "a", "InfoNCE")
     with pytest.raises(UserError, match="fewer than two seeds"):
-        grids.paired(values, "b", "InfoNCE")
+        grids.pooled(values, "b", "InfoNCE")
     assert "largest 0.0000" in grids.moved(folder, folder)[0]
 
 

@@ -16,11 +16,10 @@ from medclip_debias.experiments.runner import run_experiment
 from medclip_debias.phantom.catalogue import CLASSES
 from medclip_debias.phantom.truth import Truth
 from medclip_debias.settings_files import load_yaml, merge
+from studies.corrections import FalseNegatives, Noise, Table1, false_rate
 from studies.eta_tradeoff import EtaTradeoff, Trigrams, tracking
-from studies.false_negatives import FalseNegatives, false_rate
 from studies.fine_grained_phantom import PAIRS, FineGrainedPhantom
 from studies.long_tail import TYPES, one_type
-from studies.noise import Noise
 from studies.phantom import (
     CHOOSING,
     CONTROLS,
@@ -47,7 +46,6 @@ from studies.spurious_marker import (
     shown_in,
 )
 from studies.study import STUDIES
-from studies.table1 import Table1
 
 MARKED = {"marker_class": "cardiomegaly_mild", "marker_correlation": 0.95}
 SMALL = merge(

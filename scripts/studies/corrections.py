@@ -1,0 +1,373 @@
+"""What corrections are worth on the phantom: chosen, over training, over noise, by their estimates.
+
+Each study trains the methods of methods.yaml, or variants of them, on the phantoms of its seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from medclip_debias.evaluation.catalogue import PAPER_BASE, PAPER_BEST, PAPER_TABLE_1
+from medclip_debias.experiments.differences import by_method
+from medclip_debias.experiments.doses import training_counts
+from medclip_debias.experiments.experiment import Cell, Row, Table
+from studies.debiased_pooled import PooledDebiased
+from studies.phantom import (
+    BASELINE,
+    CHOOSING,
+    CONTROLS,
+    LANGUAGE_MODEL,
+    METRICS,
+    SHOWN,
+    TABLES,
+    PhantomFolder,
+    PhantomStudy,
+    against_controls,
+    best_candidate,
+    compared,
+    eta_true,
+    methods,
+)
+from studies.study import by_seed, gap, spread, where
+
+Parts = dict[str, dict[Any, dict[int, Row]]]
+"""Rows by method and seed of each part of a study, by its title."""
+PAPER_ROWS = {
+    "BioViL-style": "BioViL",
+    BASELINE: PAPER_BASE,
+    "remove by label": "remove by CheX5 labels",
+    **{name: name for name in ("resample by text", "remove by text", "reweight by text")},
+    "constant .05": "debiased, eta 0.05",
+    "constant .1": "debiased, eta 0.1",
+    LANGUAGE_MODEL: PAPER_BEST,
+}
+"""Which row of the paper's Table 1 a method is."""
+SELECTION_SEED = 1000
+"""First seed of the phantoms on which settings are chosen; no reported cell has it."""
+
+
+def parts_of(rows: Sequence[Row], name: str, title: str) -> Parts:
+    """The rows for each value of ``name``, which ``title`` formats."""
+    values = sorted({row[name] for row in rows})
+    return {title.format(v): by_method(where(rows, **{name: v})) for v in values}
+
+
+class Table1(PhantomStudy):
+    """Every method in both regimes; settings are chosen in the first, and kept in the others."""
+
+    name: ClassVar[str] = "table1"
+
+    def cells(self) -> list[dict[str, Any]]:
+        """The candidates of every method that has several, on the phantoms for choosing."""
+        first, s = self.settings.regimes[0], self.settings
+        return [
+            self._cell(method, candidate, SELECTION_SEED + number, first, "choose")
+            for number in range(s.search_seeds)
+            for method in s.methods
+            if method not in CONTROLS and len(methods()[method]) > 1
+            for candidate in methods()[method]
+        ]
+
+    def follow_up(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """The chosen candidate of every method, on every seed; controls take their method's."""
+        names = dict.fromkeys(row["method"] for row in rows)
+        chosen = {name: best_candidate(where(rows, method=name)) for name in names}
+        chosen |= {c: chosen[LANGUAGE_MODEL] for c in CONTROLS if LANGUAGE_MODEL in chosen}
+        s = self.settings
+        return [
+            self._cell(
+                method, chosen.get(method, next(iter(methods()[method]))), seed, regime, "report"
+            )
+            for regime in s.regimes
+            for seed in s.seeds
+            for method in s.methods
+        ]
+
+    def _cell(self, method: str, candidate: str, seed: int, regime: str, role: str) -> Row:
+        names: dict[str, Any] = {
+            "role": role,
+            "regime": regime,
+            "method": method,
+            "candidate": candidate,
+        }
+        return self.cell(None, seed, data={"dials": {"regime": regime}}, **names)
+
+    def groups(self, rows: Sequence[Row]) -> Parts:
+        """The reported cells of each regime."""
+        reported = where(rows, role="report")
+        regimes = dict.fromkeys(row["regime"] for row in reported)
+        return {regime: by_method(where(reported, regime=regime)) for regime in regimes}
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Means and differences in each regime, what was chosen, and the paper's own figures."""
+        found = []
+        for regime, groups in self.groups(rows).items():
+            found += compared(f"`{regime}`", groups, BASELINE)
+            found += against_controls(f"`{regime}`", groups)
+        body = []
+        for method, own in by_method(where(rows, role="report")).items():
+            paper = [""] * len(CHOOSING)
+            if method in PAPER_ROWS:
+                *shares, rank = PAPER_TABLE_1[PAPER_ROWS[method]]
+                paper = [*(f"{share:.2f}" for share in shares), f"{rank:.0f}"]
+            body.append([str(method), next(iter(own.values()))["candidate"], *paper])
+        head = ["method", "chosen", *(f"paper's {TABLES.metric(m).title}" for m in CHOOSING)]
+        return [*found, Table("Chosen settings; the paper on MIMIC-CXR, MS-CXR", head, body)]
+
+
+class FalseNegatives(PhantomStudy):
+    """Removal by truth and by label, the paper's method and its controls against InfoNCE."""
+
+    name: ClassVar[str] = "false-negatives"
+
+    def cells(self) -> list[dict[str, Any]]:
+        """How many negatives are false, and every arm, for each seed."""
+        s = self.settings
+        rates = [
+            {"part": "rate", "seed": seed, "data": self.cell({}, seed)["data"]} for seed in s.seeds
+        ]
+        return rates + [
+            self.cell(None, seed, replicate=replicate, part="train", method=arm)
+            for seed in s.seeds
+            for replicate in range(s.replicates)
+            for arm in s.arms
+        ]
+
+    def measure(self, cell: Cell) -> Row:
+        """Train and measure, or count."""
+        if cell["part"] == "train":
+            return super().measure(cell)
+        return false_rate(PhantomFolder(self.shared_folder(cell)))
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """How many are false, what removing them gains, what the controls leave."""
+        rates, groups = where(rows, part="rate"), by_method(where(rows, part="train"))
+        body = [[spread(rates, name, 2) for name in ("mean", "q05", "q50", "q95")]]
+        head = ["mean", "5th percentile", "median", "95th percentile"]
+        return [
+            Table("Share of a sentence's negatives that are false, over sentences", head, body),
+            *compared(f"{len(groups[BASELINE])} seeds", groups, BASELINE),
+            *against_controls("Controls of equal dose", groups),
+        ]
+
+
+def false_rate(place: PhantomFolder) -> Row:
+    """Share of a training sentence's negatives that agree with it.
+
+    Returns:
+        ``mean``, ``q05``, ``q50`` and ``q95`` of the true class probability over the sentences
+        of the training studies, each occurrence counted.
+    """
+    counts = training_counts(place.open())
+    values = np.repeat(list(eta_true(place).values()), list(counts.values()))
+    low, middle, high = np.quantile(values, [0.05, 0.5, 0.95]).tolist()
+    return {"mean": float(values.mean()), "q05": low, "q50": middle, "q95": high}
+
+
+class TrainingLength(PhantomStudy):
+    """What removal by truth, by label and the paper's method gain with the length of training."""
+
+    name: ClassVar[str] = "training-length"
+
+    def cells(self) -> list[dict[str, Any]]:
+        """Seeds, lengths, arms."""
+        s = self.settings
+        return [
+            self.cell(None, seed, method=arm, steps=round(length * s.train["steps"]))
+            for seed in s.seeds
+            for length in s.lengths
+            for arm in s.arms
+        ]
+
+    def groups(self, rows: Sequence[Row]) -> Parts:
+        """Rows of each length."""
+        return parts_of(rows, "steps", "{:,} steps")
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """What each arm gains at each length, and whether the longest training changes it."""
+        parts, found, losses = self.groups(rows), [], []
+        for title, groups in parts.items():
+            found += compared(title, groups, BASELINE)
+            own = list(groups[BASELINE].values())
+            loss = np.mean([row.get("measured loss", row.get("loss")) for row in own])
+            chance = np.log(own[0]["train"]["batch_size"])
+            losses.append([title, f"{loss:.3f}", f"{chance:.3f}"])
+        found.append(Table(f"{BASELINE}'s loss at the end", ["", "loss", "chance"], losses))
+        (first, *_, last), arms = parts.values(), list(next(iter(parts.values())))[1:]
+        gains = [{a: minus(part[a], part[BASELINE], SHOWN) for a in arms} for part in (last, first)]
+        pairs = {arm: (gains[0][arm], gains[1][arm]) for arm in arms}
+        title = f"Difference to {BASELINE} in the longest training minus that in the shortest"
+        return [*found, TABLES.contrast_table(title, pairs)]
+
+
+def minus(
+    one: Mapping[int, Row], other: Mapping[int, Row], metrics: Sequence[str]
+) -> dict[int, Row]:
+    """The difference of each seed in every metric."""
+    return {seed: {m: row[m] - other[seed][m] for m in metrics} for seed, row in one.items()}
+
+
+class Noise(PhantomStudy):
+    """Mismatched reports, every method at every share: which objective degrades least."""
+
+    name: ClassVar[str] = "noise"
+    judged: ClassVar[tuple[str, ...]] = ("auc", "accuracy", "fine_auc", "cnr", "recall")
+
+    def cells(self) -> list[dict[str, Any]]:
+        """Seeds, shares, methods; without noise the data are those of the other studies."""
+        s = self.settings
+        return [
+            self.cell(
+                None,
+                seed,
+                data={"dials": {"report_noise": noise}} if noise else None,
+                method=method,
+                candidate=candidate,
+                noise=noise,
+            )
+            for seed in s.seeds
+            for noise in s.noise
+            for method, candidate in s.arms.items()
+        ]
+
+    def groups(self, rows: Sequence[Row]) -> Parts:
+        """Rows of each share of mismatched reports."""
+        return parts_of(rows, "noise", "{:.0%} mismatched")
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Tables at each share, and what noise takes of each method, also against InfoNCE."""
+        parts = self.groups(rows)
+        found = [TABLES.means(f"{title}: mean (sd)", own) for title, own in parts.items()]
+        clean, *_, noisy = parts.values()
+        worst = list(parts)[-1]
+        taken = {name: minus(own, clean[name], self.judged) for name, own in noisy.items()}
+        body = []
+        for name in noisy:
+            with_it, without = ([*part[name].values()] for part in (noisy, clean))
+            sides = {m: (by_seed(with_it, m), by_seed(without, m)) for m in self.judged}
+            gaps = [gap(one, two, METRICS[m].digits) for m, (one, two) in sides.items()]
+            body.append([name, *gaps])
+        head = ["", *(METRICS[m].title for m in self.judged)]
+        return [
+            *found,
+            Table(f"What {worst} change, with 95% intervals", head, body),
+            TABLES.difference_table(f"What {worst} take", taken, BASELINE, self.judged),
+        ]
+
+
+class XCLR(PhantomStudy):
+    """X-CLR: sources of similarity, target temperatures, amounts of data; all arms symmetric."""
+
+    name: ClassVar[str] = "x-clr"
+    identity, text = "identity", "text encoder"
+
+    def cells(self) -> list[dict[str, Any]]:
+        """Seeds; sources, temperatures, shares."""
+        s = self.settings
+        tau = "tau_s {:g}".format
+
+        def graph(kind: str, value: float) -> tuple[dict[str, Any], str]:
+            return {"kind": "xclr", "graph": kind, "target_temperature": value}, tau(value)
+
+        arms = {
+            self.identity: ({"kind": "clip"}, self.identity),
+            self.text: graph("text", s.tau),
+            "label graph": graph("labels", s.tau),
+        }
+        parts: list[tuple[str, str, float]] = [("source", name, 1.0) for name in arms]
+        arms |= {tau(value): graph("text", value) for value in s.taus}
+        parts += [("tau", tau(value), 1.0) for value in s.taus]
+        both = (self.identity, self.text)
+        parts += [("share", name, share) for share in s.shares for name in both]
+        return [
+            self.cell(
+                arms[name][0],
+                seed,
+                data={"studies": self._studies(share)},
+                part=part,
+                method=name,
+                share=share,
+                candidate=arms[name][1],
+            )
+            for seed in s.seeds
+            for part, name, share in parts
+        ]
+
+    def _studies(self, share: float) -> int:
+        """All studies, when ``share`` of those for training and validation are generated."""
+        studies, tests = (self.settings.data[name] for name in ("studies", "test_studies"))
+        return int(tests + max(20, round(share * (studies - tests))))
+
+    def groups(self, rows: Sequence[Row]) -> Parts:
+        """Sources, temperatures, shares."""
+        sources = by_method(where(rows, part="source"))
+        main = next(iter(sources[self.text].values()))["candidate"]
+        taus = by_method(where(rows, part="tau")) | {main: sources[self.text]}
+        ordered = dict(sorted(taus.items(), key=lambda each: float(each[0].split()[-1])))
+        shares = parts_of(where(rows, part="share"), "share", "{:.0%} of the training studies")
+        identity = {self.identity: sources[self.identity]}
+        return {"Source": sources, "Temperature": identity | ordered, **shares}
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Means and differences to symmetric InfoNCE in each part."""
+        parts = self.groups(rows)
+        return [t for title, own in parts.items() for t in compared(title, own, self.identity)]
+
+
+class Estimator(PhantomStudy):
+    """Why the true probability collapses with one positive; the best variant on fresh seeds."""
+
+    name: ClassVar[str] = "estimator"
+    collapsed = "true eta, pair"
+    judged: ClassVar[tuple[str, ...]] = ("auc", "accuracy", "cnr", "recall")
+
+    def _arms(self) -> dict[str, dict[str, Any]]:
+        """References, then the variants."""
+        known = methods()
+        etas = {
+            "true eta": known["true probability"]["as it is"]["eta"],
+            LANGUAGE_MODEL: known[LANGUAGE_MODEL]["a 0.2, k 0.35"]["eta"],
+        }
+        arms = {name: next(iter(known[name].values())) for name in (BASELINE, LANGUAGE_MODEL)}
+        for name, how in self.settings.variants.items():
+            eta = etas[next(start for start in etas if name.startswith(start))]
+            arms[name] = {"kind": PooledDebiased.kind, "eta": eta, **how}
+        return arms
+
+    def _cells(self, role: str, seeds: Sequence[int], names: Sequence[str]) -> list[Row]:
+        arms = self._arms()
+        return [
+            self.cell(arms[name], seed, role=role, method=name, candidate=name)
+            for seed in seeds
+            for name in names
+        ]
+
+    def cells(self) -> list[dict[str, Any]]:
+        """All variants and references on the search seeds."""
+        return self._cells("search", self.settings.search_seeds, list(self._arms()))
+
+    def follow_up(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """The best variant, the collapsed one and the references on fresh seeds."""
+        best = best_candidate([r for r in rows if r["method"] in self.settings.variants])
+        names = dict.fromkeys((BASELINE, LANGUAGE_MODEL, self.collapsed, best))
+        return self._cells("judge", self.settings.seeds, list(names))
+
+    def groups(self, rows: Sequence[Row]) -> Parts:
+        """What was judged on fresh seeds."""
+        return {"Fresh seeds:": by_method(where(rows, role="judge"))}
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Search, then judgement."""
+        metrics = ("clamped", "mean_eta", *self.judged)
+        body = []
+        for name, own in by_method(where(rows, role="search")).items():
+            means = [np.mean([row.get(metric, 0.0) for row in own.values()]) for metric in metrics]
+            body.append([name, *(f"{mean:.3f}" for mean in means)])
+        heads = ["on the floor", "mean eta", *(TABLES.metric(m).title for m in self.judged)]
+        title = "Search seeds: mean at the end of training"
+        judged = by_method(where(rows, role="judge"))
+        found = Table(title, ["variant", *heads], body)
+        return [found, *compared("Fresh seeds", judged, BASELINE)]
