@@ -28,8 +28,9 @@ from medclip_debias.data.boxes import Fitted, fit_boxes
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.masks import as_coco
 from medclip_debias.data.named_split import SPLIT_FILE, NamedSplit
-from medclip_debias.data.prepare.chunks import Entry
-from medclip_debias.data.prepare.outcome import Part, Results, Row, Study, heads_of
+from medclip_debias.data.prepare.chunks import Values
+from medclip_debias.data.prepare.results import Results, Row
+from medclip_debias.data.prepare.studies import Part, Study
 from medclip_debias.data.prepare.workspace import Workspace
 from medclip_debias.data.records import Annotations, PhraseRecord
 from medclip_debias.errors import UserError, without_patients
@@ -42,6 +43,7 @@ MISSING_IMAGES, UNUSED_REPORTS = "missing.csv", "unused_reports.csv"
 """Image files that are listed and not there; studies whose report gave no sentence, and why."""
 
 _ROW_GROUP = 1 << 16  # sentences; fixed, so that the file does not depend on how they came
+_OPEN_CHUNKS = 16  # those of a resumed run or an update take turns
 
 
 @dataclass(frozen=True)
@@ -80,13 +82,13 @@ class About:
     selected: str
     split: NamedSplit | None = None
 
-    def source_stamp(self, heads: str) -> str:
+    def source_stamp(self, heads: int) -> str:
         """Return a hash of what a set (or part) depends on: another file, another hash.
 
         Args:
-            heads: hash of those of all studies.
+            heads: sum of those of all studies.
         """
-        return json_hash([self.kind, self.selected, heads])
+        return json_hash([self.kind, self.selected, f"{heads % (1 << 128):032x}"])
 
 
 ABOUT = TypeAdapter(About)
@@ -114,18 +116,18 @@ def assemble(
     studies = results.count(funnel, about.text_only)
     funnel.start = 0
     funnel.stop_if_empty(len(studies))
-    _join_rows(folder / "images.bin", parts, results.rows, about.settings.size**2, work)
+    _join_rows(folder / "images.bin", parts, results.rows, work)
     images = _image_table(studies, results.rows)
     fitted = _fit(about.phrases, images)
     tables = {
         "images": images,
-        "studies": _study_table(studies, results.labels),
+        "studies": _study_table(studies, results),
         "phrases": _phrase_table(fitted),
     }
     _count_boxes(fitted, funnel)
     ids = set(images["image_id"]), set(tables["studies"]["study_id"])
     others = _kept_annotations(about.annotations, *ids, funnel)
-    sentences = _Sentences(folder / "sentences.parquet", parts)
+    sentences = _Sentences(folder / "sentences.parquet", results)
     digest = layout.ContentHash(about.settings, about.kind)
     digest.table("images", images)
     digest.table("studies", tables["studies"])
@@ -140,7 +142,7 @@ def assemble(
     _write_annotations(folder, others)
     manifest = _manifest(images, results.rows, studies, sentences.hashes)
     manifest.to_parquet(folder / layout.MANIFEST, index=False)
-    _inputs(images, results.rows, studies).to_parquet(folder / INPUTS, index=False)
+    _inputs(studies, results).to_parquet(folder / INPUTS, index=False)
     rejected = [*about.rejected, *results.rejected]
     shown = [(name, without_patients(reason)) for name, reason in rejected]
     _write_csv(folder / "rejected.csv", ("image_id", "reason"), shown)
@@ -162,7 +164,7 @@ def assemble(
         "options": about.options,
         "made_by": about.made_by,
         "languages": results.languages,
-        "labels": sorted(results.labels),
+        "labels": sorted({name for part in parts for name in part.labels}),
         "counts": {
             "images": len(images),
             "studies": len(studies),
@@ -178,7 +180,7 @@ def assemble(
         "files": [*files, *map(_file_name, others)],
         **named,
         layout.HASHES: layout.table_hashes(folder, map(_file_name, others)),
-        "source_stamp": about.source_stamp(heads_of(parts)),
+        "source_stamp": about.source_stamp(sum(part.heads for part in parts)),
         "manifest_hash": layout.manifest_hash(manifest),
         "content_hash": digest.hexdigest(),
     }
@@ -189,50 +191,58 @@ def assemble(
 
 
 def _join_rows(
-    target: Path, parts: Sequence[Part], rows: Sequence[Row], size: int, work: Workspace | None
+    target: Path, parts: Sequence[Part], rows: Sequence[Row], work: Workspace | None
 ) -> None:
     """Copy the rows of all chunks to their places; a disk without room for both loses chunks."""
-    tight = work is not None and work.free() < len(rows) * size
+    tight = work is not None and work.free() < len(rows) * parts[0].chunks.row_bytes
+    ends = {row.chunk: row.at for row in rows}
     with target.open("wb") as out:
-        for (part, chunk), some in groupby(rows, lambda row: (row.part, row.chunk)):
-            path = parts[part].chunks.path(parts[part].images[chunk], ".bin")
+        for (number, name), some in groupby(rows, lambda row: (row.part, row.chunk)):
+            chunks = parts[number].chunks
+            path = chunks.path(name, ".bin")
             with path.open("rb") as file:
                 for row in some:
-                    file.seek(row.row * size)
-                    pixels = file.read(size)
+                    file.seek(row.row * chunks.row_bytes)
+                    pixels = file.read(chunks.row_bytes)
                     if work is None and layout.pixel_hash(pixels) != row.hash:
                         raise UserError(
                             f"{path}, row {row.row}: is not what was prepared; the file is"
                             " damaged, copy or make this part again."
                         )
                     out.write(pixels)
-            if tight:
+            if tight and ends[name] == row.at:
                 out.flush()
                 os.fsync(out.fileno())
-                path.unlink()
+                chunks.remove(name)
 
 
 # ------------------------------------------------------------------------------- tables
 
 
 def _image_table(studies: Sequence[Study], rows: Sequence[Row]) -> pd.DataFrame:
-    found = {image.at: (image, study) for study in studies for image in study.images}
+    images = {image.at: (image, study) for study in studies for image in study.images}
     records = []
     for row in rows:
-        image, study = found[row.at]
+        image, study = images[row.at]
         ids = (image.image_id, study.study_id, study.patient_id)
         records.append((*ids, image.view, study.split, row.height, row.width))
     table = pd.DataFrame(records, columns=list(layout.IMAGE_COLUMNS))
     return table.astype(dict.fromkeys(("height", "width"), np.int64))
 
 
-def _study_table(studies: Sequence[Study], labels: Sequence[str]) -> pd.DataFrame:
+def _study_table(studies: Sequence[Study], results: Results) -> pd.DataFrame:
     table = pd.DataFrame(
         [(s.study_id, s.patient_id, s.split) for s in studies], columns=list(layout.STUDY_COLUMNS)
     )
-    for place, name in sorted(enumerate(labels), key=lambda label: label[1]):
-        values = [s.labels[place] if place < len(s.labels) else None for s in studies]
-        table[name] = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+    places = [{name: place for place, name in enumerate(p.labels)} for p in results.parts]
+    of_study = [places[results.reports[study.study_id].part] for study in studies]
+    for name in sorted(set().union(*places)):
+        values = np.full(len(studies), np.nan)
+        for row, (study, known) in enumerate(zip(studies, of_study, strict=True)):
+            place = known.get(name, len(study.labels))
+            value = study.labels[place] if place < len(study.labels) else None
+            values[row] = np.nan if value is None else value
+        table[name] = values
     return table
 
 
@@ -306,23 +316,19 @@ def _manifest(
     )
 
 
-def _inputs(images: pd.DataFrame, rows: Sequence[Row], studies: Sequence[Study]) -> pd.DataFrame:
-    parts: tuple[dict[str, Any], ...] = (
-        {"what": "image", "id": images["image_id"], "stamp": [row.stamp for row in rows]},
-        {
-            "what": "report",
-            "id": [study.study_id for study in studies],
-            "stamp": [study.stamp for study in studies],
-            "dropped": [json.dumps(study.dropped, sort_keys=True) for study in studies],
-            "words": [json.dumps(study.words, sort_keys=True) for study in studies],
-        },
-    )
-    columns = ["what", "id", "stamp", "dropped", "words"]
-    if any(row.mended for row in rows):
-        parts[0]["mended"] = [row.mended for row in rows]
-        columns.append("mended")
-    frames = [pd.DataFrame(part, columns=columns) for part in parts]
-    return pd.concat(frames, ignore_index=True).fillna("").astype("str")
+def _inputs(studies: Sequence[Study], results: Results) -> pd.DataFrame:
+    images = [(*results.images[row.at].key, row.mended) for row in results.rows]
+    reports = []
+    for study in studies:
+        report = results.reports[study.study_id]
+        counts = (json.dumps(about, sort_keys=True) for about in (report.dropped, report.words))
+        reports.append((study.study_id, study.stamp, *counts))
+    of_images = pd.DataFrame(images, columns=["id", "stamp", "mended"])
+    of_reports = pd.DataFrame(reports, columns=["id", "stamp", "dropped", "words"])
+    both = pd.concat([of_images.assign(what="image"), of_reports.assign(what="report")])
+    mended = ["mended"] if any(row.mended for row in results.rows) else []
+    columns = ["what", "id", "stamp", "dropped", "words", *mended]
+    return both.reset_index(drop=True)[columns].fillna("").astype("str")
 
 
 def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -355,9 +361,9 @@ class _Sentences:
         hashes: by study, names its sentences.
     """
 
-    def __init__(self, path: Path, parts: Sequence[Part]) -> None:
+    def __init__(self, path: Path, results: Results) -> None:
         self.path = path
-        self.parts = parts
+        self.results = results
         self.count = 0
         self.distinct: set[bytes] = set()
         self.hashes: dict[str, str] = {}
@@ -387,12 +393,15 @@ class _Sentences:
                 flush()
 
     def _rows(self, studies: Sequence[Study]) -> Iterator[tuple[Any, ...]]:
-        @lru_cache(len(self.parts))
-        def chunk(part: int, number: int) -> list[Entry]:
-            return self.parts[part].chunks.entries(self.parts[part].reports[number])
+        parts = self.results.parts
+
+        @lru_cache(_OPEN_CHUNKS + len(parts))
+        def chunk(part: int, name: str) -> Values:
+            return parts[part].chunks.values(name)
 
         for study in studies:
-            found = chunk(study.part, study.chunk)[study.place]["sentences"]
+            report = self.results.reports[study.study_id]
+            found = chunk(report.part, report.chunk)[study.key]["sentences"]
             text = json.dumps(found, separators=(",", ":"))
             self.hashes[study.study_id] = hashlib.sha256(text.encode()).hexdigest()[:32]
             self.count += len(found)

@@ -1,8 +1,9 @@
-"""Chunks of a preparation: some studies or images, read once, kept under the name of their inputs.
+"""Chunks of a preparation: what came of some studies or images, written once and never changed.
 
-A chunk is a pure function of its rows and the settings, so its name says whether it is still
-good: a run that was killed makes those that are missing, in any number of processes, and a file
-that was damaged since does not pass its own hash and is made again.
+A chunk maps keys to values, and its name is the hash of its content, those of its rows of pixels
+included: a file that was damaged since no longer fits its name. To resume is to skip the keys that
+chunks hold; a run with other settings has another folder of chunks
+(`medclip_debias.data.prepare.workspace`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from medclip_debias import __version__
-from medclip_debias.config import json_hash
 from medclip_debias.data.executor import map_pieces
 from medclip_debias.data.layout import pixel_hash
 from medclip_debias.data.parallel import chunks as cut
@@ -34,12 +34,17 @@ _LIBRARIES = (
 )
 """Another version of these may give other pixels or sentences."""
 
-Job = tuple[Any, Any]
-"""What names a job (its head, JSON values), and what is needed to do it."""
-Entry = dict[str, Any]
-"""What came of a job: its ``head``, and more."""
-Work = Callable[[list[Job]], tuple[list[Entry], bytes | None]]
-"""Entries of a chunk's jobs, and the pixels of their rows one behind the other."""
+T = TypeVar("T")
+R = TypeVar("R")
+
+Key = tuple[str, str]
+"""Id of a study or an image, and a stamp of what is read of it: another file, another key."""
+Job = tuple[Key, Any]
+"""A key, and what is needed to make its value."""
+Values = dict[Key, dict[str, Any]]
+"""What came of each key. A value with the ``hash`` of a row of pixels has the number ``row``."""
+Work = Callable[[list[Job]], tuple[Values, bytes]]
+"""Values of a chunk's jobs, and their rows of pixels one behind the other."""
 Progress = Callable[[int, int], None]
 Say = Callable[[str], None]
 
@@ -78,6 +83,10 @@ class Pool:
         if self.progress is not None:
             self.progress(self.done, self.total)
 
+    def map(self, function: Callable[[T], R], pieces: Iterable[T]) -> Iterator[R]:
+        """Yield ``function(piece)`` for each piece, in their order."""
+        return map_pieces(function, pieces, self.processes, cluster=self.cluster)
+
 
 def made_by() -> dict[str, str]:
     """Return the versions that a set depends on."""
@@ -90,114 +99,119 @@ def made_by() -> dict[str, str]:
     return versions
 
 
+@dataclass(frozen=True)
 class Chunks:
-    """The chunks in a folder: ``NAME.json``, and ``NAME.bin`` for those that hold pixels."""
+    """The chunks in a folder: ``KIND-HASH.json``, and ``KIND-HASH.bin`` where there are pixels.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Attributes:
+        folder: of the files.
+        row_bytes: bytes of the pixels of one image.
+    """
 
-    def make(
-        self,
-        kind: str,
-        recipe: Any,
-        jobs: Iterable[Job],
-        size: int,
-        work: Work,
-        pool: Pool,
-    ) -> tuple[list[str], int]:
-        """Return the names of the chunks of ``jobs``, in order, and how many were damaged.
+    folder: Path
+    row_bytes: int
 
-        Chunks that are there and whole are not made again.
+    def path(self, name: str, suffix: str = ".json") -> Path:
+        """Return a file of a chunk; ``.bin`` holds the pixels."""
+        return self.folder / (name + suffix)
+
+    def make(self, kind: str, jobs: Iterable[Job], size: int, work: Work, pool: Pool) -> list[str]:
+        """Return the names of chunks that hold all jobs; only what is missing is made.
 
         Args:
             kind: first part of the names.
-            recipe: JSON values that the entries depend on beside their heads.
             jobs: all jobs of the run.
             size: jobs of a chunk.
-            work: makes the entries; a function of a module, for it runs in other processes.
+            work: makes the values; a function of a module, for it runs in other processes.
             pool: where it runs.
         """
-        names: list[str] = []
-        damaged = 0
-
-        def named() -> Iterator[tuple[str, list[Job]]]:
-            for some in cut(jobs, size):
-                names.append(f"{kind}-{json_hash([made_by(), recipe, [head for head, _ in some]])}")
-                yield names[-1], some
-
         self.folder.mkdir(exist_ok=True)
-        make = partial(_make, self, work)
-        for count, was_damaged in map_pieces(make, named(), pool.processes, cluster=pool.cluster):
-            damaged += was_damaged
-            pool.advance(count)
-        return names, damaged
+        known: dict[Key, str] = {}
+        names: set[str] = set()
+        damaged = 0
+        earlier = sorted(path.stem for path in self.folder.glob(f"{kind}-*.json"))
+        for name, keys in zip(earlier, pool.map(self._keys, earlier), strict=True):
+            if keys is None:
+                self.remove(name)
+                damaged += 1
+            else:
+                known |= dict.fromkeys(keys, name)
+        if damaged:
+            pool.tell(
+                f"{self.folder}: {damaged} chunks of the interrupted run were not what it had"
+                " written; what they held was read again. Check the disk."
+            )
 
-    def entries(self, name: str) -> list[Entry]:
-        """Return the entries of a chunk.
+        def missing() -> Iterator[Job]:
+            for job in jobs:
+                if job[0] in known:
+                    names.add(known[job[0]])
+                    pool.done += 1
+                else:
+                    yield job
+
+        for name, count in pool.map(partial(self._make, kind, work), cut(missing(), size)):
+            names.add(name)
+            pool.advance(count)
+        pool.advance(0)
+        return sorted(names)
+
+    def write(self, kind: str, values: Values, pixels: bytes = b"") -> str:
+        """Write a chunk unless it is there, and return its name."""
+        content = json.dumps(list(values.items()), separators=(",", ":")).encode()
+        name = f"{kind}-{_hash(content)}"
+        if not self.path(name).exists():
+            if pixels:
+                _write(self.path(name, ".bin"), pixels)
+            _write(self.path(name), content)  # last, so that it speaks of what is there
+        return name
+
+    def values(self, name: str) -> Values:
+        """Return what a chunk holds, without its pixels.
 
         Raises:
             ValueError: it is not there, or not what was written.
         """
         try:
-            digest, _, content = self.path(name).read_bytes().partition(b"\n")
+            content = self.path(name).read_bytes()
         except FileNotFoundError:
             raise ValueError("is not there") from None
-        if hashlib.sha256(content).hexdigest().encode() != digest:
+        if _hash(content) != name.rpartition("-")[2]:
             raise ValueError("is not what was written")
-        entries: list[Entry] = json.loads(content)
-        return entries
+        return {(key[0], key[1]): value for key, value in json.loads(content)}
 
-    def digest(self, name: str) -> str:
-        """Return the hash of a chunk's entries."""
-        return hashlib.sha256(json.dumps(self.entries(name)).encode()).hexdigest()
-
-    def path(self, name: str, suffix: str = ".json") -> Path:
-        """Return a file of a chunk; ``.bin`` holds the rows of its readable images."""
-        return self.folder / (name + suffix)
-
-    def write(self, name: str, entries: list[Entry], pixels: bytes | None) -> None:
-        """Write a chunk; its entries are there last, so that they speak of what is there."""
-        if pixels is not None:
-            _write(self.path(name, ".bin"), pixels)
-        content = json.dumps(entries, separators=(",", ":")).encode()
-        _write(self.path(name), hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
-
-    def is_whole(self, name: str) -> bool:
-        """Tell whether a chunk is there, every pixel of it as it was when it was made.
-
-        Raises:
-            ValueError: it is there and is damaged.
-        """
-        if not self.path(name).exists():
-            return False
-        hashes = [entry["hash"] for entry in self.entries(name) if "hash" in entry]
-        if not hashes:
-            return True
+    def has_all_rows(self, name: str, values: Values) -> bool:
+        """Tell whether the pixels of a chunk are there, by their number alone."""
         rows = self.path(name, ".bin")
-        if not rows.exists():
-            return False
-        side, rest = divmod(rows.stat().st_size, len(hashes))
-        with rows.open("rb") as file:
-            if rest or any(pixel_hash(file.read(side)) != known for known in hashes):
-                raise ValueError("its pixels are not what was written")
-        return True
+        count = sum("hash" in value for value in values.values())
+        return count * self.row_bytes == (rows.stat().st_size if rows.exists() else 0)
 
-    def size(self) -> int:
-        """Return the bytes of all pixels."""
-        return sum(path.stat().st_size for path in self.folder.glob("*.bin"))
+    def remove(self, name: str) -> None:
+        """Remove a chunk."""
+        self.path(name).unlink(missing_ok=True)
+        self.path(name, ".bin").unlink(missing_ok=True)
+
+    def _make(self, kind: str, work: Work, jobs: list[Job]) -> tuple[str, int]:
+        return self.write(kind, *work(jobs)), len(jobs)
+
+    def _keys(self, name: str) -> list[Key] | None:
+        """The keys of a chunk; None where it, or any of its pixels, is not what was written."""
+        try:
+            values = self.values(name)
+        except ValueError:
+            return None
+        if not self.has_all_rows(name, values):
+            return None
+        hashes = [value["hash"] for value in values.values() if "hash" in value]
+        if hashes:
+            with self.path(name, ".bin").open("rb") as file:
+                if any(pixel_hash(file.read(self.row_bytes)) != known for known in hashes):
+                    return None
+        return list(values)
 
 
-def _make(chunks: Chunks, work: Work, task: tuple[str, list[Job]]) -> tuple[int, bool]:
-    """Make a chunk unless it is whole; return its jobs, and whether it was damaged."""
-    name, jobs = task
-    damaged = False
-    try:
-        if chunks.is_whole(name):
-            return len(jobs), False
-    except ValueError:
-        damaged = True
-    chunks.write(name, *work(jobs))
-    return len(jobs), damaged
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def _write(path: Path, content: bytes) -> None:

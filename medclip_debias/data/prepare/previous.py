@@ -1,101 +1,126 @@
-"""What an earlier prepared set lends to a new run over a source that has grown since."""
+"""What a set lends to a run over its source that has grown since: its rows and sentences."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterator
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data import layout
+from medclip_debias.data.parallel import chunks as cut
 from medclip_debias.data.prepare.assemble import INPUTS
-from medclip_debias.data.prepare.chunks import made_by
-from medclip_debias.data.prepare.pixels import KnownRow
+from medclip_debias.data.prepare.chunks import Chunks, Key, Pool, Values, made_by
+from medclip_debias.data.prepare.pixels import images_of_a_chunk, row_value
+from medclip_debias.data.prepare.studies import CHUNK_STUDIES
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.parquet import read_parquet
 
-Sentences = list[list[str]]
-Counts = dict[str, Any]
 
-
-class Previous:
-    """Rows and sentences of a set, for images and reports that have not changed.
-
-    Args:
-        out: the earlier set.
-        settings: how files become rows now; other settings would make other rows.
-        options: how the source is read now.
+def check_update(out: Path, settings: PrepareSettings) -> PreparedSet:
+    """Return the set to update.
 
     Raises:
-        UserError: it is no prepared set, or was prepared with other settings.
+        UserError: there is none, or it was prepared with other settings.
     """
-
-    def __init__(self, out: Path, settings: PrepareSettings, options: dict[str, Any]) -> None:
-        if not (out / "meta.json").is_file():
-            raise UserError(
-                f"{out}: there is no prepared set to update; leave out --update the first time."
-            )
-        found = PreparedSet.open(out)
-        if found.settings != settings:
-            old, new = (s.model_dump(mode="json") for s in (found.settings, settings))
-            name = next(name for name in new if old[name] != new[name])
-            raise UserError(
-                f"{out}: was prepared with {name} {old[name]}, now it is {new[name]}; give the same"
-                " settings, or --overwrite to prepare anew."
-            )
-        self.rows_path = out / "images.bin"
-        self.content_hash = found.content_hash
-        self.usable = (
-            found.meta.get("made_by") == made_by()
-            and found.meta.get("options") == options
-            and (out / INPUTS).is_file()
+    if not (out / "meta.json").is_file():
+        raise UserError(
+            f"{out}: there is no prepared set to update; leave out --update the first time."
         )
-        self._images: dict[str, tuple[str, KnownRow]] = {}
-        self._reports: dict[str, tuple[str, Counts, Counts]] = {}
-        self._places: dict[str, tuple[int, int]] = {}
-        if self.usable:
-            self._read(found)
+    earlier = PreparedSet.open(out)
+    if earlier.settings != settings:
+        old, new = (s.model_dump(mode="json") for s in (earlier.settings, settings))
+        name = next(name for name in new if old[name] != new[name])
+        raise UserError(
+            f"{out}: was prepared with {name} {old[name]}, now it is {new[name]}; give the same"
+            " settings, or --overwrite to prepare anew."
+        )
+    return earlier
 
-    def row(self, image_id: str, stamp: str) -> KnownRow | None:
-        """Return what is known of an image whose file has not changed."""
-        known = self._images.get(image_id)
-        return known[1] if known is not None and known[0] == stamp else None
 
-    def sentences(self, study_id: str, stamp: str) -> tuple[Sentences, Counts, Counts] | None:
-        """Return the sentences of a report that has not changed, and what was left aside.
+def lend(
+    earlier: PreparedSet,
+    chunks: Chunks,
+    selected: Collection[Key],
+    options: dict[str, Any],
+    pool: Pool,
+) -> None:
+    """Write the rows of unchanged images, and the sentences of all reports, as chunks.
 
-        The counts are of dropped sentences, and of words used and left aside.
-        """
-        known = self._reports.get(study_id)
-        if known is None or known[0] != stamp:
-            return None
-        columns = self._table.slice(*self._places.get(study_id, (0, 0))).to_pydict()
-        return [list(pair) for pair in zip(*columns.values(), strict=True)], *known[1:]
+    Args:
+        earlier: the set.
+        chunks: of the run.
+        selected: keys of the run's images.
+        options: how the source is read now.
+        pool: where it runs.
+    """
+    folder = earlier.folder
+    same = earlier.meta.get("made_by") == made_by() and earlier.meta.get("options") == options
+    if not same or not (folder / INPUTS).is_file():
+        pool.tell(f"{folder}: was written by another version; everything is read again.")
+        return
+    chunks.folder.mkdir(exist_ok=True)
+    inputs = read_parquet(folder / INPUTS)
+    rows = (row for row in _rows(earlier, inputs[inputs["what"] == "image"]) if row[0] in selected)
+    copy = partial(_copy_rows, chunks, folder / "images.bin")
+    damaged = sum(pool.map(copy, cut(rows, images_of_a_chunk(earlier.settings.size))))
+    if damaged:
+        pool.tell(
+            f"{folder / 'images.bin'}: {damaged} of its rows were not what was prepared; their"
+            " images were read again. Check the disk, and what was made with this set."
+        )
+    reports = _reports(folder / "sentences.parquet", inputs[inputs["what"] == "report"])
+    for _ in pool.map(partial(_write_reports, chunks), cut(reports, CHUNK_STUDIES)):
+        pass
 
-    def _read(self, found: PreparedSet) -> None:
-        import pyarrow.parquet as pq
 
-        inputs = read_parquet(found.folder / INPUTS)
-        images = inputs[inputs["what"] == "image"].set_index("id")
-        stamps = images["stamp"].to_dict()
-        mended = images["mended"].to_dict() if "mended" in images else {}
-        hashes = read_parquet(found.folder / layout.MANIFEST)["pixel_hash"]
-        columns = (found.images[name] for name in ("image_id", "height", "width"))
-        for row, (name, *size, pixels) in enumerate(zip(*columns, hashes, strict=False)):
-            known = KnownRow(row, int(size[0]), int(size[1]), mended.get(name, ""), pixels)
-            self._images[name] = stamps[name], known
-        reports = inputs[inputs["what"] == "report"]
-        columns = (reports[name] for name in ("id", "stamp", "dropped", "words"))
-        for name, stamp, dropped, words in zip(*columns, strict=True):
-            self._reports[name] = stamp, json.loads(dropped), json.loads(words)
-        # As Arrow: a data frame of two million strings needs ten times the memory.
-        table = pq.read_table(found.folder / "sentences.parquet").combine_chunks()
-        self._table = table.select(["section", "text"])
-        if table.num_rows:  # those of a study follow one another
-            codes = table.column("study_id").combine_chunks().dictionary_encode()
-            places = np.unique(codes.indices.to_numpy(), return_index=True, return_counts=True)
-            for code, start, count in zip(*places, strict=True):
-                self._places[codes.dictionary[int(code)].as_py()] = int(start), int(count)
+_Row = tuple[Key, dict[str, Any]]
+
+
+def _rows(earlier: PreparedSet, images: Any) -> Iterator[_Row]:
+    mended = images["mended"] if "mended" in images else [""] * len(images)
+    sides = (earlier.images[name].tolist() for name in ("height", "width"))
+    hashes = read_parquet(earlier.folder / layout.MANIFEST)["pixel_hash"]
+    columns = (images["id"], images["stamp"], *sides, hashes, mended)
+    for row, (image, stamp, *about) in enumerate(zip(*columns, strict=False)):
+        yield (image, stamp), row_value(row, *about)
+
+
+def _copy_rows(chunks: Chunks, source: Path, rows: list[_Row]) -> int:
+    """Write a chunk of the rows that are what was prepared; return how many are not."""
+    values: Values = {}
+    kept: list[bytes] = []
+    with source.open("rb") as file:
+        for key, value in rows:
+            file.seek(value["row"] * chunks.row_bytes)
+            pixels = file.read(chunks.row_bytes)
+            if layout.pixel_hash(pixels) == value["hash"]:
+                values[key] = value | {"row": len(kept)}
+                kept.append(pixels)
+    chunks.write("images", values, b"".join(kept))
+    return len(rows) - len(kept)
+
+
+def _reports(sentences: Path, reports: Any) -> Iterator[_Row]:
+    """The sentences of each report, streamed: two million of them need gigabytes."""
+    import pyarrow.parquet as pq
+
+    columns = (reports[name] for name in ("id", "stamp", "dropped", "words"))
+    about = {study: (stamp, *counts) for study, stamp, *counts in zip(*columns, strict=True)}
+    batches = pq.ParquetFile(sentences).iter_batches(columns=["study_id", "section", "text"])
+    rows = (row.values() for batch in batches for row in batch.to_pylist())
+    for study, group in groupby(map(tuple, rows), itemgetter(0)):
+        stamp, dropped, words = about[study]
+        if stamp:
+            found = [[section, text] for _, section, text in group]
+            counts = {"dropped": json.loads(dropped), "words": json.loads(words)}
+            yield (study, stamp), {"sentences": found, **counts}
+
+
+def _write_reports(chunks: Chunks, rows: list[_Row]) -> None:
+    chunks.write("reports", dict(rows))

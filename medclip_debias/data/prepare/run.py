@@ -19,7 +19,7 @@ from medclip_debias.data.prepare import shards
 from medclip_debias.data.prepare.assemble import assemble
 from medclip_debias.data.prepare.chunks import Progress, Say, made_by
 from medclip_debias.data.prepare.collect import Preparation, recipe
-from medclip_debias.data.prepare.previous import Previous
+from medclip_debias.data.prepare.previous import check_update
 from medclip_debias.data.prepare.reading import Reading
 from medclip_debias.data.prepare.workspace import check_free, clear, making
 from medclip_debias.data.secret import keep_secret, read_secret
@@ -81,11 +81,7 @@ def prepare(
         return PreparedSet.open(out)
     with making(out) as work:
         check_free(out, replaced)
-        if update:
-            run.earlier = Previous(out, settings, run.reading.options())
-            if not run.earlier.usable:
-                run.pool.tell(f"{out}: was written by another version; everything is read again.")
-        part, about = run.start(work), run.about
+        part, about = run.collect(work, check_update(out, settings) if update else None), run.about
         del run  # the source and the selection: half a gigabyte for a large set
         assemble(work.set, [part], about, work)
         keep_secret(work.set, out)
@@ -122,7 +118,7 @@ def prepare_part(
         return shards.counts_of(out)
     with making(out, part=True) as work:
         check_free(out, overwrite)
-        part = run.start(work)
+        part = run.collect(work)
         counts = shards.write_part(work.set, part, number, run.about, run.plan.listing())
         work.move_to(out)
     return counts

@@ -13,7 +13,7 @@ from medclip_debias.config import ALL_VIEWS, SelectionSettings, json_hash, plain
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.images.headers import view_position
 from medclip_debias.data.named_split import NamedSplit
-from medclip_debias.data.prepare.chunks import Chunks, Entry, Job, Pool
+from medclip_debias.data.prepare.chunks import Chunks, Job, Pool, Values
 from medclip_debias.data.records import Annotations, ImageRecord, PhraseRecord, Source
 from medclip_debias.data.sources.registry import formats
 from medclip_debias.data.splits import check_leak
@@ -236,13 +236,14 @@ def _header_views(
     if chunks is None:
         return {image.image_id: view_position(image.path) for image in images}
     pool.expect(len(images))
-    jobs = (([image.image_id, stamps[image.image_id]], image.path) for image in images)
-    names, _ = chunks.make("views", None, jobs, _CHUNK_HEADERS, _read_headers, pool)
-    return {entry["head"][0]: entry["view"] for name in names for entry in chunks.entries(name)}
+    jobs = (((image.image_id, stamps[image.image_id]), image.path) for image in images)
+    names = chunks.make("views", jobs, _CHUNK_HEADERS, _read_headers, pool)
+    read = (item for name in names for item in chunks.values(name).items())
+    return {image: value["view"] for (image, stamp), value in read if stamps.get(image) == stamp}
 
 
-def _read_headers(jobs: list[Job]) -> tuple[list[Entry], None]:
-    return [{"head": head, "view": view_position(path)} for head, path in jobs], None
+def _read_headers(jobs: list[Job]) -> tuple[Values, bytes]:
+    return {key: {"view": view_position(path)} for key, path in jobs}, b""
 
 
 def _with_views(

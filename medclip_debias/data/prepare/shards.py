@@ -9,18 +9,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from medclip_debias.config import json_hash
 from medclip_debias.data.layout import FORMAT_VERSION
-from medclip_debias.data.prepare.assemble import ABOUT, About, assemble
+from medclip_debias.data.prepare.assemble import About, assemble
 from medclip_debias.data.prepare.chunks import Chunks
-from medclip_debias.data.prepare.outcome import Part, heads_of
-from medclip_debias.data.prepare.workspace import CHUNKS, check_free, clear, making
+from medclip_debias.data.prepare.studies import Image, Part, Study
+from medclip_debias.data.prepare.workspace import CHUNKS, PART, check_free, clear, making
 from medclip_debias.data.secret import keep_secret, read_secret
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json, read_json_or_none, write_json
 
-PART = "part.json"
+_ABOUT = TypeAdapter(About)
+"""To and from JSON values."""
 
 
 def parse(text: str) -> tuple[int, int]:
@@ -62,29 +65,29 @@ def write_part(
 
     ``listing`` is the hash of what was selected: parts of one set have the same.
     """
-    names = (*part.reports, *part.images)
-    for path in part.chunks.folder.iterdir():
-        if path.stem not in names:  # of a source that changed while the run was interrupted
+    chunks = part.chunks
+    for path in chunks.folder.iterdir():
+        if path.stem not in (*part.reports, *part.images):  # of a source that changed meanwhile
             path.unlink()
-    content = ABOUT.dump_python(about, mode="json")
-    images = [entry for name in part.images for entry in part.chunks.entries(name)]
+    content = _ABOUT.dump_python(about, mode="json")
     # Paths in the reasons differ between machines, as do times of change.
     local = ("rejected", "missing", "selected")
     shared = {name: value for name, value in content.items() if name not in local}
+    keys = {image.key for study in part.studies for image in study.images}
+    images = (item for name in part.images for item in chunks.values(name).items())
+    readable = ["hash" in value for key, value in images if key in keys]
     values = {
         "format_version": FORMAT_VERSION,
         "shard": list(shard),
         "key": json_hash([shared, listing]),
         "counts": {
-            "studies": sum(len(part.chunks.entries(name)) for name in part.reports),
-            "images": sum("hash" in entry for entry in images),
-            "rejected": sum("reason" in entry for entry in images),
+            "studies": len(part.studies),
+            "images": sum(readable),
+            "rejected": len(readable) - sum(readable),
         },
-        "source_stamp": about.source_stamp(heads_of([part])),
+        "source_stamp": about.source_stamp(part.heads),
         "about": content,
-        "reports": part.reports,
-        "images": part.images,
-        "chunks": {name: part.chunks.digest(name) for name in names},
+        "part": part._asdict() | {"chunks": CHUNKS},
     }
     write_json(folder / PART, values | {"hash": _hash(values)})
     return values["counts"]
@@ -112,16 +115,16 @@ def merge(parts: Sequence[Path], out: Path, *, overwrite: bool = False) -> Prepa
     if not again:
         check_free(out, overwrite)
     folders = [Path(folder) for folder in parts]
-    about, found = _checked(folders)
+    about, read = _checked(folders)
     if again:
-        check_unchanged(out, about.source_stamp(heads_of(found)))
+        check_unchanged(out, about.source_stamp(sum(part.heads for part in read)))
         clear(out)
         read_secret(out)
         return PreparedSet.open(out)
     with making(out) as work:
         check_free(out, overwrite)
         work.follow({"merge": [str(folder.resolve()) for folder in folders]})
-        assemble(work.set, found, about)
+        assemble(work.set, read, about)
         keep_secret(work.set, out)
         work.move_to(out)
     return PreparedSet.open(out)
@@ -136,7 +139,7 @@ def _checked(folders: Sequence[Path]) -> tuple[About, list[Part]]:
         raise UserError("merge needs the folders of all parts, then the folder to make.")
     contents = [_read(folder) for folder in folders]
     first, count = folders[0], contents[0]["shard"][1]
-    found: dict[int, Path] = {}
+    known: dict[int, Path] = {}
     parts = []
     for folder, content in zip(folders, contents, strict=True):
         number, of = content["shard"]
@@ -145,20 +148,20 @@ def _checked(folders: Sequence[Path]) -> tuple[About, list[Part]]:
                 f"{folder}: does not belong with {first}; the parts of a set have the same source,"
                 " settings, version and number of parts."
             )
-        other = found.setdefault(number, folder)
+        other = known.setdefault(number, folder)
         if other is not folder:
             raise UserError(
                 f"{folder}: is part {number}/{of}, as is {other}; give every part once."
             )
         parts.append(_part(folder, content))
-    missing = [number for number in range(1, count + 1) if number not in found]
+    missing = [number for number in range(1, count + 1) if number not in known]
     if missing:
         raise UserError(
             f"part {missing[0]}/{count} is missing; make it with --shard {missing[0]}/{count} and"
             " give its folder too."
         )
     first_part = min(contents, key=lambda content: content["shard"])
-    return ABOUT.validate_python(first_part["about"]), parts
+    return _ABOUT.validate_python(first_part["about"]), parts
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -169,36 +172,32 @@ def _read(folder: Path) -> dict[str, Any]:
             " 'prepare --shard i/n' wrote."
         )
     content = read_json(path, "copy or make this part again")
-    try:
-        if content["format_version"] != FORMAT_VERSION:
-            raise UserError(f"{path}: was written by another version; make this part again.")
-        if content.pop("hash") != _hash(content):
-            raise ValueError
-        number, count = content["shard"]
-        content["shard"] = int(number), int(count)
-        content["key"], content["counts"], content["about"], content["chunks"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: is damaged; copy or make this part again.") from error
+    if content.get("format_version", FORMAT_VERSION) != FORMAT_VERSION or "reports" in content:
+        raise UserError(f"{path}: was written by another version; make this part again.")
+    if content.pop("hash", None) != _hash(content):
+        raise UserError(f"{path}: is damaged; copy or make this part again.")
     return content
 
 
 def _part(folder: Path, content: dict[str, Any]) -> Part:
     """Return a part whose files are what they were when it was finished."""
-    part = Part(Chunks(folder / CHUNKS), content["reports"], content["images"])
-    for name, digest in content["chunks"].items():
+    stored = content["part"]
+    chunks = Chunks(folder / CHUNKS, content["about"]["settings"]["size"] ** 2)
+    for name in (*stored["reports"], *stored["images"]):
         try:
-            whole = part.chunks.digest(name) == digest
+            damaged = "" if chunks.has_all_rows(name, chunks.values(name)) else ".bin"
         except ValueError:
-            whole = False
-        rows = sum("hash" in entry for entry in part.chunks.entries(name)) if whole else 0
-        pixels = part.chunks.path(name, ".bin")
-        size = content["about"]["settings"]["size"] ** 2 * rows
-        if not whole or (pixels.stat().st_size if pixels.exists() else 0) != size:
+            damaged = ".json"
+        if damaged:
             raise UserError(
-                f"{pixels if whole else part.chunks.path(name)}: is not what was prepared, so the"
-                " part is damaged; copy or make it again."
+                f"{chunks.path(name, damaged)}: is not what was prepared, so the part is damaged;"
+                " copy or make it again."
             )
-    return part
+    studies = [
+        Study._make([*fields, [Image(*image) for image in images]])
+        for *fields, images in stored["studies"]
+    ]
+    return Part(**stored | {"chunks": chunks, "studies": studies})
 
 
 def _hash(values: dict[str, Any]) -> str:

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from medclip_debias.data.parallel import WorkerKilled
-from medclip_debias.data.prepare.chunks import Chunks
 from medclip_debias.errors import UserError
 from medclip_debias.files import exchange, read_json_or_none, take_back, write_json
 
-LOCK, CHUNKS = "lock", "chunks"
-_SET, _OLD = "set", "old"
+CHUNKS, PART = "chunks", "part.json"
+_LOCK, _SET, _OLD = "lock", "set", "old"
 
 
 class Workspace:
@@ -38,13 +37,13 @@ class Workspace:
     def __init__(self, folder: Path, part: bool = False) -> None:
         self.folder = folder
         self.set = folder / _SET
-        self.chunks = Chunks((self.set if part else folder) / CHUNKS)
+        self.chunks = (self.set if part else folder) / CHUNKS
         self.resumed = self.started
 
     @property
     def started(self) -> bool:
         """Whether any chunk is there."""
-        return any(self.chunks.folder.glob("*.json"))
+        return any(self.chunks.glob("*.json"))
 
     def follow(self, recipe: dict[str, Any]) -> str:
         """Keep what a run with the same recipe left here, or start anew; say what was there."""
@@ -55,7 +54,7 @@ class Workspace:
         for left in self.folder.iterdir():
             if left.is_dir():
                 shutil.rmtree(left)
-            elif left.name != LOCK:
+            elif left.name != _LOCK:
                 left.unlink()
         self.set.mkdir()
         self.resumed = False
@@ -73,7 +72,7 @@ class Workspace:
 
     def check_room(self, size: int) -> None:
         """Stop before the work starts when the disk cannot hold ``size`` bytes of rows."""
-        free = self.free() + self.chunks.size()
+        free = self.free() + sum(path.stat().st_size for path in self.chunks.glob("*.bin"))
         if free < size:
             needed, left = (f"{value / 1e6:,.1f} MB" for value in (size, free))
             raise OSError(errno.ENOSPC, f"its images need {needed}, the disk has {left} left")
@@ -92,20 +91,42 @@ class Workspace:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def clear(out: Path) -> None:
-    """Remove what is left of the workspace of a run that was killed behind its last rename."""
+@contextmanager
+def making(out: Path, part: bool = False) -> Iterator[Workspace]:
+    """Own ``OUT.partial`` for the length of a run; what goes wrong with the disk is one sentence.
+
+    The folder is removed when the input is at fault, and kept when a run can resume from it or an
+    earlier run left work in it.
+
+    Raises:
+        UserError: another run owns the folder, or it cannot be written.
+    """
     folder = out.with_name(out.name + ".partial")
-    if not folder.is_dir() or (folder / _SET).exists():  # the latter is work of another run
-        return
-    with suppress(UserError, OSError), workspace(out) as work:
-        work.discard()
+    remedy = "make room or choose another folder"
+    try:
+        with _locked(folder, out):
+            take_back(out, folder / _OLD)  # a run was killed between the renames of `move_to`
+            work = Workspace(folder, part)
+            try:
+                yield work
+            except WorkerKilled:
+                raise
+            except (UserError, OSError) as error:
+                if isinstance(error, OSError) and work.started:
+                    remedy += f"; run the same command again to resume, or remove {folder}"
+                # A disk that is not mounted looks like a source without images: the work of an
+                # earlier run is worth more than a tidy folder.
+                elif not work.resumed:
+                    work.discard()
+                raise
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UserError(f"{out}: cannot be written ({reason}); {remedy}.") from error
 
 
 @contextmanager
-def workspace(out: Path, part: bool = False) -> Iterator[Workspace]:
-    """Own ``OUT.partial`` for the length of a run."""
-    folder = out.with_name(out.name + ".partial")
-    path = folder / LOCK
+def _locked(folder: Path, out: Path) -> Iterator[None]:
+    path = folder / _LOCK
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # an owner that has just finished removes the folder
@@ -115,8 +136,7 @@ def workspace(out: Path, part: bool = False) -> Iterator[Workspace]:
                 break
             file.close()
     with file:
-        take_back(out, folder / _OLD)  # a run was killed between the renames of `move_to`
-        yield Workspace(folder, part)
+        yield
 
 
 def _lock(file: TextIO, out: Path) -> None:
@@ -136,38 +156,12 @@ def _lock(file: TextIO, out: Path) -> None:
         ) from error
 
 
-@contextmanager
-def making(out: Path, part: bool = False) -> Iterator[Workspace]:
-    """Own ``OUT.partial`` and tell what goes wrong with the disk in one sentence.
-
-    The folder is removed when the input is at fault, and kept when a run can resume from it or an
-    earlier run left work in it.
-
-    Raises:
-        UserError: another run owns the folder, or it cannot be written.
-    """
-    remedy = "make room or choose another folder"
-    try:
-        with workspace(out, part) as work:
-            try:
-                yield work
-            except WorkerKilled:
-                raise
-            except UserError:
-                # A disk that is not mounted looks like a source without images: the work of an
-                # earlier run is worth more than a tidy folder.
-                if not work.resumed:
-                    work.discard()
-                raise
-            except OSError:
-                if work.started:
-                    remedy += f"; run the same command again to resume, or remove {work.folder}"
-                else:
-                    work.discard()
-                raise
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise UserError(f"{out}: cannot be written ({reason}); {remedy}.") from error
+def clear(out: Path) -> None:
+    """Remove what is left of the workspace of a run that was killed behind its last rename."""
+    folder = out.with_name(out.name + ".partial")
+    if folder.is_dir() and not (folder / _SET).exists():  # that would be work of another run
+        with suppress(UserError), making(out) as work:
+            work.discard()
 
 
 def check_free(out: Path, overwrite: bool) -> None:
@@ -181,5 +175,5 @@ def check_free(out: Path, overwrite: bool) -> None:
     if not overwrite:
         raise UserError(f"{out}: is not empty; give another folder or allow overwriting.")
     is_set = (out / "meta.json").is_file() and (out / "images.bin").is_file()
-    if not is_set and not ((out / "part.json").is_file() and (out / CHUNKS).is_dir()):
+    if not is_set and not ((out / PART).is_file() and (out / CHUNKS).is_dir()):
         raise UserError(f"{out}: is not a prepared set and will not be overwritten; remove it.")

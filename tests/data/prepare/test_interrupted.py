@@ -285,4 +285,4 @@ def test_a_disk_without_locks_is_not_taken_for_another_run(tmp_path, monkeypatch
 
     monkeypatch.setattr(workspace.fcntl, "lockf", lockf)
     with pytest.raises(UserError, match="its disk has no file locks"):
-        workspace.workspace(tmp_path / "set").__enter__()
+        workspace.making(tmp_path / "set").__enter__()

@@ -7,7 +7,7 @@ import pytest
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import Reading, prepare
-from medclip_debias.data.prepare.outcome import told_languages
+from medclip_debias.data.prepare.studies import told_languages
 from medclip_debias.data.records import stated_language
 from medclip_debias.data.sources.manifest import ManifestSource
 from medclip_debias.data.text.reports import ReportSettings
@@ -73,7 +73,7 @@ def test_an_english_set_says_nothing_new_and_has_no_new_option(make):
     assert not [sentence for sentence in said if "language" in sentence]
     assert "language" not in prepared.meta["options"]["reports"]
     assert not [step for step in _steps(prepared) if "language" in step]
-    assert told_languages({"en": 3}) == []
+    assert told_languages({"en": 3}) == ""
 
 
 def test_mostly_deidentified_sentences_are_dropped_by_an_option_and_counted(make):
