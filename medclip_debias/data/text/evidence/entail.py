@@ -1,6 +1,6 @@
 """Whether what a report says of a finding agrees with what a sentence claims of it.
 
-Three-valued: 1 agrees, -1 contradicts, 0 unknown. docs/evidence.md has the rules in words.
+Three-valued: 1 agrees, -1 contradicts, 0 unknown. docs/claims.md has the rules in words.
 """
 
 from __future__ import annotations

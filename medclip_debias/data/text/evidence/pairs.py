@@ -1,4 +1,4 @@
-"""Pair evidence: does this study's report agree with that sentence (docs/evidence.md)?"""
+"""Pair evidence: does this study's report agree with that sentence (docs/claims.md)?"""
 
 from __future__ import annotations
 
