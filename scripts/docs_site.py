@@ -2,10 +2,10 @@
 
 MkDocs calls the functions named ``on_...`` (mkdocs.yml, ``hooks``). CONTRIBUTING.md and
 CHANGELOG.md become pages with their links turned; each notebook of docs/notebooks becomes a page
-with its code; metrics, label maps and task cards are written from the code (`generated`), all
-tables of a study from its cells; a page that the navigation does not name is listed under "More".
-Anchors are those that a repository's own view of Markdown gives a heading, so that one link serves
-both.
+with its code. Written from the code are metrics, label maps, task cards and the benchmark's sample
+(`generated`), and all tables of a study from its cells. A page that the navigation does not name is
+listed under "More". Anchors are those that a repository's own view of Markdown gives a heading, so
+that one link serves both.
 """
 
 from __future__ import annotations
@@ -61,11 +61,14 @@ def links(text: str) -> list[str]:
 def generated() -> dict[str, str]:
     """The files of the site that are written from the code, by their path in docs/."""
     from cards_page import page as cards
+    from medclip_debias.bench.table import FORMATS, read_board
     from medclip_debias.data.label_maps import page as label_maps
     from medclip_debias.data.mesh import mapping_table
     from medclip_debias.evaluation.catalogue import page as metrics
 
+    sample = FORMATS["md"](read_board(DOCS / "benchmark", baseline="openi-debiased"))
     return {
+        "benchmark_sample.md": f"# Sample of the benchmark's results\n\n{sample}",
         "cards.md": cards(),
         "label_maps.md": label_maps(),
         "metrics.md": metrics(),

@@ -86,7 +86,7 @@ def evaluate(
     ] = None,
     preset: Annotated[
         str | None,
-        option("Metrics as others' code counts too: NAME,NAME or all (docs/protocols.md)."),
+        option("Metrics as others' code counts too: NAME,NAME or all (docs/benchmark.md)."),
     ] = None,
     method: Annotated[
         str | None, option("Maps by similarity (default), gradcam or occlusion.")

@@ -37,7 +37,7 @@ def do(*words: str) -> None:
 
 
 def main() -> None:
-    """Measure, copy, check, and write the table."""
+    """Measure, copy, check, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("data", type=Path, help="folder that holds the archives")
     parser.add_argument("models", nargs="+", help="NAME=FOLDER")
@@ -51,15 +51,7 @@ def main() -> None:
     for word in options.models:
         publish(results / word.partition("=")[0], shared)
     do("bench", "validate", str(shared))
-    do(
-        "bench",
-        "table",
-        str(shared),
-        "--baseline",
-        options.baseline,
-        "--out",
-        f"{shared}/README.md",
-    )
+    do("bench", "table", str(shared), "--baseline", options.baseline)
 
 
 def publish(model: Path, shared: Path) -> None:

@@ -3,7 +3,7 @@
 Each is a YAML file of this folder, and its name is the preset's. A file says what it sets for
 zero-shot classification, grounding and retrieval, and which published code it follows; the
 scorers (`zero_shot`, `grounding`, `retrieval` beside it) are ours, written from the definitions.
-docs/protocols.md has what differs, and how far one model's metrics move.
+docs/benchmark.md has what differs, and how far one model's metrics move.
 """
 
 from __future__ import annotations
@@ -185,14 +185,14 @@ def load_preset(name: str) -> Preset:
         if grid != "regions" or preset.grounding is None or preset.grounding.grid == grid:
             raise UserError(
                 f"There is no protocol preset '{name}': after '@' stands 'regions' alone, behind a "
-                "preset that draws maps in equal cells (docs/protocols.md)."
+                "preset that draws maps in equal cells (docs/benchmark.md)."
             )
         rule = preset.grounding.model_copy(update={"grid": "regions"})
         return preset.model_copy(update={"name": name, "grounding": rule})
     if name not in known:
         raise UserError(
             f"There is no protocol preset '{name}'{did_you_mean(name, known)}; the presets are "
-            f"{', '.join(known)}; 'all' takes every one (docs/protocols.md)."
+            f"{', '.join(known)}; 'all' takes every one (docs/benchmark.md)."
         )
     return _read(name)
 
