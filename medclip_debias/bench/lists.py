@@ -114,7 +114,7 @@ def _cells(card: Card, path: Path) -> Collection[str]:
     if name.endswith(_TABLES):
         column = wanted.column or "image_id"
         needed = list(dict.fromkeys((column, *wanted.where)))
-        table = read_table(path, required=needed, columns=needed)
+        table = read_table(path, needed, ())
         for key, value in wanted.where.items():
             table = table[[cell.strip().lower() == value.lower() for cell in table[key]]]
         return [cell for cell in table[column] if not is_blank(cell)]

@@ -174,5 +174,5 @@ def read_label_table(path: Path) -> LabelTable:
             if text not in seen:
                 seen[text] = label_value(text, f"{path}, row {row}, column '{name}'")
             result[study][label] = seen[text]
-    said = [*ids.said(path, "study_id"), *unread_columns(path, table.columns, _NO_LABELS)]
+    said = [*ids.said, *unread_columns(path, table.columns, _NO_LABELS)]
     return LabelTable(path, result, said)

@@ -19,10 +19,10 @@ from medclip_debias.data.records import ImageRecord, PhraseRecord, Source, Step,
 from medclip_debias.data.sources.ids import is_blank, read_ids
 from medclip_debias.data.sources.image_files import ImagePlaces, ImageTree
 from medclip_debias.data.sources.registry import Given
-from medclip_debias.data.sources.tables import open_text
+from medclip_debias.data.sources.tables import open_text, origins, read_table
 from medclip_debias.data.sources.texts import read_report
 from medclip_debias.data.sources.tree import is_file
-from medclip_debias.data.splits import seeded_split
+from medclip_debias.data.splits import SPLIT_SEED, seeded_split
 from medclip_debias.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ class ArchiveSource(Source):
         boxes: the file of boxes, where they come in one of their own; the phrases are then its.
         counted: steps of the funnel.
         said: sentences on what is there and what is missing.
-        searches: for image files; `locate` and `tree` add to them.
     """
 
     def __init__(self, root: Path, given: Given) -> None:
@@ -62,26 +61,12 @@ class ArchiveSource(Source):
         self.boxes: BoxFile | None = None
         self.counted: list[Step] = []
         self.said: list[str] = []
-        self.searches: list[ImagePlaces | ImageTree] = []
+        self._searches: list[ImagePlaces | ImageTree] = []
 
     @classmethod
     def open(cls, path: Path, given: Given) -> Self:
         """Open the folder of the archive."""
         return cls(path, given)
-
-    def locate(
-        self, names: Sequence[str], folders: Sequence[str] = (), root: Path | None = None
-    ) -> ImagePlaces:
-        """Return where the images of these names are; what it renames is counted and told."""
-        places = ImagePlaces(root or self.root, names, folders)
-        self.searches.append(places)
-        return places
-
-    def tree(self, root: Path) -> ImageTree:
-        """Return the images anywhere below a folder; what it renames is counted and told."""
-        images = ImageTree(root)
-        self.searches.append(images)
-        return images
 
     def images(self) -> list[ImageRecord]:
         """Return every image that the archive lists; none of reports alone."""
@@ -111,34 +96,75 @@ class ArchiveSource(Source):
 
     @property
     def _renamed(self) -> int:
-        return sum(len(search.renamed) for search in self.searches)
+        return sum(len(search.renamed) for search in self._searches)
 
-    def split(self, patient: str, archives_own: str) -> str:
-        """Return the split of a patient: the archive's own, or by the seed that was given."""
-        return archives_own if self.seed is None else seeded_split(patient, self.seed)
-
-    def describe_images(self, title: str) -> None:
-        """Say which images there are, and of which views; a split by a seed is said, too."""
-        images, studies = len(self.image_records), len(self.study_records)
-        self.said += [f"{title}: {images} images of {studies} studies.", self.views_said()]
-        if self.seed is not None:
-            self.said.append(f"Split: {seeded_said(self.seed)}.")
-
-    def views_said(self) -> str:
-        """Return a sentence on the views of the images."""
-        views = Counter(image.view or "unknown" for image in self.image_records)
-        return f"Views: {', '.join(f'{n} {view}' for view, n in sorted(views.items()))}."
+    # ------------------------------------------------------------------------- tables
 
     def count(self, step: str, unit: str, kept: int, before: int) -> None:
         """Note a step that left something aside; one that left nothing is not worth a line."""
         if kept < before:
             self.counted.append((step, unit, kept, before))
 
+    def read_rows(
+        self,
+        path: Path,
+        required: Sequence[str],
+        optional: Sequence[str] = (),
+        ids: Mapping[str, str] | None = None,
+    ) -> pd.DataFrame:
+        """Read columns of a table that may not be empty; ``origin`` is file and row of each row.
+
+        ``ids`` are columns to add, and the columns that they are read from as ids.
+        """
+        table = read_table(path, required, optional)
+        if table.empty:
+            raise UserError(f"{path}: the table has no rows; download it again.")
+        for name, column in (ids or {}).items():
+            table[name] = self.ids(path, table, column)
+        return table.assign(origin=origins(path, table))
+
     def ids(self, path: Path, table: pd.DataFrame, column: str, letter: str = "") -> list[str]:
         """Return the ids of a column; what was read otherwise than it is written is told."""
         read = read_ids(path, table, column, letter)
-        self.said += read.said(path, column)
+        self.said += read.said
         return read.ids
+
+    def keep(self, table: pd.DataFrame, good: pd.Series[bool], step: str) -> pd.DataFrame:
+        """Return the good rows, and count them where others are left aside."""
+        self.count(step, "rows", int(good.sum()), len(table))
+        return table[good]
+
+    def first_rows(self, path: Path, table: pd.DataFrame, key: str | list[str]) -> pd.DataFrame:
+        """Return the first row of each ``key``; repeats are counted, and told if they differ."""
+        repeated = table.duplicated(key)
+        same = table.drop(columns="origin", errors="ignore").duplicated()
+        other = int((repeated & ~same).sum())
+        if other:
+            self.said.append(
+                f"{path}: {other} rows name what a row above names, and say otherwise; the first"
+                " counts."
+            )
+        return self.keep(table, ~repeated, f"row of {path.name} is no repeat")
+
+    # ---------------------------------------------------------------- images and studies
+
+    def locate(
+        self, names: Sequence[str], folders: Sequence[str] = (), root: Path | None = None
+    ) -> ImagePlaces:
+        """Return where the images of these names are; what it renames is counted and told."""
+        self._searches.append(places := ImagePlaces(root or self.root, names, folders))
+        return places
+
+    def tree(self, root: Path) -> ImageTree:
+        """Return the images anywhere below a folder; what it renames is counted and told."""
+        self._searches.append(images := ImageTree(root))
+        return images
+
+    def split(self, patient: str, archives_own: str | None = None) -> str:
+        """Return the split of a patient: the archive's own, or a hash's where it has none."""
+        if archives_own is not None and self.seed is None:
+            return archives_own
+        return seeded_split(patient, SPLIT_SEED if self.seed is None else self.seed)
 
     def add_images(self, rows: pd.DataFrame, files: Iterable[Path]) -> None:
         """Add an image for each row of ``image``, ``study``, ``patient``, ``view``, ``split``."""
@@ -159,22 +185,34 @@ class ArchiveSource(Source):
                 uncertain, and that over absent; a sentence says how many studies that are.
             reports: by study id; a study that is not named has none.
         """
+        labels, reports = labels or {}, reports or {}
         members: dict[str, list[ImageRecord]] = {}
         for image in self.image_records:
             members.setdefault(image.study_id, []).append(image)
         differ = 0
         for study, images in members.items():
-            rows = [labels[i.image_id] for i in images if i.image_id in labels] if labels else []
+            rows = [labels[image.image_id] for image in images if image.image_id in labels]
             merged, differs = merged_labels(rows)
             differ += differs
-            patient, split, origin = images[0].patient_id, images[0].split, images[0].origin
-            report = (reports or {}).get(study)
-            self.study_records.append(StudyRecord(study, patient, split, report, merged, origin))
+            about = images[0].patient_id, images[0].split, reports.get(study), merged
+            self.study_records.append(StudyRecord(study, *about, images[0].origin))
         if differ:
             self.said.append(
                 f"{self.root}: the images of {differ} studies have other labels; present counts"
                 " before uncertain, and that before absent."
             )
+
+    def describe_images(self, title: str) -> None:
+        """Say which images there are, and of which views; a split by a seed is said, too."""
+        images, studies = len(self.image_records), len(self.study_records)
+        self.said += [f"{title}: {images} images of {studies} studies.", self.views_said()]
+        if self.seed is not None:
+            self.said.append(f"Split: {seeded_said(self.seed)}.")
+
+    def views_said(self) -> str:
+        """Return a sentence on the views of the images."""
+        views = Counter(image.view or "unknown" for image in self.image_records)
+        return f"Views: {', '.join(f'{n} {view}' for view, n in sorted(views.items()))}."
 
 
 def seeded_said(seed: int) -> str:
@@ -212,52 +250,18 @@ def find_table(folders: Iterable[Path], *patterns: str) -> Path | None:
     return None
 
 
-def counted_rows(
-    table: pd.DataFrame, good: pd.Series[bool], step: str, counted: list[Step]
-) -> pd.DataFrame:
-    """Return the good rows; where others are left aside, ``counted`` has a step more."""
-    if not good.all():
-        counted.append((step, "rows", int(good.sum()), len(table)))
-    return table[good]
-
-
-def without_repeats(
-    path: Path, table: pd.DataFrame, key: str | list[str], counted: list[Step], said: list[str]
-) -> pd.DataFrame:
-    """Return the first row of each ``key``; repeats are counted in ``counted``.
-
-    A sentence in ``said`` says how many of them say otherwise than the first.
-    """
-    repeated = table.duplicated(key)
-    if not repeated.any():
-        return table
-    other = int((repeated & ~table.duplicated()).sum())
-    if other:
-        said.append(
-            f"{path}: {other} rows name what a row above names, and say otherwise; the first"
-            " counts."
-        )
-    return counted_rows(table, ~repeated, f"row of {path.name} is no repeat", counted)
-
-
-def read_json_lines(path: Path, counted: list[Step]) -> Iterator[dict[str, Any]]:
-    """Yield the object of each line of a JSON-lines file; other lines are counted."""
-    good = total = 0
+def read_json_lines(path: Path) -> Iterator[dict[str, Any] | None]:
+    """Yield the object of each line of a JSON-lines file, ``None`` for what is no object."""
     try:
         with open_text(path) as file:
             for line in filter(str.strip, file):
-                total += 1
                 try:
                     content = json.loads(line)
                 except (ValueError, RecursionError):
-                    continue
-                if isinstance(content, dict):
-                    good += 1
-                    yield content
+                    content = None
+                yield content if isinstance(content, dict) else None
     except (UserError, OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read as lines of JSON; download it again.") from error
-    if good < total:
-        counted.append((f"line of {path.name} is a JSON object", "rows", good, total))
 
 
 def report_of(sections: Mapping[str, str]) -> str:
@@ -280,7 +284,7 @@ class LabelCells:
 
     def __init__(self, path: Path, values: Mapping[str, float] = _CHEXPERT_VALUES) -> None:
         self.step = f"label cell of {path.name} has a value that the archive defines"
-        self.good = self.bad = 0
+        self.good = self.all = 0
         self._values = values
 
     def read(self, cell: str) -> float | None:
@@ -288,13 +292,9 @@ class LabelCells:
         if is_blank(cell):
             return None
         value = self._values.get(cell.strip().removesuffix(".0"))
-        self.bad += value is None
+        self.all += 1
         self.good += value is not None
         return value
-
-    def steps(self) -> list[Step]:
-        """Return the step that counts the cells, when one was left aside."""
-        return [(self.step, "label cells", self.good, self.good + self.bad)] if self.bad else []
 
 
 def merged_labels(rows: Sequence[Labels]) -> tuple[Labels, bool]:

@@ -16,18 +16,22 @@ from medclip_debias.data.records import Annotations, ImageRecord, file_stem
 from medclip_debias.data.sources.archive import (
     ArchiveSource,
     LabelCells,
-    counted_rows,
     merged_labels,
     seeded_said,
-    without_repeats,
 )
 from medclip_debias.data.sources.entries import ArchiveFiles, entries
 from medclip_debias.data.sources.findings import Marks, finding_name
 from medclip_debias.data.sources.ids import is_blank, plain_id
-from medclip_debias.data.sources.marked_lists import read_coco, read_entries
+from medclip_debias.data.sources.marked_lists import (
+    read_boxes,
+    read_coco,
+    read_entries,
+    read_masks,
+    read_runs,
+)
 from medclip_debias.data.sources.registry import Given, Sure, source
-from medclip_debias.data.sources.stanford import named_rows, study_of, view_of
-from medclip_debias.data.sources.tables import named_tuples, read_table
+from medclip_debias.data.sources.stanford import named_rows, view_of
+from medclip_debias.data.sources.tables import named_tuples, origins, read_table, refuse_rows
 from medclip_debias.data.sources.tree import is_file
 from medclip_debias.data.sources.votes import Votes
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split, split_name
@@ -59,8 +63,7 @@ class CatalogSource(ArchiveSource):
         self._labels: dict[str, Labels] = {}
         self._sizes: dict[str, tuple[int, int]] = {}
         self._cells: dict[str, list[str]] = {}
-        self._votes = Votes(self.entry["labels"], self.count)
-        self._reports: dict[str, str | None] = {}
+        self._votes = Votes(self.entry["labels"], self.count) if self._voted else None
         self._lists = self.files.split_lists() if self.seed is None else None
         tables = self.files.tables()
         if not tables:
@@ -68,23 +71,24 @@ class CatalogSource(ArchiveSource):
             raise UserError(
                 f"{root}: has no table of {self.entry['title']} ({listed}); check the path."
             )
-        rows = pd.concat([self._rows(split, path) for split, path in tables.items()])
+        read = {
+            s: self._of_list if p.suffix == ".json" else self._of_table for s, p in tables.items()
+        }
+        rows = pd.concat([read[split](split, path) for split, path in tables.items()])
         if rows.empty:
             listed = ", ".join(path.name for path in tables.values())
             raise UserError(f"{root}: no row of {listed} names an image; download it again.")
-        first = rows.drop_duplicates("image").set_index("image")["split"]
-        other = rows[rows["split"] != rows["image"].map(first)]
-        if len(other):
-            row = other.iloc[0]
+        first = rows.groupby("image")["split"].transform("first")
+        for row in named_tuples(rows.assign(first=first)[rows["split"] != first]):
             raise UserError(
-                f"{row['origin']}: its image is in both parts, {first[row['image']]} and"
-                f" {row['split']}; download the tables again."
+                f"{row.origin}: its image is in both parts, {row.first} and {row.split}; download"
+                " the tables again."
             )
         rows = rows.drop_duplicates("image")
         self._add_images(rows)
-        self._labels |= self._votes.labels()
-        self._read_boxes(tables, rows)
+        self._labels |= self._votes.labels() if self._votes else {}
         table = next(iter(tables.values()))
+        self._read_boxes(tables, rows)
         self._read_masks(table)
         shown = [finding_name(name) for name in self.files.shown(table)]
         for image in rows["image"] if shown else ():
@@ -94,7 +98,7 @@ class CatalogSource(ArchiveSource):
         splits = {i.image_id: i.split for i in self.image_records} if self._voted else {}
         sizes = self.files.annotated_sizes(rows["image"])
         self.phrase_records = self._marks.phrases(sizes, splits)
-        self.add_studies(self._labels, self._reports)
+        self.add_studies(self._labels)
         self._describe(tables, rows)
 
     @classmethod
@@ -110,14 +114,14 @@ class CatalogSource(ArchiveSource):
             tables = files.tables()
         except UserError:  # two releases: whoever opens them says so
             return Sure.RELEASE
+        doubtful = {*entry.get("recognised", {}).get("of", ())}
         if not tables:
             return Sure.NO
-        doubtful = entry.get("recognised", {}).get("of", ())
-        return Sure.LAYOUT if {p.name for p in tables.values()} & {*doubtful} else Sure.RELEASE
+        return Sure.LAYOUT if {p.name for p in tables.values()} & doubtful else Sure.RELEASE
 
     def annotations(self) -> list[Annotations]:
         """Return what each of several readers said."""
-        return self._votes.annotations() if self._voted else []
+        return self._votes.annotations() if self._votes else []
 
     @property
     def _voted(self) -> bool:
@@ -125,11 +129,9 @@ class CatalogSource(ArchiveSource):
 
     # --------------------------------------------------------------------------- tables
 
-    def _rows(self, split: str, path: Path) -> pd.DataFrame:
+    def _of_list(self, split: str, path: Path) -> pd.DataFrame:
         import pandas as pd
 
-        if path.suffix != ".json":
-            return self._of_table(split, path)
         if "coco" in self.entry:
             names = read_coco(path, self._marks)
         else:
@@ -165,18 +167,16 @@ class CatalogSource(ArchiveSource):
             return table[name] if name in table else pd.Series(otherwise, table.index, dtype=object)
 
         rows = pd.DataFrame({"name": table[columns[0]], "view": column(how.get("view"))})
-        rows["image"] = rows["name"].map(file_stem)
-        rows["patient"] = self._patients(path, table, rows["image"])
-        rows["study"] = column(how.get("study"))
+        rows["image"], rows["study"] = rows["name"].map(file_stem), column(how.get("study"))
         if "path" in how:
-            owners = [study_of(name) for name in rows["name"]]
-            rows["patient"], rows["study"] = ([o[at] for o in owners] for at in (0, 1))
-            stems = zip(owners, rows["image"], strict=True)
-            rows["image"] = ["/".join((*owner, stem)) for owner, stem in stems]
+            rows["patient"], rows["study"] = table["owner"], table["study"]
+            rows["image"] = rows["patient"] + "/" + rows["study"] + "/" + rows["image"]
+        else:
+            rows["patient"] = self._patients(path, table, rows["image"])
         self._read_labels(split, path, table, rows["image"])
         if "when" in boxes:
-            for image, finding, _, box in self._marks.read_boxes(
-                path, table, boxes, {*rows["image"]}
+            for image, finding, _, box in read_boxes(
+                path, table, boxes, {*rows["image"]}, self._marks
             ):
                 self._marks.add(image, finding, [box])
         if "filled" in how:
@@ -187,12 +187,10 @@ class CatalogSource(ArchiveSource):
             unstated = int((rows["view"] == "FRONTAL").sum())
             if unstated:
                 self.said.append(f"{path}: {unstated} frontal images are neither AP nor PA.")
-        rows["origin"] = [f"{path}, row {row}" for row in table.index]
+        rows["origin"] = origins(path, table)
         words = column(self.entry.get("split", {}).get("column"), split)
-        rows["split"] = [
-            split_name(word, where) if word else ""
-            for word, where in zip(words, rows["origin"], strict=True)
-        ]
+        named = zip(words, rows["origin"], strict=True)
+        rows["split"] = [split_name(word, where) if word else "" for word, where in named]
         form = self.entry.get("file", "{0}")
         cells = zip(*(table[name] for name in columns), strict=True)
         rows["files"] = [tuple(form.format(cell, split) for cell in row) for row in cells]
@@ -211,20 +209,16 @@ class CatalogSource(ArchiveSource):
         """Return the rows that repeat none and have what they must."""
         key = self.entry.get("key", [image])
         key = table.columns.tolist() if key == "all" else [name for name in key if name in table]
-        table = without_repeats(path, table, key, self.counted, self.said)
+        table = self.first_rows(path, table, key)
         if table.empty:
             raise UserError(f"{path}: has no rows; download it again.")
         if "path" in self.entry["columns"]:
-            return named_rows(path, table, image, self.counted)
-        needed = [image, *needed]
-        blank = table[needed].map(is_blank)
-        good = ~blank.any(axis=1)
-        if not good.all() and self.entry["rows"] == "refused":
-            row = table.index[~good][0]
-            column = next(name for name in needed if blank.loc[row, name])
-            raise UserError(f"{path}, row {row}: column '{column}' is blank; fill it in.")
-        step = f"row of {path.name} is filled in ({', '.join(needed)})"
-        return counted_rows(table, good, step, self.counted)
+            return named_rows(self, path, table, image)
+        blank = table[[image, *needed]].map(is_blank)
+        for name in blank if self.entry["rows"] == "refused" else ():
+            refuse_rows(path, table, blank[name], f"column '{name}' is blank; fill it in.")
+        step = f"row of {path.name} is filled in ({', '.join([image, *needed])})"
+        return self.keep(table, ~blank.any(axis=1), step)
 
     def _patients(self, path: Path, table: pd.DataFrame, images: pd.Series[str]) -> list[str]:
         if "people" in self.entry:
@@ -232,13 +226,11 @@ class CatalogSource(ArchiveSource):
             return [people.get(image, "") for image in images]
         column = self.entry["columns"].get("patient")
         if column is None:
-            stated = "path" in self.entry["columns"] or self.entry.get("header") == "now"
-            if not stated:
+            if self.entry.get("header") != "now":
                 self._say_once(_NO_PATIENTS)
             return [""] * len(table)
-        if self.entry["rows"] == "counted":
-            return list(table[column])
-        return self.ids(path, table, column)
+        refused = self.entry["rows"] == "refused"
+        return self.ids(path, table, column) if refused else list(table[column])
 
     def _people(self, images: set[str]) -> dict[str, str]:
         """Return the person of each image that is one of another archive's."""
@@ -251,10 +243,8 @@ class CatalogSource(ArchiveSource):
             )
             return {}
         content = read_json_value(path, "download it again, or remove it")
-        listed = (
-            [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
-        )
-        pairs = [(one.get(how["image"]), one.get(how["is"])) for one in listed]
+        listed = content if isinstance(content, list) else []
+        pairs = [(e.get(how["image"]), e.get(how["is"])) for e in listed if isinstance(e, dict)]
         people = {
             image: plain_id(name.partition("_")[0])
             for image, name in pairs
@@ -280,10 +270,8 @@ class CatalogSource(ArchiveSource):
             view = entry.get("view", "") if is_blank(view) else view
             view = codes.get(view.upper(), view.upper() if codes else view)
             split = self._split(row.name, row.split, patient)
-            ids = row.image, row.study, patient
-            self.image_records.append(
-                ImageRecord(*ids, file, view, split, row.origin, header == "later")
-            )
+            where = file, view, split, row.origin, header == "later"
+            self.image_records.append(ImageRecord(row.image, row.study, patient, *where))
         if unknown:
             self.said.append(
                 f"{self.root}: {unknown} images have no header that names a patient; each counts"
@@ -303,13 +291,10 @@ class CatalogSource(ArchiveSource):
 
     def _along_paths(self, rows: pd.DataFrame) -> Callable[[tuple[str, ...]], Path]:
         """Return the search for images where the paths of the table lead."""
-        folders = [
-            "/".join(filter(None, (folder, inner)))
-            for inner in ("", *self.entry.get("in", ()))
-            for folder in self.files.folders
-        ]
+        inner = ("", *self.entry.get("in", ()))
+        folders = [Path(folder, name).as_posix() for name in inner for folder in self.files.folders]
         columns = zip(*rows["files"], strict=True)
-        places = [self.locate(names, list(filter(None, folders))) for names in columns]
+        places = [self.locate(names, [f for f in folders if f != "."]) for names in columns]
 
         def find(files: tuple[str, ...]) -> Path:
             pairs = list(zip(places, files, strict=True))
@@ -333,7 +318,7 @@ class CatalogSource(ArchiveSource):
         self, split: str, path: Path, table: pd.DataFrame, images: pd.Series[str]
     ) -> None:
         how = self.entry["labels"]
-        if "votes" in how:
+        if self._votes:
             self._votes.read(split, path, table, self.entry["columns"]["image"][0])
         elif "columns" in how:
             named = how["columns"]
@@ -348,7 +333,7 @@ class CatalogSource(ArchiveSource):
                     labels, differs = merged_labels([self._labels[image], labels])
                     differ += differs
                 self._labels[image] = labels
-            self.counted += cells.steps()
+            self.count(cells.step, "label cells", cells.good, cells.all)
             step = "row has the labels of its image in the rows above (else present counts)"
             self.count(step, "label rows", len(images) - differ, len(images))
         elif "column" in how:
@@ -392,8 +377,7 @@ class CatalogSource(ArchiveSource):
         classes = known.groupby(how["image"])[how["column"]].agg(set)
         for image in self._labels:
             names = classes.get(image, ())
-            one = len(names) == 1
-            self._labels[image] |= values[min(names)] if one else blank
+            self._labels[image] |= values[min(names)] if len(names) == 1 else blank
         step = f"row of {path.name} names an image and a class"
         self.count(step, "label rows", len(known), len(table))
         single = int((classes.map(len) == 1).sum())
@@ -413,26 +397,27 @@ class CatalogSource(ArchiveSource):
                 continue
             sides = how.get("corners") or how["sides"]
             table = read_table(path, required=[how["image"], how["finding"], *sides])
-            table = without_repeats(path, table, table.columns.tolist(), self.counted, self.said)
+            table = self.first_rows(path, table, table.columns.tolist())
             listed = rows if name == how["file"] else rows[rows["split"] == part]
-            boxes = self._marks.read_boxes(path, table, how, {*listed["image"]})
-            if not self._voted:
+            boxes = read_boxes(path, table, how, {*listed["image"]}, self._marks)
+            if self._votes:
+                seen = sum([self._votes.add_box(*row) for row in boxes])
+                step = f"most readers see the finding of the box ({path.name})"
+                self.count(step, "boxes", seen, len(boxes))
+            else:
                 for image, finding, _, box in boxes:
                     self._marks.add(image, finding_name(finding), [box])
-                continue
-            seen = sum([self._votes.add_box(*row) for row in boxes])
-            step = f"most readers see the finding of the box ({path.name})"
-            self.count(step, "boxes", seen, len(boxes))
-        self._votes.add_phrases(self._marks)
+        if self._votes:
+            self._votes.add_phrases(self._marks)
 
     def _read_masks(self, path: Path) -> None:
         how = self.entry.get("masks", {})
         if "files" in how:
             images = {image.image_id for image in self.image_records}
             for file in self.files.masks():
-                self._marks.read_mask_file(file, images)
+                read_masks(file, images, self._marks)
         elif "column" in how:
-            self._marks.read_runs(path, self._cells, self._sizes, how)
+            read_runs(path, self._cells, self._sizes, how, self._marks)
 
     # ------------------------------------------------------------------------ description
 
@@ -440,7 +425,7 @@ class CatalogSource(ArchiveSource):
         counts = Counter(origin.rpartition(", ")[0] for origin in rows["origin"])
         listed = ", ".join(f"{counts[str(path)]} in {path.name}" for path in tables.values())
         people = len({image.patient_id for image in self.image_records})
-        said: list[str] = [
+        self.said += [
             f"{self.entry['title']} {self.root}: {len(rows)} images: {listed}; of"
             f" {len(self.study_records)} studies and {people} patients. It has no reports: there"
             " are no sentences to train on.",
@@ -451,8 +436,8 @@ class CatalogSource(ArchiveSource):
             boxes = sum(len(phrase.boxes) for phrase in self.phrase_records)
             masks = sum(phrase.mask is not None for phrase in self.phrase_records)
             with_masks = f", {masks} of them with masks" if masks else ""
-            said.append(f"Boxes: {boxes}, of {len(self.phrase_records)} phrases{with_masks}.")
-        self.said += said + self.entry.get("notes", [])
+            self.said.append(f"Boxes: {boxes}, of {len(self.phrase_records)} phrases{with_masks}.")
+        self.said += self.entry.get("notes", [])
 
     def _split_said(self) -> str:
         split = self.entry.get("split", {})

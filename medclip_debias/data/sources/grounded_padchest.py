@@ -27,7 +27,7 @@ from medclip_debias.data.sources.findings import Corners, box_of
 from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.label_groups import LabelColumns, label_groups
 from medclip_debias.data.sources.registry import Given, Sure, source
-from medclip_debias.data.sources.tables import named_tuples, read_table
+from medclip_debias.data.sources.tables import distinct_rows, refuse_rows
 from medclip_debias.data.splits import split_name
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json_value
@@ -68,6 +68,9 @@ def _state(value: Any) -> str | None:
     return value.strip().lower() if isinstance(value, str) else None
 
 
+Words = Annotated[list[str], AfterValidator(_words)]
+
+
 class _Finding(BaseModel):
     """A sentence of an image, as the file has it."""
 
@@ -75,8 +78,8 @@ class _Finding(BaseModel):
 
     text: Annotated[str, AfterValidator(_spaced)] = ""
     abnormal: bool = False
-    labels: Annotated[list[str], AfterValidator(_words)] = []
-    locations: Annotated[list[str], AfterValidator(_words)] = []
+    labels: Words = []
+    locations: Words = []
     progression: Annotated[Any, AfterValidator(_state)] = None
     boxes: list[Corners] = []
     extra_boxes: list[Corners] = []
@@ -113,17 +116,15 @@ class GroundedPadChestSource(ArchiveSource):
         images = self._read_master()
         entries = self._read_entries(images)
         images = images.loc[list(entries)]
-        self._rows = [
-            (study, file_stem(file), number, *finding.model_dump().values())
-            for study, (file, findings) in zip(images["study"], entries.items(), strict=True)
-            for number, finding in enumerate(findings, start=1)
-        ]
+        self._rows: list[tuple[Any, ...]] = []
+        for file, study, split in zip(entries, images["study"], images["split"], strict=True):
+            self._add_sentences(file, study, split, entries[file])
         self._add_studies(images, entries)
         if not self.text_only:
             places = self.locate(list(entries), _FOLDERS)
             rows = images.assign(image=images.index.map(file_stem), view="FRONTAL")
             self.add_images(rows, map(places.path, images.index))
-        self._add_phrases(images["split"], entries)
+        self._count([finding for findings in entries.values() for finding in findings])
         self._describe(entries)
 
     @classmethod
@@ -137,35 +138,20 @@ class GroundedPadChestSource(ArchiveSource):
         by_study = Annotations(*about, study="study_id")
         return [Annotations(*about, images=("image_id",)) if self.image_records else by_study]
 
-    # ------------------------------------------------------------------------ the tables
-
     def _read_master(self) -> pd.DataFrame:
         """Return study, patient, split and origin of each image by its file name."""
-        needed = ("ImageID", "StudyID", "PatientID", "split")
-        table = read_table(self.master, required=needed, columns=needed)
-        if table.empty:
-            raise UserError(f"{self.master}: the table has no rows; download it again.")
-        for column, name in (("StudyID", "study"), ("PatientID", "patient")):
-            table[name] = self.ids(self.master, table, column)
-        table["origin"] = [f"{self.master}, row {row}" for row in table.index]
-        blank = table[table["ImageID"].map(is_blank)]
-        if len(blank):
-            raise UserError(
-                f"{blank['origin'].iloc[0]}: column 'ImageID' is blank; download the table again."
-            )
-        table["split"] = [
-            self.split(row.patient, split_name(row.split, row.origin) if self.seed is None else "")
-            for row in named_tuples(table)
-        ]
-        distinct = table.drop_duplicates(["ImageID", "study", "patient", "split"])
-        clash = distinct[distinct.duplicated("ImageID")]
-        if len(clash):
-            first = table.index[table["ImageID"] == clash["ImageID"].iloc[0]][0]
-            raise UserError(
-                f"{clash['origin'].iloc[0]}: its image has another study, patient or split in row"
-                f" {first}; download the table again."
-            )
-        return distinct.set_index("ImageID")
+        path, ids = self.master, {"study": "StudyID", "patient": "PatientID"}
+        table = self.read_rows(path, ("ImageID", *ids.values(), "split"), ids=ids)
+        problem = "column 'ImageID' is blank; download the table again."
+        refuse_rows(path, table, table["ImageID"].map(is_blank), problem)
+        if self.seed is None:
+            table["split"] = list(map(split_name, table["split"], table["origin"]))
+        table["split"] = list(map(self.split, table["patient"], table["split"]))
+        problem = (
+            "its image has another study, patient or split in row {}; download the table again."
+        )
+        columns = ["ImageID", "study", "patient", "split"]
+        return distinct_rows(path, table, "ImageID", problem, columns).set_index("ImageID")
 
     def _read_entries(self, images: pd.DataFrame) -> dict[str, list[_Finding]]:
         content = read_json_value(self.path, "download it again", encoding="utf-8-sig")
@@ -200,13 +186,22 @@ class GroundedPadChestSource(ArchiveSource):
         try:
             return _Finding.model_validate({**values, "text": values.get(sentence, "")})
         except ValidationError as error:
-            name = error.errors()[0]["loc"][0]
-            known = f", '{name}': must be {_MUST_BE.get(str(name))}"
-            other = f": '{sentence}' or 'abnormal' is no sentence or no yes or no"
-            problem = known if name in _MUST_BE else other
+            name = str(error.errors()[0]["loc"][0])
+            problem = f": '{sentence}' or 'abnormal' is no sentence or no yes or no"
+            if name in _MUST_BE:
+                problem = f", '{name}': must be {_MUST_BE[name]}"
             raise UserError(f"{where}{problem}; download the file again.") from None
 
-    # -------------------------------------------------------------------- what comes out
+    def _add_sentences(self, file: str, study: str, split: str, findings: list[_Finding]) -> None:
+        """Add the rows of an image's sentences, and a phrase for each that has boxes."""
+        name = file_stem(file)
+        for number, f in enumerate(findings, start=1):
+            self._rows.append((study, name, number, *f.model_dump().values()))
+            if f.abnormal and f.text and f.boxes:
+                category = f.labels[0] if f.labels else ""
+                boxes = [box_of(corners, corners=True) for corners in f.boxes]
+                about = category, f.text, tuple(filter(None, boxes)), RELATIVE, split
+                self.phrase_records.append(PhraseRecord(f"{name}/{number}", name, *about))
 
     def _add_studies(self, images: pd.DataFrame, entries: dict[str, list[_Finding]]) -> None:
         every = (n for findings in entries.values() for f in findings for n in f.labels)
@@ -224,17 +219,6 @@ class GroundedPadChestSource(ArchiveSource):
             owner = members.iloc[0]
             about = str(study), owner["patient"], owner["split"], report, labels, owner["origin"]
             self.study_records.append(StudyRecord(*about))
-
-    def _add_phrases(self, splits: pd.Series[str], entries: dict[str, list[_Finding]]) -> None:
-        for file, findings in entries.items():
-            image = file_stem(file)
-            for number, f in enumerate(findings, start=1):
-                if f.abnormal and f.text and f.boxes:
-                    category = f.labels[0] if f.labels else ""
-                    boxes = [box_of(corners, corners=True) for corners in f.boxes]
-                    about = category, f.text, tuple(filter(None, boxes)), RELATIVE, splits[file]
-                    self.phrase_records.append(PhraseRecord(f"{image}/{number}", image, *about))
-        self._count([finding for findings in entries.values() for finding in findings])
 
     def _count(self, findings: list[_Finding]) -> None:
         texts = [f for f in findings if f.text]

@@ -8,7 +8,9 @@ it is written, and by its plain form (`plain_id`) only where that leads to a sin
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,32 +32,10 @@ _SCIENTIFIC = re.compile(r"(\d)(?:\.(\d+))?[eE]\+(\d+)")  # with its sign: 12e34
 
 
 class IdColumn(NamedTuple):
-    """The ids of a column.
-
-    Attributes:
-        ids: one for each row.
-        changed: rows whose id was written as a number with a point or exponent.
-        rewritten: rows whose id had a letter of MIMIC-CXR before its number.
-    """
+    """The ids of a column, and sentences on what was read otherwise than it is written."""
 
     ids: list[str]
-    changed: int
-    rewritten: int
-
-    def said(self, path: Path, column: str) -> list[str]:
-        """Return sentences on what was read otherwise than it is written."""
-        said = []
-        if self.changed:
-            said.append(
-                f"{path}: {self.changed} ids of column '{column}' are written as numbers with a"
-                " point ('9.0'); they are read as whole numbers ('9')."
-            )
-        if self.rewritten:
-            said.append(
-                f"{path}: {self.rewritten} ids of column '{column}' have a letter before the"
-                " number; it is left out."
-            )
-        return said
+    said: list[str]
 
 
 def is_blank(text: str) -> bool:
@@ -101,27 +81,26 @@ class Ids:
     def __init__(self, ids: Iterable[str], letter: str = "") -> None:
         self.letter = letter
         self._exact = dict.fromkeys(ids)
-        self._by_plain: dict[str, str] | None = None
 
     def __len__(self) -> int:
         return len(self._exact)
 
     def find(self, text: str) -> str:
         """Return the source's id that ``text`` names, ``""`` for none or several."""
-        return text if text in self._exact else self._plain().get(plain_id(text, self.letter), "")
+        return text if text in self._exact else self._plain.get(plain_id(text, self.letter), "")
 
     def example(self) -> str:
         """Return the `shape` of one id."""
         return shape(next(iter(self._exact), ""))
 
+    @cached_property
     def _plain(self) -> dict[str, str]:
-        """By plain form; built when it is needed, which for tables of one release is never."""
-        if self._by_plain is None:
-            self._by_plain = {}
-            for name in self._exact:
-                key = plain_id(name, self.letter)
-                self._by_plain[key] = "" if key in self._by_plain else name
-        return self._by_plain
+        """By plain form; made when it is needed, which for tables of one release is never."""
+        plain: dict[str, str] = {}
+        for name in self._exact:
+            key = plain_id(name, self.letter)
+            plain[key] = "" if key in plain else name
+        return plain
 
 
 def read_ids(path: Path, table: pd.DataFrame, column: str, letter: str = "") -> IdColumn:
@@ -131,31 +110,42 @@ def read_ids(path: Path, table: pd.DataFrame, column: str, letter: str = "") -> 
     numbers, unless another id of the column has a fraction: then the point belongs to the ids. An
     id that is blank, has lost digits, or is written in two ways is refused.
     """
-    texts, rows = table[column].tolist(), table.index.tolist()
-    pointed = any(_FRACTION.fullmatch(text) for text in set(texts))
-    known: dict[str, tuple[str, bool, bool]] = {}
-    first: dict[str, tuple[str, int]] = {}
-    ids, changed, rewritten = [], 0, 0
-    for row, text in zip(rows, texts, strict=True):
-        if text not in known:
-            where = f"{path}, row {row}"
-            _check_id(where, column, text, texts)
-            number = _without_letter(text, letter)
-            name = number if pointed else _whole(number)
-            plain = name if pointed else plain_id(name)
-            spelling, other = first.setdefault(plain, (text, row))
-            if spelling != text:
-                raise UserError(
-                    f"{where}: its {column} is that of row {other} written in another way (with"
-                    " zeros or a letter before it, or a point behind it); write every id in one"
-                    " way, or two ids more differently."
-                )
-            known[text] = (name, name != number, number != text)
-        name, was_changed, was_rewritten = known[text]
-        ids.append(name)
-        changed += was_changed
-        rewritten += was_rewritten
-    return IdColumn(ids, changed, rewritten)
+    cells = table[column]
+    counts = Counter(cells)
+    pointed = any(map(_FRACTION.fullmatch, counts))
+    ids: dict[str, str] = {}
+    spellings: dict[str, tuple[str, int]] = {}
+    changed = rewritten = 0
+    distinct = cells.drop_duplicates()
+    for row, text in zip(distinct.index.tolist(), distinct, strict=True):
+        where = f"{path}, row {row}: "
+        problem = _problem(text, counts)
+        if problem:
+            raise UserError(f"{where}column '{column}' {problem}.")
+        number = _without_letter(text, letter)
+        ids[text] = number if pointed else _whole(number)
+        plain = ids[text] if pointed else plain_id(ids[text])
+        spelling, other = spellings.setdefault(plain, (text, row))
+        if spelling != text:
+            raise UserError(
+                f"{where}its {column} is that of row {other} written in another way (with zeros or"
+                " a letter before it, or a point behind it); write every id in one way, or two ids"
+                " more differently."
+            )
+        changed += counts[text] * (ids[text] != number)
+        rewritten += counts[text] * (number != text)
+    said = [
+        f"{path}: {count} ids of column '{column}' {how}."
+        for count, how in (
+            (
+                changed,
+                "are written as numbers with a point ('9.0'); they are read as whole numbers ('9')",
+            ),
+            (rewritten, "have a letter before the number; it is left out"),
+        )
+        if count
+    ]
+    return IdColumn([ids[text] for text in cells], said)
 
 
 def check_match(
@@ -183,31 +173,27 @@ def check_match(
     )
 
 
-def _check_id(where: str, column: str, text: str, texts: Sequence[str]) -> None:
+def _problem(text: str, counts: Counter[str]) -> str:
+    """Return what is wrong with an id, ``""`` for nothing."""
     if not text:
-        raise UserError(f"{where}: column '{column}' is blank; fill it in.")
+        return "is blank; fill it in"
     if is_blank(text):
-        count = sum(is_blank(other) for other in texts)
-        raise UserError(
-            f"{where}: column '{column}' is '{text}', a program's word for blank, as in"
-            f" {count} rows; fill them in."
-        )
-    found = _SCIENTIFIC.fullmatch(text)
-    if found and len(found[2] or "") < int(found[3]):
-        raise UserError(
-            f"{where}: column '{column}' is a number like '{shape(text)}', which has lost"
-            " digits; export the ids as text."
-        )
+        count = sum(counts[other] for other in counts if is_blank(other))
+        return f"is '{text}', a program's word for blank, as in {count} rows; fill them in"
+    number = _SCIENTIFIC.fullmatch(text)
+    if number and len(number[2] or "") < int(number[3]):
+        return f"is a number like '{shape(text)}', which has lost digits; export the ids as text"
+    return ""
 
 
 def _whole(text: str) -> str:
     """Return the whole number that a spreadsheet or data frame wrote with a point."""
-    if found := _WHOLE.fullmatch(text):
-        return found[1]
-    found = _SCIENTIFIC.fullmatch(text)
-    if not found or not int(found[3]) <= len(found[2] or "") <= 40:
+    if number := _WHOLE.fullmatch(text):
+        return number[1]
+    number = _SCIENTIFIC.fullmatch(text)
+    if not number or not int(number[3]) <= len(number[2] or "") <= 40:
         return text
-    digits, exponent = found[1] + (found[2] or ""), int(found[3]) + 1
+    digits, exponent = number[1] + (number[2] or ""), int(number[3]) + 1
     return text if digits[exponent:].strip("0") else digits[:exponent]
 
 

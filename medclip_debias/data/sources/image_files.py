@@ -10,19 +10,21 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from medclip_debias.data.records import file_stem
 from medclip_debias.data.sources.tree import walk_files
 from medclip_debias.errors import UserError
 
+DICOM = (".dcm", ".dicom", ".dcm.gz", ".dicom.gz")
+SUFFIXES = (*DICOM, ".jpg", ".jpeg", ".png")
+
 _Way = tuple[str, int]
 """A folder to add, and how many leading folders of a name to leave out."""
 
 _SAMPLES = (200, 5_000)
 """Names that are looked for in every way; the more if none of the fewer is there."""
-
-_SUFFIXES = (".dcm", ".dicom", ".dcm.gz", ".dicom.gz", ".png", ".jpg", ".jpeg")
 
 
 class _ImageFiles:
@@ -36,7 +38,7 @@ class _ImageFiles:
         self.root = root
         self.renamed: set[str] = set()
 
-    def _only(self, name: str, files: Sequence[str]) -> str | None:
+    def _only(self, name: str, files: Sequence[str]) -> Path | None:
         """The one file of a name's stem, ``None`` for none."""
         if len(files) > 1:
             first, second = (Path(file).name for file in files[:2])
@@ -47,7 +49,7 @@ class _ImageFiles:
         if not files:
             return None
         self.renamed.add(name)
-        return files[0]
+        return Path(files[0])
 
 
 class ImagePlaces(_ImageFiles):
@@ -61,8 +63,8 @@ class ImagePlaces(_ImageFiles):
 
     def __init__(self, root: Path, names: Sequence[str], folders: Sequence[str] = ()) -> None:
         super().__init__(root)
-        self._listings: dict[str, dict[str, list[str]]] = {}
-        self._ways: list[_Way] = []
+        self._listing = cache(images_by_stem)
+        self._ways: list[_Way] = [("", 0)]
         for count in _SAMPLES:
             some = names[:: max(1, len(names) // count)][:count]
             deepest = max((len(_parts(name)) for name in some), default=1)
@@ -73,10 +75,9 @@ class ImagePlaces(_ImageFiles):
                 for way in ways
                 if os.path.isfile(self._place(name, way)) or self._alike(name, way)  # noqa: PTH113
             )
-            self._ways = [way for way, _ in fits.most_common()]
-            if self._ways:
+            if fits:
+                self._ways = [way for way, _ in fits.most_common()]
                 return
-        self._ways = [("", 0)]
 
     def path(self, name: str) -> Path:
         """Return the file of a name; where it should be, when it is nowhere."""
@@ -87,9 +88,7 @@ class ImagePlaces(_ImageFiles):
         exact = self.exact(name)
         if exact is not None:
             return exact
-        alike = next((files for way in self._ways if (files := self._alike(name, way))), [])
-        file = self._only(name, alike)
-        return None if file is None else Path(file)
+        return self._only(name, next(filter(None, (self._alike(name, w) for w in self._ways)), []))
 
     def exact(self, name: str) -> Path | None:
         """Return the file of this very name, ``None`` when it is nowhere."""
@@ -106,9 +105,7 @@ class ImagePlaces(_ImageFiles):
     def _alike(self, name: str, way: _Way) -> list[str]:
         """The image files of a name's stem in the folder where it should be."""
         folder, file = os.path.split(self._place(name, way))
-        if folder not in self._listings:
-            self._listings[folder] = _by_stem(folder)
-        return self._listings[folder].get(file_stem(file), [])
+        return self._listing(folder).get(file_stem(file), [])
 
 
 class ImageTree(_ImageFiles):
@@ -119,28 +116,31 @@ class ImageTree(_ImageFiles):
         self.by_name: dict[str, Path] = {}
         self._by_stem: dict[str, list[str]] = {}
         for path in walk_files(root):
-            if path.name.lower().endswith(_SUFFIXES) and path.name not in self.by_name:
+            if path.name.lower().endswith(SUFFIXES) and path.name not in self.by_name:
                 self.by_name[path.name] = path
                 self._by_stem.setdefault(file_stem(path.name), []).append(str(path))
 
     def path(self, name: str, folder: str = "") -> Path:
         """Return the file of a name, the first by path; where it should be, when it is nowhere."""
-        if name in self.by_name:
-            return self.by_name[name]
-        file = self._only(name, self._by_stem.get(file_stem(name), []))
-        return self.root / folder / name if file is None else Path(file)
+        known = self.by_name.get(name) or self._only(name, self._by_stem.get(file_stem(name), []))
+        return known or self.root / folder / name
 
 
-def _by_stem(folder: str) -> dict[str, list[str]]:
-    files: dict[str, list[str]] = {}
+def names_in(folder: Path | str) -> list[str]:
+    """Return the sorted names of what a folder holds; none where it cannot be read."""
     try:
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries)
+            return sorted(entry.name for entry in entries)
     except (OSError, ValueError):  # the latter: a name with a zero byte
-        return files
-    for name in names:
-        if name.lower().endswith(_SUFFIXES):
-            files.setdefault(file_stem(name), []).append(os.path.join(folder, name))  # noqa: PTH118
+        return []
+
+
+def images_by_stem(folder: str) -> dict[str, list[str]]:
+    """Return the image files right in a folder by their stems, DICOM first."""
+    files: dict[str, list[str]] = {}
+    names = [name for name in names_in(folder) if name.lower().endswith(SUFFIXES)]
+    for name in sorted(names, key=lambda name: not name.lower().endswith(DICOM)):
+        files.setdefault(file_stem(name), []).append(os.path.join(folder, name))  # noqa: PTH118
     return files
 
 

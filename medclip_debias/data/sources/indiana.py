@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from medclip_debias.data.records import Step, file_stem
 from medclip_debias.data.sources.ids import is_blank, read_ids
-from medclip_debias.data.sources.tables import named_tuples, read_table
+from medclip_debias.data.sources.tables import distinct_rows, named_tuples, origins, read_table
 from medclip_debias.data.sources.texts import (
     BLANK,
     mended_said,
@@ -100,10 +100,16 @@ def _number(report: IndianaReport) -> tuple[float, str]:
     return (int(number), "") if whole else (math.inf, report.report_id)
 
 
-def _report_text(parts: Iterable[tuple[str, str]]) -> str:
+def _report(
+    report_id: str, parts: Iterable[tuple[str, str]], index: Iterable[str], origin: str
+) -> IndianaReport:
     """Put labelled parts with text under headers, as a report of MIMIC-CXR has them."""
-    lines = (f" {label}: {text}" if label else f" {text}" for label, text in parts if text)
-    return "\n \n".join(lines)
+    filled = [(label, text) for label, text in parts if text]
+    lines = (f" {label}: {text}" if label else f" {text}" for label, text in filled)
+    known = {label.upper() for label, _ in filled}
+    sections = tuple(name for name in SECTIONS if name in known)
+    entries = tuple(filter(None, map(_spaced, index)))
+    return IndianaReport(report_id, "\n \n".join(lines), (), entries, origin, sections=sections)
 
 
 def _folder_members(folder: Path) -> Iterator[tuple[str, bytes | str]]:
@@ -159,21 +165,19 @@ def _parse(origin: str, content: bytes | str) -> IndianaReport:
     if root is None:
         return IndianaReport(report_id, None, (), (), origin, problem)
     number = root.find("uId")
+    report_id = report_id if number is None else number.get("id") or report_id
     images = dict.fromkeys(image.get("id") or "" for image in root.iter("parentImage"))
-    index = (_spaced(part.text or "") for part in root.iterfind("MeSH/major"))
     written = [
         (_spaced(part.get("Label") or ""), "".join(part.itertext()))
         for part in root.iter("AbstractText")
     ]
     parts = [(label, _spaced(without_markup(text))) for label, text in written]
-    filled = {label.upper() for label, text in parts if text}
-    return IndianaReport(
-        report_id=report_id if number is None else number.get("id") or report_id,
-        text=_report_text(parts) if parts else None,
+    index = (part.text or "" for part in root.iterfind("MeSH/major"))
+    report = _report(report_id, parts, index, origin)
+    return replace(
+        report,
+        text=report.text if parts else None,
         images=tuple(filter(None, images)),
-        index=tuple(filter(None, index)),
-        origin=origin,
-        sections=tuple(name for name in SECTIONS if name in filled),
         markup=any(without_markup(text) != text for _, text in written),
     )
 
@@ -183,18 +187,20 @@ def _parse(origin: str, content: bytes | str) -> IndianaReport:
 
 def read_reports(path: Path) -> ReportTable:
     """Read ``indiana_reports.csv``."""
-    required = ("uid", "findings", "impression")
-    table = read_table(path, required=required)
-    for name in ("MeSH", "indication", "comparison"):
-        table[name] = table.get(name, "")
+    columns = ["MeSH", *map(str.lower, SECTIONS)]
+    table = read_table(
+        path, ["uid", "findings", "impression"], ["MeSH", "comparison", "indication"]
+    )
+    if table.empty:
+        raise UserError(f"{path}: the table has no rows; download it again.")
     ids = read_ids(path, table, "uid").ids
     table["uid"] = [f"CXR{uid.upper().removeprefix('CXR')}" for uid in ids]
-    table = table[["uid", "MeSH", *map(str.lower, SECTIONS)]]
-    distinct = _distinct(path, table, "uid", "its uid", "with other content", "report")
+    problem = "its uid is already in row {} with other content; keep one row per report."
+    rows = distinct_rows(path, table[["uid", *columns]], "uid", problem)
     counts: Counter[str] = Counter()
     blank_cells = 0
     reports = []
-    for row in named_tuples(distinct):
+    for row, origin in zip(named_tuples(rows), origins(path, rows), strict=True):
         parts, mended = [], set()
         for label in SECTIONS:
             cell = getattr(row, label.lower())
@@ -205,16 +211,11 @@ def read_reports(path: Path) -> ReportTable:
             mended.update(kinds)
             parts.append((label, _spaced(text)))
         counts.update(mended - {BLANK})
-        index = () if is_blank(row.MeSH) else tuple(map(_spaced, row.MeSH.split(";")))
-        filled = tuple(label for label, text in parts if text)
-        about = (), tuple(filter(None, index)), f"{path}, row {row.Index}"
-        reports.append(IndianaReport(row.uid, _report_text(parts), *about, sections=filled))
-    if not reports:
-        raise UserError(f"{path}: the table has no rows; download it again.")
-    repeats = len(table) - len(reports)
+        index = [] if is_blank(row.MeSH) else row.MeSH.split(";")
+        reports.append(_report(row.uid, parts, index, origin))
     steps: list[Step] = []
     said = mended_said(path, counts)
-    if repeats:
+    if repeats := len(table) - len(reports):
         steps.append((f"row of {path.name} repeats no other", "reports", len(reports), len(table)))
         said.append(f"{path}: {repeats} rows repeat an earlier row and are skipped.")
     if blank_cells:
@@ -223,9 +224,8 @@ def read_reports(path: Path) -> ReportTable:
             f"{path}: {blank_cells} cells are a program's word for blank ('nan', 'None') and count"
             " as empty."
         )
-    return ReportTable(
-        sorted(reports, key=_number), steps + mended_steps(counts, len(reports)), said
-    )
+    steps += mended_steps(counts, len(reports))
+    return ReportTable(sorted(reports, key=_number), steps, said)
 
 
 def read_projections(path: Path) -> tuple[pd.DataFrame, int]:
@@ -235,15 +235,16 @@ def read_projections(path: Path) -> tuple[pd.DataFrame, int]:
         By stem of the file name: ``view`` (in upper case, ``""`` where it is blank) and ``report``
         (``""`` where neither column nor name tells it); and how many rows the table has.
     """
-    table = read_table(path, required=("filename", "projection"))
-    table["uid"] = table.get("uid", "")
-    table["stem"] = table["filename"].map(stem)
-    table["view"] = table["projection"].str.upper().mask(table["projection"].map(is_blank), "")
-    numbered = "CXR" + table["uid"].str.upper().str.removeprefix("CXR")
-    table["report"] = numbered.where(~table["uid"].map(is_blank), table["filename"].map(report_of))
-    files = table[["stem", "view", "report"]]
-    distinct = _distinct(path, files, "stem", "its file", "with another view or report", "file")
-    return distinct.set_index("stem"), len(table)
+    table = read_table(path, ["filename", "projection"], ["uid"])
+    view, uid = table["projection"].str.upper(), table["uid"]
+    numbered = "CXR" + uid.str.upper().str.removeprefix("CXR")
+    files = table[[]].assign(
+        stem=table["filename"].map(stem),
+        view=view.mask(view.map(is_blank), ""),
+        report=numbered.where(~uid.map(is_blank), table["filename"].map(report_of)),
+    )
+    problem = "its file is already in row {} with another view or report; keep one row per file."
+    return distinct_rows(path, files, "stem", problem).set_index("stem"), len(table)
 
 
 def with_images(
@@ -271,21 +272,6 @@ def report_of(name: str) -> str:
     """
     match = _STEM.fullmatch(stem(name))
     return f"CXR{match[1]}" if match else ""
-
-
-def _distinct(
-    path: Path, table: pd.DataFrame, key: str, what: str, other: str, one: str
-) -> pd.DataFrame:
-    """Return the rows that repeat no other; refuse two of one key."""
-    distinct = table.drop_duplicates()
-    clash = distinct[distinct.duplicated(key)]
-    if len(clash):
-        first = distinct.index[distinct[key] == clash[key].iloc[0]][0]
-        raise UserError(
-            f"{path}, row {clash.index[0]}: {what} is already in row {first} {other}; keep one row"
-            f" per {one}."
-        )
-    return distinct
 
 
 def _spaced(text: str) -> str:

@@ -17,12 +17,19 @@ from medclip_debias.data.labels import label_columns, label_value, unread_column
 from medclip_debias.data.records import Step, StudyRecord, file_stem
 from medclip_debias.data.sources import ms_cxr
 from medclip_debias.data.sources.archive import ArchiveSource, seeded_said
-from medclip_debias.data.sources.ids import is_blank, read_ids
+from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.registry import Given, Sure, source
-from medclip_debias.data.sources.tables import columns_there, named_tuples, read_table
+from medclip_debias.data.sources.tables import (
+    columns_there,
+    distinct_rows,
+    named_tuples,
+    origins,
+    read_table,
+    refuse_rows,
+)
 from medclip_debias.data.sources.texts import mended_said, mended_steps, read_report
 from medclip_debias.data.sources.tree import is_file
-from medclip_debias.data.splits import SPLIT_SEED, seeded_split, split_name
+from medclip_debias.data.splits import split_name
 from medclip_debias.errors import MissingFiles, UserError
 
 if TYPE_CHECKING:
@@ -52,10 +59,8 @@ class ManifestSource(ArchiveSource):
     kind: ClassVar[str] = "manifest"
 
     def __init__(self, place: Path, given: Given) -> None:
-        path = place
-        if not place.is_file():
-            names = (place / name for name in MANIFESTS)
-            path = next((name for name in names if name.is_file()), place)
+        names = [] if place.is_file() else [place / name for name in MANIFESTS]
+        path = next(filter(Path.is_file, names), place)
         if not path.is_file():
             raise UserError(f"{place}: has no {MANIFESTS[0]} or {MANIFESTS[2]}; add one.")
         if not path.name.lower().endswith(_TABLES):
@@ -70,11 +75,11 @@ class ManifestSource(ArchiveSource):
         table["report"] = [text for text, _ in pairs]
         self._mended = Counter(kind for _, kinds in pairs for kind in kinds)
         self._fill_ids(table)
-        files = (path.parent / name for name in table["image"])
+        files = [path.parent / name for name in table["image"]]
         rows = table.drop(columns="image").rename(columns=lambda name: name.removesuffix("_id"))
         self.add_images(rows, files)
         if not self.text_only:
-            self._check_there(table)
+            self._check_there(table, files)
         if boxes is not None:
             self.boxes = ms_cxr.BoxFile(boxes, self.image_records, path.parent)
         self.study_records = self._read_studies(table)
@@ -126,14 +131,14 @@ class ManifestSource(ArchiveSource):
         """Return the table with lower-case names of columns and the report in ``report``."""
         table = read_table(self.path)
         names: list[str] = table.columns.tolist()
-        columns = {name.lower(): name for name in names}
-        if len(columns) < len(names):
-            raise UserError(f"{self.path}: two columns differ in case alone; rename one.")
-        text = next((name for name in ("report", "text") if name in columns), None)
+        table.columns = table.columns.str.lower()
+        self._columns = {*table}
         there = columns_there(names)
-        if text is None:
+        if len(self._columns) < len(names):
+            raise UserError(f"{self.path}: two columns differ in case alone; rename one.")
+        if not self._columns & {"report", "text"}:
             raise UserError(f"{self.path}: column 'report' or 'text' is missing; {there}.")
-        if "image" not in columns and not self.text_only:
+        if "image" not in table and not self.text_only:
             raise UserError(
                 f"{self.path}: column 'image' is missing; {there} (to prepare the reports alone,"
                 " give --text-only)."
@@ -141,18 +146,12 @@ class ManifestSource(ArchiveSource):
         if table.empty:
             raise UserError(f"{self.path}: the manifest has no rows; add one row per image.")
         for name in ("patient_id", "study_id"):
-            if name in columns:
-                ids = read_ids(self.path, table, columns[name])
-                self.said += ids.said(self.path, name)
-                table[columns[name]] = ids.ids
+            if name in table:
+                table[name] = self.ids(self.path, table, name)
+        text = "report" if "report" in table else "text"
         self.said += unread_columns(self.path, names, {*_COLUMNS, text})
-        self._columns = {*columns}
-        table.columns = table.columns.str.lower()
-        if text == "text":
-            table["report"] = table["text"]
-        table["row"] = table.index
-        table["origin"] = [f"{self.path}, row {row}" for row in table.index]
-        return table
+        table["report"] = table[text]
+        return table.assign(row=table.index, origin=origins(self.path, table))
 
     def _fill_ids(self, table: pd.DataFrame) -> None:
         """Add what the manifest leaves out: ids, views, splits; check the names of images."""
@@ -162,38 +161,29 @@ class ManifestSource(ArchiveSource):
             table["image"] = names.mask(names == "", table["image_id"])
             table["view"] = ""
         else:
-            table["image"] = [  # './a.png' and 'a.png' are one file
-                "" if is_blank(name) else os.path.normpath(name) for name in table["image"]
-            ]
-            if (table["image"] == "").any():
-                row = table.index[table["image"] == ""][0]
-                raise UserError(f"{self.path}, row {row}: column 'image' is blank; name a file.")
-            again = table[table["image"].duplicated()]
-            if len(again):
-                first = table.index[table["image"] == again["image"].iloc[0]][0]
-                raise UserError(
-                    f"{again['origin'].iloc[0]}: its image is already in row {first}; list every"
-                    " image once."
-                )
+            problem = "column 'image' is blank; name a file."
+            refuse_rows(self.path, table, table["image"].map(is_blank), problem)
+            table["image"] = list(map(os.path.normpath, table["image"]))  # './a.png' is 'a.png'
+            problem = "its image is already in row {}; list every image once."
+            distinct_rows(self.path, table, "image", problem, ["row"])
             # Stems are the natural ids; where two folders share one, the path tells them apart.
             table["image_id"] = table["image"].map(file_stem)
             if not table["image_id"].is_unique:
                 table["image_id"] = [Path(name).as_posix() for name in table["image"]]
-            views = table.get("view", "FRONTAL")
-            table["view"] = ["" if is_blank(v) else v for v in views] if "view" in table else views
+            views = table["view"] if "view" in table else ["FRONTAL"] * len(table)
+            table["view"] = ["" if is_blank(view) else view for view in views]
         for name, otherwise in (("study_id", "image_id"), ("patient_id", "study_id")):
             if name not in table:
                 table[name] = table[otherwise]
         if self.seed is not None or "split" not in table:
-            seed = SPLIT_SEED if self.seed is None else self.seed
-            table["split"] = [seeded_split(patient, seed) for patient in table["patient_id"]]
+            table["split"] = list(map(self.split, table["patient_id"]))
         else:
             table["split"] = list(map(split_name, table["split"], table["origin"]))
 
-    def _check_there(self, table: pd.DataFrame) -> None:
+    def _check_there(self, table: pd.DataFrame, files: list[Path]) -> None:
         """Stop when an image is not there, and name all of them at once."""
-        pairs = zip(table["row"], self.image_records, strict=True)
-        missing = [(row, str(image.path)) for row, image in pairs if not is_file(image.path)]
+        pairs = zip(table["row"], files, strict=True)
+        missing = [(row, str(file)) for row, file in pairs if not is_file(file)]
         if not missing:
             return
         # By row alone: a cell of a damaged table may hold anything, a patient's name too.
@@ -213,20 +203,18 @@ class ManifestSource(ArchiveSource):
         what = "give the images of a study the same report, or their own study_id"
         self._by_study(filled, "report", "has another report", what)
         labels: dict[str, dict[str, float]] = {}
-        labelled = table["row"] != table["row"]
+        labelled: set[int] = set()
         for name, label in label_columns(self.path, table.columns).items():
-            values: dict[str, float | None] = {}
-            for cell, origin in zip(table[name], table["origin"], strict=True):
-                if cell not in values:
-                    values[cell] = label_value(cell, f"{origin}, column '{name}'")
+            first = table.drop_duplicates(name)
+            where = (f"{origin}, column '{name}'" for origin in first["origin"])
+            values = dict(zip(first[name], map(label_value, first[name], where), strict=True))
             rows = table.assign(**{name: table[name].map(values)}).dropna(subset=name)
-            labelled |= table.index.isin(rows.index)
+            labelled |= {*rows.index}
             what = f"has another value of '{name}'"
             labels[label] = self._by_study(rows, name, what, "labels are per study")
         if labels:
             step = f"row of {self.path.name} has a label"
-            self.counted.append((step, "label rows", int(labelled.sum()), len(table)))
-        first = table.drop_duplicates("study_id")
+            self.counted.append((step, "label rows", len(labelled), len(table)))
         # The report is that of the first row with text.
         reports = {row.study_id: row for row in named_tuples(filled.iloc[::-1])}
         return [
@@ -236,17 +224,12 @@ class ManifestSource(ArchiveSource):
                 {label: values.get(row.study_id) for label, values in labels.items()},
                 reports.get(row.study_id, row).origin,
             )
-            for row in named_tuples(first)
+            for row in named_tuples(table.drop_duplicates("study_id"))
         ]
 
-    @staticmethod
-    def _by_study(rows: pd.DataFrame, column: str, what: str, remedy: str) -> dict[str, Any]:
+    def _by_study(self, rows: pd.DataFrame, column: str, what: str, remedy: str) -> dict[str, Any]:
         """Return the value of a column by study; stop where a study has two."""
-        distinct = rows.drop_duplicates(["study_id", column])
-        clash = distinct[distinct["study_id"].duplicated()]
-        if len(clash):
-            row = clash.iloc[0]
-            first = rows["row"][rows["study_id"] == row["study_id"]].iloc[0]
-            raise UserError(f"{row['origin']}: its study {what} in row {first}; {remedy}.")
+        problem = f"its study {what} in row {{}}; {remedy}."
+        distinct = distinct_rows(self.path, rows, "study_id", problem, ["study_id", column])
         values: dict[Any, Any] = distinct.set_index("study_id")[column].to_dict()
         return values

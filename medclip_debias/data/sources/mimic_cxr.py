@@ -12,27 +12,16 @@ named folder with the JPG release's tables, or from a seed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
-from medclip_debias.data.labels import Labels, LabelTable, read_label_table
-from medclip_debias.data.records import (
-    Annotations,
-    ImageRecord,
-    StudyRecord,
-)
+from medclip_debias.data.labels import Labels, read_label_table
+from medclip_debias.data.records import Annotations, ImageRecord, StudyRecord
 from medclip_debias.data.sources import ms_cxr, progression
-from medclip_debias.data.sources.archive import ArchiveSource, find_table
-from medclip_debias.data.sources.ids import (
-    PATIENT,
-    STUDY,
-    Ids,
-    check_match,
-    is_blank,
-    shape,
-)
+from medclip_debias.data.sources.archive import ArchiveSource, find_table, seeded_said
+from medclip_debias.data.sources.ids import PATIENT, STUDY, Ids, check_match, is_blank, shape
 from medclip_debias.data.sources.mimic_files import (
     REPORTS_ZIP,
     ImageFiles,
@@ -42,7 +31,7 @@ from medclip_debias.data.sources.mimic_files import (
     is_bare_tree,
 )
 from medclip_debias.data.sources.registry import Given, Sure, source
-from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.sources.tables import distinct_rows, refuse_rows
 from medclip_debias.data.splits import splits_of
 from medclip_debias.errors import UserError
 
@@ -60,9 +49,13 @@ PATTERNS = MappingProxyType(
         "studies": "cxr-study-list.csv*",
     }
 )
-_IDS = ("dicom_id", "subject_id", "study_id")
-_LETTERS = {"subject_id": PATIENT, "study_id": STUDY}
-_NUMBER, _NAME = r"[0-9]+", r"[^/\\]+"
+_IDS = {
+    "dicom_id": ("", r"[^/\\]+"),
+    "subject_id": (PATIENT, "[0-9]+"),
+    "study_id": (STUDY, "[0-9]+"),
+}
+"""Columns of ids: the letter that may precede one, and its form."""
+
 _FEW = 100
 """Of fewer test studies, chance may leave none to the radiologists, who labelled one in five."""
 
@@ -97,8 +90,10 @@ class MimicCxrSource(ArchiveSource):
         if not self.text_only:
             self._read_images()
         self.boxes = None if boxes is None else ms_cxr.BoxFile(boxes, self.image_records, root)
-        self._listed = self._list_studies() if self.text_only else _studies_of(self.image_records)
-        if not self._reports.has_any([(patient, study) for study, patient, _ in self._listed]):
+        self._listed = self._list_studies()
+        if not self._reports.has_any(
+            [(patient, study) for study, (patient, _) in self._listed.items()]
+        ):
             raise UserError(
                 f"{root}: has no report, neither files/p1*/p*/s*.txt nor {REPORTS_ZIP}; the JPG"
                 f" release has none, put {REPORTS_ZIP} of MIMIC-CXR"
@@ -126,7 +121,7 @@ class MimicCxrSource(ArchiveSource):
 
     def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
         """Yield the studies in the order of their first image; reports are read as they go."""
-        for study, patient, split in self._listed:
+        for study, (patient, split) in self._listed.items():
             if only is None or study in only:
                 report, origin, problem = self._reports.read(patient, study)
                 known = self._labels.get(study, {})
@@ -146,18 +141,18 @@ class MimicCxrSource(ArchiveSource):
         said = [self._describe_images()]
         said += [f"Table {path}." for path in self.tables.values() if path is not None]
         said.append(self._reports.describe())
+        labels = f"Labels: {self.labeller}."
         if self.tables[self.labeller] is None:
-            said.append(f"No {PATTERNS[self.labeller]}: studies have no automatic labels.")
-        else:
-            said.append(f"Labels: {self.labeller}.")
+            labels = f"No {PATTERNS[self.labeller]}: studies have no automatic labels."
+        said.append(labels)
         if self.tables["test_labels"] is None:
             said.append(f"No {PATTERNS['test_labels']}: test studies have no radiologists' labels.")
         said += self.said
         if self.seed is not None:
-            said.append(f"Split: patients 80/10/10 by a hash of their id with seed {self.seed}.")
+            said.append(f"Split: {seeded_said(self.seed)}.")
         if self.boxes is None:
             return [*said, f"No {ms_cxr.PATTERN}: no boxes, nobody is held out for grounding."]
-        patients = {patient for _, patient, _ in self._listed}
+        patients = {patient for patient, _ in self._listed.values()}
         return said + self.boxes.describe(patients & self.boxes.patients())
 
     def _describe_images(self) -> str:
@@ -184,22 +179,24 @@ class MimicCxrSource(ArchiveSource):
     # -------------------------------------------------------------------------- images
 
     def _read_images(self) -> None:
-        listed = list(self._list_images())
+        listed = self._list_images()
         splits = self._read_splits("dicom_id", [image.image for image in listed])
         from_header = self.tables["metadata"] is None
         for image, patient, study, view, origin in listed:
             file = self._files.path(patient, study, image)
-            split = self.split(patient, splits.get(image, ""))
+            about = file, view, self.split(patient, splits.get(image, "")), origin
             in_header = from_header and file.name.endswith((".dcm", ".dcm.gz"))
-            self.image_records.append(
-                ImageRecord(image, study, patient, file, view, split, origin, in_header)
-            )
+            self.image_records.append(ImageRecord(image, study, patient, *about, in_header))
         if from_header and self._files.kinds and "dcm" not in self._files.kinds:
-            raise UserError(
-                f"{self.root}: the table {PATTERNS['metadata']} is missing (it holds the view"
-                " positions, which JPG files do not); it comes with MIMIC-CXR-JPG: put it beside"
-                " the folder 'files', or name its folder with --tables."
-            )
+            raise self._missing("metadata", "the view positions, which JPG files do not")
+
+    def _missing(self, name: str, holds: str, otherwise: str = "") -> UserError:
+        comma = "," if otherwise else " or"
+        return UserError(
+            f"{self.root}: the table {PATTERNS[name]} is missing (it holds {holds}); it comes with"
+            f" MIMIC-CXR-JPG: put it beside the folder 'files'{comma} name its folder with --tables"
+            f"{otherwise}."
+        )
 
     def _list_images(self) -> list[Listed]:
         """Return the rows of the metadata table, else of the record list, else the files."""
@@ -213,42 +210,24 @@ class MimicCxrSource(ArchiveSource):
                     " --text-only to prepare the reports alone."
                 )
             return files
-        views = ("ViewPosition",) if path == self.tables["metadata"] else ()
-        table = self._read_table(path, _IDS, views)
-        again = table.index[table["dicom_id"].duplicated()]
-        if len(again):
-            name = table["dicom_id"][again[0]]
-            first = table.index[table["dicom_id"] == name][0]
-            raise UserError(
-                f"{path}, row {again[0]}: its dicom_id is already in row {first};"
-                " download the table again."
-            )
-        shown = [""] * len(table)
-        if views:
-            shown = ["" if is_blank(view) else view for view in table["ViewPosition"]]
-        origins = [f"{path}, row {row}" for row in table.index]
-        return list(map(Listed, *(table[name] for name in _IDS), shown, origins))
+        others = ["ViewPosition"] if path == self.tables["metadata"] else []
+        table = self._read_table(path, [*_IDS], others)
+        problem = "its dicom_id is already in row {}; download the table again."
+        distinct_rows(path, table, "dicom_id", problem, ["dicom_id", "origin"])
+        views = table["ViewPosition"] if others else [""] * len(table)
+        views = ["" if is_blank(view) else view for view in views]
+        return list(map(Listed, *(table[name] for name in _IDS), views, table["origin"]))
 
-    def _read_table(
-        self, path: Path, ids: Sequence[str], others: Sequence[str] = ()
-    ) -> pd.DataFrame:
+    def _read_table(self, path: Path, ids: list[str], others: list[str]) -> pd.DataFrame:
         """Read a table with its columns of ids, and keep what there is to say of them."""
-        import pandas as pd
-
-        needed = (*ids, *others)
-        table = read_table(path, required=needed, columns=needed)
-        if table.empty:
-            raise UserError(f"{path}: the table has no rows; download it again.")
-        bad = pd.Series(False, index=table.index)
+        table = self.read_rows(path, [*ids, *others])
+        good = table["origin"] != ""
         for name in ids:
-            table[name] = self.ids(path, table, name, _LETTERS.get(name, ""))
-            pattern = _NUMBER if name in _LETTERS else _NAME
-            bad |= ~table[name].str.fullmatch(pattern)
-        if bad.any():
-            raise UserError(
-                f"{path}, row {table.index[bad][0]}: {', '.join(ids)}: one is blank or no number;"
-                " download the table again."
-            )
+            letter, form = _IDS[name]
+            table[name] = self.ids(path, table, name, letter)
+            good &= table[name].str.fullmatch(form)
+        problem = f"{', '.join(ids)}: one is blank or no number; download the table again."
+        refuse_rows(path, table, ~good, problem)
         return table
 
     def _read_splits(self, key: str, names: Collection[str]) -> dict[str, str]:
@@ -257,44 +236,35 @@ class MimicCxrSource(ArchiveSource):
         if self.seed is not None:
             return {}
         if path is None:
-            raise UserError(
-                f"{self.root}: the table {PATTERNS['split']} is missing (it holds the official"
-                " split); it comes with MIMIC-CXR-JPG: put it beside the folder 'files', name its"
-                " folder with --tables, or split the patients with --split-seed 0."
-            )
-        table = self._read_table(path, (key,), ("split",))
-        rows = zip(table.index.tolist(), table[key], table["split"], strict=True)
-        splits = splits_of(path, rows, key)
-        known = Ids(splits, _LETTERS.get(key, ""))
-        found = {name: splits[other] for name in names if (other := known.find(name))}
+            otherwise = ", or split the patients with --split-seed 0"
+            raise self._missing("split", "the official split", otherwise)
+        table = self._read_table(path, [key], ["split"])
+        splits = splits_of(path, zip(table.index, table[key], table["split"], strict=True), key)
+        known = Ids(splits, _IDS[key][0])
+        matched = {name: splits[other] for name in names if (other := known.find(name))}
         what = "images" if key == "dicom_id" else "studies"
-        check_match(path, key, splits, len(found), Ids(names), what)
-        return found
+        check_match(path, key, splits, len(matched), Ids(names), what)
+        return matched
 
     # ------------------------------------------------------------------------- studies
 
-    def _list_studies(self) -> list[tuple[str, str, str]]:
-        """Study, patient and split of every study, images or not."""
-        names = ("studies", "metadata", "records")
-        path = next(filter(None, map(self.tables.get, names)), None)
-        if path is None:
-            owners = {study: patient for patient, study in self._reports.listing()}
-        else:
-            owners = self._read_owners(path)
+    def _list_studies(self) -> dict[str, tuple[str, str]]:
+        """Patient and split of every study: of the images, or of reports that are alone."""
+        if not self.text_only:
+            first = {image.study_id: image for image in reversed(self.image_records)}
+            order = dict.fromkeys(image.study_id for image in self.image_records)
+            return {study: (first[study].patient_id, first[study].split) for study in order}
+        tables = map(self.tables.get, ("studies", "metadata", "records"))
+        path = next(filter(None, tables), None)
+        owners = {study: patient for patient, study in self._reports.listing()}
+        if path is not None:
+            keys = ["subject_id", "study_id"]
+            problem = "its study belongs to another patient in row {}; download the table again."
+            rows = self._read_table(path, keys, [])
+            rows = distinct_rows(path, rows, "study_id", problem, keys)
+            owners = dict(zip(rows["study_id"], rows["subject_id"], strict=True))
         splits = self._read_splits("study_id", owners)
-        return [(s, owner, self.split(owner, splits.get(s, ""))) for s, owner in owners.items()]
-
-    def _read_owners(self, path: Path) -> dict[str, str]:
-        """Read the patient of each study."""
-        table = self._read_table(path, _IDS[1:])
-        owners = table.drop_duplicates(["subject_id", "study_id"])
-        clash = owners.index[owners["study_id"].duplicated()]
-        if len(clash):
-            raise UserError(
-                f"{path}, row {clash[0]}: its study belongs to another patient above; download the"
-                " table again."
-            )
-        return dict(zip(owners["study_id"], owners["subject_id"], strict=True))
+        return {s: (owner, self.split(owner, splits.get(s, ""))) for s, owner in owners.items()}
 
     def _read_labels(self) -> dict[str, Labels]:
         """Labels by study.
@@ -302,22 +272,16 @@ class MimicCxrSource(ArchiveSource):
         Radiologists labelled a part of the test set; there they replace the labeller's guesses.
         """
         path, test_path = self.tables[self.labeller], self.tables["test_labels"]
+        studies = Ids(self._listed, STUDY)
+        tests = {study for study, (_, split) in self._listed.items() if split == "test"}
         labels: dict[str, Labels] = {}
-        studies = Ids((study for study, _, _ in self._listed), STUDY)
-        tests = {study for study, _, split in self._listed if split == "test"}
         if path is not None:
-            machine = read_label_table(path)
-            labels |= self._matched(machine, studies)
-            check_match(path, "study_id", machine.labels, len(labels), studies, "studies")
+            labels = self._matched(path, studies)
             self.said.append(
                 f"Labels: {len(labels)} of the {len(self._listed)} studies have the labeller's."
             )
         if test_path is not None:
-            table = read_label_table(test_path)
-            known = self._matched(table, studies)
-            others = shape(next(iter(table.labels), "")) != studies.example()
-            if others or min(len(table.labels), len(tests)) >= _FEW:
-                check_match(test_path, "study_id", table.labels, len(known), studies, "studies")
+            known = self._matched(test_path, studies, len(tests))
             human = {study: row for study, row in known.items() if study in tests}
             labels |= human
             kept = sum(study in labels for study in tests - human.keys())
@@ -332,16 +296,19 @@ class MimicCxrSource(ArchiveSource):
             )
         return labels
 
-    def _matched(self, table: LabelTable, studies: Ids) -> dict[str, Labels]:
+    def _matched(self, path: Path, studies: Ids, tests: int | None = None) -> dict[str, Labels]:
         """Return the labels of the studies that are listed, and count them."""
-        found = {study: row for name, row in table.labels.items() if (study := studies.find(name))}
+        table = read_label_table(path)
+        known = {study: row for name, row in table.labels.items() if (study := studies.find(name))}
+        enough = tests is None or min(len(table.labels), tests) >= _FEW
+        if enough or shape(next(iter(table.labels), "")) != studies.example():
+            check_match(path, "study_id", table.labels, len(known), studies, "studies")
         self.said += table.said
-        name = table.path.name
         self.counted += [
-            (f"labels read from {name}", "label rows", len(table.labels), None),
-            (f"study of {name} is in the source", "label rows", len(found), len(table.labels)),
+            (f"labels read from {path.name}", "label rows", len(table.labels), None),
+            (f"study of {path.name} is in the source", "label rows", len(known), len(table.labels)),
         ]
-        return found
+        return known
 
 
 def _reports_alone(path: Path, text_only: bool) -> tuple[Path, Path]:
@@ -354,10 +321,3 @@ def _reports_alone(path: Path, text_only: bool) -> tuple[Path, Path]:
             " name this zip with --reports, or give --text-only to prepare the reports alone."
         )
     return path.parent, path
-
-
-def _studies_of(images: Collection[ImageRecord]) -> list[tuple[str, str, str]]:
-    studies: dict[str, tuple[str, str, str]] = {}
-    for image in images:
-        studies.setdefault(image.study_id, (image.study_id, image.patient_id, image.split))
-    return list(studies.values())

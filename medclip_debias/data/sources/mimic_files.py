@@ -13,20 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from medclip_debias.data.sources.image_files import DICOM, images_by_stem, names_in
 from medclip_debias.data.sources.tree import is_file
 from medclip_debias.errors import UserError
-
-SUFFIXES = (".dcm", ".dcm.gz", ".jpg", ".png")
-"""Looked for in this order: DICOM keeps more grey levels than the JPG release."""
-
-_GROUP = re.compile(r"p(1\d)")
-_PATIENT = re.compile(r"p(\d{8})")
-_STUDY = re.compile(r"s(\d+)")
 
 REPORTS_ZIP = "mimic-cxr-reports.zip"
 MAX_REPORT_BYTES = 1 << 20
 """A report is a few kilobytes; what claims to be larger than this is no report."""
 
+_GROUP, _PATIENT, _STUDY = (re.compile(form) for form in (r"p(1\d)", r"p(\d{8})", r"s(\d+)"))
 _REPORT = re.compile(r"p\d\d/p(\d{8})/s(\d+)\.txt")
 _Read = tuple[str | None, str, str]
 
@@ -49,34 +44,33 @@ def image_tree(root: Path) -> Path:
 
 def is_bare_tree(root: Path) -> bool:
     """Tell whether ``root`` itself holds ``p10 ... p19`` with patients in them."""
-    groups = (path for path in root.glob("p1[0-9]") if path.is_dir())
-    return any(_PATIENT.fullmatch(name) for group in groups for name in _names(group))
+    return any(_matching(group, _PATIENT) for group in root.glob("p1[0-9]"))
 
 
 class ImageFiles:
     """The image files of a tree, by listing each study's folder once.
 
-    A listing costs one call a study; asking for each file and suffix costs up to four an image,
+    A listing costs one call a study; asking for each file and suffix costs up to seven an image,
     which on a network disk is most of the time that opening a source takes.
     """
 
     def __init__(self, tree: Path) -> None:
         self.tree = tree
         self.kinds: set[str] = set()
-        self._study = ("", "")
-        self._names: frozenset[str] = frozenset()
+        self._folder = Path()
+        self._files: dict[str, list[str]] = {}
 
     def path(self, patient: str, study: str, image: str) -> Path:
         """Return where an image is, or where it should be."""
         folder = self.tree / f"p{patient[:2]}" / f"p{patient}" / f"s{study}"
-        if (patient, study) != self._study:
-            self._study = (patient, study)
-            self._names = frozenset(_names(folder))  # none: `prepare` counts them as missing
-        for suffix in SUFFIXES:
-            if image + suffix in self._names:
-                self.kinds.add(suffix.split(".")[1])
-                return folder / (image + suffix)
-        return folder / (image + SUFFIXES[0])
+        if folder != self._folder:
+            self._folder = folder
+            self._files = images_by_stem(str(folder))  # none: `prepare` counts them as missing
+        file = next(iter(self._files.get(image, ())), None)
+        if file is None:
+            return folder / f"{image}.dcm"
+        self.kinds.add("dcm" if file.endswith(DICOM) else file.rpartition(".")[2])
+        return Path(file)
 
     def walk(self) -> Iterator[Listed]:
         """Yield every image of the tree, ordered by patient, study and name."""
@@ -84,23 +78,14 @@ class ImageFiles:
             for patient in _matching(self.tree / f"p{group}", _PATIENT):
                 place = self.tree / f"p{group}" / f"p{patient}"
                 for study in _matching(place, _STUDY) if patient.startswith(group) else ():
-                    names = _names(place / f"s{study}")
-                    stems = {n.removesuffix(s) for n in names for s in SUFFIXES if n.endswith(s)}
-                    for image in sorted(stems):
-                        yield Listed(image, patient, study, "", str(place / f"s{study}"))
+                    folder = str(place / f"s{study}")
+                    for image in sorted(images_by_stem(folder)):
+                        yield Listed(image, patient, study, "", folder)
 
 
 def _matching(folder: Path, name: re.Pattern[str]) -> list[str]:
     """Return what follows the letter in the names of ``folder`` that are like ``name``."""
-    return sorted(found[1] for n in _names(folder) if (found := name.fullmatch(n)))
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry.name for entry in entries]
-    except OSError:
-        return []
+    return [match[1] for n in names_in(folder) if (match := name.fullmatch(n))]
 
 
 class ReportFiles:
@@ -133,39 +118,35 @@ class ReportFiles:
         The text is ``None`` where there is none, and where there is one that cannot be used: the
         third value is then a sentence that says why.
         """
-        name = f"p{patient[:2]}/p{patient}/s{study}.txt"
-        path = Path(name)
+        name = origin = _name(patient, study)
         for tree in self.trees:
-            path = tree / name
+            origin = str(tree / name)
             try:
                 # One byte more than allowed is enough to know.
-                with open(path, "rb", opener=_open_at_once) as file:
-                    content = file.read(MAX_REPORT_BYTES + 1)
+                with open(origin, "rb", opener=_open_at_once) as file:
+                    return _decoded(file.read(MAX_REPORT_BYTES + 1), origin)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                problem = f"{path}: cannot be read ({error.strerror or type(error).__name__})."
-                return None, str(path), problem
-            return _decoded(content, str(path))
+                problem = f"{origin}: cannot be read ({error.strerror or type(error).__name__})."
+                return None, origin, problem
         if self._zip is None:
-            return None, str(path), ""
+            return None, origin, ""
         origin = f"{self.zip_path}: files/{name}"
         if name not in self._members:
             return None, origin, ""
         try:
             with self._zip.open(self._members[name]) as member:
-                content = member.read(MAX_REPORT_BYTES + 1)
+                return _decoded(member.read(MAX_REPORT_BYTES + 1), origin)
         except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError):
             # NotImplementedError (an odd compression) is a RuntimeError, so is a password.
             return None, origin, f"{origin}: is damaged in the zip; download it again."
-        return _decoded(content, origin)
 
     def has_any(self, pairs: list[tuple[str, str]]) -> bool:
         """Tell whether a report of these (patient, study) pairs is there."""
-        names = (f"p{patient[:2]}/p{patient}/s{study}.txt" for patient, study in pairs)
         return any(
             name in self._members or any(is_file(tree / name) for tree in self.trees)
-            for name in names
+            for name in (_name(*pair) for pair in pairs)
         )
 
     def listing(self) -> list[tuple[str, str]]:
@@ -173,7 +154,7 @@ class ReportFiles:
         names = set(self._members)
         for tree in self.trees:
             names |= {p.relative_to(tree).as_posix() for p in tree.glob("p1[0-9]/p*/s*.txt")}
-        return sorted((found[1], found[2]) for name in names if (found := _REPORT.fullmatch(name)))
+        return sorted((match[1], match[2]) for name in names if (match := _REPORT.fullmatch(name)))
 
     def describe(self) -> str:
         """Say where reports are looked for."""
@@ -188,10 +169,8 @@ class ReportFiles:
             return
         if not place.is_dir():
             raise UserError(f"{place}: there is no such folder or zip of reports; check the path.")
-        for tree in (place / "files", place):
-            if any(path.is_dir() for path in tree.glob("p1[0-9]")):
-                self.trees.append(tree)
-                break
+        trees = (place / "files", place)
+        self.trees += [t for t in trees if any(p.is_dir() for p in t.glob("p1[0-9]"))][:1]
         if self._zip is None and (place / REPORTS_ZIP).is_file():
             self._open_zip(place / REPORTS_ZIP)
 
@@ -210,6 +189,10 @@ class ReportFiles:
                 )
             if name.endswith(".txt"):
                 self._members["/".join(parts[-3:])] = name
+
+
+def _name(patient: str, study: str) -> str:
+    return f"p{patient[:2]}/p{patient}/s{study}.txt"
 
 
 def _decoded(content: bytes, origin: str) -> _Read:

@@ -10,16 +10,16 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from medclip_debias.data.records import Box, ImageRecord, PhraseRecord, file_stem
 from medclip_debias.data.sources import progression
 from medclip_debias.data.sources.findings import Corners
 from medclip_debias.data.sources.ids import PATIENT, STUDY, is_blank, plain_id
 from medclip_debias.data.sources.paths import Match, PathFinder
-from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.sources.tables import distinct_rows, read_table, refuse_rows
 from medclip_debias.data.splits import split_name
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json_value
@@ -30,12 +30,14 @@ _PATHS = ("path", "file_name")
 _PATIENT = re.compile(r"(?:^|/)p(\d{8})/")
 _STUDY = re.compile(r"(?:^|/)s(\d{8})/")
 _SIDES = ("x", "y", "w", "h")
+_OPTIONAL = ("dicom_id", "path", "category_name", "split", "image_width", "image_height")
 _PROBLEMS = {
     "image_id": "its image_id is not among the file's images.",
     "category_id": "its category_id must be the id of a category.",
     "label_text": "has no 'label_text'; give the phrase that the box shows.",
     "bbox": "its 'bbox' must be x, y, width, height.",
 }
+_TELL_APART = "with the folders that tell them apart, as in patient/study/name.jpg"
 
 
 def find(folder: Path, *others: str) -> Path | None:
@@ -77,7 +79,7 @@ class _Annotation(BaseModel):
     id: int | str
     image_id: int | str
     category_id: int | str | None = None
-    label_text: str
+    label_text: Annotated[str, Field(pattern=r"\S")]
     bbox: Corners
     split: Any = None
 
@@ -106,7 +108,9 @@ class BoxFile:
         if len(self._entries) < len(content["images"]):
             raise UserError(f"{path}: two of its images have one 'id'; export it again.")
         categories = {e["id"]: str(e.get("name", "")) for e in content["categories"]}
-        self._phrases = self._read_phrases(content["annotations"], categories)
+        self._phrases: dict[tuple[Any, str, str], tuple[str, list[Box]]] = {}
+        for number, annotation in enumerate(content["annotations"], start=1):
+            self._add(number, annotation, categories)
         self.elsewhere = 0
         self._ids = self._match(images, root)
         names = set(self._ids.values())
@@ -155,12 +159,11 @@ class BoxFile:
         Args:
             held_out: patients whom they keep out of training; None where they keep nobody.
         """
+        what = "no id in it is an id of this source, so nobody could be held out of training"
         if held_out is None:
             what = "patients with boxes stay in their splits"
         elif held_out:
             what = f"{len(held_out)} patients with boxes are held out of training"
-        else:
-            what = "no id in it is an id of this source, so nobody could be held out of training"
         said = [f"Boxes: {self.path}; {what}."]
         if self.elsewhere:
             said.append(
@@ -170,40 +173,33 @@ class BoxFile:
             )
         return said
 
-    def _read_phrases(
-        self, annotations: list[dict[str, Any]], categories: dict[Any, str]
-    ) -> dict[tuple[Any, str, str], tuple[str, list[Box]]]:
-        """Return split and boxes by image, category and text."""
-        phrases: dict[tuple[Any, str, str], tuple[str, list[Box]]] = {}
-        for number, content in enumerate(annotations, start=1):
-            name = f"annotation {'' if isinstance(content['id'], int) else 'number '}"
-            label = content["id"] if isinstance(content["id"], int) else number
-            where = f"{self.path}, {'row ' if self._is_csv else name}{label}"
-            try:
-                annotation = _Annotation.model_validate(content)
-            except ValidationError as error:
-                raise UserError(f"{where}: {_PROBLEMS[str(error.errors()[0]['loc'][0])]}") from None
-            text = " ".join(annotation.label_text.split())
-            if annotation.image_id not in self._entries or not text:
-                problem = "image_id" if text else "label_text"
-                raise UserError(f"{where}: {_PROBLEMS[problem]}")
-            word = str(annotation.split or "")
-            split = split_name(word, where) if word else ""
-            key = annotation.image_id, categories.get(annotation.category_id, ""), text
-            known, boxes = phrases.setdefault(key, (split, []))
-            if known != split:
-                raise UserError(
-                    f"{where}: its phrase has another split on another box; give the boxes of a"
-                    " phrase one split."
-                )
-            x, y, width, height = annotation.bbox
-            boxes.append((x, y, width, height))
-        return phrases
+    def _add(self, number: int, content: dict[str, Any], categories: dict[Any, str]) -> None:
+        """Add a box to the phrase of its image, category and text."""
+        name = content["id"] if isinstance(content["id"], int) else f"number {number}"
+        where = f"{self.path}, {'row' if self._is_csv else 'annotation'} {name}"
+        try:
+            annotation = _Annotation.model_validate(content)
+        except ValidationError as error:
+            raise UserError(f"{where}: {_PROBLEMS[str(error.errors()[0]['loc'][0])]}") from None
+        if annotation.image_id not in self._entries:
+            raise UserError(f"{where}: {_PROBLEMS['image_id']}")
+        split = split_name(str(annotation.split), where) if annotation.split else ""
+        text = " ".join(annotation.label_text.split())
+        key = annotation.image_id, categories.get(annotation.category_id, ""), text
+        known, boxes = self._phrases.setdefault(key, (split, []))
+        if known != split:
+            raise UserError(
+                f"{where}: its phrase has another split on another box; give the boxes of a"
+                " phrase one split."
+            )
+        x, y, width, height = annotation.bbox
+        boxes.append((x, y, width, height))
 
     def _match(self, images: Sequence[ImageRecord], root: Path) -> dict[Any, str]:
         """Return the image id of each listed image.
 
-        One that is not the source's keeps its path, which is no id of the source.
+        One that is not the source's keeps its path, which is no id of the source. Of listed
+        images that fit one of the source, the one that shares most of its path is it.
         """
         names = {key: _names(entry) for key, entry in self._entries.items()}
         paths = PathFinder.of_images(images, root, [n for known in names.values() for n in known])
@@ -212,27 +208,24 @@ class BoxFile:
         for key, known in names.items():
             found = [paths.find(name) for name in known]
             match = matches[key] = next((m for m in found if m.image_id), Match())
-            if not match.image_id:
-                several = next((m.several for m in found if m.several), 0)
-                if several:
+            if match.image_id:
+                common, other = best.setdefault(match.image_id, (match.common, key))
+                if match.common > common:
+                    best[match.image_id] = (match.common, key)
+                elif match.common == common and names[other] != known:
                     raise UserError(
-                        f"{self.path}, image {key}: {several} images have its name; give it with"
-                        " the folders that tell them apart, as in patient/study/name.jpg."
+                        f"{self.path}, images {other} and {key}: both have the name of one image"
+                        f" here; give them {_TELL_APART}."
                     )
-                self.elsewhere += any(m.elsewhere for m in found)
-                continue
-            common, other = best.setdefault(match.image_id, (match.common, key))
-            if match.common > common:
-                best[match.image_id] = (match.common, key)
-            elif match.common == common and names[other] != known:
+            elif several := next((m.several for m in found if m.several), 0):
                 raise UserError(
-                    f"{self.path}, images {other} and {key}: both have the name of one image here;"
-                    " give them with the folders that tell them apart, as in"
-                    " patient/study/name.jpg."
+                    f"{self.path}, image {key}: {several} images have its name; give it"
+                    f" {_TELL_APART}."
                 )
+            else:
+                self.elsewhere += any(m.elsewhere for m in found)
         ids = {}
         for key, match in matches.items():
-            # Another listed image may share more of its path with the same one.
             ours = bool(match.image_id) and match.common == best[match.image_id][0]
             self.elsewhere += bool(match.image_id) and not ours
             ids[key] = match.image_id if ours else (*names[key], f"image {key}")[0]
@@ -275,42 +268,29 @@ def _read_coco(path: Path) -> Any:
 
 def _csv_as_coco(path: Path) -> dict[str, list[dict[Any, Any]]]:
     """Read MS-CXR's CSV, one box a row; an annotation's id is then its row."""
-    table = read_table(path, required=("label_text", *_SIDES))
-    if "dicom_id" not in table.columns and "path" not in table.columns:
-        raise UserError(f"{path}: column 'dicom_id' (or 'path') is missing; export it again.")
-    for name in ("dicom_id", "path", "category_name", "split", "image_width", "image_height"):
-        table[name] = table.get(name, "")
-    table["image_id"] = table["dicom_id"].mask(
-        table["dicom_id"] == "", table["path"].map(file_stem)
-    )
-    unnamed = table.index[table["image_id"].map(is_blank)]
-    if len(unnamed):
-        raise UserError(f"{path}, row {unnamed[0]}: names no image; fill in 'dicom_id'.")
-    for name in (*_SIDES, "image_width", "image_height"):
-        cells = table[name].replace("", "0") if name not in _SIDES else table[name]
-        numbers: list[Any] = [
-            _number(cell, f"{path}, row {row}, column '{name}'") for row, cell in cells.items()
-        ]
-        table[name] = numbers
-    table["bbox"] = table[list(_SIDES)].to_numpy().tolist()
-    table["id"] = table.index
-    images = table[["image_id", "path", "image_width", "image_height"]].drop_duplicates()
-    clash = images.index[images["image_id"].duplicated()]
-    if len(clash):
-        raise UserError(
-            f"{path}, row {clash[0]}: its image has another path or size above; correct one."
-        )
+    import pandas as pd
+
+    table = read_table(path, ("label_text", *_SIDES), _OPTIONAL)
+    stems = table["path"].map(file_stem)
+    table["image_id"] = table["dicom_id"].mask(table["dicom_id"] == "", stems)
+    problem = "names no image; fill in 'dicom_id' (or 'path')."
+    refuse_rows(path, table, table["image_id"].map(is_blank), problem)
+    sizes = ["image_width", "image_height"]
+    table[sizes] = table[sizes].replace("", "0")
+    for name in (*_SIDES, *sizes):
+        numbers = pd.to_numeric(table[name], errors="coerce")
+        refuse_rows(path, table, numbers.isna(), f"column '{name}' must be a number of pixels.")
+        table[name] = numbers.astype(float)
+    problem = "its image has another path or size above; correct one."
+    columns = ["image_id", "path", *sizes]
+    images = distinct_rows(path, table[columns], "image_id", problem)
     images = images.set_axis(["id", "path", "width", "height"], axis=1)
-    annotations = table[["id", "image_id", "bbox", "label_text", "split"]]
+    boxes: list[Any] = table[list(_SIDES)].to_numpy().tolist()
+    annotations = table[["image_id", "label_text", "split"]].assign(
+        id=table.index, bbox=pd.Series(boxes, table.index), category_id=table["category_name"]
+    )
     return {
         "images": images.assign(file_name=images["id"]).to_dict("records"),
         "categories": [{"id": c, "name": c} for c in table["category_name"].unique()],
-        "annotations": annotations.assign(category_id=table["category_name"]).to_dict("records"),
+        "annotations": annotations.to_dict("records"),
     }
-
-
-def _number(text: str, where: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise UserError(f"{where}: must be a number of pixels.") from None

@@ -21,14 +21,11 @@ from typing import ClassVar
 from medclip_debias.data.images.headers import view_position
 from medclip_debias.data.mesh import Location, entries, openi_mapping
 from medclip_debias.data.named_split import NamedSplit
-from medclip_debias.data.records import (
-    Annotations,
-    ImageRecord,
-    StudyRecord,
-)
+from medclip_debias.data.records import Annotations, ImageRecord, StudyRecord
 from medclip_debias.data.sources import ms_cxr
 from medclip_debias.data.sources.archive import ArchiveSource
 from medclip_debias.data.sources.ids import Ids, check_match
+from medclip_debias.data.sources.image_files import DICOM, SUFFIXES
 from medclip_debias.data.sources.indiana import (
     ARCHIVES,
     PROJECTIONS,
@@ -44,14 +41,12 @@ from medclip_debias.data.sources.indiana import (
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.texts import WITHOUT_MARKUP
 from medclip_debias.data.sources.tree import is_file, walk_files
-from medclip_debias.data.splits import SPLIT_SEED, seeded_split
+from medclip_debias.data.splits import SPLIT_SEED
 from medclip_debias.errors import UserError
 
 SPLIT_NAME = "openi-report-80-10-10-v1"
 """The split by report that `seeded_split` gives with its default seed."""
 
-_DICOM = (".dcm", ".dcm.gz", ".dicom")
-_IMAGES = (*_DICOM, ".png", ".jpg", ".jpeg")
 _PACKED = ("NLMCXR_png.tgz", "NLMCXR_dcm.tgz")
 
 
@@ -88,10 +83,13 @@ class OpeniSource(ArchiveSource):
                 " --reports."
             )
         self.reports_path = reports
-        is_table = reports.suffix.lower() == ".csv"
-        self._table = read_reports(reports) if is_table else None
-        self._reports = self._table.reports if self._table else read_xml(reports)
-        self.counted += self._table.steps if self._table else []
+        self._is_table = reports.suffix.lower() == ".csv"
+        if self._is_table:
+            self._reports, self.counted, self.said = read_reports(reports)
+        else:
+            self._reports = read_xml(reports)
+            if is_file(self.root / REPORTS_CSV):
+                self.said = [f"{self.root / REPORTS_CSV}: is not read, as the XML is there."]
         markup = sum(report.markup for report in self._reports)
         if markup:
             self.counted.append((WITHOUT_MARKUP, "reports", markup, None))
@@ -108,10 +106,8 @@ class OpeniSource(ArchiveSource):
     @classmethod
     def recognise(cls, path: Path) -> Sure:
         """Take an archive, a table, a folder of XML files, or a folder that holds one of these."""
-        if path.is_file():
-            name = path.name.lower()
-            return Sure.LAYOUT if name == REPORTS_CSV or name.endswith(ARCHIVES) else Sure.NO
-        return Sure.FILES if _reports_path(path) is not None else Sure.NO
+        reports = _reports_path(path)
+        return Sure.NO if reports is None else Sure.LAYOUT if path.is_file() else Sure.FILES
 
     def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
         """Yield one study per report, in the order of the reports' numbers."""
@@ -119,9 +115,8 @@ class OpeniSource(ArchiveSource):
         for report, index in zip(self._reports, self._indices, strict=True):
             name = report.report_id
             if only is None or name in only:
-                split, labels = seeded_split(name, self._seed), mapping.labels(index)
-                about = report.text, labels, report.origin, report.problem
-                yield StudyRecord(name, name, split, *about)
+                about = report.text, mapping.labels(index), report.origin, report.problem
+                yield StudyRecord(name, name, self.split(name), *about)
 
     def annotations(self) -> list[Annotations]:
         """Return where the index of each report says that something is."""
@@ -146,18 +141,18 @@ class OpeniSource(ArchiveSource):
         other = f"openi-report-80-10-10-seed-{self._seed}"
         name = SPLIT_NAME if self._seed == SPLIT_SEED else other
         ids = (report.report_id for report in self._reports)
-        return NamedSplit(name, {i: seeded_split(i, self._seed) for i in ids})
+        return NamedSplit(name, {i: self.split(i) for i in ids})
 
     def describe(self) -> list[str]:
         """Return what was found and what is missing."""
         reports = self._reports
         listed = sum(len(report.images) for report in reports)
-        said = [f"Open-i {self.reports_path}: {len(reports)} reports naming {listed} images."]
-        said += self._other_reports() if self._table is None else self._table.said
         parts = [set(report.sections) for report in reports]
         removed = sum("XXXX" in (report.text or "") for report in reports)
         indexed = sum(map(openi_mapping().is_indexed, self._indices))
-        said += [
+        said = [
+            f"Open-i {self.reports_path}: {len(reports)} reports naming {listed} images.",
+            *self.said,
             f"{sum('FINDINGS' not in part for part in parts)} reports have no findings,"
             f" {sum(not {'FINDINGS', 'IMPRESSION'} & part for part in parts)} of them no impression"
             f" either; in {removed} words were replaced by XXXX before publication.",
@@ -206,31 +201,12 @@ class OpeniSource(ArchiveSource):
             ("entry of the index names a side or zone", "index entries", sum(placed), len(placed)),
         ]
 
-    def _other_reports(self) -> list[str]:
-        """Say how a table that lies beside the XML, and is not read, differs from it."""
-        path = self.root / REPORTS_CSV
-        if not is_file(path):
-            return []
-        try:
-            other = {report.report_id: report for report in read_reports(path).reports}
-        except UserError:
-            return [f"{path}: is not read, as the XML is there; it is not a readable table either."]
-        reports = {report.report_id: report for report in self._reports}
-        both = reports.keys() & other.keys()
-        texts = sum(reports[name].text != other[name].text for name in both)
-        index = sum(reports[name].index != other[name].index for name in both)
-        return [
-            f"{path}: is not read, as the XML is there; of its {len(other)} reports {len(both)} are"
-            f" in the XML, {texts} of them with another text and {index} with another index, and"
-            f" {len(reports) - len(both)} are in the XML alone."
-        ]
-
     def _read_images(self) -> None:
-        files = [p for p in walk_files(self.root) if p.name.lower().endswith(_IMAGES)]
+        files = [p for p in walk_files(self.root) if p.name.lower().endswith(SUFFIXES)]
         places = (self.root / PROJECTIONS, self.reports_path.parent / PROJECTIONS)
         path = next(filter(is_file, places), None) if files else None
         projections, rows = (None, 0) if path is None else read_projections(path)
-        if self._table is not None:
+        if self._is_table:
             names = sorted({stem(file.name) for file in files})
             self._reports = with_images(self._reports, projections, names)
         image_ids = {
@@ -241,7 +217,7 @@ class OpeniSource(ArchiveSource):
         }
         known = [(image_ids[s], p) for p in files if (s := stem(p.name)) in image_ids]
         # DICOM keeps more grey levels than PNG; between equals the first by name stays.
-        known.sort(key=lambda pair: not pair[1].name.lower().endswith(_DICOM))
+        known.sort(key=lambda pair: not pair[1].name.lower().endswith(DICOM))
         paths: dict[str, Path] = {}
         for image_id, file in known:
             paths.setdefault(image_id, file)
@@ -265,7 +241,7 @@ class OpeniSource(ArchiveSource):
                 file = paths.get(image_id, self.root / f"{image_id}.png")
                 view = views[image_id] if image_id in views else view_position(file)
                 name = report.report_id
-                about = file, view, seeded_split(name, self._seed), report.origin
+                about = file, view, self.split(name), report.origin
                 self.image_records.append(ImageRecord(image_id, name, name, *about))
 
 

@@ -10,23 +10,18 @@ whether a physician or a network read the labels from it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from medclip_debias.data.records import Annotations, StudyRecord, file_stem
-from medclip_debias.data.sources.archive import (
-    ArchiveSource,
-    counted_rows,
-    find_table,
-    without_repeats,
-)
+from medclip_debias.data.sources.archive import ArchiveSource, find_table
 from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.label_groups import PADCHEST_SILENT, LabelColumns, label_groups
 from medclip_debias.data.sources.list_cells import read_list
 from medclip_debias.data.sources.registry import Given, Sure, source
-from medclip_debias.data.sources.tables import named_tuples, read_table
-from medclip_debias.data.splits import SPLIT_SEED, seeded_split
+from medclip_debias.data.sources.tables import named_tuples
+from medclip_debias.data.splits import SPLIT_SEED
 from medclip_debias.errors import UserError
 
 if TYPE_CHECKING:
@@ -38,11 +33,11 @@ GROUNDED = "grounded_reports_*.json"
 """PadChest-GR's file of sentences; people keep it beside PadChest's table."""
 
 _NEEDED = ("ImageID", "ImageDir", "StudyID", "PatientID", "Projection", "Labels")
-_READ = (*_NEEDED, "Report", "MethodLabel", "LabelsLocalizationsBySentence", "Pediatric")
+_SENTENCES = "LabelsLocalizationsBySentence"
+_OPTIONAL = ("Report", "MethodLabel", _SENTENCES, "Pediatric")
 _VIEWS = {"AP_HORIZONTAL": "AP Supine", "L": "LATERAL", "UNK": ""}
 _FOLDERS = ("images", "Images", "PadChest", "padchest", "images-224")
 _PHYSICIAN = "Physician"  # the others are RNN_model
-_SENTENCES = "LabelsLocalizationsBySentence"
 
 
 @source(
@@ -65,14 +60,13 @@ class PadChestSource(ArchiveSource):
         if path is None:
             raise UserError(f"{root}: has no {TABLE}; give the folder with it.")
         self.path = path
-        self._seed = SPLIT_SEED if self.seed is None else self.seed
         table = self._read_table()
         self._studies = table.drop_duplicates("study").set_index("study")
-        self._studies["report"] = self._first(table, "Report")
-        self._studies["method"] = self._first(table, "MethodLabel")
-        self._studies["split"] = [seeded_split(p, self._seed) for p in self._studies["patient"]]
-        self._read_labels(table)
-        self._localizations = list(self._read_localizations(self._first(table, _SENTENCES)))
+        for name in ("Report", "MethodLabel", _SENTENCES):
+            self._studies[name] = _first(table, name)
+        self._studies["split"] = list(map(self.split, self._studies["patient"]))
+        self._add_studies(table)
+        self._localizations = list(self._read_localizations())
         if not self.text_only:
             self._add_images(table)
         self._describe(table)
@@ -84,91 +78,78 @@ class PadChestSource(ArchiveSource):
             return Sure.NO
         return Sure.LAYOUT if any(path.glob(GROUNDED)) else Sure.RELEASE
 
-    def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
-        """Yield the studies in the order of their first row; labels are made as they go."""
-        for study in named_tuples(self._studies):
-            if only is None or study.Index in only:
-                about = study.Index, study.patient, study.split, study.report or None
-                labels = self._columns.values(self._labels[study.Index])
-                yield StudyRecord(*about, labels, study.origin)
-
     def annotations(self) -> list[Annotations]:
         """Return labels and places by sentence, and who read each study's labels."""
         columns = (("study_id", "text"), ("sentence", "number"), ("label", "text"))
         about = "localizations", "label rows", (*columns, ("places", "texts"))
-        methods = list(self._studies["method"].str.lower().items())
+        methods = list(self._studies["MethodLabel"].str.lower().items())
         method = "label_methods", "label rows", (("study_id", "text"), ("method", "text"))
         return [
             Annotations(*about, self._localizations, study="study_id"),
             Annotations(*method, methods, study="study_id"),
         ]
 
-    # --------------------------------------------------------------------------- the table
-
     def _read_table(self) -> pd.DataFrame:
-        table = read_table(self.path, required=_NEEDED, columns=_READ)
-        if table.empty:
-            raise UserError(f"{self.path}: the table has no rows; download it again.")
-        step = f"row of {self.path.name} names an image"
-        named = counted_rows(table, ~table["ImageID"].map(is_blank), step, self.counted)
-        table = without_repeats(self.path, named, "ImageID", self.counted, self.said).copy()
-        for name in set(_READ) - set(table) - {"Pediatric"}:
-            table[name] = ""
-        for column, name in (("StudyID", "study"), ("PatientID", "patient")):
-            table[name] = self.ids(self.path, table, column)
-        table["origin"] = [f"{self.path}, row {row}" for row in table.index]
+        path = self.path
+        table = self.read_rows(path, _NEEDED, _OPTIONAL)
+        named = self.keep(
+            table, ~table["ImageID"].map(is_blank), f"row of {path.name} names an image"
+        )
+        table = self.first_rows(path, named, "ImageID").copy()
+        for name, column in (("study", "StudyID"), ("patient", "PatientID")):
+            table[name] = self.ids(path, table, column)
         filled = table["Report"][~table["Report"].map(is_blank)]
-        same = filled == table["study"][filled.index].map(self._first(table, "Report"))
+        same = filled == table["study"][filled.index].map(_first(table, "Report"))
         step = "row has the report of its study's first row"
         self.count(step, "reports", int(same.sum()), len(same))
         return table
 
-    @staticmethod
-    def _first(table: pd.DataFrame, column: str) -> pd.Series[str]:
-        """Return the first cell of each study that is not blank, ``""`` for none."""
-        filled = table[column].mask(table[column].map(is_blank))
-        return filled.groupby(table["study"], sort=False).first().fillna("")
-
-    def _read_labels(self, table: pd.DataFrame) -> None:
+    def _add_studies(self, table: pd.DataFrame) -> None:
         """Read the lists of labels, each distinct cell once; count what is odd in them."""
         lists = {cell: read_list(cell, depth=1) for cell in table["Labels"].unique()}
-        self._labels: dict[str, set[str]] = {study: set() for study in self._studies.index}
+        labels: dict[str, set[str]] = {study: set() for study in self._studies.index}
         counts: Counter[str] = Counter()
         for study, cell in zip(table["study"], table["Labels"], strict=True):
             items = [item for item in lists[cell] or () if not is_blank(item)]
-            names = {" ".join(item.lower().split()) for item in items}
+            names = {_spaced(item) for item in items}
             plain = sum(item == item.strip() for item in items)
             listed = lists[cell] is not None
             counts.update(listed=listed, named=len(items), plain=plain, once=len(names))
-            self._labels[study] |= names
+            labels[study] |= names
+        columns = LabelColumns(
+            set().union(*labels.values()), label_groups("padchest"), PADCHEST_SILENT
+        )
+        for row in named_tuples(self._studies):
+            about = row.Index, row.patient, row.split, row.Report or None
+            values = columns.values(labels[row.Index])
+            self.study_records.append(StudyRecord(*about, values, row.origin))
+        labelled = {study: names for study, names in labels.items() if names}
+        clear = sum(map(columns.says_what_is_there, labelled.values()))
+        physicians = int((self._studies["MethodLabel"][list(labelled)] == _PHYSICIAN).sum())
         named, unit = counts["named"], "label cells"
         step = f"cell 'Labels' of {self.path.name} is a list"
         self.count(step, unit, counts["listed"], len(table))
         self.counted.append(("labels named in the rows", unit, named, None))
         step = "label has no blank before or behind it (read without)"
         self.count(step, unit, counts["plain"], named)
-        self.count(
-            "label is named once in its row (others count once)", unit, counts["once"], named
-        )
-        every = {name for names in self._labels.values() for name in names}
-        self._columns = LabelColumns(every, label_groups("padchest"), PADCHEST_SILENT)
-        self._count_studies()
+        step = "label is named once in its row (others count once)"
+        self.count(step, unit, counts["once"], named)
+        for step, kept, total in (
+            ("study has labels", len(labelled), len(labels)),
+            (
+                "labels say what is there (not 'unchanged' or 'exclude' alone)",
+                *(clear, len(labelled)),
+            ),
+            ("labels were read by a physician (others by a network)", physicians, len(labelled)),
+        ):
+            self.counted.append((step, "label rows", kept, total))
+        self._own, self._grouped = len(columns.own), len(columns.groups)
 
-    def _count_studies(self) -> None:
-        listed = {study: names for study, names in self._labels.items() if names}
-        clear = sum(map(self._columns.says_what_is_there, listed.values()))
-        read = int((self._studies["method"][list(listed)] == _PHYSICIAN).sum())
-        plain = "labels say what is there (not 'unchanged' or 'exclude' alone)"
-        by_people = "labels were read by a physician (others by a network)"
-        self.counted += [
-            ("study has labels", "label rows", len(listed), len(self._studies)),
-            (plain, "label rows", clear, len(listed)),
-            (by_people, "label rows", read, len(listed)),
-        ]
-
-    def _read_localizations(self, cells: pd.Series[str]) -> Iterator[tuple[Any, ...]]:
+    def _read_localizations(self) -> Iterator[tuple[Any, ...]]:
         """Yield study, number of the sentence, label, and its places as ``loc ...`` name them."""
-        lists = {study: read_list(cell) for study, cell in cells.items() if cell}
+        lists = {
+            study: read_list(cell) for study, cell in self._studies[_SENTENCES].items() if cell
+        }
         for study, sentences in lists.items():
             for number, sentence in enumerate(sentences or (), start=1):
                 labels: list[tuple[str, list[str]]] = []
@@ -184,7 +165,6 @@ class PadChestSource(ArchiveSource):
         step = f"cell '{_SENTENCES}' of {self.path.name} is a list"
         self.count(step, "label cells", readable, len(lists))
 
-    # ---------------------------------------------------------------------------- images
     def _add_images(self, table: pd.DataFrame) -> None:
         folders = table["ImageDir"].str.removesuffix(".0")
         names = (folders + "/" + table["ImageID"]).mask(folders.map(is_blank), table["ImageID"])
@@ -203,29 +183,37 @@ class PadChestSource(ArchiveSource):
         self.said.insert(0, f"PadChest {self.path}: {what} of {len(self._studies)} studies.")
         views = Counter(table["Projection"].replace("", "none")).most_common()
         listed = ", ".join(f"{count} {view}" for view, count in views)
+        seed = SPLIT_SEED if self.seed is None else self.seed
         self.said += [
             f"Projections: {listed}. AP_horizontal counts as AP Supine.",
             f"Split: PadChest has none; patients are split 80/10/10 by a hash of their id with seed"
-            f" {self._seed}.",
-            f"Labels: {len(self._columns.own)} of PadChest's own beside"
-            f" {len(self._columns.groups)} of CheXpert's. What a study's list does not name is"
-            " absent, unless the list is blank or only says 'unchanged', 'exclude' or 'suboptimal"
-            " study'.",
+            f" {seed}.",
+            f"Labels: {self._own} of PadChest's own beside {self._grouped} of CheXpert's. What a"
+            " study's list does not name is absent, unless the list is blank or only says"
+            " 'unchanged', 'exclude' or 'suboptimal study'.",
             "Reports are in Spanish, stemmed, without headings.",
         ]
-        if "Pediatric" in table:
+        if (table["Pediatric"] != "").any():
             children = int((table["Pediatric"].str.upper() == "PED").sum())
             self.said.append(f"Images of children: {children} of {len(table)}; they stay in.")
         if not self.text_only and any(self.root.glob("*.zip")):
             self.said.append("There are zip files in the folder: unpack them beside the table.")
 
 
+def _first(table: pd.DataFrame, column: str) -> pd.Series[str]:
+    """Return the first cell of each study that is not blank, ``""`` for none."""
+    filled = table[column].mask(table[column].map(is_blank))
+    return filled.groupby(table["study"], sort=False).first().fillna("")
+
+
+def _spaced(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
 def _flat(item: object) -> Iterator[str]:
     """Yield the strings of a list and of its inner lists, in order, without stray blanks."""
     if isinstance(item, str):
-        text = " ".join(item.lower().split())
-        if text:
-            yield text
+        yield from filter(None, [_spaced(item)])
     elif isinstance(item, list):
         for inner in item:
             yield from _flat(inner)

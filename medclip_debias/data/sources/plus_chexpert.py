@@ -10,25 +10,24 @@ Finding": such rows are left aside.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from medclip_debias.data.labels import CHEXPERT_LABELS, Labels
-from medclip_debias.data.records import file_stem
 from medclip_debias.data.sources.archive import (
     ArchiveSource,
     LabelCells,
     find_table,
     read_json_lines,
     report_of,
-    without_repeats,
 )
 from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.registry import Given, Sure, source
-from medclip_debias.data.sources.stanford import named_rows, study_of, view_of
-from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.sources.stanford import named_rows, view_of
+from medclip_debias.data.sources.tables import origins, read_table
 from medclip_debias.data.sources.texts import read_report
 from medclip_debias.data.sources.tree import walk_files
 from medclip_debias.data.splits import split_name
@@ -50,7 +49,7 @@ CheXpert's own labels are those of the impression.
 
 _LEFTOVER = ".azDownload-"  # begins what an interrupted download with azcopy leaves
 _NEEDED = ("path_to_image", "deid_patient_id", "split", "section_findings", "section_impression")
-_READ = (*_NEEDED, "path_to_dcm", "frontal_lateral", "ap_pa", "report")
+_OPTIONAL = ("path_to_dcm", "frontal_lateral", "ap_pa", "report")
 _FOLDERS = ("", "files", "label", "labels", "chexbert_labels")
 _IMAGES = ("DICOM", "PNG", "PNG/PNG", "images", "CheXpert-v1.0", "CheXpert-v1.0-small")
 
@@ -77,16 +76,20 @@ class CheXpertPlusSource(ArchiveSource):
                 f"{root}: has no df_chexpert_plus_240401.csv, the table of CheXpert Plus; check"
                 " the path."
             )
-        table = read_table(path, required=_NEEDED, columns=_READ)
-        table = without_repeats(path, table, "path_to_image", self.counted, self.said)
-        table = named_rows(path, table, "path_to_image", self.counted).copy()
-        for name in set(_READ) - set(table):
-            table[name] = ""
-        table["study"] = ["/".join(study_of(name)) for name in table["path_to_image"]]
-        table["image"] = table["study"] + "/" + table["path_to_image"].map(file_stem)
-        self._add_images(path, table)
-        reports = self._reports(path, table)
-        self.add_studies(self._labels(path, table), reports)
+        table = self.first_rows(path, read_table(path, _NEEDED, _OPTIONAL), "path_to_image")
+        rows = named_rows(self, path, table, "path_to_image")
+        owners, patients = rows["owner"] + "/" + rows["study"], rows["deid_patient_id"]
+        rows["image"], rows["study"] = owners + "/" + rows["image"], owners
+        rows["patient"] = patients.mask(patients.map(is_blank), rows["owner"])
+        sides = (rows[name] for name in ("frontal_lateral", "ap_pa", "path_to_image"))
+        rows["view"] = list(map(view_of, *sides))
+        rows["origin"] = origins(path, rows)
+        if self.seed is None:
+            rows["split"] = list(map(split_name, rows["split"], rows["origin"]))
+        rows["split"] = list(map(self.split, rows["patient"], rows["split"]))
+        self.add_images(rows, self._files(rows))
+        reports = self._reports(path, rows)
+        self.add_studies(self._labels(path, rows), reports)
         self.describe_images(f"CheXpert Plus {path}")
 
     @classmethod
@@ -94,22 +97,10 @@ class CheXpertPlusSource(ArchiveSource):
         """Take a folder of the archive's table."""
         return Sure.RELEASE if path.is_dir() and _table(path) is not None else Sure.NO
 
-    def _add_images(self, path: Path, table: pd.DataFrame) -> None:
-        rows = table.assign(origin=[f"{path}, row {row}" for row in table.index])
-        blank = rows["deid_patient_id"].map(is_blank)
-        rows["patient"] = rows["deid_patient_id"].mask(blank, rows["study"].str.partition("/")[0])
-        sides = (rows[name] for name in ("frontal_lateral", "ap_pa", "path_to_image"))
-        rows["view"] = list(map(view_of, *sides))
-        splits = (
-            map(split_name, rows["split"], rows["origin"]) if self.seed is None else rows["split"]
-        )
-        rows["split"] = list(map(self.split, rows["patient"], splits))
-        self.add_images(rows, self._files(table))
-
-    def _files(self, table: pd.DataFrame) -> Iterator[Path]:
+    def _files(self, rows: pd.DataFrame) -> Iterator[Path]:
         """Yield the file of each row: DICOM where it is there, else PNG or JPG."""
         if self.text_only:
-            yield from repeat(Path(), len(table))
+            yield from repeat(Path(), len(rows))
             return
         left = sum(path.name.startswith(_LEFTOVER) for path in walk_files(self.root))
         if left:
@@ -117,68 +108,65 @@ class CheXpertPlusSource(ArchiveSource):
                 f"{self.root}: {left} files are leftovers of interrupted downloads"
                 " (.azDownload-*); they are not read."
             )
-        dicoms = self.locate(table["path_to_dcm"].tolist(), _IMAGES)
-        rasters = self.locate(table["path_to_image"].tolist(), _IMAGES)
-        for name, dicom in zip(table["path_to_image"], table["path_to_dcm"], strict=True):
+        dicoms = self.locate(rows["path_to_dcm"].tolist(), _IMAGES)
+        rasters = self.locate(rows["path_to_image"].tolist(), _IMAGES)
+        for name, dicom in zip(rows["path_to_image"], rows["path_to_dcm"], strict=True):
             if is_blank(dicom):
                 yield rasters.path(name)
             else:
                 yield dicoms.exact(dicom) or rasters.find(name) or dicoms.path(dicom)
 
-    def _reports(self, path: Path, table: pd.DataFrame) -> dict[str, str | None]:
+    def _reports(self, path: Path, rows: pd.DataFrame) -> dict[str, str | None]:
         """Return the report of each study: its two sections, else the whole text."""
-        sections = zip(table["section_findings"], table["section_impression"], strict=True)
-        texts = [report_of({"findings": f, "impression": i}) for f, i in sections]
-        table = table.assign(text=texts)
-        lacking = table["text"] == ""
-        table.loc[lacking, "text"] = [read_report(text)[0] for text in table["report"][lacking]]
-        table = table.assign(filled=table["text"].str.strip() != "")
-        whole = table["study"][lacking & table["filled"]].nunique()
-        first = table[table["text"] != ""].drop_duplicates("study").set_index("study")["text"]
-        other = table["filled"] & (table["text"] != table["study"].map(first))
-        differ = table["study"][other].nunique()
-        if whole:
-            self.said.append(
-                f"{path}: {whole} studies have neither section of findings nor of impression; their"
-                " whole report is read."
-            )
-        if differ:
-            self.said.append(
-                f"{path}: {differ} studies have another report beside another image; that of the"
-                " first image counts."
-            )
+        sections = zip(rows["section_findings"], rows["section_impression"], strict=True)
+        rows["text"] = [report_of({"findings": f, "impression": i}) for f, i in sections]
+        lacking = rows["text"] == ""
+        rows.loc[lacking, "text"] = [read_report(text)[0] for text in rows["report"][lacking]]
+        filled = rows["text"].str.strip() != ""
+        first = rows[rows["text"] != ""].drop_duplicates("study").set_index("study")["text"]
+        other = filled & (rows["text"] != rows["study"].map(first))
+        for which, what in (
+            (
+                lacking & filled,
+                "neither section of findings nor of impression; their whole report is read",
+            ),
+            (other, "another report beside another image; that of the first image counts"),
+        ):
+            if studies := rows["study"][which].nunique():
+                self.said.append(f"{path}: {studies} studies have {what}.")
         known = first.to_dict()
-        return {study: known.get(study, "") for study in table["study"]}
+        return {study: known.get(study, "") for study in rows["study"]}
 
-    def _labels(self, path: Path, table: pd.DataFrame) -> dict[str, Labels]:
+    def _labels(self, path: Path, rows: pd.DataFrame) -> dict[str, Labels]:
         """Return the labels of each image, and count those of no use."""
         places = [path.parent / name for name in _FOLDERS]
         file = next((f for name in LABELS if (f := find_table(places, name))), None)
         if file is None:
             self.said.append(f"No {' or '.join(LABELS)}: studies have no labels.")
             return {}
-        images = dict(zip(table["path_to_image"], table["image"], strict=True))
-        blank = {*table["path_to_image"][table[LABELS[file.name]].map(is_blank)]}
+        images = dict(zip(rows["path_to_image"], rows["image"], strict=True))
+        blank = {*rows["path_to_image"][rows[LABELS[file.name]].map(is_blank)]}
         cells = LabelCells(file)
         labels: dict[str, Labels] = {}
-        total = known = used = 0
-        for line in read_json_lines(file, self.counted):
-            name = str(line.get("path_to_image"))
-            total += 1
-            known += name in images
-            if name in images and name not in blank:
-                used += 1
+        counts: Counter[str] = Counter()
+        for line in read_json_lines(file):
+            name = str(line.get("path_to_image")) if line is not None else ""
+            wanted = name in images and name not in blank
+            counts.update(lines=1, read=line is not None, known=name in images, used=wanted)
+            if line is not None and wanted:
                 labels[images[name]] = {
                     label: cells.read("" if line[label] is None else str(line[label]))
                     for label in CHEXPERT_LABELS
                     if label in line
                 }
+        self.count(f"line of {file.name} is a JSON object", "rows", counts["read"], counts["lines"])
+        read, known, used = (counts[name] for name in ("read", "known", "used"))
         self.counted += [
-            (f"labels read from {file.name}", "label rows", total, None),
-            (f"image of {file.name} is in the source", "label rows", known, total),
+            (f"labels read from {file.name}", "label rows", read, None),
+            (f"image of {file.name} is in the source", "label rows", known, read),
             (f"text behind a row of {file.name} is not blank", "label rows", used, known),
-            *cells.steps(),
         ]
+        self.count(cells.step, "label cells", cells.good, cells.all)
         self.said.append(f"Labels: {file.name} ({len(labels)} images).")
         return labels
 

@@ -9,12 +9,12 @@ of MIMIC-CXR.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from medclip_debias.data.records import Annotations, ImageRecord, Step, file_stem
 from medclip_debias.data.sources.ids import Ids, check_match, is_blank
-from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.sources.tables import read_table, refuse_rows
 from medclip_debias.errors import UserError
 
 PREFIX = "MS_CXR_T_"
@@ -34,49 +34,25 @@ class Progression:
     """The table, read against the images of MIMIC-CXR."""
 
     def __init__(self, path: Path, images: Sequence[ImageRecord]) -> None:
-        self.path = path
-        self.steps: list[Step] = []
-        owners = {image.image_id: image.patient_id for image in images}
-        self._rows = self._read(owners)
-        self.patients = frozenset(owners[row[1]] for row in self._rows)
-        pairs = len({row[:2] for row in self._rows})
-        self.said = [
-            f"MS-CXR-T: {path}; {len(self._rows)} progressions of {pairs} pairs of images;"
-            f" {len(self.patients)} patients are held out of training."
-        ]
-
-    def annotations(self) -> Annotations:
-        """Return a row for each pair and finding that was judged."""
-        pair = ("previous_image_id", "image_id")
-        return Annotations(TABLE, "progressions", _COLUMNS, self._rows, images=pair)
-
-    def _read(self, owners: Mapping[str, str]) -> list[tuple[str, str, str, str, str]]:
         import pandas as pd
 
-        table = read_table(self.path, required=_PAIR)
+        self.steps: list[Step] = []
+        owners = {image.image_id: image.patient_id for image in images}
+        table, name = read_table(path, _PAIR), path.name
         findings = [n.removesuffix(_ENDS[0]) for n in table.columns if n.endswith(_ENDS[0])]
         if not findings:
-            raise UserError(f"{self.path}: has no column '<finding>{_ENDS[0]}'; download it again.")
-        ids, name = Ids(owners), self.path.name
+            raise UserError(f"{path}: has no column '<finding>{_ENDS[0]}'; download it again.")
+        ids, stems = Ids(owners), table["dicom_id"].map(file_stem)
         first, second = (table[column].map(file_stem).map(ids.find) for column in _PAIR)
         listed = (first != "") & (second != "")
-        own = table["dicom_id"].map(file_stem).tolist()
-        check_match(self.path, "dicom_id", own, int(listed.sum()), ids, "images")
+        check_match(path, "dicom_id", stems.tolist(), int(listed.sum()), ids, "images")
         alike = listed & (first.map(owners.get) == second.map(owners.get))
-        self.steps += [
-            (f"both images of a row of {name} are listed", "rows", int(listed.sum()), len(table)),
-            (f"both are of one patient ({name})", "rows", int(alike.sum()), int(listed.sum())),
-        ]
         tables = []
         for finding in findings:
             columns = [table.get(finding + end, pd.Series("", table.index)) for end in _ENDS]
             state, quality = (c.mask(c.map(is_blank), "").str.lower() for c in columns)
-            wrong = state.index[~state.isin(("", *STATES))]
-            if len(wrong):
-                raise UserError(
-                    f"{self.path}, row {wrong[0]}, column '{finding}{_ENDS[0]}': must be"
-                    f" {', '.join(STATES)} or blank."
-                )
+            problem = f"column '{finding}{_ENDS[0]}' must be {', '.join(STATES)} or blank."
+            refuse_rows(path, table, ~state.isin(("", *STATES)), problem)
             about = {"first": first, "second": second, "finding": finding.replace("_", " ")}
             rows = pd.DataFrame({**about, "state": state, "quality": quality, "alike": alike})
             tables.append(rows[rows["state"] != ""])
@@ -86,13 +62,28 @@ class Progression:
         once = usable.drop_duplicates(key)
         states = usable.groupby(key)["state"].transform("nunique")
         agreed = once[states[once.index] == 1]
-        unit = "label cells"
-        step = f"progression of {name} has such a pair"
-        self.steps.append((step, unit, len(usable), len(judged)))
-        if len(once) < len(usable):
-            step = f"progression of {name} is no repeat"
-            self.steps.append((step, unit, len(once), len(usable)))
-        if len(agreed) < len(once):
-            step = f"repeats of a progression of {name} agree (others: left aside)"
-            self.steps.append((step, unit, len(agreed), len(once)))
-        return list(agreed.itertuples(index=False, name=None))
+        kept: list[Step] = [
+            (f"both images of a row of {name} are listed", "rows", int(listed.sum()), len(table)),
+            (f"both are of one patient ({name})", "rows", int(alike.sum()), int(listed.sum())),
+            (f"progression of {name} has such a pair", "label cells", len(usable), len(judged)),
+        ]
+        odd: list[Step] = [
+            (f"progression of {name} is no repeat", "label cells", len(once), len(usable)),
+            (
+                f"repeats of a progression of {name} agree (others: left aside)",
+                *("label cells", len(agreed), len(once)),
+            ),
+        ]
+        self.steps = kept + [step for step in odd if step[2] != step[3]]
+        self._rows = list(agreed.itertuples(index=False, name=None))
+        self.patients = frozenset(map(owners.__getitem__, agreed["second"]))
+        pairs = len(agreed[["first", "second"]].drop_duplicates())
+        self.said = [
+            f"MS-CXR-T: {path}; {len(agreed)} progressions of {pairs} pairs of images;"
+            f" {len(self.patients)} patients are held out of training."
+        ]
+
+    def annotations(self) -> Annotations:
+        """Return a row for each pair and finding that was judged."""
+        pair = ("previous_image_id", "image_id")
+        return Annotations(TABLE, "progressions", _COLUMNS, self._rows, images=pair)

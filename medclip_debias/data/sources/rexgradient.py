@@ -51,13 +51,10 @@ class ReXGradientSource(ArchiveSource):
 
     def __init__(self, root: Path, given: Given) -> None:
         super().__init__(root, given)
-        self._images: set[str] = set()
         tables = _tables(root)
         if not tables:
-            raise UserError(
-                f"{root}: has no {TABLES['train']}, {TABLES['validate']} or {TABLES['test']}; check"
-                " the path."
-            )
+            raise UserError(f"{root}: has no {' or '.join(TABLES.values())}; check the path.")
+        self._known: set[str] = set()
         reports: dict[str, str | None] = {}
         for split, path in tables.items():
             self._read(path, split, reports)
@@ -81,26 +78,24 @@ class ReXGradientSource(ArchiveSource):
         self.count(step, "rows", len(entries), len(content))
         names = [str(name) for _, entry in entries for name in entry["ImagePath"]]
         places = None if self.text_only else self.locate(names, ("..",))
-        before, short = len(self._images), 0
+        before, short = len(self._known), 0
         for number, entry in entries:
             study, patient = str(entry["StudyInstanceUid"]), str(entry["PatientID"])
             views, paths = entry.get("ImageViewPosition"), entry["ImagePath"]
             if not isinstance(views, list) or len(views) != len(paths):
                 short += 1
                 views = [""] * len(paths)
-            for name, view in zip(map(str, paths), views, strict=True):
-                image, position = file_stem(name), _text(view).upper()
-                if image in self._images:
-                    continue
-                self._images.add(image)
-                file = Path() if places is None else places.path(name)
-                about = VIEWS.get(position, position), self.split(patient, split)
-                origin = f"{path}, study number {number}"
-                self.image_records.append(ImageRecord(image, study, patient, file, *about, origin))
+            for name, view in zip(map(str, paths), map(_text, views), strict=True):
+                image, view = file_stem(name), VIEWS.get(view.upper(), view.upper())
+                if image not in self._known:
+                    self._known.add(image)
+                    file = Path() if places is None else places.path(name)
+                    about = file, view, self.split(patient, split), f"{path}, study number {number}"
+                    self.image_records.append(ImageRecord(image, study, patient, *about))
             sections = {name: _text(entry.get(name)) for name in _SECTIONS}
             reports[study] = reports.get(study) or report_of(sections) or None
         step = f"image of {path.name} is named once"
-        self.count(step, "rows", len(self._images) - before, len(names))
+        self.count(step, "rows", len(self._known) - before, len(names))
         if short:
             self.said.append(
                 f"{path}: {short} studies have more or fewer view positions than images; the views"
@@ -114,12 +109,10 @@ def _tables(root: Path) -> dict[str, Path]:
 
 
 def _is_study(entry: Any) -> bool:
-    return (
-        isinstance(entry, dict)
-        and all(_text(entry.get(key)) for key in ("PatientID", "StudyInstanceUid"))
-        and isinstance(entry.get("ImagePath"), list)
-        and bool(entry["ImagePath"])
-    )
+    if not isinstance(entry, dict) or not isinstance(entry.get("ImagePath"), list):
+        return False
+    named = _text(entry.get("PatientID")) and _text(entry.get("StudyInstanceUid"))
+    return bool(named and entry["ImagePath"])
 
 
 def _text(value: Any) -> str:

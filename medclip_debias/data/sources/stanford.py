@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medclip_debias.data.records import Step, file_stem
-from medclip_debias.data.sources.archive import counted_rows
+from medclip_debias.data.records import file_stem
+from medclip_debias.data.sources.archive import ArchiveSource
 from medclip_debias.data.sources.ids import is_blank
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_PATH = re.compile(r"([^/\\]+)[/\\](study[^/\\]*)[/\\][^/\\]+\.(?:jpe?g|png|dcm)$", re.IGNORECASE)
+_PATH = r"(?i)([^/\\]+)[/\\](study[^/\\]*)[/\\][^/\\]+\.(?:jpe?g|png|dcm)$"
 
 
-def named_rows(path: Path, table: pd.DataFrame, column: str, counted: list[Step]) -> pd.DataFrame:
-    """Return the rows whose ``column`` names patient, study and image file; count the others."""
-    good = table[column].map(lambda name: _PATH.search(name) is not None)
-    step = f"path of {path.name} names patient, study and image"
-    return counted_rows(table, good, step, counted)
+def named_rows(source: ArchiveSource, path: Path, table: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return the rows whose ``column`` names ``owner``, ``study`` and ``image``; count the others.
 
-
-def study_of(name: str) -> tuple[str, str]:
-    """Return patient and study that the path of an image names.
-
-    >>> study_of("CheXpert-v1.0/train/patient00001/study1/view1_frontal.jpg")
-    ('patient00001', 'study1')
+    ``CheXpert-v1.0/train/patient00001/study1/view1_frontal.jpg`` names ``patient00001``,
+    ``study1`` and ``view1_frontal``.
     """
-    found = _PATH.search(name)
-    if found is None:
-        raise ValueError("rows without such a path are left aside by named_rows")
-    return found[1], found[2]
+    named = table[column].str.extract(_PATH)
+    step = f"path of {path.name} names patient, study and image"
+    rows = source.keep(table, named[0].notna(), step).copy()
+    rows["owner"], rows["study"] = named[0][rows.index], named[1][rows.index]
+    rows["image"] = rows[column].map(file_stem)
+    return rows
 
 
 def view_of(side: str, way: str, name: str) -> str:

@@ -22,11 +22,10 @@ csv.field_size_limit(1 << 24)  # the default, 128 KiB, is less than some exporte
 MAX_ROWS = 20_000_000
 """Of a table; the largest of an archive has some hundred thousand."""
 _MOST_OF_A_LINE = 1 << 26
-_REMEDY = "check the path"
 
 
 def read_table(
-    path: Path, required: Collection[str] = (), columns: Collection[str] | None = None
+    path: Path, required: Collection[str] = (), optional: Collection[str] | None = None
 ) -> pd.DataFrame:
     """Read a table with every value as text, stripped; blank cells are ``""``.
 
@@ -37,22 +36,50 @@ def read_table(
     Args:
         path: ``.csv``, ``.csv.gz`` or ``.parquet``.
         required: columns that must be there.
-        columns: columns to keep (those that are there); ``None`` for all.
+        optional: those of the others that are kept, as blank cells where they are missing;
+            ``None`` keeps all that there are.
 
     Raises:
         UserError: the file cannot be read whole, or lacks a column.
     """
+    columns = None if optional is None else [*required, *optional]
     frame = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path, columns)
-    missing = [name for name in required if name not in frame.columns]
-    if missing:
+    missing = next((name for name in required if name not in frame.columns), None)
+    if missing is not None:
         there = frame.attrs.get("header", list(frame.columns))
-        raise UserError(f"{path}: column '{missing[0]}' is missing; {columns_there(there)}.")
-    return frame
+        raise UserError(f"{path}: column '{missing}' is missing; {columns_there(there)}.")
+    return frame if columns is None else frame.reindex(columns=columns, fill_value="")
 
 
 def named_tuples(table: pd.DataFrame) -> Iterator[Any]:
     """Yield the rows; Arrow's strings would be slow to go through one by one."""
     return iter(table.astype(object).itertuples())
+
+
+def origins(path: Path, table: pd.DataFrame) -> list[str]:
+    """Return file and row of each row, for messages."""
+    return [f"{path}, row {row}" for row in table.index]
+
+
+def refuse_rows(path: Path, table: pd.DataFrame, bad: pd.Series[bool], problem: str) -> None:
+    """Stop at the first bad row; ``problem`` ends the sentence."""
+    if bad.any():
+        raise UserError(f"{path}, row {table.index[bad][0]}: {problem}")
+
+
+def distinct_rows(
+    path: Path, table: pd.DataFrame, key: str, problem: str, columns: list[str] | None = None
+) -> pd.DataFrame:
+    """Return the rows that differ in ``columns``; stop where two of them have one ``key``.
+
+    ``problem`` ends the sentence; ``{}`` in it is the first row of that key.
+    """
+    distinct = table.drop_duplicates(columns)
+    clash = distinct[distinct.duplicated(key)]
+    if len(clash):
+        first = distinct.index[distinct[key] == clash[key].iloc[0]][0]
+        raise UserError(f"{path}, row {clash.index[0]}: {problem.format(first)}")
+    return distinct
 
 
 def columns_there(names: Collection[str]) -> str:
@@ -95,39 +122,34 @@ def _read_csv(path: Path, columns: Collection[str] | None) -> pd.DataFrame:
         )
     # Some tables end their header with commas, and not their rows.
     full = next(n for n in range(len(header), 0, -1) if header[n - 1])
-    wanted = [i for i, name in enumerate(header) if columns is None or name in columns]
-    values: list[list[str]] = [[] for _ in wanted]
+    values: dict[int, list[str]] = {
+        at: [] for at, name in enumerate(header) if columns is None or name in columns
+    }
     lines: list[int] = []
     for line, row in rows:
         if len(row) == full:
-            row = [*row, *("" for _ in header[full:])]
+            row += [""] * (len(header) - full)
         if len(row) != len(header):
             raise UserError(
                 f"{path}, row {line}: has {len(row)} cells where the header has {len(header)};"
                 " quote cells that hold commas or line breaks."
             )
         lines.append(line)
-        for column, i in zip(values, wanted, strict=True):
-            column.append(row[i].strip())
-    frame = pd.DataFrame(
-        {
-            header[i]: pd.Series(column, dtype=object)
-            for column, i in zip(values, wanted, strict=True)
-        }
-    )
-    frame.index = pd.Index(lines if wanted else [], dtype="int64")
+        for at, column in values.items():
+            column.append(row[at].strip())
+    frame = pd.DataFrame({header[at]: pd.Series(v, dtype=object) for at, v in values.items()})
+    frame.index = pd.Index(lines if values else [], dtype="int64")
     frame.attrs["header"] = header
     return frame
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield each row that is not blank, and the line on which it starts."""
-    line = count = 0
+    line = 0
     try:
         with open_text(path) as file:
             reader = csv.reader(_lines(path, file), strict=True)
-            for row in reader:
-                count += 1
+            for count, row in enumerate(reader, start=1):
                 if count > MAX_ROWS:
                     raise UserError(f"{path}: has more than {MAX_ROWS:,} rows; split the table.")
                 if any("\0" in cell for cell in row):
@@ -141,20 +163,18 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path}: the gzip file is truncated or damaged; copy it again.") from error
     except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}: is not UTF-8 text after row {line}; save the table as UTF-8."
-        ) from error
+        problem = f"is not UTF-8 text after row {line}; save the table as UTF-8"
+        raise UserError(f"{path}: {problem}.") from error
     except csv.Error as error:
-        raise UserError(
-            f"{path}, row {line + 1}: is not readable CSV; export the table again."
-        ) from error
+        problem = "is not readable CSV; export the table again"
+        raise UserError(f"{path}, row {line + 1}: {problem}.") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({type(error).__name__}).") from error
 
 
 def open_text(path: Path) -> TextIO:
     """Open a table or list that came from elsewhere as text, unpacked; use it in a ``with``."""
-    stream = open_guarded(path, _REMEDY)
+    stream = open_guarded(path, "check the path")
     packed = path.suffix.lower() == ".gz"
     plain = cast(IO[bytes], gzip.GzipFile(fileobj=stream)) if packed else stream
     return io.TextIOWrapper(plain, encoding="utf-8-sig", newline="")
@@ -187,11 +207,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         raise UserError(f"{path}: there is no such file; check the path.") from None
     except (OSError, ValueError, NotImplementedError) as error:
         raise UserError(f"{path}: is not a readable Parquet table; export it again.") from error
-    table = pd.DataFrame(
-        {
-            str(name).strip(): pd.Series([as_text(value) for value in frame[name]], dtype=object)
-            for name in frame.columns
-        }
-    )
+    cells = {n: pd.Series(list(map(as_text, frame[n])), dtype=object) for n in frame.columns}
+    table = pd.DataFrame(cells).rename(columns=lambda name: str(name).strip())
     table.index = pd.RangeIndex(1, len(frame) + 1)
     return table

@@ -29,8 +29,7 @@ class Votes:
     """
 
     def __init__(self, how: Mapping[str, Any], count: Count) -> None:
-        self._how = how
-        self._count = count
+        self._how, self._count = how, count
         self._names: set[str] = set()
         self._seen: dict[str, dict[str, set[str]]] = {}
         self._majority: dict[str, set[str]] = {}
@@ -41,23 +40,23 @@ class Votes:
         reader = self._how["votes"]
         if reader not in table and part != self._how["consensus"]:
             raise UserError(f"{path}: column '{reader}' is missing; download the table again.")
-        readers = (
-            table[reader].replace("", "unnamed") if reader in table else [CONSENSUS] * len(table)
-        )
+        readers = [CONSENSUS] * len(table)
+        if reader in table:
+            readers = table[reader].replace("", "unnamed").tolist()
         rows = list(zip(table[image], readers, strict=True))
         for name, one in rows:
             self._seen.setdefault(name, {})[one] = set()
         cells = LabelCells(path, {"1": 1.0, "0": 0.0})
         findings = table.drop(columns=[image, reader], errors="ignore")
-        blank = int(findings.map(is_blank).sum().sum())
         for column in findings:
             finding = self._finding(str(column))
             self._names.add(finding)
             for (name, one), cell in zip(rows, findings[column], strict=True):
                 if cells.read(cell):
                     self._seen[name][one].add(finding)
-        self._count(cells.step, "label cells", cells.good, cells.good + cells.bad)
+        self._count(cells.step, "label cells", cells.good, cells.all)
         step = f"label cell of {path.name} is filled in (blank counts as 0)"
+        blank = int(findings.map(is_blank).sum().sum())
         self._count(step, "label cells", findings.size - blank, findings.size)
 
     def labels(self) -> dict[str, Labels]:
@@ -75,10 +74,9 @@ class Votes:
             labels[image] = groups.values(seen or {"No finding"})
             if not seen:  # each reader sees something else, so neither is a majority's
                 labels[image][NO_FINDING] = 0.0
-            for name, members in groups.groups.items():
-                if labels[image][name] != 1.0 and members & tied:
-                    labels[image][name] = -1.0
-            labels[image] |= dict.fromkeys((n for n in groups.own if n in tied), -1.0)
+            unsure = {n for n, members in groups.groups.items() if members & tied}
+            unsure |= {*groups.own} & tied
+            labels[image] |= {n: -1.0 for n in unsure if labels[image][n] != 1.0}
         step = "every reader of the image sees a finding that one sees"
         self._count(step, "label rows", agreed, marked)
         step = "readers are not equally many for and against (others: uncertain)"

@@ -9,12 +9,9 @@ import pytest
 from PIL import Image
 
 from medclip_debias.data.images.headers import image_size
-from medclip_debias.data.sources.archive import (
-    find_table,
-    merged_labels,
-    without_repeats,
-)
+from medclip_debias.data.sources.archive import ArchiveSource, find_table, merged_labels
 from medclip_debias.data.sources.image_files import ImagePlaces, ImageTree
+from medclip_debias.data.sources.registry import Given
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.errors import UserError
 from tests.data.sources.trees import write_image
@@ -110,11 +107,11 @@ def test_a_file_without_a_header_has_no_size(tmp_path, content):
 def test_the_first_of_repeated_rows_counts_and_the_others_are_counted(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("id,x\na,1\nb,1\na,1\na,2\n")
-    counted, said = [], []
-    kept = without_repeats(path, read_table(path), "id", counted, said)
+    source = ArchiveSource(tmp_path, Given())
+    kept = source.first_rows(path, read_table(path), "id")
     assert kept.index.tolist() == [2, 3]
-    assert counted == [("row of t.csv is no repeat", "rows", 2, 4)]
-    assert "1 rows name what a row above names, and say otherwise" in said[0]
+    assert source.counted == [("row of t.csv is no repeat", "rows", 2, 4)]
+    assert "1 rows name what a row above names, and say otherwise" in source.said[0]
 
 
 def test_present_counts_before_uncertain_and_that_before_absent():

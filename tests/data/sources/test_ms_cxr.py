@@ -197,8 +197,8 @@ def test_the_csv_gives_one_phrase_per_image_category_and_text(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        ([{}, {"x": "?"}], "row 3, column 'x': must be a number of pixels"),
-        ([{"h": "nan"}], "row 2: its 'bbox' must be"),
+        ([{}, {"x": "?"}], "row 3: column 'x' must be a number of pixels"),
+        ([{"h": "nan"}], "row 2: column 'h' must be a number"),
         ([{}, {"image_width": "11"}], "row 3: its image has another path or size above"),
         ([{"label_text": ""}], "row 2: has no 'label_text'"),
         ([{"dicom_id": "", "path": ""}], "row 2: names no image"),

@@ -10,7 +10,7 @@ from medclip_debias.data.masks import decode
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.prepare.reading import Reading
 from medclip_debias.data.sources.detect import detect
-from medclip_debias.data.sources.findings import relative_runs
+from medclip_debias.data.sources.marked_lists import relative_runs
 from medclip_debias.data.splits import seeded_split
 from tests.data.sources.counts import steps
 
