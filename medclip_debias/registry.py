@@ -12,11 +12,12 @@ that package imported first, so there is no list to keep::
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_type_hints
 
-from pydantic import ValidationInfo
+from pydantic import ValidationInfo, create_model
 
 from medclip_debias.config import Settings, validate
 from medclip_debias.errors import UserError, did_you_mean
@@ -166,12 +167,20 @@ class Chosen:
         self.settings = self.settings_class(kind=self.kind) if settings is None else settings
 
 
-def class_of(function: Any, base: type[Chosen], method: str) -> type[Any]:
-    """A subclass of ``base`` whose ``method`` is ``function``, given the settings at its end."""
+def class_of(function: Any, kind: str, base: type[Chosen], method: str) -> type[Any]:
+    """A subclass of ``base`` whose ``method`` is ``function``, and of its settings.
+
+    What the function takes by keyword alone are its settings: their types, bounds and defaults.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    hints = get_type_hints(function, include_extras=True)
+    chosen = {p.name: (hints[p.name], p.default) for p in parameters if p.kind is p.KEYWORD_ONLY}
 
     def call(self: Chosen, *args: Any) -> Any:
-        return function(*args, self.settings)
+        return function(*args, **{name: getattr(self.settings, name) for name in chosen})
 
     names = ("__doc__", "__module__", "__qualname__")
     members = {method: call} | {name: getattr(function, name) for name in names}
-    return type(function.__name__, (base,), members)
+    fields: dict[str, Any] = {"kind": (Literal[kind], kind)} | chosen
+    settings = create_model(kind, __base__=base.settings_class, __doc__=function.__doc__, **fields)
+    return type(function.__name__, (base,), members | {"settings_class": settings})

@@ -100,20 +100,16 @@ class ContrastiveBatch:
         _check_numbers("scale", self.scale)
         if scale.ndim:
             raise ValueError(f"scale has shape {tuple(scale.shape)}, expected ()")
-        for name, value in self.fields.items():
-            if FIELDS[name].holds != "value":
-                self._check(name, value)
-        ranges = {"image_of_sentence": (images, "images")}
+        for name in self.fields:
+            self._check(name)
+        self._check_range("image_of_sentence", images, "images")
         if {"agreement", "text_ids"} <= self.fields.keys():
-            ranges["text_ids"] = self["agreement"].shape[1], "columns of agreement"
-        for name, (count, what) in ranges.items():
-            low, high = (int(end) for end in torch.aminmax(self[name]))
-            if low < 0 or high >= count:
-                wrong = low if low < 0 else high
-                raise ValueError(f"{name} holds {wrong}, but the batch has {count} {what}")
+            self._check_range("text_ids", self["agreement"].shape[1], "columns of agreement")
 
-    def _check(self, name: str, value: Tensor) -> None:
-        axis, holds, columns, blanks = FIELDS[name]
+    def _check(self, name: str) -> None:
+        (axis, holds, columns, blanks), value = FIELDS[name], self.fields[name]
+        if holds == "value":
+            return
         images, sentences = self.counts
         expected: list[int | str] = [images if axis == "image" else sentences]
         expected += [sentences] if axis == "pair" else []
@@ -130,6 +126,12 @@ class ContrastiveBatch:
             raise ValueError(f"{name} must hold integers, it holds {value.dtype}")
         if holds == "numbers":
             _check_numbers(name, value, blanks)
+
+    def _check_range(self, name: str, count: int, what: str) -> None:
+        low, high = (int(end) for end in torch.aminmax(self[name]))
+        if low < 0 or high >= count:
+            wrong = low if low < 0 else high
+            raise ValueError(f"{name} holds {wrong}, but the batch has {count} {what}")
 
     @classmethod
     def from_embeddings(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from pydantic import Field
@@ -39,6 +39,8 @@ class EvidenceSettings(ChosenSettings):
 
 class PairEvidence(Reader):
     """Base of every kind of evidence; what `register` makes of a function."""
+
+    settings_class = EvidenceSettings
 
     def __init__(self, settings: EvidenceSettings | None = None) -> None:
         super().__init__(settings)
@@ -83,26 +85,15 @@ def _dealt_out(values: Tensor, mask: Tensor, generator: torch.Generator) -> Tens
     return torch.zeros_like(values).scatter(1, shuffled, values.gather(1, ordered)) * mask
 
 
-def register(kind: str, settings: type[EvidenceSettings], **attributes: Any) -> Callable[[V], V]:
-    """Decorator: add a function ``(anchors, batch, settings) -> values`` of evidence."""
+def register(kind: str, **attributes: Any) -> Callable[[V], V]:
+    """Decorator: add a function ``(anchors, batch, *, ...) -> values``; keywords are settings."""
 
     def add(function: V) -> V:
-        EVIDENCE.register(kind, settings, **attributes)(class_of(function, PairEvidence, "values"))
+        cls = class_of(function, kind, PairEvidence, "values")
+        EVIDENCE.register(kind, cls.settings_class, **attributes)(cls)
         return function
 
     return add
-
-
-class ClaimsSettings(EvidenceSettings):
-    """Settings of `claims`.
-
-    ``always`` is the share of the training reports that must mention a finding for "not mentioned"
-    to mean absent (above 1 no finding is); ``uncertain`` the confidence of an uncertain claim.
-    """
-
-    kind: Literal["claims"] = "claims"
-    always: float = Field(0.5, gt=0, le=2)
-    uncertain: float = Field(0.5, ge=0, le=1)
 
 
 def claim_evidence(stated: Tensor, claims: Tensor) -> Tensor:
@@ -127,89 +118,87 @@ def claim_evidence(stated: Tensor, claims: Tensor) -> Tensor:
 
 @register(
     "claims",
-    ClaimsSettings,
     reads={"stated", "claims"},
     formula="min over the claims of sentence j of what report i states about each",
     paper="this project; CoNNS and VECL decide pairs by evidence too",
 )
-def claims(anchors: Anchors, batch: ContrastiveBatch, settings: ClaimsSettings) -> Tensor:  # noqa: ARG001
-    """The least that the image's report says for any claim of the sentence (`claim_evidence`)."""
+def claims(
+    anchors: Anchors,
+    batch: ContrastiveBatch,
+    *,
+    always: Annotated[float, Field(gt=0, le=2)] = 0.5,  # noqa: ARG001  read with the data
+    uncertain: Annotated[float, Field(ge=0, le=1)] = 0.5,  # noqa: ARG001
+) -> Tensor:
+    """The least that the image's report says for any claim of the sentence (`claim_evidence`).
+
+    ``always`` is the share of the training reports that must mention a finding for "not mentioned"
+    to mean absent (above 1 no finding is); ``uncertain`` the confidence of an uncertain claim.
+    """
     return image_with_text(claim_evidence(batch["stated"], batch["claims"]), anchors)
-
-
-class KnownSettings(EvidenceSettings):
-    """Settings of `known`; ``path`` as `medclip_debias.data.agreement` writes it."""
-
-    kind: Literal["known"] = "known"
-    path: Path | None = None
 
 
 @register(
     "known",
-    KnownSettings,
     reads={"agreement", "text_ids"},
     formula="1 where a table says that image and sentence agree, else -1",
     paper="this project (oracle)",
 )
-def known(anchors: Anchors, batch: ContrastiveBatch, settings: Any = None) -> Tensor:  # noqa: ARG001
-    """1 where the table says that the image agrees with the sentence, -1 where it does not."""
+def known(
+    anchors: Anchors,
+    batch: ContrastiveBatch,
+    *,
+    path: Path | None = None,  # noqa: ARG001  read with the data
+) -> Tensor:
+    """1 where the table says that the image agrees with the sentence, -1 where it does not.
+
+    ``path`` as `medclip_debias.data.agreement` writes it.
+    """
     agree = batch["agreement"][:, batch["text_ids"]]  # [I, T]
     return image_with_text(2.0 * agree - 1.0, anchors)
 
 
-class LabelSettings(EvidenceSettings):
-    """Settings of `label`: as those of the policy ``remove_by_label``."""
-
-    kind: Literal["label"] = "label"
-    match: Match = "equal"
-    labels: tuple[str, ...] = CHEX5_NAMES
-    uncertain: Uncertain = "as_negative"
-
-
 @register(
     "label",
-    LabelSettings,
     reads={"labels"},
     formula="1 where the labels of anchor and candidate are equal, or one shared",
     paper="Khosla et al. (2020); sample-specific debiasing (2023), table 1",
 )
-def label(anchors: Anchors, batch: ContrastiveBatch, settings: Any) -> Tensor:
+def label(
+    anchors: Anchors,
+    batch: ContrastiveBatch,
+    *,
+    match: Match = "equal",
+    labels: tuple[str, ...] = CHEX5_NAMES,
+    uncertain: Uncertain = "as_negative",
+) -> Tensor:
     """1 where the labels of both studies are equal (or one is shared), 0 elsewhere."""
-    alike = alike_by_labels(batch, settings.match, settings.labels, settings.uncertain)
-    return between_images(alike, anchors)
-
-
-class TextSettings(EvidenceSettings):
-    """Settings of `text`; ``threshold`` is a cosine of frozen text embeddings."""
-
-    kind: Literal["text"] = "text"
-    threshold: float = Field(0.9, ge=-1, le=1)
+    return between_images(alike_by_labels(batch, match, labels, uncertain), anchors)
 
 
 @register(
     "text",
-    TextSettings,
     reads={"text_similarity"},
     formula="1 where cos(text_j, text_n) > threshold",
     paper="sample-specific debiasing (2023), table 1, as positives",
 )
-def text(anchors: Anchors, batch: ContrastiveBatch, settings: Any) -> Tensor:
-    """1 where a sentence of the candidate is nearly the anchor's, 0 elsewhere."""
-    return between_texts(batch["text_similarity"], anchors, batch) > settings.threshold
+def text(
+    anchors: Anchors,
+    batch: ContrastiveBatch,
+    *,
+    threshold: Annotated[float, Field(ge=-1, le=1)] = 0.9,
+) -> Tensor:
+    """1 where a sentence of the candidate is nearly the anchor's, 0 elsewhere.
 
-
-class StudySettings(EvidenceSettings):
-    """Settings of `study`."""
-
-    kind: Literal["study"] = "study"
+    ``threshold`` is a cosine of frozen text embeddings.
+    """
+    return between_texts(batch["text_similarity"], anchors, batch) > threshold
 
 
 @register(
     "study",
-    StudySettings,
     formula="1 where anchor and candidate are of one study",
     paper="this project",
 )
-def study(anchors: Anchors, batch: ContrastiveBatch, settings: StudySettings) -> Tensor:  # noqa: ARG001
+def study(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:  # noqa: ARG001
     """1 for further images and sentences of the own study, as every kind says; 0 elsewhere."""
     return torch.zeros_like(anchors.logits)

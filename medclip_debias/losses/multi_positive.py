@@ -24,6 +24,7 @@ from torch import Tensor
 from medclip_debias.config import Schedule
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch
 from medclip_debias.losses.objective import (
+    CLAIMS,
     EVIDENCE,
     OBJECTIVES,
     ContrastiveLoss,
@@ -69,9 +70,7 @@ class MultiPositiveSettings(LossSettings):
     core: Annotated[NestedLoss, AfterValidator(_contrastive)] = Field(
         default_factory=lambda: OBJECTIVES.settings({"kind": "infonce"}, "core")
     )
-    evidence: NestedEvidence = Field(
-        default_factory=lambda: EVIDENCE.settings({"kind": "claims"}, "evidence")
-    )
+    evidence: NestedEvidence = CLAIMS
     threshold: float = Field(0.5, ge=0, lt=1)
     weigh: Literal["uniform", "confidence"] = "uniform"
     prior: float = Field(0.0, ge=0, lt=1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import BeforeValidator, SerializeAsAny
+from pydantic import BeforeValidator, Field, SerializeAsAny
 from torch import Tensor, nn
 
 from medclip_debias.config import Schedule, Settings
@@ -123,6 +123,8 @@ NestedLoss = Annotated[SerializeAsAny[LossSettings], BeforeValidator(OBJECTIVES.
 """Field type of an objective inside another one, validated by the kind it names."""
 NestedEvidence = Annotated[SerializeAsAny[ChosenSettings], BeforeValidator(EVIDENCE.choice)]
 """Field type of a choice of evidence."""
+CLAIMS: Any = Field(default_factory=lambda: EVIDENCE.settings({"kind": "claims"}, "evidence"))
+"""Its usual default."""
 
 
 def loss_settings(content: Mapping[str, Any], where: str, prefix: str = "loss.") -> LossSettings:

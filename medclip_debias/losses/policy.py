@@ -36,6 +36,8 @@ class PolicySettings(ChosenSettings):
 class Policy(Reader):
     """Base of every policy; what `register` makes of a function of weights."""
 
+    settings_class = PolicySettings
+
     def forward(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
         """Weights ``[A, C]`` (bool: 0 or 1); those outside ``anchors.negatives`` do not matter."""
         raise NotImplementedError
@@ -65,12 +67,19 @@ class Policy(Reader):
         return replace(anchors, weights=weights, negatives=weights > 0)
 
 
-def register(kind: str, settings: type[PolicySettings], **attributes: Any) -> Callable[[W], W]:
-    """Decorator: add a function ``(anchors, batch, settings) -> weights``, or a `Policy`."""
+def register(
+    kind: str, settings: type[PolicySettings] | None = None, **attributes: Any
+) -> Callable[[W], W]:
+    """Decorator: add a function ``(anchors, batch, *, ...) -> weights``, or a `Policy`.
+
+    The keywords of a function are its settings; ``settings`` those of a class.
+    """
 
     def add(weights: W) -> W:
-        policy = weights if isinstance(weights, type) else class_of(weights, Policy, "forward")
-        POLICIES.register(kind, settings, **attributes)(policy)
+        policy: Any = weights
+        if settings is None:
+            policy = class_of(weights, kind, Policy, "forward")
+        POLICIES.register(kind, settings or policy.settings_class, **attributes)(policy)
         return weights
 
     return add

@@ -27,7 +27,8 @@ from medclip_debias.models.device import best_device
 from medclip_debias.training.signals import (
     BEFORE_THE_FIRST_STEP,
     StoppedBySignalError,
-    listening,
+    StopSignals,
+    stop_signals,
 )
 from medclip_debias.training.stall import Ending, StallTimer
 
@@ -85,7 +86,7 @@ def one_error_a_machine(place: Place) -> Iterator[None]:
     """Let one process of each machine report an error that comes before the processes meet.
 
     A setting that is wrong is wrong in all of them, but a file may be missing on one machine only.
-    An error inside `process_group` is reported by one process of the whole run.
+    An error inside `processes` is reported by one process of the whole run.
     """
     try:
         yield
@@ -114,35 +115,70 @@ def device_of(name: str, place: Place) -> torch.device:
 # ------------------------------------------------------------------------------ meeting and ending
 
 
+@dataclass(frozen=True)
+class Processes:
+    """This process among those of a run, what asks it to stop, and what ends it when it stalls."""
+
+    ranks: Ranks
+    device: torch.device
+    signals: StopSignals
+    stall: StallTimer
+
+    def share_from_first(self, value: Any) -> Any:
+        """What process 0 holds, in every process (small plain data)."""
+        if self.ranks.world == 1:
+            return value
+        self.stall.enter("others")
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        self.stall.enter(None)
+        return box[0]
+
+    def stop_if_signalled(self, where: str) -> None:
+        """Stop where a signal came to any process; all of them do."""
+        self.stall.enter("others")
+        count = total(float(self.signals.name is not None), self.ranks, self.device)
+        self.stall.enter(None)
+        if count:
+            sentence = f"stopped by {self.signals.origin} {where}"
+            raise StoppedBySignalError(sentence, self.signals.name)
+
+
 @contextmanager
-def process_group(
-    place: Place, device_name: str, stall: StallTimer
-) -> Iterator[tuple[Ranks, torch.device]]:
+def processes(device_name: str, stall_minutes: float = 0) -> Iterator[Processes]:
     """Join the processes of the run for the duration of a ``with`` block.
 
     An error that ends one process ends all; one of them says it, the others exit without a message.
     """
-    if place.world == 1:
-        yield Ranks(), device_of(device_name, place)
-        return
-    limit = timedelta(minutes=stall.minutes)
-    store = _rendezvous(place, limit or _MEETING)
-    stall.ending = ending = Ending(store, place.rank, place.world)
-    signals = listening()
-    if signals:  # from here on the processes stop together
-        signals.at_once = False
+    place = Place.from_environment()
+    with stop_signals() as signals, StallTimer(stall_minutes, place.rank, place.world) as stall:
+        if place.world == 1:
+            yield Processes(Ranks(), device_of(device_name, place), signals, stall)
+            return
+        limit = timedelta(minutes=stall_minutes)
+        store = _rendezvous(place, limit or _MEETING)
+        stall.ending = Ending(store, place.rank, place.world)
+        signals.at_once = False  # from here on the processes stop together
+        with _ending_together(signals, stall):
+            device = device_of(device_name, place)
+            dist.init_process_group(
+                "nccl" if device.type == "cuda" else "gloo",
+                store=store,
+                rank=place.rank,
+                world_size=place.world,
+                timeout=2 * limit or _FOR_EVER,  # longer than the timer, which says what is wrong
+            )
+            stall.enter(None)
+            yield Processes(Ranks(place.rank, place.world), device, signals, stall)
+
+
+@contextmanager
+def _ending_together(signals: StopSignals, stall: StallTimer) -> Iterator[None]:
+    """Leave the process group, in order or by an error that one process says."""
     failed = True
     try:
         stall.enter("others")
-        device = device_of(device_name, place)
-        dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
-            store=store,
-            rank=place.rank,
-            world_size=place.world,
-            timeout=2 * limit or _FOR_EVER,  # longer than the timer waits, which says what is wrong
-        )
-        yield Ranks(place.rank, place.world), device
+        yield
         stall.enter("others")
         dist.barrier()
         failed = False
@@ -156,10 +192,10 @@ def process_group(
         is_lost = not isinstance(error, UserError)
         if is_lost and not _is_lost_connection(error):
             raise
-        if is_lost and signals and signals.name and not signals.begun:
+        if is_lost and signals.name and not signals.begun:
             sentence = f"stopped by {signals.origin} {BEFORE_THE_FIRST_STEP}"
             raise StoppedBySignalError(sentence, signals.name) from None
-        if not ending.is_first():
+        if not stall.ending.is_first():
             raise SystemExit(EXIT_CODE) from None
         if not is_lost:
             raise
@@ -172,7 +208,7 @@ def process_group(
         if dist.is_initialized():
             dist.destroy_process_group()
         if failed:
-            ending.wait_for_others()
+            stall.ending.wait_for_others()
 
 
 def _rendezvous(place: Place, patience: timedelta) -> dist.Store:
@@ -210,15 +246,6 @@ def _is_lost_connection(error: Exception) -> bool:
 
 
 # ------------------------------------------------------------------------------- what they exchange
-
-
-def share_from_first(value: Any, ranks: Ranks) -> Any:
-    """What process 0 holds, in every process (small plain data)."""
-    if ranks.world == 1:
-        return value
-    box = [value]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
 
 
 def total(value: float, ranks: Ranks, device: torch.device) -> float:

@@ -28,7 +28,6 @@ from medclip_debias.errors import UserError
 from medclip_debias.language.class_probability import eta_table, log_probabilities
 from medclip_debias.losses.batch import FIELDS
 from medclip_debias.losses.debiased import LanguageModelEta, TableEta
-from medclip_debias.losses.evidence import ClaimsSettings
 from medclip_debias.losses.keywords import load_keywords
 from medclip_debias.losses.objective import LossSettings, Objective
 from medclip_debias.models.start import TrainableModel
@@ -101,9 +100,9 @@ class RunData:
         )
 
     @cached_property
-    def evidence(self) -> tuple[Evidence, ClaimsSettings]:
+    def evidence(self) -> tuple[Evidence, Any]:
         """The claims of the set, by the rules of the objective's settings."""
-        claims: list[ClaimsSettings] = [part.settings for part in self.parts("claims")]
+        claims = [part.settings for part in self.parts("claims")]
         if len({(settings.always, settings.uncertain) for settings in claims}) > 1:
             raise UserError(
                 f"{self.where}: the evidence 'claims' is set with other values of 'always' or "

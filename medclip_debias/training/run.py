@@ -177,6 +177,7 @@ class Run:
                 f"the objective reads {reads}; change 'loss', or train on image_text."
             )
         self.masked_lm: MaskedLMTerm | None = None
+        self.masked_weight = 0.0
         if self.objective.masked_lm is not None:
             folder = settings.model.text_folder
             if folder is None or not isinstance(self.model, DualEncoder):
@@ -185,6 +186,7 @@ class Run:
                     "folder holds; with model.start_from choose a loss without it."
                 )
             self.masked_lm = MaskedLMTerm(self.objective.masked_lm, folder, self.model)
+            self.masked_weight = self.objective.masked_lm.weight
         self._others: list[nn.Module] = [self.objective]
         if self.masked_lm is not None:
             self._others.append(self.masked_lm)

@@ -68,11 +68,7 @@ class Trainer(Run):
     """A `Run` that takes steps.
 
     Args:
-        settings: the whole run; nothing is written to its ``out``.
-        where: file the settings came from, for messages.
-        ranks: which process this is.
-        device: where to compute; by default what the settings say.
-        say: called with a sentence about what takes long or much room; by default it is logged.
+        settings, where, ranks, device, say: as of `Run`.
         progress: called with rows of stored features done and to do, while they are written.
 
     Attributes:
@@ -184,20 +180,19 @@ class Trainer(Run):
             FloatingPointError: similarities are no numbers.
         """
         parts = self._micro_batches(batch, step)
-        masked_tokens = None  # in the batch of all processes
-        if self.masked_lm is not None:
-            count = sum(len(part.masked.targets) for part in parts if part.masked is not None)
-            masked_tokens = total(count, self.ranks, self.model.device)
-        scaler = self.precision.scaler
+        tokens: float = sum(len(part.masked.targets) for part in parts if part.masked)
+        if self.masked_lm is not None:  # masked in the batch of all processes
+            tokens = total(tokens, self.ranks, self.model.device)
+        scaler, weight = self.precision.scaler, self.masked_weight
         if len(parts) == 1:
             with remembering(self.norms):
-                embeddings, masked = self._encode(parts[0], masked_tokens)
+                embeddings, masked = self._encode(parts[0], tokens)
             loss, metrics = self._loss(embeddings, batch, step)
-            scaler.scale(loss if masked is None else loss + self._weighted(masked)).backward()
+            scaler.scale(loss if masked is None else loss + weight * masked).backward()
             return self._metrics(loss, masked, metrics)
 
         with torch.no_grad(), remembering(self.norms):
-            encoded = [self._encode(part, None)[0] for part in parts]
+            encoded = [self._encode(part)[0] for part in parts]
         leaves = [torch.cat(side).requires_grad_() for side in zip(*encoded, strict=True)]
         loss, metrics = self._loss((leaves[0], leaves[1]), batch, step)
         scaler.scale(loss).backward()
@@ -208,12 +203,12 @@ class Trainer(Run):
         ]
         sum_masked: Tensor | None = None
         for part, *gradient in zip(parts, *gradients, strict=True):
-            embeddings, masked = self._encode(part, masked_tokens)
+            embeddings, masked = self._encode(part, tokens)
             ends = [x for x in embeddings if x.requires_grad]
             starts = [g for x, g in zip(embeddings, gradient, strict=True) if x.requires_grad]
             if masked is not None:
                 if masked.requires_grad:
-                    ends.append(scaler.scale(self._weighted(masked)))
+                    ends.append(scaler.scale(weight * masked))
                     starts.append(torch.ones_like(masked))
                 plain = masked.detach()
                 sum_masked = plain if sum_masked is None else sum_masked + plain
@@ -235,11 +230,12 @@ class Trainer(Run):
         return parts
 
     def _encode(
-        self, part: MicroBatch, masked_tokens: float | None
+        self, part: MicroBatch, masked_tokens: float = 0
     ) -> tuple[Embeddings, Tensor | None]:
-        """Embeddings of one micro-batch, and its part of the masked-language-model loss.
+        """Embeddings of one micro-batch, and its masked-language-model loss.
 
-        ``masked_tokens``: in the whole batch; None leaves that loss out.
+        That loss is its part of the mean over the ``masked_tokens`` of the whole batch, times the
+        processes, whose mean is taken; none without them.
         """
         torch.manual_seed(part.seed)
         with self.precision.autocast():
@@ -252,9 +248,9 @@ class Trainer(Run):
             else:
                 sentences = self.model.encode_ids(part.ids)
             masked = None
-            if self.masked_lm is not None and part.masked is not None and masked_tokens:
-                mean = self.masked_lm(self.model, part.masked)
-                masked = mean * (len(part.masked.targets) / masked_tokens)
+            if self.masked_lm is not None and part.masked and masked_tokens:
+                share = self.ranks.world * len(part.masked.targets) / masked_tokens
+                masked = self.masked_lm(self.model, part.masked) * share
         return (features.stored, sentences), masked
 
     def _image_features(self, batch: Batch) -> ImageFeatures:
@@ -286,22 +282,18 @@ class Trainer(Run):
         loss = everyone.loss_of(output) if isinstance(everyone, ShardedBatch) else output.loss
         return loss, {"scale": scale.detach(), **output.diagnostics}
 
-    def _weighted(self, masked: Tensor) -> Tensor:
-        """The weighted term of this process; the mean over the processes is its total."""
-        assert self.masked_lm is not None
-        world = self.ranks.world
-        return self.masked_lm.settings.weight * (masked if world == 1 else masked * world)
-
     def _metrics(
         self, loss: Tensor, masked: Tensor | None, metrics: dict[str, Tensor]
     ) -> dict[str, Tensor]:
+        """Figures for the log, with the mean of ``masked`` over the processes."""
         loss = loss.detach()
-        if masked is not None and self.masked_lm is not None:
+        if masked is not None:
             masked = masked.detach()
             if self.ranks.world > 1:
-                masked = masked.new_tensor(total(float(masked), self.ranks, masked.device))
+                everyone = total(float(masked), self.ranks, masked.device) / self.ranks.world
+                masked = masked.new_tensor(everyone)
             metrics = metrics | {"contrastive_loss": loss, "masked_lm_loss": masked}
-            loss = loss + self.masked_lm.settings.weight * masked
+            loss = loss + self.masked_weight * masked
         return {"loss": loss, **metrics}
 
     # -------------------------------------------------------------------------- its state

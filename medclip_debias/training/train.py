@@ -23,7 +23,7 @@ from medclip_debias.errors import UserError, explained
 from medclip_debias.files import write_json
 from medclip_debias.models.start import TrainableModel
 from medclip_debias.training.checkpoint import checkpoints, load_checkpoint
-from medclip_debias.training.distributed import Place, process_group, share_from_first, total
+from medclip_debias.training.distributed import Processes, processes
 from medclip_debias.training.folder import RunFolder
 from medclip_debias.training.lock import locked
 from medclip_debias.training.logs import RunLog, last_loss, memory
@@ -33,7 +33,6 @@ from medclip_debias.training.signals import (
     BEFORE_THE_FIRST_STEP,
     StoppedBySignalError,
     StopSignals,
-    stop_signals,
 )
 from medclip_debias.training.stall import StallTimer
 from medclip_debias.training.state import BestSoFar, RunState
@@ -123,15 +122,10 @@ def train(
         StoppedBySignalError: SIGTERM, SIGUSR1, SIGHUP or SIGINT came; the state is saved.
     """
     options, out = settings.train, settings.out
-    place = Place.from_environment()
-    is_first = place.rank == 0
-    with (
-        stop_signals() as signals,
-        StallTimer(options.stall_minutes, place.rank, place.world) as stall,
-        process_group(place, options.device, stall) as (ranks, device),
-    ):
-        stall.enter(None)
-        trainer = Trainer(settings, where, ranks, device, warn)
+    with processes(options.device, options.stall_minutes) as group:
+        ranks, signals, stall = group.ranks, group.signals, group.stall
+        is_first = ranks.rank == 0
+        trainer = Trainer(settings, where, ranks, group.device, warn)
         check_sample(trainer.prepared)
         if is_first and options.validate_every and validator is None:
             raise UserError(
@@ -140,7 +134,7 @@ def train(
             )
         # What follows changes the folder: from here on a signal waits for an answer.
         signals.at_once = False
-        _stop_if_signalled(signals, trainer, stall, BEFORE_THE_FIRST_STEP)
+        group.stop_if_signalled(BEFORE_THE_FIRST_STEP)
 
         with locked(out) if is_first else nullcontext():
             # ---- set up, restore
@@ -151,12 +145,12 @@ def train(
                 newest = folder.open(
                     warn, fresh=fresh, allow_changed_data=allow_changed_data, longer=longer
                 )
-            done = start = _restore(trainer, state, stall, newest)
+            done = start = _restore(trainer, state, group, newest)
             if folder:
                 _introduce(folder, start, say)
             is_over = start == options.steps or (start > 0 and state.best.gives_up)
             finished = is_over and folder is not None and folder.is_finished(start)
-            if is_over and share_from_first(finished, ranks):
+            if is_over and group.share_from_first(finished):
                 return _result(trainer, state, start, start, finished_before=True)
             signals.begun = True
             pace = Pace(options.batch_size, start, options.steps)
@@ -182,8 +176,7 @@ def train(
                         is_over or done % options.validate_every == 0
                     )
                     if validates:
-                        stall.enter("validation" if is_first else "others")
-                        metrics, was_signalled = _validate(trainer, validator, signals)
+                        metrics, was_signalled = _validate(trainer, validator, group)
                         is_best = state.best.see(done, metrics)
                         if log and folder:
                             stall.enter("files")
@@ -219,7 +212,7 @@ def train(
                     stall.enter("files")
                     log.say(folder.finish(done, state.best.step))
             after = "after the last step; the model is saved and the run is finished."
-            _stop_if_signalled(signals, trainer, stall, after)
+            group.stop_if_signalled(after)
             return _result(trainer, state, start, done, seconds=pace.elapsed)
 
 
@@ -229,13 +222,11 @@ def train(
 def _restore(
     trainer: Trainer,
     state: RunState,
-    stall: StallTimer,
+    group: Processes,
     newest: tuple[Path, dict[str, Any]] | None,
 ) -> int:
     """Continue from the checkpoint that process 0 found; return the step to start at."""
-    stall.enter(None if trainer.ranks.rank == 0 else "others")
-    name = share_from_first(newest[0].name if newest else None, trainer.ranks)
-    stall.enter(None)
+    name = group.share_from_first(newest[0].name if newest else None)
     if name is None:
         return 0
     path = trainer.settings.out / "checkpoints" / name
@@ -291,17 +282,6 @@ def _batches(trainer: Trainer, steps: range, pace: Pace, stall: StallTimer) -> G
             yield batch
 
 
-def _stop_if_signalled(
-    signals: StopSignals, trainer: Trainer, stall: StallTimer, where: str
-) -> None:
-    """Stop where a signal came to any process; all of them do."""
-    stall.enter("others")
-    count = total(float(signals.name is not None), trainer.ranks, trainer.device)
-    stall.enter(None)
-    if count:
-        raise StoppedBySignalError(f"stopped by {signals.origin} {where}", signals.name)
-
-
 def _step(trainer: Trainer, step: int, batch: Batch, signals: StopSignals) -> dict[str, Tensor]:
     """Take a step; an error names the last good checkpoint."""
     try:
@@ -324,15 +304,16 @@ def _log_row(
 
 
 def _validate(
-    trainer: Trainer, validator: Validator | None, signals: StopSignals
+    trainer: Trainer, validator: Validator | None, group: Processes
 ) -> tuple[dict[str, float], bool]:
     """The metrics of process 0, in all, and whether a signal came to it meanwhile."""
     metrics: dict[str, float] = {}
-    if validator and trainer.ranks.rank == 0:
+    if validator and group.ranks.rank == 0:
+        group.stall.enter("validation")
         trainer.result.eval()
         metrics = validator(trainer.result)
         trainer.train_mode()
-    metrics, is_stopped = share_from_first((metrics, signals.name is not None), trainer.ranks)
+    metrics, is_stopped = group.share_from_first((metrics, group.signals.name is not None))
     return metrics, is_stopped
 
 

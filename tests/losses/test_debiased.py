@@ -6,8 +6,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from medclip_debias.losses import (
     ConstantEta,
@@ -94,34 +92,6 @@ def test_float32_stays_within_a_thousandth_of_float64(make_batch, scale, constan
         (low, slope), (high, exact) = results
         assert low == pytest.approx(high, rel=1e-3)
         assert (slope - exact).abs().max() <= 1e-3 * exact.abs().max()
-
-
-@settings(deadline=None, max_examples=200)
-@given(
-    seed=st.integers(0, 2**31),
-    scale=st.floats(1, 100),
-    eta=st.floats(0, 0.999999),
-    images=st.integers(1, 6),
-    extreme=st.sampled_from(["random", "all one", "all minus one", "best", "worst"]),
-    direction=st.sampled_from([*SIDES, "symmetric"]),
-)
-def test_loss_and_gradients_are_finite_everywhere(seed, scale, eta, images, extreme, direction):
-    g = torch.Generator().manual_seed(seed)
-    eye = torch.eye(images) * 2 - 1
-    similarity = {
-        "random": torch.rand(images, images, generator=g) * 2 - 1,
-        "all one": torch.ones(images, images),
-        "all minus one": -torch.ones(images, images),
-        "best": eye,
-        "worst": -eye,
-    }[extreme].requires_grad_()
-    g2 = torch.tensor(scale, requires_grad=True)
-    out = debiased(ConstantEta(value=eta), direction=direction)(ContrastiveBatch(similarity, g2))
-    out.loss.backward()
-    assert torch.isfinite(out.per_anchor).all()
-    assert (out.per_anchor >= -1e-6).all()
-    assert torch.isfinite(similarity.grad).all()
-    assert torch.isfinite(g2.grad)
 
 
 @pytest.mark.parametrize("direction", [*SIDES, "symmetric"])

@@ -109,11 +109,16 @@ def test_loss_and_gradients_are_finite(make_batch, seed, scale, eta, name, extre
     if extreme in ("all one", "all minus one"):
         similarity = torch.ones(6, 8) * (1 if extreme == "all one" else -1)
     similarity = similarity.requires_grad_()
-    out = loss(make_batch(seed, scale, torch.float32, similarity, **changes))
+    batch = make_batch(seed, scale, torch.float32, similarity, **changes)
+    batch.scale.requires_grad_()
+    out = loss(batch)
     out.loss.backward()
-    gradients = [p.grad for p in loss.parameters() if p.grad is not None]
-    for value in (out.per_anchor, similarity.grad, *out.diagnostics.values(), *gradients):
+    learned = [similarity, batch.scale, *loss.parameters()]
+    gradients = [p.grad for p in learned if p.grad is not None]
+    for value in (out.per_anchor, *out.diagnostics.values(), *gradients):
         assert torch.isfinite(value).all()
+    if ALL[name]["kind"] in ("infonce", "clip", "debiased"):
+        assert (out.per_anchor >= -1e-6).all()
 
 
 REMOVED = [{"kind": "remove_by_text", "threshold": -1, "keep_mass": True}]

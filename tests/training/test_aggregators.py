@@ -10,9 +10,8 @@ from medclip_debias.config import SimilaritySettings
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.validation import validator_of
 from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.training.distributed import Place, process_group
+from medclip_debias.training.distributed import processes
 from medclip_debias.training.settings import RunSettings
-from medclip_debias.training.stall import StallTimer
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
 from tests.training.conftest import in_processes, largest_difference, same, train_until, weights
@@ -37,7 +36,8 @@ def after(settings, **place):
 
 def test_micro_batches_and_two_processes_train_as_one_batch_does(run, tmp_path):
     def work():
-        with process_group(Place.from_environment(), "cpu", StallTimer(0)) as (ranks, device):
+        with processes("cpu") as group:
+            ranks, device = group.ranks, group.device
             states = {k: after(of_kind(run, k), ranks=ranks, device=device) for k in KINDS}
             if ranks.rank == 0:
                 torch.save(states, tmp_path / "two.pt")

@@ -16,9 +16,8 @@ from medclip_debias.cli import run as command
 from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.data.frozen_features import Layout, StoredFeatures, write_features
 from medclip_debias.errors import UserError
-from medclip_debias.training.distributed import Place, process_group
+from medclip_debias.training.distributed import processes
 from medclip_debias.training.settings import TrainSettings
-from medclip_debias.training.stall import StallTimer
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
 from tests.disk import files_of_at_most
@@ -145,7 +144,8 @@ def test_two_processes_read_their_rows_and_train_as_one(run, tmp_path):
     alone, _ = after(run(**FROZEN, accumulate=2))  # with the same dropout
 
     def work():
-        with process_group(Place.from_environment(), "cpu", StallTimer(0)) as (ranks, device):
+        with processes("cpu") as group:
+            ranks, device = group.ranks, group.device
             weights, _ = after(settings, ranks=ranks, device=device)
             if ranks.rank == 0:
                 torch.save(weights, tmp_path / "two.pt")
@@ -264,9 +264,6 @@ def test_a_checkpoint_with_another_trunk_is_not_continued_on_these_features(run,
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"features": {"cache": True}}, "trainable.image"),
-        ({"features": {"text": True}}, "trainable.text"),
-        ({"trainable": {"image": "frozen"}, "features": {"cache": True}}, "features.augmentations"),
         ({"augment": STILL, "features": {"augmentations": 2}}, "augment changes no image"),
         ({"task": "two_view", "features": {"augmentations": 1}}, "2 or more"),
     ],

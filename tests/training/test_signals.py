@@ -84,6 +84,30 @@ def sentences(capfd):
     return [line for line in lines if not re.match(r"training |trainable |\d{4}-\d\d-\d\d ", line)]
 
 
+@pytest.fixture
+def ended(config, capfd):
+    """A function: exit code and sentences of the verb in which ``act`` happens before a step.
+
+    In ``world`` processes, if there are several, it happens in ``rank``; ``first`` before all.
+    """
+
+    def run(act=None, at=2, *, first=None, world=1, rank=None, **settings):
+        path = config(**settings)
+
+        def work():
+            if rank in (None, int(os.environ.get("RANK", 0))):
+                if first:
+                    first()
+                if act:
+                    at_step(at, act)
+            start(path)
+
+        codes = in_processes(world, work) if world > 1 else exit_code(work)
+        return codes, sentences(capfd)
+
+    return run
+
+
 @pytest.fixture(scope="module")
 def whole(run_in, tmp_path_factory):
     """The weights of a run that never stopped."""
@@ -102,42 +126,27 @@ def assert_resumes(settings, whole, at):
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGINT", 130)])
-def test_a_signal_to_the_group_saves_with_loader_workers(config, run, whole, capfd, name, code):
-    path = config(workers=2)
-
-    def work():
-        signal.signal(getattr(signal, name), signal.SIG_DFL)  # as a shell starts it
-        at_step(2, lambda: os.killpg(0, getattr(signal, name)))
-        start(path)
-
-    assert exit_code(work) == code
-    (sentence,) = sentences(capfd)
+def test_a_signal_to_the_group_saves_with_loader_workers(ended, run, whole, name, code):
+    number = getattr(signal, name)
+    as_a_shell = lambda: signal.signal(number, signal.SIG_DFL)  # noqa: E731
+    found, (sentence,) = ended(lambda: os.killpg(0, number), first=as_a_shell, workers=2)
+    assert found == code
     assert f"stopped by {name} after step" in sentence
     assert_resumes(run(), whole, at=4)
 
 
-def test_a_second_interrupt_ends_the_run_at_once(config, run, whole, capfd):
-    path = config(workers=1, checkpoint_every=1)
-
-    def work():
-        at_step(2, lambda: [os.kill(os.getpid(), signal.SIGINT) for _ in range(2)])
-        start(path)
-
-    assert exit_code(work) == 130
-    assert sentences(capfd) == ["medclip-debias: stopped; run the same command again to resume."]
+def test_a_second_interrupt_ends_the_run_at_once(ended, run, whole):
+    twice = lambda: [os.kill(os.getpid(), signal.SIGINT) for _ in range(2)]  # noqa: E731
+    sentence = "medclip-debias: stopped; run the same command again to resume."
+    assert ended(twice, workers=1, checkpoint_every=1) == (130, [sentence])
     assert_resumes(run(), whole, at=2)
 
 
-def test_a_signal_that_whoever_starts_a_run_ignores_is_ignored(config, run):
+def test_a_signal_that_whoever_starts_a_run_ignores_is_ignored(ended, run):
     """As nohup does."""
-    path = config()
-
-    def work():
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        at_step(2, lambda: os.kill(os.getpid(), signal.SIGHUP))
-        start(path)
-
-    assert exit_code(work) == 0
+    nohup = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
+    code, _ = ended(lambda: os.kill(os.getpid(), signal.SIGHUP), first=nohup)
+    assert code == 0
     assert (run().out / "finished.json").is_file()
 
 
@@ -249,16 +258,13 @@ def test_a_signal_ends_as_saved_wherever_it_comes(config, capfd, place, name, st
         assert f'"resumed_at": {steps},' in output.out
 
 
-def test_a_signal_to_one_process_before_the_first_step_stops_all(config, capfd):
-    path = config()
+def test_a_signal_to_one_process_before_the_first_step_stops_all(ended):
+    def signal_set_up():
+        DualEncoder.create = signalled(DualEncoder.create, "SIGTERM")
 
-    def work():
-        if os.environ["RANK"] == "1":
-            DualEncoder.create = signalled(DualEncoder.create, "SIGTERM")
-        start(path)
-
-    assert in_processes(2, work) == [75, 75]
-    assert capfd.readouterr().err.count("before its first step") == 1
+    codes, (sentence,) = ended(first=signal_set_up, world=2, rank=1)
+    assert codes == [75, 75]
+    assert "before its first step" in sentence
 
 
 def test_a_process_that_waits_for_the_others_still_hears_a_signal(config, capfd, monkeypatch):
@@ -276,43 +282,30 @@ def test_a_process_that_waits_for_the_others_still_hears_a_signal(config, capfd,
 # ---------------------------------------------------------------- dead and stopped processes
 
 
-def test_a_killed_loader_worker_is_one_sentence(config, run, capfd):
+def test_a_killed_loader_worker_is_one_sentence(ended, run):
     # More steps than are read ahead: some of its batches are still to be asked for.
-    path = config(workers=2, steps=12)
-
-    def work():
-        at_step(3, lambda: os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL))
-        start(path)
-
-    assert exit_code(work) == 2
-    (sentence,) = sentences(capfd)
+    kill = lambda: os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)  # noqa: E731
+    code, (sentence,) = ended(kill, 3, workers=2, steps=12)
+    assert code == 2
     assert "process of the data loader was killed" in sentence
     steps = int(checkpoints(run().out / "checkpoints")[-1].stem[-8:])
     expected = weights(train(run("whole", steps=12, checkpoint_every=100)).model)
     assert_resumes(run(steps=12), expected, at=steps)
 
 
-def test_a_loader_that_stands_still_ends_the_run(config, capfd):
-    path = config(workers=2, steps=12, stall_minutes=0.02)
+def test_a_loader_that_stands_still_ends_the_run(ended):
+    def stop():
+        for child in multiprocessing.active_children():
+            os.kill(child.pid, signal.SIGSTOP)
 
-    def work():
-        children = multiprocessing.active_children
-        at_step(3, lambda: [os.kill(child.pid, signal.SIGSTOP) for child in children()])
-        start(path)
-
-    assert exit_code(work) == 2
-    (sentence,) = sentences(capfd)
+    code, (sentence,) = ended(stop, 3, workers=2, steps=12, stall_minutes=0.02)
+    assert code == 2
     assert "The data loader has brought no batch for 0.02 minutes (train.stall_minutes)" in sentence
 
 
-def test_a_killed_run_leaves_no_worker_behind(config):
-    path = config(workers=2)
-
-    def work():
-        at_step(2, lambda: os.kill(os.getpid(), signal.SIGKILL))
-        start(path)
-
-    assert exit_code(work) == -signal.SIGKILL  # which looks for processes that are left
+def test_a_killed_run_leaves_no_worker_behind(ended):
+    code, _ = ended(lambda: os.kill(os.getpid(), signal.SIGKILL), workers=2)
+    assert code == -signal.SIGKILL  # after which no process of its group is left
 
 
 @pytest.fixture
@@ -346,35 +339,24 @@ def test_a_stopped_process_ends_the_run(config, capfd, tmp_path, short_patience)
     assert "Another process of the run has not answered for 0.03 minutes" in stderr
 
 
-@pytest.mark.parametrize("killed", [0, 1])
-def test_a_killed_process_of_the_run_is_one_sentence(config, capfd, killed, short_patience):
-    path = config(steps=200)
-
-    def work():
-        if os.environ["RANK"] == str(killed):
-            at_step(3, lambda: os.kill(os.getpid(), signal.SIGKILL))
-        start(path)
-
-    codes = in_processes(2, work)
-    assert (codes[killed], codes[1 - killed]) == (-signal.SIGKILL, 2)
-    stderr = capfd.readouterr().err
-    assert stderr.count("medclip-debias: ") == 1, stderr
-    assert "Another process of the run ended without a word" in stderr
+@pytest.mark.parametrize(("world", "killed"), [(2, 0), (2, 1), (3, 2)])
+def test_a_killed_process_of_the_run_is_one_sentence(ended, world, killed, short_patience):
+    kill = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
+    codes, lines = ended(kill, 3, world=world, rank=killed, steps=200, batch_size=6)
+    assert codes == [-signal.SIGKILL if rank == killed else 2 for rank in range(world)]
+    (sentence,) = [line for line in lines if line.startswith("medclip-debias: ")]
+    assert "Another process of the run ended without a word" in sentence
 
 
-def test_the_process_whose_data_stall_is_named(config, capfd):
-    path = config(stall_minutes=0.03)
+def test_the_process_whose_data_stall_is_named(ended):
+    def stall():
+        from medclip_debias.data.loader import StepBatches
 
-    def work():
-        if os.environ["RANK"] == "1":
-            from medclip_debias.data.loader import StepBatches
+        read = StepBatches.__getitem__
+        StepBatches.__getitem__ = lambda self, k: time.sleep(60) if k == 3 else read(self, k)
 
-            read = StepBatches.__getitem__
-            StepBatches.__getitem__ = lambda self, k: time.sleep(60) if k == 3 else read(self, k)
-        start(path)
-
-    assert in_processes(2, work) == [2, 2]
-    (sentence,) = sentences(capfd)
+    codes, (sentence,) = ended(first=stall, world=2, rank=1, stall_minutes=0.03)
+    assert codes == [2, 2]
     assert "The data loader of process 1 has brought no batch" in sentence
 
 
@@ -400,29 +382,24 @@ def small_shared_memory(size):
 
 
 @pytest.mark.parametrize("checked", [True, False])
-def test_too_little_shared_memory_is_one_sentence(config, capfd, checked):
-    path = config(workers=2)
-
-    def work():
+def test_too_little_shared_memory_is_one_sentence(ended, checked):
+    def shrink():
         if not small_shared_memory("16k"):
             raise SystemExit(99)
         if not checked:
             workers_module.check_shared_memory = lambda _: None
-        start(path)
 
-    code = exit_code(work)
+    code, lines = ended(first=shrink, workers=2)
     if code == 99:
         pytest.skip("a mount of one's own is not permitted here")
-    (sentence,) = sentences(capfd)
+    (sentence,) = lines
     assert code == 2, sentence
     assert "/dev/shm: " in sentence
     assert "--shm-size=8g" in sentence
 
 
-def test_too_few_open_files_are_one_sentence(config, capfd):
-    path = config(workers=2, steps=2)
-
-    def work():
+def test_too_few_open_files_are_one_sentence(ended):
+    def limit_files():
         begin = workers_module.more_open_files
 
         def lowered():
@@ -431,21 +408,17 @@ def test_too_few_open_files_are_one_sentence(config, capfd):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
         workers_module.more_open_files = lowered
-        start(path)
 
-    assert exit_code(work) == 2
-    (sentence,) = sentences(capfd)
+    code, (sentence,) = ended(first=limit_files, workers=2, steps=2)
+    assert code == 2
     assert "open files" in sentence
 
 
-def test_the_limit_of_open_files_is_raised_to_what_is_allowed(config):
-    path = config(workers=1, steps=2)
-
-    def work():
+def test_the_limit_of_open_files_is_raised_to_what_is_allowed(ended):
+    def few_files():
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
         few = highest + 9  # enough to read, and not for workers
         resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
-        start(path)
 
-    assert exit_code(work) == 0
+    assert ended(first=few_files, workers=1, steps=2)[0] == 0

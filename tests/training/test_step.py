@@ -14,8 +14,7 @@ from medclip_debias.losses.clip import InfoNCE
 from medclip_debias.losses.distributed import Ranks
 from medclip_debias.losses.sogclr import SogCLR
 from medclip_debias.losses.two_views import TwoViewBatch
-from medclip_debias.training.distributed import Place, average_gradients, process_group
-from medclip_debias.training.stall import StallTimer
+from medclip_debias.training.distributed import average_gradients, processes
 from medclip_debias.training.step import Trainer, shares_loss
 from tests.training.conftest import in_processes, largest_difference
 
@@ -76,7 +75,8 @@ def two_processes(run_in, tmp_path_factory):
 
     def work():
         results = {}
-        with process_group(Place.from_environment(), "cpu", StallTimer(0)) as (ranks, device):
+        with processes("cpu") as group:
+            ranks, device = group.ranks, group.device
             place = {"ranks": ranks, "device": device}
             for name, loss in OBJECTIVES.items():
                 results[name] = after(run(**FROZEN, loss=loss), **place)

@@ -4,78 +4,65 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from medclip_debias.losses.batch import Anchors, ContrastiveBatch, same_study
-from medclip_debias.losses.evidence import ClaimsSettings, PairEvidence, known, label, text
+from medclip_debias.losses.evidence import PairEvidence, known, label, text
 from medclip_debias.losses.labels import CHEX5_NAMES, Match, Uncertain
-from medclip_debias.losses.objective import EVIDENCE, NestedEvidence, strength
+from medclip_debias.losses.objective import CLAIMS, EVIDENCE, NestedEvidence, strength
 from medclip_debias.losses.pairs import same_text
 from medclip_debias.losses.policy import Policy, PolicySettings, register
 
 
-class RemoveByLabelSettings(PolicySettings):
-    """Settings of `remove_by_label`: ``match: shared`` drops a negative with a present label in
-    common, ``equal`` one whose labels are all the same; ``uncertain`` says what -1 is.
-    """
-
-    kind: Literal["remove_by_label"] = "remove_by_label"
-    match: Match = "shared"
-    uncertain: Uncertain = "as_negative"
-    labels: tuple[str, ...] = CHEX5_NAMES
-
-
 @register(
     "remove_by_label",
-    RemoveByLabelSettings,
     reads={"labels"},
     rowwise=True,
     formula="W = 0 where the present labels of anchor and candidate intersect",
     paper="Sample-specific debiasing (2023), table 1; Khosla et al. (2020)",
 )
 def remove_by_label(
-    anchors: Anchors, batch: ContrastiveBatch, settings: RemoveByLabelSettings
+    anchors: Anchors,
+    batch: ContrastiveBatch,
+    *,
+    match: Match = "shared",
+    uncertain: Uncertain = "as_negative",
+    labels: tuple[str, ...] = CHEX5_NAMES,
 ) -> Tensor:
-    """``W = 0`` where the label sets of anchor and candidate intersect (or are equal)."""
-    return ~label(anchors, batch, settings)
+    """``W = 0`` where the label sets of anchor and candidate intersect (or are equal).
 
-
-class RemoveByTextSettings(PolicySettings):
-    """Settings of `remove_by_text`; the paper gives no threshold."""
-
-    kind: Literal["remove_by_text"] = "remove_by_text"
-    threshold: float = Field(0.9, ge=-1, le=1)
+    ``match: shared`` drops a negative with a present label in common, ``equal`` one whose labels
+    are all the same; ``uncertain`` says what -1 is.
+    """
+    return ~label(anchors, batch, match=match, labels=labels, uncertain=uncertain)
 
 
 @register(
     "remove_by_text",
-    RemoveByTextSettings,
     reads={"text_similarity"},
     rowwise=True,
     formula="W = 0 where cos(text_j, text_n) > threshold",
     paper="Sample-specific debiasing (2023), table 1",
 )
 def remove_by_text(
-    anchors: Anchors, batch: ContrastiveBatch, settings: RemoveByTextSettings
+    anchors: Anchors,
+    batch: ContrastiveBatch,
+    *,
+    threshold: Annotated[float, Field(ge=-1, le=1)] = 0.9,
 ) -> Tensor:
-    """``W = 0`` where a candidate's most similar sentence exceeds the ``threshold``."""
-    return ~text(anchors, batch, settings)
+    """``W = 0`` where a candidate's most similar sentence exceeds the ``threshold``.
 
-
-class RemoveKnownSettings(PolicySettings):
-    """Settings of `remove_known`; ``path`` as `medclip_debias.data.agreement` writes it."""
-
-    kind: Literal["remove_known"] = "remove_known"
-    path: Path | None = None
+    The paper gives none.
+    """
+    return ~text(anchors, batch, threshold=threshold)
 
 
 @register(
     "remove_known",
-    RemoveKnownSettings,
     reads={"agreement", "text_ids"},
     rowwise=True,
     formula="W = 0 where the image is known to agree with the sentence",
@@ -84,38 +71,36 @@ class RemoveKnownSettings(PolicySettings):
 def remove_known(
     anchors: Anchors,
     batch: ContrastiveBatch,
-    settings: RemoveKnownSettings,  # noqa: ARG001
+    *,
+    path: Path | None = None,
 ) -> Tensor:
-    """``W = 0`` where the image is known to agree: no removal of false negatives can know more."""
-    return known(anchors, batch) < 0
+    """``W = 0`` where the image is known to agree: no removal of false negatives can know more.
+
+    ``path`` as `medclip_debias.data.agreement` writes it.
+    """
+    return known(anchors, batch, path=path) < 0
 
 
 @register(
     "mask_same_study",
-    PolicySettings,
     reads={"sample_ids"},
     rowwise=True,
     formula="W = 0 where anchor and candidate are of one study",
     paper="this project",
 )
-def mask_same_study(anchors: Anchors, batch: ContrastiveBatch, settings: PolicySettings) -> Tensor:  # noqa: ARG001
+def mask_same_study(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
     """``W = 0`` where anchor and candidate have the same ``sample_ids`` (two views of a study)."""
     return ~same_study(anchors, batch)
 
 
 @register(
     "mask_identical_text",
-    PolicySettings,
     reads={"text_ids"},
     rowwise=True,
     formula="W = 0 where anchor and candidate have the same sentence",
     paper="this project",
 )
-def mask_identical_text(
-    anchors: Anchors,
-    batch: ContrastiveBatch,
-    settings: PolicySettings,  # noqa: ARG001
-) -> Tensor:
+def mask_identical_text(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
     """``W = 0`` where anchor and candidate have the same sentence (equal ``text_ids``)."""
     return ~same_text(anchors, batch)
 
@@ -128,7 +113,7 @@ class WeighByEvidenceSettings(PolicySettings):
     """
 
     kind: Literal["weigh_by_evidence"] = "weigh_by_evidence"
-    evidence: NestedEvidence = ClaimsSettings()
+    evidence: NestedEvidence = CLAIMS
     agree: float = Field(0.0, ge=0, le=100)
     unknown: float = Field(1.0, ge=0, le=100)
     contradict: float = Field(1.0, ge=0, le=100)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -11,55 +11,46 @@ from torch import Tensor
 from medclip_debias.losses.batch import SIDES, Anchors, ContrastiveBatch
 from medclip_debias.losses.pairs import between_texts
 from medclip_debias.losses.policies.fnc import largest
-from medclip_debias.losses.policy import PolicySettings, register
-
-
-class ReweightByTextSettings(PolicySettings):
-    """Settings of `reweight_by_text`; ``keep_mass`` is on: the weights sum to N."""
-
-    kind: Literal["reweight_by_text"] = "reweight_by_text"
-    beta: float = Field(1.0, ge=0, le=20)
-    keep_mass: bool = True
+from medclip_debias.losses.policy import register
 
 
 @register(
     "reweight_by_text",
-    ReweightByTextSettings,
     reads={"text_similarity"},
     rowwise=True,
     formula="W = N exp(-beta cos(text_j, text_n)) / sum_n exp(-beta cos)",
     paper="Sample-specific debiasing (2023), table 1; Robinson et al. (2021)",
 )
 def reweight_by_text(
-    anchors: Anchors, batch: ContrastiveBatch, settings: ReweightByTextSettings
+    anchors: Anchors,
+    batch: ContrastiveBatch,
+    *,
+    beta: Annotated[float, Field(ge=0, le=20)] = 1.0,
+    keep_mass: bool = True,  # noqa: ARG001  `Policy.apply_to` rescales to the sum N
 ) -> Tensor:
-    """``W`` proportional to ``exp(-beta cos)``; `Policy.apply_to` rescales it to the sum N."""
+    """``W`` proportional to ``exp(-beta cos)``; ``keep_mass`` is on: the weights sum to N."""
     cosines = batch["text_similarity"].to(anchors.logits.dtype)
-    return (-settings.beta * between_texts(cosines, anchors, batch)).exp()
-
-
-class ResampleByTextSettings(PolicySettings):
-    """Settings of `resample_by_text`; ``keep_mass`` is on: each of the n sampled weighs N / n."""
-
-    kind: Literal["resample_by_text"] = "resample_by_text"
-    share: float = Field(0.5, gt=0, le=1)
-    beta: float = Field(1.0, ge=0, le=100)
-    keep_mass: bool = True
+    return (-beta * between_texts(cosines, anchors, batch)).exp()
 
 
 @register(
     "resample_by_text",
-    ResampleByTextSettings,
     reads={"text_similarity", "seed"},
     formula="W = N / n on n = ceil(share N) negatives sampled by exp(-beta cos)",
     paper="Sample-specific debiasing (2023), table 1",
 )
 def resample_by_text(
-    anchors: Anchors, batch: ContrastiveBatch, settings: ResampleByTextSettings
+    anchors: Anchors,
+    batch: ContrastiveBatch,
+    *,
+    share: Annotated[float, Field(gt=0, le=1)] = 0.5,
+    beta: Annotated[float, Field(ge=0, le=100)] = 1.0,
+    keep_mass: bool = True,  # noqa: ARG001
 ) -> Tensor:
     """Sample ``ceil(share N)`` negatives without replacement, by probability ``exp(-beta cos)``.
 
     The largest of ``-beta cos + Gumbel noise`` (Efraimidis and Spirakis 2006), by the batch's seed.
+    ``keep_mass`` is on: each of the n sampled weighs N / n.
     """
     generator = batch.generator(SIDES.index(anchors.side))
     noise = torch.rand(anchors.logits.shape, generator=generator, dtype=torch.float64)
@@ -67,5 +58,5 @@ def resample_by_text(
     cosines = between_texts(batch["text_similarity"].double(), anchors, batch)
     total = anchors.negatives.sum(dim=1)
     # The small term: 0.2 x 5 must be 1, not the next integer above 1.0000000000000002.
-    sampled = (settings.share * total.double() - 1e-9).ceil().long()
-    return largest(gumbel - settings.beta * cosines, anchors.negatives, sampled)
+    sampled = (share * total.double() - 1e-9).ceil().long()
+    return largest(gumbel - beta * cosines, anchors.negatives, sampled)
