@@ -30,10 +30,9 @@ from medclip_debias.bench.record import (
 from medclip_debias.bench.results import RESAMPLES, Result, can_be_recomputed, metric_of
 from medclip_debias.bench.sharing import link_fault, model_faults
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.bootstrap import expanded_interval
+from medclip_debias.evaluation.bootstrap import Replicated
 from medclip_debias.evaluation.catalogue import METRICS, of_protocol
 from medclip_debias.evaluation.item_tables import ITEMS
-from medclip_debias.evaluation.statistics import Replicated
 
 TOLERANCE = 1e-6
 """How far a figure may lie from the one that its items give."""
@@ -246,7 +245,7 @@ def _figure_faults(
             yield f"{path}: gives {one.value:.9g} for '{metric.key}', and {where} says {value:.9g}."
             continue
         report.recomputed += figure is not None
-        interval = expanded_interval(one.replicates, one.influence) if one.replicates.size else None
+        interval = one.interval
         if interval is None or not resamples:
             continue
         claimed: Any = [figure.low, figure.high] if figure else None

@@ -21,9 +21,9 @@ from medclip_debias.bench.record import (
     read_record,
 )
 from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.evaluation.bootstrap import Replicated, replicates
 from medclip_debias.evaluation.catalogue import METRICS, Metric, address
 from medclip_debias.evaluation.item_tables import FOLDER, ITEMS
-from medclip_debias.evaluation.statistics import Replicated, replicates
 from medclip_debias.evaluation.table import Results as Table
 from medclip_debias.evaluation.table import checked
 from medclip_debias.files import read_json

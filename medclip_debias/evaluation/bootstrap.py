@@ -14,9 +14,8 @@ depends on the degrees of freedom, which a jackknife over the patients gives for
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,45 +25,67 @@ Floats = NDArray[np.float64]
 # Weights [resamples, items] to named replicates [resamples].
 Statistics = Callable[[Floats], Mapping[str, Floats]]
 Interval = tuple[float, float]
-Name = TypeVar("Name", str, tuple[str, str])
 # Groups of patients that the jackknife leaves out, one after the other.
 _GROUPS = 200
 
 
-def bootstrap_intervals(
-    statistics: Statistics,
-    patients: Sequence[str],
-    *,
-    resamples: int = 1000,
-    seed: int = 0,
-) -> dict[str, Interval | None]:
-    """Expanded 95% percentile intervals of several statistics.
+@dataclass(frozen=True)
+class Replicated:
+    """A metric of some patients, and what it is on each resample of them ``[B]``.
 
-    A resample in which a statistic is undefined (NaN, as an AUC without positives) is left out
-    of that statistic's interval. The interval is None when more than half were, when there are
-    fewer than two patients, or when ``resamples`` is 0.
-
-    ``statistics`` maps weights ``[b, items]`` to replicates ``[b]`` by name.
+    ``without`` is it without each patient, or group of patients, in turn (`jackknife_weights`);
+    both are empty without resamples.
     """
-    if resamples < 1 or len(set(patients)) < 2:  # the names, all the same
-        return dict.fromkeys(statistics(np.ones((1, len(patients)))))
-    resampled = collect(statistics, resample_weights(patients, resamples, seed))
-    without = collect(statistics, jackknife_weights(patients))
-    return {
-        name: expanded_interval(values, influence(without[name], len(set(patients))))
-        for name, values in resampled.items()
-    }
+
+    value: float
+    replicates: Floats
+    without: Floats
+    patients: int
+
+    @property
+    def influence(self) -> Influence:
+        """On how many patients it rests."""
+        return influence(self.without, self.patients)
+
+    @property
+    def interval(self) -> Interval | None:
+        """Its expanded 95% percentile interval; None where there is none."""
+        if not self.replicates.size:
+            return None
+        return expanded_interval(self.replicates, self.influence)
+
+    def minus(self, other: Replicated) -> Replicated:
+        """The difference of two metrics that were resampled together."""
+        gap, without = self.replicates - other.replicates, self.without - other.without
+        return Replicated(self.value - other.value, gap, without, self.patients)
 
 
-def collect(
-    statistics: Callable[[Floats], Mapping[Name, Floats]], blocks: Iterator[Floats]
-) -> dict[Name, Floats]:
-    """Every statistic on all blocks of weights, joined."""
-    parts: dict[Name, list[Floats]] = {}
-    for weights in blocks:
-        for name, values in statistics(weights).items():
-            parts.setdefault(name, []).append(np.asarray(values, dtype=np.float64))
-    return {name: np.concatenate(values) for name, values in parts.items()}
+def replicates(
+    runs: Mapping[str, Statistics], patients: Sequence[str], *, resamples: int, seed: int
+) -> dict[str, dict[str, Replicated]]:
+    """Every statistic of every run, on the same resampled patients: run to name to metric.
+
+    Fewer than two patients allow no resample.
+    """
+
+    def collected(blocks: Iterable[Floats]) -> dict[tuple[str, str], Floats]:
+        parts: dict[tuple[str, str], list[Floats]] = {}
+        for weights in blocks:
+            for label, run in runs.items():
+                for name, values in run(weights).items():
+                    parts.setdefault((label, name), []).append(np.asarray(values, np.float64))
+        return {place: np.concatenate(values) for place, values in parts.items()}
+
+    count = len(set(patients))
+    drawn = count > 1 and resamples > 0
+    resampled = collected(resample_weights(patients, resamples, seed) if drawn else ())
+    without = collected(jackknife_weights(patients) if drawn else ())
+    found: dict[str, dict[str, Replicated]] = {label: {} for label in runs}
+    for (label, name), value in collected([np.ones((1, len(patients)))]).items():
+        drawn_values = resampled.get((label, name), np.empty(0))
+        left_out = without.get((label, name), np.empty(0))
+        found[label][name] = Replicated(float(value[0]), drawn_values, left_out, count)
+    return found
 
 
 def numbered(patients: Sequence[str]) -> tuple[int, NDArray[np.intp]]:

@@ -17,15 +17,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from medclip_debias import __version__
 from medclip_debias.errors import UserError, did_you_mean
-from medclip_debias.evaluation.bootstrap import expanded_interval
+from medclip_debias.evaluation.bootstrap import Replicated, replicates
 from medclip_debias.evaluation.catalogue import COMPARED, PROTOCOLS, Metric
 from medclip_debias.evaluation.item_tables import ITEMS
 from medclip_debias.evaluation.protocols.zero_shot import judged_labels
 from medclip_debias.evaluation.runs import (
     Group,
+    Run,
     differences,
     differing_settings,
     mismatch,
@@ -33,13 +35,11 @@ from medclip_debias.evaluation.runs import (
 )
 from medclip_debias.evaluation.statistics import (
     ALPHA,
-    Replicated,
     average_ranks,
     compared,
     delong,
     holm,
     mean_of,
-    replicates,
     seed_summary,
 )
 
@@ -87,15 +87,25 @@ def compare(
     problems += list(unpaired.values())
     if problems and not force:
         raise UserError(f"{problems[0]}; evaluate them alike, or give --force to compare anyway.")
-    rows: list[dict[str, Any]] = []
-    lacking: list[str] = []
+    rows, lacking = [], []
     for protocol in shared:
         mine = [metric for metric in chosen if metric.protocol == protocol]
-        if mine and protocol in unpaired:
-            rows += [_side_by_side(metric, groups, base) for metric in mine]
-        elif mine:
-            rows += _paired_rows(mine, protocol, groups, base, resamples, seed, lacking)
-    rows = [row for row in rows if row["groups"]]
+        if not mine:
+            continue
+        paired = protocol not in unpaired
+        found = _paired(protocol, runs, resamples, seed) if paired else _as_told(protocol, runs)
+        for metric in mine:
+            without = [name for name, of_run in found.items() if metric.name not in of_run]
+            if not without:
+                of_metric = {name: of_run[metric.name] for name, of_run in found.items()}
+                items = runs[0].tables[protocol] if paired else None
+                rows.append(_row(metric, groups, base, of_metric, items))
+            elif paired and len(without) < len(runs):  # as of an earlier version's evaluation
+                lacking.append(
+                    f"{metric.title} ({metric.key}) is not compared: {len(without)} of "
+                    f"{len(runs)} runs do not have it (first {without[0]}); evaluate them again, "
+                    "by one version, to compare it."
+                )
     if not rows:
         raise UserError("The runs share no metric that could be compared.")
     tests = _judge(rows, groups, base)
@@ -167,66 +177,60 @@ def _chosen(metrics: Sequence[str] | None) -> list[Metric]:
 # ---------------------------------------------------------------------------------- rows
 
 
-def _paired_rows(
-    metrics: Sequence[Metric],
-    protocol: str,
+def _paired(
+    protocol: str, runs: Sequence[Run], resamples: int, seed: int
+) -> dict[str, dict[str, Replicated]]:
+    """Every statistic of every run, by folder and name, from one draw of patients for all."""
+    statistics = {
+        str(run.folder): ITEMS[protocol].statistics(
+            run.results.details(protocol), run.tables[protocol]
+        )
+        for run in runs
+    }
+    patients = [str(name) for name in runs[0].tables[protocol]["patient"]]
+    return replicates(statistics, patients, resamples=resamples, seed=seed)
+
+
+def _as_told(protocol: str, runs: Sequence[Run]) -> dict[str, dict[str, Replicated]]:
+    """The same of runs whose items cannot be paired: as their results say, without a resample."""
+    none = np.empty(0)
+    return {
+        str(run.folder): {
+            row["metric"]: Replicated(row["value"], none, none, 0)
+            for row in run.results["metrics"]
+            if (row["protocol"], row["class"], row["group"]) == (protocol, None, None)
+        }
+        for run in runs
+    }
+
+
+def _row(
+    metric: Metric,
     groups: Sequence[Group],
     base: Group,
-    resamples: int,
-    seed: int,
-    lacking: list[str],
-) -> list[dict[str, Any]]:
-    """One row for each metric that all runs have, from one draw of patients for all runs.
-
-    A metric that only some have, as those that an earlier version evaluated lack a newer one, is
-    named in ``lacking``.
-    """
-    runs = {str(run.folder): run for group in groups for run in group.runs}
-    table = next(iter(runs.values())).tables[protocol]
-    patients = [str(name) for name in table["patient"]]
-    statistics = {
-        name: ITEMS[protocol].statistics(run.results.details(protocol), run.tables[protocol])
-        for name, run in runs.items()
-    }
-    resampled = replicates(statistics, patients, resamples=resamples, seed=seed)
-    rows = []
-    for metric in metrics:
-        without = [name for name, found in resampled.items() if metric.name not in found]
-        if without:
-            if len(without) < len(runs):
-                lacking.append(
-                    f"{metric.title} ({metric.key}) is not compared: {len(without)} of "
-                    f"{len(runs)} runs do not have it (first {without[0]}); evaluate them again, "
-                    "by one version, to compare it."
-                )
-            continue
-        found = {name: each[metric.name] for name, each in resampled.items()}
-        row = _row(metric) | {"items": len(table), "patients": len(set(patients))}
-        for group in groups:
-            each = [found[str(run.folder)] for run in group.runs]
-            mean = mean_of(each)
-            entry: dict[str, Any] = {
-                "value": mean.value,
-                "interval": expanded_interval(mean.replicates, mean.influence),
-                **_seeds([one.value for one in each]),
-            }
-            if group is not base:
-                entry |= _difference(metric, group, base, found)
-            row["groups"][group.label] = entry
-        rows.append(row)
-    return rows
-
-
-def _row(metric: Metric) -> dict[str, Any]:
+    found: Mapping[str, Replicated],
+    items: pd.DataFrame | None,
+) -> dict[str, Any]:
+    """A metric of every group, and its difference from the baseline's; ``items`` of paired runs."""
     names = ("key", "title", "lower_is_better", "digits")
-    return {name: getattr(metric, name) for name in names} | {"groups": {}}
-
-
-def _seeds(values: Sequence[float]) -> dict[str, Any]:
-    if len(values) < 2:
-        return {}
-    found = seed_summary(values)
-    return {"sd": found.sd, "seed_interval": found.interval, "seed_values": list(values)}
+    row: dict[str, Any] = {name: getattr(metric, name) for name in names} | {"groups": {}}
+    row["items"] = None if items is None else len(items)
+    row["patients"] = None if items is None else items["patient"].nunique()
+    for group in groups:
+        each = [found[str(run.folder)] for run in group.runs]
+        mean = mean_of(each)
+        interval = mean.interval
+        if items is None and len(each) == 1:
+            interval = group.runs[0].results.interval(metric.protocol, metric.name)
+        entry: dict[str, Any] = {"value": mean.value, "interval": interval}
+        if len(each) > 1:
+            values = [one.value for one in each]
+            seeds = seed_summary(values)
+            entry |= {"sd": seeds.sd, "seed_interval": seeds.interval, "seed_values": values}
+        if group is not base:
+            entry |= _difference(metric, group, base, found)
+        row["groups"][group.label] = entry
+    return row
 
 
 def _difference(
@@ -259,28 +263,6 @@ def _difference(
             "freedom": tested.freedom if math.isfinite(tested.freedom) else None,
         }
     return entry
-
-
-def _side_by_side(metric: Metric, groups: Sequence[Group], base: Group) -> dict[str, Any]:
-    """Metrics of runs whose items cannot be paired, as their results say, without any test."""
-    row = _row(metric) | {"items": None, "patients": None}
-    values: dict[str, list[float]] = {group.label: [] for group in groups}
-    for label, run in ((group.label, run) for group in groups for run in group.runs):
-        value = run.results.value(metric.protocol, metric.name)
-        if value is None:
-            return row
-        values[label].append(value)
-    means = {label: float(np.mean(of_group)) for label, of_group in values.items()}
-    for group in groups:
-        alone = group.runs[0].results if len(group.runs) == 1 else None
-        interval = alone.interval(metric.protocol, metric.name) if alone else None
-        entry = {"value": means[group.label], "interval": interval, **_seeds(values[group.label])}
-        if group is not base:
-            gap = means[group.label] - means[base.label]
-            entry |= {"difference": gap, "difference_interval": None, "p": None}
-            entry["better"] = _better(gap, metric.lower_is_better)
-        row["groups"][group.label] = entry
-    return row
 
 
 def _better(gap: float, lower_is_better: bool) -> bool | None:

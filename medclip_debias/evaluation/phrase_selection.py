@@ -85,41 +85,37 @@ def select_phrases(
     source: dict[str, Any] = {"phrases": "the prepared set"}
     if file is not None:
         source = {"phrases": file.name, "hash": file_hash(file) if file.is_file() else ""}
-    found = Phrases(counts=dict.fromkeys(COUNTS, 0), source=source)
     images, splits = data.images, data.images["split"].tolist()
     row_of = {str(name): row for row, name in enumerate(images["image_id"])}
-    said = training_counts(data)
-    own_splits: Counter[str] = Counter()
+    frontal = data.frontal | (views == "all")
+    training = set(data.studies.loc[data.studies["split"] == "train", "study_id"])
+    sentences = data.sentences[data.sentences["study_id"].isin(training)]
+    said = study_counts(sentences["text"], sentences["study_id"])
+    counts, own_splits, phrases = Counter[str](), Counter[str](), list[Phrase]()
     by_annotation = annotation_split == "as_split" and split != HELD_OUT
-
-    def left_out(record: PhraseRecord, fitted: Fitted, row: int) -> str:
-        """Which of `COUNTS` a phrase falls under; none for one that is evaluated."""
-        if splits[row] not in (split, HELD_OUT):
-            return "other_splits"
-        if by_annotation and record.split not in ("", split):
-            return "other_annotation_splits"
-        if views == "frontal" and not data.frontal[row]:
-            return "other_views"
-        if fitted.other_shape:
-            return "other_shape"
-        return "" if fitted.boxes else "without_box"
-
     for record, fitted in _own(data) if file is None else _of_file(file, data):
         row = row_of.get(record.image_id)
         if row is None:
-            found.counts["without_image"] += 1
+            counts["without_image"] += 1
             continue
         own_splits[record.split] += bool(record.split)
-        reason = left_out(record, fitted, row)
+        reasons = {
+            "other_splits": splits[row] not in (split, HELD_OUT),
+            "other_annotation_splits": by_annotation and record.split not in ("", split),
+            "other_views": not frontal[row],
+            "other_shape": fitted.other_shape,
+            "without_box": not fitted.boxes,
+        }
+        reason = next((name for name, holds in reasons.items() if holds), None)
         if reason:
-            found.counts[reason] += 1
-        if reason in ("", "without_box"):
-            found.counts["zero_area_boxes"] += fitted.flat
-            found.counts["outside_boxes"] += fitted.outside
-            found.counts["clipped_boxes"] += fitted.clipped
-            found.counts["scaled"] += fitted.scaled
-        if not reason:
-            found.phrases.append(
+            counts[reason] += 1
+        if reason in (None, "without_box"):
+            counts["zero_area_boxes"] += fitted.flat
+            counts["outside_boxes"] += fitted.outside
+            counts["clipped_boxes"] += fitted.clipped
+            counts["scaled"] += fitted.scaled
+        if reason is None:
+            phrases.append(
                 Phrase(
                     phrase_id=record.phrase_id,
                     row=row,
@@ -132,10 +128,11 @@ def select_phrases(
                     sentence_count=said.get(normalised(record.text), 0),
                 )
             )
-    if merge != "none":
-        found.phrases, found.counts["merged"] = merge_phrases(found.phrases, merge)
     if +own_splits:
         source["annotation_splits"] = dict(sorted((+own_splits).items()))
+    found = Phrases(phrases, {name: counts[name] for name in COUNTS}, source)
+    if merge != "none":
+        found.phrases, found.counts["merged"] = merge_phrases(phrases, merge)
     if not found.phrases:
         raise Skipped(_why_none(found.counts, split, file))
     return found
@@ -193,47 +190,32 @@ def merge_phrases(phrases: Sequence[Phrase], merge: Merge) -> tuple[list[Phrase]
     return merged, len(phrases) - len(merged)
 
 
-def training_counts(data: PreparedSet) -> dict[str, int]:
-    """How many training studies say each sentence (`study_counts`)."""
-    training = set(data.studies.loc[data.studies["split"] == "train", "study_id"])
-    table = data.sentences[data.sentences["study_id"].isin(training)]
-    return study_counts(table["text"], table["study_id"])
-
-
 def _own(data: PreparedSet) -> Iterator[tuple[PhraseRecord, Fitted]]:
-    """The phrases of the source and what became of their boxes, as it was counted once.
-
-    A set that an earlier version prepared knows of those alone that have a box left.
-    """
+    """The phrases of the source and what became of their boxes, as it was counted once."""
     kept: dict[str, PhraseRecord] = {}
-    names = ("phrase_id", "image_id", "category", "text", "split")
-    words = (data.phrases[name].astype(str) for name in names)
-    for phrase, image, category, text, split, found in zip(
-        *words, data.phrases["boxes"], strict=True
-    ):
-        boxes = tuple((float(x), float(y), float(w), float(h)) for x, y, w, h in found)
+    columns = ["phrase_id", "image_id", "category", "text", "split", "boxes"]
+    for cells in data.phrases[columns].to_numpy().tolist():
+        phrase, image, category, text, split = map(str, cells[:5])
+        boxes = tuple((float(x), float(y), float(w), float(h)) for x, y, w, h in cells[5])
         kept[phrase] = PhraseRecord(phrase, image, category, text, boxes, None, split)
     counted = data.phrase_boxes
     if counted is None:
         yield from _fitted(kept.values(), data)
         return
     named = ["phrase_id", "image_id", "split"]
-    counts = ["flat", "outside", "clipped", "scaled", "other_shape"]
-    table = zip(*(counted[column].tolist() for column in named + counts), strict=True)
-    for phrase, image, split, *figures in table:
+    figures = ["flat", "outside", "clipped", "scaled", "other_shape"]
+    for name, image, split, *counts in counted[named + figures].to_numpy().tolist():
         # Without a box it is not in the table of phrases, nor needed beyond its counts.
-        record = kept.get(phrase) or PhraseRecord(phrase, image, "", "", (), None, split)
-        yield record, Fitted([list(box) for box in record.boxes], *figures)
+        record = kept.get(name) or PhraseRecord(name, image, "", "", (), None, split)
+        yield record, Fitted([list(box) for box in record.boxes], *counts)
 
 
 def _of_file(file: Path, data: PreparedSet) -> Iterator[tuple[PhraseRecord, Fitted]]:
     """The phrases of another file of boxes, on the images of the set."""
-    columns = ["image_id", "study_id", "patient_id", "image_id", "view", "split"]
+    columns = ["image_id", "study_id", "patient_id", "view", "split"]
     images = [
-        ImageRecord(image, study, patient, Path(name), view, split)
-        for image, study, patient, name, view, split in zip(
-            *(data.images[column].astype(str) for column in columns), strict=True
-        )
+        ImageRecord(image, study, patient, Path(image), view, split)
+        for image, study, patient, view, split in data.images[columns].astype(str).to_numpy()
     ]
     return _fitted(BoxFile(file, images, Path()).phrases(), data)
 
@@ -242,12 +224,14 @@ def _fitted(
     phrases: Iterable[PhraseRecord], data: PreparedSet
 ) -> Iterator[tuple[PhraseRecord, Fitted]]:
     """Bring boxes into the images of the set; those of other images are not looked at."""
-    columns = ["image_id", "width", "height"]
-    table = zip(*(data.images[column] for column in columns), strict=True)
-    sizes = {str(image): (int(width), int(height)) for image, width, height in table}
+    sizes = data.images.set_index("image_id")[["width", "height"]].T.to_dict("list")
     for phrase in phrases:
         size = sizes.get(phrase.image_id)
-        fitted = fit_boxes(phrase.boxes, phrase.annotated_size, size) if size else Fitted([])
+        fitted = (
+            Fitted([])
+            if size is None
+            else fit_boxes(phrase.boxes, phrase.annotated_size, (int(size[0]), int(size[1])))
+        )
         yield phrase, fitted
 
 

@@ -24,8 +24,8 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import (
     Interval,
     Statistics,
-    bootstrap_intervals,
     mean_where_known,
+    replicates,
 )
 from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol
 from medclip_debias.evaluation.table import Row, rows
@@ -65,11 +65,9 @@ class Draw:
 
     def estimates(self, statistics: Statistics, patients: Sequence[str]) -> Estimates:
         """The statistics of items of these patients, with intervals over the patients."""
-        intervals = bootstrap_intervals(
-            statistics, patients, resamples=self.resamples, seed=self.seed
-        )
-        point = statistics(np.ones((1, len(patients))))
-        return Estimates({name: float(value[0]) for name, value in point.items()}, intervals)
+        found = replicates({"": statistics}, patients, resamples=self.resamples, seed=self.seed)[""]
+        intervals = {name: one.interval for name, one in found.items()}
+        return Estimates({name: one.value for name, one in found.items()}, intervals)
 
 
 @dataclass(frozen=True)

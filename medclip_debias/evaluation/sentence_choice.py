@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 Kind = Literal["boxed", "said", "denial", "elsewhere"]
 ANNOTATED = "grounded_sentences"
 """PadChest-GR's table of all sentences, each marked abnormal or not by its readers."""
+COUNTS = (
+    *("images", "images_without_report", "boxed", "said", "said_found"),
+    *("denial", "denial_found", "elsewhere", "elsewhere_found"),
+)
 RULE = (
     "denial: a sentence of the image's own report that says only that something is absent or "
     "normal, by the readers' mark where the set has one (PadChest-GR), else by the claims read in "
@@ -35,8 +39,7 @@ RULE = (
 )
 
 
-@dataclass(frozen=True)
-class Query:
+class Query(NamedTuple):
     """One sentence asked of the image in ``row``.
 
     Kinds ``boxed`` (its boxes are known, ``phrase`` is its number) and ``said`` (of the image's own
@@ -54,16 +57,15 @@ class Query:
         return self.kind in ("boxed", "said")
 
 
-@dataclass
-class Queries:
+class Queries(NamedTuple):
     """The sentences of some images, in the order of the images.
 
     ``counts`` are of ``images`` (judged ones of the split or held out), ``images_without_report``,
     and of each kind how many ``_found`` and how many are asked.
     """
 
-    queries: list[Query] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
+    queries: list[Query]
+    counts: dict[str, int]
 
 
 def choose(
@@ -100,10 +102,10 @@ def choose(
     distinct = {normalised(text): text for text in reversed(candidates)}
     # Distinct sentences that say that something is there, and what.
     pool = {t: reader.asserted(t) for t in sorted(distinct.values()) if reader.states(t)}
-    counts: Counter[str] = Counter(
+    counts = Counter(
         images=len(rows), images_without_report=sum(not texts for texts in reports.values())
     )
-    found = Queries()
+    queries: list[Query] = []
     names = data.images["image_id"]
     for row, report in reports.items():
         boxed = shown.get(row, [])
@@ -118,26 +120,19 @@ def choose(
         }
         for number, phrase in boxed:
             kind_of: Kind = "boxed" if phrase.groundable else "denial"
-            found.queries.append(Query(row, phrase.text, kind_of, number))
+            queries.append(Query(row, phrase.text, kind_of, number))
             counts[kind_of] += 1
         for kind, texts in choice.items():
             distinct = {normalised(text): text for text in reversed(list(texts))}
-            digests = {
-                t: hashlib.sha256(f"{names.iloc[row]}\n{t}".encode()).hexdigest()
-                for t in distinct.values()
-            }
-            chosen = sorted(digests, key=digests.__getitem__)[:per_image]
-            found.queries += [Query(row, text, kind) for text in chosen]
+            by_digest = sorted(distinct.values(), key=partial(_digest, names.iloc[row]))
+            queries += [Query(row, text, kind) for text in by_digest[:per_image]]
             counts[f"{kind}_found"] += len(distinct)
-            counts[kind] += len(chosen)
-    found.counts = {
-        name: counts[name]
-        for name in (
-            *("images", "images_without_report", "boxed", "said", "said_found"),
-            *("denial", "denial_found", "elsewhere", "elsewhere_found"),
-        )
-    }
-    return found
+            counts[kind] += min(len(distinct), per_image)
+    return Queries(queries, {name: counts[name] for name in COUNTS})
+
+
+def _digest(image: str, text: str) -> str:
+    return hashlib.sha256(f"{image}\n{text}".encode()).hexdigest()
 
 
 def _marked(data: PreparedSet) -> dict[str, bool]:

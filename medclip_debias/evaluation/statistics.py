@@ -18,17 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri, stdtr
 
-from medclip_debias.evaluation.bootstrap import (
-    Influence,
-    Interval,
-    Statistics,
-    collect,
-    influence,
-    jackknife_weights,
-    numbered,
-    resample_weights,
-    t_quantile,
-)
+from medclip_debias.evaluation.bootstrap import Interval, Replicated, numbered, t_quantile
 from medclip_debias.evaluation.metrics import mean_ranks
 
 Floats = NDArray[np.float64]
@@ -39,74 +29,30 @@ ALPHA = 0.05
 
 
 class Difference(NamedTuple):
-    """A metric of one run minus that of another.
-
-    The 95% interval and the two-sided p are None where they cannot be computed.
-    """
+    """A metric of one run minus that of another; 95% interval and two-sided p, None for none."""
 
     difference: float
     interval: Interval | None = None
     p: float | None = None
 
 
-@dataclass(frozen=True)
-class Replicated:
-    """A metric of some patients, and what it is on each resample of them ``[B]``.
-
-    ``without`` is it without each patient, or group of patients, in turn (`jackknife_weights`);
-    both are empty without resamples.
-    """
-
-    value: float
-    replicates: Floats
-    without: Floats
-    patients: int
-
-    @property
-    def influence(self) -> Influence:
-        """On how many patients it rests."""
-        return influence(self.without, self.patients)
-
-    def minus(self, other: Replicated) -> Replicated:
-        """The difference of two metrics that were resampled together."""
-        gap, without = self.replicates - other.replicates, self.without - other.without
-        return Replicated(self.value - other.value, gap, without, self.patients)
-
-
 def mean_of(each: Sequence[Replicated]) -> Replicated:
     """The mean of several trainings' metrics, in every resample."""
-    resampled, without = (
-        np.mean([getattr(one, name) for one in each], axis=0) for name in ("replicates", "without")
+    value, resampled, without = (
+        np.mean([getattr(one, name) for one in each], axis=0)
+        for name in ("value", "replicates", "without")
     )
-    value = float(np.mean([one.value for one in each]))
-    return Replicated(value, resampled, without, each[0].patients)
+    return Replicated(float(value), resampled, without, each[0].patients)
 
 
-def replicates(
-    runs: Mapping[str, Statistics], patients: Sequence[str], *, resamples: int, seed: int
-) -> dict[str, dict[str, Replicated]]:
-    """Every statistic of every run, on the same resampled patients: run to name to metric.
-
-    Fewer than two patients allow no resample.
-    """
-
-    def of_all(weights: Floats) -> dict[tuple[str, str], Floats]:
-        return {
-            (label, name): values
-            for label, run in runs.items()
-            for name, values in run(weights).items()
-        }
-
-    count = len(set(patients))
-    resampled = without = dict[tuple[str, str], Floats]()
-    if count > 1 and resamples > 0:
-        resampled = collect(of_all, resample_weights(patients, resamples, seed))
-        without = collect(of_all, jackknife_weights(patients))
-    found: dict[str, dict[str, Replicated]] = {label: {} for label in runs}
-    for place, value in of_all(np.ones((1, len(patients)))).items():
-        drawn, left = (part.get(place, np.empty(0)) for part in (resampled, without))
-        found[place[0]][place[1]] = Replicated(float(value[0]), drawn, left, count)
-    return found
+def t_test(gap: float, error: float, freedom: float) -> tuple[Interval, float]:
+    """Student's 95% interval of a difference, and the two-sided p of no difference."""
+    if error <= 1e-12 * (1 + abs(gap)):  # rounding of equal sums
+        p = float(abs(gap) <= 1e-12)
+    else:
+        p = float(2 * stdtr(freedom, -abs(gap) / error))
+    reach = t_quantile(freedom) * error
+    return (gap - reach, gap + reach), p
 
 
 def difference(run: Replicated, baseline: Replicated) -> Difference:
@@ -122,13 +68,8 @@ def difference(run: Replicated, baseline: Replicated) -> Difference:
         return Difference(gap.value)
     n, freedom = gap.influence.patients, gap.influence.freedom
     error = float(resampled.std(ddof=1)) * math.sqrt(n / (n - 1))
-    if error <= 1e-12 * (1 + abs(gap.value)):  # rounding of equal sums
-        p = 1.0 if abs(gap.value) <= 1e-12 else 0.0
-    else:
-        p = float(2 * stdtr(freedom, -abs(gap.value) / error))
-    reach = t_quantile(freedom) * error
-    p = max(p, min(1.0, 2.0 ** (1 - min(gap.patients, 1000))))
-    return Difference(gap.value, (gap.value - reach, gap.value + reach), p)
+    interval, p = t_test(gap.value, error, freedom)
+    return Difference(gap.value, interval, max(p, min(1.0, 2.0 ** (1 - min(gap.patients, 1000)))))
 
 
 # ---------------------------------------------------------------------------------- DeLong
@@ -229,9 +170,9 @@ def structural_components(labels: NDArray[np.bool_], values: Floats) -> tuple[Fl
 
 
 class SeedSummary(NamedTuple):
-    """Mean of one metric over several trainings that differ in the seed only.
+    """Mean of one metric over trainings that differ in the seed only, their sd (n - 1), t interval.
 
-    Their sample standard deviation (n - 1) and Student's 95% interval of the mean are None for one.
+    The last two are None for one training.
     """
 
     mean: float
@@ -241,13 +182,12 @@ class SeedSummary(NamedTuple):
 
 def seed_summary(values: Sequence[float]) -> SeedSummary:
     """Mean, sd and t interval of ``values``, one for each seed."""
-    array = np.asarray(values, dtype=np.float64)
-    mean = float(array.mean())
-    if array.size < 2:
+    mean = float(np.mean(values))
+    if len(values) < 2:
         return SeedSummary(mean)
-    sd = float(array.std(ddof=1))
-    reach = t_quantile(array.size - 1) * sd / math.sqrt(array.size)
-    return SeedSummary(mean, sd, (mean - reach, mean + reach))
+    sd = float(np.std(values, ddof=1))
+    interval, _ = t_test(mean, sd / math.sqrt(len(values)), len(values) - 1)
+    return SeedSummary(mean, sd, interval)
 
 
 def paired_seeds(
@@ -256,10 +196,8 @@ def paired_seeds(
     """Difference of two configurations over their seeds: value, t interval, p, and the test.
 
     Seeds that both have are compared in pairs (``paired t``), since the same seed draws the same
-    batches. When fewer than two are shared, Welch's t test of the two groups (``Welch t``).
-
-    Returns:
-        None when a group has fewer than two seeds.
+    batches. When fewer than two are shared, Welch's t test of the two groups (``Welch t``). None
+    when a group has fewer than two seeds.
     """
     if min(len(run), len(baseline)) < 2:
         return None
@@ -274,10 +212,7 @@ def paired_seeds(
         mean, error = float(sides[0].mean() - sides[1].mean()), math.sqrt(sum(parts))
         divisor = sum(p * p / (side.size - 1) for p, side in zip(parts, sides, strict=True))
         freedom, name = (sum(parts) ** 2 / divisor if divisor else 1.0), "Welch t"
-    if error == 0:
-        return mean, (mean, mean), float(mean == 0), name
-    reach = t_quantile(freedom) * error
-    return mean, (mean - reach, mean + reach), float(2 * stdtr(freedom, -abs(mean) / error)), name
+    return mean, *t_test(mean, error, freedom), name
 
 
 # ------------------------------------------------------------- patients and seeds together
@@ -314,9 +249,8 @@ def crossed_difference(
     Seeds are compared in pairs where both groups have the same ones; other groups are taken as
     independent, which is safe as long as a shared seed does not make two methods less alike.
 
-    Returns:
-        None when a group has fewer than two seeds, when there are fewer than two patients, or
-        when the metrics are undefined on more than half of the resamples.
+    None when a group has fewer than two seeds, when there are fewer than two patients, or when the
+    metrics are undefined on more than half of the resamples.
     """
     if set(run) != set(baseline):  # numbers that nobody shares: no pairs
         baseline = {-1 - place: value for place, value in enumerate(baseline.values())}
@@ -341,18 +275,15 @@ def crossed_difference(
         parts, values = [ours - theirs], [values[0] - values[1]]
     seen = [float(side.var(ddof=1)) / side.size for side in values]
     both = correction * sum(map(_interaction, parts))
-    of_seeds = max(sum(seen) - both, 0.0)
-    variance = of_seeds + of_patients
-    squares = sum(v * v / (side.size - 1) for v, side in zip(seen, values, strict=True))
-    squares += of_patients**2 / rests_on.freedom
+    variance = max(sum(seen) - both, 0.0) + of_patients
     if variance <= 0:  # every seed and every resample alike
         p = float(gap == 0)
         return CrossedDifference(gap, (gap, gap), p, seed_interval, p_seeds, name, math.inf)
-    freedom, error = variance**2 / squares, math.sqrt(variance)
-    reach = max(t_quantile(freedom) * error, gap - seed_interval[0])
-    p = max(float(2 * stdtr(freedom, -abs(gap) / error)), p_seeds)
-    interval = (gap - reach, gap + reach)
-    return CrossedDifference(gap, interval, p, seed_interval, p_seeds, name, freedom)
+    squares = sum(v * v / (side.size - 1) for v, side in zip(seen, values, strict=True))
+    freedom = variance**2 / (squares + of_patients**2 / rests_on.freedom)
+    (low, high), p = t_test(gap, math.sqrt(variance), freedom)
+    interval = min(low, seed_interval[0]), max(high, seed_interval[1])
+    return CrossedDifference(gap, interval, max(p, p_seeds), seed_interval, p_seeds, name, freedom)
 
 
 class Comparison(NamedTuple):

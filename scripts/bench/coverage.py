@@ -19,21 +19,14 @@ from scipy import stats
 
 from medclip_debias.evaluation.bootstrap import (
     Floats,
-    expanded_interval,
-    influence,
-    jackknife_weights,
+    Replicated,
     percentile_interval,
-    resample_weights,
+    replicates,
     weighted_auc,
     weighted_mean,
     weighted_median,
 )
-from medclip_debias.evaluation.statistics import (
-    Replicated,
-    crossed_difference,
-    paired_seeds,
-    replicates,
-)
+from medclip_debias.evaluation.statistics import crossed_difference, paired_seeds
 from medclip_debias.evaluation.statistics import difference as compared
 
 PATIENTS = (20, 40, 80, 150, 400)
@@ -114,10 +107,8 @@ def level(job: tuple[str, int, int]) -> tuple[float, float]:
     plain = used = 0
     for trial in range(trials):
         names, statistics, truth = METRICS[name](rng, patients)
-        again = np.concatenate([statistics(w)["f"] for w in resample_weights(names, 1000, trial)])
-        without = np.concatenate([statistics(w)["f"] for w in jackknife_weights(names)])
-        found = expanded_interval(again, influence(without, patients))  # as bootstrap_intervals
-        before = percentile_interval(again)
+        one = replicates({"": statistics}, names, resamples=1000, seed=trial)[""]["f"]
+        found, before = one.interval, percentile_interval(one.replicates)
         used += found is not None and found[0] <= truth <= found[1]
         plain += before is not None and before[0] <= truth <= before[1]
     return plain / trials, used / trials

@@ -18,7 +18,7 @@ import torch
 
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.evaluation.bootstrap import bootstrap_intervals, weighted_mean
+from medclip_debias.evaluation.bootstrap import weighted_mean
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import Draw, Request
 from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
@@ -80,12 +80,11 @@ def main() -> None:
     print(f"| --- |{' --- |' * (len(METRICS) + 1)}")
 
     def cell(values: Any) -> str:
-        found = bootstrap_intervals(
-            lambda weights: {"x": weighted_mean(values, weights)},
-            patients,
-            resamples=words.bootstrap,
-            seed=0,
-        )["x"]
+        found = (
+            Draw(words.bootstrap)
+            .estimates(lambda weights: {"x": weighted_mean(values, weights)}, patients)
+            .intervals["x"]
+        )
         ends = "" if found is None else f" ({found[0]:.3f} to {found[1]:.3f})"
         return f"{np.mean(values):.3f}{ends}"
 

@@ -27,7 +27,6 @@ from medclip_debias.data.prompts import default_prompts
 from medclip_debias.data.sources.progression import STATES
 from medclip_debias.data.store import FORMAT_VERSION, PreparedSet, content_hash, write_json
 from medclip_debias.evaluation.protocol import REGISTRY
-from medclip_debias.evaluation.zero_shot import SideScores, zero_shot
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.models.dual_encoder import DualEncoder
@@ -188,22 +187,3 @@ def evaluated(evaluate_all, small_model, tmp_path_factory):
     )
     assert seen[-1] == (24, 24)  # test and held-out images, each once
     return found, out
-
-
-def by_name(measured):
-    """The numbers of a protocol by name beside its details, those of a class below it."""
-    whole = [row for row in measured.rows if row.of_class is None and row.group is None]
-    found = measured.details | {row.metric: row.value for row in whole}
-    found["interval"] = {row.metric: (row.low, row.high) for row in whole}
-    for part in ("classes", "refused"):
-        found[part] = {
-            name: own | {row.metric: row.value for row in measured.rows if row.of_class == name}
-            for name, own in measured.details.get(part, {}).items()
-        }
-    return found
-
-
-def judged(differences, *given, **options):
-    """`by_name` of `zero_shot` on score differences alone."""
-    nothing = {name: np.zeros(len(values)) for name, values in differences.items()}
-    return by_name(zero_shot(SideScores(differences, nothing), *given, **options))

@@ -10,11 +10,11 @@ from scipy import stats
 
 from medclip_debias.evaluation.bootstrap import (
     Influence,
-    bootstrap_intervals,
     expanded_interval,
     influence,
     jackknife_weights,
     percentile_interval,
+    replicates,
     resample_weights,
     weighted_auc,
     weighted_mean,
@@ -54,17 +54,16 @@ def test_items_of_a_patient_are_drawn_together():
         assert (weights[:, 0] + weights[:, 1] + weights[:, 3] == 3).all()
 
 
+def interval(values, patients, resamples, seed=0):
+    runs = {"": lambda w: {"mean": weighted_mean(values, w)}}
+    return replicates(runs, patients, resamples=resamples, seed=seed)[""]["mean"].interval
+
+
 def test_equal_seeds_give_equal_intervals_whatever_the_block():
     values = np.random.default_rng(0).normal(size=40)
     patients = [str(i // 2) for i in range(40)]
-
-    def once(seed):
-        return bootstrap_intervals(
-            lambda w: {"mean": weighted_mean(values, w)}, patients, resamples=300, seed=seed
-        )
-
-    assert once(3) == once(3)
-    assert once(3) != once(4)
+    assert interval(values, patients, 300, 3) == interval(values, patients, 300, 3)
+    assert interval(values, patients, 300, 3) != interval(values, patients, 300, 4)
     whole = np.concatenate(list(resample_weights(patients, 150, 3, block=150)))
     blocks = np.concatenate(list(resample_weights(patients, 150, 3, block=40)))
     np.testing.assert_array_equal(whole, blocks)
@@ -122,11 +121,8 @@ def test_the_ends_are_as_far_out_as_a_t_intervals():
 
 
 def test_no_interval_where_none_can_be_had():
-    def mean(weights):
-        return {"mean": weighted_mean(np.arange(4.0), weights)}
-
-    assert bootstrap_intervals(mean, ["p"] * 4, resamples=50) == {"mean": None}
-    assert bootstrap_intervals(mean, list("abcd"), resamples=0) == {"mean": None}
+    assert interval(np.arange(4.0), ["p"] * 4, 50) is None
+    assert interval(np.arange(4.0), list("abcd"), 0) is None
     mostly_undefined = np.array([np.nan, np.nan, 1.0])
     assert percentile_interval(mostly_undefined) is None
     assert percentile_interval(np.array([np.nan, 1.0, 1.0])) == (1.0, 1.0)

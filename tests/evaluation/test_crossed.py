@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from medclip_debias.evaluation.statistics import Replicated, crossed_difference
+from medclip_debias.evaluation.bootstrap import Replicated
+from medclip_debias.evaluation.statistics import crossed_difference
 
 PATIENTS, RESAMPLES, TRIALS = 40, 150, 500
 

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.sources.paths import PathFinder
 from medclip_debias.errors import ReportedWarning, UserError
 from medclip_debias.evaluation.label_table import (
@@ -142,30 +141,3 @@ def test_a_table_of_other_images_is_refused_without_naming_one(
     with pytest.raises(UserError, match=sentence) as caught:
         table_labels(write(tmp_path / "a.csv", text), small_prepared, "test", CLASSES)
     assert "50414267" not in str(caught.value)
-
-
-def test_composed_prompts_are_every_combination():
-    prompts = load_prompts("chexpert_5x200")
-    assert list(prompts.classes) == [
-        *("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Pleural Effusion")
-    ]
-    atelectasis = prompts.classes["Atelectasis"].positive
-    assert len(atelectasis) == 3 * 3 * 4
-    assert "mild linear atelectasis at the lung bases" in atelectasis
-    assert "linear atelectasis" in atelectasis
-    again = load_prompts(prompts.model_dump(mode="json"))
-    assert again == prompts
-
-
-def test_prompts_of_classes_that_are_not_there_are_one_sentence(tmp_path):
-    prompts = load_prompts()
-    assert list(prompts.only(["Edema"]).classes) == ["Edema"]
-    with pytest.raises(UserError, match=r"no prompts for the class 'Edem' \(did you mean 'Edema'"):
-        prompts.only(["Edem"])
-    for side in ("{severity: mild}", "{severity: []}", "[]"):
-        path = write(
-            tmp_path / "own.yaml",
-            f"name: own\nclasses: {{Edema: {{positive: {side}, negative: [dry]}}}}\n",
-        )
-        with pytest.raises(UserError, match=r"own\.yaml"):
-            load_prompts(path)

@@ -10,14 +10,13 @@ import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from medclip_debias.evaluation.bootstrap import weighted_auc, weighted_mean
+from medclip_debias.evaluation.bootstrap import replicates, weighted_auc, weighted_mean
 from medclip_debias.evaluation.statistics import (
     average_ranks,
     delong,
     difference,
     holm,
     paired_seeds,
-    replicates,
     seed_summary,
     structural_components,
 )

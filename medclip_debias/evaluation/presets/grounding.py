@@ -60,49 +60,22 @@ def score_map(
     blur = smoothing if rule.smoothing is None else rule.smoothing
     if rule.grid == "equal_cells":
         grid = RegionGrid.patches(*grid.shape, geometry.input_size)
+    if rule.frame == "original" and rule.central == 1 and rule.overlap == "inside":
+        exact = Upsampled(grid_map, geometry, grid, boxes, smoothing=blur)
+        return _score(rule, exact, boxes, scale)
+    frame = geometry
+    depth = _depth(boxes, geometry.height, geometry.width)
     if rule.frame == "square":
         frame = SquareGeometry(rule.side, rule.side, geometry.size, geometry.input_size)
-        if rule.between == "nearest":
-            cells = smooth(grid_map, blur) if blur else np.asarray(grid_map, dtype=np.float64)
-            heatmap: NDArray[np.floating] = nearest_map(cells, frame, grid)
-        else:
-            heatmap = upsample_to_original(grid_map, frame, grid, smoothing=blur, dtype=np.float64)
+        depth = _depth(square_boxes(boxes, geometry, rule.side), rule.side, rule.side)
         if rule.square_boxes == "nearest":
             depth = nearest_depth(boxes, geometry, rule.side)
-        else:
-            depth = _depth(square_boxes(boxes, geometry, rule.side), rule.side, rule.side)
-        return score_pixels(rule, heatmap, depth, scale=scale)
-    if rule.central < 1 or rule.overlap == "left_out":
-        return score_pixels(
-            rule,
-            upsample_to_original(grid_map, geometry, grid, smoothing=blur, dtype=np.float64),
-            _depth(boxes, geometry.height, geometry.width),
-            boxes,
-            scale=scale,
-        )
-    heat = Upsampled(grid_map, geometry, grid, boxes, smoothing=blur)
-    low, high = heat.extremes
-    cuts = np.asarray(rule.thresholds, dtype=np.float64)
-    if rule.scale == "min_max":
-        cuts = low + (cuts + 1) / 2 * (high - low)
-    truth = heat.area if rule.unseen_truth == "counts" else heat.pixels_inside
-    above = rule.above == "above"
-    counts = heat.count_at_least(cuts, above=above)
-    cnr = heat.cnr() if heat.pixels_inside and heat.pixels_outside else math.nan
-    if rule.unseen_truth == "counts" and math.isnan(cnr):
-        cnr = 0.0
-    dice = None
-    if rule.dice == "at_thresholds":
-        dice = _dice(*counts, truth)
-    elif rule.dice == "best_on_test" and scale is not None:
-        dice = _dice(*heat.count_at_least(_logit(DICE_THRESHOLDS) / scale, above=above), truth)
-    pointing = math.nan
-    if rule.pointing == "ties_shared":
-        pointing = heat.pointing_game()
-    elif rule.pointing != "none" and (place := heat.first_highest()) is not None:
-        pointing = _between(boxes, *place)
-    iou = _iou(rule, *counts, truth, flat=low == high)
-    return MapScore(iou, _signed(rule, cnr), pointing, dice)
+    if rule.between == "nearest":
+        cells = smooth(grid_map, blur) if blur else np.asarray(grid_map, dtype=np.float64)
+        return score_pixels(rule, nearest_map(cells, frame, grid), depth, scale=scale)
+    heatmap = upsample_to_original(grid_map, frame, grid, smoothing=blur, dtype=np.float64)
+    places = boxes if rule.frame == "original" else None
+    return score_pixels(rule, heatmap, depth, places, scale=scale)
 
 
 def score_pixels(
@@ -118,47 +91,85 @@ def score_pixels(
     The map is NaN where the model did not see; ``depth`` counts the boxes that cover each pixel,
     and ``boxes`` are needed for ``pointing: first``.
     """
-    values = np.array(heatmap, dtype=np.float64)
-    seen = ~np.isnan(values) & _centre(values.shape, rule.central)
-    inside, outside = raw = values[seen & (depth > 0)], values[seen & (depth == 0)]
-    low = high = math.nan
-    if seen.any():
-        low, high = float(values[seen].min()), float(values[seen].max())
-    if rule.scale == "min_max" and high > low:
-        inside, outside = ((part - low) / (high - low) * 2 - 1 for part in raw)
-    truth = int((depth > 0).sum()) if rule.unseen_truth == "counts" else inside.size
+    return _score(rule, _Pixels(rule, heatmap, depth), boxes, scale)
+
+
+class _Pixels:
+    """The pixels of a map, with the questions that `Upsampled` answers without them."""
+
+    def __init__(
+        self, rule: GroundingRule, heatmap: NDArray[np.floating], depth: NDArray[np.integer]
+    ) -> None:
+        values = np.array(heatmap, dtype=np.float64)
+        seen = ~np.isnan(values) & _centre(values.shape, rule.central)
+        self.area = int((depth > 0).sum())
+        self._inside = np.sort(values[seen & (depth > 0)])
+        self._outside = np.sort(values[seen & (depth == 0)])
+        self._contrasted = self._inside if rule.overlap == "inside" else values[seen & (depth == 1)]
+        self.pixels_inside, self.pixels_outside = self._inside.size, self._outside.size
+        self._values, self._depth = np.where(seen, values, -np.inf), depth
+        known = values[seen] if seen.any() else np.full(1, np.nan)
+        self.extremes = float(known.min()), float(known.max())
+
+    def count_at_least(self, cuts: Floats, *, above: bool = False) -> tuple[Ints, Ints]:
+        side: Literal["left", "right"] = "right" if above else "left"
+        inside, outside = (
+            np.asarray(part.size - np.searchsorted(part, cuts, side), dtype=np.int64)
+            for part in (self._inside, self._outside)
+        )
+        return inside, outside
+
+    def cnr(self) -> float:
+        if not self._contrasted.size:
+            return math.nan
+        (mean_in, var_in), (mean_out, var_out) = map(moments, (self._contrasted, self._outside))
+        spread = math.sqrt(var_in + var_out)
+        return (mean_in - mean_out) / spread if spread > 0 else 0.0
+
+    @property
+    def highest(self) -> NDArray[np.bool_]:
+        """Which of the highest pixels lie in a box."""
+        return self._depth[self._values == self.extremes[1]] > 0
+
+    def pointing_game(self) -> float:
+        return float(self.highest.mean())
+
+    def first_highest(self) -> tuple[int, int]:
+        row, column = divmod(int(self._values.argmax()), self._values.shape[1])
+        return row, column
+
+
+def _score(
+    rule: GroundingRule, heat: Upsampled | _Pixels, boxes: ArrayLike | None, scale: float | None
+) -> MapScore:
+    low, high = heat.extremes
+    above, scaled = rule.above == "above", rule.scale == "min_max"
     cuts = np.asarray(rule.thresholds, dtype=np.float64)
-    counts = _count(inside, cuts, rule), _count(outside, cuts, rule)
-    alone = inside if rule.overlap == "inside" else values[seen & (depth == 1)]
-    cnr = math.nan
-    if alone.size and outside.size:
-        outer = outside if rule.overlap == "inside" else raw[1]
-        (mean_in, var_in), (mean_out, var_out) = moments(alone), moments(outer)
+    if scaled:
+        cuts = low + (cuts + 1) / 2 * (high - low)
+    truth = heat.area if rule.unseen_truth == "counts" else heat.pixels_inside
+    counts = heat.count_at_least(cuts, above=above)
+    cnr = heat.cnr() if heat.pixels_inside and heat.pixels_outside else math.nan
+    if rule.unseen_truth == "counts" and math.isnan(cnr):
         cnr = 0.0
-        if var_in + var_out > 0:
-            cnr = (mean_in - mean_out) / math.sqrt(var_in + var_out)
-    elif rule.unseen_truth == "counts":
-        cnr = 0.0
-    if rule.scale == "min_max" and not high > low:
+    if scaled and not high > low:
         cnr = math.nan
     pointing = math.nan
-    if seen.any():
-        highest = depth[seen & (values == high)] > 0
+    if not math.isnan(high):
         if rule.pointing == "ties_shared":
-            pointing = float(highest.mean())
-        elif rule.pointing == "any":
-            pointing = float(highest.any())
-        elif rule.pointing == "first" and boxes is not None:
-            place = int(np.where(seen, values, -np.inf).argmax())
-            pointing = _between(boxes, *divmod(place, values.shape[1]))
+            pointing = heat.pointing_game()
+        elif rule.pointing == "any" and isinstance(heat, _Pixels):
+            pointing = float(heat.highest.any())
+        elif rule.pointing == "first" and boxes is not None and (place := heat.first_highest()):
+            pointing = _between(boxes, *place)
     dice = None
     if rule.dice == "at_thresholds":
         dice = _dice(*counts, truth)
     elif rule.dice == "best_on_test" and scale is not None:
         at = _logit(DICE_THRESHOLDS) / scale
-        dice = _dice(_count(raw[0], at, rule), _count(raw[1], at, rule), truth)
-    iou = _iou(rule, *counts, truth, flat=low == high)
-    return MapScore(iou, _signed(rule, cnr), pointing, dice)
+        dice = _dice(*heat.count_at_least(at, above=above), truth)
+    signed = {"absolute": abs(cnr), "signed": cnr, "none": math.nan}[rule.cnr]
+    return MapScore(_iou(rule, *counts, truth, flat=low == high), signed, pointing, dice)
 
 
 def square_boxes(boxes: ArrayLike, geometry: SquareGeometry, side: int) -> NDArray[np.int64]:
@@ -237,14 +248,8 @@ def summarise_maps(
     """The preset's metrics over phrases, and of each category.
 
     IoU is averaged at each threshold first, then over the thresholds, which matters where empty
-    maps are skipped. Means leave out what is NaN, and count it.
-
-    Returns:
-        Of the rule's metrics ``miou`` and ``iou`` (by threshold), ``cnr`` or ``cnr_signed``,
-        ``pointing_game``, ``dice``, or ``dice_at_best_threshold_on_test`` and that
-        ``threshold_from_test``; ``phrases``, ``skipped`` (pairs of phrase and threshold),
-        ``without_cnr``, ``without_dice`` (why there is none), and
-        ``categories`` with the same means.
+    maps are skipped. Means leave out what is NaN, and count it: ``skipped`` (pairs of phrase and
+    threshold), ``without_cnr``, ``without_dice`` (why there is none).
     """
     if not scores:
         return {"phrases": 0}
@@ -319,19 +324,9 @@ def _dice(inside: Ints, outside: Ints, truth: int) -> Floats:
     return np.asarray(2 * inside / np.maximum(truth + inside + outside, 1), dtype=np.float64)
 
 
-def _count(values: Floats, cuts: Floats, rule: GroundingRule) -> Ints:
-    ordered = np.sort(values)
-    side: Literal["left", "right"] = "right" if rule.above == "above" else "left"
-    return np.asarray(ordered.size - np.searchsorted(ordered, cuts, side), dtype=np.int64)
-
-
 def _logit(share: Floats) -> Floats:
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(share) - np.log1p(-np.minimum(share, 1.0)))
-
-
-def _signed(rule: GroundingRule, cnr: float) -> float:
-    return {"absolute": abs(cnr), "signed": cnr, "none": math.nan}[rule.cnr]
 
 
 def _between(boxes: ArrayLike, row: int, column: int) -> float:

@@ -1,19 +1,54 @@
-"""Zero-shot decisions, label policies and refusals."""
+"""Zero-shot decisions, both sides, contradictions and refusals, by scikit-learn and plain loops."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import (
+    average_precision_score,
+    balanced_accuracy_score,
+    f1_score,
+    roc_auc_score,
+)
 
-from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.protocol import Draw
-from medclip_debias.evaluation.zero_shot import prompt_differences
-from tests.evaluation.conftest import judged
+from medclip_debias.evaluation.protocol import Draw, Skipped
+from medclip_debias.evaluation.zero_shot import (
+    SideScores,
+    class_statistics,
+    exclusive_classes,
+    multiclass_accuracy,
+    prompt_differences,
+    zero_shot,
+)
 
 NAN = float("nan")
+SIDES = ("positive", "negative")
+
+
+def by_name(measured):
+    """The numbers of a protocol by name beside its details, those of a class below it."""
+    whole = [row for row in measured.rows if row.of_class is None and row.group is None]
+    found = measured.details | {row.metric: row.value for row in whole}
+    found["interval"] = {row.metric: (row.low, row.high) for row in whole}
+    for part in ("classes", "refused"):
+        found[part] = {
+            name: own | {row.metric: row.value for row in measured.rows if row.of_class == name}
+            for name, own in measured.details.get(part, {}).items()
+        }
+    return found
+
+
+def judged(differences, *given, **options):
+    """`by_name` of `zero_shot` on score differences alone."""
+    nothing = {name: np.zeros(len(values)) for name, values in differences.items()}
+    return by_name(zero_shot(SideScores(differences, nothing), *given, **options))
+
+
+# -------------------------------------------------------------------------------- prompts
 
 
 def test_the_packaged_prompts_are_table_2_of_the_paper():
@@ -26,77 +61,122 @@ def test_the_packaged_prompts_are_table_2_of_the_paper():
         "Pleural Effusion": (("No pleural effusions",), ("Pleural effusions",)),
         "Pneumothorax": (("No pneumothorax",), ("Pneumothorax",)),
     }
+    assert load_prompts(prompts.model_dump(mode="json")) == prompts
 
 
-def test_prompt_files_are_checked(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("classes: {Edema: {positive: [wet]}}", r"setting 'classes\.Edema\.negative' is missing"),
+        ("classes: {Edema: {positive: [' '], negative: [dry]}}", r"classes\.Edema\.positive\.0"),
+        ("classes: {Edema: {positive: {severity: mild}, negative: [dry]}}", r"mine\.yaml"),
+        ("classes: {Edema: {positive: {severity: []}, negative: [dry]}}", r"mine\.yaml"),
+        ("classes: {Edema: {positive: [], negative: [dry]}}", r"mine\.yaml"),
+    ],
+)
+def test_prompt_files_are_checked(tmp_path, text, sentence):
     path = tmp_path / "mine.yaml"
-    path.write_text("name: mine\nclasses:\n  Edema:\n    positive: [Wet lungs]\n")
-    with pytest.raises(UserError, match=r"mine\.yaml: setting 'classes\.Edema\.negative' is mis"):
+    path.write_text(f"name: mine\n{text}\n")
+    with pytest.raises(UserError, match=sentence):
         load_prompts(path)
-    path.write_text("name: m\nclasses: {Edema: {positive: [' '], negative: [dry]}}\n")
-    with pytest.raises(UserError, match=r"classes\.Edema\.positive\.0"):
-        load_prompts(path)
+
+
+def test_prompts_that_are_not_there_are_one_sentence(tmp_path):
     with pytest.raises(UserError, match="no such file"):
         load_prompts(tmp_path / "absent.yaml")
-    assert load_prompts(load_prompts().model_dump(mode="json")) == load_prompts()
+    assert list(load_prompts().only(["Edema"]).classes) == ["Edema"]
+    with pytest.raises(UserError, match=r"no prompts for the class 'Edem' \(did you mean 'Edema'"):
+        load_prompts().only(["Edem"])
 
 
-def test_several_prompts_are_averaged_after_scoring():
-    prompts = PromptSet.model_validate(
-        {
-            "name": "two",
-            "classes": {
-                "A": {"positive": ["a", "b"], "negative": ["no"]},
-                "B": {"positive": ["c"], "negative": ["no"]},
-            },
+def test_composed_prompts_are_every_combination():
+    prompts = load_prompts("chexpert_5x200")
+    assert list(prompts.classes) == [
+        *("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Pleural Effusion")
+    ]
+    atelectasis = prompts.classes["Atelectasis"].positive
+    assert len(atelectasis) == 3 * 3 * 4
+    assert {"mild linear atelectasis at the lung bases", "linear atelectasis"} <= set(atelectasis)
+    assert load_prompts(prompts.model_dump(mode="json")) == prompts
+
+
+def test_several_prompts_are_averaged_after_scoring_and_shared_ones_have_no_chance_level():
+    sides = {
+        "A": {"positive": ["a", "b"], "negative": ["no", "normal"]},
+        "B": {"positive": ["c"], "negative": ["normal", "no"]},
+    }
+    prompts = PromptSet.model_validate({"name": "two", "classes": sides})
+    assert prompts.texts == ["a", "b", "no", "normal", "c"]
+    found = prompt_differences(np.array([[0.2, 0.6, 0.1, 0.3, 0.9]]), prompts)
+    assert found["A"][0] == pytest.approx(0.2)
+    assert found["B"][0] == pytest.approx(0.7)
+    shared = SideScores.of(np.random.default_rng(1).normal(size=(50, 5)), prompts)
+    assert shared.chance is None
+    assert not any(images.any() for images in shared.contradictions.values())
+    one = {"A": np.array([1.0, 2.0])}
+    assert (SideScores(one, one).contradictions, SideScores(one, one).chance) == ({}, None)
+
+
+# -------------------------------------------------------------------------------- metrics
+
+
+@pytest.fixture(scope="module")
+def three():
+    """Three classes, one without negatives; several images a patient, some without a label."""
+    rng = np.random.default_rng(3)
+    truth = {
+        "A": rng.choice([0.0, 1.0, -1.0, NAN], 150, p=[0.4, 0.4, 0.1, 0.1]),
+        "B": rng.choice([0.0, 1.0], 150),
+        "C": np.ones(150),
+    }
+    score = {n: np.nan_to_num(v) for n, v in truth.items()}
+    sides = SideScores(
+        {n: np.round(v + rng.normal(size=150), 1) for n, v in score.items()},
+        {n: np.round(0.3 * v + rng.normal(size=150), 1) for n, v in score.items()},
+    )
+    patients = [str(n // 3) for n in range(150)]
+    return sides, truth, patients, by_name(zero_shot(sides, truth, patients, draw=Draw(100)))
+
+
+def test_metrics_equal_scikit_learn_and_others_are_left_out(three):
+    sides, truth, _, found = three
+    for name in "AB":
+        known = (truth[name] == 0) | (truth[name] == 1)
+        labels, one = truth[name][known], found["classes"][name]
+        pos, neg = sides.positive[name][known], sides.negative[name][known]
+        decided = pos - neg > 0
+        expected = {
+            "auc": roc_auc_score(labels, pos - neg),
+            "auc_positive": roc_auc_score(labels, pos),
+            "auc_negative": roc_auc_score(labels, -neg),
+            "accuracy": (decided == (labels == 1)).mean(),
+            "balanced_accuracy": balanced_accuracy_score(labels == 1, decided),
+            "average_precision": average_precision_score(labels, pos - neg),
         }
-    )
-    assert prompts.texts == ["a", "b", "no", "c"]
-    scores = np.array([[0.2, 0.6, 0.1, 0.9]])
-    found = prompt_differences(scores, prompts)
-    assert found["A"][0] == pytest.approx(0.3)
-    assert found["B"][0] == pytest.approx(0.8)
+        assert {metric: one[metric] for metric in expected} == pytest.approx(expected)
+        assert one["left_out"] == (~known).sum() == one["uncertain"] + one["blank"]
+        assert one["positive"] + one["negative"] + one["left_out"] == 150
+    means = {"mean_auc": "auc", "accuracy": "accuracy", "balanced_accuracy": "balanced_accuracy"}
+    means |= {f"mean_auc_{side}": f"auc_{side}" for side in SIDES}
+    for mean, metric in means.items():
+        both = [found["classes"][name][metric] for name in "AB"]
+        assert found[mean] == pytest.approx(np.mean(both))
+        low, high = found["interval"][mean]
+        assert low < found[mean] < high
+    assert found["mean_auc_negative"] < 0.5 < found["mean_auc_positive"]
 
 
-def test_metrics_equal_scikit_learn_and_others_are_left_out():
-    rng = np.random.default_rng(0)
-    truth = rng.choice([0.0, 1.0, -1.0, NAN], 200, p=[0.4, 0.3, 0.2, 0.1])
-    difference = rng.normal(size=200) + np.nan_to_num(truth)
-    other = rng.choice([0.0, 1.0], 200)
-    result = judged(
-        {"A": difference, "B": -difference},
-        {"A": truth, "B": other},
-        [str(i // 2) for i in range(200)],
-        draw=Draw(200),
-    )
-    known = (truth == 0) | (truth == 1)
-    one = result["classes"]["A"]
-    assert one["auc"] == pytest.approx(roc_auc_score(truth[known], difference[known]))
-    decided = difference[known] > 0
-    assert one["accuracy"] == pytest.approx((decided == (truth[known] == 1)).mean())
-    assert one["balanced_accuracy"] == pytest.approx(
-        balanced_accuracy_score(truth[known] == 1, decided)
-    )
-    assert one["left_out"] == (~known).sum() == one["uncertain"] + one["blank"]
-    assert one["positive"] + one["negative"] + one["left_out"] == 200
-    two = result["classes"]["B"]
-    for title, metric in (("mean_auc", "auc"), ("accuracy",) * 2, ("balanced_accuracy",) * 2):
-        assert result[title] == pytest.approx((one[metric] + two[metric]) / 2)
-        low, high = result["interval"][title]
-        assert low < result[title] < high
-
-
-def test_label_policies():
-    values = np.array([1, 0, -1, NAN, 0.5])
-
-    def applied(**policy):
-        return LabelPolicy(**policy).apply(values).tolist()
-
-    assert applied() == pytest.approx([1, 0, NAN, NAN, NAN], nan_ok=True)
-    assert applied(uncertain="as_positive") == pytest.approx([1, 0, 1, NAN, NAN], nan_ok=True)
-    assert applied(uncertain="as_negative", blank="as_negative") == pytest.approx(
-        [1, 0, 0, 0, NAN], nan_ok=True
-    )
+def test_weights_are_repetitions(three):
+    sides, truth, _, _ = three
+    weights = np.random.default_rng(5).integers(0, 3, 150)
+    again = np.repeat(np.arange(150), weights)
+    copied = SideScores(*({n: v[again] for n, v in getattr(sides, side).items()} for side in SIDES))
+    labels, ones = truth["B"], np.ones((1, len(again)))
+    weighted = class_statistics(sides, {"B": labels}, weights[None].astype(float), 5.0, {"B": 0.2})
+    repeated = class_statistics(copied, {"B": labels[again]}, ones, 5.0, {"B": 0.2})
+    assert list(weighted) == list(repeated)
+    for name, values in weighted.items():
+        assert values == pytest.approx(repeated[name]), name
 
 
 def test_a_class_with_one_label_value_is_refused_with_its_counts():
@@ -108,10 +188,10 @@ def test_a_class_with_one_label_value_is_refused_with_its_counts():
     )
     assert list(result["classes"]) == ["A"]
     assert result["mean_auc"] == 1.0
-    assert result["refused"]["B"]["reason"] == "one label value only"
-    assert result["refused"]["B"]["positive"] == 2
-    assert result["refused"]["B"]["negative"] == 0
-    assert result["refused"]["C"]["reason"] == "no such label column"
+    refused = result["refused"]
+    assert refused["B"]["reason"] == "one label value only"
+    assert (refused["B"]["positive"], refused["B"]["negative"]) == (2, 0)
+    assert refused["C"]["reason"] == "no such label column"
     with pytest.raises(UserError, match=r"none has them \(B 2 present, 0 absent\)"):
         judged({"B": np.ones(2)}, {"B": np.ones(2)}, ["p", "q"])
 
@@ -120,3 +200,119 @@ def test_equal_prompt_scores_decide_for_absent():
     result = judged({"A": np.zeros(4)}, {"A": np.array([1.0, 0, 0, 0])}, list("abcd"))
     assert result["accuracy"] == 0.75
     assert result["mean_auc"] == 0.5
+
+
+def test_f1_uses_a_threshold_chosen_elsewhere_or_says_why_not():
+    truth = np.array([1.0, 1, 0, 0, -1])
+    difference = np.array([0.5, 0.1, 0.2, -0.3, 0.0])
+    given_there = ({"A": np.array([0.3, 0.15, 0.1, 9.0])}, {"A": np.array([1.0, 1, 0, NAN])})
+    given_here = ({"A": difference}, {"A": truth}, list("abcde"))
+    found = judged(*given_here, validation=given_there, draw=Draw(20))
+    one = found["classes"]["A"]
+    assert one["threshold"] == {
+        **{"value": 0.15, "f1_there": 1.0, "images": 4, "positive": 2, "negative": 1},
+        **{"uncertain": 0, "blank": 1},
+    }
+    assert one["f1"] == found["f1"] == f1_score(truth[:4], difference[:4] >= 0.15)
+    none = judged(*given_here, validation="no such split")
+    assert "f1" not in none
+    assert none["classes"]["A"]["threshold"] == {"reason": "no such split"}
+    single = ({"A": np.ones(2)}, {"A": np.ones(2)})
+    one = judged(*given_here, validation=single)["classes"]["A"]
+    assert "one label value only" in one["threshold"]["reason"]
+
+
+def test_the_scale_turns_differences_into_probabilities_and_without_one_there_are_none():
+    truth, difference = np.array([1.0, 0, 1, 0]), np.array([0.2, 0.1, -0.1, -0.3])
+    found = judged({"A": difference}, {"A": truth}, list("abcd"), scale=10.0)["classes"]["A"]
+    probability = 1 / (1 + np.exp(-10 * difference))
+    assert [b["probability"] for b in found["reliability"]] == pytest.approx(sorted(probability))
+    assert found["ece"] == pytest.approx(np.abs(probability - truth).mean())
+    bare = judged({"A": difference}, {"A": truth}, list("abcd"), scale=None, draw=Draw(5))
+    assert "ece" not in bare
+    assert bare["classes"]["A"]["reliability"] == []
+    assert bare["mean_auc"] == 0.75
+
+
+# -------------------------------------------------------------------------- contradictions
+
+
+def contradicted_by_hand(sides):
+    """For each image the class whose two sides are above all others, found by comparing all."""
+    found = []
+    for image in range(len(next(iter(sides.positive.values())))):
+        scores = {n: [getattr(sides, side)[n][image] for side in SIDES] for n in sides.positive}
+        hits = [
+            name
+            for name, own in scores.items()
+            if min(own) > max(max(other) for n, other in scores.items() if n != name)
+        ]
+        found.append(hits[0] if hits else None)
+    return found
+
+
+@given(
+    st.integers(2, 4).flatmap(
+        lambda classes: st.lists(
+            st.lists(st.integers(-3, 3), min_size=2 * classes, max_size=2 * classes),
+            min_size=1,
+            max_size=8,
+        )
+    )
+)
+def test_contradictions_are_those_of_a_loop(table):
+    scores = np.array(table, dtype=float)
+    names = [f"c{n}" for n in range(scores.shape[1] // 2)]
+    sides = SideScores(*({n: scores[:, 2 * i + s] for i, n in enumerate(names)} for s in range(2)))
+    expected = contradicted_by_hand(sides)
+    for name in names:
+        assert sides.contradictions[name].tolist() == [hit == name for hit in expected]
+
+
+def test_every_image_counts_for_contradictions_and_the_classes_add_up(three):
+    sides, _, _, found = three
+    hits = contradicted_by_hand(sides)
+    for name, one in {**found["classes"], **found["refused"]}.items():
+        assert one["contradiction_rate"] == pytest.approx(hits.count(name) / 150)
+    share = sum(hit is not None for hit in hits) / 150
+    assert found["contradiction_rate"] == pytest.approx(share)
+    low, high = found["interval"]["contradiction_rate"]
+    assert low < share < high
+
+
+def test_constants_per_prompt_change_contradictions_and_no_auc(three):
+    sides, truth, patients, found = three
+    lifted = SideScores(
+        *({n: v + 100 * (n == "A") for n, v in getattr(sides, s).items()} for s in SIDES)
+    )
+    moved = by_name(zero_shot(lifted, truth, patients, draw=Draw(0)))
+    assert moved["contradiction_rate"] == moved["classes"]["A"]["contradiction_rate"] == 1
+    for side in SIDES:
+        assert moved[f"mean_auc_{side}"] == pytest.approx(found[f"mean_auc_{side}"])
+
+
+# -------------------------------------------------------------------------- several classes
+
+
+def test_only_images_with_exactly_one_class_take_part():
+    labels = {
+        "A": np.array([1.0, 1, 1, 0, NAN, 1]),
+        "B": np.array([0.0, 1, -1, NAN, NAN, NAN]),
+        "C": np.array([NAN, 0, 0, 0, 1, 0]),
+    }
+    assert exclusive_classes(labels, ["A", "B", "C"]).tolist() == [0, -1, -1, -1, 2, 0]
+
+
+def test_multi_class_accuracy_counts_ties_by_their_share():
+    scores = np.array([[0.9, 0.1, 0.0], [0.5, 0.5, 0.0], [0.0, 0.2, 0.1], [0.3, 0.3, 0.3]])
+    truth, names = np.array([0, 1, 0, 1]), ["A", "B", "C"]
+    found = by_name(multiclass_accuracy(scores, truth, names, list("pqrs"), Draw(50, 0)))
+    assert found["multiclass_accuracy"] == pytest.approx((1 + 1 / 2 + 0 + 1 / 3) / 4)
+    balanced = ((1 + 0) / 2 + (1 / 2 + 1 / 3) / 2) / 2
+    assert found["multiclass_balanced_accuracy"] == pytest.approx(balanced)
+    assert found["classes"]["C"] == {"images": 0}
+    np.testing.assert_allclose(np.sum(found["confusion"], axis=1), [2, 2, 0])
+    low, high = found["interval"]["multiclass_accuracy"]
+    assert low < found["multiclass_accuracy"] < high
+    with pytest.raises(Skipped, match="2 of A, 0 of B"):
+        multiclass_accuracy(scores[:2], np.zeros(2, int), names, list("pq"), Draw())
