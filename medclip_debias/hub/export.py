@@ -11,8 +11,8 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,20 +42,27 @@ NOT_OPEN_CLIP = (
 )
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
-Runner: TypeAlias = Callable[[Mapping[str, NDArray[Any]]], Arrays]
-"""Runs one file: inputs by name to outputs by name."""
 Axes: TypeAlias = dict[str, tuple[str | int, ...]]
 """Names of tensors, each with the names of its axes; a number is fixed."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """One exported network: name of its file, what is traced, what it takes and gives."""
+class Part(nn.Module):
+    """One exported network: a function of the model, and the axes of what it takes and gives."""
 
-    name: str
-    module: nn.Module
-    inputs: Axes
-    outputs: Axes
+    def __init__(
+        self,
+        name: str,
+        network: DualEncoder,
+        function: Callable[..., Any],
+        inputs: Axes,
+        outputs: Axes,
+    ) -> None:
+        super().__init__()
+        self.name, self.network, self.function = name, network, function
+        self.inputs, self.outputs = inputs, outputs
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(*inputs)
 
 
 def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
@@ -85,7 +92,7 @@ def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
             f"{model}: is a peer; only models of this project are exported, a peer's authors"
             " publish theirs."
         )
-    suffix, write, read, libraries = FORMS[form]
+    suffix, write, run, libraries = FORMS[form]
     for name in libraries:
         if find_spec(name) is None:
             raise UserError(
@@ -101,8 +108,7 @@ def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
                 program = _program(part, several, network.max_tokens)
                 write(program, part, folder / f"{part.name}{suffix}")
         with explained(f"{model}: what was exported as {form} does not run", Exception):
-            runs = {part.name: read(part, folder / f"{part.name}{suffix}") for part in parts}
-            parity = _differences(network, runs)
+            parity = _differences(network, parts, partial(run, folder, suffix))
         far = [name for name, one in parity.items() if not one["difference"] <= one["limit"]]
         if far:
             shown = ", ".join(f"{name} by {parity[name]['difference']:.2g}" for name in far)
@@ -121,17 +127,6 @@ def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
 # ------------------------------------------------------------------------------------ parts
 
 
-class _Traced(nn.Module):
-    """A function of tensors of the model, whose weights it holds."""
-
-    def __init__(self, network: DualEncoder, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.network, self.function = network, function
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.function(*inputs)
-
-
 def _parts(network: DualEncoder) -> list[Part]:
     """Image tower, text tower, and head, whose maps are cosines ``[B, T, rows, columns]``."""
     side, dim, shape = network.preprocessing.prepare.size, network.dim, network.grid.shape
@@ -146,17 +141,13 @@ def _parts(network: DualEncoder) -> list[Part]:
 
     regions: Axes = {"regions": ("images", shape[0] * shape[1], dim)}
     sentences: Axes = {"sentences": ("sentences", dim)}
-    pooled: Axes = {"pooled": ("images", dim)}
     pixels: Axes = {"images": ("images", side, side)}
     tokens: Axes = {name: ("sentences", "tokens") for name in ("ids", "mask")}
-    scores: Axes = {
-        "scores": ("images", "sentences"),
-        "maps": ("images", "sentences", *shape),
-    }
+    scores: Axes = {"scores": ("images", "sentences"), "maps": ("images", "sentences", *shape)}
     return [
-        Part("image", _Traced(network, image), pixels, regions | pooled),
-        Part("text", _Traced(network, network.encode_tokens), tokens, sentences),
-        Part("score", _Traced(network, score), regions | sentences, scores),
+        Part("image", network, image, pixels, regions | {"pooled": ("images", dim)}),
+        Part("text", network, network.encode_tokens, tokens, sentences),
+        Part("score", network, score, regions | sentences, scores),
     ]
 
 
@@ -186,15 +177,19 @@ def _samples(network: DualEncoder) -> list[Arrays]:
     return samples
 
 
-def _differences(network: DualEncoder, runs: Mapping[str, Runner]) -> dict[str, Any]:
+def _differences(
+    network: DualEncoder, parts: list[Part], run: Callable[[Part, Arrays], Arrays]
+) -> dict[str, Any]:
     """Largest difference of each output from the model's, over the whole way, with its limit."""
     worst = dict.fromkeys(LIMITS, 0.0)
     for sample in _samples(network):
-        towers = runs["image"](sample) | runs["text"](sample)
-        for name, value in (towers | runs["score"](towers)).items():
-            if value.shape != sample[name].shape:
-                raise ValueError(f"{name} has the shape {value.shape}")
-            gap = float(np.abs(value.astype(np.float64) - sample[name]).max())
+        arrays = {name: sample[name] for name in ("images", "ids", "mask")}
+        for part in parts:  # the last reads what the first two give
+            arrays |= run(part, arrays)
+        for name in LIMITS:
+            if arrays[name].shape != sample[name].shape:
+                raise ValueError(f"{name} has the shape {arrays[name].shape}")
+            gap = float(np.abs(arrays[name].astype(np.float64) - sample[name]).max())
             worst[name] = max(worst[name], gap if gap == gap else float("inf"))
     return {name: {"difference": worst[name], "limit": LIMITS[name]} for name in LIMITS}
 
@@ -212,23 +207,19 @@ def _program(part: Part, sample: Arrays, longest: int) -> torch.export.ExportedP
         for axes in part.inputs.values()
     )
     example = tuple(torch.from_numpy(sample[name]) for name in part.inputs)
-    return torch.export.export(part.module.eval(), example, dynamic_shapes=(shapes,), strict=False)
+    return torch.export.export(part.eval(), example, dynamic_shapes=(shapes,), strict=False)
 
 
 def _write_program(program: torch.export.ExportedProgram, _: Part, path: Path) -> None:
     torch.export.save(program, path)
 
 
-def _read_program(part: Part, path: Path) -> Runner:
-    module = torch.export.load(path).module()
-
-    def run(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-        with torch.no_grad():
-            out = module(*(torch.from_numpy(arrays[name]) for name in part.inputs))
-        several = (out,) if isinstance(out, Tensor) else out
-        return {name: value.numpy() for name, value in zip(part.outputs, several, strict=True)}
-
-    return run
+def _run_program(folder: Path, suffix: str, part: Part, arrays: Arrays) -> Arrays:
+    module = torch.export.load(folder / f"{part.name}{suffix}").module()
+    with torch.no_grad():
+        out = module(*(torch.from_numpy(arrays[name]) for name in part.inputs))
+    several = (out,) if isinstance(out, Tensor) else out
+    return {name: value.numpy() for name, value in zip(part.outputs, several, strict=True)}
 
 
 def _write_onnx(program: torch.export.ExportedProgram, part: Part, path: Path) -> None:
@@ -244,22 +235,20 @@ def _write_onnx(program: torch.export.ExportedProgram, part: Part, path: Path) -
     )
 
 
-def _read_onnx(part: Part, path: Path) -> Runner:
+def _run_onnx(folder: Path, suffix: str, part: Part, arrays: Arrays) -> Arrays:
     import onnxruntime
 
+    path = folder / f"{part.name}{suffix}"
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-
-    def run(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-        out = session.run(list(part.outputs), {name: arrays[name] for name in part.inputs})
-        return dict(zip(part.outputs, out, strict=True))
-
-    return run
+    out = session.run(list(part.outputs), {name: arrays[name] for name in part.inputs})
+    return dict(zip(part.outputs, out, strict=True))
 
 
 Writer: TypeAlias = Callable[[torch.export.ExportedProgram, Part, Path], None]
-FORMS: dict[str, tuple[str, Writer, Callable[[Part, Path], Runner], tuple[str, ...]]] = {
-    "onnx": (".onnx", _write_onnx, _read_onnx, ("onnx", "onnxscript", "onnxruntime")),
-    "torch-export": (".pt2", _write_program, _read_program, ()),
+Runner: TypeAlias = Callable[[Path, str, Part, Arrays], Arrays]
+FORMS: dict[str, tuple[str, Writer, Runner, tuple[str, ...]]] = {
+    "onnx": (".onnx", _write_onnx, _run_onnx, ("onnx", "onnxscript", "onnxruntime")),
+    "torch-export": (".pt2", _write_program, _run_program, ()),
 }
 
 

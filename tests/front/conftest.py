@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from medclip_debias.config import (
-    ImageEncoderSettings,
-    ModelSettings,
-    PrepareSettings,
-    Preprocessing,
-    TextEncoderSettings,
-)
 from medclip_debias.data.prompts import default_prompts
 from medclip_debias.front.model import Model, load
-from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
-from medclip_debias.models.dual_encoder import DualEncoder
+from tests.helpers.small_models import WORDS, dual_encoder, write_bert
 
-WORDS = ["Left pleural effusion.", "No pleural effusion.", "Pulmonary edema", "Heart size normal"]
+OTHERS = [".", "edema", "pulmonary", "heart", "size", "normal", "cardiomegaly", "pneumothorax"]
 
 
 @pytest.fixture(scope="session")
 def language_model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("language") / "lm"
-    settings = LanguageModelSettings(
-        vocabulary=80, hidden=16, layers=1, heads=2, steps=1, batch_size=8, max_tokens=16
-    )
-    train_masked_lm(WORDS * 4, folder, settings)
-    return folder
+    place = tmp_path_factory.mktemp("language") / "lm"
+    return write_bert(place, words=[*WORDS, *OTHERS])[0]
 
 
 @pytest.fixture(scope="session")
@@ -37,17 +24,10 @@ def make_network(language_model):
     """A function that makes an untrained model of 48-pixel images, with what it was trained on."""
 
     def make(**data):
-        torch.manual_seed(1)
-        settings = ModelSettings(
-            image=ImageEncoderSettings(arch="resnet_small"),
-            text=TextEncoderSettings(folder=language_model, max_tokens=16),
-            dim=12,
-        )
-        prepare = PrepareSettings(size=48, clip=(1, 99))
-        network = DualEncoder.create(settings, Preprocessing(prepare=prepare, input_size=40))
+        network = dual_encoder(language_model, "resnet_small", 48, 40, (1, 99), dim=12)
         network.prompts = default_prompts()
         network.provenance = {"data": data} if data else {}
-        return network.eval()
+        return network
 
     return make
 

@@ -1,49 +1,10 @@
-"""A small BERT folder, a small CXR-BERT folder, as published, and models of this project."""
+"""A small BERT folder, a small CXR-BERT folder, as published, and a model of this project."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
-import torch
 
-from medclip_debias.config import ModelSettings, PrepareSettings, Preprocessing
-from medclip_debias.models.dual_encoder import DualEncoder
-
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "no", "pleural", "effusion", "##s", "left"]
-
-
-def write_bert(folder, *, projection=None, seed=0, **sizes):
-    from transformers import BertConfig, BertForMaskedLM
-
-    folder.mkdir()
-    torch.manual_seed(seed)
-    usual = {"vocab_size": len(WORDS), "hidden_size": 16, "num_hidden_layers": 2}
-    usual |= {"num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 32}
-    config = BertConfig(**usual | sizes)
-    model = BertForMaskedLM(config).eval()
-    state = dict(model.state_dict())
-    content = config.to_dict() | {"model_type": "bert"}
-    if projection:
-        content |= {
-            "model_type": "cxr-bert",
-            "projection_size": projection,
-            "auto_map": {"AutoModel": "modeling_cxrbert.CXRBertModel"},
-        }
-        shapes = {
-            "dense_to_hidden.weight": (projection, 16),
-            "dense_to_hidden.bias": (projection,),
-            "LayerNorm.weight": (projection,),
-            "LayerNorm.bias": (projection,),
-            "dense_to_output.weight": (projection, projection),
-            "dense_to_output.bias": (projection,),
-        }
-        head = {f"cls_projection_head.{k}": torch.randn(*shape) for k, shape in shapes.items()}
-        state |= head
-    torch.save(state, folder / "pytorch_model.bin")
-    (folder / "config.json").write_text(json.dumps(content))
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    return folder, model
+from tests.helpers.small_models import dual_encoder, write_bert
 
 
 @pytest.fixture
@@ -60,18 +21,6 @@ def cxr_bert_folder(tmp_path):
 def texts(tmp_path_factory):
     """A CXR-BERT's folder, not to be written to."""
     return write_bert(tmp_path_factory.mktemp("texts") / "cxr-bert", projection=6)[0]
-
-
-def dual_encoder(folder, arch="resnet_small", size=40, side=32, **more):
-    """A model of this project with weights at random."""
-    torch.manual_seed(0)
-    settings = {
-        "image": {"arch": arch},
-        "text": {"folder": str(folder), "max_tokens": 16},
-        "dim": 8,
-    }
-    place = Preprocessing(prepare=PrepareSettings(size=size), input_size=side)
-    return DualEncoder.create(ModelSettings.model_validate(settings | more), place).eval()
 
 
 @pytest.fixture(scope="session")

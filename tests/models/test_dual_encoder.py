@@ -11,8 +11,7 @@ import torch
 from medclip_debias.errors import UserError
 from medclip_debias.models.checkpoint import uninitialised
 from medclip_debias.models.dual_encoder import DualEncoder
-
-from .conftest import dual_encoder, write_bert
+from tests.helpers.small_models import dual_encoder, write_bert
 
 SENTENCES = ["No pleural effusions", "left", "No pleural effusions"]
 

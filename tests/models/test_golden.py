@@ -15,8 +15,7 @@ from medclip_debias.cli import run
 from medclip_debias.models import golden
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.golden import SelfTestWarning, golden_images, golden_scores
-
-from .conftest import dual_encoder
+from tests.helpers.small_models import dual_encoder
 
 
 @pytest.fixture

@@ -20,8 +20,7 @@ from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.settings import PeerPreprocessing, PeerSettings
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, load_masked_lm
 from medclip_debias.settings_files import load_yaml
-
-from .conftest import dual_encoder, write_bert
+from tests.helpers.small_models import dual_encoder, write_bert
 
 
 @pytest.fixture(scope="module")

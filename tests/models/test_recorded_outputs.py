@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from .conftest import dual_encoder
+from tests.helpers.small_models import dual_encoder
 
 RECORDED = Path(__file__).with_name("recorded.json")
 SENTENCES = ["no pleural effusion", "left", "no left effusions"]

@@ -18,8 +18,8 @@ from medclip_debias.errors import UserError
 from medclip_debias.models.load import load_model
 from medclip_debias.models.peers.importing import import_model
 from medclip_debias.models.text_encoder import TextEncoder
+from tests.helpers.small_models import write_bert
 
-from ..conftest import write_bert
 from .conftest import (
     DIM,
     LAST,

@@ -1,0 +1,58 @@
+"""Small models for tests: BERT folders as published, and models of this project."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+from medclip_debias.config import ModelSettings, PrepareSettings, Preprocessing
+from medclip_debias.models.dual_encoder import DualEncoder
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "no", "pleural", "effusion", "##s", "left"]
+
+
+def write_bert(folder, *, projection=None, seed=0, words=WORDS, **sizes):
+    """A BERT, or with ``projection`` a CXR-BERT, of the vocabulary ``words``: folder and model."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    folder.mkdir()
+    torch.manual_seed(seed)
+    usual = {"vocab_size": len(words), "hidden_size": 16, "num_hidden_layers": 2}
+    usual |= {"num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 32}
+    config = BertConfig(**usual | sizes)
+    model = BertForMaskedLM(config).eval()
+    state = dict(model.state_dict())
+    content = config.to_dict() | {"model_type": "bert"}
+    if projection:
+        content |= {
+            "model_type": "cxr-bert",
+            "projection_size": projection,
+            "auto_map": {"AutoModel": "modeling_cxrbert.CXRBertModel"},
+        }
+        shapes = {
+            "dense_to_hidden.weight": (projection, 16),
+            "dense_to_hidden.bias": (projection,),
+            "LayerNorm.weight": (projection,),
+            "LayerNorm.bias": (projection,),
+            "dense_to_output.weight": (projection, projection),
+            "dense_to_output.bias": (projection,),
+        }
+        head = {f"cls_projection_head.{k}": torch.randn(*shape) for k, shape in shapes.items()}
+        state |= head
+    torch.save(state, folder / "pytorch_model.bin")
+    (folder / "config.json").write_text(json.dumps(content))
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    return folder, model
+
+
+def dual_encoder(folder, arch="resnet_small", size=40, side=32, clip=(0.5, 99.5), **more):
+    """A model of this project with weights at random."""
+    torch.manual_seed(0)
+    settings = {
+        "image": {"arch": arch},
+        "text": {"folder": str(folder), "max_tokens": 16},
+        "dim": 8,
+    }
+    place = Preprocessing(prepare=PrepareSettings(size=size, clip=clip), input_size=side)
+    return DualEncoder.create(ModelSettings.model_validate(settings | more), place).eval()
