@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,11 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.provenance import plain
 from medclip_debias.files import atomic_file, read_json, write_json, write_text
 from medclip_debias.models.synthetic import WARNING
-from medclip_debias.reporting.content import number, words
+from medclip_debias.reporting.content import number
 from medclip_debias.reporting.page import render
 from medclip_debias.reporting.plots import forest, inline
 from medclip_debias.reporting.run_files import check_own
 from medclip_debias.reporting.tables import (
-    PrintedTable,
     class_table,
     comparison_table,
     latex,
@@ -24,28 +22,24 @@ from medclip_debias.reporting.tables import (
     seeds_sentence,
     settings_table,
 )
-
-_YAML_WORDS = {"null": "none", "[]": "none", "{}": "none", "true": "yes", "false": "no"}
+from medclip_debias.reporting.training import setting_words
 
 
 def write_comparison(content: Mapping[str, Any], out: Path) -> list[Path]:
     """Write ``comparison`` with the endings json, md, tex, html, svg and png; return the paths."""
-    settings, classes = settings_table(content), class_table(content)
-    tables = [comparison_table(content), *([classes] if classes else [])]
-    every = [*([settings] if settings else []), *tables]
+    settings, tables = settings_table(content), [comparison_table(content)]
+    if classes := class_table(content):
+        tables.append(classes)
     ranks, plots = "", forest(content)
     if content["average_ranks"]:
-        listed = (
-            f"{run} {number(float(rank), 2)}" for run, rank in content["average_ranks"].items()
-        )
+        listed = (f"{run} {number(float(n), 2)}" for run, n in content["average_ranks"].items())
         ranks = f"Average rank over the metrics (1 is best): {', '.join(listed)}."
-    kinds = ("json", "md", "tex", "svg", "png", "html")
-    paths = {kind: out / f"comparison.{kind}" for kind in kinds}
+    paths = {kind: out / f"comparison.{kind}" for kind in ("json", "md", "tex", *plots, "html")}
     write_json(paths["json"], plain(content))
-    printed = "\n".join(markdown(table) for table in every)
-    end = f"\n{ranks}\n" if ranks else ""
+    every = [*([settings] if settings else []), *tables]
+    printed, end = "\n".join(map(markdown, every)), f"\n{ranks}\n" if ranks else ""
     write_text(paths["md"], f"{seeds_sentence(content)}\n\n{printed}{end}")
-    write_text(paths["tex"], "\n".join(latex(table) for table in every))
+    write_text(paths["tex"], "\n".join(map(latex, every)))
     for kind, plot in plots.items():
         with atomic_file(paths[kind]) as temporary:
             temporary.write_bytes(plot)
@@ -56,7 +50,7 @@ def write_comparison(content: Mapping[str, Any], out: Path) -> list[Path]:
     page = render(
         "comparison.html.j2",
         content=content,
-        settings=_in_words(settings) if settings else None,
+        settings=settings_table(content, setting_words),
         seeds=seeds_sentence(content),
         warning=WARNING if WARNING in content.get("notes", ()) else None,
         tables=tables,
@@ -65,18 +59,6 @@ def write_comparison(content: Mapping[str, Any], out: Path) -> list[Path]:
     )
     write_text(paths["html"], page)
     return list(paths.values())
-
-
-def _in_words(table: PrintedTable) -> PrintedTable:
-    """A table of settings without the marks of YAML."""
-    rows = tuple(
-        (
-            words(name.replace(".", ": ")),
-            *(_YAML_WORDS.get(v, v if "/" in v else words(v)) for v in values),
-        )
-        for name, *values in table.rows
-    )
-    return replace(table, rows=rows)
 
 
 def comparison_part(run: Path) -> dict[str, Any] | None:

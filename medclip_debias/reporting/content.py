@@ -1,8 +1,10 @@
-"""From a run's files to the words and tables of its report: no HTML here."""
+"""Numbers, intervals and names as a report's words, and its main tables: no HTML here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from medclip_debias.evaluation.catalogue import (
@@ -13,13 +15,19 @@ from medclip_debias.evaluation.catalogue import (
     PAPER_COLUMNS,
     PAPER_TABLE_1,
     PROTOCOL_TITLES,
-    Metric,
 )
 from medclip_debias.evaluation.table import Results
+from medclip_debias.settings_files import load_yaml
 
 NOTHING = "\N{EN DASH}"
 FEW_PATIENTS = 100
 Rows = list[list[str]]
+
+
+@cache
+def texts() -> dict[str, Any]:
+    """The words of tables and curves, ``sections.yaml``."""
+    return load_yaml(Path(__file__).with_name("sections.yaml"))
 
 
 def number(value: Any, digits: int = 3) -> str:
@@ -33,9 +41,7 @@ def number(value: Any, digits: int = 3) -> str:
 
 def interval(value: Sequence[float] | None, digits: int = 3) -> str:
     """A 95% interval; a dash for none."""
-    if not value:
-        return NOTHING
-    return f"{number(float(value[0]), digits)} to {number(float(value[1]), digits)}"
+    return " to ".join(f"{float(end):.{digits}f}" for end in value) if value else NOTHING
 
 
 def duration(seconds: Any) -> str:
@@ -97,28 +103,25 @@ def tiles(results: Results) -> list[dict[str, str]]:
 
 def metric_rows(results: Results) -> list[tuple[str, bool, list[dict[str, str]]]]:
     """Protocol, whether the paper has any of its metrics, and a row for each metric."""
-    groups: dict[str, list[tuple[Metric, dict[str, str]]]] = {}
-    for metric in METRICS:
+    base, best = paper_cells(PAPER_BASE), paper_cells(PAPER_BEST)
+    rows: dict[str, list[dict[str, str]]] = {}
+    measured = [m for m in METRICS if results.value(m.protocol, m.name) is not None]
+    for metric in measured:
         place, digits = (metric.protocol, metric.name), metric.digits
-        value = results.value(*place)
-        if value is None:
-            continue
         floors = results.floors(metric)
         chance = number(floors.pop(CHANCE, None), digits)
         row = {
             "title": metric.title,
             "definition": metric.definition,
-            "value": number(value, digits),
+            "value": number(results.value(*place), digits),
             "interval": interval(results.interval(*place), digits),
             "chance": "; ".join([chance, *(f"{k} {number(v, digits)}" for k, v in floors.items())]),
-            "base": paper_cells(PAPER_BASE).get(metric.paper, NOTHING),
-            "best": paper_cells(PAPER_BEST).get(metric.paper, NOTHING),
+            "base": base.get(metric.paper, NOTHING),
+            "best": best.get(metric.paper, NOTHING),
         }
-        groups.setdefault(metric.protocol, []).append((metric, row))
-    return [
-        (PROTOCOL_TITLES[name], any(m.paper for m, _ in group), [row for _, row in group])
-        for name, group in groups.items()
-    ]
+        rows.setdefault(metric.protocol, []).append(row)
+    in_paper = {metric.protocol for metric in measured if metric.paper}
+    return [(PROTOCOL_TITLES[name], name in in_paper, group) for name, group in rows.items()]
 
 
 def paper_cells(method: str) -> dict[Any, str]:
@@ -127,21 +130,9 @@ def paper_cells(method: str) -> dict[Any, str]:
     return {column: f"{v:.0f}" if column == "MedR" else f"{v:.2f}" for column, v in values}
 
 
-def funnel_rows(funnel: Iterable[Mapping[str, Any]] | None) -> Rows:
-    """The funnel: step, unit, kept, dropped."""
-    return [
-        [
-            str(step.get("step", "")),
-            str(step.get("unit", "")),
-            number(step.get("kept")),
-            number(step.get("dropped")),
-        ]
-        for step in funnel or ()
-    ]
-
-
 def provenance_rows(results: Mapping[str, Any]) -> tuple[Rows, Rows]:
     """What names the results, and all that somebody needs to repeat them."""
+    versions = (f"{words(k)} {v}" for k, v in (results.get("versions") or {}).items())
     values = {
         "Data": results.get("data_hash"),
         "Model": results.get("model_hash"),
@@ -150,9 +141,8 @@ def provenance_rows(results: Mapping[str, Any]) -> tuple[Rows, Rows]:
         "Split": results.get("split"),
         "Seed of the bootstrap": results.get("seed"),
         "Prompts": at(results, "prompts", "name"),
+        "Versions": ", ".join(versions) or None,
     }
-    if versions := results.get("versions"):
-        values["Versions"] = ", ".join(f"{words(k)} {v}" for k, v in versions.items())
     names = [[title, str(value)] for title, value in values.items() if value is not None]
     keys = ("self_test", "options", "prompts")
     return names, [row for key in keys if key in results for row in _flat(results[key], key)]

@@ -54,9 +54,8 @@ def correction_part(
     part = Correction(missing)
     if run is None:
         return part
-    batch_size = at(settings, "train", "batch_size") or 64
     try:
-        _fill(part, run, int(batch_size))
+        _fill(part, run, int(at(settings, "train", "batch_size") or 64))
     except (UserError, TypeError, ValueError) as error:  # settings may hold anything
         part.missing = f"Not all can be shown. {error}"
     part.quotes = not run.prepared.meta.get("synthetic") and bool(part.ends or part.pairs)
@@ -67,7 +66,7 @@ def learned(
     folder: Path, settings: Mapping[str, Any], named: Path | None
 ) -> tuple[RunData | None, str]:
     """What a run learned from and by which objective, or why that is not known."""
-    command = f"'medclip-debias report {folder} --prepared DIR'"
+    remedy = f"run 'medclip-debias report {folder} --prepared DIR'"
     if not settings:
         return None, (
             "This folder holds an evaluation, not a training run (no settings.yaml), so it is not "
@@ -77,11 +76,6 @@ def learned(
         return None, f"{_NOT_SHOWN} of a run on several prepared sets."
     wanted = at(settings, "provenance", "data_hash")
     path = named or Path(str(settings.get("prepared")))
-    if named is None and (not wanted or not (path / "meta.json").is_file()):
-        return None, (
-            f"{_NOT_SHOWN}: the prepared set that the run names is not there any more, or not "
-            f"named; run {command}."
-        )
     try:
         prepared = PreparedSet.open(path)
         if prepared.content_hash != wanted:
@@ -92,24 +86,19 @@ def learned(
         if named is not None:
             raise
         return None, (
-            f"{_NOT_SHOWN}: the prepared set in the folder that the run names is damaged or "
-            f"another one by now; run {command}."
+            f"{_NOT_SHOWN}: the prepared set in the folder that the run names is not there any "
+            f"more, is damaged or another one by now; {remedy}."
         )
     if named is None and not prepared.meta.get("synthetic"):
         return None, (
             f"{_NOT_SHOWN}: the run learned from real reports, whose words this page holds only if "
             "you ask for them. To have them, and to share the page only as you may share the "
-            f"reports, run {command}."
+            f"reports, {remedy}."
         )
     where = str(folder / "settings.yaml")
+    wrong = (AttributeError, KeyError, TypeError, ValueError)
     try:
-        with explained(
-            f"{where}: holds other values than 'train' writes",
-            AttributeError,
-            KeyError,
-            TypeError,
-            ValueError,
-        ):
+        with explained(f"{where}: holds other values than 'train' writes", *wrong):
             loss = loss_settings(settings.get("loss") or {}, where)
             text = at(settings, "model", "text", "folder")
             two_view = at(settings, "train", "task") == "two_view"
@@ -128,11 +117,11 @@ def learned(
 
 
 def _fill(part: Correction, run: RunData, batch_size: int) -> None:
-    eta = run.setting("eta")[0]
+    eta, rest = run.setting("eta")[0], batch_size - 1
     if isinstance(eta, ConstantEta) and eta.value:
         part.lines.append(
             f"Every sentence is corrected alike: eta {eta.value:g} stands for "
-            f"{eta.value * (batch_size - 1):.1f} of the {batch_size - 1} other images in a batch "
+            f"{eta.value * rest:.1f} of the {rest} other images in a batch "
             f"of {batch_size}, whatever the sentence says."
         )
     table = eta_of_sentences(run)
@@ -160,17 +149,15 @@ def eta_of_sentences(run: RunData) -> pd.DataFrame | None:
         return None
     name = "log_prob" if settings.kind == "language_model" else "eta"
     values = READERS[name](run).double()
-    fields: dict[str, Any] = {name: values}
     batch = ContrastiveBatch(
         torch.zeros(1, len(values), dtype=torch.float64),
         torch.tensor(1.0),
         image_of_sentence=torch.zeros(len(values), dtype=torch.int64),
-        **fields,
+        **{name: values},  # type: ignore[arg-type]
     )
     eta = eta_of(settings.model_copy(update={"control": "none"}), batch).clamp(0, ETA_MAX)
-    table = pd.DataFrame(
-        {"text": run.studies.texts, "eta": eta.numpy(), "studies": run.studies.occurrences}
-    )
+    columns = {"text": run.studies.texts, "eta": eta.numpy(), "studies": run.studies.occurrences}
+    table = pd.DataFrame(columns)
     return table.assign(log_prob=values.numpy()) if name == "log_prob" else table
 
 
@@ -183,7 +170,7 @@ def _eta_lines(table: pd.DataFrame, batch_size: int) -> list[str]:
     """What the correction amounts to, in sentences."""
     top = _by_correction(table).head(max(1, len(table) // 100))
     total, highest, rest = int(table["studies"].sum()), table["eta"].max(), batch_size - 1
-    mean = float(np.average(table["eta"], weights=table["studies"]))
+    mean = _mean_eta(table)
     lines = [
         "eta of a sentence is the share of other patients' images that are expected to agree with "
         f"it. In a batch of {batch_size}, with {rest} other images for each sentence, the mean "
@@ -203,6 +190,10 @@ def _eta_lines(table: pd.DataFrame, batch_size: int) -> list[str]:
     return lines
 
 
+def _mean_eta(table: pd.DataFrame) -> float:
+    return float(np.average(table["eta"], weights=table["studies"]))
+
+
 def _eta_plots(table: pd.DataFrame) -> list[tuple[Any, str, str]]:
     """Histogram of eta, and log p over frequency: plot, title, caption."""
     edges = np.linspace(0.0, float(table["eta"].max()) or 1.0, BINS + 1)
@@ -210,8 +201,7 @@ def _eta_plots(table: pd.DataFrame) -> list[tuple[Any, str, str]]:
         (np.histogram(table["eta"], edges, weights=weights)[0] / weights.sum()).tolist()
         for weights in (table["studies"], np.ones(len(table)))
     ]
-    mean = float(np.average(table["eta"], weights=table["studies"]))
-    label = f"Histogram of eta from 0 to {edges[-1]:.3f}, mean {mean:.3f}"
+    label = f"Histogram of eta from 0 to {edges[-1]:.3f}, mean {_mean_eta(table):.3f}"
     caption = (
         "Filled: share of all occurrences of sentences, which is what the loss sees; dashed "
         "outline: share of the distinct sentences. The vertical axis is logarithmic."
@@ -235,22 +225,14 @@ def _eta_plots(table: pd.DataFrame) -> list[tuple[Any, str, str]]:
 def _ends(table: pd.DataFrame) -> list[tuple[str, Rows]]:
     """The most and the least corrected sentences: text, eta, log p, studies."""
     order = _by_correction(table)
-    count = min(SHOWN, len(order) // 2) or 1
-
-    def rows(part: pd.DataFrame) -> Rows:
-        return [
-            [
-                row["text"],
-                f"{row['eta']:.3f}"
-                if row["eta"] >= 0.0005 or not row["eta"]
-                else f"{row['eta']:.0e}",
-                number(row.get("log_prob"), 1),
-                number(row["studies"]),
-            ]
-            for row in part.to_dict("records")
+    rows = [
+        [
+            row["text"],
+            f"{row['eta']:.3f}" if row["eta"] >= 0.0005 or not row["eta"] else f"{row['eta']:.0e}",
+            number(row.get("log_prob"), 1),
+            number(row["studies"]),
         ]
-
-    return [
-        ("Corrected most", rows(order.head(count))),
-        ("Corrected least", rows(order[::-1].head(count))),
+        for row in order.to_dict("records")
     ]
+    count = min(SHOWN, len(rows) // 2) or 1
+    return [("Corrected most", rows[:count]), ("Corrected least", rows[::-1][:count])]

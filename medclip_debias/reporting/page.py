@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from medclip_debias import __version__
+from medclip_debias.reporting.content import duration, interval, number
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -44,10 +45,12 @@ def render(template: str, **values: Any) -> str:
 def _templates() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    templates = Environment(
         loader=PackageLoader("medclip_debias.reporting", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    templates.filters |= {"number": number, "interval": interval, "duration": duration}
+    return templates

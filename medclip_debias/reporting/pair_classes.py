@@ -26,9 +26,6 @@ SAMPLE = 256
 EXAMPLES = 3
 _LONGEST = 240
 
-Classes = dict[str, tuple[Tensor, str]]
-"""Mask of the pairs of each class, and what the loss makes of them."""
-
 
 @dataclass(frozen=True)
 class PairClasses:
@@ -102,8 +99,8 @@ def pair_classes(run: RunData) -> tuple[list[PairClasses], list[str]]:
     return [_counted(*_classes(one, drawn.batch), drawn) for one in shown], notes
 
 
-def _classes(part: Any, batch: ContrastiveBatch) -> tuple[str, Classes]:
-    """The title of a part of the objective, and its classes of pairs."""
+def _classes(part: Any, batch: ContrastiveBatch) -> tuple[str, dict[str, tuple[Tensor, str]]]:
+    """The title of a part of the objective; by class its pairs, and what the loss makes of them."""
     anchors = batch.anchors("text_to_image")[0]
     others = anchors.negatives
     if isinstance(part, MultiPositive):
@@ -112,15 +109,13 @@ def _classes(part: Any, batch: ContrastiveBatch) -> tuple[str, Classes]:
             agree += " (in a part of the loss, or of the run)"
         title = f"Several positives, by the evidence '{part.settings.evidence.kind}'"
         threshold = part.settings.threshold
-        effects = (agree, "left among the negatives: the evidence is too weak", *["negatives"] * 2)
+        effects = [agree, "left among the negatives: the evidence is too weak", *["negatives"] * 2]
     elif isinstance(part, WeighByEvidence):
-        title = f"Negatives weighed by the evidence '{part.settings.evidence.kind}'"
-        threshold = 1 - 1e-6
-        settings = part.settings
+        settings, threshold = part.settings, 1 - 1e-6
+        title = f"Negatives weighed by the evidence '{settings.evidence.kind}'"
+        effects = [_weight(of) for of in (settings.agree, settings.unknown, settings.contradict)]
         between = f"between {settings.unknown:g} and {settings.agree:g} times a negative"
-        weights = (settings.agree, settings.unknown, settings.contradict)
-        agree, unknown, contradict = map(_weight, weights)
-        effects = (agree, between, unknown, contradict)
+        effects.insert(1, between)
     else:
         after = part.apply_to(anchors, batch)
         kept, less = after.negatives, torch.zeros_like(others)
@@ -132,14 +127,11 @@ def _classes(part: Any, batch: ContrastiveBatch) -> tuple[str, Classes]:
             "kept": (kept & ~less, "negatives"),
         }
     value = part.evidence(anchors, batch)
-    masks = {
-        "agree": value > threshold,
-        "agree, uncertain": (value > 0) & (value <= threshold),
-        "unknown": value == 0,
-        "contradict": value < 0,
-    }
-    pairs = zip(masks.items(), effects, strict=True)
-    return title, {name: (mask & others, effect) for (name, mask), effect in pairs}
+    agrees = value > threshold
+    masks = [agrees, (value > 0) & ~agrees, value == 0, value < 0]
+    names = ("agree", "agree, uncertain", "unknown", "contradict")
+    classes = zip(names, masks, effects, strict=True)
+    return title, {name: (mask & others, effect) for name, mask, effect in classes}
 
 
 def _weight(weight: float) -> str:
@@ -149,12 +141,12 @@ def _weight(weight: float) -> str:
 
 def _counted(title: str, classes: Mapping[str, tuple[Tensor, str]], drawn: Sample) -> PairClasses:
     counts = {name: int(mask.sum()) for name, (mask, _) in classes.items()}
-    total = sum(counts.values())
     rows, examples = [], []
     for name, (mask, effect) in classes.items():
         if not counts[name]:
             continue
-        rows.append([name, effect, number(counts[name]), f"{counts[name] / total:.2%}"])
+        share = counts[name] / sum(counts.values())
+        rows.append([name, effect, number(counts[name]), f"{share:.2%}"])
         if name in ("unknown", "kept"):
             continue
         reports: dict[str, str] = {}  # the first pairs, with distinct sentences

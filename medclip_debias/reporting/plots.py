@@ -111,14 +111,13 @@ def bars(
         outline = np.maximum(second, floor)
         axes.stairs(outline, edges, baseline=floor, color=SECOND, linestyle="--", linewidth=1.3)
     axes.set_ylim(floor, top)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    if top >= 100 * floor:  # two powers of ten are labels enough
-        axes.yaxis.minorticks_off()
-    else:  # not all eight labels between two powers of ten, which would overlap
-        axes.yaxis.set_minor_formatter(
-            lambda value, _: f"{value:g}" if value >= 1 and f"{value:g}"[0] in "2357" else ""
-        )
-        axes.tick_params(which="minor", labelsize=8.5, labelcolor=INK)
+    axes.yaxis.set_major_formatter("{x:g}")
+    # Two powers of ten are labels enough; of fewer some others, as all eight would overlap.
+    few = ("",) if top >= 100 * floor else ("2", "3", "5", "7")
+    axes.yaxis.set_minor_formatter(
+        lambda value, _: f"{value:g}" if value >= 1 and f"{value:g}"[0] in few else ""
+    )
+    axes.tick_params(which="minor", labelsize=8.5, labelcolor=INK)
     axes.set_xlim(edges[0], edges[-1])
     if all(edge % 1 == 0.5 for edge in edges):  # bins of whole numbers
         axes.xaxis.get_major_locator().set_params(integer=True)

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from medclip_debias.data.store import STUDY_COLUMNS, PreparedSet
 from medclip_debias.files import write_text
-from medclip_debias.reporting.content import Rows, funnel_rows, number, words
+from medclip_debias.reporting.content import Rows, number, words
 from medclip_debias.reporting.page import render
 from medclip_debias.reporting.plots import bars, levels
 
 NAME = "prepared.html"
 SPLITS = ("train", "validate", "test", "held_out")
-FREQUENCIES = ((1, 1), (2, 4), (5, 9), (10, 99), (100, None))
-"""Ends of the groups of sentences by how many studies say them."""
-COUNTS = ("images", "studies", "patients", "sentences", "distinct_sentences")
+FREQUENCIES = {"1": 1, "2 to 4": 2, "5 to 9": 5, "10 to 99": 10, "100 or more": 100}
+"""Groups of sentences by how many studies say them, and their lowest number."""
+COUNTS = ("images", "studies", "patients", "sentences", "distinct_sentences", "phrases")
 _MOST_BINS = 30
 _MOST_VIEWS = 24
 
@@ -32,17 +32,13 @@ def write_prepared_page(prepared: PreparedSet | Path) -> Path:
     if not isinstance(prepared, PreparedSet):
         prepared = PreparedSet.open(prepared)
     meta, counts = prepared.meta, prepared.meta["counts"]
-    tiles = [
-        (words(key).capitalize(), number(int(counts[key]))) for key in COUNTS if counts.get(key)
-    ]
-    if counts.get("phrases"):
-        tiles.append(("Phrases with boxes", number(int(counts["phrases"]))))
+    names = {key: words(key).capitalize() for key in COUNTS} | {"phrases": "Phrases with boxes"}
     pairs = prepared.sentences[["study_id", "text"]].drop_duplicates()
     page = render(
         "prepared.html.j2",
         name=prepared.folder.resolve().name,
         meta=meta,
-        tiles=tiles,
+        tiles=[(names[key], number(int(counts[key]))) for key in COUNTS if counts.get(key)],
         languages=", ".join(f"{n:,} {code}" for code, n in (meta.get("languages") or {}).items()),
         scored=(prepared.folder / "scores.json").is_file(),
         claimed=(prepared.folder / "claims.parquet").is_file(),
@@ -50,7 +46,7 @@ def write_prepared_page(prepared: PreparedSet | Path) -> Path:
         labels=label_rows(prepared.studies),
         frequencies=frequency_rows(pairs["text"].value_counts().to_numpy()),
         plots=_plots(prepared),
-        funnel=funnel_rows(prepared.funnel),
+        funnel=prepared.funnel,
         rejected=int(counts.get("rejected", 0)),
         provenance=[
             ["Content", meta["content_hash"]],
@@ -76,20 +72,19 @@ def split_rows(images: pd.DataFrame) -> Rows:
 def label_rows(studies: pd.DataFrame) -> Rows:
     """Each label: studies in which it is present, absent, uncertain, and not mentioned."""
     labels = studies.drop(columns=list(STUDY_COLUMNS), errors="ignore").astype(float)
-    counts = {value: (labels == value).sum() for value in (1, 0, -1)} | {"": labels.isna().sum()}
-    return [[name, *(number(int(of[name])) for of in counts.values())] for name in map(str, labels)]
+    counts = [(labels == value).sum() for value in (1, 0, -1)] + [labels.isna().sum()]
+    return [[name, *(number(int(of[name])) for of in counts)] for name in map(str, labels)]
 
 
 def frequency_rows(counts: NDArray[np.integer]) -> Rows:
     """Distinct sentences by how many studies say them, and their share of what is said."""
-    rows = []
-    for low, high in FREQUENCIES:
-        group = counts[(counts >= low) & (counts <= (high or np.inf))]
-        name = f"{low} or more" if high is None else str(low) if low == high else f"{low} to {high}"
-        if len(group):
-            share = group.sum() / counts.sum()
-            rows.append([name, number(len(group)), number(int(group.sum())), f"{share:.1%}"])
-    return rows
+    edges = [*FREQUENCIES.values(), np.inf]
+    groups = pd.cut(pd.Series(counts), edges, right=False, labels=list(FREQUENCIES))
+    table = pd.Series(counts).groupby(groups, observed=True).agg(["size", "sum"])
+    return [
+        [str(name), number(int(size)), number(int(total)), f"{total / counts.sum():.1%}"]
+        for name, size, total in table.itertuples()
+    ]
 
 
 def _plots(prepared: PreparedSet) -> list[tuple[Any, str, str]]:
@@ -103,20 +98,15 @@ def _plots(prepared: PreparedSet) -> list[tuple[Any, str, str]]:
         if len(values):
             edges, counts = whole_bins(values)
             summary = f"edian {np.median(values):g}, most {int(values.max())}"
-            plot = bars(
-                edges.tolist(),
-                counts.tolist(),
-                f"Histogram: {title.lower()}, m{summary}",
-                x=x,
-                y="count",
-            )
+            label = f"Histogram: {title.lower()}, m{summary}"
+            plot = bars(edges.tolist(), counts.tolist(), label, x=x, y="count")
             plots.append((plot, title, f"{caption} M{summary}. Heights are logarithmic."))
     every = prepared.images["view"].replace("", "blank").value_counts()
     views, rest = every.head(_MOST_VIEWS), every.iloc[_MOST_VIEWS:]
     more = f" {len(rest)} more, of {rest.sum():,} images, are not shown." if len(rest) else ""
     if len(views):
-        names = [str(name) for name in views.index]
         listed = ", ".join(f"{name} {n:,}" for name, n in views.items())
+        names = [str(name) for name in views.index]
         plot = levels(names, views.tolist(), f"Images by view: {listed}", x="images")
         plots.append((plot, "Views", f"As the source names them.{more}"))
     return plots

@@ -74,8 +74,8 @@ def write_report(run: Path, prepared_set: Path | None = None) -> Path:
         curves=training.curves(parts["metrics"]),
         validated=training.validation_curves(parts["validation"], settings.get("train") or {}),
         correction=correction_part(run, settings, prepared_set),
-        funnel=content.funnel_rows(content.at(results, "data", "funnel")),
-        timing=[[part, content.duration(s)] for part, s in (results.get("timing") or {}).items()],
+        funnel=content.at(results, "data", "funnel") or (),
+        timing=results.get("timing") or {},
         provenance=content.provenance_rows(results),
         settings_text=parts["settings_text"],
     )

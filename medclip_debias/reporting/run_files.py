@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, computed_field
 
 from medclip_debias.config import validate
 from medclip_debias.errors import ReportedWarning, UserError
@@ -35,6 +34,17 @@ class _Heatmap(BaseModel):
     cnr_signed: float | None = None
     miou: float | None = None
     pointing_game: float | None = None
+
+    @computed_field
+    def inside(self) -> bool | None:
+        """Whether the highest score lies in a true box."""
+        return None if self.pointing_game is None else self.pointing_game >= 0.5
+
+    @computed_field
+    def facts(self) -> str:
+        """The caption's numbers."""
+        peak = {None: "", True: ", peak inside", False: ", peak outside"}[self.inside]
+        return f"signed CNR {number(self.cnr_signed, 2)}, mIoU {number(self.miou)}{peak}"
 
 
 class _Heatmaps(BaseModel):
@@ -62,9 +72,6 @@ class _Examples(BaseModel):
     sentences: list[_Query] = Field([], alias="sentence_to_image")
 
 
-Index = TypeVar("Index", _Heatmaps, _Examples)
-
-
 def read_run(run: Path) -> dict[str, Any]:
     """Read what is there of a run's settings, tables, results, heatmaps and examples."""
     if not run.is_dir():
@@ -90,7 +97,7 @@ def read_run(run: Path) -> dict[str, Any]:
         "validation": read_metrics(run / "validation.csv"),
         "results": read_results(results) if results.is_file() else Results(),
         "heatmaps": read_heatmaps(run / "heatmaps"),
-        "retrieval": read_retrieval(run / FOLDER),
+        "retrieval": _read_pictures(run / FOLDER, _Examples),
     }
 
 
@@ -100,14 +107,14 @@ def read_metrics(path: Path) -> dict[str, list[float | None]]:
         return {}
     try:
         text = path.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1]
-        table = pd.read_csv(io.StringIO(whole)) if whole.strip() else pd.DataFrame()
+        rows = text[: text.rfind("\n") + 1]
+        table = pd.read_csv(io.StringIO(rows)) if rows.strip() else pd.DataFrame()
     except (UnicodeDecodeError, pd.errors.ParserError) as error:
         raise UserError(
             f"{path}: cannot be read as a table ({type(error).__name__}); move it away, and the "
             "report is written without curves."
         ) from error
-    if text != whole:
+    if text != rows:
         _warn(f"{path}: its last row is incomplete and was skipped.")
     if table.empty:
         _warn(f"{path}: holds no rows, so the report has no curves.")
@@ -117,8 +124,9 @@ def read_metrics(path: Path) -> dict[str, list[float | None]]:
     return {str(name): values for name, values in columns.items()}
 
 
-def _warn(sentence: str) -> None:
-    warnings.warn(ReportedWarning(sentence), stacklevel=3)
+def read_heatmaps(folder: Path) -> dict[str, Any]:
+    """The pictures of ``heatmaps/index.json`` as data addresses; empty where there are none."""
+    return _read_pictures(folder, _Heatmaps)
 
 
 def check_own(path: Path) -> None:
@@ -130,56 +138,28 @@ def check_own(path: Path) -> None:
         )
 
 
-def read_heatmaps(folder: Path) -> dict[str, Any]:
-    """The pictures of ``heatmaps/index.json`` as data addresses; empty where there are none."""
-    index = _index(folder, _Heatmaps)
-    if index is None:
-        return {}
-
-    def shown(entry: _Heatmap) -> dict[str, Any]:
-        facts = f"signed CNR {number(entry.cnr_signed, 2)}, mIoU {number(entry.miou)}"
-        inside = None if entry.pointing_game is None else entry.pointing_game >= 0.5
-        if inside is not None:
-            facts += f", peak {'inside' if inside else 'outside'}"
-        picture = _picture(folder, entry.file)
-        fields = entry.model_dump() | {"category": entry.category or ""}
-        return fields | {"picture": picture, "facts": facts, "inside": inside}
-
-    return {
-        "choice": index.choice,
-        "scale": index.scale,
-        "items": [shown(entry) for entry in index.items],
-        "cases": [shown(entry) for entry in index.cases],
-    }
+def _warn(sentence: str) -> None:
+    warnings.warn(ReportedWarning(sentence), stacklevel=3)
 
 
-def read_retrieval(folder: Path) -> dict[str, Any]:
-    """The examples of ``retrieval/index.json``, pictures as data addresses; empty for none."""
-    index = _index(folder, _Examples)
-    if index is None:
-        return {}
-
-    def shown(query: _Query) -> dict[str, Any]:
-        answers = [shown(answer) for answer in query.answers]
-        picture = "" if query.file is None else _picture(folder, query.file)
-        return query.model_dump() | {"picture": picture, "answers": answers}
-
-    return {
-        "choice": index.choice,
-        "images": [shown(query) for query in index.images if query.answers],
-        "sentences": [shown(query) for query in index.sentences if query.answers],
-    }
-
-
-def _index(folder: Path, model: type[Index]) -> Index | None:
-    """A folder's ``index.json``, which may come from anybody; None where there is none."""
+def _read_pictures(folder: Path, model: type[BaseModel]) -> dict[str, Any]:
+    """A folder's ``index.json``, each ``file`` with its ``picture``; empty where there is none."""
     path = folder / "index.json"
     if not path.is_file():
-        return None
+        return {}
     check_own(folder)
     check_own(path)
-    content: Mapping[str, Any] = read_json(path, _AGAIN, folder=folder)
-    return validate(model, content, str(path))
+    index = validate(model, read_json(path, _AGAIN, folder=folder), str(path)).model_dump()
+
+    def fill(entries: list[dict[str, Any]]) -> None:
+        for entry in entries:
+            entry["picture"] = "" if entry["file"] is None else _picture(folder, entry["file"])
+            fill(entry.get("answers", []))
+
+    for entries in index.values():
+        if isinstance(entries, list):
+            fill(entries)
+    return index
 
 
 def _picture(folder: Path, file: str) -> str:

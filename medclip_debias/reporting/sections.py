@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from medclip_debias.errors import UserError, explained
 from medclip_debias.evaluation.catalogue import CHANCE
 from medclip_debias.evaluation.table import Results
 from medclip_debias.files import read_json
-from medclip_debias.reporting.content import Rows, at, interval, number, words
+from medclip_debias.reporting.content import at, interval, number, texts, words
 from medclip_debias.reporting.plots import reliability
 from medclip_debias.reporting.run_files import check_own
 from medclip_debias.reporting.tables import PrintedTable
-from medclip_debias.settings_files import load_yaml
 
 _SIDES = ("auc_positive", "auc_negative", "auc")
+_MODES = ("strict", "lenient")
 _WAYS = {
     "retrieval": [("box to sentence", "sentence to box")],
     "study_retrieval": [
@@ -39,6 +38,15 @@ class Section:
     plots: Sequence[tuple[Any, str, str]] = ()
 
 
+class _Row(NamedTuple):
+    """Cells before and after the metrics of a class or a group."""
+
+    head: Sequence[str]
+    of_class: str | None = None
+    group: str | None = None
+    end: Sequence[str] = ()
+
+
 def result_sections(run: Path, results: Results) -> list[Section]:
     """Every table that the results have values for, in the order of the page."""
     with explained(
@@ -48,61 +56,57 @@ def result_sections(run: Path, results: Results) -> list[Section]:
         TypeError,
         ValueError,
     ):
+        tables = {
+            "Zero-shot classification, per class": _class_tables(run, results),
+            "Phrase grounding, per category": _grounding_tables(results),
+            "Retrieval, in detail": _retrieval_tables(results),
+            "The same predictions by other papers' protocols": _presets(results),
+        }
         sections = [
-            Section(
-                "Zero-shot classification, per class",
-                _filled(_class_tables(run, results)),
-                _not_measured(results.details("zero_shot")),
-                _reliability(results),
-            ),
-            Section("Phrase grounding, per category", _filled(_grounding_tables(results))),
-            Section("Retrieval, in detail", _filled(_retrieval_tables(results))),
-            Section("The same predictions by other papers' protocols", _filled(_presets(results))),
+            Section(title, [table for table in several if table.rows])
+            for title, several in tables.items()
         ]
+        lines = _not_measured(results.details("zero_shot"))
+        sections[0] = Section(sections[0].title, sections[0].tables, lines, _reliability(results))
     return [section for section in sections if section.tables or section.lines]
 
 
-def _filled(tables: Iterable[PrintedTable]) -> list[PrintedTable]:
-    return [table for table in tables if table.rows]
-
-
-@cache
-def _specs() -> dict[str, Any]:
-    return load_yaml(Path(__file__).with_suffix(".yaml"))
-
-
 def _table(
+    results: Results,
     name: str,
-    rows: Iterable[Sequence[str]],
+    rows: Iterable[_Row],
     more: Sequence[str] = (),
     total: bool = False,
     **values: str,
 ) -> PrintedTable:
     """A table of ``sections.yaml``; ``values`` fill the braces of its title and note."""
-    spec = _specs()[name]
+    spec = texts()[name]
+    metrics = spec.get("metrics", {})
     head = [*spec["head"]]
-    for title, metric in spec.get("metrics", {}).items():
+    for title, metric in metrics.items():
         head += [title] if metric.startswith("-") else [title, "95%"]
+    cells = tuple(
+        (*row.head, *_cells(results, name, metrics.values(), row.of_class, row.group), *row.end)
+        for row in rows
+    )
     note, title = spec.get("note", ""), spec["title"]
     if values:
         note, title = note.format(**values), title.format(**values)
-    cells = tuple(map(tuple, rows))
     return PrintedTable((*head, *more), cells, note, spec.get("words", 1), title=title, total=total)
 
 
 def _cells(
     results: Results,
     name: str,
+    metrics: Iterable[str],
     of_class: str | None = None,
     group: str | None = None,
-    metrics: Iterable[str] = (),
 ) -> list[str]:
-    """The cells of the metrics of a table, of one row; of other ``metrics`` where given."""
-    spec = _specs()[name]
+    """Metrics of a table's protocol, each with its interval; ``-cnr:2``: none, two decimals."""
     cells = []
-    for word in metrics or spec["metrics"].values():
+    for word in metrics:
         metric, _, digits = word.removeprefix("-").partition(":")
-        place, shown = (spec["protocol"], metric, of_class, group), int(digits or 3)
+        place, shown = (texts()[name]["protocol"], metric, of_class, group), int(digits or 3)
         cells.append(number(results.value(*place), shown))
         if not word.startswith("-"):
             cells.append(interval(results.interval(*place), shown))
@@ -114,45 +118,37 @@ def _cells(
 
 def _class_tables(run: Path, results: Results) -> Iterator[PrintedTable]:
     zero = results.details("zero_shot")
-    yield _table(
-        "classes",
-        [
-            [
-                name,
-                *(number(counts.get(key)) for key in ("positive", "negative", "left_out")),
-                *_cells(results, "classes", name),
-            ]
-            for name, counts in (zero.get("classes") or {}).items()
-        ],
-    )
-    aucs, rates = (results.by_class("zero_shot", name) for name in ("auc", "contradiction_rate"))
-    sides = [[name, *_cells(results, "sides", name)] for name in aucs | rates]
-    means = ("mean_auc_positive", "mean_auc_negative", "mean_auc", "contradiction_rate")
-    sides.append(["all", *_cells(results, "sides", metrics=means)])
-    chance = results.value("zero_shot", "contradiction_rate", None, CHANCE)
-    random = f" (scores in random order: {number(chance)})" if chance else ""
+    classes = (zero.get("classes") or {}).items()
+    keys = ("positive", "negative", "left_out")
+    counted = [_Row([name, *(number(of.get(key)) for key in keys)], name) for name, of in classes]
+    yield _table(results, "classes", counted)
     if results.value("zero_shot", "mean_auc_positive") is not None:
-        yield _table("sides", sides, total=True, random=random)
+        names = (results.by_class("zero_shot", name) for name in ("auc", "contradiction_rate"))
+        sides = [_Row([name], name) for name in dict.fromkeys(n for of in names for n in of)]
+        chance = results.value("zero_shot", "contradiction_rate", None, CHANCE)
+        random = f" (scores in random order: {number(chance)})" if chance else ""
+        table = _table(results, "sides", sides, total=True, random=random)
+        means = ("mean_auc_positive", "mean_auc_negative", "mean_auc", "contradiction_rate")
+        every = ("all", *_cells(results, "sides", means))
+        yield replace(table, rows=(*table.rows, every))
     precise = results.by_class("zero_shot", "average_precision")
-    yield _table("precision", [[name, *_cells(results, "precision", name)] for name in precise])
+    yield _table(results, "precision", [_Row([name], name) for name in precise])
     several = zero.get("multiclass") or {}
     if several.get("classes") and several.get("confusion"):
         yield _confusion(results, several)
     label_map = zero.get("label_map") or {}
-    counts = ("present", "absent", "uncertain", "blank", "contradictory")
-    yield _table(
-        "label_map",
-        [
-            [name, str(label["rule"]), *(number(label[count]) for count in counts)]
-            for name, label in (label_map.get("classes") or {}).items()
-        ],
-        label_map=str(label_map.get("name")),
-    )
+    keys = ("present", "absent", "uncertain", "blank", "contradictory")
+    labels = [
+        _Row([name, str(label["rule"]), *(number(label[key]) for key in keys)])
+        for name, label in (label_map.get("classes") or {}).items()
+    ]
+    yield _table(results, "label_map", labels, label_map=str(label_map.get("name")))
     yield supervised_table(run, results)
     decided = zero.get("decisions") or {}
     if decided.get("classes"):
         each = ", among images with and without the finding each"
         yield _table(
+            results,
             "decisions",
             [_decision(results, *one) for one in decided["classes"].items()],
             method=decided["method"],
@@ -166,33 +162,25 @@ def _confusion(results: Results, several: Mapping[str, Any]) -> PrintedTable:
         number(results.value("zero_shot", "multiclass_accuracy", None, group))
         for group in (None, CHANCE)
     )
-    classes = several["classes"]
-    rows = [
-        [
-            name,
-            number(classes[name]["images"]),
-            *_cells(results, "confusion", name),
-            *(number(value, 0 if float(value).is_integer() else 1) for value in counts),
-        ]
-        for name, counts in zip(classes, several["confusion"], strict=True)
-    ]
+    rows = []
+    for (name, each), counts in zip(several["classes"].items(), several["confusion"], strict=True):
+        predicted = [number(value, 0 if float(value).is_integer() else 1) for value in counts]
+        rows.append(_Row([name, number(each["images"])], name, end=predicted))
     images = number(several["images"])
-    return _table("confusion", rows, list(classes), right=right, images=images, chance=chance)
+    return _table(
+        results, "confusion", rows, [*several["classes"]], right=right, images=images, chance=chance
+    )
 
 
-def _decision(results: Results, name: str, entry: Mapping[str, Any]) -> list[str]:
+def _decision(results: Results, name: str, entry: Mapping[str, Any]) -> _Row:
     shares = entry["prevalence"]
     stages = {"uncalibrated": ["-ece"], "probabilities": ["ece", "-slope:2"]}
     stages["sets"] = ["coverage", "-abstention"]
-    row = [
-        name,
-        number(shares["validation"]),
-        f"{number(shares['target'])} ({shares['from']})",
-        number(shares["observed"]),
-    ]
+    row = [name, number(shares["validation"]), f"{number(shares['target'])} ({shares['from']})"]
+    row.append(number(shares["observed"]))
     for stage, metrics in stages.items():
-        row += _cells(results, "classes", name, f"decisions, {stage}", metrics)
-    return row
+        row += _cells(results, "decisions", metrics, name, f"decisions, {stage}")
+    return _Row(row)
 
 
 def _not_measured(zero: Mapping[str, Any]) -> list[str]:
@@ -225,30 +213,28 @@ def _reliability(results: Results) -> list[tuple[Any, str, str]]:
 def supervised_table(run: Path, results: Results) -> PrintedTable:
     """AUCs of classifiers that saw the labels of the same images, beside zero-shot; their means."""
     classes = results.details("zero_shot").get("classes") or {}
-    zero = {name: [results.value("zero_shot", side, name) for side in _SIDES] for name in classes}
     probe = _supervised(run / "probe" / "probe.json", results)
     linear = {name: each["linear at 1"] for name, each in probe.items() if "linear at 1" in each}
-    others = (linear, _supervised(run / "supervised.json", results))
-    rows, aucs = [], {}
+    others = [linear, _supervised(run / "supervised.json", results)]
     if not any(others):
-        zero = {}
-    for name, sides in zero.items():
-        counts = " / ".join(number(classes[name].get(key)) for key in ("positive", "negative"))
-        row = [name, counts, *map(number, sides)]
-        row.append(interval(results.interval("zero_shot", "auc", name)))
+        classes = {}
+    rows, aucs = [], {}
+    for name, of in classes.items():
+        sides = [results.value("zero_shot", side, name) for side in _SIDES]
+        row = [name, " / ".join(number(of.get(key)) for key in ("positive", "negative"))]
+        row += [*map(number, sides), interval(results.interval("zero_shot", "auc", name))]
         for other in others:
             row += [number(at(other, name, "auc")), interval(at(other, name, "interval"))]
-        rows.append(row)
+        rows.append(_Row(row))
         if all(name in other for other in others if other):
             aucs[name] = [*sides, *(at(other, name, "auc") for other in others)]
     if aucs:
-        columns = list(zip(*aucs.values(), strict=True))
+        columns, dash = list(zip(*aucs.values(), strict=True)), number(None)
         *means, probed, trained = (
             number(None if None in column else sum(column) / len(column)) for column in columns
         )
-        dash = number(None)
-        rows.append([f"mean of {len(aucs)}", "", *means, dash, probed, dash, trained, dash])
-    return _table("supervised", rows, total=True)
+        rows.append(_Row([f"mean of {len(aucs)}", "", *means, dash, probed, dash, trained, dash]))
+    return _table(results, "supervised", rows, total=True)
 
 
 def _supervised(path: Path, results: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,34 +255,21 @@ def _supervised(path: Path, results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _grounding_tables(results: Results) -> Iterator[PrintedTable]:
-    def rows(name: str, metric_groups: Mapping[str, str | None]) -> Rows:
-        return [
-            [
-                words(title),
-                number((results.row("grounding", "cnr", None, group) or {}).get("n")),
-                *_cells(results, name, None, group),
-            ]
-            for title, group in metric_groups.items()
-        ]
-
-    categories: dict[str, str | None] = {**results.groups("grounding", "cnr", "category")}
-    several = len(categories) > 1
-    if several:
-        categories["All"] = None
     denied = results.details("grounding").get("not_groundable")
     further = (
         f" {number(denied)} further phrases say that something is absent or normal; they are"
         " reported apart in results.json."
     )
-    yield _table(
-        "categories",
-        rows("categories", categories),
-        total=several,
-        further=further if denied else "",
-    )
-    for name in ("area", "frequency"):
-        groups: dict[str, str | None] = {**results.groups("grounding", "cnr", name)}
-        yield _table(name, rows(name, groups))
+    for name, kind in (("categories", "category"), ("area", "area"), ("frequency", "frequency")):
+        groups: dict[str, str | None] = {**results.groups("grounding", "cnr", kind)}
+        total = kind == "category" and len(groups) > 1
+        if total:
+            groups["All"] = None
+        rows = []
+        for title, group in groups.items():
+            cnr = results.row("grounding", "cnr", None, group) or {}
+            rows.append(_Row([words(title), number(cnr.get("n"))], group=group))
+        yield _table(results, name, rows, total=total, further=further if denied else "")
 
 
 def _retrieval_tables(results: Results) -> Iterator[PrintedTable]:
@@ -309,31 +282,23 @@ def _retrieval_tables(results: Results) -> Iterator[PrintedTable]:
     )
     for protocol, kinds in _WAYS.items():
         rows = []
-        for ways in kinds:
-            for mode, way in product(("strict", "lenient"), ways):
-                group = f"{mode}, {way}"
-                rank = results.row(protocol, "median_rank", None, group)
-                if rank is not None:
-                    cells = _cells(results, protocol, None, group)
-                    rows.append([mode, way, number(rank["n"]), *cells])
-        yield _table(protocol, rows, pairs=pairs)
+        for mode, way in ((mode, way) for ways in kinds for mode, way in product(_MODES, ways)):
+            group = f"{mode}, {way}"
+            if rank := results.row(protocol, "median_rank", None, group):
+                rows.append(_Row([mode, way, number(rank["n"])], group=group))
+        yield _table(results, protocol, rows, pairs=pairs)
     chance = number(results.value("study_retrieval", "precision_at_5", None, CHANCE))
     rows = []
-    for way in ("report to image", "image to report"):
-        direction = way if way == "report to image" else None
-        first = results.row("study_retrieval", "precision_at_5", None, direction)
-        if first is not None:
-            cells = _cells(results, "same_class", None, direction)
-            rows.append([way, number(first["n"]), *cells, chance])
-    yield _table("same_class", rows, ["chance"])
+    for way, group in (("report to image", "report to image"), ("image to report", None)):
+        if first := results.row("study_retrieval", "precision_at_5", None, group):
+            rows.append(_Row([way, number(first["n"])], group=group, end=[chance]))
+    yield _table(results, "same_class", rows, ["chance"])
 
 
 def _presets(results: Results) -> Iterator[PrintedTable]:
     """Preset, part, metrics and what it does, one row a part; empty where none was asked for."""
-    yield _table(
-        "presets",
-        [
-            [name, words(protocol), line, results["presets"][name]["about"]]
-            for name, protocol, line in results.preset_lines()
-        ],
-    )
+    rows = [
+        _Row([name, words(protocol), line, results["presets"][name]["about"]])
+        for name, protocol, line in results.preset_lines()
+    ]
+    yield _table(results, "presets", rows)

@@ -106,10 +106,7 @@ def results_table(runs: Mapping[str, Results]) -> PrintedTable:
 
     def cell(metric: Metric, results: Results) -> str:
         place, digits = (metric.protocol, metric.name), metric.digits
-        value, bounds = results.value(*place), results.interval(*place)
-        if value is None:
-            return NOTHING
-        shown = number(float(value), digits)
+        shown, bounds = number(results.value(*place), digits), results.interval(*place)
         return f"{shown} ({interval(bounds, digits)})" if bounds else shown
 
     rows = ((m.title, *(cell(m, results) for results in runs.values())) for m in METRICS)
@@ -212,17 +209,19 @@ def verdict(entry: Mapping[str, Any]) -> str:
     return f"{words}{',' if words == 'real' else ':'} {'better' if entry['better'] else 'worse'}"
 
 
-def settings_table(content: Mapping[str, Any]) -> PrintedTable | None:
+def _as_yaml(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def settings_table(
+    content: Mapping[str, Any], shown: Callable[[Any], str] = _as_yaml
+) -> PrintedTable | None:
     """The settings in which the groups differ; None where there is none."""
     if not content.get("settings"):
         return None
     labels = [group["label"] for group in content["groups"]]
-
-    def text(value: Any) -> str:
-        return value if isinstance(value, str) else json.dumps(value)
-
     rows = tuple(
-        (entry["setting"], *(text(entry["values"][label]) for label in labels))
+        (entry["setting"], *(shown(entry["values"][label]) for label in labels))
         for entry in content["settings"]
     )
     caption = "Settings that differ: a difference below may come from any of them."
@@ -260,21 +259,25 @@ def comparison_caption(content: Mapping[str, Any]) -> str:
         f"{content['data_hash'][:16]}{f', {ends} patients' if ends else ''}.",
         "95% intervals and two-sided p-values: t, with the standard error of a paired bootstrap, "
         f"{options['resamples']:,} resamples of the patients.",
-        "Runs of several seeds: mean (sd); where both sides have them, p and interval are over "
-        "other patients and other seeds together (t, Satterthwaite's degrees of freedom)."
-        if max(runs) > 1
-        else "",
-        "One seed says nothing of how another training would turn out: what differs with one "
-        "seed on a side is not called real."
-        if 1 in runs
-        else "",
+    ]
+    if max(runs) > 1:
+        sentences.append(
+            "Runs of several seeds: mean (sd); where both sides have them, p and interval are over "
+            "other patients and other seeds together (t, Satterthwaite's degrees of freedom)."
+        )
+    if 1 in runs:
+        sentences.append(
+            "One seed says nothing of how another training would turn out: what differs with one "
+            "seed on a side is not called real."
+        )
+    sentences += [
         f"Real, or differs: at most {options['alpha']:g} after Holm's correction over the "
         f"{options['tests']} tests of this table; 'not shown' is no proof of equality.",
         few_patients(row["patients"] for row in content["rows"]),
-        f"The runs were evaluated by {len(codes)} versions of the code ({', '.join(codes)}): "
-        "part of a difference may come from that; evaluate them by one version to exclude it."
-        if len(codes) > 1
-        else "",
-        *content.get("notes", []),
     ]
-    return " ".join(filter(None, sentences))
+    if len(codes) > 1:
+        sentences.append(
+            f"The runs were evaluated by {len(codes)} versions of the code ({', '.join(codes)}): "
+            "part of a difference may come from that; evaluate them by one version to exclude it."
+        )
+    return " ".join(filter(None, [*sentences, *content.get("notes", [])]))

@@ -172,14 +172,13 @@ def test_prose_is_escaped():
 
 
 def test_settings_of_the_loop_are_said_or_as_usual():
-    usual = TrainSettings().model_dump(mode="json")
-    said = " ".join(train_sentences(usual))
+    said = " ".join(train_sentences(TrainSettings()))
     assert "1,000 steps of AdamW with batches of 64 studies; sentences of each study: 1." in said
     assert "Not as by default" not in said
-    changed = usual | {"ema": 0.999, "device": "cpu"}
+    changed = TrainSettings(ema=0.999, device="cpu", trainable={"text": {"frozen": True}})
     said = " ".join(train_sentences(changed, last_step=20))
-    assert "ema 0.999" in said
+    assert said.endswith("Not as by default: ema 0.999, trainable: text: frozen on.")
     assert "the last step that was logged is 20" in said
-    train = {"validate_every": 15, "best_metric": "mean_auc", "keep": "best"}
+    train = TrainSettings(validate_every=15, best_metric="mean_auc", keep="best")
     assert "The model folder holds the best weights (step 45)." in validation_sentence(train, 45)
-    assert "Not validated on the way" in validation_sentence(usual, None)
+    assert "Not validated on the way" in validation_sentence(TrainSettings(), None)
