@@ -27,7 +27,7 @@ def examine(
     if config is None and loss is not None:
         raise UserError(f"--loss {loss}: is for a run; name the run's file.")
     examination = Examination(say, tell)
-    device, workers, run = None, None, None
+    run = None
     if config is not None:  # first: where the settings are wrong, that is all there is to say
         with examination.at_work("Reading the settings (torch and others are imported) ..."):
             from medclip_debias.losses.objective import loss_settings
@@ -35,7 +35,7 @@ def examine(
 
             run = load_run(config, overrides, loss)
             loss_settings(run.loss, str(config))
-        device, workers = run.train.device, run.train.workers
+    device, workers = (run.train.device, run.train.workers) if run else (None, None)
     look = examination.look
     look("versions", "Looking at torch and other libraries ...", machine.versions)
     look("compiled modules", "Looking at compiled modules ...", machine.compiled)

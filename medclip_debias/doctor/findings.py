@@ -43,17 +43,17 @@ class Finding:
 
 
 def ok(text: str, **numbers: Any) -> Finding:
-    """A finding that all is well, named by the check."""
+    """All is well; the check gives the name."""
     return Finding("", OK, text, numbers=numbers or None)
 
 
 def warning(text: str, remedy: str, **numbers: Any) -> Finding:
-    """A finding that does not stop the run, named by the check."""
+    """What does not stop the run; the check gives the name."""
     return Finding("", WARNING, text, remedy, numbers or None)
 
 
 def stops(text: str, remedy: str = "", **numbers: Any) -> Finding:
-    """A finding that would stop the run, named by the check."""
+    """What would stop the run; the check gives the name."""
     return Finding("", STOPS, text, remedy, numbers or None)
 
 
@@ -61,21 +61,22 @@ class Examination:
     """Looks at one thing after another: ``say`` names each one, ``tell`` takes its finding."""
 
     def __init__(self, say: Say | None = None, tell: Tell | None = None) -> None:
-        self._say: Say = say or (lambda _: None)
+        self._say, self._tell = say, tell
         self._said = 0.0
-        self._tell: Tell = tell or (lambda _: None)
         self.findings: list[Finding] = []
 
     def say(self, what: str) -> None:
         """Say something now."""
         self._said = time.monotonic()
-        self._say(what)
+        if self._say:
+            self._say(what)
 
     def add(self, *findings: Finding) -> None:
         """Take findings down, and tell them."""
         for finding in findings:
             self.findings.append(finding)
-            self._tell(finding)
+            if self._tell:
+                self._tell(finding)
 
     def look(
         self,

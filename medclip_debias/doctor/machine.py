@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def compiled() -> Finding:
     }
     lacking = [origin for cached, origin in places.items() if not Path(cached).exists()]
     numbers = {"modules": len(places), "not_compiled": len(lacking)}
-    if len(lacking) <= len(places) * _SOME:
+    if len(lacking) <= len(places) / 10:  # as those that a test or an editor changed
         return ok(f"{len(places)} imported", **numbers)
     return warning(
         f"{len(lacking)} of {len(places)} imported modules are not kept compiled: every start "
@@ -66,9 +67,6 @@ def compiled() -> Finding:
         + sysconfig.get_path("purelib"),
         **numbers,
     )
-
-
-_SOME = 0.1  # a share of modules that is no matter, as those that a test or an editor changed
 
 
 def codecs() -> Finding:
@@ -97,22 +95,18 @@ def gpus(wanted: str | None) -> list[Finding]:
     findings = []
     for number in range(torch.cuda.device_count()):
         about = torch.cuda.get_device_properties(number)
-        free, whole = torch.cuda.mem_get_info(number)
+        free, memory = torch.cuda.mem_get_info(number)
         half = torch.cuda.is_bf16_supported(including_emulation=False)
         text = (
-            f"{about.name}, {whole / GIB:.0f} GiB ({free / GIB:.0f} free), "
+            f"{about.name}, {memory / GIB:.0f} GiB ({free / GIB:.0f} free), "
             f"capability {about.major}.{about.minor}, bf16 {'yes' if half else 'no'}"
         )
-        busy = free < 0.9 * whole
-        findings.append(
-            Finding(
-                f"GPU {number}",
-                WARNING if busy else OK,
-                text,
-                "another program uses it (nvidia-smi)" if busy else "",
-                {"memory": whole, "free": free, "bf16": half},
-            )
-        )
+        numbers = {"memory": memory, "free": free, "bf16": half}
+        if free < 0.9 * memory:
+            finding = warning(text, "another program uses it (nvidia-smi)", **numbers)
+        else:
+            finding = ok(text, **numbers)
+        findings.append(replace(finding, name=f"GPU {number}"))
     return findings
 
 
@@ -171,9 +165,8 @@ def all_reduce() -> Finding:
             codes = [124]
         finally:
             for child in children:
-                if child.poll() is None:
-                    child.kill()
-                    child.wait()
+                child.kill()
+                child.wait()
     name = f"{backend} all-reduce"
     seconds = time.perf_counter() - began
     if any(codes):

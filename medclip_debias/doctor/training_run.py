@@ -8,7 +8,8 @@ import os
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +19,7 @@ from medclip_debias.config import StartSettings
 from medclip_debias.data.joint import open_prepared
 from medclip_debias.data.store import TABLES, PreparedSet
 from medclip_debias.data.verify import REMEDY, changes
-from medclip_debias.doctor.findings import (
-    GIB,
-    SKIPPED,
-    Examination,
-    Finding,
-    Say,
-    ok,
-    stops,
-    warning,
-)
+from medclip_debias.doctor.findings import GIB, Examination, Finding, ok, stops, warning
 from medclip_debias.errors import UserError
 from medclip_debias.language.masked_lm import language_model_hash
 from medclip_debias.losses.debiased import LanguageModelEta
@@ -46,34 +38,33 @@ _READS, _WRITE = 256, 64 * 2**20
 
 def examine_run(run: RunSettings, where: str, examination: Examination) -> None:
     """Look at everything that ``run`` needs; ``where`` is its file, for messages."""
-    opened: list[PreparedSet] = []
-    measured: list[Measured] = []
     look, say = examination.look, examination.say
+    opened: list[PreparedSet] = []
     look("data", "Reading all of the prepared set ...", lambda: data(run, opened, say))
     # Of a set that was changed but can be read, a step still shows what else is wrong.
     unread: tuple[str, ...] = () if opened else ("data",)
-    look("language model", "Hashing the language model ...", lambda: language_model(run))
+    look("language model", "Hashing the language model ...", partial(language_model, run))
     after = (*unread, "language model")
     what = "Looking for the scores of the sentences ..."
     look("scores", what, lambda: scores(run, where, opened[0]), after)
-    look("run folder", "Looking at the run's folder ...", lambda: run_folder(run))
+    look("run folder", "Looking at the run's folder ...", partial(run_folder, run))
     what = "Reading some rows of the prepared set ..."
     look("disk, prepared set", what, lambda: read_speed(opened[0]), unread)
     what = "Writing a file beside the run's folder ..."
-    look("disk, run folder", what, lambda: write_speed(run.out), ("run folder",))
+    look("disk, run folder", what, partial(write_speed, run.out), ("run folder",))
     after = (*after, "scores", "GPU")
-    look("step", "Building the model ...", lambda: steps(run, where, measured, say), after)
-    # What failed so that there is no step, if there is none.
+    look("step", "Building the model ...", partial(steps, run, where, say), after)
     step = examination.findings[-1]
-    root = str((step.numbers or {}).get("because", "step")) if step.state == SKIPPED else "step"
-    cause = () if measured else (root,)
+    cost = step.numbers or {}
+    # What failed so that there is no step, if there is none.
+    cause = () if "seconds" in cost else (str(cost.get("because", "step")),)
     what = "Adding up what the whole run takes ..."
-    look("whole run (estimate)", what, lambda: estimate(run, measured[0]), cause)
+    look("whole run (estimate)", what, partial(estimate, run, cost), cause)
     after = ("run folder", "disk, run folder", *cause)
-    look("free disk", "Looking at the free space ...", lambda: free_disk(run, measured[0]), after)
+    look("free disk", "Looking at the free space ...", partial(free_disk, run, cost), after)
 
 
-def data(run: RunSettings, opened: list[PreparedSet], say: Say) -> Finding:
+def data(run: RunSettings, opened: list[PreparedSet], say: Callable[[str], None]) -> Finding:
     """Hash the prepared set again; ``opened`` takes it, if it can be read."""
     prepared = open_prepared(run.prepared)
     for name in TABLES:
@@ -123,8 +114,7 @@ def scores(run: RunSettings, where: str, prepared: PreparedSet) -> Finding:
     except UserError as error:
         if not needed:
             return ok(f"none of language model {name}; the objective reads none")
-        remedy = f"score {prepared.folder} --language-model {folder}"
-        return stops(str(error), remedy)
+        return stops(str(error), f"score {prepared.folder} --language-model {folder}")
     return ok(f"the set's scores come from language model {name}")
 
 
@@ -166,8 +156,7 @@ def read_speed(prepared: PreparedSet) -> Finding:
 
 def write_speed(out: Path) -> Finding:
     """Write and sync a file beside the run's folder."""
-    folder = existing(out)
-    block = os.urandom(2**20)
+    folder, block = existing(out), os.urandom(2**20)
     try:
         with tempfile.TemporaryFile(dir=folder) as file:  # without a name: nothing can be left
             began = time.perf_counter()
@@ -177,42 +166,21 @@ def write_speed(out: Path) -> Finding:
             os.fsync(file.fileno())
             speed = _WRITE / (time.perf_counter() - began)
     except OSError as error:
-        reason = error.strerror or type(error).__name__
         return stops(
-            f"{folder} cannot be written ({reason})",
+            f"{folder} cannot be written ({error.strerror or type(error).__name__})",
             "give another 'out', or mend its permissions or free space",
         )
-    text = f"{speed / 2**20:.0f} MiB/s, synced"
-    return ok(text, bytes_per_second=speed)
+    return ok(f"{speed / 2**20:.0f} MiB/s, synced", bytes_per_second=speed)
 
 
 def existing(folder: Path) -> Path:
     """``folder``, or the nearest folder above it that exists."""
     folder = folder.absolute()
-    while not folder.is_dir():
-        folder = folder.parent
-    return folder
+    return next(place for place in (folder, *folder.parents) if place.is_dir())
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Seconds of a step, epochs of the run, bytes of memory and of what is to be written."""
-
-    seconds: float
-    peak: int
-    epochs: float
-    checkpoint: int
-    weights: int
-    features: int = 0
-
-    @property
-    def disk(self) -> int:
-        """The last checkpoints, the one being written, the best one's weights, the model folder."""
-        return (KEEP + 1) * self.checkpoint + 2 * self.weights
-
-
-def steps(run: RunSettings, where: str, measured: list[Measured], say: Say) -> Finding:
-    """Take real steps on real batches; what they cost goes to ``measured`` too."""
+def steps(run: RunSettings, where: str, say: Callable[[str], None]) -> Finding:
+    """Take real steps on real batches; the numbers say what they and the whole run cost."""
     plain = run.train.features.model_copy(update={"cache": False, "text": False})
     uncached = run.train.model_copy(update={"features": plain})
     trainer = Trainer(run.model_copy(update={"train": uncached}), where)
@@ -228,58 +196,55 @@ def steps(run: RunSettings, where: str, measured: list[Measured], say: Say) -> F
         loss = float(trainer.step(step, batch)["loss"])  # waits for the device
         seconds, reading = time.perf_counter() - read, read - began
     peak = torch.cuda.max_memory_allocated(trainer.device) if on_gpu else _resident()
-    size = run.train.batch_size
+    size, box = run.train.batch_size, io.BytesIO()
+    torch.save(trainer.state(), box)
+    weights = sum(p.numel() * p.element_size() for p in trainer.model.parameters())
     numbers = {
         "seconds": seconds,
         "read_seconds": reading,
         "peak_bytes": peak,
         "loss": loss,
         "images_per_second": size / seconds,
+        "epochs": run.train.steps / trainer.batches.steps_per_epoch,
+        "checkpoint_bytes": box.tell(),
+        # The last checkpoints, the one being written, the best one's weights, the model folder.
+        "disk_bytes": (KEEP + 1) * box.tell() + 2 * weights,
+        "feature_bytes": 0,
     }
     kind = "GPU memory" if on_gpu else "memory of this process"
     text = (
         f"loss {loss:.3f}, {seconds:.2f} s a step ({size / seconds:.1f} images a second), "
         f"batch read in {reading:.3f} s, {peak / GIB:.1f} GiB {kind}"
     )
-    starved = reading / max(run.train.workers, 1) > seconds
-    whole = run.train.steps / trainer.batches.steps_per_epoch
-    box = io.BytesIO()
-    torch.save(trainer.state(), box)
-    weights = sum(p.numel() * p.element_size() for p in trainer.model.parameters())
-    features = 0
     if run.train.features != plain:
-        features = trainer.features_of(run).planned()
+        features = numbers["feature_bytes"] = trainer.features_of(run).planned()
         text += f"; without stored features, of which {features / GIB:.2f} GiB are to be written"
-    measured.append(Measured(seconds, peak, whole, box.tell(), weights, features))
-    if starved:
+    if reading / max(run.train.workers, 1) > seconds:
         return warning(text, "the loader cannot keep up: raise train.workers", **numbers)
     return ok(text, **numbers)
 
 
-def estimate(run: RunSettings, step: Measured) -> Finding:
+def estimate(run: RunSettings, cost: dict[str, float]) -> Finding:
     """What the whole run takes."""
-    hours = run.train.steps * step.seconds / 3600
-    numbers = {
-        "hours": hours,
-        "epochs": step.epochs,
-        "checkpoint_bytes": step.checkpoint,
-        "disk_bytes": step.disk,
-        "free_bytes": shutil.disk_usage(existing(run.out)).free,
-    }
+    hours = run.train.steps * cost["seconds"] / 3600
     text = (
-        f"{run.train.steps} steps ({step.epochs:.1f} epochs) take about {hours:.1f} h with one "
-        f"process, {step.peak / GIB:.1f} GiB of memory, {step.disk / GIB:.2f} GiB of disk"
+        f"{run.train.steps} steps ({cost['epochs']:.1f} epochs) take about {hours:.1f} h with one "
+        f"process, {cost['peak_bytes'] / GIB:.1f} GiB of memory, "
+        f"{cost['disk_bytes'] / GIB:.2f} GiB of disk"
     )
-    return ok(text, **numbers)
+    numbers = {name: cost[name] for name in ("epochs", "checkpoint_bytes", "disk_bytes")}
+    free = shutil.disk_usage(existing(run.out)).free
+    return ok(text, hours=hours, **numbers, free_bytes=free)
 
 
-def free_disk(run: RunSettings, step: Measured) -> Finding:
+def free_disk(run: RunSettings, cost: dict[str, float]) -> Finding:
     """Whether there is room for checkpoints, and for features, perhaps on another disk."""
-    needs = [("checkpoints", run.out, step.disk, "free some space, or give another 'out'")]
-    if step.features:
+    remedy = "free some space, or give another 'out'"
+    needs = [("checkpoints", run.out, cost["disk_bytes"], remedy)]
+    if features := cost["feature_bytes"]:
         place = run.train.features.folder or open_prepared(run.prepared).folder
         remedy = "free some space, or set train.features.folder, fewer augmentations or dtype fp16"
-        needs.append(("features", place, step.features, remedy))
+        needs.append(("features", place, features, remedy))
     texts = []
     for what, place, needed, remedy in needs:
         free = shutil.disk_usage(existing(place)).free
