@@ -14,13 +14,7 @@ from medclip_debias.models.region_grid import RegionGrid
 
 
 def box_mask(boxes: ArrayLike, height: int, width: int) -> NDArray[np.bool_]:
-    """Union of boxes as a mask: True where a pixel's centre lies inside a box.
-
-    Args:
-        boxes: ``[K, 4]`` of x, y, width, height in original pixels.
-        height: rows of the mask.
-        width: columns of the mask.
-    """
+    """Union of boxes ``[K, 4]`` of x, y, width, height: True where a pixel's centre is inside."""
     mask = np.zeros((height, width), dtype=bool)
     for x, y, w, h in as_boxes(boxes):
         # Pixel j is inside when x <= j + .5 < x + w: whole-pixel boxes keep their exact area.
@@ -37,12 +31,7 @@ def as_boxes(boxes: ArrayLike) -> NDArray[np.float64]:
 
 
 def overlaps(truth: ArrayLike, found: ArrayLike) -> NDArray[np.float64]:
-    """IoU of every true box with every found one ``[K, F]``.
-
-    Args:
-        truth: ``[K, 4]`` of x, y, width, height.
-        found: ``[F, 4]`` of the same.
-    """
+    """IoU ``[K, F]`` of true boxes ``[K, 4]`` of x, y, width, height with found ones ``[F, 4]``."""
     a, b = as_boxes(truth)[:, None], as_boxes(found)[None]
     low = np.maximum(a[..., :2], b[..., :2])
     high = np.minimum(a[..., :2] + a[..., 2:], b[..., :2] + b[..., 2:])
@@ -73,10 +62,9 @@ def box_features(regions: Tensor, grid: RegionGrid, boxes: Sequence[ArrayLike]) 
     one bin, about one sample for each grid cell the box spans). The result is not normalised.
 
     Args:
-        regions: ``[B, N, D]``, N = rows x columns in row-major order.
+        regions: ``[B, N, D]``, N = rows x columns of ``grid`` in row-major order.
         grid: where the regions lie in the model's input.
-        boxes: for each of the B images a ``[K, 4]`` array (K >= 1) of x0, y0, x1, y1 in pixels
-            of the model's input, as `visible_boxes` gives them.
+        boxes: what `visible_boxes` gives of each of the B images, one box at least.
 
     Returns:
         ``[B, D]``.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from medclip_debias.config import PrepareSettings, Settings
+from medclip_debias.config import Settings
 from medclip_debias.data.synthetic import all_of_phantoms
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file, write_json
 from medclip_debias.grounding.absent import AbsentFindings
 from medclip_debias.grounding.dicom_out.deliver import DeliverTo, Delivery
-from medclip_debias.grounding.ground import Grounding, ground_images, highest_pixel, region_grid
+from medclip_debias.grounding.ground import Grounder, Grounding, highest_pixel, region_grid
 from medclip_debias.grounding.overlay import OverlayStyle, slug, value_range, write_overlay
 from medclip_debias.grounding.reference import Match, ReferenceBoxes
 from medclip_debias.grounding.regions import (
@@ -34,7 +33,6 @@ from medclip_debias.models.synthetic import synthetic_warning
 
 if TYPE_CHECKING:
     from medclip_debias.data.images.radiograph import Radiograph
-    from medclip_debias.grounding.suppression import Verdict
     from medclip_debias.models.interface import ImageTextModel
 
 FORMAT = 1
@@ -153,62 +151,44 @@ def ground_files(
     model = with_maps(model, options.method)
     region_grid(model)
     references = ReferenceBoxes.read(boxes, images) if boxes is not None else None
-    out = Path(out)
-    folders = dict(zip(images, _folders(out, images), strict=True))
-    prepare = model.preprocessing.prepare
-    held: deque[tuple[Path, Radiograph]] = deque()  # until their pictures are drawn
-    rejected: list[dict[str, str]] = []
-
-    def readable() -> Iterator[Radiograph]:
-        """The images that can be read, as they are asked for."""
-        for path in images:
-            try:
-                held.append((path, _read(path, prepare)))
-            except UserError as error:
-                if len(images) == 1:
-                    raise
-                rejected.append({"image": str(path), "reason": str(error)})
-                continue
-            yield held[-1][1]
-
-    entries: list[dict[str, Any]] = []
-    warning = synthetic_warning(model.provenance, all_of_phantoms(images))
-    warnings = " ".join(filter(None, (warning, maps_warning)))
-    delivery = Delivery(deliver, model, warnings) if deliver is not None else None
-    for groundings in ground_images(
+    grounder = Grounder(
         model,
-        readable(),
         sentences,
         smoothing=options.smoothing,
-        batch_size=options.batch_size,
         absent=AbsentFindings(model) if options.needs_reference else None,
         sharpen=options.sharpen,
         rule=rule,
-    ):
-        path, image = held.popleft()
-        grey, folder = image.stretched(prepare), folders[path]
+    )
+    out = Path(out)
+    folders = dict(zip(images, _folders(out, images), strict=True))
+    warning = synthetic_warning(model.provenance, all_of_phantoms(images))
+    warnings = " ".join(filter(None, (warning, maps_warning)))
+    delivery = Delivery(deliver, model, warnings) if deliver is not None else None
+    entries: list[dict[str, Any]] = []
+    rejected: list[dict[str, str]] = []
+    for path, image, groundings in _grounded(grounder, images, options.batch_size, rejected):
+        grey, folder = image.stretched(model.preprocessing.prepare), folders[path]
         limits, coloured_from = _colours(groundings, options)
+        drawn = {"limits": limits, "reference": coloured_from, "warning": warnings}
         rows = []
         for number, one in enumerate(groundings, start=1):
-            place = folder / f"{number:02d}_{slug(one.text)}"
             reference: tuple[list[list[float]], Match] = ([], "none")
             if references:
                 reference = references.of(path, one.text, image.shape)
-            drawn = {"limits": limits, "reference": coloured_from, "warning": warnings}
+            place = folder / f"{number:02d}_{slug(one.text)}"
             rows.append(_write_grounding(place, one, grey, options, reference, drawn))
         absent = groundings[0].absent
-        entries.append(
-            {
-                "image": str(path),
-                "height": image.shape[0],
-                "width": image.shape[1],
-                "absent": asdict(absent) | {"classes": list(absent.classes)} if absent else None,
-                "sentences": rows,
-            }
-        )
+        entry = {
+            "image": str(path),
+            "height": image.shape[0],
+            "width": image.shape[1],
+            "absent": asdict(absent) | {"classes": list(absent.classes)} if absent else None,
+            "sentences": rows,
+        }
         if delivery is not None:
             delivered = delivery.folder / folder.relative_to(out)
-            entries[-1]["delivered"] = delivery.write(path, delivered, image.shape, rows)
+            entry["delivered"] = delivery.write(path, delivered, image.shape, rows)
+        entries.append(entry)
         if progress:
             progress(len(entries) + len(rejected), len(images))
     if not entries:
@@ -233,17 +213,36 @@ def ground_files(
     return result
 
 
-def _read(path: Path, settings: PrepareSettings) -> Radiograph:
+def _grounded(
+    grounder: Grounder, images: Sequence[Path], batch_size: int, rejected: list[dict[str, str]]
+) -> Iterator[tuple[Path, Radiograph, list[Grounding]]]:
+    """Each image that can be read, with its groundings; of several ``rejected`` takes the others.
+
+    Only a batch of images is held at a time.
+    """
     from medclip_debias.data.images import read_radiograph
 
-    image = read_radiograph(path, settings.window)
-    low, high = image.percentiles(settings.clip)
-    if not low < high:
-        raise UserError(
-            f"{path}: holds a single grey value between its clipping percentiles, so nothing can be"
-            " seen on it."
-        )
-    return image
+    settings = grounder.model.preprocessing.prepare
+    for start in range(0, len(images), batch_size):
+        batch = []
+        for path in images[start : start + batch_size]:
+            try:
+                image = read_radiograph(path, settings.window)
+                low, high = image.percentiles(settings.clip)
+                if not low < high:
+                    raise UserError(
+                        f"{path}: holds a single grey value between its clipping percentiles, so"
+                        " nothing can be seen on it."
+                    )
+            except UserError as error:
+                if len(images) == 1:
+                    raise
+                rejected.append({"image": str(path), "reason": str(error)})
+            else:
+                batch.append((path, image))
+        groundings = grounder.of_images((image for _, image in batch), batch_size)
+        for (path, image), of_image in zip(batch, groundings, strict=True):
+            yield path, image, of_image
 
 
 def _folders(out: Path, images: Sequence[Path]) -> list[Path]:
@@ -273,11 +272,17 @@ def _write_grounding(
 ) -> dict[str, Any]:
     """Write the picture and map of a sentence at ``place``, whose suffix is added; its row."""
     heatmap, (boxes, match) = grounding.heatmap, reference
-    regions = _regions(heatmap, grounding.verdict, options)
+    how: dict[str, Any] = {"min_area": options.min_area, "connectivity": options.connectivity}
+    share, verdict = options.share, grounding.verdict
+    if options.threshold is not None:
+        cut_at = f"score >= {options.threshold}"
+        there = verdict is None or verdict.there
+        regions = threshold_regions(heatmap, options.threshold, **how) if there else []
+    else:
+        share = share or (0.5 if verdict else None)
+        cut_at = f"{100 * (share or 0.5):.0f}% of the range"
+        regions = boxes_of_share(heatmap, share, verdict, **how) if share else []
     row = grounding_row(grounding, heatmap, regions)
-    cut_at = f"score >= {options.threshold}"
-    if options.threshold is None:
-        cut_at = f"{100 * (options.share or 0.5):.0f}% of the range"
     picture, map_file = (place.with_name(f"{place.name}.{kind}") for kind in ("png", "npy"))
     write_overlay(
         picture,
@@ -313,18 +318,6 @@ def grounding_row(
         "boxes": [asdict(region) | {"box": list(region.box)} for region in regions],
         "in_image": asdict(grounding.verdict) if grounding.verdict else None,
     }
-
-
-def _regions(
-    heatmap: NDArray[np.floating[Any]], verdict: Verdict | None, options: GroundOptions
-) -> list[ScoredRegion]:
-    """The boxes of one sentence: none where it is not in the image."""
-    how: dict[str, Any] = {"min_area": options.min_area, "connectivity": options.connectivity}
-    if options.threshold is None:
-        share = options.share or (0.5 if verdict is not None else None)
-        return [] if share is None else boxes_of_share(heatmap, share, verdict, **how)
-    there = verdict is None or verdict.there
-    return threshold_regions(heatmap, options.threshold, **how) if there else []
 
 
 def _colours(

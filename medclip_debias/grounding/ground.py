@@ -104,7 +104,7 @@ class Grounder:
         self._places = region_grid(model)
         if smoothing < 0 or smoothing != smoothing:
             raise UserError(f"smoothing must be a positive number of grid cells, got {smoothing}.")
-        self._model, self._sentences, self._smoothing = model, sentences, smoothing
+        self.model, self._sentences, self._smoothing = model, sentences, smoothing
         self._absent = absent
         self._sharpener = Sharpener(sharpen, sentences, model.prompts)
         self._suppressor = Suppressor(rule, model, sentences) if rule is not None else None
@@ -134,19 +134,19 @@ class Grounder:
         while True:
             squares, shapes = [], []
             for image in islice(remaining, batch_size):
-                squares.append(prepare_image(image, self._model.preprocessing.prepare))
+                squares.append(prepare_image(image, self.model.preprocessing.prepare))
                 shapes.append(image.shape)
             if not squares:
                 return
             with torch.inference_mode():
-                features = self._model.encode_images(torch.from_numpy(np.stack(squares)))
+                features = self.model.encode_images(torch.from_numpy(np.stack(squares)))
             yield from self.of_features(features, shapes)
 
     def of_features(
         self, features: ImageFeatures, shapes: Sequence[tuple[int, int]]
     ) -> Iterator[list[Grounding]]:
         """The same for B images that were encoded before, of these rows and columns."""
-        model, settings = self._model, self._model.preprocessing
+        model, how = self.model, self.model.preprocessing
         numbers = range(len(self._sentences))
         with torch.inference_mode():
             totals = finite(model.score(features, self._vectors), "grounding")
@@ -155,21 +155,18 @@ class Grounder:
         verdicts: Sequence[Sequence[Verdict | None]] = [[None] * len(numbers)] * len(shapes)
         if self._suppressor is not None:
             verdicts = self._suppressor.of(features)
-        for image, (height, width) in enumerate(shapes):
-            geometry = SquareGeometry(
-                height, width, settings.prepare.size, settings.input_size, settings.prepare.fit
-            )
-            grids = maps[image].reshape(-1, *self._places.shape)
+        for image, shape in enumerate(shapes):
+            square = SquareGeometry(*shape, how.prepare.size, how.input_size, how.prepare.fit)
             yield [
                 Grounding(
-                    text,
-                    float(totals[image][number]),
-                    grids[number],
-                    geometry,
-                    self._places,
-                    self._smoothing,
-                    absent[image],
-                    verdicts[image][number],
+                    text=text,
+                    score=float(totals[image][number]),
+                    grid=maps[image][number].reshape(self._places.shape),
+                    geometry=square,
+                    places=self._places,
+                    smoothing=self._smoothing,
+                    absent=absent[image],
+                    verdict=verdicts[image][number],
                 )
                 for number, text in enumerate(self._sentences)
             ]

@@ -17,12 +17,7 @@ def one_to_one(truth: ArrayLike, found: ArrayLike, level: float) -> int:
     """Most pairs of a true and a found box with an IoU of ``level`` or more, each box used once.
 
     A largest matching of a bipartite graph (Hopcroft and Karp 1973), not the greedy one: which box
-    is looked at first does not change the number.
-
-    Args:
-        truth: ``[K, 4]`` of x, y, width, height.
-        found: ``[F, 4]`` of the same.
-        level: lowest IoU of a pair.
+    is looked at first does not change the number. Boxes are ``[K, 4]`` of x, y, width, height.
 
     >>> one_to_one([[0, 0, 2, 2]], [[0, 0, 2, 2], [0, 0, 2, 1.9]], 0.5)
     1
@@ -38,15 +33,10 @@ def one_to_one(truth: ArrayLike, found: ArrayLike, level: float) -> int:
 
 
 def hits_in_order(truth: ArrayLike, found: ArrayLike, level: float) -> NDArray[np.bool_]:
-    """Which found boxes are right, looked at in their order: ``[F]``.
+    """Which found boxes ``[F, 4]``, highest confidence first, are right: ``[F]``.
 
-    Each takes the true box that it overlaps most, unless that overlap is less than ``level`` or
+    Each takes the true box that it overlaps most, unless that IoU is less than ``level`` or
     an earlier box has taken it (as PASCAL VOC and COCO count; a second box on one truth is wrong).
-
-    Args:
-        truth: ``[K, 4]`` of x, y, width, height.
-        found: ``[F, 4]``, highest confidence first.
-        level: lowest IoU of a hit.
     """
     shared = overlaps(truth, found)
     hits = np.zeros(shared.shape[1], dtype=bool)
@@ -63,11 +53,8 @@ def hits_in_order(truth: ArrayLike, found: ArrayLike, level: float) -> NDArray[n
 class Detections:
     """The boxes found for many sentences, for average precision under weights of the sentences.
 
-    Attributes:
-        item: number of each box's sentence.
-        confidence: of each box.
-        hit: whether it is right (`hits_in_order`).
-        truths: true boxes of each sentence ``[items]``.
+    Of each box its sentence's number, its confidence, and whether it is right (`hits_in_order`);
+    ``truths``: how many true boxes each sentence has.
     """
 
     item: NDArray[np.intp]

@@ -110,8 +110,7 @@ def write_overlay(
             not the original itself (a padded square, say).
         limits: scores at the ends of the colours, for several pictures on one scale.
         reference: score below which nothing is coloured.
-        names: what a key under a picture with a legend calls ``boxes`` and ``found``; no key when
-            None.
+        names: of ``boxes`` and ``found`` in a key under a picture with a legend; None for no key.
         warning: words in red under a picture with a legend; none when empty.
         style: how it is drawn.
         dpi: pixels per inch; the longer side of the picture is 4 inches. By default `style`'s.
@@ -129,13 +128,14 @@ def write_overlay(
     if not style.legend:
         caption, warning, names = "", "", None
     kinds = [
-        (as_boxes(each), *look)  # type: ignore[arg-type]
-        for each, *look in (
-            (boxes, BOX_COLOUR, "-", (names or ("", ""))[0]),
-            (found, FOUND_COLOUR, (0, (3, 2)), (names or ("", ""))[1]),
+        (as_boxes(each), colour, line, name)
+        for each, colour, line, name in (
+            (boxes, BOX_COLOUR, "-", names and names[0]),
+            (found, FOUND_COLOUR, (0, (3, 2)), names and names[1]),
         )
+        if len(each)
     ]
-    with_key = names is not None and any(len(kind[0]) for kind in kinds)
+    with_key = names is not None and bool(kinds)
 
     # Sizes in inches. A very narrow image keeps its shape; only the paper around it grows.
     inch = LONGEST_SIDE / max(rows, columns)
@@ -150,19 +150,18 @@ def write_overlay(
     canvas = FigureCanvasAgg(figure)
 
     def panel(x: float, top: float, wide: float, high: float) -> Any:
-        return figure.add_axes(
-            (x / width, (height - top - high) / height, wide / width, high / height)
-        )
+        place = (x / width, (height - top - high) / height, wide / width, high / height)
+        return figure.add_axes(place)
 
     most = max(MOST_PIXELS, math.ceil(dpi * LONGEST_SIDE))
-    whole = (0.0, 0.0, float(columns), float(rows))
-    grey, place = thinned(image, *(image_extent or whole), most)
+    full = (0.0, 0.0, float(columns), float(rows))
+    grey, place = thinned(image, *(image_extent or full), most)
     for x in dict.fromkeys((0.0, left)):
         axes = panel(x, 0, image_width, image_height)
         axes.set_axis_off()
         axes.imshow(grey, cmap="gray", extent=place, interpolation="bilinear")
         axes.set(xlim=(0, columns), ylim=(rows, 0))
-    small, place = thinned(heatmap, *whole, most)
+    small, place = thinned(heatmap, *full, most)
     low, high = limits or value_range(small)
     norm = Normalize(low, high, clip=True)
     hidden = np.isnan(small) if reference is None else ~(small >= reference)
@@ -176,7 +175,7 @@ def write_overlay(
         interpolation="nearest",
     )
     _draw_contours(axes, small, place, style.contours)
-    keys = [_draw_boxes(axes, *kind) for kind in kinds if len(kind[0])]
+    keys = [_draw_boxes(axes, *kind) for kind in kinds]
     axes.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal")
     if style.legend:
         long = min(image_height, 2.4)
@@ -190,29 +189,16 @@ def write_overlay(
             if low <= level <= high:
                 bar.ax.axhline(level, color="white", linewidth=1.0)
     if with_key:
-        figure.legend(
-            handles=keys,
-            loc="lower left",
-            bbox_to_anchor=(0.0, foot / height),
-            ncols=len(keys),
-            fontsize=7,
-            frameon=False,
-            borderpad=0.1,
-            handlelength=2.4,
-        )
+        place_of_key = {"loc": "lower left", "bbox_to_anchor": (0.0, foot / height)}
+        look = {"fontsize": 7, "frameon": False, "borderpad": 0.1, "handlelength": 2.4}
+        figure.legend(handles=keys, ncols=len(keys), **place_of_key, **look)
     below = 0.03
     for words, colour in ((red, WARNING_COLOUR), (lines, "black")):
-        if words:  # a sentence with two dollar signs is no formula
-            figure.text(
-                0.04 / width,
-                below / height,
-                "\n".join(words),
-                color=colour,
-                fontsize=9,
-                va="bottom",
-                parse_math=False,
-            )
-            below += LINE * len(words)
+        at = (0.04 / width, below / height)
+        # A sentence with two dollar signs is no formula.
+        look = {"color": colour, "fontsize": 9, "va": "bottom", "parse_math": False}
+        figure.text(*at, "\n".join(words), **look)
+        below += LINE * len(words)
     canvas.draw()
     # What was drawn hides nothing behind it: without its opacity the file is half as long.
     picture = Image.fromarray(np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3]))
@@ -221,7 +207,9 @@ def write_overlay(
     return path
 
 
-def _draw_boxes(axes: Any, boxes: NDArray[np.float64], colour: str, line: Any, name: str) -> Any:
+def _draw_boxes(
+    axes: Any, boxes: NDArray[np.float64], colour: str, line: Any, name: str | None
+) -> Any:
     """Draw boxes with a dark rim; return what the key shows."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Rectangle
@@ -270,9 +258,8 @@ def thinned(
 ) -> tuple[NDArray[Number], Extent]:
     """Every n-th pixel of a picture with more than ``most`` a side: drawing 10 megapixels is slow.
 
-    Returns:
-        The smaller picture, and the place it covers as matplotlib wants it: left, right,
-        bottom, top. Each kept pixel is the middle of its block, so nothing moves.
+    With it the place that it covers as matplotlib wants it: left, right, bottom, top. Each kept
+    pixel is the middle of its block, so nothing moves.
     """
     step = -(-max(array.shape) // most)
     offset_row, offset_column = (min(step // 2, side - 1) for side in array.shape)

@@ -52,8 +52,8 @@ def threshold_regions(
 
     Args:
         heatmap: ``[height, width]`` in original pixels; NaN belongs to no region.
-        threshold: lowest score of a region, on the heatmap's own scale.
-        min_area: pixels that a region must have to be kept.
+        threshold: lowest score of a region.
+        min_area: pixels that a region must have.
         connectivity: 8 joins pixels that touch at a corner; 4 wants a common side.
 
     >>> (one,) = threshold_regions(np.array([[0.0, 0.9, 0.8], [np.nan, 0.0, 0.0]]), 0.5)
@@ -94,29 +94,19 @@ def boxes_of_share(
 ) -> list[ScoredRegion]:
     """Zero, one or many boxes for a sentence, highest confidence first.
 
-    The map is cut at ``share`` of the way from its lowest to its highest value. A sentence that is
-    not in the image has no box. A box's confidence is the probability that the image shows the
-    sentence times how far up the map's range the box's highest pixel is.
-
-    Args:
-        heatmap: ``[height, width]`` in original pixels; NaN belongs to no region.
-        share: in (0, 1].
-        verdict: whether the sentence is in the image; None where that is not known.
-        min_area: pixels that a region must have to be kept.
-        connectivity: 8 joins pixels that touch at a corner; 4 wants a common side.
+    The map is cut by `threshold_regions` at ``share``, in (0, 1], of the way from its lowest to its
+    highest value. A sentence that is not in the image, by ``verdict``, has no box. A box's
+    confidence is the probability that the image shows the sentence times how far up the map's
+    range the box's highest pixel is.
     """
     if not 0 < share <= 1:
         raise UserError(f"the share of a map's range must be in (0, 1], got {share}.")
     if verdict is not None and not verdict.there:
         return []
     low, high = float(np.nanmin(heatmap)), float(np.nanmax(heatmap))
-    regions = threshold_regions(
-        heatmap, low + share * (high - low), min_area=min_area, connectivity=connectivity
-    )
+    threshold, reach = low + share * (high - low), (high - low) or 1.0
+    regions = threshold_regions(heatmap, threshold, min_area=min_area, connectivity=connectivity)
     if verdict is not None:
-        reach = (high - low) or 1.0
-        regions = [
-            replace(one, confidence=verdict.probability * (one.peak - low) / reach)
-            for one in regions
-        ]
+        sure = verdict.probability
+        regions = [replace(one, confidence=sure * (one.peak - low) / reach) for one in regions]
     return sorted(regions, key=lambda one: -one.peak)

@@ -16,10 +16,10 @@ Both are computed by ``monai.visualize``, on the grid of `MapModel.grid`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 CELLS = 16
 """Rows and columns of an occlusion map; the covered square has the side of two cells."""
 _BATCH = 16  # covered images scored at a time
-
-_Layout = Literal["channels first", "channels last", "tokens"]
 
 
 def with_maps(model: ImageTextModel, method: str) -> ImageTextModel:
@@ -113,8 +111,8 @@ class MapModel:
 
     def encode_images(self, images: Tensor) -> SeenFeatures:
         """The model's features of prepared images, uint8 ``[B, S, S]``, with the images."""
-        found = self.model.encode_images(images)
-        return SeenFeatures(found.regions, found.whole, found.attended, images.cpu())
+        features = self.model.encode_images(images)
+        return SeenFeatures(features.regions, features.whole, features.attended, images.cpu())
 
     def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         """Maps ``[B, T, N]`` of images and sentences, N = rows x columns of `grid`.
@@ -128,21 +126,16 @@ class MapModel:
         explain = self._gradcam if self.method == "gradcam" else self._occlusion
         with torch.inference_mode(False), _frozen(self.model):
             vectors = sentences.clone()  # inference mode's have no gradient, their copies have
-            maps = [explain(self._input(image[None].clone()), vectors) for image in features.images]
-        return torch.stack(maps)
-
-    def _input(self, image: Tensor) -> Tensor:
-        pixels: Tensor = self.model.normalise(image)
-        return pixels
+            pixels = (self.model.normalise(image[None].clone()) for image in features.images)
+            return torch.stack([explain(x, vectors) for x in pixels])
 
     def _gradcam(self, x: Tensor, vectors: Tensor) -> Tensor:
         """Maps ``[T, N]`` of one normalised image."""
         from monai.visualize import GradCAM
 
         assert self._layer is not None
-        layer, layout = self._layer
         scorer = _Scorer(self.model, vectors, each_of_its_own=True)
-        handle = layer.register_forward_hook(scorer.exposing(layout, self.model.grid))
+        handle = self._layer.register_forward_hook(scorer.expose)
         try:
             with torch.enable_grad():
                 maps: Tensor = GradCAM(scorer, target_layers="map").compute_map(x, class_idx=0)
@@ -192,58 +185,61 @@ class _Scorer(nn.Module):
         scores = model.score(model.encode_images(images), vectors)
         return scores.diagonal()[:, None] if self._each else scores
 
-    def exposing(self, layout: _Layout, grid: RegionGrid) -> Callable[..., Any]:
+    def expose(self, _: nn.Module, __: Any, output: Any) -> Any:
         """A forward hook that leads a layer's output through ``map``, a copy a sentence."""
-
-        def hook(_: nn.Module, __: Any, output: Any) -> Any:
-            features = output[0] if isinstance(output, tuple) else output
-            copies = features.detach().expand(len(self._scored[1]), *features.shape[1:])
-            if layout == "channels first":
-                seen = self.map(copies.clone().requires_grad_())
-            elif layout == "channels last":
-                seen = self.map(copies.permute(0, 3, 1, 2).clone().requires_grad_())
-                seen = seen.permute(0, 2, 3, 1)
-            else:
-                before, patches = copies.tensor_split([copies.shape[1] - _count(grid)], dim=1)
-                spatial = patches.transpose(1, 2).unflatten(2, grid.shape).clone()
-                mapped = self.map(spatial.requires_grad_())
-                seen = torch.cat([before, mapped.flatten(2).transpose(1, 2)], dim=1)
-            return (seen, *output[1:]) if isinstance(output, tuple) else seen
-
-        return hook
+        model, vectors = self._scored
+        features, grid = _first(output), model.grid
+        copies = features.detach().expand(len(vectors), *features.shape[1:])
+        layout = _layout(features, grid)
+        if layout == "channels first":
+            seen = self.map(copies.clone().requires_grad_())
+        elif layout == "channels last":
+            seen = self.map(copies.permute(0, 3, 1, 2).clone().requires_grad_())
+            seen = seen.permute(0, 2, 3, 1)
+        else:
+            start = copies.shape[1] - grid.rows * grid.columns
+            spatial = copies[:, start:].transpose(1, 2).unflatten(2, grid.shape)
+            mapped = self.map(spatial.clone().requires_grad_())
+            seen = torch.cat([copies[:, :start], mapped.flatten(2).transpose(1, 2)], dim=1)
+        return (seen, *output[1:]) if isinstance(output, tuple) else seen
 
 
-def _layer(model: ImageTextModel) -> tuple[nn.Module, _Layout]:
-    """The layer that Grad-CAM is taken at, and how its output is laid out."""
+def _first(output: Any) -> Tensor:
+    features: Tensor = output[0] if isinstance(output, tuple) else output
+    return features
+
+
+def _layout(output: Tensor, grid: RegionGrid) -> str:
+    """How a layer's output lies on the grid of regions; empty where it does not."""
+    if output.ndim == 4 and tuple(output.shape[2:]) == grid.shape:
+        return "channels first"
+    if output.ndim == 4 and tuple(output.shape[1:3]) == grid.shape:
+        return "channels last"
+    return "tokens" if output.ndim == 3 and output.shape[1] >= grid.rows * grid.columns else ""
+
+
+def _layer(model: ImageTextModel) -> nn.Module:
+    """The layer that Grad-CAM is taken at."""
     layers = list(getattr(getattr(model, "image_encoder", None), "layers", ()))
     outputs: list[Tensor] = []
-
-    def keep(_: nn.Module, __: Any, output: Any) -> None:
-        outputs.append(output[0] if isinstance(output, tuple) else output)
-
-    grid, side = model.grid, model.preprocessing.input_size
     if layers:
-        handle = layers[-1].register_forward_hook(keep)
+        side = model.preprocessing.input_size
+        handle = layers[-1].register_forward_hook(lambda *of: outputs.append(_first(of[2])))
         try:
             with torch.inference_mode():
                 model.encode_images(torch.zeros(1, side, side, dtype=torch.uint8))
         finally:
             handle.remove()
     for output in outputs:
-        if output.ndim == 4 and tuple(output.shape[2:]) == grid.shape:
-            return layers[-1], "channels first"
-        if output.ndim == 4 and tuple(output.shape[1:3]) == grid.shape:
-            return layers[-1], "channels last"
-        if output.ndim == 3 and output.shape[1] >= _count(grid) and len(layers) > 1:
-            return layers[-2], "tokens"
+        layout = _layout(output, model.grid)
+        if layout == "tokens" and len(layers) > 1:
+            return layers[-2]
+        if layout.startswith("channels"):
+            return layers[-1]
     raise UserError(
         "Grad-CAM needs an image encoder whose last layer lies on the grid of the model's regions,"
         " and this model's does not; take the method 'occlusion'."
     )
-
-
-def _count(grid: RegionGrid) -> int:
-    return grid.rows * grid.columns
 
 
 @contextmanager

@@ -57,10 +57,10 @@ class Sharpener:
         reader: Reader | None = None,
     ) -> None:
         self.kind = kind
-        companions = [_companions(kind, prompts, reader)(text) for text in sentences]
+        companions = list(map(_companions(kind, prompts, reader), sentences))
         self.texts = list(dict.fromkeys(text for texts in companions for text in texts))
         place = {text: number for number, text in enumerate(self.texts)}
-        self._own = [[place[text] for text in texts] for texts in companions]
+        self._companions = [[place[text] for text in texts] for texts in companions]
 
     def maps(
         self,
@@ -71,25 +71,24 @@ class Sharpener:
         further: Tensor,
     ) -> NDArray[np.float32]:
         """Maps of T sentences on each of B images ``[B, T, N]``."""
+        wanted = sorted({place for number in numbers for place in self._companions[number]})
+        column = {place: number for number, place in enumerate(wanted)}
+        pruned = self.kind == "prune"
         with torch.inference_mode():
             plain = finite(model.region_scores(features, vectors), "maps")
-            if self.kind == "none":
-                return plain
-            wanted = sorted({place for number in numbers for place in self._own[number]})
-            column = {place: number for number, place in enumerate(wanted)}
             if not wanted:
                 return plain
             others = finite(model.region_scores(features, further[wanted]), "maps")
-            pruned = self.kind == "prune"
-            totals = finite(model.score(features, vectors), "maps") if pruned else None
-            rivals = finite(model.score(features, further[wanted]), "maps") if pruned else None
+            if pruned:
+                totals = finite(model.score(features, vectors), "maps")
+                rivals = finite(model.score(features, further[wanted]), "maps")
         result = plain.copy()
         for t, number in enumerate(numbers):
-            columns = [column[place] for place in self._own[number]]
+            columns = [column[place] for place in self._companions[number]]
             if not columns:
                 continue
             beside = others[:, columns]
-            if totals is not None and rivals is not None:
+            if pruned:
                 kept = rivals[:, columns] >= totals[:, t, None]
                 sums = plain[:, t] + (beside * kept[..., None]).sum(axis=1)
                 sharper = sums / (1 + kept.sum(axis=1))[:, None]
@@ -103,14 +102,13 @@ class Sharpener:
 
 def checked_sharpen(kind: str) -> Sharpen:
     """The way of that name."""
-    for known in get_args(Sharpen):
-        if kind == known:
-            return cast(Sharpen, known)
     names = get_args(Sharpen)
-    raise UserError(
-        f"There is no way '{kind}' to sharpen maps{did_you_mean(kind, names)}; it is one of "
-        f"{', '.join(names)}."
-    )
+    if kind not in names:
+        raise UserError(
+            f"There is no way '{kind}' to sharpen maps{did_you_mean(kind, names)}; it is one of "
+            f"{', '.join(names)}."
+        )
+    return cast(Sharpen, kind)
 
 
 def to_range_of(plain: Floats, sharpened: Floats) -> NDArray[np.float32]:

@@ -100,50 +100,40 @@ class Suppressor:
         sentences: Sequence[str],
         reader: Reader | None = None,
     ) -> None:
-        reads = reader or Reader()
+        reads, kind = reader or Reader(), rule.evidence
         self.rule = rule
         self._denies = [reads.denies(text) for text in sentences]
-        self._kind = rule.evidence
-        self._evidence = Evidence(model, [self._kind]) if self._kind else None
+        self._evidence = Evidence(model, [kind]) if kind else None
+        self._denials: Tensor | None = None
+        self._levels = np.zeros(len(sentences))
         with torch.inference_mode():
             self._vectors = model.encode_sentences(list(sentences))
-            self._denials = (
-                model.encode_sentences([reads.negated(text) for text in sentences])
-                if self._kind == "negated"
-                else None
-            )
-        self._levels = np.zeros(len(sentences))
-        if self._kind == "offset":
+            if kind == "negated":
+                self._denials = model.encode_sentences([reads.negated(text) for text in sentences])
+        if kind == "offset":
             vectors = one_vector(self._vectors, model.outputs.sentence_rows)
             self._levels = rule.levels(vectors.cpu().numpy())
 
     def of(self, features: ImageFeatures) -> list[list[Verdict]]:
         """The verdict on each of T sentences for each of B images."""
-        count = len(features)
-        if self._evidence is None or self._kind is None:
-            values = np.zeros((count, len(self._denies)))
-        else:
-            values = self._evidence.of(features, self._vectors, self._denials)[self._kind]
-            values = values - self._levels
+        values = np.zeros((len(features), len(self._denies)))
+        if self._evidence is not None:
+            (values,) = self._evidence.of(features, self._vectors, self._denials).values()
         return [
-            [
-                judge(self.rule, value, denies)
-                for value, denies in zip(of_image.tolist(), self._denies, strict=True)
-            ]
-            for of_image in values
+            [judge(self.rule, *pair) for pair in zip(of_image, self._denies, strict=True)]
+            for of_image in (values - self._levels).tolist()
         ]
 
 
 def judge(rule: SuppressionRule, evidence: float, denies: bool) -> Verdict:
     """The verdict on one sentence by its evidence and its words."""
-    known = None if rule.evidence is None else evidence
+    known, value = None if rule.evidence is None else evidence, np.array([evidence])
     if denies:
         return Verdict(False, "words", known, 0.0)
-    value = np.array([evidence])
-    against = bool(rule.suppressed(value)[0])
-    return Verdict(
-        not against, "image" if against else "", known, float(rule.probability(value)[0])
-    )
+    probability = float(rule.probability(value)[0])
+    if rule.suppressed(value)[0]:
+        return Verdict(False, "image", known, probability)
+    return Verdict(True, "", known, probability)
 
 
 def save_rule(folder: Path, rule: SuppressionRule) -> None:

@@ -22,20 +22,16 @@ import torch
 import torch.nn.functional as F
 
 from medclip_debias.config import SimilaritySettings
-from medclip_debias.files import write_json
-from medclip_debias.grounding.search.learn import Queries, learn
+from medclip_debias.grounding.search.learn import learn
 from medclip_debias.grounding.search.query import SearchIndex
 from medclip_debias.grounding.search.ranking import blocks, recall_at, sentence_scores
 from medclip_debias.grounding.search.settings import IndexSettings
 from medclip_debias.grounding.search.store import (
-    FORMAT,
-    HASHES,
     ITEMS,
-    META,
     REGIONS,
-    RegionFile,
-    content_hashes,
+    map_regions,
     write_items,
+    write_meta,
 )
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.similarity import Similarity
@@ -111,20 +107,18 @@ def build(folder: Path, images: int, world: World, settings: IndexSettings) -> d
     folder.mkdir(parents=True)
     shape = (images, SIDE * SIDE, DIM)
     began = time.perf_counter()
-    file = RegionFile(folder / REGIONS, shape, BATCH)
-    while file.done < images:
-        file.append(world.images(min(BATCH, images - file.done)))
-    regions = file.close()
+    with (folder / REGIONS).open("wb") as stream:
+        for start in range(0, images, BATCH):
+            stream.write(world.images(min(BATCH, images - start)).tobytes())
+    regions = map_regions(folder / REGIONS, shape)
     made = time.perf_counter()
     vectors = world.sentences(settings.landmarks + settings.queries)
-    queries = Queries(vectors[: settings.landmarks], vectors[settings.landmarks :])
-    learned = learn(folder, regions, score, queries, settings)
+    landmarks, held_out = vectors[: settings.landmarks], vectors[settings.landmarks :]
+    learned = learn(folder, regions, score, landmarks, held_out, settings)
     ids = [f"image{row}" for row in range(images)]
     write_items(folder / ITEMS, pd.DataFrame({"image_id": ids, "study_id": ids}))
-    meta = {"format": FORMAT, "model_hash": "made", "data_hash": "made", "regions": list(shape)}
-    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
-    written = {"bytes": sizes, HASHES: content_hashes(folder, shape)}
-    write_json(folder / META, meta | learned | written)
+    content = {"model_hash": "made", "data_hash": "made", "regions": list(shape)}
+    write_meta(folder, content | learned)
     return {"made": made - began, "learned and measured": time.perf_counter() - made}
 
 

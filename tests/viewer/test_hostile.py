@@ -38,32 +38,14 @@ def files(site):
 
 def test_no_address_takes_a_path(site, client, planted):
     """A path at each place of an address where something is named."""
-    hostile = [
-        quote(str(planted)),
-        quote(str(planted), safe=""),
-        "..%2f" * 12 + quote(str(planted).lstrip("/"), safe=""),
-        "../" * 12 + str(planted).lstrip("/"),
-        "http://127.0.0.1:1/",
-        "-1",
-        "1e9",
-        "9" * 12,
-        "",
-    ]
+    absolute = quote(str(planted).lstrip("/"), safe="")
+    hostile = [quote(str(planted)), quote(str(planted), safe=""), "..%2f" * 12 + absolute]
+    hostile += ["../" * 12 + str(planted).lstrip("/"), "http://127.0.0.1:1/", "-1", "1e9"]
+    hostile += ["9" * 12, ""]
     session = client.session
-    starts = [
-        "/",
-        "/assets/",
-        "/assets/../",
-        "/api/",
-        "/api/alive/",
-        "/api/pixels/",
-        f"/api/pixels/{session}/",
-        "/api/prepared/",
-        "/api/images/",
-        "/api/thumbnail/",
-        "/file=",
-        "/gradio_api/file=",
-    ]
+    names = ("alive", "pixels", f"pixels/{session}", "prepared", "images", "thumbnail")
+    starts = ["/", "/assets/", "/assets/../", "/api/", *(f"/api/{name}/" for name in names)]
+    starts += ["/file=", "/gradio_api/file="]
     for start in starts:
         for word in hostile:
             if start + word == "/":

@@ -96,8 +96,7 @@ class Delivery:
         source: Source | None = None,
     ) -> list[str]:
         """Write the results of one image; return the files."""
-        source = self._source(path, shape, source)
-        files: list[Path] = []
+        source, files = self._source(path, shape, source), []
         for kind in self.kinds:
             if kind == "json":
                 file = folder / "found.json"
@@ -112,17 +111,16 @@ class Delivery:
                 file = folder / name
                 try:
                     with quiet(), atomic_file(file) as temporary:
-                        make(source, rows, self.algorithm).save_as(
-                            temporary, enforce_file_format=True
-                        )
+                        result = make(source, rows, self.algorithm)
+                        result.save_as(temporary, enforce_file_format=True)
                 # What a damaged header makes highdicom raise may quote it: its kind is said.
                 except Exception as error:
                     reason = f"the image's header does not allow it ({type(error).__name__})"
                     self.left_out[f"{kind} left out: {reason}"] += 1
                     continue
             self.written[kind] += 1
-            files.append(file)
-        return [str(file) for file in files]
+            files.append(str(file))
+        return files
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Files written by kind, and what was left out, by reason, in images."""
@@ -134,8 +132,7 @@ class Delivery:
             source = source or read_source(path)
         except UserError as error:
             # A PNG is complete in JSON; that it has no patient is said only where one is needed.
-            wanted = [kind for kind in self.kinds if kind in _OBJECTS]
-            if wanted:
+            if wanted := [kind for kind in self.kinds if kind in _OBJECTS]:
                 reason = str(error).split(": ", 1)[-1].rstrip(".")
                 self.left_out[f"{', '.join(wanted)} left out: {reason}"] += 1
             return None

@@ -30,6 +30,14 @@ MANUFACTURER = "medclip-debias"
 SCHEME = "99MEDCLIP"
 """Coding scheme of what no public one has a code for; 99 says that it is private (PS3.16, 8)."""
 
+_CODES = {
+    "score": ("similarity", "Image-sentence similarity"),
+    "probability": ("probability", "Probability that the image shows it"),
+    "mean": ("region mean", "Mean score of the region"),
+    "peak": ("region peak", "Highest score of the region"),
+    "confidence": ("confidence", "Confidence that it shows the finding"),
+}
+
 
 def check_installed() -> None:
     """Make sure that highdicom is there."""
@@ -132,49 +140,42 @@ def structured_report(
         serial_number=algorithm.model,
     )
 
-    def common(place: str, text: str) -> dict[str, Any]:
+    def common(place: str, text: str, **measured: float | None) -> dict[str, Any]:
         code = f"S{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        tracking = sr.TrackingIdentifier(highdicom.UID(), f"{place}: {printable(text)}")
         return {
-            "tracking_identifier": sr.TrackingIdentifier(
-                highdicom.UID(), f"{place}: {printable(text)}"
-            ),
+            "tracking_identifier": tracking,
             "finding_type": _own_code(code, shortened(text)),
             "algorithm_id": made_by,
+            # Numbers without unit under their codes; those that are None are not there.
+            "measurements": [
+                sr.Measurement(_own_code(*_CODES[name]), value=value, unit=codes.UCUM.NoUnits)
+                for name, value in measured.items()
+                if value is not None
+            ],
         }
 
-    groups = []
+    groups: list[Any] = []
     for number, row in enumerate(rows, start=1):
-        probability = (row.get("in_image") or {}).get("probability")
+        text, probability = row["text"], (row.get("in_image") or {}).get("probability")
         groups.append(
             sr.MeasurementsAndQualitativeEvaluations(
-                **common(f"{number}", row["text"]),
-                measurements=_measurements(
-                    {
-                        ("similarity", "Image-sentence similarity"): row["score"],
-                        ("probability", "Probability that the image shows it"): probability,
-                    }
-                ),
+                **common(f"{number}", text, score=row["score"], probability=probability),
                 source_images=[sr.SourceImageForMeasurementGroup.from_source_image(source.header)],
             )
         )
-        groups += [
-            sr.PlanarROIMeasurementsAndQualitativeEvaluations(
-                **common(f"{number}.{place}", row["text"]),
-                referenced_region=sr.ImageRegion(
-                    "POLYLINE",
-                    _outline(box["box"]),
-                    sr.SourceImageForRegion.from_source_image(source.header),
-                ),
-                measurements=_measurements(
-                    {
-                        ("region mean", "Mean score of the region"): box["mean"],
-                        ("region peak", "Highest score of the region"): box["peak"],
-                        ("confidence", "Confidence that it shows the finding"): box["confidence"],
-                    }
-                ),
+        for place, box in enumerate(row["boxes"], start=1):
+            measured = {name: box[name] for name in ("mean", "peak", "confidence")}
+            region = sr.ImageRegion(
+                "POLYLINE",
+                _outline(box["box"]),
+                sr.SourceImageForRegion.from_source_image(source.header),
             )
-            for place, box in enumerate(row["boxes"], start=1)
-        ]
+            groups.append(
+                sr.PlanarROIMeasurementsAndQualitativeEvaluations(
+                    **common(f"{number}.{place}", text, **measured), referenced_region=region
+                )
+            )
     report = sr.MeasurementReport(
         observation_context=sr.ObservationContext(
             observer_device_context=sr.ObserverContext(codes.DCM.Device, device)
@@ -195,18 +196,6 @@ def structured_report(
         ],
         **_instance(9701, "Scores"),
     )
-
-
-def _measurements(wanted: dict[tuple[str, str], float | None]) -> list[Any]:
-    """Numbers without unit under their codes; those that are None are not there."""
-    from highdicom.sr import Measurement
-    from pydicom.sr.codedict import codes
-
-    return [
-        Measurement(name=_own_code(*name), value=value, unit=codes.UCUM.NoUnits)
-        for name, value in wanted.items()
-        if value is not None
-    ]
 
 
 def _outline(box: Sequence[float]) -> NDArray[np.float64]:

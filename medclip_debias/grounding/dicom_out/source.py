@@ -19,14 +19,24 @@ if TYPE_CHECKING:
     from pydicom.dataset import Dataset
 
 UTF8 = "ISO_IR 192"
+_UID = re.compile(r"[0-9.]{1,64}")
+_DATE = re.compile(r"\d{8}|")
+_TIME = re.compile(r"\d{2}(\d{2}(\d{2}(\.\d{1,6})?)?)?|")
+_NAME = re.compile(r".{0,194}")
+_TEXT = re.compile(r"[^\\]{0,64}")
+_SEX = re.compile("[MFO]?")
+# What goes back, and what a value of its kind is (PS3.5, 6.2); of the first four none may lack.
 _IDS = ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID", "SOPClassUID")
-_TEXTS = ("PatientID", "IssuerOfPatientID", "AccessionNumber", "StudyID")
 _NAMES = ("PatientName", "ReferringPhysicianName")
-_DATES = ("PatientBirthDate", "StudyDate", "StudyTime")
+_VALUES = {
+    **dict.fromkeys(_IDS, _UID),
+    **dict.fromkeys(("PatientID", "IssuerOfPatientID", "AccessionNumber", "StudyID"), _TEXT),
+    **dict.fromkeys(_NAMES, _NAME),
+    **dict.fromkeys(("PatientBirthDate", "StudyDate"), _DATE),
+    **{"StudyTime": _TIME, "PatientSex": _SEX, "Modality": _TEXT},
+}
 _SIZE = ("Rows", "Columns")
 _ORIENTATION = "PatientOrientation"
-_UID = re.compile(r"[0-9.]{1,64}")
-_FORMATS = {"DA": re.compile(r"\d{8}|"), "TM": re.compile(r"\d{2}(\d{2}(\d{2}(\.\d{1,6})?)?)?|")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +55,7 @@ class Source:
 
 def read_source(path: Path) -> Source:
     """Read what results on a DICOM image need to know of it."""
-    wanted = [*_IDS, *_TEXTS, *_NAMES, *_DATES, "PatientSex", "Modality", *_SIZE]
-    header = read_header(path, ["SpecificCharacterSet", *wanted, _ORIENTATION])
+    header = read_header(path, ["SpecificCharacterSet", *_VALUES, *_SIZE, _ORIENTATION])
     if header is None:
         raise UserError(
             f"{path}: the image is no DICOM file, so no DICOM result can be attached to it."
@@ -60,20 +69,16 @@ def _reduced(path: Path, header: Any) -> Source:
     from pydicom.dataset import Dataset
     from pydicom.valuerep import PersonName
 
-    small = Dataset()
+    small, blank = Dataset(), []
     small.SpecificCharacterSet = UTF8
-    for name in _IDS:
+    for name, form in _VALUES.items():
         value = _value(header, name)
-        if not _UID.fullmatch(value):
-            raise UserError(
-                f"{path}: its header lacks a valid {name}, so no DICOM result can be attached to"
-                " it; export it again."
-            )
-        setattr(small, name, value)
-    blank = []
-    for name in (*_TEXTS, *_NAMES, *_DATES, "PatientSex", "Modality"):
-        value = _value(header, name)
-        if not _fits(name, value):
+        if not form.fullmatch(value) or not value.isprintable():
+            if name in _IDS:
+                raise UserError(
+                    f"{path}: its header lacks a valid {name}, so no DICOM result can be attached"
+                    " to it; export it again."
+                )
             blank.append(name)
             value = ""
         setattr(small, name, PersonName(value) if name in _NAMES else value)
@@ -95,14 +100,3 @@ def _value(header: Any, name: str) -> str:
     except Exception:  # a value surfaces as wrong when it is looked at
         return ""
     return "" if value is None else str(value).strip().strip("\0")
-
-
-def _fits(name: str, value: str) -> bool:
-    """Whether a value is of its element's kind (PS3.5, 6.2)."""
-    if name == "PatientSex":
-        return value in ("M", "F", "O", "")
-    if name in _DATES:
-        return _FORMATS["TM" if name.endswith("Time") else "DA"].fullmatch(value) is not None
-    if name in _NAMES:
-        return len(value) <= 194 and value.isprintable()
-    return len(value) <= 64 and value.isprintable() and "\\" not in value

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from medclip_debias.errors import UserError
 from medclip_debias.files import exchange, read_json_or_none, take_back, write_json
 from medclip_debias.grounding.preparation import check_preparation
-from medclip_debias.grounding.search.learn import Queries, learn
+from medclip_debias.grounding.search.learn import learn
 from medclip_debias.grounding.search.ranking import Progress
 from medclip_debias.grounding.search.settings import IndexSettings
 from medclip_debias.grounding.search.store import (
     FORMAT,
-    HASHES,
     ITEMS,
-    META,
     REGIONS,
-    RegionFile,
-    content_hashes,
+    map_regions,
     write_items,
+    write_meta,
 )
 from medclip_debias.grounding.sentences import read_sentences
 from medclip_debias.models.finite import finite
 from medclip_debias.models.interface import need_vectors
 
 if TYPE_CHECKING:
+    from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.interface import ImageTextModel
 
 FEWEST_SENTENCES = 32
@@ -124,44 +125,62 @@ def build_index(
             progress(done, 2 * len(data))
 
     queries = _queries(model, texts, settings)  # first: a model that has none is refused at once
-    file = RegionFile(work / REGIONS, shape, settings.batch_size)
-    with torch.inference_mode():
-        for start in range(file.done, len(data), settings.batch_size):
-            pixels = np.array(data.pixels[start : start + settings.batch_size])
-            stored = model.encode_images(torch.from_numpy(pixels)).stored
-            file.append(finite(stored, "index").astype(np.float16))
-            step(file.done)
-    regions = file.close()
+    _encode(model, data, work / REGIONS, shape, settings.batch_size, step)
     learned = learn(
         work,
-        regions,
+        map_regions(work / REGIONS, shape),
         model.score,
-        queries,
+        *queries,
         settings,
         progress=lambda done, _: step(len(data) + done),
     )
     write_items(work / ITEMS, data.images)
-    meta = {
-        "format": FORMAT,
+    (work / _JOB).unlink()
+    content = {
         "model": str(Path(model_folder).resolve()),
         "model_hash": model.content_hash,
         "prepared": str(Path(prepared).resolve()),
         "data_hash": data.content_hash,
         "synthetic": bool(data.meta.get("synthetic", False)),
         "regions": list(shape),
-        "landmarks": len(queries.landmarks),
+        "landmarks": len(queries[0]),
         "settings": settings.model_dump(mode="json"),
-        **learned,
     }
-    (work / _JOB).unlink()
-    meta["bytes"] = {path.name: path.stat().st_size for path in sorted(work.iterdir())}
-    meta[HASHES] = content_hashes(work, shape)
-    write_json(work / META, meta)
+    meta = write_meta(work, content | learned)
     exchange(work, out, retired)
     return meta
 
 
-def _queries(model: ImageTextModel, texts: Sequence[str], settings: IndexSettings) -> Queries:
+def _encode(
+    model: ImageTextModel,
+    data: PreparedSet,
+    path: Path,
+    shape: tuple[int, int, int],
+    batch: int,
+    step: Callable[[int], None],
+) -> None:
+    """Write the vectors of every image; a file that was cut off goes on at a whole batch."""
+    row = 2 * shape[1] * shape[2]
+    images = path.stat().st_size // row if path.is_file() else 0
+    # Whole batches only: a batch of another size may round otherwise.
+    done = len(data) if images >= len(data) else images // batch * batch
+    with path.open("r+b" if path.is_file() else "w+b") as stream, torch.inference_mode():
+        stream.truncate(done * row)
+        stream.seek(done * row)
+        for start in range(done, len(data), batch):
+            pixels = torch.from_numpy(np.array(data.pixels[start : start + batch]))
+            stored = finite(model.encode_images(pixels).stored, "index").astype(np.float16)
+            if stored.shape[1:] != shape[1:]:  # all after them would be misread
+                raise ValueError(f"expected [B, *{shape[1:]}], got {stored.shape}")
+            stream.write(np.ascontiguousarray(stored).tobytes())
+            step(start + len(stored))
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _queries(
+    model: ImageTextModel, texts: Sequence[str], settings: IndexSettings
+) -> tuple[Tensor, Tensor]:
     """Landmarks and held-out sentences, sampled without overlap; at least half are landmarks."""
     order = np.random.default_rng(settings.seed).permutation(len(texts))
     count = min(settings.landmarks, max(len(texts) - settings.queries, len(texts) // 2))
@@ -174,4 +193,4 @@ def _queries(model: ImageTextModel, texts: Sequence[str], settings: IndexSetting
             "words) or by a question and not by a cosine (KAD, MedKLIP, AFLoc), which an index "
             "cannot hold; index another model, or rank images with 'evaluate' or 'ground'."
         )
-    return Queries(vectors[:count], vectors[count:])
+    return vectors[:count], vectors[count:]

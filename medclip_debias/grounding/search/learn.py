@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +31,12 @@ LADDER = (50, 100, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 5000)  # candidat
 TEXT_FILE, IMAGE_FILE, LANDMARKS_FILE = "text.faiss", "image.faiss", "landmarks.safetensors"
 
 
-@dataclass(frozen=True)
-class Queries:
-    """Sentences of an index: those that it learns from, and those that measure it."""
-
-    landmarks: Tensor
-    held_out: Tensor
-
-
 def learn(
     folder: Path,
     regions: Regions,
     score: Score,
-    queries: Queries,
+    learned_from: Tensor,
+    held_out: Tensor,
     settings: IndexSettings,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -54,7 +46,9 @@ def learn(
         folder: gets `TEXT_FILE`, `IMAGE_FILE` and `LANDMARKS_FILE`.
         regions: stored vectors ``[n, N, D]``, usually memory-mapped.
         score: the model's own.
-        queries: sentences.
+        learned_from: vectors of the landmarks ``[M, D]``.
+        held_out: of the sentences that measure the index; without any the landmarks are asked, and
+            the result says so.
         settings: how.
         progress: called with images scored and images in total.
 
@@ -65,26 +59,23 @@ def learn(
     """
     rng = np.random.default_rng(settings.seed)
     n, kind = len(regions), settings.kind_for(len(regions))
-    # Without held-out sentences the landmarks themselves are asked, and the result says so.
-    held_out = queries.held_out if len(queries.held_out) else queries.landmarks[: settings.queries]
+    asked = held_out if len(held_out) else learned_from[: settings.queries]
     sample = np.sort(rng.permutation(n)[:SAMPLE])
     scores = [
-        sentence_scores(score, np.array(regions[sample[i : i + 128]]), queries.landmarks)
+        sentence_scores(score, np.array(regions[sample[i : i + 128]]), learned_from)
         for i in range(0, len(sample), 128)
     ]
-    landmarks = Landmarks.fit(
-        queries.landmarks.cpu().numpy(), np.concatenate(scores), settings.rank
-    )
+    landmarks = Landmarks.fit(learned_from.cpu().numpy(), np.concatenate(scores), settings.rank)
     landmarks.save(folder / LANDMARKS_FILE)
 
-    together = torch.cat([queries.landmarks, held_out])
+    together = torch.cat([learned_from, asked])
     vectors = np.empty((n, landmarks.directions.shape[1]), np.float32)
     directions = np.empty((n, regions.shape[2]), np.float32)
-    exact = np.empty((n, len(held_out)), np.float32)
+    exact = np.empty((n, len(asked)), np.float32)
     for place, block in blocks(regions):
         scored = sentence_scores(score, block, together)
-        vectors[place] = landmarks.images(scored[:, : len(queries.landmarks)])
-        exact[place] = scored[:, len(queries.landmarks) :]
+        vectors[place] = landmarks.images(scored[:, : len(learned_from)])
+        exact[place] = scored[:, len(learned_from) :]
         directions[place] = mean_direction(block)
         if progress:
             progress(place.stop, n)
@@ -92,32 +83,25 @@ def learn(
     _write(folder / IMAGE_FILE, directions, kind, settings.seed)
 
     counts = [count for count in LADDER if count < n] + ([n] if n <= LADDER[-1] else [])
-    by_text = _mean_recalls(
-        folder / TEXT_FILE, landmarks.queries(held_out.cpu().numpy()), exact, counts, settings.k
-    )
+    enough: dict[str, int] = {}
+    recall: dict[str, Any] = {"k": settings.k}
 
-    def rounded(recalls: NDArray[np.float64]) -> dict[str, float]:
-        return {str(n): round(float(r), 4) for n, r in zip(counts, recalls, strict=True)}
+    def measure(what: str, file: str, queries: Floats, exact: Floats, **said: Any) -> None:
+        recalls = _mean_recalls(folder / file, queries, exact, counts, settings.k)
+        enough[what] = _enough(counts, recalls, settings.target)
+        shown = {str(n): round(float(r), 4) for n, r in zip(counts, recalls, strict=True)}
+        recall[what] = {"asked": len(queries), **said, "by_candidates": shown}
 
-    enough = {"sentences": _enough(counts, by_text, settings.target)}
+    queries = landmarks.queries(asked.cpu().numpy())
+    measure("sentences", TEXT_FILE, queries, exact, held_out=len(held_out) > 0)
     enough["images"] = enough["sentences"]
-    asked = np.sort(rng.permutation(n)[: settings.image_queries])
-    recall = {
-        "k": settings.k,
-        "sentences": {
-            "asked": len(held_out),
-            "held_out": len(queries.held_out) > 0,
-            "by_candidates": rounded(by_text),
-        },
-    }
-    if len(asked):  # images that ask for images like them, themselves among them
-        exact = np.empty((n, len(asked)), np.float32)
-        images = [torch.from_numpy(np.array(regions[row])).float() for row in asked]
+    chosen = np.sort(rng.permutation(n)[: settings.image_queries])
+    if len(chosen):  # images that ask for images like them, themselves among them
+        exact = np.empty((n, len(chosen)), np.float32)
+        images = [torch.from_numpy(np.array(regions[row])).float() for row in chosen]
         for place, block in blocks(regions):
             exact[place] = np.stack([image_scores(image, block) for image in images], axis=1)
-        by_image = _mean_recalls(folder / IMAGE_FILE, directions[asked], exact, counts, settings.k)
-        enough["images"] = _enough(counts, by_image, settings.target)
-        recall["images"] = {"asked": len(asked), "by_candidates": rounded(by_image)}
+        measure("images", IMAGE_FILE, directions[chosen], exact)
     return {"kind": kind, "candidates": enough, "recall": recall}
 
 

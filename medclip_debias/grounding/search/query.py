@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 import torch
@@ -229,24 +229,18 @@ def search(
     device: str = "cpu",
     say: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Search an index by one sentence or one image file.
+    """Search an index by one sentence or one image file; other arguments as in `SearchIndex`.
 
-    Args:
-        folder: the index.
-        text: a sentence; or else
-        image: an image file.
-        k: results.
-        candidates: images ranked exactly; by default as many as gave the target recall.
-        ranking: of the candidates of an image: ``regions`` or ``global``.
-        model: where the index's model is, if it was moved.
-        device: where the model runs.
-        say: called when a sentence is longer than the encoder reads.
+    ``model`` is where the index's model is, if it was moved; ``say`` is called where a sentence is
+    longer than the encoder reads.
 
     Returns:
         ``hits``, best first, each a dict of `Hit`; ``images`` in the index; ``candidates``;
         ``warning``: a sentence where the model was trained on synthetic images and the index, or
         ``image``, is not known to be synthetic, else None.
     """
+    from medclip_debias.data.images import prepare_image, read_radiograph
+
     if (text is None) == (image is None):
         raise UserError("give either a sentence with --text or an image with --image.")
     if ranking not in get_args(ImageRanking):
@@ -260,16 +254,19 @@ def search(
     synthetic = bool(index.meta.get("synthetic"))
     if image is None:
         kind = "sentences"
-        for line in cut_notes(encoder, sentences) if say else ():
-            say(line)  # type: ignore[misc]
+        if say:
+            for line in cut_notes(encoder, sentences):
+                say(line)
         with torch.inference_mode():
             vector = encoder.encode_sentences(sentences)[0]
         hits = index.by_sentence(vector, encoder.score, k, candidates)
     else:
         kind = "images"
-        features = encode_file(encoder, Path(image))
-        chosen: ImageRanking = "global" if ranking == "global" else "regions"
-        hits = index.by_image(features, k, candidates, chosen)
+        settings = encoder.preprocessing.prepare
+        square = prepare_image(read_radiograph(Path(image), settings.window), settings)
+        with torch.inference_mode():
+            features = encoder.encode_images(torch.from_numpy(square[None]))
+        hits = index.by_image(features, k, candidates, cast(ImageRanking, ranking))
         synthetic = synthetic and all_of_phantoms([Path(image)])
     used = index.meta["candidates"][kind] if candidates is None else candidates
     return {
@@ -278,13 +275,3 @@ def search(
         "candidates": min(max(used, k), len(index)),
         "warning": synthetic_warning(encoder.provenance, synthetic),
     }
-
-
-def encode_file(model: ImageTextModel, path: Path) -> ImageFeatures:
-    """Features of an image file, through the model's own path."""
-    from medclip_debias.data.images import prepare_image, read_radiograph
-
-    settings = model.preprocessing.prepare
-    image = read_radiograph(path, settings.window)
-    with torch.inference_mode():
-        return model.encode_images(torch.from_numpy(prepare_image(image, settings)[None]))

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from medclip_debias.config import validate
 from medclip_debias.errors import UserError
-from medclip_debias.files import check_guarded, file_hash, read_json
+from medclip_debias.files import check_guarded, file_hash, read_json, write_json
 from medclip_debias.grounding.search.learn import IMAGE_FILE, LANDMARKS_FILE, TEXT_FILE
 from medclip_debias.grounding.search.ranking import Regions
 
@@ -69,9 +67,13 @@ def read_meta(folder: Path) -> dict[str, Any]:
     return content
 
 
-def content_hashes(folder: Path, shape: tuple[int, int, int]) -> dict[str, str]:
-    """Hash of each file of an index but its ``index.json``."""
-    return {name: _hash(folder / name, shape) for name in FILES}
+def write_meta(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """Write ``index.json`` beside the other files: ``content``, their sizes and their hashes."""
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    hashes = {name: _hash(folder / name, content["regions"]) for name in FILES}
+    meta = {"format": FORMAT, **content, "bytes": sizes, HASHES: hashes}
+    write_json(folder / META, meta)
+    return meta
 
 
 def check_content(folder: Path, name: str, meta: dict[str, Any]) -> Path:
@@ -119,31 +121,3 @@ def map_items(path: Path) -> Any:
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
         raise UserError(f"{path}: cannot be read as a table; {AGAIN}.") from error
-
-
-class RegionFile:
-    """Regions written image after image; a file that was cut off resumes at a whole batch."""
-
-    def __init__(self, path: Path, shape: tuple[int, int, int], batch: int) -> None:
-        self._path, self._shape = path, shape
-        row = shape[1] * shape[2] * 2
-        images = path.stat().st_size // row if path.is_file() else 0
-        # Whole batches only: a batch of another size may round otherwise.
-        self.done = shape[0] if images >= shape[0] else images // batch * batch
-        self._stream = path.open("r+b" if path.is_file() else "w+b")
-        self._stream.truncate(self.done * row)
-        self._stream.seek(self.done * row)
-
-    def append(self, regions: NDArray[np.float16]) -> None:
-        """Write the next images' vectors."""
-        if regions.shape[1:] != self._shape[1:]:  # all after them would be misread
-            raise ValueError(f"expected [B, *{self._shape[1:]}], got {regions.shape}")
-        self._stream.write(np.ascontiguousarray(regions).tobytes())
-        self.done += len(regions)
-
-    def close(self) -> Regions:
-        """Flush to the disk and return everything, memory-mapped."""
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-        self._stream.close()
-        return map_regions(self._path, self._shape)
