@@ -127,14 +127,12 @@ def write_overlay(
     dpi = style.dots(rows, columns) if dpi is None else dpi
     if not style.legend:
         caption, warning, names = "", "", None
-    kinds = [
-        (as_boxes(each), colour, line, name)
-        for each, colour, line, name in (
-            (boxes, BOX_COLOUR, "-", names and names[0]),
-            (found, FOUND_COLOUR, (0, (3, 2)), names and names[1]),
-        )
-        if len(each)
+    called = names or ("", "")
+    kinds: list[tuple[NDArray[np.float64], str, Any, str]] = [
+        (as_boxes(boxes), BOX_COLOUR, "-", called[0]),  # type: ignore[arg-type]
+        (as_boxes(found), FOUND_COLOUR, (0, (3, 2)), called[1]),  # type: ignore[arg-type]
     ]
+    kinds = [kind for kind in kinds if len(kind[0])]
     with_key = names is not None and bool(kinds)
 
     # Sizes in inches. A very narrow image keeps its shape; only the paper around it grows.
@@ -189,9 +187,9 @@ def write_overlay(
             if low <= level <= high:
                 bar.ax.axhline(level, color="white", linewidth=1.0)
     if with_key:
-        place_of_key = {"loc": "lower left", "bbox_to_anchor": (0.0, foot / height)}
-        look = {"fontsize": 7, "frameon": False, "borderpad": 0.1, "handlelength": 2.4}
-        figure.legend(handles=keys, ncols=len(keys), **place_of_key, **look)
+        anchor = {"loc": "lower left", "bbox_to_anchor": (0.0, foot / height)}
+        look: dict[str, Any] = {"fontsize": 7, "frameon": False, "borderpad": 0.1}
+        figure.legend(handles=keys, ncols=len(keys), handlelength=2.4, **anchor, **look)
     below = 0.03
     for words, colour in ((red, WARNING_COLOUR), (lines, "black")):
         at = (0.04 / width, below / height)
@@ -207,9 +205,7 @@ def write_overlay(
     return path
 
 
-def _draw_boxes(
-    axes: Any, boxes: NDArray[np.float64], colour: str, line: Any, name: str | None
-) -> Any:
+def _draw_boxes(axes: Any, boxes: NDArray[np.float64], colour: str, line: Any, name: str) -> Any:
     """Draw boxes with a dark rim; return what the key shows."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Rectangle

@@ -153,7 +153,7 @@ def eta_of_sentences(run: RunData) -> pd.DataFrame | None:
         torch.zeros(1, len(values), dtype=torch.float64),
         torch.tensor(1.0),
         image_of_sentence=torch.zeros(len(values), dtype=torch.int64),
-        **{name: values},  # type: ignore[arg-type]
+        **{name: values},
     )
     eta = eta_of(settings.model_copy(update={"control": "none"}), batch).clamp(0, ETA_MAX)
     columns = {"text": run.studies.texts, "eta": eta.numpy(), "studies": run.studies.occurrences}

@@ -35,12 +35,14 @@ class _Heatmap(BaseModel):
     miou: float | None = None
     pointing_game: float | None = None
 
-    @computed_field
+    @computed_field  # type: ignore[prop-decorator]
+    @property
     def inside(self) -> bool | None:
         """Whether the highest score lies in a true box."""
         return None if self.pointing_game is None else self.pointing_game >= 0.5
 
-    @computed_field
+    @computed_field  # type: ignore[prop-decorator]
+    @property
     def facts(self) -> str:
         """The caption's numbers."""
         peak = {None: "", True: ", peak inside", False: ", peak outside"}[self.inside]

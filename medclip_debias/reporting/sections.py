@@ -137,9 +137,9 @@ def _class_tables(run: Path, results: Results) -> Iterator[PrintedTable]:
     if several.get("classes") and several.get("confusion"):
         yield _confusion(results, several)
     label_map = zero.get("label_map") or {}
-    keys = ("present", "absent", "uncertain", "blank", "contradictory")
+    states = ("present", "absent", "uncertain", "blank", "contradictory")
     labels = [
-        _Row([name, str(label["rule"]), *(number(label[key]) for key in keys)])
+        _Row([name, str(label["rule"]), *(number(label[state]) for state in states)])
         for name, label in (label_map.get("classes") or {}).items()
     ]
     yield _table(results, "label_map", labels, label_map=str(label_map.get("name")))
@@ -289,9 +289,10 @@ def _retrieval_tables(results: Results) -> Iterator[PrintedTable]:
         yield _table(results, protocol, rows, pairs=pairs)
     chance = number(results.value("study_retrieval", "precision_at_5", None, CHANCE))
     rows = []
-    for way, group in (("report to image", "report to image"), ("image to report", None)):
-        if first := results.row("study_retrieval", "precision_at_5", None, group):
-            rows.append(_Row([way, number(first["n"])], group=group, end=[chance]))
+    for way in ("report to image", "image to report"):
+        direction = way if way == "report to image" else None
+        if first := results.row("study_retrieval", "precision_at_5", None, direction):
+            rows.append(_Row([way, number(first["n"])], group=direction, end=[chance]))
     yield _table(results, "same_class", rows, ["chance"])
 
 
