@@ -21,6 +21,7 @@ from medclip_debias.data.text.evidence.states import (
     Verdicts,
     all_verdicts,
     number_atoms,
+    spread,
     study_states,
 )
 from medclip_debias.errors import UserError, did_you_mean
@@ -166,23 +167,21 @@ class Evidence:
         """
         atoms = np.arange(len(self._atoms.asked))
         studies = np.asarray(studies)
-        sure = 100 * self._look_up(self._sure.flat, studies, atoms, self._sure)
+        sure = 100 * self._look_up(self._sure, studies, atoms)
         if uncertain:
             weight = round(100 * uncertain)
-            perhaps = weight * self._look_up(self._unsure.flat, studies, atoms, self._unsure)
+            perhaps = weight * self._look_up(self._unsure, studies, atoms)
             sure = np.where(sure != 0, sure, perhaps)
         return np.asarray(sure, dtype=np.int8)
 
     def claim_numbers(self, sentences: Ints) -> NDArray[np.int32]:
         """Claims of T sentences: ``[T, L]`` column of `stated` plus 1, 0 for none."""
-        sentences = np.asarray(sentences)
-        start = self._atoms.start[sentences]
-        counts = self._atoms.start[sentences + 1] - start
-        silent = (counts == 1) & (self._atoms.of[start] == 0)
-        result = np.zeros((len(sentences), int(counts.max(initial=1))), dtype=np.int32)
-        for place in range(result.shape[1]):
-            rows = np.flatnonzero((place < counts) & ~silent)
-            result[rows, place] = self._atoms.of[start[rows] + place] + 1
+        start = self._atoms.start[np.asarray(sentences)]
+        rows, places = spread(self._atoms.start, np.asarray(sentences))
+        columns, atoms = places - start[rows], self._atoms.of[places]
+        silent = (atoms == 0) & (np.bincount(rows) == 1)[rows]
+        result = np.zeros((len(start), int(columns.max(initial=0)) + 1), dtype=np.int32)
+        result[rows, columns] = np.where(silent, 0, atoms + 1)
         return result
 
     def meta(self) -> dict[str, Any]:
@@ -212,53 +211,42 @@ class Evidence:
         if not len(studies) or not len(sentences):
             return np.zeros((len(studies), len(sentences)), dtype=np.int8)
         distinct, back = np.unique(sentences, return_inverse=True)
-        start = self._atoms.start[distinct]
-        counts = self._atoms.start[distinct + 1] - start
-        cuts = np.cumsum(counts) - counts
-        flat = np.arange(int(counts.sum())) + np.repeat(start - cuts, counts)
-        asked, where = np.unique(self._atoms.of[flat], return_inverse=True)
-        found = self._look_up(verdicts.flat, studies, asked, verdicts)
+        owners, places = spread(self._atoms.start, distinct)
+        asked, where = np.unique(self._atoms.of[places], return_inverse=True)
+        found = self._look_up(verdicts, studies, asked)
         if before is not None:
-            decided = self._look_up(before.flat, studies, asked, before)
+            decided = self._look_up(before, studies, asked)
             found = np.where(decided != 0, decided, found)
+        cuts = np.searchsorted(owners, np.arange(len(distinct)))
         result = np.minimum.reduceat(found[:, where], cuts, axis=1)
         result[self._own_mask(studies, distinct)] = 1
         return np.asarray(result[:, back], dtype=np.int8)
 
-    def _look_up(
-        self, table: NDArray[Any], studies: Ints, asked: Ints, verdicts: Verdicts
-    ) -> NDArray[Any]:
-        finding = self._atoms.finding[asked]
-        states = self._states.of[studies][:, finding].astype(np.int64)
-        offset = verdicts.base[finding] + verdicts.column[asked]
-        return np.asarray(table[states * verdicts.width[finding] + offset])
+    def _look_up(self, verdicts: Verdicts, studies: Ints, asked: Ints) -> NDArray[np.int8]:
+        """Verdicts of each study on each atom."""
+        states = self._states.of[studies][:, self._atoms.finding[asked]]
+        return verdicts.flat[verdicts.places(self._atoms.finding[asked], states, asked)]
 
     def _own_mask(self, studies: Ints, distinct: Ints) -> tuple[Ints, Ints]:
         """Rows and columns of the pairs of a study and a sentence of its own."""
-        first, last = self._own_start[studies], self._own_start[studies + 1]
-        counts = last - first
-        rows = np.repeat(np.arange(len(studies)), counts)
-        places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-        own = self._own[np.repeat(first, counts) + places]
+        rows, places = spread(self._own_start, studies)
+        own = self._own[places]
         columns = np.minimum(np.searchsorted(distinct, own), len(distinct) - 1)
         hit = distinct[columns] == own
         return rows[hit], columns[hit]
 
     def _conflicts(self, study: Ints, sentence: Ints) -> NDArray[np.bool_]:
         """Which occurrences hold a claim that the same report also contradicts."""
-        verdicts = self._sure
         result = np.zeros(len(study), dtype=bool)
         for begin in range(0, len(study), 1 << 18):
             part = slice(begin, begin + (1 << 18))
-            start = self._atoms.start[sentence[part]]
-            counts = self._atoms.start[sentence[part] + 1] - start
-            cuts = np.cumsum(counts) - counts
-            asked = self._atoms.of[np.arange(int(counts.sum())) + np.repeat(start - cuts, counts)]
+            owners, places = spread(self._atoms.start, sentence[part])
+            asked = self._atoms.of[places]
             finding = self._atoms.finding[asked]
-            states = self._states.of[np.repeat(study[part], counts), finding].astype(np.int64)
-            at = verdicts.base[finding] + states * verdicts.width[finding] + verdicts.column[asked]
-            if len(at):
-                result[part] = np.logical_or.reduceat(verdicts.conflict[at], cuts)
+            states = self._states.of[study[part][owners], finding]
+            at = self._sure.places(finding, states, asked)
+            cuts = np.searchsorted(owners, np.arange(len(study[part])))
+            result[part] = np.logical_or.reduceat(self._sure.conflict[at], cuts)
         return result
 
 

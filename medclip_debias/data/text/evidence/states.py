@@ -24,62 +24,65 @@ _CHUNK = 1 << 16
 """Studies whose claims are gathered at a time."""
 
 
+def spread(start: Ints, keys: Ints) -> tuple[Ints, Ints]:
+    """Return the places of the elements of some lists, and which of ``keys`` each is of.
+
+    Args:
+        start: where each list begins, and the end of the last one.
+        keys: numbers of the lists.
+    """
+    counts = start[keys + 1] - start[keys]
+    owners = np.repeat(np.arange(len(keys)), counts)
+    within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return owners, start[keys][owners] + within
+
+
+def starts_of(counts: Ints) -> Ints:
+    """Return where lists of these lengths begin, and the end of the last one."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
 @dataclass(frozen=True)
 class Atoms:
-    """The distinct claims of the sentences, numbered; number 0 is the claim that nobody can judge.
+    """The distinct claims of the sentences; an atom is what one claim, or several, ask of an image.
+
+    Number 0 of both is what nobody can judge, as is a sentence without claims.
 
     Attributes:
-        start: where each sentence's claims begin in ``of``; ``[sentences + 1]``.
-        of: numbers of the claims, sentence by sentence; a sentence without claims has the 0.
-        finding: of each atom, an index into the lexicon's names.
-        asked: what each atom says; None for number 0.
-        claims: per sentence the numbers of its claims in ``distinct``; start and numbers.
+        start: where each sentence's claims begin in ``claim`` and ``of``; ``[sentences + 1]``.
+        claim: numbers in ``distinct`` of the claims, sentence by sentence.
+        of: numbers of their atoms.
         distinct: the distinct claims.
+        finding: of each atom, an index into the lexicon's names.
+        asked: what each atom says.
     """
 
     start: Ints
+    claim: Ints
     of: Ints
+    distinct: list[Claim | None]
     finding: Ints
     asked: list[Said | None]
-    claims: tuple[Ints, Ints]
-    distinct: list[Claim]
 
 
 def number_atoms(claims: Sequence[Sequence[Claim]], lexicon: Lexicon) -> Atoms:
     """Number the distinct claims of all sentences."""
     index = {name: number for number, name in enumerate(lexicon.names)}
-    distinct: dict[Claim, int] = {}
-    atoms: dict[tuple[int, Said], int] = {}
-    of_claim: list[int] = []
-    counts = np.fromiter((len(c) for c in claims), np.int64, len(claims))
-    numbers = np.empty(int(counts.sum()), dtype=np.int64)
-    at = 0
-    for sentence in claims:
-        for claim in sentence:
-            number = distinct.get(claim)
-            if number is None:
-                number = distinct[claim] = len(distinct)
-                asked = said(claim)
-                key = None if asked is None else (index[claim.finding], asked)
-                of_claim.append(0 if key is None else atoms.setdefault(key, len(atoms) + 1))
-            numbers[at] = number
-            at += 1
-    claim_start = np.concatenate([[0], np.cumsum(counts)])
-    padded = np.maximum(counts, 1)
-    start = np.concatenate([[0], np.cumsum(padded)])
-    of = np.zeros(int(start[-1]), dtype=np.int32)
-    sentence_of = np.repeat(np.arange(len(claims)), counts)
-    within = np.arange(len(numbers)) - claim_start[sentence_of]
-    of[start[sentence_of] + within] = np.asarray(of_claim, dtype=np.int32)[numbers]
-    keys = list(atoms)
-    return Atoms(
-        start,
-        of,
-        np.array([0, *(finding for finding, _ in keys)], dtype=np.int32),
-        [None, *(asked for _, asked in keys)],
-        (claim_start, numbers),
-        list(distinct),
-    )
+    start = starts_of(np.array([max(len(sentence), 1) for sentence in claims], dtype=np.int64))
+    distinct: dict[Claim | None, int] = {None: 0}
+    every = (claim for sentence in claims for claim in (sentence or (None,)))
+    numbers = (distinct.setdefault(claim, len(distinct)) for claim in every)
+    claim_of = np.fromiter(numbers, np.int32, int(start[-1]))
+    atoms: dict[tuple[int, Said] | None, int] = {None: 0}
+    of_claim = []
+    for claim in distinct:
+        asked = None if claim is None else said(claim)
+        key = None if claim is None or asked is None else (index[claim.finding], asked)
+        of_claim.append(atoms.setdefault(key, len(atoms)))
+    finding = np.array([key[0] if key else 0 for key in atoms], dtype=np.int32)
+    asked_of = [key[1] if key else None for key in atoms]
+    of = np.array(of_claim, dtype=np.int32)[claim_of]
+    return Atoms(start, claim_of, of, [*distinct], finding, asked_of)
 
 
 @dataclass(frozen=True)
@@ -124,11 +127,13 @@ def study_states(
     """
     index = {name: number for number, name in enumerate(lexicon.names)}
     said_by = [
-        sorted({(index[f], s) for f, s in implied(claim, lexicon)}) for claim in atoms.distinct
+        sorted({(index[f], s) for f, s in implied(claim, lexicon)}) if claim else []
+        for claim in atoms.distinct
     ]
     items = sorted({item for found in said_by for item in found})
     number = {item: n for n, item in enumerate(items)}
-    item_start, item_of = _ragged([[number[item] for item in found] for found in said_by])
+    item_start = starts_of(np.array(list(map(len, said_by)), dtype=np.int64))
+    item_of = np.array([number[item] for found in said_by for item in found], dtype=np.int64)
     finding_of = np.array([finding for finding, _ in items], dtype=np.int64)
     # A state is named by the sum of random numbers of what it says: equal sums, equal sets.
     names = np.random.default_rng(20).integers(0, 1 << 63, len(items), dtype=np.uint64)
@@ -137,10 +142,9 @@ def study_states(
     of = np.zeros((studies, len(lexicon.names)), dtype=np.uint32)
     bounds = np.searchsorted(study, np.arange(0, studies + _CHUNK, _CHUNK))
     for first, last in pairwise(bounds):
-        if first == last or not items:
-            continue
-        rows, claims = _expand(study[first:last], sentence[first:last], *atoms.claims)
-        rows, said_items = _expand(rows, claims, item_start, item_of)
+        occurrences, places = spread(atoms.start, sentence[first:last])
+        claims, items_at = spread(item_start, atoms.claim[places])
+        rows, said_items = study[first:last][occurrences[claims]], item_of[items_at]
         if not len(rows):
             continue
         pairs = np.unique(rows.astype(np.int64) * len(items) + said_items)
@@ -178,6 +182,10 @@ class Verdicts:
     width: Ints
     column: Ints
 
+    def places(self, finding: Ints, state: Ints, atom: Ints) -> Ints:
+        """Where the verdicts stand in ``flat``."""
+        return self.base[finding] + state.astype(np.int64) * self.width[finding] + self.column[atom]
+
 
 def all_verdicts(
     atoms: Atoms, states: States, always: NDArray[np.bool_], sure: bool = True
@@ -214,17 +222,3 @@ def all_verdicts(
                     flat[at], conflict[at] = judge(heard, asked, closed)
                 at += 1
     return Verdicts(flat, conflict, base, width, column)
-
-
-def _ragged(lists: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    lengths = np.fromiter((len(found) for found in lists), np.int64, len(lists))
-    start = np.concatenate([[0], np.cumsum(lengths)])
-    return start, np.array([n for found in lists for n in found], dtype=np.int64)
-
-
-def _expand(rows: Ints, keys: Ints, start: Ints, values: Ints) -> tuple[Ints, Ints]:
-    """Repeat each row for every value of its key."""
-    counts = start[keys + 1] - start[keys]
-    repeated = np.repeat(rows, counts)
-    offsets = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    return repeated, values[np.repeat(start[keys], counts) + offsets]
