@@ -8,7 +8,8 @@ ends a sentence. Letters, digits and marks all stay, in their order.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 _NUMBER = re.compile(r"\b(?:No|Nos|no|nos)\.$")
 _COUNTED = re.compile(r"(?:of\b|#|\d)")
@@ -29,47 +30,26 @@ class Repairs:
     """The repairs of one language.
 
     Args:
-        always: abbreviations, in lower case, that nobody ends a sentence with.
-        exact: the same, as they are written.
-        sometimes: abbreviations that end a sentence as well, but not before a small letter.
-        lone: abbreviations that are no sentence by themselves, even before a capital.
-        starts: words that start a sentence, whatever stands before them.
-        continues: words that start no sentence in lower case.
-        sure_starts: words that start one in lower case, in notes without capitals.
-        titles: what may stand before a full stop without a blank behind it ("Dr.Roe").
-        unstopped: sentences may start without a full stop before them.
-        upper: the capitals, as in a character class.
-        lower: the small letters.
+        words: the language's file.
 
     Attributes:
         abbreviations: in lower case, whose full stop may not end a sentence.
     """
 
-    def __init__(
-        self,
-        *,
-        always: Collection[str],
-        exact: Collection[str],
-        sometimes: Collection[str],
-        lone: Collection[str],
-        starts: Collection[str],
-        continues: Collection[str],
-        sure_starts: Collection[str],
-        titles: Collection[str],
-        unstopped: bool = False,
-        upper: str = "A-Z",
-        lower: str = "a-z",
-    ) -> None:
-        up, low, word = upper, lower, upper + lower
-        words = (word.lower() for some in (always, exact, sometimes) for word in some)
-        self.abbreviations = frozenset((*words, "no", "nos"))
-        self.unstopped = unstopped
-        self._continues = frozenset(continues)
-        self._sure_starts = frozenset(sure_starts)
-        begins = _either(starts)
+    def __init__(self, words: Mapping[str, Any]) -> None:
+        up, low = words["upper"], words["lower"]
+        always, exact, sometimes, lone = (
+            words["abbreviations"][name] for name in ("always", "exact", "sometimes", "lone")
+        )
+        short = (word.lower() for word in (*always, *exact, *sometimes))
+        self.abbreviations = frozenset((*short, "no", "nos"))
+        self._may_lack_a_stop = words.get("unstopped", False)
+        self._continues = frozenset(words["continues"])
+        self._sure_starts = frozenset(words["sure_starts"])
+        begins = _either(words["starts"])
         self._always = re.compile(rf"\b(?:(?i:{_either(always)})|{_either(exact)})\.$")
         self._sometimes = re.compile(
-            rf"\b(?:(?i:{_either(sometimes)})|(?:[{word}]\.)+[{word}]|[{word}])\.$"
+            rf"\b(?:(?i:{_either(sometimes)})|(?:[{up}{low}]\.)+[{up}{low}]|[{up}{low}])\.$"
         )
         self._lone = re.compile(rf"^(?:{_either(lone)})\.$")
         # "normal.The", "cm.Heart", "___.No", "clear).The", "RLL.The", "T12.No".
@@ -79,7 +59,7 @@ class Repairs:
             rf"|(?<=[{low}]\d)[.!?](?=[{up}][{low}])"
             rf"|(?<=[{low}] )[.!?](?=[{up}](?:[{low}]|\s))"
         )
-        self._no_glue = re.compile(rf"\b(?:{_either(titles)})$")
+        self._no_glue = re.compile(rf"\b(?:{_either(words['honorifics'])})$")
         # Behind a parenthesis, and behind "R.U.L." before a word that starts sentences; inside
         # brackets, where PySBD does not cut.
         self._uncut = re.compile(
@@ -110,7 +90,7 @@ class Repairs:
 
     def _unstopped(self, text: str) -> Iterator[int]:
         """Yield where a sentence starts without a full stop before it."""
-        for match in _NO_STOP.finditer(text) if self.unstopped else ():
+        for match in _NO_STOP.finditer(text) if self._may_lack_a_stop else ():
             if not _GOES_ON.search(text, max(match.start() - 16, 0), match.start()):
                 yield match.end()
 

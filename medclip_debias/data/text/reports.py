@@ -23,7 +23,6 @@ from pydantic import Field, field_validator, model_validator
 from medclip_debias.config import Settings
 from medclip_debias.data.text.headings import SECTIONS, STRUCTURE, Headings
 from medclip_debias.data.text.languages import LANGUAGES, Language, language
-from medclip_debias.data.text.patterns import patterns
 from medclip_debias.data.text.sentences import deidentified_share, split_sentences
 
 NOTE = "note"
@@ -254,26 +253,26 @@ def _drop_reason(sentence: str, settings: ReportSettings, seen: set[str]) -> str
 
 def _candidates(text: str, own: frozenset[str], headings: Headings) -> list[_Header]:
     """Return all that may be a header or a separator, in reading order."""
-    places, names = patterns(headings), headings.names
+    names = headings.names
     titled = ("title", "findings")
     candidates = [_Header(m.start(), m.end(), None) for m in _SEPARATOR.finditer(text)]
-    for match in places.bare.finditer(text):
+    for match in headings.bare.finditer(text):
         name = names[(match[1] or match[2]).lower()]
         candidates.append(_Header(match.start(), match.end(), name))
-    for match in places.inline.finditer(text):
+    for match in headings.inline.finditer(text):
         word = match[1] or match[2]
         start = match.start(1 if match[1] else 2)
         candidates.append(_Header(start, match.end(), names[word.lower()], inline=True))
-    for match in places.inline_title.finditer(text):
+    for match in headings.inline_title.finditer(text):
         if headings.kind_of(match[1], capitals=True) == titled:
             at = match.start(1), match.end()
             candidates.append(_Header(*at, "findings", "title", inline=True, structural=False))
-    for match in places.bare_title.finditer(text):
+    for match in headings.bare_title.finditer(text):
         alone = headings.is_title_only(match[1])
         if alone and headings.kind_of(match[1], capitals=True) == titled:
             at = match.start(1), match.end()
             candidates.append(_Header(*at, "findings", "bare title", structural=False))
-    for match in places.line.finditer(text):
+    for match in headings.line.finditer(text):
         header = _line_header(text, match, own, headings)
         if header is not None:
             candidates.append(header)
@@ -303,7 +302,7 @@ def _line_header(
 
 
 def _is_loud(written: str, headings: Headings) -> bool:
-    return bool(patterns(headings).capitals.fullmatch(written))
+    return bool(headings.capitals.fullmatch(written))
 
 
 def _starts_paragraph(text: str, line: int) -> bool:
@@ -341,7 +340,7 @@ def _kept(text: str, candidates: list[_Header], headings: Headings) -> list[_Hea
             while following < len(candidates) and candidates[following].start < header.end:
                 following += 1
             limit = candidates[following].start + 1 if following < len(candidates) else len(text)
-            end = patterns(headings).end_of_remark.search(text, header.end, limit)
+            end = headings.end_of_remark.search(text, header.end, limit)
             host = current
             if end is not None:
                 kept.append(_Header(end.end(), end.end(), current, "more"))

@@ -88,7 +88,7 @@ class _Marks(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _marks(spoken: Language) -> _Marks:
-    up, low = spoken.headings.upper, spoken.headings.lower
+    up, low = spoken.upper, spoken.lower
     signed = spoken.signatures or _SIGNED
     return _Marks(
         list_line=re.compile(

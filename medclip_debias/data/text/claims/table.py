@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -72,16 +72,14 @@ def write_claims(
         Counts: sentences, those with and without a claim, claims, corrected words.
     """
     texts = prepared.texts
-    claims: list[tuple[Claim, ...]] = []
-    corrected = 0
-    pieces = chunks(texts, 256)
-    for parsed in map_pieces(partial(_parsed, parser), pieces, cluster=cluster):
-        claims += [sentence.claims for sentence in parsed]
-        corrected += sum(sentence.corrected for sentence in parsed)
+    parsed: list[Parsed] = []
+    for piece in map_pieces(partial(_parsed, parser), chunks(texts, 256), cluster=cluster):
+        parsed += piece
         if progress is not None:
-            progress(len(claims), len(texts))
-    counts = _counts(texts, claims) | {"corrected_words": corrected}
-    return _store(prepared, texts, claims, parser.lexicon, parser.name, counts)
+            progress(len(parsed), len(texts))
+    claims = [sentence.claims for sentence in parsed]
+    counts = {"corrected_words": sum(sentence.corrected for sentence in parsed)}
+    return _store(prepared, claims, parser.lexicon, parser.name, counts)
 
 
 def _parsed(parser: RuleParser, texts: list[str]) -> list[Parsed]:
@@ -126,8 +124,8 @@ def import_claims(
         repeated += claim in claim_sets[number]
         claim_sets[number].add(claim)
     claims = [tuple(sorted(c)) for c in claim_sets]
-    counts = _counts(texts, claims) | {"repeated_rows": repeated}
-    return _store(prepared, texts, claims, lexicon, parser or f"table {table.name}", counts)
+    counts = {"repeated_rows": repeated}
+    return _store(prepared, claims, lexicon, parser or f"table {table.name}", counts)
 
 
 def read_claims(prepared: PreparedSet) -> ClaimTable:
@@ -136,35 +134,49 @@ def read_claims(prepared: PreparedSet) -> ClaimTable:
     Raises:
         UserError: there are none, or they are of another set or damaged.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     if len(prepared.parts) > 1:
         return _of_parts(prepared)
     path = prepared.folder / FILE
-    if not path.is_file():
-        raise UserError(f"{path}: the set has no claims yet; run 'claims {prepared.folder}' first.")
-    try:
-        table = pq.read_table(path)
-        meta = json.loads((table.schema.metadata or {})[_META])
+    with _readable(path):
+        meta = _stored(path)
         lexicon = Lexicon.model_validate(meta["lexicon"]["content"])
-        frame = table.to_pandas()
-        rows = list(zip(*(frame[column].tolist() for column in COLUMNS), strict=True))
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        raise UserError(
-            f"{path}: is no table of claims of this program ({type(error).__name__}); {_REMEDY},"
-            f" with --table for a table of your own."
-        ) from error
+        rows = pd.read_parquet(path)[list(COLUMNS)].to_dict("records")
     if meta.get("content_hash") != prepared.content_hash:
         raise UserError(f"{path}: holds the claims of another state of the set; {_REMEDY}.")
     places = {sentence_hash(text): number for number, text in enumerate(prepared.texts)}
     claim_sets: list[set[Claim]] = [set() for _ in places]
     for number, row in enumerate(rows, start=1):
-        if row[0] not in places:
+        if row["sentence"] not in places:
             raise UserError(f"{path}, row {number}: names no sentence of the set; {_REMEDY}.")
-        values = dict(zip(COLUMNS, row, strict=True))
-        claim_sets[places[row[0]]].add(_checked_claim(f"{path}, row {number}", values, lexicon))
+        claim = _checked_claim(f"{path}, row {number}", row, lexicon)
+        claim_sets[places[row["sentence"]]].add(claim)
     return ClaimTable([tuple(sorted(claims)) for claims in claim_sets], meta, lexicon)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Make one sentence of what reading a file of claims may raise."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: the set has no claims yet; run 'claims {path.parent}' first."
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        raise UserError(
+            f"{path}: is no table of claims of this program ({type(error).__name__}); {_REMEDY},"
+            f" with --table for a table of your own."
+        ) from error
+
+
+def _stored(path: Path) -> dict[str, Any]:
+    """What a file of claims says of itself."""
+    import pyarrow.parquet as pq
+
+    meta: dict[str, Any] = json.loads((pq.read_schema(path).metadata or {})[_META])
+    return meta
 
 
 def _of_parts(prepared: PreparedSet) -> ClaimTable:
@@ -192,16 +204,11 @@ def claims_hash(prepared: PreparedSet | Path) -> str:
     Raises:
         UserError: as `read_claims`.
     """
-    import pyarrow.parquet as pq
-
     if isinstance(prepared, PreparedSet) and len(prepared.parts) > 1:
         return json_hash([claims_hash(part) for part in prepared.parts])
-    folder = prepared.folder if isinstance(prepared, PreparedSet) else prepared
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        meta = json.loads(pq.read_schema(folder / FILE).metadata[_META])
-        return str(meta["claims_hash"])
-    table = read_claims(PreparedSet.open(folder))  # of a version that did not store it
-    return _hash(_rows(table.claims, PreparedSet.open(folder).texts), table.lexicon)
+    path = (prepared.folder if isinstance(prepared, PreparedSet) else prepared) / FILE
+    with _readable(path):
+        return str(_stored(path)["claims_hash"])
 
 
 def claim_set(
@@ -230,20 +237,8 @@ def claim_set(
     return write_claims(prepared, RuleParser(words), progress, cluster)
 
 
-def _counts(texts: Sequence[str], claims_of_each: Iterable[Sequence[Claim]]) -> dict[str, int]:
-    lengths = [len(claims) for claims in claims_of_each]
-    silent = sum(not length for length in lengths)
-    return {
-        "sentences": len(texts),
-        "with_claims": len(texts) - silent,
-        "without_claims": silent,
-        "claims": sum(lengths),
-    }
-
-
 def _store(
     prepared: PreparedSet,
-    texts: Sequence[str],
     claims: Sequence[Sequence[Claim]],
     lexicon: Lexicon,
     parser: str,
@@ -252,14 +247,27 @@ def _store(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = _rows(claims, texts)
+    texts = prepared.texts
+    rows = [
+        (sentence_hash(text), claim.finding, *(getattr(claim, name) for name in FIELDS))
+        for text, claims_of_text in zip(texts, claims, strict=True)
+        for claim in claims_of_text
+    ]
     frame = pd.DataFrame(rows, columns=list(COLUMNS), dtype="str")
     content = lexicon.model_dump(mode="json")
+    silent = sum(not claims_of_text for claims_of_text in claims)
+    counts = {
+        "sentences": len(texts),
+        "with_claims": len(texts) - silent,
+        "without_claims": silent,
+        "claims": len(rows),
+        **counts,
+    }
     meta = {
         "parser": parser,
         "lexicon": {"name": lexicon.name, "hash": lexicon.hash, "content": content},
         "content_hash": prepared.content_hash,
-        "claims_hash": _hash(rows, lexicon),
+        "claims_hash": json_hash([list(map(list, rows)), lexicon.hash]),
         "counts": counts,
     }
     table = pa.Table.from_pandas(frame, preserve_index=False)
@@ -267,19 +275,6 @@ def _store(
     with atomic_file(prepared.folder / FILE) as temporary:
         pq.write_table(table, temporary)
     return {"parser": parser, "lexicon": f"{lexicon.name} {lexicon.hash}", **counts}
-
-
-def _rows(claims_of_each: Sequence[Sequence[Claim]], texts: Sequence[str]) -> list[tuple[str, ...]]:
-    """The rows of the file, in the order of `COLUMNS`."""
-    return [
-        (sentence_hash(text), claim.finding, *(getattr(claim, name) for name in FIELDS))
-        for text, claims in zip(texts, claims_of_each, strict=True)
-        for claim in claims
-    ]
-
-
-def _hash(rows: Sequence[Sequence[str]], lexicon: Lexicon) -> str:
-    return json_hash([[list(row) for row in rows], lexicon.hash])
 
 
 def _checked_claim(where: str, values: Mapping[Any, Any], lexicon: Lexicon) -> Claim:

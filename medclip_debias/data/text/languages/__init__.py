@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,8 +16,6 @@ from medclip_debias.settings_files import load_yaml
 LANGUAGES = ("en", "es")
 """Languages whose reports are read, by their ISO 639-1 codes."""
 
-_FOLDER = Path(__file__).parent
-
 
 @dataclass(frozen=True, eq=False)
 class Language:
@@ -29,6 +26,8 @@ class Language:
         name: in English.
         headings: what its headings mean.
         repairs: of what PySBD cuts.
+        upper: the capitals, as in a character class.
+        lower: the small letters.
         segmenter: language whose rules PySBD is asked for.
         signatures: how a line starts that says who signed the report; ``None`` for English, whose
             pattern is in `medclip_debias.data.text.sentences`.
@@ -38,11 +37,13 @@ class Language:
     name: str
     headings: Headings
     repairs: Repairs
+    upper: str
+    lower: str
     segmenter: str
     signatures: str | None
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=len(LANGUAGES))
 def language(code: str) -> Language:
     """Return a language by its code.
 
@@ -57,61 +58,12 @@ def language(code: str) -> Language:
             f"The language '{code}' is not supported{did_you_mean(code, LANGUAGES)}; choose one"
             f" of {', '.join(LANGUAGES)}."
         )
-    words = load_yaml(_FOLDER / f"{code}.yaml")
-    names = {
-        spelling: section
-        for section, written in words["sections"].items()
-        for heading in written
-        for spelling in spellings(heading)
-    }
-    letters = {name: words[name] for name in ("upper", "lower")}
-    short = {
-        name: words["abbreviations"][name] for name in ("always", "exact", "sometimes", "lone")
-    }
+    words = load_yaml(Path(__file__).with_name(f"{code}.yaml"))
+    plain = {name: words[name] for name in ("name", "upper", "lower", "segmenter")}
+    signed = _signed(words["signatures"], words["upper"]) if words["signatures"] else None
     return Language(
-        code=code,
-        name=words["name"],
-        headings=Headings(
-            names=names,
-            capitals_only=frozenset(s for w in words["capitals_only"] for s in spellings(w)),
-            parts=tuple(words["parts"].items()),
-            titles=tuple(words["titles"]),
-            no_titles=tuple(words["no_titles"]),
-            title_words=frozenset(words["title_words"]),
-            organs=tuple(words["organs"]),
-            bare=tuple(_loud(words["bare"])),
-            preliminary=tuple(_loud(words.get("preliminary", ()))),
-            **letters,
-        ),
-        repairs=Repairs(
-            starts=words["starts"],
-            continues=words["continues"],
-            sure_starts=words["sure_starts"],
-            titles=words["honorifics"],
-            unstopped=words.get("unstopped", False),
-            **short,
-            **letters,
-        ),
-        segmenter=words["segmenter"],
-        signatures=_signed(words["signatures"], words["upper"]) if words["signatures"] else None,
+        code, headings=Headings(words), repairs=Repairs(words), signatures=signed, **plain
     )
-
-
-def spellings(heading: str) -> list[str]:
-    """Return a heading as it is written, and without its accents.
-
-    >>> spellings("conclusión")
-    ['conclusión', 'conclusion']
-    """
-    parted = unicodedata.normalize("NFD", heading)
-    bare = "".join(c for c in parted if not unicodedata.combining(c))
-    return list(dict.fromkeys((heading, bare)))
-
-
-def _loud(written: Iterable[str]) -> list[str]:
-    """Headings in capitals, longest first."""
-    found = {s.upper() for heading in written for s in spellings(heading.lower())}
-    return sorted(map(re.escape, found), key=lambda heading: (-len(heading), heading))
 
 
 def _signed(phrases: Iterable[str], upper: str) -> str:
