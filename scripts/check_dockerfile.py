@@ -22,20 +22,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 
 REPO = Path(__file__).parents[1]
 # Of the caller's environment, what a network behind a proxy with its own certificate needs.
-_NETWORK = (
-    "SSL_CERT_FILE",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-)
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+_NETWORK = ("SSL_CERT_FILE", *_PROXIES, *map(str.lower, _PROXIES))
 
 
 @dataclass
@@ -159,143 +153,124 @@ def quick(repo: Path) -> list[str]:
 # ------------------------------------------------------------------------------ in a chroot
 
 
+@dataclass
+class Build:
+    """A stage as far as it was played: its root file system and what later lines depend on."""
+
+    root: Path
+    env: dict[str, str]
+    args: dict[str, str] = field(default_factory=dict)
+    folder: str = "/"
+    user: str = "0:0"
+    entry: list[str] = field(default_factory=list)
+    cmd: list[str] = field(default_factory=list)
+
+
 class Player:
     """Plays stages in copies of a bare root file system."""
 
     def __init__(self, repo: Path, base: Path, work: Path) -> None:
-        self.repo, self.base, self.work = repo, base, work
-        self.files = context(repo)
+        self.repo, self.work, self.files = repo, work, context(repo)
+        self.bare = Build(base, {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"})
+        self.builds: dict[str, Build] = {}
 
     def play(self, outer: dict[str, str], stages: list[Stage]) -> None:
         """Play all of them in order; ends the program at the first line that fails."""
-        done: dict[str, tuple[Path, dict[str, str], dict[str, str]]] = {}
         for stage in stages:
-            root = self.work / stage.name
-            if stage.base in done:
-                before, env, state = done[stage.base]
-                env, state = dict(env), dict(state)
-            else:
-                before, env = self.base, {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
-                state = {"dir": "/", "user": "0:0", "entry": "[]", "cmd": "[]"}
             print(f"\n== stage {stage.name} from {stage.base} ({len(outer)} outer ARG)", flush=True)
+            before, root = self.builds.get(stage.base, self.bare), self.work / stage.name
+            build = replace(before, root=root, env=dict(before.env), args={})
             # Hard links: nothing that is played writes into a file of an earlier stage.
-            subprocess.run(["cp", "-al", str(before), str(root)], check=True)
-            self._like_the_base_image(root)
-            args: dict[str, str] = {}
+            subprocess.run(["cp", "-al", str(before.root), str(root)], check=True)
+            like_the_base_image(root)
             for one in stage.instructions:
-                self._one(one, root, env, args, state, done)
-            done[stage.name] = root, env, state
-            if json.loads(state["entry"]):
-                words = json.loads(state["entry"]) + json.loads(state["cmd"])
-                self._run(f"exec {' '.join(words)}", root, env, state, f"CMD {words}")
+                self._play(one, build)
+            self.builds[stage.name] = build
+            if build.entry:
+                words = build.entry + build.cmd
+                self._run(f"exec {' '.join(words)}", build, f"CMD {words}", build.env)
 
-    def _like_the_base_image(self, root: Path) -> None:
-        """The names of Python that the official image has, and this machine's network."""
-        for name in ("python", "python3"):
-            link = root / "usr/local/bin" / name
-            if not link.exists():
-                link.symlink_to("/usr/bin/python3")
-        for path in (Path("/etc/resolv.conf"), Path("/etc/ssl/certs/ca-certificates.crt")):
-            target = root / path.relative_to("/")
-            target.unlink(missing_ok=True)
-            shutil.copyfile(path, target)
-        for folder in ("etc/apt/sources.list",):  # to be changed below without changing the base
-            path = root / folder
-            if path.is_file():
-                content = path.read_bytes()
-                path.unlink()
-                path.write_bytes(content)
-
-    def _one(
-        self,
-        one: Instruction,
-        root: Path,
-        env: dict[str, str],
-        args: dict[str, str],
-        state: dict[str, str],
-        done: dict[str, tuple[Path, dict[str, str], dict[str, str]]],
-    ) -> None:
+    def _play(self, one: Instruction, build: Build) -> None:
         match one.word:
             case "ARG":
-                name, _, value = one.rest.partition("=")
-                args[name] = value
+                name, _, build.args[name] = one.rest.partition("=")
             case "ENV":
                 for name, value in re.findall(r"(\S+?)=(\S+)", one.rest):
-                    env[name] = _expand(value, env | args)
+                    build.env[name] = _expand(value, build.env | build.args)
             case "WORKDIR":
-                state["dir"] = one.rest
-                (root / one.rest.lstrip("/")).mkdir(parents=True, exist_ok=True)
+                build.folder = one.rest
+                (build.root / one.rest.lstrip("/")).mkdir(parents=True, exist_ok=True)
             case "USER":
-                state["user"] = _expand(one.rest, env | args)
-            case "ENTRYPOINT" | "CMD":
-                state["entry" if one.word == "ENTRYPOINT" else "cmd"] = one.rest
+                build.user = _expand(one.rest, build.env | build.args)
+            case "ENTRYPOINT":
+                build.entry = json.loads(one.rest)
+            case "CMD":
+                build.cmd = json.loads(one.rest)
             case "COPY":
-                self._copy(one, root, state, done)
+                count = self._copy(one.rest.split(), build)
+                if not count:
+                    sys.exit(f"line {one.line}: COPY {one.rest}: nothing in the context")
+                print(f"line {one.line}: COPY {one.rest}: {count}", flush=True)
             case "RUN":
-                self._run(one.rest, root, env | args, state, f"line {one.line}: RUN", one.line)
+                self._run(one.rest, build, f"line {one.line}: RUN", build.env | build.args)
             case _:
                 sys.exit(f"line {one.line}: {one.word} is not understood")
 
-    def _copy(
-        self,
-        one: Instruction,
-        root: Path,
-        state: dict[str, str],
-        done: dict[str, tuple[Path, dict[str, str], dict[str, str]]],
-    ) -> None:
-        *sources, target = one.rest.split()
-        place = Path(os.path.normpath(os.path.join(state["dir"], target)))  # noqa: PTH118
-        place = root / str(place).lstrip("/")
+    def _copy(self, words: list[str], build: Build) -> str:
+        """Copy from the context or an earlier stage; say how much, or nothing."""
+        *sources, target = words
+        place = Path(os.path.normpath(os.path.join(build.folder, target)))  # noqa: PTH118
+        place = build.root / str(place).lstrip("/")
         if sources[0].startswith("--from="):
-            other = done[sources[0].removeprefix("--from=")][0]
+            other = self.builds[sources[0].removeprefix("--from=")].root
             place.parent.mkdir(parents=True, exist_ok=True)
             command = ["cp", "-al", str(other / sources[1].lstrip("/")), str(place)]
             subprocess.run(command, check=True)
-            print(f"line {one.line}: COPY {one.rest}: done", flush=True)
-            return
+            return "done"
         count = 0
-        for source in sources:
-            for path in self.files:
-                if path == source:
-                    goal = place / Path(path).name if target.endswith("/") else place
-                elif path.startswith(f"{source}/"):
-                    goal = place / path.removeprefix(f"{source}/")
-                else:
-                    continue
-                goal.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(self.repo / path, goal)
-                count += 1
-        if not count:
-            sys.exit(f"line {one.line}: COPY {one.rest}: nothing in the context")
-        print(f"line {one.line}: COPY {one.rest}: {count} files", flush=True)
+        for source, path in product(sources, self.files):
+            if path == source:
+                goal = place / Path(path).name if target.endswith("/") else place
+            elif path.startswith(f"{source}/"):
+                goal = place / path.removeprefix(f"{source}/")
+            else:
+                continue
+            goal.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(self.repo / path, goal)
+            count += 1
+        return f"{count} files" if count else ""
 
-    def _run(
-        self,
-        command: str,
-        root: Path,
-        env: dict[str, str],
-        state: dict[str, str],
-        name: str,
-        line: int | None = None,
-    ) -> None:
+    def _run(self, command: str, build: Build, name: str, env: dict[str, str]) -> None:
         given = {key: os.environ[key] for key in _NETWORK if key in os.environ}
-        script = f"cd {state['dir']} && {command}"
-        words = ["chroot", f"--userspec={state['user']}", str(root), "/bin/sh", "-c", script]
+        script = f"cd {build.folder} && {command}"
+        words = ["chroot", f"--userspec={build.user}", str(build.root), "/bin/sh", "-c", script]
         began = time.perf_counter()
         finished = subprocess.run(
             words, env=given | {"HOME": "/tmp"} | env, capture_output=True, text=True, check=False
         )
         shown = (finished.stdout + finished.stderr).strip().splitlines()
-        print(
-            f"{name}: exit {finished.returncode}, {time.perf_counter() - began:.0f} s, "
-            f"user {state['user']}",
-            *(f"    {text}" for text in shown[-4:]),
-            sep="\n",
-            flush=True,
-        )
-        if finished.returncode:
-            print("\n".join(shown[-40:]))
-            sys.exit(f"{name} failed" + (f" (docker/Dockerfile, line {line})" if line else ""))
+        seconds, code = time.perf_counter() - began, finished.returncode
+        print(f"{name}: exit {code}, {seconds:.0f} s, user {build.user}", flush=True)
+        print(*(f"    {text}" for text in shown[-40 if code else -4 :]), sep="\n", flush=True)
+        if code:
+            sys.exit(f"{name} failed (docker/Dockerfile)")
+
+
+def like_the_base_image(root: Path) -> None:
+    """The names of Python that the official image has, and this machine's network."""
+    for name in ("python", "python3"):
+        link = root / "usr/local/bin" / name
+        if not link.exists():
+            link.symlink_to("/usr/bin/python3")
+    for path in (Path("/etc/resolv.conf"), Path("/etc/ssl/certs/ca-certificates.crt")):
+        target = root / path.relative_to("/")
+        target.unlink(missing_ok=True)
+        shutil.copyfile(path, target)
+    path = root / "etc/apt/sources.list"  # to be changed below without changing the base
+    if path.is_file():
+        content = path.read_bytes()
+        path.unlink()
+        path.write_bytes(content)
 
 
 def _expand(text: str, values: dict[str, str]) -> str:

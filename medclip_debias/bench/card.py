@@ -34,7 +34,7 @@ class ImageList(Settings):
         where: cells that a row of a CSV must have, as ``{split: test}``.
         images: how many the official list has; None where it is not published.
         boxes: how many the archive's official box file has; None where it is not published.
-        hash: `medclip_debias.bench.lists.list_hash` of the official list, where it is known.
+        hash: `medclip_debias.bench.images.list_hash` of the official list, where it is known.
             Lists themselves are never stored.
     """
 

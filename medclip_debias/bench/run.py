@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.bench.card import Card
-from medclip_debias.bench.find import Archives
-from medclip_debias.bench.lists import check_list
+from medclip_debias.bench.images import Archives, Recipe, card_images, read_list
 from medclip_debias.bench.record import (
     CACHE,
     Record,
@@ -27,7 +26,6 @@ from medclip_debias.bench.record import (
     record_of,
 )
 from medclip_debias.bench.scoring import CardRun, Inputs
-from medclip_debias.bench.sets import Recipe, card_images
 from medclip_debias.bench.vectors import CachedVectors
 from medclip_debias.config import Preprocessing
 from medclip_debias.data.executor import map_pieces
@@ -136,7 +134,7 @@ def bench(
             # What is wrong with a card or its list shall be said before hours of work.
             Inputs.of(card, archive)
             Recipe.of(card, archive, Preprocessing())
-            check_list(card, archive)
+            read_list(card, archive)
             tasks.append((card, archive))
         except UserError as error:
             outcome.not_run["", card.full_name] = str(error)

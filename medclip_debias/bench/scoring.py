@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medclip_debias.bench.card import Card
+from medclip_debias.bench.images import PLACES, CardImages
 from medclip_debias.bench.record import (
     RECORD,
     RESULTS,
@@ -21,7 +22,6 @@ from medclip_debias.bench.record import (
     read_record,
     without_places,
 )
-from medclip_debias.bench.sets import PLACES, CardImages
 from medclip_debias.bench.vectors import CachedVectors
 from medclip_debias.config import validate
 from medclip_debias.data.label_maps import LabelMap, load_label_map

@@ -167,10 +167,12 @@ class CachedVectors:
 
         Without ``regions`` a model that scores by whole images has its whole as the only region.
         """
+        alone = self.model.outputs.whole_alone
         whole = None if self._whole is None else self._whole.read(rows, "images")
-        if whole is not None and not regions and self.model.outputs.whole_alone:
+        if whole is not None and not regions and alone:
             return ImageFeatures(whole[:, None], whole).to(self.model.device)
-        return ImageFeatures(self._regions.read(rows, "images"), whole).to(self.model.device)
+        kept = self._regions.read(rows, "images")
+        return ImageFeatures(kept, whole, attended=not alone).to(self.model.device)
 
     def _encode(self, network: Network, rows: list[int], mapped: Collection[int]) -> None:
         with torch.inference_mode():

@@ -19,10 +19,8 @@ from medclip_debias import __version__
 
 # In the order in which --help lists their verbs.
 from medclip_debias.cli import demo, data, training, ops  # isort: skip  # noqa: F401
-from medclip_debias.cli import evaluation, compare, bench  # isort: skip  # noqa: F401
-from medclip_debias.cli import peers, grounding, viewer  # isort: skip  # noqa: F401
-from medclip_debias.cli import experiments  # isort: skip  # noqa: F401
-from medclip_debias.cli import hub  # isort: skip  # noqa: F401
+from medclip_debias.cli import evaluation, bench, grounding  # isort: skip  # noqa: F401
+from medclip_debias.cli import experiments, hub  # isort: skip  # noqa: F401
 from medclip_debias.cli.common import PROGRAM, app, option
 from medclip_debias.cli.help import help_of
 from medclip_debias.errors import EXIT_CODE, ReportedWarning, UserError, without_patients

@@ -14,9 +14,9 @@ from medclip_debias.cli.common import (
     Cluster,
     Device,
     Seed,
-    Verbs,
-    app,
+    Workers,
     argument,
+    group,
     must_know,
     note,
     option,
@@ -25,16 +25,12 @@ from medclip_debias.cli.common import (
     show,
     words,
 )
-from medclip_debias.cli.help import SETTINGS, USUAL, UsualGroup
+from medclip_debias.cli.help import USUAL, UsualGroup
 from medclip_debias.errors import UserError, did_you_mean, printable
 
-bench = Verbs(
-    cls=UsualGroup,
-    no_args_is_help=True,
-    help="Run models on the benchmark's task cards; tables of results.",
-    context_settings=dict(SETTINGS),
+bench = group(
+    "bench", EVALUATION, "Run models on the benchmark's task cards; tables of results.", UsualGroup
 )
-app.add_typer(bench, name="bench", rich_help_panel=EVALUATION)
 
 Root = Annotated[Path, option("Folder below which the archives are.", "--data")]
 Tasks = Annotated[
@@ -52,7 +48,7 @@ def run(
     tasks: Tasks = "all",
     bootstrap: Bootstrap = 1000,
     batch_size: Annotated[int, option("Images encoded at a time.", min=1)] = 32,
-    workers: Annotated[int | None, option("Processes; default all cores.")] = None,
+    workers: Workers = None,
     again: Annotated[bool, option("Measure what is done anew, from the kept vectors.")] = False,
     cluster: Cluster = None,
     seed: Seed = 0,
@@ -106,7 +102,7 @@ def list_cards(
 ) -> None:
     """List the task cards."""
     from medclip_debias.bench.card import packaged_cards
-    from medclip_debias.bench.find import Archives
+    from medclip_debias.bench.images import Archives
 
     archives = None if root is None else Archives(root)
     rows = {}

@@ -132,6 +132,14 @@ START, DATA, TRAINING, EVALUATION = "First steps", "Data", "Training", "Evaluati
 LOOKING, EXPERIMENTS = "Looking and searching", "Experiments"
 SHARING = "Sharing"
 
+
+def group(name: str, panel: str, help: str, kind: type[Group] = Group) -> Verbs:
+    """A verb that has verbs of its own."""
+    made = Verbs(cls=kind, no_args_is_help=True, help=help, context_settings=dict(SETTINGS))
+    app.add_typer(made, name=name, rich_help_panel=panel)
+    return made
+
+
 AsJson = Annotated[bool, option("Print the results as one JSON object.", "--json")]
 Device = Annotated[str, option("cpu, cuda, or auto.")]
 Bootstrap = Annotated[int, option("Resamples; 0 for no intervals.", min=0)]
@@ -144,6 +152,8 @@ RunFile = Annotated[
     Path,
     argument("YAML file, a name that `config list` shows, or the folder of a run."),
 ]
+Workers = Annotated[int | None, option("Processes; default all cores.")]
+Overrides = Annotated[list[str] | None, argument("Overrides, as train.lr=1e-5 loss.kind=infonce.")]
 Cluster = Annotated[
     str | None,
     option("Dask scheduler (tcp://HOST:8786), or a file of Slurm jobs.", "--cluster"),

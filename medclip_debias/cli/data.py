@@ -14,6 +14,7 @@ from medclip_debias.cli.common import (
     Cluster,
     Overwrite,
     Seed,
+    Workers,
     app,
     argument,
     given,
@@ -46,7 +47,7 @@ def phantom(
     options: Annotated[
         list[str] | None, option("A setting, as key=value; may be repeated.", "--set")
     ] = None,
-    workers: Annotated[int | None, option("Processes; default all cores.")] = None,
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Generate a synthetic archive whose truth is known."""
@@ -163,7 +164,7 @@ def prepare(
             is_eager=True,
         ),
     ] = False,
-    workers: Annotated[int | None, option("Processes; default all cores.")] = None,
+    workers: Workers = None,
     cluster: Cluster = None,
     update: Annotated[bool, option("Add what is new in the source to the set at OUT.")] = False,
     overwrite: Overwrite = False,

@@ -1,9 +1,11 @@
-"""Verbs that measure: evaluate (offsets, suppression, probe), report, calibrate."""
+"""Verbs that measure: evaluate and its own, report, calibrate, compare; import-model."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
+
+import typer
 
 from medclip_debias.cli.common import (
     EVALUATION,
@@ -15,10 +17,10 @@ from medclip_debias.cli.common import (
     Labels,
     Prompts,
     Seed,
-    Verbs,
     app,
     argument,
     given,
+    group,
     note,
     option,
     progress,
@@ -26,16 +28,12 @@ from medclip_debias.cli.common import (
     warn,
     words,
 )
-from medclip_debias.cli.help import SETTINGS, USUAL, VerbGroup
+from medclip_debias.cli.help import USUAL, VerbGroup
 from medclip_debias.errors import UserError
 
-evaluation = Verbs(
-    cls=VerbGroup,
-    no_args_is_help=True,
-    help="Measure zero-shot classification, grounding and retrieval.",
-    context_settings=dict(SETTINGS),
+evaluation = group(
+    "evaluate", EVALUATION, "Measure zero-shot classification, grounding and retrieval.", VerbGroup
 )
-app.add_typer(evaluation, name="evaluate", rich_help_panel=EVALUATION)
 
 
 def say_if_training(*folders: Path) -> None:
@@ -311,3 +309,134 @@ def calibrate(
         warn(sentence)
     shown = {name: found.described(name) for name in found.classes}
     show({"calibration": str(out), **shown, "skipped": len(found.skipped)}, as_json)
+
+
+@app.command(
+    rich_help_panel=EVALUATION,
+    example="compare runs/uncorrected runs/debiased --out runs/comparison",
+)
+def compare(
+    runs: Annotated[list[str], argument("Folders of 'evaluate', globs, or label=FOLDER,FOLDER.")],
+    out: Annotated[Path | None, option("Folder for comparison.json, .html, .md, .tex ...")] = None,
+    baseline: Annotated[
+        str | None, option("Label or folder to compare with; default the first.")
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        option("Seeds of one method: label=FOLDER,FOLDER; may be repeated."),
+    ] = None,
+    metrics: Annotated[
+        str | None, option("Metrics to compare, as 'zero_shot.mean_auc,grounding.cnr'.")
+    ] = None,
+    bootstrap: Annotated[int, option("Resamples of the patients.", min=100)] = 2000,
+    seed: Seed = 0,
+    force: Annotated[bool, option("Compare what was evaluated differently, and say so.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Test the differences between runs, and list their settings."""
+    from medclip_debias.evaluation.compare import compare as run
+    from medclip_debias.evaluation.provenance import plain
+    from medclip_debias.reporting.comparison import write_comparison
+    from medclip_debias.reporting.tables import (
+        comparison_table,
+        markdown,
+        seeds_sentence,
+        settings_table,
+    )
+
+    content = run(
+        runs,
+        named=group or (),
+        baseline=baseline,
+        metrics=words(metrics),
+        force=force,
+        resamples=bootstrap,
+        seed=seed,
+    )
+    written = write_comparison(content, out) if out else []
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(plain(content)))
+        return
+    settings = settings_table(content)
+    typer.echo(seeds_sentence(content) + "\n")
+    for table in [settings] if settings else []:
+        typer.echo(markdown(table))
+    typer.echo(markdown(comparison_table(content)))
+    for path in written:
+        typer.echo(str(path))
+
+
+@app.command(
+    "import-model",
+    rich_help_panel=EVALUATION,
+    example="import-model biovil weights.pt --text models/cxr-bert --out models/biovil",
+)
+def import_model(
+    kind: Annotated[
+        str,
+        argument(
+            "biovil, biovil_t, chexzero, open_clip, gloria, medclip, siglip, clip, rad_dino, "
+            "carzero, radzero, conns, cxr_clip, mgca, kad, medklip or afloc."
+        ),
+    ],
+    weights: Annotated[
+        Path, argument("The published checkpoint; for siglip, clip, rad_dino a folder.")
+    ],
+    out: Annotated[Path, option("Model folder to write.")],
+    text: Annotated[
+        Path | None, option("BERT folder; for CLIP, its tokenizer's merges file.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        option(
+            "open_clip_config.json (open_clip), preprocessor_config.json (radzero, conns), "
+            "questions as JSON (kad, medklip)."
+        ),
+    ] = None,
+    score: Annotated[
+        str,
+        option("Of gloria: whole, local (words and regions) or both, as published."),
+    ] = "whole",
+    levels: Annotated[
+        str | None,
+        option("Grey levels of 8-bit files: stretched or as_stored; default published."),
+    ] = None,
+    fit: Annotated[
+        str | None,
+        option("Square by pad, crop or squash; default as published."),
+    ] = None,
+    self_test: Annotated[
+        bool,
+        option("Store scores that every loading compares with."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Turn another group's weights into a model folder."""
+    from medclip_debias.models.peers.importing import import_model as run
+
+    peer = run(
+        kind,
+        weights,
+        out,
+        text=text,
+        config=config,
+        golden=self_test,
+        score=score,
+        levels=levels,
+        fit=fit,
+    )
+    grid = peer.grid
+    shown = {
+        "model": str(out),
+        "parameters": sum(p.numel() for p in peer.parameters()),
+        "grid": f"{grid.rows} x {grid.columns}",
+        "licence": peer.provenance["licence"],
+        "not used": "; ".join(
+            f"{count} tensors: {why}" for why, count in peer.provenance["unused_tensors"].items()
+        )
+        or "see docs/peers.md",
+        "prepare with": peer.preprocessing.prepare.command_line(),
+    }
+    show(shown, as_json)

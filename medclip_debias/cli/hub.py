@@ -8,22 +8,16 @@ from typing import Annotated
 from medclip_debias.cli.common import (
     SHARING,
     AsJson,
-    Verbs,
     app,
     argument,
+    group,
     note,
     option,
     show,
     warn,
 )
-from medclip_debias.cli.help import SETTINGS
 
-hub = Verbs(
-    no_args_is_help=True,
-    help="Write a model's card; upload to the Hugging Face Hub.",
-    context_settings=dict(SETTINGS),
-)
-app.add_typer(hub, name="hub", rich_help_panel=SHARING)
+hub = group("hub", SHARING, "Write a model's card; upload to the Hugging Face Hub.")
 ModelFolder = Annotated[Path, argument("Model folder, as RUN/model.")]
 
 

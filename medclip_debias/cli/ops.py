@@ -11,20 +11,18 @@ from medclip_debias.cli.common import (
     TRAINING,
     AsJson,
     Loss,
+    Overrides,
     Overwrite,
     RunFile,
-    Verbs,
     app,
     argument,
+    group,
     note,
     option,
     show,
 )
 
-config_app = Verbs(help="List, copy and print the settings of runs.", no_args_is_help=True)
-app.add_typer(config_app, name="config", rich_help_panel=TRAINING)
-
-Words = Annotated[list[str] | None, argument("Overrides, as train.lr=1e-5 loss.kind=infonce.")]
+config_app = group("config", TRAINING, "List, copy and print the settings of runs.")
 
 
 @config_app.command("list", example="config list")
@@ -62,7 +60,7 @@ def config_new(
 @config_app.command("show", example="config show phantom/demo train.lr=1e-4 --only-changed")
 def config_show(
     config: RunFile,
-    settings: Words = None,
+    settings: Overrides = None,
     loss: Loss = None,
     only_changed: Annotated[bool, option("Leave out what is as by default.")] = False,
     as_json: AsJson = False,
@@ -86,7 +84,7 @@ def doctor(
     config: Annotated[
         Path | None, argument("YAML file of a run; without, the machine alone.")
     ] = None,
-    settings: Words = None,
+    settings: Overrides = None,
     loss: Loss = None,
     as_json: AsJson = False,
 ) -> None:

@@ -12,10 +12,11 @@ from medclip_debias.cli.common import (
     AsJson,
     Cluster,
     Loss,
+    Overrides,
     RunFile,
-    Verbs,
     app,
     argument,
+    group,
     log_lines,
     must_know,
     note,
@@ -23,16 +24,10 @@ from medclip_debias.cli.common import (
     progress,
     show,
 )
-from medclip_debias.cli.help import SETTINGS, USUAL, VerbGroup
+from medclip_debias.cli.help import USUAL, VerbGroup
 from medclip_debias.errors import UserError
 
-training = Verbs(
-    cls=VerbGroup,
-    no_args_is_help=True,
-    help="Train a model, or resume a run that was stopped.",
-    context_settings=dict(SETTINGS),
-)
-app.add_typer(training, name="train", rich_help_panel=TRAINING)
+training = group("train", TRAINING, "Train a model, or resume a run that was stopped.", VerbGroup)
 
 
 @app.command(
@@ -99,9 +94,7 @@ def score(
 )
 def train(
     config: RunFile,
-    settings: Annotated[
-        list[str] | None, argument("Overrides, as train.lr=1e-5 loss.kind=infonce.")
-    ] = None,
+    settings: Overrides = None,
     loss: Loss = None,
     longer: Annotated[
         bool,

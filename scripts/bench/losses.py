@@ -10,11 +10,8 @@ Writes markdown tables to standard output. Random unit vectors, 225 regions, 128
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from common import in_fork
 
 from medclip_debias.config import ImageEncoderSettings, SimilaritySettings
 from medclip_debias.losses.batch import ContrastiveBatch
@@ -48,8 +46,8 @@ def vectors(batch: int, words: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return x.requires_grad_(), y.requires_grad_()
 
 
-def one_case(batch: int, form: str, repeats: int, aggregator: str) -> None:
-    """Forward and backward of similarity and InfoNCE in this process; prints one JSON line."""
+def one_case(batch: int, form: str, repeats: int, aggregator: str) -> dict[str, Any]:
+    """Bytes and seconds of forward and backward of similarity and InfoNCE in this process."""
     settings = SimilaritySettings.model_validate({"aggregator": aggregator, "chunk": FORMS[form]})
     similarity = Similarity(settings, DIM)
     objective = build_objective(loss_settings({"kind": "clip"}, "bench"))
@@ -68,7 +66,7 @@ def one_case(batch: int, form: str, repeats: int, aggregator: str) -> None:
         seconds.append(time.perf_counter() - start)
         x.grad = y.grad = None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    print(json.dumps({"bytes": peak * 1024, "seconds": seconds}))
+    return {"bytes": peak * 1024, "seconds": seconds}
 
 
 def free_bytes() -> int:
@@ -107,18 +105,7 @@ def memory(sizes: list[int], rounds: int, repeats: int, aggregator: str) -> None
         seconds: dict[str, list[float]] = {form: [] for form in forms}
         for _ in range(rounds):
             for form in forms:
-                command = [
-                    sys.executable,
-                    __file__,
-                    f"--threads={torch.get_num_threads()}",
-                    "case",
-                    str(batch),
-                    form,
-                    str(repeats),
-                    aggregator,
-                ]
-                done = subprocess.run(command, capture_output=True, text=True, check=True)
-                found = json.loads(done.stdout)
+                found = in_fork(partial(one_case, batch, form, repeats, aggregator))
                 peaks[form].append(found["bytes"])
                 seconds[form] += found["seconds"]
         for form in forms:
@@ -222,16 +209,9 @@ def main() -> None:
     verb = verbs.add_parser("objectives")
     verb.add_argument("--sizes", type=int, nargs="+", default=[64, 256])
     verb.add_argument("--repeats", type=int, default=15)
-    verb = verbs.add_parser("case")
-    verb.add_argument("batch", type=int)
-    verb.add_argument("form", choices=FORMS)
-    verb.add_argument("repeats", type=int)
-    verb.add_argument("aggregator")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    if given.verb == "case":
-        one_case(given.batch, given.form, given.repeats, given.aggregator)
-    elif given.verb == "memory":
+    if given.verb == "memory":
         memory(given.sizes, given.rounds, given.repeats, given.aggregator)
     else:
         encoder(4, 3)

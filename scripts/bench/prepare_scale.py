@@ -11,16 +11,15 @@ import argparse
 import json
 import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import psutil
-from common import write_dicom
+from common import in_fork, write_dicom
 
 WHOLE_IMAGES = 377_110
 """Images of MIMIC-CXR."""
@@ -61,19 +60,15 @@ def speed(images: int, side: tuple[int, int], workers: list[int], repeats: int) 
 
 def memory(sizes: list[int], images: int, side: tuple[int, int], workers: int) -> dict:
     """Peak memory of the main process for tables of each size, and of a worker for large files."""
-    peaks = {}
-    for size in sizes:
-        words = [sys.executable, __file__, "one-memory", "--images", str(size)]
-        found = subprocess.run(words, capture_output=True, text=True, check=True)
-        peaks[size] = json.loads(found.stdout)
+    peaks = {size: in_fork(partial(one_memory, size)) for size in sizes}
     (a, low), (b, high) = min(peaks.items()), max(peaks.items())
     each = (high["peak_mib"] - low["peak_mib"]) / (b - a)
     whole = round(high["peak_mib"] + each * (WHOLE_IMAGES - b))
-    words = [sys.executable, __file__, "one-workers", "--images", str(images)]
-    words += ["--side", *map(str, side), "--workers", str(workers)]
-    found = subprocess.run(words, capture_output=True, text=True, check=True)
     main = {"peak_mib": peaks, "kib_per_image": round(1024 * each, 2), "whole_set_mib": whole}
-    return {"main_process": main, "large_files": json.loads(found.stdout)}
+    return {
+        "main_process": main,
+        "large_files": in_fork(partial(one_workers, images, side, workers)),
+    }
 
 
 def one_workers(images: int, side: tuple[int, int], workers: int) -> dict:
@@ -100,9 +95,7 @@ def one_workers(images: int, side: tuple[int, int], workers: int) -> dict:
                 peaks[child.pid] = max(peaks.get(child.pid, 0), int(line.split()[1]))
 
     with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, __file__, "one-write", "--images", str(images)]
-        words += ["--side", *map(str, side), "--folder", folder]
-        subprocess.run(words, check=True)
+        in_fork(lambda: {"written": str(write_dicoms(Path(folder), images, side))})
         watcher = threading.Thread(target=watch)
         watcher.start()
         try:
@@ -142,31 +135,20 @@ def one_memory(images: int) -> dict:
     return {"peak_mib": round(peak), "seconds": round(seconds, 1)}
 
 
-WHAT = ["speed", "memory", "one-memory", "one-workers", "one-write"]
-
-
 def main() -> None:
     """Run one measurement and print it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=WHAT)
+    parser.add_argument("what", choices=["speed", "memory"])
     parser.add_argument("--images", type=int, default=48)
     parser.add_argument("--side", type=int, nargs=2, default=[3000, 2500])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--sizes", type=int, nargs="+", default=[5_000, 20_000])
-    parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
-    if given.what == "one-write":
-        write_dicoms(given.folder, given.images, tuple(given.side))
-        return
     if given.what == "speed":
         numbers = speed(given.images, tuple(given.side), given.workers, given.repeats)
-    elif given.what == "memory":
-        numbers = memory(given.sizes, given.images, tuple(given.side), given.workers[-1])
-    elif given.what == "one-workers":
-        numbers = one_workers(given.images, tuple(given.side), given.workers[-1])
     else:
-        numbers = one_memory(given.images)
+        numbers = memory(given.sizes, given.images, tuple(given.side), given.workers[-1])
     print(json.dumps(numbers))
 
 

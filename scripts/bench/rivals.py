@@ -34,7 +34,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 import cv2
 import numpy as np
 import torch
-from common import Page, Row, in_turn, machine, picture, ratio, timed, within, write_dicom
+from common import Page, Row, in_fork, in_turn, machine, picture, ratio, timed, within, write_dicom
 from foreign import Rival, environment
 from plain import bert_folder, plain_preparation
 
@@ -383,7 +383,7 @@ def first_heatmap(options: Options) -> Iterator[Row]:
 
 def worlds(options: Options) -> Iterator[Row]:
     """The loss of one of W processes: its share against the whole batch."""
-    from train_step import in_fork, share_of_loss
+    from train_step import share_of_loss
 
     from medclip_debias.losses.objective import build_objective, loss_settings
 

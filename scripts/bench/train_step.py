@@ -7,8 +7,6 @@ of W processes. Data and contenders are those of train_ways.py.
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -187,18 +185,3 @@ def share_of_loss(objective: Objective, size: int, world: int) -> dict[str, floa
     taken = time.perf_counter() - began
     similarities = 2 * rows.numel() * 4 if world > 1 else rows.numel() * 4
     return {"bytes": resident("VmHWM") - before + similarities, "seconds": taken}
-
-
-def in_fork(work: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """What ``work`` returns in a child of this process, whose memory is then its own."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writing, json.dumps(work()).encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        content = pipe.read()
-    os.waitpid(child, 0)
-    results: dict[str, float] = json.loads(content)
-    return results

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from medclip_debias.bench.card import Card, cards_of
-from medclip_debias.bench.find import Archives
+from medclip_debias.bench.images import Archives
 from medclip_debias.data.sources.registry import formats
 from medclip_debias.errors import UserError
 from phantom_layouts import ArchiveSettings, write_archive
