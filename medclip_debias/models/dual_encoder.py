@@ -38,7 +38,7 @@ from medclip_debias.models.lora import merged_state
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.sentences import sentence_list
 from medclip_debias.models.similarity import Similarity
-from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder
+from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, check_vocabulary
 from medclip_debias.models.tower import Head
 
 FORMAT = 1
@@ -129,7 +129,7 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         tokenizer = SentenceTokenizer.load(folder)
         given = settings.text
         text = TextEncoder.from_folder(folder, given.use_projection_head, given.pooling)
-        _check_vocabulary(tokenizer, text, str(folder))
+        _check_text(tokenizer, text, str(folder))
         if given.max_tokens > text.longest:
             raise UserError(
                 f"setting 'model.text.max_tokens' is {given.max_tokens}, but the model in "
@@ -308,7 +308,7 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
             chosen = settings.text
             pooling = chosen.pooling or "cls"
             text = TextEncoder(file.text_config, chosen.use_projection_head, where, pooling)
-            _check_vocabulary(tokenizer, text, str(folder))
+            _check_text(tokenizer, text, str(folder))
             image = family.rebuild(settings.image.arch, file.image_config, where)
             image.check_side(preprocessing.input_size, where)
             parts = image, text, tokenizer
@@ -386,12 +386,8 @@ def _computing_hash(config: Mapping[str, Any], files: str) -> str:
     return json_hash([[config.get(key) for key in computing], files])
 
 
-def _check_vocabulary(tokenizer: SentenceTokenizer, text: TextEncoder, where: str) -> None:
-    if tokenizer.size > text.vocabulary:
-        raise UserError(
-            f"{where}: the tokenizer has {tokenizer.size} tokens but the model only "
-            f"{text.vocabulary}; they do not belong together."
-        )
+def _check_text(tokenizer: SentenceTokenizer, text: TextEncoder, where: str) -> None:
+    check_vocabulary(tokenizer, text.vocabulary, where)
     # These two count positions from the padding's number on, so that it decides.
     if text.family.counts_from_padding and tokenizer.pad_id != text.pad_id:
         raise UserError(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from medclip_debias.config import Preprocessing, validate
 from medclip_debias.errors import UserError
@@ -56,31 +57,20 @@ def load_model(
     return DualEncoder.load(Path(folder), device, check=check)
 
 
-def model_folder(
-    name: str | Path,
-    *,
-    revision: str | None = None,
-    cache_dir: str | Path | None = None,
-    force_download: bool = False,
-    local_files_only: bool = True,
-    token: str | bool | None = None,
-) -> Path:
-    """The folder called ``name``, or that of a model on the hub."""
+def model_folder(name: str | Path, *, local_files_only: bool = True, **options: Any) -> Path:
+    """The folder called ``name``, or that of a model on the hub.
+
+    ``options`` are those of ``huggingface_hub.snapshot_download``; nothing is downloaded unasked.
+    """
     folder = Path(name)
-    if folder.is_dir():
-        return folder
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
+    signature(snapshot_download).bind(str(name), **options)
+    if folder.is_dir():
+        return folder
     try:
-        path = snapshot_download(
-            str(name),
-            revision=revision,
-            cache_dir=cache_dir,
-            force_download=force_download,
-            local_files_only=local_files_only,
-            token=token,
-        )
+        return Path(snapshot_download(str(name), local_files_only=local_files_only, **options))
     except HFValidationError:
         raise UserError(f"{name}: there is no such folder; give the folder of a model.") from None
     except LocalEntryNotFoundError:
@@ -94,4 +84,3 @@ def model_folder(
     except Exception as error:  # the hub's and its client's many ways to say no
         kind = type(error).__name__
         raise UserError(f"{name}: could not be downloaded from the hub ({kind}).") from error
-    return Path(path)

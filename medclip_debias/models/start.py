@@ -10,15 +10,18 @@ from typing import Any, TypeAlias
 from medclip_debias.config import SimilaritySettings, StartSettings
 from medclip_debias.errors import UserError
 from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.models.interface import ImageTextModel
 from medclip_debias.models.load import load_model
 from medclip_debias.models.peers.fusion import SimilarityAttention
 from medclip_debias.models.peers.peer import Peer
-from medclip_debias.models.peers.settings import PeerSettings
 
 TrainableModel: TypeAlias = DualEncoder | Peer
 """What a run trains: two encoders, each a `medclip_debias.models.interface.Layered`."""
 
+_UNTRAINABLE = {
+    "words": "scores by words and regions as published; import it with --score whole",
+    "none": "reads images alone; give its folder to model.image.weights of a new model",
+}
+"""Why a model whose text is read in such a form does not train."""
 _NON_COMMERCIAL = re.compile(r"\bNC\b|non-?commercial", re.IGNORECASE)
 
 
@@ -64,30 +67,41 @@ class Start:
 
 def start_training(settings: StartSettings, where: str) -> tuple[TrainableModel, Start]:
     """Read the model that a run starts from, ready to be trained on."""
-    folder = settings.start_from
+    folder, changed = settings.start_from, settings.similarity
     model = load_model(folder)
-    model = _trainable(model, folder, where)
-    longest = model.max_tokens
-    if isinstance(model, DualEncoder):
-        longest = model.text_encoder.longest
+    assert isinstance(model, DualEncoder | Peer)
+    if reason := _UNTRAINABLE.get(model.outputs.text_form):
+        raise UserError(
+            f"{where}: setting 'model.start_from' is {folder}, but that model {reason}."
+        )
+    longest = model.text_encoder.longest if isinstance(model, DualEncoder) else model.max_tokens
     if settings.max_tokens is not None and settings.max_tokens > longest:
         raise UserError(
             f"{where}: setting 'model.max_tokens' is {settings.max_tokens}, but the model in "
             f"{folder} reads at most {longest} tokens."
         )
-    given = settings.similarity
-    own_scale = model.learned_scale is not None
-    changed = given if isinstance(given, SimilaritySettings) else None
-    if changed is not None:
-        _check_similarity(changed, model, where)
-    bias = _bias(model) if changed is None else None
-    model.begin_training(changed, settings.max_tokens)
+    scale, bias = model.learned_scale, None
+    if isinstance(changed, SimilaritySettings):
+        if changed.aggregator == "local_words" and isinstance(model, Peer):
+            raise UserError(
+                f"{where}: setting 'model.similarity.aggregator' is 'local_words', but another"
+                " group's model gives one vector a sentence and none of its words; choose another"
+                " aggregator."
+            )
+        if reason := changed.misfit(model.dim):
+            raise UserError(f"{where}: with model.start_from, setting model.{reason} of the model.")
+    elif isinstance(model, Peer) and model.settings.bias is not None and scale is not None:
+        # SigLIP's bias is smaller by as much as its scale lies above the bound of those trained
+        # here: so all logits shrink alike, and no pair changes sides.
+        bias = model.settings.bias * scale / (model.settings.scale or scale)
+    own = not isinstance(changed, SimilaritySettings)
+    model.begin_training(None if isinstance(changed, str) else changed, settings.max_tokens)
     score = "the cosine of its whole-image vector, as published"
     if isinstance(model, Peer) and isinstance(model.fusion, SimilarityAttention):
         score = "attention by cosine over its class token and regions, as published"
     if not model.outputs.has_whole:
         score = f"'{model.similarity.settings.aggregator}' of its regions"
-        score += ", as the start" if changed is None else ", unlike the start"
+        score += ", as the start" if own else ", unlike the start"
     provenance = model.provenance
     licence = provenance.get("licence", provenance.get("license"))
     imported = provenance.get("imported")
@@ -98,41 +112,8 @@ def start_training(settings: StartSettings, where: str) -> tuple[TrainableModel,
         licence=licence if isinstance(licence, str) else None,
         imported=dict(imported) if isinstance(imported, dict) else {},
         scale=float(model.similarity.scale.detach()),
-        own_scale=own_scale,
+        own_scale=scale is not None,
         score=score,
         bias=bias,
     )
     return model, start
-
-
-def _bias(model: TrainableModel) -> float | None:
-    """SigLIP's bias, smaller by as much as its scale lies above the bound of those trained here.
-
-    So all logits shrink alike, and no pair changes sides.
-    """
-    settings, scale = model.settings, model.learned_scale
-    if not isinstance(settings, PeerSettings) or settings.bias is None or scale is None:
-        return None
-    return settings.bias * scale / (settings.scale or scale)
-
-
-def _trainable(model: ImageTextModel, folder: Path, where: str) -> TrainableModel:
-    """``model``, if it is one whose towers say what trains, and by one vector a sentence."""
-    assert isinstance(model, DualEncoder | Peer)
-    if model.outputs.text_form == "words":
-        reason = "scores by words and regions as published; import it with --score whole"
-    elif model.outputs.text_form == "none":
-        reason = "reads images alone; give its folder to model.image.weights of a new model"
-    else:
-        return model
-    raise UserError(f"{where}: setting 'model.start_from' is {folder}, but that model {reason}.")
-
-
-def _check_similarity(similarity: SimilaritySettings, model: TrainableModel, where: str) -> None:
-    if similarity.aggregator == "local_words" and isinstance(model, Peer):
-        raise UserError(
-            f"{where}: setting 'model.similarity.aggregator' is 'local_words', but another group's "
-            "model gives one vector a sentence and none of its words; choose another aggregator."
-        )
-    if reason := similarity.misfit(model.dim):
-        raise UserError(f"{where}: with model.start_from, setting model.{reason} of the model.")

@@ -126,6 +126,15 @@ class SentenceTokenizer(FileTokenizer):
         return Tokenizer.from_str(self._tokenizer.to_str())
 
 
+def check_vocabulary(tokenizer: FileTokenizer, size: int, where: object) -> None:
+    """Refuse a tokenizer of more tokens than the model of ``where`` has embeddings for."""
+    if tokenizer.size > size:
+        raise UserError(
+            f"{where}: the tokenizer has {tokenizer.size} tokens but the model only {size}; "
+            "they do not belong together."
+        )
+
+
 def _byte_pairs(folder: Path) -> Tokenizer:
     """RoBERTa's tokenizer (byte-level BPE, Liu et al. 2019) from its two files."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors

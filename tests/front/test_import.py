@@ -36,23 +36,6 @@ def test_every_name_is_there_and_no_other():
         md.laod  # noqa: B018
 
 
-def test_the_first_example_of_readme_runs_where_the_demo_left_its_files(
-    model_folder, files, tmp_path, monkeypatch, capsys
-):
-    (first, *_) = examples("README.md")
-    (tmp_path / "runs/demo").mkdir(parents=True)
-    (tmp_path / "runs/demo/model").symlink_to(model_folder)
-    for name in "abcd":
-        image = tmp_path / f"runs/demo/phantom/files/p19/{name}/s1/{name}.dcm"
-        image.parent.mkdir(parents=True)
-        image.symlink_to(files[0])
-    monkeypatch.chdir(tmp_path)
-    exec(compile(first, "example", "exec"), {})
-    said = capsys.readouterr().out
-    assert "Effusion" in said
-    assert said.count(".dcm") == 3
-
-
 def test_the_first_examples_of_the_page_run(
     model_folder, grey, files, tmp_path, monkeypatch, capsys
 ):

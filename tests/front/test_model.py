@@ -153,46 +153,22 @@ def test_one_picture_in_any_form_has_one_score(model, grey, tmp_path):
     assert np.ptp(model.scores([grey, 255 - grey], LEFT).to_numpy()) > 1e-4
 
 
-def test_colours_count_by_their_luminance_as_in_a_file(model, files):
-    (path,) = (p for p in files if p.name == "g.png")
-    with Image.open(path) as opened:
-        colours = np.asarray(opened)
-        found = model.scores([path, colours, opened], [LEFT]).to_numpy()
-    assert np.ptp(found) < 1e-6
-    assert np.ptp(model.scores([colours, colours[..., ::-1]], [LEFT]).to_numpy()) > 1e-6
-
-
-def test_a_turned_photograph_in_memory_is_turned(model, files):
-    (path,) = (p for p in files if p.name == "f.jpg")
-    with Image.open(path) as opened:
-        maps = model.heatmaps(opened, LEFT)
-        assert maps.image.shape == (opened.width, opened.height)
-    np.testing.assert_array_equal(maps.values, model.heatmaps(path, LEFT).values)
-
-
-def test_a_data_set_of_pydicom_is_read_as_its_file(model, files):
+def test_what_a_file_holds_is_read_as_the_file(model, files):
+    """Data sets of pydicom, deep images, colours by luminance, a photograph that is turned."""
     from pydicom import dcmread
 
-    paths = [path for path in files if path.suffix == ".dcm"]
-    found = model.scores([*paths, *map(dcmread, paths)], [LEFT, NONE]).to_numpy()
-    np.testing.assert_array_equal(found[:3], found[3:])
+    memory = [dcmread(path) if path.suffix == ".dcm" else Image.open(path) for path in files]
+    found = model.scores([*files, *memory], [LEFT, NONE]).to_numpy()
+    np.testing.assert_array_equal(found[: len(files)], found[len(files) :])
     assert np.ptp(found[:3], axis=0).min() > 1e-5
-    broken = dcmread(paths[0])
+    by_name = {path.name: content for path, content in zip(files, memory, strict=True)}
+    turned, colours = by_name["f.jpg"], np.asarray(by_name["g.png"])
+    assert model.heatmaps(turned, LEFT).image.shape == (turned.width, turned.height)
+    assert np.ptp(model.scores([colours, colours[..., ::-1]], [LEFT]).to_numpy()) > 1e-6
+    broken = dcmread(files[0])
     del broken.file_meta
     with pytest.raises(UserError, match="image 0: this data set is no whole DICOM"):
         model.scores(broken, LEFT)
-
-
-def test_real_radiographs_have_one_score_as_files_and_in_memory(model, shared_data):
-    pictures = sorted((shared_data / "real_cxr").rglob("*.png"))[:2]
-    pictures += sorted((shared_data / "real_cxr").rglob("*.jp*g"))[:2]
-    assert pictures
-    memory = []
-    for path in pictures:
-        with Image.open(path) as opened:
-            memory.append(np.asarray(opened))
-    found = model.scores([*pictures, *memory], [LEFT]).to_numpy().reshape(2, -1)
-    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
 
 
 def test_a_folder_is_all_its_images_and_says_what_it_left_aside(model, files, tmp_path):
@@ -302,13 +278,10 @@ def test_prompts_that_ask_nothing_are_refused(model, grey, prompts, why):
         model.zero_shot(grey, prompts)
 
 
-def test_no_image_gives_an_empty_table_of_the_right_columns(model):
+def test_no_image_gives_an_empty_table_and_heatmaps_take_one(model, grey):
     assert model.zero_shot([]).shape == (0, 5)
     assert model.zero_shot([], [LEFT, NONE]).shape == (0, 2)
     assert model.encode_images([]).shape == (0, model.dim)
-
-
-def test_heatmaps_take_one_image_and_know_their_sentences(model, grey):
     maps = model.heatmaps(grey, LEFT)
     assert len(maps) == 1
     np.testing.assert_array_equal(maps[LEFT], maps[0])
@@ -426,7 +399,9 @@ def test_folders_that_hold_no_model_are_refused(model_folder, make_network, tmp_
     assert "manifest" in repr(md.load(str(model_folder), device="cpu"))
 
 
-def test_unknown_words_are_refused(model, grey, files, tmp_path):
+def test_unknown_words_and_options_against_the_model_are_refused(
+    model, model_folder, grey, tmp_path
+):
     with pytest.raises(TypeError, match="bogus"):
         model.zero_shot(grey, bogus=1)
     with pytest.raises(TypeError, match="bogus"):
@@ -435,12 +410,9 @@ def test_unknown_words_are_refused(model, grey, files, tmp_path):
         md.prepare("x", tmp_path / "y", equalise=True)
     with pytest.raises(UserError, match="resample"):
         md.prepare("x", tmp_path / "y", resample="magic")
-    assert not (tmp_path / "y").exists()
-
-
-def test_options_against_the_model_are_refused(model_folder, tmp_path):
     with pytest.raises(UserError, match="size=64 is not what"):
         md.prepare("x", tmp_path / "y", for_model=model_folder, size=64)
+    assert not (tmp_path / "y").exists()
 
 
 def test_the_example_of_the_class_runs(model_folder, grey):

@@ -20,9 +20,10 @@ from medclip_debias.models.checkpoint import layers_in, renamed, shape_of, summe
 from medclip_debias.models.peers.families import Family, family, published_preprocessing, read_book
 from medclip_debias.models.peers.processor import read_processor
 from medclip_debias.models.peers.settings import Kind, PeerPreprocessing, PeerSettings
-from medclip_debias.models.peers.tokenizers import PeerTokenizer, checked
+from medclip_debias.models.peers.tokenizers import PeerTokenizer
 from medclip_debias.models.text_encoder import (
     SentenceTokenizer,
+    check_vocabulary,
     family_of,
     read_bert_config,
     read_bert_state,
@@ -126,7 +127,7 @@ def read_published(
     tokenizer = SentenceTokenizer.load(text)
     prefix = "text.encoder.bert." if table.text["kind"] == "encoder" else "text.bert."
     vocabulary = shape_of(named, f"{prefix}embeddings.word_embeddings.weight", where)[0]
-    checked(tokenizer, vocabulary, text)
+    check_vocabulary(tokenizer, vocabulary, text)
     return settings, named, tokenizer, preprocessing
 
 

@@ -24,7 +24,8 @@ from medclip_debias.models.peers.settings import (
     PeerSettings,
     RadDinoSettings,
 )
-from medclip_debias.models.peers.tokenizers import ClipTokenizer, NoTokenizer, checked, read_pieces
+from medclip_debias.models.peers.tokenizers import ClipTokenizer, NoTokenizer, read_pieces
+from medclip_debias.models.text_encoder import check_vocabulary
 
 MODEL_TYPES: Mapping[Kind, tuple[str, ...]] = {
     "siglip": ("siglip", "siglip2"),
@@ -95,7 +96,7 @@ def read_folder(kind: Kind, folder: Path, named: dict[str, Tensor], where: str) 
     else:
         width = shape_of(named, "image.projection.weight", where)[0]
     tokenizer = _tokenizer(kind, folder)
-    checked(tokenizer, words["vocab_size"], where)
+    check_vocabulary(tokenizer, words["vocab_size"], where)
     image = {"family": kind, "config": vision}
     text = {"family": kind, "config": words, "pad": tokenizer.pad_id}
     settings = PeerSettings(

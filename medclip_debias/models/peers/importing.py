@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
 
-import yaml
+from huggingface_hub import ModelCard
 from torch import Tensor
 
 from medclip_debias.config import PrepareSettings, validate
@@ -144,13 +144,9 @@ def licence_line(kind: Kind, *places: Path | None) -> str:
 def _card_licence(path: Path) -> str | None:
     """``license`` of a model card's front matter: name and link, or the short word."""
     try:
-        card = read_bytes(path, "", limit=4 << 20).decode("utf-8", errors="replace")
-        head, fence, rest = card.partition("---\n")
-        front, end, _ = rest.partition("\n---")
-        content: Any = yaml.safe_load(front) if fence and end and not head.strip() else None
-    except (UserError, yaml.YAMLError):
-        return None
-    if not isinstance(content, Mapping):
+        text = read_bytes(path, "", limit=4 << 20).decode("utf-8", errors="replace")
+        content = ModelCard(text, ignore_metadata_errors=True).data.to_dict()
+    except Exception:  # no card, or one whose front matter is none
         return None
     named = content.get("license_name") or content.get("license")
     named = ", ".join(map(str, named)) if isinstance(named, list) else named

@@ -32,10 +32,9 @@ from medclip_debias.models.peers.settings import (
 from medclip_debias.models.peers.tokenizers import (
     ClipTokenizer,
     PeerTokenizer,
-    checked,
     read_pieces,
 )
-from medclip_debias.models.text_encoder import SentenceTokenizer, read_bert_config
+from medclip_debias.models.text_encoder import SentenceTokenizer, check_vocabulary, read_bert_config
 
 Pooler = Literal["first", "mean", "pooler"]
 _POOLERS: dict[str, Pooler] = {
@@ -232,7 +231,7 @@ def _clip_text(
         tokenizer: ClipTokenizer = read_pieces(text, "canonical_spaced")
     else:
         tokenizer = ClipTokenizer.from_merges(text or installed_merges())
-    checked(tokenizer, int(words.get("vocab_size", 49408)), where)
+    check_vocabulary(tokenizer, int(words.get("vocab_size", 49408)), where)
     content = {"config": words, "quick_gelu": quick}
     content |= {"pad": tokenizer.pad_id, "pieces": tokenizer.pieces}
     return validate(OpenClipTextSettings, content, where, "text_cfg."), tokenizer
@@ -254,5 +253,5 @@ def _bert(
     pooling = "mlp" if first is not None else "linear" if "text.head.weight" in named else "none"
     hidden = 0 if first is None else len(first)
     tokenizer = SentenceTokenizer.load(text)
-    checked(tokenizer, config["vocab_size"], text)
+    check_vocabulary(tokenizer, config["vocab_size"], text)
     return BertSettings(config=config, pooling=pooling, token=token, hidden=hidden), tokenizer

@@ -152,15 +152,6 @@ def saved_tokenizer(settings: PeerSettings, folder: Path) -> PeerTokenizer:
     return SentenceTokenizer.load(folder)
 
 
-def checked(tokenizer: SentenceTokenizer | ClipTokenizer, size: int, where: object) -> None:
-    """Refuse a tokenizer of more tokens than the model of ``where`` has embeddings for."""
-    if tokenizer.size > size:
-        raise UserError(
-            f"{where}: the tokenizer has {tokenizer.size} tokens but the model only {size}; "
-            "they do not belong together."
-        )
-
-
 def read_pieces(folder: Path, clean: Clean | None = None) -> PieceTokenizer:
     """The tokenizer of a SigLIP folder."""
     fast, pieces = folder / "tokenizer.json", folder / "spiece.model"
