@@ -36,6 +36,8 @@ from medclip_debias.training.checkpoint import (
     save_checkpoint,
     save_state,
 )
+from medclip_debias.training.logs import Heatmaps, RunLog, memory
+from medclip_debias.training.pace import Pace
 from medclip_debias.training.state import RunState
 from medclip_debias.training.step import Trainer
 
@@ -199,7 +201,34 @@ class RunFolder:
             )
         return [sentence + rate]
 
-    # ----------------------------------------------------------- checkpoints and the model
+    # -------------------------------------------------------------- while steps are taken
+
+    def begin(
+        self,
+        start: int,
+        warn: Callable[[str], None],
+        line: Callable[[str, bool], None] | None,
+    ) -> RunLog:
+        """Take back that the run has finished, and open its log."""
+        (self.out / _FINISHED).unlink(missing_ok=True)
+        self._log = RunLog(self.trainer.settings, start, self.identity, warn, line)
+        self._heatmaps = Heatmaps(self.trainer, self._log, warn)
+        return self._log
+
+    def log_row(self, step: int, means: dict[str, float], pace: Pace) -> None:
+        """Write the means since the last row, the rate, the speed and the memory."""
+        epoch = step / self.trainer.batches.steps_per_epoch
+        row = {"step": step, "epoch": epoch, "lr": self.trainer.rate(step - 1)}
+        row |= means | pace.metrics() | memory(self.trainer.device)
+        self._log.write_row(row, pace.left(step))
+
+    def log_validation(self, step: int, metrics: Mapping[str, float], verdict: str) -> None:
+        """Write the metrics of a validation."""
+        self._log.write_validation(step, metrics, verdict)
+
+    def draw_heatmaps(self, step: int) -> None:
+        """Show where the model sees the example sentences now."""
+        self._heatmaps.draw(step)
 
     def save_best(self, step: int) -> None:
         """Write the weights of the best validation so far."""
@@ -213,8 +242,8 @@ class RunFolder:
         drop_best(self.checkpoints, keep={state.best.step, state.best_at_checkpoint})
         state.best_at_checkpoint = state.best.step
 
-    def finish(self, step: int, best_step: int) -> str:
-        """Write the model of the run's end, and note its files' hashes; say what it holds."""
+    def finish(self, step: int, best_step: int) -> None:
+        """Write the model of the run's end, and note its files' hashes; log what it holds."""
         train = self.trainer.settings.train
         self._save_model(best_step)
         write_json(self.out / _FINISHED, {"step": step, "model": self._model_hashes()})
@@ -222,7 +251,7 @@ class RunFolder:
         which = f"after step {step}, the last (train.keep: last)"
         if train.keep == "best":
             which = f"after step {best_step}, the best by {train.best_metric} (train.keep: best)"
-        return f"finished: the model folder holds {weights} {which}"
+        self._log.say(f"finished: the model folder holds {weights} {which}")
 
     def is_finished(self, step: int) -> bool:
         """Whether the run has finished after ``step`` steps, and the model is as it was then."""
@@ -231,10 +260,6 @@ class RunFolder:
             return noted is not None and noted == {"step": step, "model": self._model_hashes()}
         except OSError:
             return False
-
-    def unmark_finished(self) -> None:
-        """Take the note back, before steps are taken that will end in another model."""
-        (self.out / _FINISHED).unlink(missing_ok=True)
 
     def _model_hashes(self) -> dict[str, str]:
         return {path.name: file_hash(path) for path in sorted((self.out / "model").iterdir())}

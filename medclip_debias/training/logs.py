@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,10 @@ from medclip_debias.files import atomic_file
 from medclip_debias.training.pace import clock
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.signals import StoppedBySignalError
+
+if TYPE_CHECKING:
+    from medclip_debias.evaluation.preview import Example
+    from medclip_debias.training.step import Trainer
 
 FILE = "train.log"
 
@@ -119,6 +123,44 @@ class RunLog:
                 self._board.close()
         if self._wandb is not None:
             self._wandb.finish(exit_code=0 if error is None else 1)
+
+
+class Heatmaps:
+    """What the model sees of example sentences, for TensorBoard; none where that is not wanted."""
+
+    def __init__(self, trainer: Trainer, log: RunLog, warn: Callable[[str], None]) -> None:
+        from medclip_debias.evaluation.preview import choose, refuse
+
+        self._trainer, self._log, self._warn = trainer, log, warn
+        self._examples: list[Example] = []
+        train, prepared = trainer.settings.train, trainer.prepared
+        reason = refuse(prepared, train.preview, train.task)
+        if not reason:
+            try:
+                self._examples = choose(prepared, trainer.model.preprocessing.input_size)
+            except UserError:
+                reason = "no pictures: no study of the validate split has a sentence"
+        if reason:
+            log.write_text("preview", reason)
+
+    def draw(self, step: int) -> None:
+        """Add the heatmaps after ``step`` steps."""
+        if not self._examples:
+            return
+        from medclip_debias.evaluation.preview import pictures, sheet
+
+        trainer = self._trainer
+        trainer.result.eval()
+        try:
+            drawn = pictures(trainer.result, trainer.prepared, self._examples)
+            texts = [example.text for example in self._examples]
+            self._log.write_picture("preview", sheet(drawn, texts), step)
+        except Exception as error:  # pictures must not end a training of days
+            self._examples = []
+            reason = str(error) if isinstance(error, UserError) else type(error).__name__
+            board = trainer.settings.out / "tensorboard"
+            self._warn(f"{board}: shows no more heatmaps ({reason}).")
+        trainer.train_mode()
 
 
 def _start_wandb(run: RunSettings, shown: dict[str, Any]) -> Any:

@@ -26,7 +26,7 @@ from medclip_debias.training.checkpoint import checkpoints, load_checkpoint
 from medclip_debias.training.distributed import Processes, processes
 from medclip_debias.training.folder import RunFolder
 from medclip_debias.training.lock import locked
-from medclip_debias.training.logs import RunLog, last_loss, memory
+from medclip_debias.training.logs import last_loss
 from medclip_debias.training.pace import Pace, what_trains
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.signals import (
@@ -40,8 +40,6 @@ from medclip_debias.training.step import Trainer
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from medclip_debias.evaluation.preview import Example
 
 Progress = Callable[[int, int, float], None]
 Validator = Callable[[TrainableModel], dict[str, float]]
@@ -154,15 +152,11 @@ def train(
                 return _result(trainer, state, start, start, finished_before=True)
             signals.begun = True
             pace = Pace(options.batch_size, start, options.steps)
-            log, examples = None, []
-            if folder:
-                folder.unmark_finished()
-                log = RunLog(settings, start, folder.identity, warn, line)
-                examples = _examples(trainer, log)
+            log = folder.begin(start, warn, line) if folder else nullcontext()
 
             # ---- take steps
             steps = range(start, start if is_over else options.steps)
-            with log or nullcontext(), closing(_batches(trainer, steps, pace, stall)) as batches:
+            with log, closing(_batches(trainer, steps, pace, stall)) as batches:
                 for step, batch in zip(steps, batches, strict=True):
                     state.window.add(_step(trainer, step, batch, signals))
                     done = step + 1
@@ -170,7 +164,10 @@ def train(
                     is_stopped = trainer.asked_to_stop
 
                     if is_over or done % options.log_every == 0:
-                        state.loss = _log_row(trainer, state.window.means(), log, pace, done)
+                        means = state.window.means()
+                        state.loss = means["loss"]
+                        if folder:
+                            folder.log_row(done, means, pace)
 
                     validates = options.validate_every and (
                         is_over or done % options.validate_every == 0
@@ -178,9 +175,9 @@ def train(
                     if validates:
                         metrics, was_signalled = _validate(trainer, validator, group)
                         is_best = state.best.see(done, metrics)
-                        if log and folder:
+                        if folder:
                             stall.enter("files")
-                            log.write_validation(done, metrics, state.best.verdict())
+                            folder.log_validation(done, metrics, state.best.verdict())
                             if is_best:
                                 folder.save_best(done)
                         is_stopped |= was_signalled
@@ -193,8 +190,8 @@ def train(
 
                     if validates or saves:
                         stall.enter(None)  # pictures are no part of the run, so they stall none
-                        if log and examples and not is_stopped:
-                            _log_heatmaps(trainer, examples, log, done, warn)
+                        if folder and not is_stopped:
+                            folder.draw_heatmaps(done)
                         pace.restart()  # the next row is of steps alone
                     if progress and is_first:
                         progress(done, options.steps, state.loss)
@@ -208,9 +205,9 @@ def train(
                         )
 
                 # ---- save the model, stop
-                if log and folder:
+                if folder:
                     stall.enter("files")
-                    log.say(folder.finish(done, state.best.step))
+                    folder.finish(done, state.best.step)
             after = "after the last step; the model is saved and the run is finished."
             group.stop_if_signalled(after)
             return _result(trainer, state, start, done, seconds=pace.elapsed)
@@ -249,21 +246,6 @@ def _introduce(folder: RunFolder, start: int, say: Say) -> None:
         say(sentence)
 
 
-def _examples(trainer: Trainer, log: RunLog) -> list[Example]:
-    """Images and sentences of the validate split whose heatmaps TensorBoard shows."""
-    from medclip_debias.evaluation.preview import choose, refuse
-
-    train, prepared = trainer.settings.train, trainer.prepared
-    reason = refuse(prepared, train.preview, train.task)
-    if not reason:
-        try:
-            return choose(prepared, trainer.model.preprocessing.input_size)
-        except UserError:
-            reason = "no pictures: no study of the validate split has a sentence"
-    log.write_text("preview", reason)
-    return []
-
-
 def _batches(trainer: Trainer, steps: range, pace: Pace, stall: StallTimer) -> Generator[Batch]:
     """The batches of ``steps``; how long each was waited for goes to ``pace``."""
     if not steps:
@@ -292,17 +274,6 @@ def _step(trainer: Trainer, step: int, batch: Batch, signals: StopSignals) -> di
         raise UserError(f"{error}{hint}") from error
 
 
-def _log_row(
-    trainer: Trainer, means: dict[str, float], log: RunLog | None, pace: Pace, done: int
-) -> float:
-    """Write the means since the last row; return that of the loss."""
-    if log:
-        epoch = done / trainer.batches.steps_per_epoch
-        row = {"step": done, "epoch": epoch, "lr": trainer.rate(done - 1)}
-        log.write_row(row | means | pace.metrics() | memory(trainer.device), pace.left(done))
-    return means["loss"]
-
-
 def _validate(
     trainer: Trainer, validator: Validator | None, group: Processes
 ) -> tuple[dict[str, float], bool]:
@@ -315,23 +286,6 @@ def _validate(
         trainer.train_mode()
     metrics, is_stopped = group.share_from_first((metrics, group.signals.name is not None))
     return metrics, is_stopped
-
-
-def _log_heatmaps(
-    trainer: Trainer, examples: list[Example], log: RunLog, done: int, warn: Say
-) -> None:
-    """Show where the model sees the example sentences now."""
-    from medclip_debias.evaluation.preview import pictures, sheet
-
-    trainer.result.eval()
-    try:
-        drawn = pictures(trainer.result, trainer.prepared, examples)
-        log.write_picture("preview", sheet(drawn, [example.text for example in examples]), done)
-    except Exception as error:  # pictures must not end a training of days
-        examples.clear()
-        reason = str(error) if isinstance(error, UserError) else type(error).__name__
-        warn(f"{trainer.settings.out / 'tensorboard'}: shows no more heatmaps ({reason}).")
-    trainer.train_mode()
 
 
 # --------------------------------------------------------------------------------------- at the end
