@@ -173,6 +173,10 @@ class ContrastiveBatch:
             total, count = self.total(sums)
             return total / count.clamp(min=1)
 
+    def loss_of(self, per_anchor: Tensor) -> Tensor:
+        """The loss: the mean over the anchors of all processes."""
+        return per_anchor.mean()
+
     def generator(self, stream: int = 0) -> torch.Generator:
         """Random numbers by ``seed`` and ``stream`` alone, of the CPU: the same on every rank."""
         return torch.Generator().manual_seed((int(self["seed"]) * 1_000_003 + stream) % 2**62)

@@ -6,25 +6,38 @@ are gathered, so that the objective sees the whole ``[I, T]`` matrix everywhere:
     ranks = Ranks.current()
     batch = gather_batch(regions, sentences, model.similarity, model.similarity.scale, ranks,
                          image_of_sentence=owners, sample_ids=ids)
-    objective(batch).loss.backward()
+    batch.loss_of(objective(batch).per_anchor).backward()
 
 Averaging the gradients of all parameters over the processes, as ``DistributedDataParallel`` does,
 gives that of one process with the whole batch: what is gathered hands each process the sum of all
 processes' gradients. State of an objective sees the same numbers everywhere, so its copies stay
 equal bit for bit.
+
+With ``shard=True`` each process computes its share of the loss instead of the whole: it keeps the
+rows of its own images and, where sentences are anchors, the columns of its own sentences: of W
+processes each holds ``2 I T / W`` similarities. No anchor's loss may depend on other anchors' rows
+(`whole_batch_reason`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-from medclip_debias.losses.batch import FIELDS, ContrastiveBatch, check_names
+from medclip_debias.losses.batch import (
+    FIELDS,
+    Anchors,
+    ContrastiveBatch,
+    Direction,
+    check_names,
+    rows_of,
+)
 from medclip_debias.losses.two_views import TwoViewBatch
 
 
@@ -93,6 +106,7 @@ def gather_batch(
     *,
     image_of_sentence: Tensor | None = None,
     text_vectors: Tensor | None = None,
+    shard: bool = False,
     **fields: Any,
 ) -> ContrastiveBatch:
     """The batch of all processes, from what each holds; only vectors, scores and fields travel.
@@ -105,19 +119,22 @@ def gather_batch(
         ranks: which process this is.
         image_of_sentence: ``[T]`` index among this process's images.
         text_vectors: ``[T, E]`` unit vectors, whose cosines become the batch's ``text_similarity``.
+        shard: give this process's share of the batch, a `ShardedBatch`.
         **fields: of the batch, the same ones in every process, for its images and sentences; with
             the axis ``pair`` its rows of the whole matrix, with ``batch`` equal everywhere.
     """
     images, texts = row_counts(regions, ranks), row_counts(sentences, ranks)
     known = gather_fields(fields, ranks, images, texts, text_vectors)
-    everyone = gather_rows(sentences, ranks, texts)
-    similarity = gather_rows(score(regions, everyone), ranks, images)
+    rows = score(regions, gather_rows(sentences, ranks, texts))
     if image_of_sentence is None:
         if len(regions) != len(sentences):
             raise ValueError("say in image_of_sentence which image each sentence belongs to")
         image_of_sentence = torch.arange(len(sentences), device=sentences.device)
     owners = gather_rows(image_of_sentence + sum(images[: ranks.rank]), ranks, texts)
-    return ContrastiveBatch(similarity, scale, owners, **known)
+    known["image_of_sentence"] = owners
+    if shard:
+        return ShardedBatch(rows, scale, ranks=ranks, images=images, texts=texts, **known)
+    return ContrastiveBatch(gather_rows(rows, ranks, images), scale, **known)
 
 
 def gather_fields(
@@ -148,3 +165,105 @@ def gather_views(
     known = gather_fields(fields, ranks, counts, counts)
     first, second = (gather_rows(view, ranks, counts) for view in (first, second))
     return TwoViewBatch.from_views(first, second, scale, **known)
+
+
+# --------------------------------------------------------------------- each process its share
+
+
+def whole_batch_reason(objective: nn.Module) -> str | None:
+    """Why ``objective`` or a part of it needs the whole batch in every process, or None."""
+    for module in objective.modules():
+        if getattr(module, "rowwise", True) is False:
+            name = getattr(module, "kind", type(module).__name__)
+            return f"'{name}' looks at more than an anchor's own row"
+    return None
+
+
+class _Transposed(torch.autograd.Function):
+    """Blocks of rows of all processes to blocks of columns; backward the other way round."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, images: list[int], texts: list[int], ranks: Ranks
+    ) -> Tensor:
+        ctx.cut = images, texts, ranks
+        mine = texts[ranks.rank]
+        parts = _exchange(list(rows.split(texts, dim=1)), [(n, mine) for n in images], ranks)
+        return torch.cat(parts)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        images, texts, ranks = ctx.cut
+        mine = images[ranks.rank]
+        parts = _exchange(list(gradient.split(images)), [(mine, n) for n in texts], ranks)
+        return torch.cat(parts, dim=1), None, None, None
+
+
+def _exchange(parts: list[Tensor], shapes: list[tuple[int, int]], ranks: Ranks) -> list[Tensor]:
+    """Send part r to process r; receive one of shape ``shapes[r]`` from each process r."""
+    sent = torch.cat([part.reshape(-1) for part in parts])
+    sizes = [rows * columns for rows, columns in shapes]
+    received = sent.new_empty(sum(sizes))
+    lengths = [part.numel() for part in parts]
+    dist.all_to_all_single(received, sent, sizes, lengths, group=ranks.group)
+    return [x.view(shape) for x, shape in zip(received.split(sizes), shapes, strict=True)]
+
+
+class ShardedBatch(ContrastiveBatch):
+    """A process's anchors against all candidates.
+
+    ``similarity`` has the rows of this process's images, ``[I of this process, T]``; the fields and
+    the numbers in `Anchors` are of the whole batch, ``images`` and ``texts`` the counts of each
+    process.
+    """
+
+    def __init__(
+        self,
+        similarity: Tensor,
+        scale: Tensor,
+        *,
+        ranks: Ranks,
+        images: list[int],
+        texts: list[int],
+        **fields: Any,
+    ) -> None:
+        self.ranks, self.images, self.texts = ranks, images, texts
+        super().__init__(similarity, scale, **fields)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """I and T of all processes."""
+        return sum(self.images), sum(self.texts)
+
+    @cached_property
+    def columns(self) -> Tensor:
+        """``[I, T of this process]`` scores of all images and this process's sentences."""
+        columns: Tensor = _Transposed.apply(self.similarity, self.images, self.texts, self.ranks)
+        return columns
+
+    def anchors(self, direction: Direction) -> list[Anchors]:
+        """This process's anchors of ``direction``: one set, or two for ``symmetric``."""
+        rank, sets = self.ranks.rank, []
+        texts = torch.arange(self.texts[rank], device=self.owners.device)
+        texts = texts + sum(self.texts[:rank])
+        if direction != "image_to_text":
+            sets.append(rows_of((self.columns * self.scale).T, texts, self, "text"))
+        if direction != "text_to_image":
+            place = self.owners[texts] - sum(self.images[:rank])
+            sets.append(rows_of((self.similarity * self.scale)[place], texts, self, "image"))
+        return sets
+
+    def total(self, value: Tensor) -> Tensor:
+        """The sum over all processes, without gradient."""
+        result = value.detach().clone()
+        if self.ranks.world > 1:
+            dist.all_reduce(result, group=self.ranks.group)
+        return result
+
+    def loss_of(self, per_anchor: Tensor) -> Tensor:
+        """The loss of the whole batch, with the gradient of this process's anchors in it."""
+        count = self.total(per_anchor.new_tensor(len(per_anchor)))
+        # The mean over the processes of these is the mean over all anchors.
+        mine = per_anchor.sum() * (self.ranks.world / count)
+        return self.total(mine) / self.ranks.world + (mine - mine.detach())

@@ -55,7 +55,7 @@ class Reader(Chosen, nn.Module):
     Class attributes, beside those of `Chosen`:
         reads: optional fields of the batch that it reads, whatever its settings.
         rowwise: what it gives for an anchor depends on the anchor's own row alone and is indexed
-            by `Anchors.rows`, so that processes can share it (`medclip_debias.losses.sharded`).
+            by `Anchors.rows`, so that processes can share it (`medclip_debias.losses.distributed`).
     """
 
     reads: ClassVar[Collection[str]] = ()

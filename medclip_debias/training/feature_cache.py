@@ -67,15 +67,28 @@ class Features:
         settings: which features, and of what; perhaps others than the run's.
         progress: called with rows done and rows to do.
 
+    Raises:
+        UserError: features cannot be kept of the model, or of its settings.
+
     Attributes:
         images: features of the image encoder, after `make`; None where images are encoded.
         texts: those of the text encoder, by the number of the sentence.
     """
 
     def __init__(self, run: Run, settings: TrainSettings, progress: Progress | None = None) -> None:
-        assert isinstance(run.model, DualEncoder)  # `Run.check_features` refuses others
-        self.run, self.model, self.progress = run, run.model, progress
         self.settings, self.wanted = settings, settings.features
+        if not isinstance(run.model, DualEncoder):
+            raise UserError(
+                f"{run.where}: 'train.features.cache' and 'train.features.text' keep what encoders"
+                " of this project give, and 'model.start_from' is another group's model; set both "
+                "to false."
+            )
+        if self.wanted.text and run.model.similarity.settings.aggregator == "local_words":
+            raise UserError(
+                f"{run.where}: train.features.text keeps one vector a sentence, but the aggregator"
+                " local_words reads its words; leave one of them out."
+            )
+        self.run, self.model, self.progress = run, run.model, progress
         self.images: StoredFeatures | None = None
         self.texts: StoredFeatures | None = None
         self._samples: dict[str, Tensor] = {}

@@ -33,7 +33,7 @@ from medclip_debias.training.optim import (
     trained,
 )
 from medclip_debias.training.precision import Precision, advice, arrange, be_deterministic
-from medclip_debias.training.settings import RunSettings, check_text_features
+from medclip_debias.training.settings import RunSettings
 
 _log = logging.getLogger(__name__)
 
@@ -114,24 +114,8 @@ class Run:
                 f"{model.start_from} expects ({', '.join(differ)}); prepare it again with "
                 f"medclip-debias prepare SOURCE OUT --for {model.start_from}."
             )
-        self.check_features(self.settings)
         expected = {"preprocessing": self.model.preprocessing}
         self.settings = self.settings.model_copy(update=expected)
-
-    def check_features(self, settings: RunSettings) -> None:
-        """See that features can be kept of the model, which settings alone do not say."""
-        wanted = settings.train.features
-        if (wanted.cache or wanted.text) and not isinstance(self.model, DualEncoder):
-            raise UserError(
-                f"{self.where}: 'train.features.cache' and 'train.features.text' keep what encoders"
-                " of this project give, and 'model.start_from' is another group's model; set both "
-                "to false."
-            )
-        if wanted.text:
-            try:
-                check_text_features(self.model.similarity.settings)
-            except ValueError as error:
-                raise UserError(f"{self.where}: {error}.") from error
 
     def _check_settings(self) -> None:
         settings, train = self.settings, self.settings.train

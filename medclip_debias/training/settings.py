@@ -15,7 +15,6 @@ from medclip_debias.config import (
     Prepared,
     Preprocessing,
     Settings,
-    SimilaritySettings,
     StartSettings,
 )
 from medclip_debias.evaluation.catalogue import VALIDATION
@@ -218,19 +217,6 @@ def _begins(model: Any) -> str:
     return "StartSettings" if "start_from" in content else "ModelSettings"
 
 
-def check_text_features(similarity: SimilaritySettings) -> None:
-    """Refuse to keep features of sentences for a similarity that reads their words.
-
-    Raises:
-        ValueError: it does.
-    """
-    if similarity.aggregator == "local_words":
-        raise ValueError(
-            "train.features.text keeps one vector a sentence, but the aggregator local_words"
-            " reads its words; leave one of them out"
-        )
-
-
 class RunSettings(Settings):
     """One training run. ``loss`` is validated by the objective named in ``loss.kind``.
 
@@ -248,13 +234,6 @@ class RunSettings(Settings):
     preprocessing: Preprocessing = Preprocessing()
     loss: dict[str, Any] = Field(default_factory=lambda: {"kind": "debiased"})
     train: TrainSettings = TrainSettings()
-
-    @model_validator(mode="after")
-    def _text_features_fit(self) -> RunSettings:
-        similarity = self.model.similarity
-        if similarity != "own" and self.train.features.text:
-            check_text_features(similarity)
-        return self
 
     @field_validator("loss", mode="before")
     @classmethod

@@ -29,9 +29,13 @@ from medclip_debias.bounds import keep_in_bounds
 from medclip_debias.data.loader import Batch
 from medclip_debias.errors import ReportedWarning, UserError, explained
 from medclip_debias.losses.batch import ContrastiveBatch
-from medclip_debias.losses.distributed import Ranks, gather_batch, gather_views
+from medclip_debias.losses.distributed import (
+    Ranks,
+    gather_batch,
+    gather_views,
+    whole_batch_reason,
+)
 from medclip_debias.losses.objective import Objective
-from medclip_debias.losses.sharded import ShardedBatch, shard_batch, whole_batch_reason
 from medclip_debias.models.batch_norm import remembering
 from medclip_debias.models.checkpoint import load_strictly
 from medclip_debias.models.features import ImageFeatures
@@ -102,7 +106,6 @@ class Trainer(Run):
         """The files of features that ``settings`` ask for, which may be others than the run's."""
         for part in self.frozen:
             part.eval()
-        self.check_features(settings)
         return Features(self, settings.train, progress)
 
     # ------------------------------------------------------------------------- one step
@@ -276,10 +279,11 @@ class Trainer(Run):
             everyone = gather_views(first, second, scale, ranks, **fields)
         else:
             fields["image_of_sentence"] = batch.owners.to(first.device)
-            gather = shard_batch if self.sharded else gather_batch
-            everyone = gather(first, second, similarity, scale, ranks, **fields)
+            everyone = gather_batch(
+                first, second, similarity, scale, ranks, shard=self.sharded, **fields
+            )
         output = self.objective(everyone)
-        loss = everyone.loss_of(output) if isinstance(everyone, ShardedBatch) else output.loss
+        loss = everyone.loss_of(output.per_anchor)
         return loss, {"scale": scale.detach(), **output.diagnostics}
 
     def _metrics(

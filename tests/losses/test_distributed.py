@@ -19,14 +19,19 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from medclip_debias.config import SimilaritySettings
 from medclip_debias.losses.batch import FIELDS, ContrastiveBatch
-from medclip_debias.losses.distributed import Ranks, gather_batch, gather_rows, gather_views
+from medclip_debias.losses.distributed import (
+    Ranks,
+    gather_batch,
+    gather_rows,
+    gather_views,
+    whole_batch_reason,
+)
 from medclip_debias.losses.objective import (
     ContrastiveLoss,
     ContrastiveSettings,
     build_objective,
     loss_settings,
 )
-from medclip_debias.losses.sharded import ShardedBatch, shard_batch, whole_batch_reason
 from medclip_debias.losses.two_views import TwoViewBatch
 from medclip_debias.models.similarity import Similarity
 from tests.losses.conftest import fields
@@ -129,8 +134,7 @@ def batch_of(model, step, two_views, dtype, ranks=None, shard=False):
         return ContrastiveBatch(model.similarity(regions, sentences), scale, OWNERS, **part)
     part |= {"text_similarity": None, "text_vectors": vectors[texts]}
     part["image_of_sentence"] = OWNERS[texts] - images[0]
-    gather = shard_batch if shard else gather_batch
-    return gather(regions, sentences, model.similarity, scale, ranks, **part)
+    return gather_batch(regions, sentences, model.similarity, scale, ranks, shard=shard, **part)
 
 
 def descent(content, two_views, dtype, ranks=None, shard=False):
@@ -140,7 +144,7 @@ def descent(content, two_views, dtype, ranks=None, shard=False):
     for step in range(2):
         batch = batch_of(model, step, two_views, dtype, ranks, shard)
         output = objective(batch)
-        loss = batch.loss_of(output) if isinstance(batch, ShardedBatch) else output.loss
+        loss = batch.loss_of(output.per_anchor)
         loss.backward()
         parameters = [*model.parameters(), *objective.parameters()]
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from medclip_debias.config import SimilaritySettings
 from medclip_debias.data.loader import Batch, TrainingStudies
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.claims.table import claim_set
@@ -74,9 +75,14 @@ RUNS = {
 }
 
 
+AGGREGATORS = {"xclr": "cross_attention", "siglip": "local_words", "sogclr": "attention"}
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_a_stopped_run_resumes_to_bit_identical_weights(settings, tmp_path, name):
-    settings = settings.model_copy(update={"loss": RUNS[name]})
+    similarity = SimilaritySettings(aggregator=AGGREGATORS.get(name, "lse_nl"))
+    model = settings.model.model_copy(update={"similarity": similarity})
+    settings = settings.model_copy(update={"loss": RUNS[name], "model": model})
     broken = settings.model_copy(update={"out": tmp_path / "broken"})
 
     def copy_at_two(done, total, loss):
