@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import TypeVar
 
 EXIT_CODE = 2
+Name = TypeVar("Name", bound=str)
 
 
 class UserError(Exception):
@@ -89,6 +91,22 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     close = get_close_matches(word, list(known), n=1)
     return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def one_of(value: str, known: Sequence[Name], what: str) -> Name:
+    """``value``, which has to be one of the names ``known`` of ``what``.
+
+    >>> one_of("sum", ["mean", "max"], "aggregator")
+    Traceback (most recent call last):
+    medclip_debias.errors.UserError: There is no aggregator 'sum'; it is one of mean, max.
+    """
+    for name in known:
+        if name == value:
+            return name
+    raise UserError(
+        f"There is no {what} '{value}'{did_you_mean(value, known)}; it is one of"
+        f" {', '.join(known)}."
+    )
 
 
 @contextmanager

@@ -93,11 +93,6 @@ class GroundOptions(Settings):
         """Whether boxes are cut from the maps, also without a rule of suppression."""
         return self.threshold is not None or self.share is not None
 
-    @property
-    def needs_reference(self) -> bool:
-        """Whether colours begin at the reference score of absent findings."""
-        return self.limits is None and self.scale == "one"
-
 
 def ground_files(
     model: ImageTextModel,
@@ -155,7 +150,7 @@ def ground_files(
         model,
         sentences,
         smoothing=options.smoothing,
-        absent=AbsentFindings(model) if options.needs_reference else None,
+        absent=AbsentFindings(model) if options.limits is None and options.scale == "one" else None,
         sharpen=options.sharpen,
         rule=rule,
     )

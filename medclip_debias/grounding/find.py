@@ -13,11 +13,9 @@ from medclip_debias.data.images.contents import (
 )
 from medclip_debias.data.sources.tree import walk_files
 from medclip_debias.errors import UserError
-from medclip_debias.files import read_text
+from medclip_debias.grounding.sentences import read_lines
 
 _SHOWN = 8
-_LARGEST = 1 << 30
-_LIST = "give a text file with one path a line, in UTF-8"
 
 Say = Callable[[str], None]
 
@@ -36,7 +34,8 @@ def find_images(places: Sequence[Path], say: Say | None = None) -> list[Path]:
         if place.is_dir():
             files += _inside(place, say)
         elif place.suffix.lower() == ".txt":
-            files += _listed(place)
+            names = read_lines(place, "image", "paths")
+            files += [place.parent / name for name in names]
         elif is_dicom_directory(place):
             files += _of_directory(place, say)
         else:
@@ -76,21 +75,13 @@ def _radiographs(
 ) -> tuple[list[Path], str]:
     """The files that may be radiographs, and what else there is, in words; ``more`` of it."""
     reasons = {file: why_no_radiograph(file) for file in files}
-    images = [file for file in files if not reasons[file]]
     aside = Counter(reason for reason in reasons.values() if reason)
     aside.update({reason: len(those) for reason, those in more.items() if len(those)})
     shown = aside.most_common(_SHOWN)
     kinds = ", ".join(f"{count} {kind}" for kind, count in shown)
     if len(aside) > _SHOWN:
         kinds += f", {aside.total() - sum(count for _, count in shown)} others"
+    images = [file for file, reason in reasons.items() if not reason]
     if kinds and images and say is not None:
         say(f"{place}: skipped {kinds} (not radiographs).")
     return images, kinds
-
-
-def _listed(path: Path) -> list[Path]:
-    lines = read_text(path, _LIST, limit=_LARGEST, encoding="utf-8-sig").splitlines()
-    names = [line.strip() for line in lines if line.strip()]
-    if not names:
-        raise UserError(f"{path}: lists no image; write one path a line.")
-    return [path.parent / name for name in names]

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.errors import UserError, one_of
 from medclip_debias.grounding.settings import MapMethod
 from medclip_debias.models.features import ImageFeatures, Rows
 from medclip_debias.models.region_grid import RegionGrid
@@ -39,29 +39,17 @@ _BATCH = 16  # covered images scored at a time
 
 
 def with_maps(model: ImageTextModel, method: str) -> ImageTextModel:
-    """The model with maps of a method; itself for ``similarity``.
+    """The model (in evaluation mode) with maps of a method; itself for ``similarity``.
 
     Everything else stays: scores, vectors, prompts, hash.
-
-    Args:
-        model: in evaluation mode.
-        method: ``similarity``, ``gradcam`` or ``occlusion``.
     """
     known = checked_method(method)
-    if known == "similarity":
-        return model
-    return cast("ImageTextModel", MapModel(model, known))
+    return model if known == "similarity" else cast("ImageTextModel", MapModel(model, known))
 
 
 def checked_method(method: str) -> MapMethod:
     """The method of that name."""
-    names = get_args(MapMethod)
-    if method not in names:
-        raise UserError(
-            f"There is no method '{method}' for maps{did_you_mean(method, names)}; it is one of "
-            f"{', '.join(names)}."
-        )
-    return cast(MapMethod, method)
+    return one_of(method, get_args(MapMethod), "method for maps")
 
 
 def without_maps(model: ImageTextModel) -> ImageTextModel:
@@ -115,12 +103,7 @@ class MapModel:
         return SeenFeatures(features.regions, features.whole, features.attended, images.cpu())
 
     def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        """Maps ``[B, T, N]`` of images and sentences, N = rows x columns of `grid`.
-
-        Args:
-            features: what `encode_images` gave.
-            sentences: what the model's ``encode_sentences`` gave of T sentences.
-        """
+        """Maps ``[B, T, N]`` of images and T sentences' vectors, N = rows x columns of `grid`."""
         if not isinstance(features, SeenFeatures) or features.images is None:
             raise ValueError("expected the features of `MapModel.encode_images`")
         explain = self._gradcam if self.method == "gradcam" else self._occlusion

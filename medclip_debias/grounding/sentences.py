@@ -13,7 +13,7 @@ from medclip_debias.models.sentences import sentence_list
 if TYPE_CHECKING:
     from medclip_debias.models.interface import Tokenizer
 
-_LARGEST = 64 << 20
+_LARGEST = 1 << 30
 
 
 class SentenceReader(Protocol):
@@ -45,12 +45,17 @@ def checked_sentences(texts: str | Sequence[str]) -> list[str]:
 
 def read_sentences(path: Path) -> list[str]:
     """Sentences of a UTF-8 text file, one a line; blank lines are left out."""
-    remedy = "give a text file of sentences in UTF-8"
-    content = read_text(Path(path), remedy, limit=_LARGEST, encoding="utf-8-sig")
-    sentences = [line.strip() for line in content.splitlines() if line.strip()]
-    if not sentences:
-        raise UserError(f"{path}: holds no sentence; write one a line.")
-    return sentences
+    return read_lines(Path(path), "sentence", "sentences")
+
+
+def read_lines(path: Path, one: str, several: str) -> list[str]:
+    """The lines of a UTF-8 text file that are not blank; there has to be ``one``."""
+    remedy = f"give a text file of {several}, one a line, in UTF-8"
+    content = read_text(path, remedy, limit=_LARGEST, encoding="utf-8-sig")
+    lines = [line.strip() for line in content.splitlines() if line.strip()]
+    if not lines:
+        raise UserError(f"{path}: lists no {one}; write one a line.")
+    return lines
 
 
 def cut_sentences(model: SentenceReader, sentences: Sequence[str]) -> dict[int, int]:

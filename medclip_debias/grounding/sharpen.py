@@ -16,7 +16,7 @@ or a share of the range means for it what it means for the plain one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from medclip_debias.data.prompts import sets_of
-from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.errors import one_of
 from medclip_debias.grounding.counterparts import Reader, without_words
 from medclip_debias.grounding.settings import Sharpen
 from medclip_debias.models.finite import finite
@@ -37,16 +37,10 @@ Floats = NDArray[np.floating[Any]]
 
 
 class Sharpener:
-    """The maps of some sentences, sharpened one way.
+    """The maps of some sentences, which are asked for by number, sharpened one way.
 
-    Args:
-        kind: the way; ``none`` for plain maps.
-        sentences: whose maps will be asked for, by number.
-        prompts: the model's prompt sets; the packaged one where it has none.
-        reader: reads the findings; the packaged lexicon's by default.
-
-    Attributes:
-        texts: further sentences that are needed as vectors, each once.
+    ``prompts`` are the model's prompt sets (the packaged one where it has none); `texts` are the
+    further sentences that are needed as vectors, each once.
     """
 
     def __init__(
@@ -102,13 +96,7 @@ class Sharpener:
 
 def checked_sharpen(kind: str) -> Sharpen:
     """The way of that name."""
-    names = get_args(Sharpen)
-    if kind not in names:
-        raise UserError(
-            f"There is no way '{kind}' to sharpen maps{did_you_mean(kind, names)}; it is one of "
-            f"{', '.join(names)}."
-        )
-    return cast(Sharpen, kind)
+    return one_of(kind, get_args(Sharpen), "way to sharpen maps")
 
 
 def to_range_of(plain: Floats, sharpened: Floats) -> NDArray[np.float32]:

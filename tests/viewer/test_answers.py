@@ -226,11 +226,8 @@ def test_a_hit_brings_its_true_boxes_in_its_own_pixels(searching, prepared_phant
     np.testing.assert_allclose(found, expected, atol=scale)  # an odd margin is rounded down
 
 
-def test_results_come_without_pictures_where_the_set_is_gone(
-    model_folder, index_folder, prepared_phantom, tmp_path
-):
-    moved = tmp_path / "index"
-    shutil.copytree(index_folder, moved)
+def test_results_come_without_pictures_where_the_set_is_gone(model_folder, index_folder, tmp_path):
+    moved = shutil.copytree(index_folder, tmp_path / "index")
     meta = json.loads((moved / "index.json").read_text())
     (moved / "index.json").write_text(json.dumps(meta | {"prepared": str(tmp_path / "gone")}))
     found = Answers.open(model_folder, moved, device="cpu")
@@ -240,28 +237,25 @@ def test_results_come_without_pictures_where_the_set_is_gone(
         found.hit(0)
 
 
-def test_true_boxes_are_those_of_the_file(answers, image_folder, tmp_path):
-    coco = {
-        "images": [{"id": 1, "file_name": "good.png", "width": 140, "height": 180}],
-        "categories": [{"id": 1, "name": "Opacity"}],
-        "annotations": [
-            {"id": 1, "image_id": 1, "category_id": 1, "bbox": [20, 40, 60, 80], "label_text": "A"}
-        ],
-    }
-    path = tmp_path / "boxes.json"
+def answers_with_boxes(answers, path, width):
+    """The same with a box on good.png, which was annotated at 180 rows and ``width`` columns."""
+    box = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [20, 40, 60, 80], "label_text": "A"}
+    image = {"id": 1, "file_name": "good.png", "width": width, "height": 180}
+    categories = [{"id": 1, "name": "Opacity"}]
+    coco = {"images": [image], "categories": categories, "annotations": [box]}
     path.write_text(json.dumps(coco))
-    found = Answers(
-        answers.models,
-        images=answers.images,
-        references=ReferenceBoxes.read(path, list(answers.images.values())),
-    )
+    references = ReferenceBoxes.read(path, list(answers.images.values()))
+    return Answers(answers.models, images=answers.images, references=references)
+
+
+def test_true_boxes_are_those_of_the_file(answers, tmp_path):
+    path = tmp_path / "boxes.json"
+    found = answers_with_boxes(answers, path, 140)
     assert found.choose("good.png").phrases == [("A", [[10, 20, 30, 40]])]
     wide = found.choose("more/wide.png")
     assert (wide.phrases, wide.aside) == ([], 0)
-    coco["images"][0]["width"] = 180  # of another shape than the image: nobody knows where it lies
-    path.write_text(json.dumps(coco))
-    other = ReferenceBoxes.read(path, list(answers.images.values()))
-    image = Answers(answers.models, images=answers.images, references=other).choose("good.png")
+    # Of another shape than the image: nobody knows where it lies.
+    image = answers_with_boxes(answers, path, 180).choose("good.png")
     assert (image.phrases, image.aside) == ([], 1)
     with pytest.raises(UserError, match="give --images"):
         Answers.open(tmp_path, boxes=path)
@@ -336,5 +330,5 @@ def test_the_method_of_the_maps_is_a_choice(model_folder, image_folder):
         chosen.look(image, "Left lung.", ["gradcam"])
     with pytest.raises(UserError, match="more --method"):
         Answers.open(model_folder, device="cpu", methods=["gradcam", "occlusion"])
-    with pytest.raises(UserError, match="no method 'camgrad'"):
+    with pytest.raises(UserError, match="no method for maps 'camgrad'"):
         Answers.open(model_folder, device="cpu", methods=["camgrad"])

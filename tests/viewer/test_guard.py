@@ -91,10 +91,15 @@ def test_the_token_opens_the_page_once_and_the_cookie_from_then_on(ask):
     assert TOKEN not in entered.text
     assert ask("GET", "/", token=TOKEN, enter=TOKEN).status_code == 200
     style = "/assets/style.css"
-    for path in ("/", style, f"/?token={TOKEN}x", "/?token=", f"{style}?token={TOKEN}"):
+    reads = ["/", style, "/api/about", f"/api/alive/{SESSION}", "/api/prepared/0", "/nothing"]
+    reads += [f"/api/pixels/{SESSION}/x", f"/?token={TOKEN}x", "/?token=", f"{style}?token={TOKEN}"]
+    for path in reads:
         refused = ask("GET", path, token=TOKEN)
         assert refused.status_code == 403, path
-        assert "token" in refused.text
+        assert "token is wrong" in refused.text if "?" in path else "needs a token" in refused.text
+    for what in ("choose", "hit", "maps", "look", "search", "export", f"upload/{SESSION}"):
+        refused = ask("POST", f"/api/{what}", token=TOKEN, json=CLICK, headers={"origin": HERE})
+        assert refused.status_code == 403, what
     twice = ask("GET", f"/?token={TOKEN}&token=x", token=TOKEN)
     assert twice.status_code == 403
     posted = ask("POST", f"/?token={TOKEN}", token=TOKEN, headers={"origin": HERE})

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.data.images.test_limits import dicom, item, sequence
-from tests.viewer.conftest import TOKEN, Client, picture
+from tests.viewer.conftest import picture
 
 SECRET = "planted-4711-secret"
 POSTS = ("choose", "hit", "maps", "look", "search", "export")
@@ -171,20 +171,6 @@ def test_an_unforeseen_error_says_neither_where_nor_what(site, client, monkeypat
     answer = client.ask("search", sentence="Left lung.")
     assert answer.status_code == 500
     assert answer.json() == {"error": "internal error (RuntimeError); please report it."}
-
-
-def test_without_the_token_nothing_is_served(site):
-    stranger, wrong = Client(site.url), Client(f"{site.url}/?token={TOKEN}x")
-    session = "a" * 32
-    reads = ["/", "/assets/main.js", "/api/about", f"/api/alive/{session}", "/api/prepared/0"]
-    for client in (stranger, wrong):
-        for path in [*reads, f"/api/pixels/{session}/x", "/nothing"]:
-            assert client.web.get(path).status_code == 403, path
-        for what in POSTS:
-            assert client.ask(what).status_code == 403
-        assert client.upload("a.png", b"x").status_code == 403
-    assert "needs a token" in stranger.entered.text
-    assert "token is wrong" in wrong.entered.text
 
 
 def test_everything_of_a_session_is_freed_when_its_page_is_closed(site, tmp_path):

@@ -51,25 +51,18 @@ def test_of_many_that_start_at_once_one_wins(tmp_path):
     assert (len(won), len(lost)) == (1, 5)
 
 
-@pytest.mark.parametrize("kind", ["file", "folder", "link"])
-def test_what_is_no_socket_is_not_removed(tmp_path, kind):
+@pytest.mark.parametrize("make", ["touch", "mkdir", "symlink_to"])
+def test_what_is_no_socket_is_not_removed(tmp_path, make):
     path = tmp_path / "s"
-    if kind == "file":
-        path.write_text("mine")
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to(tmp_path / "elsewhere")
+    getattr(path, make)(*([tmp_path / "elsewhere"] if make == "symlink_to" else []))
     with pytest.raises(UserError, match="no socket"), listening_at(path):
         pass
     assert path.is_symlink() or path.exists()
 
 
-def test_a_path_that_cannot_be_a_socket_is_a_sentence(tmp_path):
-    with (
-        pytest.raises(UserError, match="at most 100 characters"),
-        listening_at(tmp_path / ("s" * 120)),
-    ):
-        pass
-    with pytest.raises(UserError, match="no such folder"), listening_at(tmp_path / "none" / "s"):
+@pytest.mark.parametrize(
+    ("place", "words"), [("s" * 120, "at most 100 characters"), ("none/s", "no such folder")]
+)
+def test_a_path_that_cannot_be_a_socket_is_a_sentence(tmp_path, place, words):
+    with pytest.raises(UserError, match=words), listening_at(tmp_path / place):
         pass

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.errors import UserError, one_of
 from medclip_debias.files import atomic_file, write_json
 from medclip_debias.grounding.dicom_out.objects import (
     RESEARCH,
@@ -42,13 +42,7 @@ class DeliverTo:
 def deliver_to(
     folder: Path | None, kinds: Sequence[str] | None, finds_boxes: bool
 ) -> DeliverTo | None:
-    """Check what is asked for before any work begins; None when nothing is.
-
-    Args:
-        folder: where files go.
-        kinds: of `KINDS`; `DEFAULT` when None.
-        finds_boxes: whether boxes are looked for.
-    """
+    """What of `KINDS` (None: `DEFAULT`) to write into a folder, checked before any work begins."""
     if folder is None:
         if kinds is not None:
             raise UserError("--as says what is written into a folder; give it with --dicom-out.")
@@ -56,11 +50,7 @@ def deliver_to(
     words = DEFAULT if kinds is None else kinds
     asked = tuple(dict.fromkeys(kind.strip().lower() for kind in words if kind.strip()))
     for kind in asked:
-        if kind not in KINDS:
-            raise UserError(
-                f"there is no result of kind '{kind}'{did_you_mean(kind, KINDS)}; choose from"
-                f" {', '.join(KINDS)}."
-            )
+        one_of(kind, KINDS, "kind of results")
     if not asked:
         raise UserError(f"no kind of results is named; choose from {', '.join(KINDS)}.")
     if "seg" in asked and not finds_boxes:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.grounding.dicom_out.source import Source
+from medclip_debias.markdown import one_line
 
 if TYPE_CHECKING:
     from highdicom.sr import CodedConcept
@@ -69,18 +70,9 @@ class Algorithm:
         return [RESEARCH, f"model {self.model}", *([self.warning] if self.warning else [])]
 
 
-def printable(text: str) -> str:
-    """``text`` with a space for each run of white space, control and format characters.
-
-    DICOM takes no control characters in short values (PS3.5, 6.1.3), and a viewer that prints a
-    value must not be steered by it.
-    """
-    return " ".join("".join(one if one.isprintable() else " " for one in text).split())
-
-
 def shortened(text: str, most: int = 64) -> str:
-    """`printable` text without backslashes, cut to ``most`` characters."""
-    text = printable(text.replace("\\", "/"))
+    """Text on one line without backslashes, cut to ``most`` characters."""
+    text = one_line(text.replace("\\", "/"))
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
@@ -142,7 +134,7 @@ def structured_report(
 
     def common(place: str, text: str, **measured: float | None) -> dict[str, Any]:
         code = f"S{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-        tracking = sr.TrackingIdentifier(highdicom.UID(), f"{place}: {printable(text)}")
+        tracking = sr.TrackingIdentifier(highdicom.UID(), f"{place}: {one_line(text)}")
         return {
             "tracking_identifier": tracking,
             "finding_type": _own_code(code, shortened(text)),

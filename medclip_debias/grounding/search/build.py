@@ -64,15 +64,9 @@ def build_index(
 ) -> dict[str, Any]:
     """Index every image of a prepared set; a run that was killed resumes when it is given again.
 
-    Args:
-        model_folder: a trained model, or a peer, of which one vector an image is stored.
-        prepared: a prepared set, prepared as the model was trained.
-        out: folder of the index. It appears whole, or not at all.
-        settings: choices.
-        sentences: file of sentences, one a line, to learn from besides the set's own.
-        device: where the model runs; ``auto`` takes a GPU when there is one.
-        overwrite: replace what is at ``out``.
-        progress: called with steps done and in all; an image is encoded in one, scored in another.
+    Of a peer one vector an image is stored. The folder ``out`` appears whole, or not at all;
+    ``sentences`` is a file of some, one a line, to learn from besides the set's own.
+    ``progress`` gets steps done and in all: an image is encoded in one, and scored in another.
 
     Returns:
         The content of ``index.json``.

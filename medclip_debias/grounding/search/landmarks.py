@@ -36,30 +36,19 @@ REACH = 3.0
 
 @dataclass(frozen=True)
 class Landmarks:
-    """What turns scores and sentences into global vectors.
+    """What turns scores and sentences into global vectors."""
 
-    Attributes:
-        sentences: unit vectors of the landmarks ``[M, D]``.
-        mean: mean score of each landmark ``[M]``.
-        directions: ``V``, ``[M, r]``.
-        weights: ``(K + ridge I)^-1 V``, ``[M, r]``.
-        sharpness: ``b``.
-    """
-
-    sentences: Array
-    mean: Array
-    directions: Array
-    weights: Array
-    sharpness: float
+    sentences: Array  # unit vectors of the landmarks [M, D]
+    mean: Array  # score of each landmark [M]
+    directions: Array  # V, [M, r]
+    weights: Array  # (K + ridge I)^-1 V, [M, r]
+    sharpness: float  # b
 
     @classmethod
     def fit(cls, sentences: Array, scores: Array, rank: int) -> Landmarks:
-        """Learn from the exact scores of a sample of images.
+        """Learn from the exact scores ``[images, M]`` of a sample of images.
 
-        Args:
-            sentences: unit vectors ``[M, D]``.
-            scores: ``[images, M]``.
-            rank: ``r``; fewer where there are fewer landmarks or images.
+        ``rank`` is ``r``; it is less where there are fewer landmarks or images.
         """
         vectors, exact = sentences.astype(np.float64), scores.astype(np.float64)
         mean = exact.mean(axis=0)
@@ -69,13 +58,8 @@ class Landmarks:
         sharpness = REACH / max(float(1 - cosines.mean()), 1e-6)
         kernel = np.exp(sharpness * (cosines - 1))
         weights = np.linalg.solve(kernel + RIDGE * np.eye(len(kernel)), directions)
-        return cls(
-            sentences.astype(np.float32),
-            mean.astype(np.float32),
-            directions.astype(np.float32),
-            weights.astype(np.float32),
-            sharpness,
-        )
+        arrays = (sentences, mean, directions, weights)
+        return cls(*(array.astype(np.float32) for array in arrays), sharpness)
 
     def images(self, scores: Array) -> Array:
         """Global vectors ``[B, r]`` of images from their scores with the landmarks ``[B, M]``."""
@@ -90,13 +74,7 @@ class Landmarks:
         """Write as safetensors."""
         from safetensors.numpy import save_file
 
-        tensors = {
-            "sentences": self.sentences,
-            "mean": self.mean,
-            "directions": np.ascontiguousarray(self.directions),
-            "weights": np.ascontiguousarray(self.weights),
-            "sharpness": np.array([self.sharpness]),
-        }
+        tensors = {name: np.ascontiguousarray(value) for name, value in vars(self).items()}
         save_file(tensors, path)
         path.chmod(path.parent.stat().st_mode & 0o666)  # safetensors makes it private
 

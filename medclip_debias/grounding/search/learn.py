@@ -42,15 +42,9 @@ def learn(
 ) -> dict[str, Any]:
     """Write the global vectors of every image into ``folder``; measure what they find.
 
-    Args:
-        folder: gets `TEXT_FILE`, `IMAGE_FILE` and `LANDMARKS_FILE`.
-        regions: stored vectors ``[n, N, D]``, usually memory-mapped.
-        score: the model's own.
-        learned_from: vectors of the landmarks ``[M, D]``.
-        held_out: of the sentences that measure the index; without any the landmarks are asked, and
-            the result says so.
-        settings: how.
-        progress: called with images scored and images in total.
+    ``regions`` are stored vectors ``[n, N, D]``, usually memory-mapped, ``score`` is the model's
+    own. ``learned_from`` are the vectors of the landmarks ``[M, D]``, ``held_out`` those of the
+    sentences that measure the index; without any the landmarks are asked, and the result says so.
 
     Returns:
         ``kind`` of the FAISS indexes; ``recall``: for ``sentences`` and for ``images``, how many

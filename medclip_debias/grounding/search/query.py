@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from medclip_debias.data.synthetic import all_of_phantoms
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, one_of
 from medclip_debias.grounding.search.landmarks import Landmarks
 from medclip_debias.grounding.search.learn import (
     IMAGE_FILE,
@@ -54,29 +54,19 @@ _AT_A_TIME = 64
 
 @dataclass(frozen=True)
 class Hit:
-    """One result.
+    """One result."""
 
-    Attributes:
-        rank: 1 for the best.
-        score: exact score (cosine scale); for images the likeness that ranked them.
-        image_id: the image.
-        study_id: its study.
-        row: its row in the prepared set.
-    """
-
-    rank: int
-    score: float
+    rank: int  # from 1, the best
+    score: float  # exact, on the cosine scale; for images the likeness that ranked them
     image_id: str
     study_id: str
-    row: int
+    row: int  # of the prepared set
 
 
 class SearchIndex:
     """An index, opened in constant time; its parts are memory-mapped when they are first used.
 
-    Attributes:
-        folder: where it is.
-        meta: content of ``index.json``.
+    ``meta`` is the content of its ``index.json``.
 
     Example:
         ```python
@@ -243,9 +233,7 @@ def search(
 
     if (text is None) == (image is None):
         raise UserError("give either a sentence with --text or an image with --image.")
-    if ranking not in get_args(ImageRanking):
-        known = " or ".join(get_args(ImageRanking))
-        raise UserError(f"ranking must be {known}, got '{ranking}'.")
+    known: ImageRanking = one_of(ranking, get_args(ImageRanking), "ranking of images")
     sentences = checked_sentences([text]) if text is not None else []
     index = SearchIndex.open(folder)
     if image is not None and not Path(image).is_file():
@@ -266,7 +254,7 @@ def search(
         square = prepare_image(read_radiograph(Path(image), settings.window), settings)
         with torch.inference_mode():
             features = encoder.encode_images(torch.from_numpy(square[None]))
-        hits = index.by_image(features, k, candidates, cast(ImageRanking, ranking))
+        hits = index.by_image(features, k, candidates, known)
         synthetic = synthetic and all_of_phantoms([Path(image)])
     used = index.meta["candidates"][kind] if candidates is None else candidates
     return {

@@ -21,10 +21,7 @@ BLOCK = 128
 
 
 def sentence_scores(score: Score, regions: Regions, sentences: Tensor) -> Floats:
-    """Scores ``[B, T]`` of stored vectors ``[B, N, D]`` with sentences ``[T, D]``.
-
-    The vectors are widened to float32 before anything is computed from them.
-    """
+    """Scores ``[B, T]`` of stored vectors ``[B, N, D]``, in float32, with sentences ``[T, D]``."""
     with torch.inference_mode():
         wide = torch.from_numpy(regions).to(sentences.device).float()
         scores: Floats = score(ImageFeatures.of_stored(wide), sentences).float().cpu().numpy()
@@ -32,14 +29,10 @@ def sentence_scores(score: Score, regions: Regions, sentences: Tensor) -> Floats
 
 
 def image_scores(query: Tensor, regions: Regions) -> Floats:
-    """Likeness of one image to others, region by region: ``[B]`` in [-1, 1].
+    """Likeness of one image ``[N, D]`` to others ``[B, N, D]``: ``[B]`` in [-1, 1].
 
     The mean, over the regions of the one, of the cosine with the best region of the other; both
     ways, averaged, so that it is symmetric and 1 for the image itself.
-
-    Args:
-        query: ``[N, D]``.
-        regions: ``[B, N, D]``.
     """
     with torch.inference_mode():
         wide = torch.from_numpy(regions).to(query.device).float()
@@ -73,14 +66,10 @@ def blocks(regions: Regions, size: int = BLOCK) -> Iterator[tuple[slice, Regions
 
 
 def recall_at(exact: Floats, candidates: NDArray[np.integer], k: int) -> float:
-    """Share of the ``k`` best images that are among the candidates.
+    """Share of the ``k`` best images, by exact scores ``[n]``, that are among the candidates.
 
-    An image whose score equals that of the k-th best counts as one of the best.
-
-    Args:
-        exact: exact score of every image ``[n]``.
-        candidates: distinct image numbers.
-        k: results asked for; all images where there are fewer.
+    An image whose score equals that of the k-th best counts as one of the best; of fewer than
+    ``k`` images all are asked for.
     """
     k = min(k, len(exact))
     limit = np.partition(exact, -k)[-k]
