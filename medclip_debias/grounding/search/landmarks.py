@@ -58,8 +58,10 @@ class Landmarks:
         sharpness = REACH / max(float(1 - cosines.mean()), 1e-6)
         kernel = np.exp(sharpness * (cosines - 1))
         weights = np.linalg.solve(kernel + RIDGE * np.eye(len(kernel)), directions)
-        arrays = (sentences, mean, directions, weights)
-        return cls(*(array.astype(np.float32) for array in arrays), sharpness)
+        single: list[Array] = [
+            array.astype(np.float32) for array in (sentences, mean, directions, weights)
+        ]
+        return cls(single[0], single[1], single[2], single[3], sharpness)
 
     def images(self, scores: Array) -> Array:
         """Global vectors ``[B, r]`` of images from their scores with the landmarks ``[B, M]``."""
