@@ -11,12 +11,19 @@ loopback or on a network of your own, or use ``tls://``.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import islice
+from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +31,6 @@ from pydantic import Field
 
 from medclip_debias import __version__
 from medclip_debias.config import Settings, validate
-from medclip_debias.data.parallel import WorkerKilled, ordered
 from medclip_debias.errors import UserError
 from medclip_debias.named_settings import config_file
 from medclip_debias.settings_files import load_yaml
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+Start = Callable[..., None] | None
 
 TIMEOUT = 30.0
 """Seconds in which a scheduler must answer."""
@@ -42,6 +49,10 @@ PATIENCE = 300.0
 _AGAIN = "what is done is kept: run the same command again to resume"
 _started: tuple[Any, ...] | None = None
 """What was started last in this worker: another command's pieces may come in between."""
+
+
+class WorkerKilled(UserError):
+    """A worker process was killed; what was done so far is good."""
 
 
 class ClusterSettings(Settings):
@@ -56,13 +67,31 @@ class ClusterSettings(Settings):
     job: dict[str, Any] = Field({})
 
 
+def cpus() -> int:
+    """Return the number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Cut ``items`` into lists of ``size``.
+
+    >>> list(chunks("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
 def map_pieces(
     function: Callable[[T], R],
     pieces: Iterable[T],
     workers: int = 1,
     *,
     cluster: str | None = None,
-    start: Callable[..., None] | None = None,
+    start: Start = None,
     start_args: tuple[Any, ...] = (),
 ) -> Iterator[R]:
     """Yield ``function(piece)`` for each piece, in their order.
@@ -80,19 +109,102 @@ def map_pieces(
         start_args: its arguments.
 
     Raises:
+        WorkerKilled: a process was killed, or a piece ended every worker that took it.
         UserError: the cluster cannot be reached, its workers run another version or do not see
-            this folder, no worker is left, or a piece ended every worker that took it.
+            this folder, or no worker is left.
     """
-    if cluster is None:
-        yield from ordered(function, pieces, workers, start=start, start_args=start_args)
-        return
-    with _client(cluster) as client:
-        yield from _on_cluster(client, cluster, function, pieces, start, start_args)
+    if cluster is not None:
+        with _client(cluster) as client:
+            job = partial(_run, __version__, str(Path.cwd()), function, start, start_args)
+            yield from _in_order(
+                partial(client.submit, job, pure=False),
+                partial(_result, client, cluster),
+                pieces,
+                lambda: len(client.nthreads()),
+            )
+    elif workers > 1:
+        with _processes(workers, start, start_args) as pool:
+            yield from _in_order(
+                lambda piece: pool.submit(function, piece),
+                lambda future: future.result(),
+                pieces,
+                lambda: workers,
+            )
+    else:
+        if start is not None:
+            start(*start_args)
+        yield from map(function, pieces)
+
+
+def _in_order(
+    submit: Callable[[T], Any],
+    result: Callable[[Any], R],
+    pieces: Iterable[T],
+    workers: Callable[[], int],
+) -> Iterator[R]:
+    waiting: deque[Any] = deque()
+    try:
+        for piece in pieces:
+            waiting.append(submit(piece))
+            if len(waiting) >= 4 * max(1, workers()):
+                yield result(waiting.popleft())
+        while waiting:
+            yield result(waiting.popleft())
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+# ------------------------------------------------------------------- processes of this machine
+
+
+@contextmanager
+def _processes(
+    workers: int, start: Start, start_args: tuple[Any, ...]
+) -> Iterator[ProcessPoolExecutor]:
+    # Forked processes start at once and share what is loaded; "spawn" imports all anew.
+    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (start, start_args))
+    # A forked process believes that it has OpenCV's threads of its parent, and waits for them
+    # forever; so they end before.
+    cv2 = sys.modules.get("cv2")
+    threads = int(cv2.getNumThreads()) if cv2 is not None else 0
+    if cv2 is not None:
+        cv2.setNumThreads(1)  # not 0, which keeps them
+    try:
+        yield pool
+    except BrokenProcessPool as error:
+        raise WorkerKilled(
+            "a worker process was killed, most often for lack of memory; use fewer workers and"
+            " run the same command again to resume."
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        if threads:
+            sys.modules["cv2"].setNumThreads(threads)
+
+
+def _start_worker(start: Start, start_args: tuple[Any, ...]) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if start is not None:
+        start(*start_args)
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent was killed: an orphan would wait for work forever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+# ----------------------------------------------------------------------------------- a cluster
 
 
 @contextmanager
 def _client(cluster: str) -> Iterator[Client]:
-    from distributed import Client
+    from distributed import Client, KilledWorker
 
     with ExitStack() as stack:
         where: Any = cluster
@@ -106,7 +218,22 @@ def _client(cluster: str) -> Iterator[Client]:
                 " with 'dask scheduler', or correct the address."
             ) from error
         stack.callback(client.close, timeout=5)
-        yield client
+        try:
+            yield client
+        except KilledWorker as error:
+            raise WorkerKilled(
+                f"{cluster}: a piece ended every worker that took it, most often for lack of"
+                f" memory; {_AGAIN} with larger workers."
+            ) from error
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"{cluster}: a worker cannot load this program ({error}); install medclip-debias"
+                " where the workers run."
+            ) from error
+        except (CancelledError, OSError, TimeoutError) as error:
+            raise UserError(
+                f"{cluster}: the Dask scheduler was lost ({type(error).__name__}); {_AGAIN}."
+            ) from error
 
 
 @contextmanager
@@ -122,45 +249,6 @@ def _slurm(cluster: str) -> Iterator[Any]:
     with slurm:
         slurm.scale(jobs=settings.jobs)
         yield slurm
-
-
-def _on_cluster(
-    client: Client,
-    cluster: str,
-    function: Callable[[T], R],
-    pieces: Iterable[T],
-    start: Callable[..., None] | None,
-    start_args: tuple[Any, ...],
-) -> Iterator[R]:
-    from distributed import KilledWorker
-
-    folder = str(Path.cwd())
-    waiting: deque[Future[R]] = deque()
-    try:
-        for piece in pieces:
-            job = __version__, folder, function, start, start_args, piece
-            waiting.append(client.submit(_run, job, pure=False))
-            if len(waiting) >= 4 * max(1, len(client.nthreads())):
-                yield _result(client, cluster, waiting.popleft())
-        while waiting:
-            yield _result(client, cluster, waiting.popleft())
-    except KilledWorker as error:
-        raise WorkerKilled(
-            f"{cluster}: a piece ended every worker that took it, most often for lack of memory;"
-            f" {_AGAIN} with larger workers."
-        ) from error
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"{cluster}: a worker cannot load this program ({error}); install medclip-debias where"
-            " the workers run."
-        ) from error
-    except (CancelledError, OSError, TimeoutError) as error:
-        raise UserError(
-            f"{cluster}: the Dask scheduler was lost ({type(error).__name__}); {_AGAIN}."
-        ) from error
-    finally:
-        for future in waiting:
-            future.cancel()
 
 
 def _result(client: Client, cluster: str, future: Future[R]) -> R:
@@ -184,11 +272,15 @@ def _result(client: Client, cluster: str, future: Future[R]) -> R:
 
 
 def _run(
-    job: tuple[str, str, Callable[[T], R], Callable[..., None] | None, tuple[Any, ...], T],
+    version: str,
+    folder: str,
+    function: Callable[[T], R],
+    start: Start,
+    start_args: tuple[Any, ...],
+    piece: T,
 ) -> R:
     """One piece, in a worker of the same version, from the folder of the command."""
     global _started
-    version, folder, function, start, start_args, piece = job
     if version != __version__:
         raise UserError(
             f"a worker runs version {__version__}, and the command is of {version}; install the"

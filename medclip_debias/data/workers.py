@@ -39,14 +39,18 @@ _MORE_SHARED = (
     "start the container with --shm-size=8g, lower train.workers or train.batch_size, or set "
     "train.workers=0"
 )
-_MORE_FILES = (
-    "raise the limit (ulimit -n 65536; docker run --ulimit nofile=65536), lower train.workers, "
-    "or set train.workers=0"
-)
 _AGAIN = "then run the same command again."
-
 # Exit codes by which a worker says why it ended.
 _NO_SHARED, _NO_FILES, _NO_MEMORY, _NOT_SENT = 81, 82, 83, 84
+_SENTENCES = {
+    _NO_SHARED: f"{_SHARED}: is too small for the data loader's batches; {_MORE_SHARED}; {_AGAIN}",
+    _NO_FILES: "The data loader has too few open files; raise the limit (ulimit -n 65536; docker "
+    "run --ulimit nofile=65536), lower train.workers, or set train.workers=0; " + _AGAIN,
+    _NO_MEMORY: "A process of the data loader was killed, most likely for want of memory; lower "
+    f"train.workers, or give the run more memory; {_AGAIN}",
+    _NOT_SENT: "A process of the data loader ended without a batch; set train.workers=0 to see "
+    "why.",
+}
 
 
 @dataclass(frozen=True)
@@ -223,7 +227,7 @@ def _not_sent(error: BaseException, _: Any) -> NoReturn:
     os._exit(_code(error))
 
 
-def _uncaught(_: type[BaseException], error: BaseException, __: TracebackType | None) -> None:
+def _uncaught(_: type[BaseException], error: BaseException, __: TracebackType | None) -> NoReturn:
     os._exit(_code(error))
 
 
@@ -255,7 +259,9 @@ def _explained(workers: list[BaseProcess]) -> Iterator[None]:
                 if process.sentinel in ended:  # its files are closed before it can be waited for
                     process.join(timeout=5)
         codes = [code for process in workers if (code := process.exitcode)]
-        sentence = _why(codes[0], error) if codes else _why_here(error)
+        sentence = _of_code(codes[0]) if codes else None
+        if sentence in (None, _SENTENCES[_NOT_SENT]):
+            sentence = _of_main(error) or sentence
         if broken and sentence is None:
             sentence = (
                 f"A process of the data loader does not answer; look at memory and disk, {_AGAIN}"
@@ -265,35 +271,25 @@ def _explained(workers: list[BaseProcess]) -> Iterator[None]:
         raise UserError(sentence) from error
 
 
-def _why(code: int, error: Exception) -> str | None:
-    if code == _NO_FILES:
-        return f"The data loader has too few open files; {_MORE_FILES}; {_AGAIN}"
-    if code in (_NO_SHARED, -signal.SIGBUS):
-        return f"{_SHARED}: is too small for the data loader's batches; {_MORE_SHARED}; {_AGAIN}"
-    if code == -signal.SIGKILL or code == _NO_MEMORY:
-        return (
-            "A process of the data loader was killed, most likely for want of memory; lower "
-            f"train.workers, or give the run more memory; {_AGAIN}"
-        )
+def _of_code(code: int) -> str:
+    """Why a worker ended with an exit code."""
+    code = {-signal.SIGBUS: _NO_SHARED, -signal.SIGKILL: _NO_MEMORY}.get(code, code)
     if code < 0:
-        name = signal.Signals(-code).name
         return (
-            f"A process of the data loader was ended by {name}; {_AGAIN} If it happens again, set "
-            "train.workers=0."
+            f"A process of the data loader was ended by {signal.Signals(-code).name}; {_AGAIN} If"
+            " it happens again, set train.workers=0."
         )
-    return _why_here(error) or (
-        "A process of the data loader ended without a batch; set train.workers=0 to see why."
-    )
+    return _SENTENCES.get(code, _SENTENCES[_NOT_SENT])
 
 
-def _why_here(error: Exception) -> str | None:
+def _of_main(error: Exception) -> str | None:
     """What the main process lacks itself."""
-    words = str(error).lower()
-    if _code(error) == _NO_FILES or "ancdata" in words:
-        return f"The data loader has too few open files; {_MORE_FILES}; {_AGAIN}"
-    if getattr(error, "errno", None) == errno.ENOSPC:
+    number = getattr(error, "errno", None)
+    if _code(error) == _NO_FILES or "ancdata" in str(error).lower():
+        return _SENTENCES[_NO_FILES]
+    if number == errno.ENOSPC:
         return f"{_SHARED}: is full, so the data loader cannot start; {_MORE_SHARED}; {_AGAIN}"
-    if getattr(error, "errno", None) in (errno.EAGAIN, errno.ENOMEM):
+    if number in (errno.EAGAIN, errno.ENOMEM):
         return (
             "The data loader's processes cannot be started (too many processes, or too little "
             f"memory); lower train.workers; {_AGAIN}"

@@ -11,8 +11,7 @@ from typing import Any
 import yaml
 
 from medclip_debias import __version__
-from medclip_debias.data.executor import map_pieces
-from medclip_debias.data.parallel import cpus
+from medclip_debias.data.executor import cpus, map_pieces
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.experiment import Cell, Experiment, Row
 from medclip_debias.experiments.page import html_page, page

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from medclip_debias.config import Settings, json_hash, validate
-from medclip_debias.data.parallel import cpus, ordered
+from medclip_debias.data.executor import cpus, map_pieces
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.doses import dose, is_dose, with_etas
 from medclip_debias.experiments.experiment import Cell, Experiment, Row, Summary, Table
@@ -149,7 +149,7 @@ class Trainings(Experiment):
         setting = cell["setting"]
         if setting not in self._pace:
             # Not in this process: it would hold the device, and threads that no child inherits.
-            (self._pace[setting],) = ordered(_trial, [(self, cell)], 2)
+            (self._pace[setting],) = map_pieces(_trial, [(self, cell)], 2)
         return self._pace[setting]
 
     def _judged(self, cell: Cell) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from medclip_debias.data.parallel import ordered
+from medclip_debias.data.executor import map_pieces
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_folder
 from medclip_debias.phantom.files import write_dicom, write_jpg
@@ -58,7 +58,7 @@ def write_tree(
     written: list[Written] = []
     workers = min(workers, len(chunks))
     start = one_thread if workers > 1 else None
-    for batch in ordered(partial(_write_studies, root, settings), chunks, workers, start=start):
+    for batch in map_pieces(partial(_write_studies, root, settings), chunks, workers, start=start):
         written += batch
         if progress is not None:
             progress(len(written), len(tasks))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -16,10 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from medclip_debias.data import executor
-from medclip_debias.data.executor import map_pieces
+from medclip_debias.data.executor import chunks, map_pieces
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file
 from tests.data.set_files import set_files
@@ -134,6 +136,54 @@ def cluster(tmp_path_factory):
     found = Cluster(tmp_path_factory.mktemp("cluster"))
     yield found
     found.end()
+
+
+def square(value):
+    return value * value
+
+
+def test_items_are_taken_as_needed():
+    taken = []
+    results = map_pieces(square, (taken.append(i) or i for i in range(1000)), 2)
+    next(results)
+    assert len(taken) < 20
+    results.close()
+
+
+def test_a_killed_worker_is_a_sentence():
+    with pytest.raises(UserError, match="use fewer workers"):
+        list(map_pieces(end, [1, 2], 2))
+
+
+def test_chunks_hold_everything_once():
+    assert [x for chunk in chunks(range(10), 3) for x in chunk] == list(range(10))
+
+
+def _scaled(side):
+    import cv2
+
+    cv2.setNumThreads(1)
+    picture = np.full((side, side), 7, np.uint8)
+    return int(cv2.GaussianBlur(picture, (31, 31), 5).max())
+
+
+def _after_opencv():
+    import cv2
+
+    cv2.setNumThreads(4)
+    cv2.GaussianBlur(np.zeros((1500, 1500), np.uint8), (31, 31), 5)
+    assert list(map_pieces(_scaled, [1500, 1500], 2)) == [7, 7]
+    assert cv2.getNumThreads() == 4
+
+
+def test_processes_work_after_opencv_used_threads_of_its_own():
+    """A forked copy of its pool has no threads, and waiting for them would never end."""
+    child = multiprocessing.get_context("spawn").Process(target=_after_opencv)
+    child.start()
+    child.join(30)
+    ended = child.exitcode
+    child.kill()
+    assert ended == 0
 
 
 @pytest.mark.parametrize("workers", [1, 3])

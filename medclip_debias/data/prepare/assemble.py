@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -20,16 +20,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import TypeAdapter
 
-from medclip_debias.config import PrepareSettings, SelectionSettings, json_hash
+from medclip_debias.config import PrepareSettings, SelectionSettings
 from medclip_debias.data import layout
 from medclip_debias.data.boxes import Fitted, fit_boxes
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.masks import as_coco
-from medclip_debias.data.named_split import SPLIT_FILE, NamedSplit
+from medclip_debias.data.named_split import SPLIT_FILE
 from medclip_debias.data.prepare.chunks import Values
 from medclip_debias.data.prepare.results import Results, Row
+from medclip_debias.data.prepare.select import Plan
 from medclip_debias.data.prepare.studies import Part, Study
 from medclip_debias.data.prepare.workspace import Workspace
 from medclip_debias.data.records import Annotations, PhraseRecord
@@ -46,64 +46,15 @@ _ROW_GROUP = 1 << 16  # sentences; fixed, so that the file does not depend on ho
 _OPEN_CHUNKS = 16  # those of a resumed run or an update take turns
 
 
-@dataclass(frozen=True)
-class About:
-    """What all parts of a set share, and the set's ``meta.json`` repeats.
-
-    Attributes:
-        kind: kind of source.
-        settings: how files became rows.
-        selection: which images and studies were taken.
-        options: how the source was read.
-        funnel: counts of the selection.
-        phrases: grounded phrases of the source.
-        annotations: the archive's other tables.
-        rejected: ``(image_id, reason)`` of files that the selection could not look at.
-        missing: ``(image_id, path)`` of files that are not there.
-        synthetic: the source is a phantom.
-        text_only: the source has reports and no images.
-        made_by: versions of what computed the rows and sentences.
-        selected: hash of what was selected, times of change included.
-        split: the split of the source's studies, where it has a name.
-    """
-
-    kind: str
-    settings: PrepareSettings
-    selection: SelectionSettings
-    options: dict[str, Any]
-    funnel: list[dict[str, Any]]
-    phrases: list[PhraseRecord]
-    annotations: list[Annotations]
-    rejected: list[tuple[str, str]]
-    missing: list[tuple[str, str]]
-    synthetic: bool
-    text_only: bool
-    made_by: dict[str, str]
-    selected: str
-    split: NamedSplit | None = None
-
-    def source_stamp(self, heads: int) -> str:
-        """Return a hash of what a set (or part) depends on: another file, another hash.
-
-        Args:
-            heads: sum of those of all studies.
-        """
-        return json_hash([self.kind, self.selected, f"{heads % (1 << 128):032x}"])
-
-
-ABOUT = TypeAdapter(About)
-"""To and from JSON values."""
-
-
 def assemble(
-    folder: Path, parts: Sequence[Part], about: About, work: Workspace | None = None
+    folder: Path, parts: Sequence[Part], plan: Plan, work: Workspace | None = None
 ) -> None:
     """Write the prepared set of ``parts`` to ``folder``.
 
     Args:
         folder: exists.
         parts: all of the set.
-        about: what they share.
+        plan: of all parts, without images.
         work: the run that made the only part; where the disk has no room for two copies of the
             rows, each chunk is removed when it was copied. Other parts are compared with their
             hashes and left as they are.
@@ -111,14 +62,14 @@ def assemble(
     Raises:
         UserError: nothing is left, or a part is damaged.
     """
-    results = Results(parts, about.selection)
-    funnel = Funnel(about.funnel)
-    studies = results.count(funnel, about.text_only)
+    results = Results(parts, SelectionSettings.model_validate(plan.meta["selection"]))
+    funnel = Funnel(plan.funnel)
+    studies = results.count(funnel, plan.text_only)
     funnel.start = 0
     funnel.stop_if_empty(len(studies))
     _join_rows(folder / "images.bin", parts, results.rows, work)
     images = _image_table(studies, results.rows)
-    fitted = _fit(about.phrases, images)
+    fitted = _fit(plan.phrases, images)
     tables = {
         "images": images,
         "studies": _study_table(studies, results),
@@ -126,43 +77,39 @@ def assemble(
     }
     _count_boxes(fitted, funnel)
     ids = set(images["image_id"]), set(tables["studies"]["study_id"])
-    others = _kept_annotations(about.annotations, *ids, funnel)
+    others = [_kept(table, *ids, funnel) for table in plan.annotations]
     sentences = _Sentences(folder / "sentences.parquet", results)
-    digest = layout.ContentHash(about.settings, about.kind)
+    settings = PrepareSettings.model_validate(plan.meta["settings"])
+    digest = layout.ContentHash(settings, plan.meta["kind"])
     digest.table("images", images)
     digest.table("studies", tables["studies"])
     digest.rows("sentences", layout.SENTENCE_COLUMNS, sentences.write(studies))
     digest.table("phrases", tables["phrases"])
     for other in others:
         digest.rows(other.name, [name for name, _ in other.columns], map(tuple, other.rows))
+        _write_annotations(folder / f"{other.name}.parquet", other)
     digest.pixels(row.hash for row in results.rows)
-    for name, table in tables.items():
+    for name, table in (*tables.items(), ("phrase_boxes", _phrase_boxes(fitted))):
         _write_parquet(folder / f"{name}.parquet", table, name)
-    _write_parquet(folder / layout.PHRASE_BOXES, _phrase_boxes(fitted), "phrase_boxes")
-    _write_annotations(folder, others)
     manifest = _manifest(images, results.rows, studies, sentences.hashes)
     manifest.to_parquet(folder / layout.MANIFEST, index=False)
     _inputs(studies, results).to_parquet(folder / INPUTS, index=False)
-    rejected = [*about.rejected, *results.rejected]
+    rejected = [*plan.rejected, *results.rejected]
     shown = [(name, without_patients(reason)) for name, reason in rejected]
     _write_csv(folder / "rejected.csv", ("image_id", "reason"), shown)
-    _write_csv(folder / MISSING_IMAGES, ("image_id", "path"), about.missing)
+    _write_csv(folder / MISSING_IMAGES, ("image_id", "path"), plan.missing)
     _write_csv(folder / UNUSED_REPORTS, ("study_id", "reason"), results.unused)
     write_json(folder / "funnel.json", funnel.rows)
     files = [layout.MANIFEST, layout.PHRASE_BOXES, INPUTS, MISSING_IMAGES, UNUSED_REPORTS]
     named = {}
-    if about.split is not None:
-        about.split.write(folder / SPLIT_FILE)
+    if plan.split is not None:
+        plan.split.write(folder / SPLIT_FILE)
         files.append(SPLIT_FILE)
-        named = {"split": {"name": about.split.name, "sha256": about.split.sha256}}
+        named = {"split": {"name": plan.split.name, "sha256": plan.split.sha256}}
+    other_files = [f"{other.name}.parquet" for other in others]
     meta = {
         "format_version": layout.FORMAT_VERSION,
-        "kind": about.kind,
-        "synthetic": about.synthetic,
-        "settings": about.settings.model_dump(mode="json"),
-        "selection": about.selection.model_dump(mode="json"),
-        "options": about.options,
-        "made_by": about.made_by,
+        **plan.meta,
         "languages": results.languages,
         "labels": sorted({name for part in parts for name in part.labels}),
         "counts": {
@@ -177,10 +124,10 @@ def assemble(
         },
         "funnel": funnel.rows,
         "annotations": [other.name for other in others],
-        "files": [*files, *map(_file_name, others)],
+        "files": [*files, *other_files],
         **named,
-        layout.HASHES: layout.table_hashes(folder, map(_file_name, others)),
-        "source_stamp": about.source_stamp(sum(part.heads for part in parts)),
+        layout.HASHES: layout.table_hashes(folder, other_files),
+        "source_stamp": plan.source_stamp(sum(part.heads for part in parts)),
         "manifest_hash": layout.manifest_hash(manifest),
         "content_hash": digest.hexdigest(),
     }
@@ -273,31 +220,29 @@ def _phrase_boxes(fitted: _Boxes) -> pd.DataFrame:
     """What became of every phrase's boxes: counted here, and read wherever they are reported."""
     rows = []
     for phrase, boxes in fitted:
-        found = boxes or Fitted([])
-        counts = len(found.boxes), found.flat, found.outside, found.clipped
-        ids = phrase.phrase_id, phrase.image_id, phrase.split
-        rows.append((*ids, *counts, found.scaled, found.other_shape))
+        kept, *rest = boxes or Fitted([])
+        rows.append((phrase.phrase_id, phrase.image_id, phrase.split, len(kept), *rest))
     return pd.DataFrame(rows, columns=list(layout.PHRASE_BOX_COLUMNS), dtype=object)
 
 
 def _count_boxes(fitted: _Boxes, funnel: Funnel) -> None:
     if not fitted:
         return
-    known = [(phrase, found) for phrase, found in fitted if found is not None]
-    alike = [(phrase, found) for phrase, found in known if not found.other_shape]
+    known = [(phrase, boxes) for phrase, boxes in fitted if boxes is not None]
+    alike = [(phrase, boxes) for phrase, boxes in known if not boxes.other_shape]
     listed = sum(len(phrase.boxes) for phrase, _ in alike)
-    flat = sum(found.flat for _, found in alike)
-    outside = sum(found.outside for _, found in alike)
-    kept = sum(bool(found.boxes) for _, found in alike)
+    with_area = listed - sum(boxes.flat for _, boxes in alike)
+    inside = with_area - sum(boxes.outside for _, boxes in alike)
+    kept = [phrase for phrase, boxes in alike if boxes.boxes]
     funnel.step("phrases listed", "phrases", len(fitted))
     funnel.step("image of the phrase kept", "phrases", len(known), len(fitted))
     step = "image has the shape it had when it was annotated"
     funnel.step(step, "phrases", len(alike), len(known))
-    funnel.step("box has an area", "boxes", listed - flat, listed)
-    funnel.step("box lies in the image", "boxes", listed - flat - outside, listed - flat)
-    funnel.step("boxes lie in the image", "phrases", kept, len(alike))
+    funnel.step("box has an area", "boxes", with_area, listed)
+    funnel.step("box lies in the image", "boxes", inside, with_area)
+    funnel.step("boxes lie in the image", "phrases", len(kept), len(alike))
     if any(phrase.mask is not None for phrase, _ in fitted):
-        masked = sum(phrase.mask is not None and bool(found.boxes) for phrase, found in alike)
+        masked = sum(phrase.mask is not None for phrase in kept)
         funnel.step("phrase has a mask, too", "phrases", masked)
 
 
@@ -413,39 +358,26 @@ class _Sentences:
 # ------------------------------------------------------------------ the archive's own tables
 
 
-def _kept_annotations(
-    found: Sequence[Annotations],
-    images: Collection[str],
-    studies: Collection[str],
-    funnel: Funnel,
-) -> list[Annotations]:
-    """Return the tables with the rows whose images (or study) are in the set, and count them."""
-    kept = []
-    for table in found:
-        names = [name for name, _ in table.columns]
-        at = [names.index(name) for name in table.images]
-        study = names.index(table.study) if table.study else None
-        rows = [
-            row
-            for row in table.rows
-            if all(row[place] in images for place in at)
-            and (study is None or row[study] in studies)
-        ]
-        funnel.step(f"{table.unit} listed in {table.name}", table.unit, len(table.rows))
-        whose = "images are" if len(at) > 1 else "image is" if at else "study is"
-        step = f"{whose} in the set, of {table.unit} in {table.name}"
-        funnel.step(step, table.unit, len(rows), len(table.rows))
-        kept.append(replace(table, rows=rows))
-    return kept
+def _kept(
+    table: Annotations, images: Collection[str], studies: Collection[str], funnel: Funnel
+) -> Annotations:
+    """Return a table with the rows whose images (or study) are in the set, and count them."""
+    names = [name for name, _ in table.columns]
+    at = [names.index(name) for name in table.images]
+    study = names.index(table.study) if table.study else None
+    rows = [
+        row
+        for row in table.rows
+        if all(row[place] in images for place in at) and (study is None or row[study] in studies)
+    ]
+    funnel.step(f"{table.unit} listed in {table.name}", table.unit, len(table.rows))
+    whose = "images are" if len(at) > 1 else "image is" if at else "study is"
+    step = f"{whose} in the set, of {table.unit} in {table.name}"
+    funnel.step(step, table.unit, len(rows), len(table.rows))
+    return replace(table, rows=rows)
 
 
-def _file_name(table: Annotations) -> str:
-    """Name of a table's file in the set."""
-    return f"{table.name}.parquet"
-
-
-def _write_annotations(folder: Path, tables: Sequence[Annotations]) -> None:
-    """Write each table to its own Parquet file in ``folder``."""
+def _write_annotations(path: Path, table: Annotations) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -456,8 +388,7 @@ def _write_annotations(folder: Path, tables: Sequence[Annotations]) -> None:
         "texts": pa.list_(pa.string()),
         "boxes": pa.list_(pa.list_(pa.float64())),
     }
-    for table in tables:
-        schema = pa.schema([(name, types[kind]) for name, kind in table.columns])
-        columns: list[list[Any]] = [[row[at] for row in table.rows] for at in range(len(schema))]
-        arrays = [pa.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)]
-        pq.write_table(pa.Table.from_arrays(arrays, schema=schema), folder / _file_name(table))
+    schema = pa.schema([(name, types[kind]) for name, kind in table.columns])
+    columns: list[list[Any]] = [[row[at] for row in table.rows] for at in range(len(schema))]
+    arrays = [pa.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)]
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path)

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from medclip_debias import __version__
+from medclip_debias.data.executor import chunks as cut
 from medclip_debias.data.executor import map_pieces
 from medclip_debias.data.layout import pixel_hash
-from medclip_debias.data.parallel import chunks as cut
 from medclip_debias.files import atomic_file
 
 PREPARE_VERSION = 1

@@ -6,16 +6,15 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from medclip_debias.config import PrepareSettings, SelectionSettings
+from medclip_debias.data.executor import cpus
 from medclip_debias.data.layout import TEMPLATE
 from medclip_debias.data.named_split import NamedSplit
-from medclip_debias.data.parallel import cpus
-from medclip_debias.data.prepare.assemble import About
 from medclip_debias.data.prepare.chunks import Chunks, Job, Pool, Progress, Say, made_by
 from medclip_debias.data.prepare.pixels import images_of_a_chunk, read_rows
 from medclip_debias.data.prepare.previous import lend
@@ -56,8 +55,7 @@ def recipe(
 class Preparation:
     """One run up to its chunks; its fields are what `medclip_debias.data.prepare.prepare` takes.
 
-    `open` gives it ``source`` and ``split``, `collect` and `stamp` then its ``plan`` and what the
-    set will say ``about`` itself.
+    `open` gives it ``source`` and ``split``, `collect` and `stamp` then its ``plan``.
     """
 
     source_path: Path
@@ -72,7 +70,6 @@ class Preparation:
     source: Source = field(init=False)
     split: NamedSplit | None = field(init=False)
     plan: Plan = field(init=False)
-    about: About = field(init=False)
 
     def __post_init__(self) -> None:
         self.pool = Pool(self.workers or cpus(), self.cluster, self.progress, self.say)
@@ -119,29 +116,21 @@ class Preparation:
         self._select(None)
         for _ in self._studies(self._images_by_study()):
             pass
-        return self.about.source_stamp(self._heads)
+        return self.plan.source_stamp(self._heads)
 
     def _select(self, chunks: Chunks | None) -> None:
-        """Decide what is taken, and what the set will say of itself."""
-        all_test = self.reading.all_test
-        plan = select(self.source, self.selection, self.pool, chunks, self.split, all_test=all_test)
-        self.plan = plan
-        self.about = About(
-            kind=self.source.kind,
-            settings=self.settings,
-            selection=self.selection,
-            options=self.reading.options(),
-            funnel=plan.funnel.rows,
-            phrases=plan.phrases,
-            annotations=plan.annotations,
-            rejected=plan.rejected,
-            missing=plan.missing,
-            synthetic=is_phantom(self.source_path),
-            text_only=plan.text_only,
-            made_by=made_by(),
-            selected=plan.stamp(),
-            split=self.split,
+        """Decide what is taken."""
+        plan = select(
+            self.source,
+            self.selection,
+            self.pool,
+            chunks,
+            self.split,
+            all_test=self.reading.all_test,
         )
+        about = {"kind": self.source.kind, "synthetic": is_phantom(self.source_path)}
+        asked = recipe(self.settings, self.selection, self.reading)
+        self.plan = replace(plan, meta=about | asked | {"made_by": made_by()})
 
     # -------------------------------------------------------------------------- reports
 
@@ -185,6 +174,7 @@ class Preparation:
                 yield self._study(record, at, self.plan.images[at].split, of_study)
             return
         number, count = self.shard or (1, 1)
+        held_out = set(self.plan.held_out)
         owners: list[ImageRecord] = []
         for at, record in enumerate(self.source.studies()):
             split = record.split
@@ -194,7 +184,7 @@ class Preparation:
             ids = record.study_id, record.study_id, record.patient_id
             owners.append(ImageRecord(*ids, Path(), "", split, record.origin))
             if at % count == number - 1:
-                moves = record.patient_id in self.plan.held_out and split in TRAINING
+                moves = record.patient_id in held_out and split in TRAINING
                 yield self._study(record, at, "held_out" if moves else split, [])
         check_leak(owners)
 

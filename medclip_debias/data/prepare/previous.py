@@ -12,7 +12,7 @@ from typing import Any
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data import layout
-from medclip_debias.data.parallel import chunks as cut
+from medclip_debias.data.executor import chunks as cut
 from medclip_debias.data.prepare.assemble import INPUTS
 from medclip_debias.data.prepare.chunks import Chunks, Key, Pool, Values, made_by
 from medclip_debias.data.prepare.pixels import images_of_a_chunk, row_value

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -81,9 +82,10 @@ def prepare(
         return PreparedSet.open(out)
     with making(out) as work:
         check_free(out, replaced)
-        part, about = run.collect(work, check_update(out, settings) if update else None), run.about
+        part = run.collect(work, check_update(out, settings) if update else None)
+        plan = replace(run.plan, images=[], stamps=[])
         del run  # the source and the selection: half a gigabyte for a large set
-        assemble(work.set, [part], about, work)
+        assemble(work.set, [part], plan, work)
         keep_secret(work.set, out)
         work.move_to(out)
     return PreparedSet.open(out)
@@ -119,7 +121,7 @@ def prepare_part(
     with making(out, part=True) as work:
         check_free(out, overwrite)
         part = run.collect(work)
-        counts = shards.write_part(work.set, part, number, run.about, run.plan.listing())
+        counts = shards.write_part(work.set, part, number, run.plan)
         work.move_to(out)
     return counts
 

@@ -34,41 +34,51 @@ class Plan:
         images: selected images; an image's place in this list orders everything that follows.
         stamps: size and time of change of each image's file.
         phrases: grounded phrases of the source.
+        annotations: the archive's other tables.
         funnel: counts of the selection.
         rejected: ``(image_id, reason)`` of files that cannot even be looked at.
-        text_only: the source has reports and no images at all.
-        held_out: patients who must leave training, for the studies of a source without images.
         missing: ``(image_id, path)`` of files that the source lists and that are not there.
-        annotations: the archive's other tables.
+        held_out: patients who must leave training, for the studies of a source without images.
+        split: the split of the source's studies, where it has a name.
+        listing: hash of what was selected; equal on two copies of the same source.
+        selected: hash of the same and of the files' times of change.
+        meta: how the source was read and prepared, as ``meta.json`` says it.
     """
 
     images: list[ImageRecord]
     stamps: list[str]
     phrases: list[PhraseRecord]
-    funnel: Funnel
+    annotations: list[Annotations]
+    funnel: list[dict[str, Any]]
     rejected: list[tuple[str, str]]
-    text_only: bool = False
-    held_out: frozenset[str] = frozenset()
-    missing: list[tuple[str, str]] = field(default_factory=list)
-    annotations: list[Annotations] = field(default_factory=list)
+    missing: list[tuple[str, str]]
+    held_out: list[str]
+    split: NamedSplit | None
+    text_only: bool
+    listing: str = ""
+    selected: str = ""
+    meta: dict[str, Any] = field(default_factory=dict)
 
-    def listing(self) -> str:
-        """Return a hash of what was selected; equal on two copies of the same source.
-
-        Times of change are left out: they differ between copies.
-        """
-        digest = hashlib.sha256(repr([self.phrases, self.funnel.rows]).encode())
+    def hashed(self) -> Plan:
+        """Return the plan with its hashes."""
+        digest = hashlib.sha256(repr([self.phrases, self.funnel]).encode())
         for table in self.annotations:
             digest.update(repr(table).encode())
         for image, stamp in zip(self.images, self.stamps, strict=True):
-            size = stamp.partition(":")[0]
+            size = stamp.partition(":")[0]  # times of change differ between copies
             row = (image.image_id, image.study_id, image.patient_id, image.view, image.split, size)
             digest.update(repr(row).encode())
-        return digest.hexdigest()[:16]
+        listing = digest.hexdigest()[:16]
+        selected = json_hash([listing, self.stamps, self.held_out])
+        return replace(self, listing=listing, selected=selected)
 
-    def stamp(self) -> str:
-        """Return a hash of what was selected and when the files were changed."""
-        return json_hash([self.listing(), self.stamps, sorted(self.held_out)])
+    def source_stamp(self, heads: int) -> str:
+        """Return a hash of what a set (or part) depends on: another file, another hash.
+
+        Args:
+            heads: sum of those of all studies.
+        """
+        return json_hash([self.meta["kind"], self.selected, f"{heads % (1 << 128):032x}"])
 
 
 def select(
@@ -106,11 +116,26 @@ def select(
     if all_test and listed:
         _count_moved(listed, funnel)
         listed = [replace(image, split="test") for image in listed]
-    phrases, others = source.phrases(), source.annotations()
+    phrases = source.phrases()
+    rejected: list[tuple[str, str]] = []
+    missing: list[tuple[str, str]] = []
+
+    def plan(images: list[ImageRecord], stamps: dict[str, str], held_out: list[str]) -> Plan:
+        return Plan(
+            images=images,
+            stamps=[stamps[image.image_id] for image in images],
+            phrases=phrases,
+            annotations=source.annotations(),
+            funnel=funnel.rows,
+            rejected=rejected,
+            missing=missing,
+            held_out=held_out,
+            split=split,
+            text_only=not listed,
+        ).hashed()
+
     if not listed:
-        held_out = source.held_out_patients()
-        plan = Plan([], [], phrases, funnel, [], text_only=True, held_out=held_out)
-        return replace(plan, annotations=others)
+        return plan([], {}, sorted(source.held_out_patients()))
     check_leak(listed)
 
     def keep(
@@ -120,8 +145,6 @@ def select(
         funnel.stop_if_empty(len(kept))
         return kept
 
-    rejected: list[tuple[str, str]] = []
-    missing: list[tuple[str, str]] = []
     images = listed
     stamps: dict[str, str] = {}
     in_headers = any(image.view_in_header for image in images)
@@ -160,9 +183,7 @@ def select(
         step = f"chosen of its study's views ({settings.multi_view})"
         images = keep(images, step, lambda i: i.image_id in chosen)
     images = _hold_out(images, source.held_out_patients(), funnel)
-    kept = [stamps[image.image_id] for image in images]
-    plan = Plan(images, kept, phrases, funnel, rejected, missing=missing)
-    return replace(plan, annotations=others)
+    return plan(images, stamps, [])
 
 
 def _count_moved(images: Sequence[ImageRecord], funnel: Funnel) -> None:

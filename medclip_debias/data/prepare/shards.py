@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from pydantic import TypeAdapter
 
 from medclip_debias.config import json_hash
 from medclip_debias.data.layout import FORMAT_VERSION
-from medclip_debias.data.prepare.assemble import About, assemble
+from medclip_debias.data.prepare.assemble import assemble
 from medclip_debias.data.prepare.chunks import Chunks
+from medclip_debias.data.prepare.select import Plan
 from medclip_debias.data.prepare.studies import Image, Part, Study
 from medclip_debias.data.prepare.workspace import CHUNKS, PART, check_free, clear, making
 from medclip_debias.data.secret import keep_secret, read_secret
@@ -22,7 +24,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json, read_json_or_none, write_json
 
-_ABOUT = TypeAdapter(About)
+_PLAN = TypeAdapter(Plan)
 """To and from JSON values."""
 
 
@@ -44,8 +46,7 @@ def finished(out: Path) -> dict[str, Any]:
     for name in ("meta.json", PART):
         content = read_json_or_none(out / name)
         if isinstance(content, dict) and "source_stamp" in content:
-            about = content.get("about")
-            return content | about if isinstance(about, dict) else content
+            return content
     return {}
 
 
@@ -58,35 +59,30 @@ def check_unchanged(out: Path, stamp: str) -> None:
         )
 
 
-def write_part(
-    folder: Path, part: Part, shard: tuple[int, int], about: About, listing: str
-) -> dict[str, int]:
-    """Write ``part.json`` beside the chunks of a finished part; return counts of what it holds.
-
-    ``listing`` is the hash of what was selected: parts of one set have the same.
-    """
+def write_part(folder: Path, part: Part, shard: tuple[int, int], plan: Plan) -> dict[str, int]:
+    """Write ``part.json`` beside the chunks of a finished part; return counts of what it holds."""
     chunks = part.chunks
     for path in chunks.folder.iterdir():
         if path.stem not in (*part.reports, *part.images):  # of a source that changed meanwhile
             path.unlink()
-    content = _ABOUT.dump_python(about, mode="json")
+    content = _PLAN.dump_python(replace(plan, images=[], stamps=[]), mode="json")
     # Paths in the reasons differ between machines, as do times of change.
     local = ("rejected", "missing", "selected")
-    shared = {name: value for name, value in content.items() if name not in local}
     keys = {image.key for study in part.studies for image in study.images}
     images = (item for name in part.images for item in chunks.values(name).items())
     readable = ["hash" in value for key, value in images if key in keys]
     values = {
         "format_version": FORMAT_VERSION,
         "shard": list(shard),
-        "key": json_hash([shared, listing]),
+        "key": json_hash({name: content[name] for name in content if name not in local}),
         "counts": {
             "studies": len(part.studies),
             "images": sum(readable),
             "rejected": len(readable) - sum(readable),
         },
-        "source_stamp": about.source_stamp(part.heads),
-        "about": content,
+        "source_stamp": plan.source_stamp(part.heads),
+        **plan.meta,
+        "plan": content,
         "part": part._asdict() | {"chunks": CHUNKS},
     }
     write_json(folder / PART, values | {"hash": _hash(values)})
@@ -115,22 +111,22 @@ def merge(parts: Sequence[Path], out: Path, *, overwrite: bool = False) -> Prepa
     if not again:
         check_free(out, overwrite)
     folders = [Path(folder) for folder in parts]
-    about, read = _checked(folders)
+    plan, read = _checked(folders)
     if again:
-        check_unchanged(out, about.source_stamp(sum(part.heads for part in read)))
+        check_unchanged(out, plan.source_stamp(sum(part.heads for part in read)))
         clear(out)
         read_secret(out)
         return PreparedSet.open(out)
     with making(out) as work:
         check_free(out, overwrite)
         work.follow({"merge": [str(folder.resolve()) for folder in folders]})
-        assemble(work.set, read, about)
+        assemble(work.set, read, plan)
         keep_secret(work.set, out)
         work.move_to(out)
     return PreparedSet.open(out)
 
 
-def _checked(folders: Sequence[Path]) -> tuple[About, list[Part]]:
+def _checked(folders: Sequence[Path]) -> tuple[Plan, list[Part]]:
     """Return what all parts share, and the parts.
 
     Of the pixels only the size is looked at: they are compared row by row when they are copied.
@@ -161,7 +157,7 @@ def _checked(folders: Sequence[Path]) -> tuple[About, list[Part]]:
             " give its folder too."
         )
     first_part = min(contents, key=lambda content: content["shard"])
-    return _ABOUT.validate_python(first_part["about"]), parts
+    return _PLAN.validate_python(first_part["plan"]), parts
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -172,7 +168,7 @@ def _read(folder: Path) -> dict[str, Any]:
             " 'prepare --shard i/n' wrote."
         )
     content = read_json(path, "copy or make this part again")
-    if content.get("format_version", FORMAT_VERSION) != FORMAT_VERSION or "reports" in content:
+    if content.get("format_version", FORMAT_VERSION) != FORMAT_VERSION or "about" in content:
         raise UserError(f"{path}: was written by another version; make this part again.")
     if content.pop("hash", None) != _hash(content):
         raise UserError(f"{path}: is damaged; copy or make this part again.")
@@ -182,7 +178,7 @@ def _read(folder: Path) -> dict[str, Any]:
 def _part(folder: Path, content: dict[str, Any]) -> Part:
     """Return a part whose files are what they were when it was finished."""
     stored = content["part"]
-    chunks = Chunks(folder / CHUNKS, content["about"]["settings"]["size"] ** 2)
+    chunks = Chunks(folder / CHUNKS, content["settings"]["size"] ** 2)
     for name in (*stored["reports"], *stored["images"]):
         try:
             damaged = "" if chunks.has_all_rows(name, chunks.values(name)) else ".bin"

@@ -7,15 +7,17 @@ leaves it; the next run with the same recipe makes what is missing.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from medclip_debias.data.parallel import WorkerKilled
+from filelock import FileLock, Timeout
+
+from medclip_debias.data.executor import WorkerKilled
 from medclip_debias.errors import UserError
 from medclip_debias.files import exchange, read_json_or_none, take_back, write_json
 
@@ -103,8 +105,17 @@ def making(out: Path, part: bool = False) -> Iterator[Workspace]:
     """
     folder = out.with_name(out.name + ".partial")
     remedy = "make room or choose another folder"
+    lock = FileLock(folder / _LOCK)
     try:
-        with _locked(folder, out):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with warnings.catch_warnings(action="ignore"):  # that a disk has no locks
+                lock.acquire(timeout=1)  # workers of a killed run hold it for a moment
+        except Timeout:
+            raise UserError(
+                f"{out}: another run is preparing it right now; wait for it or give another folder."
+            ) from None
+        with lock:
             take_back(out, folder / _OLD)  # a run was killed between the renames of `move_to`
             work = Workspace(folder, part)
             try:
@@ -122,38 +133,8 @@ def making(out: Path, part: bool = False) -> Iterator[Workspace]:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UserError(f"{out}: cannot be written ({reason}); {remedy}.") from error
-
-
-@contextmanager
-def _locked(folder: Path, out: Path) -> Iterator[None]:
-    path = folder / _LOCK
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # an owner that has just finished removes the folder
-            file = path.open("a+")
-            _lock(file, out)
-            if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
-                break
-            file.close()
-    with file:
-        yield
-
-
-def _lock(file: TextIO, out: Path) -> None:
-    # A lock of this kind ends with its process, however that ends, and is not handed on to
-    # worker processes that may outlive it for a moment.
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            raise UserError(
-                f"{out}: another run is preparing it right now; wait for it or give another folder."
-            ) from error
-        raise UserError(
-            f"{out}: its disk has no file locks ({error.strerror}), without which two runs could"
-            " write into one folder; prepare on another disk and copy the set."
-        ) from error
+    finally:
+        lock.release(force=True)
 
 
 def clear(out: Path) -> None:

@@ -273,16 +273,3 @@ def _tmpfs(tmp_path, options):
     if os.geteuid() or subprocess.run(words, capture_output=True, check=False).returncode:
         pytest.skip("mounting a small disk is not allowed here")
     return place
-
-
-def test_a_disk_without_locks_is_not_taken_for_another_run(tmp_path, monkeypatch):
-    import errno
-
-    from medclip_debias.data.prepare import workspace
-
-    def lockf(*_):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(workspace.fcntl, "lockf", lockf)
-    with pytest.raises(UserError, match="its disk has no file locks"):
-        workspace.making(tmp_path / "set").__enter__()

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from medclip_debias.data.parallel import ordered
+from medclip_debias.data.executor import map_pieces
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.phantom.findings import Box
 from medclip_debias.phantom.settings import PhantomSettings
@@ -146,7 +146,7 @@ class Layout(ABC):
         workers = min(workers, len(chunks))
         studies: list[ContentStudy] = []
         write = partial(_write_images, self, root, settings)
-        for batch in ordered(write, chunks, workers, start=one_thread if workers > 1 else None):
+        for batch in map_pieces(write, chunks, workers, start=one_thread if workers > 1 else None):
             studies += batch
         defects = Defects(settings.defects, settings.seed)
         self.damage_images(root, studies, defects)

@@ -17,8 +17,7 @@ from typing import Any
 import pandas as pd
 
 from medclip_debias.config import json_hash
-from medclip_debias.data.executor import map_pieces
-from medclip_debias.data.parallel import chunks
+from medclip_debias.data.executor import chunks, map_pieces
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.claims.claim import FIELDS, Claim, Parsed
