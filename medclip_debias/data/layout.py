@@ -83,18 +83,6 @@ class ContentHash:
         self._digest.update(_canonical(value))
 
 
-def content_hash(
-    folder: Path, tables: dict[str, pd.DataFrame], settings: PrepareSettings, kind: str
-) -> str:
-    """Return the `ContentHash` of ``tables`` and of the ``images.bin`` in ``folder``."""
-    digest = ContentHash(settings, kind)
-    for name in TABLES:
-        digest.table(name, tables[name])
-    with (folder / "images.bin").open("rb") as file:
-        digest.pixels(iter(lambda: pixel_hash(file.read(settings.size**2)), pixel_hash(b"")))
-    return digest.hexdigest()
-
-
 def pixel_hash(pixels: bytes) -> str:
     """Return 32 hex digits that name the pixels of one row."""
     return hashlib.sha256(pixels).hexdigest()[:32]

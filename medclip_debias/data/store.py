@@ -26,7 +26,6 @@ from medclip_debias.data.layout import (
     STUDY_COLUMNS,
     TABLES,
     ContentHash,
-    content_hash,
     manifest_hash,
     pixel_hash,
 )
@@ -48,7 +47,6 @@ __all__ = [
     "TABLES",
     "ContentHash",
     "PreparedSet",
-    "content_hash",
     "manifest_hash",
     "pixel_hash",
     "read_table",
@@ -154,7 +152,7 @@ class PreparedSet:
         Raises:
             UserError: a mask is damaged.
         """
-        if MASK_COLUMN not in self.phrases.columns:  # no masks, or an earlier version
+        if MASK_COLUMN not in self.phrases.columns:
             return {}
         found = {}
         names = zip(self.phrases["phrase_id"], self.phrases[MASK_COLUMN], strict=True)
@@ -170,16 +168,14 @@ class PreparedSet:
         return found
 
     @cached_property
-    def phrase_boxes(self) -> pd.DataFrame | None:
+    def phrase_boxes(self) -> pd.DataFrame:
         """What became of the boxes of each phrase of the source, counted when it was prepared.
 
         One row per phrase, in the source's order: `PHRASE_BOX_COLUMNS`. ``image_id`` may name no
         image of the set; ``boxes`` counts those that were kept, ``flat``, ``outside`` and
         ``clipped`` are those of `medclip_debias.data.boxes.Fitted`, as are ``scaled`` and
-        ``other_shape``. ``None`` for a set that an earlier version prepared.
+        ``other_shape``.
         """
-        if PHRASE_BOXES not in self.meta.get("files", ()):
-            return None
         columns = list(PHRASE_BOX_COLUMNS)
         return read_table(self.folder / PHRASE_BOXES, "run 'prepare' again", columns)
 

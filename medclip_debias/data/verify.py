@@ -11,14 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pandas as pd
 
-from medclip_debias.data.layout import (
-    HASHES,
-    MANIFEST,
-    TABLES,
-    ContentHash,
-    content_hash,
-    pixel_hash,
-)
+from medclip_debias.data.layout import HASHES, MANIFEST, pixel_hash
 from medclip_debias.data.store import PreparedSet, read_table
 from medclip_debias.errors import UserError
 from medclip_debias.files import file_hash
@@ -34,9 +27,7 @@ def check_sample(prepared: PreparedSet) -> None:
     """Compare all tables, and some rows of ``images.bin``, with what was prepared.
 
     The first and the last row, and others that are chosen anew each time: where a share p of the
-    rows was changed, one start sees it with probability 1 - (1 - p)^62 or more. Sets that an
-    earlier version prepared have no hashes of their tables, and are compared by all that
-    `changes` knows but the rest of the pixels.
+    rows was changed, one start sees it with probability 1 - (1 - p)^62 or more.
 
     Raises:
         UserError: something was changed; the sentence names the file.
@@ -47,10 +38,8 @@ def check_sample(prepared: PreparedSet) -> None:
 
 def _check_sample(prepared: PreparedSet) -> None:
     hashes = _row_hashes(prepared)
-    for problem in _changed_tables(prepared, hashes):
+    for problem in _changed_tables(prepared):
         raise UserError(f"{problem}; {REMEDY}.")
-    if hashes is None:  # nothing to compare single rows with
-        return
     count = len(prepared)
     chosen = np.random.default_rng().permutation(count)[: SAMPLE - 2]
     rows = sorted({0, count - 1, *chosen.tolist()}) if count else []
@@ -79,13 +68,7 @@ def changes(prepared: PreparedSet, progress: Progress | None = None) -> list[str
     if len(prepared.parts) > 1:
         return [problem for part in prepared.parts for problem in changes(part, progress)]
     hashes = _row_hashes(prepared)
-    problems = list(_changed_tables(prepared, hashes))
-    if hashes is None:
-        tables = {name: getattr(prepared, name) for name in TABLES}
-        kind = str(prepared.meta.get("kind", ""))
-        if content_hash(prepared.folder, tables, prepared.settings, kind) != prepared.content_hash:
-            problems.append(f"{prepared.folder}: its content no longer has the hash in meta.json")
-        return problems
+    problems = list(_changed_tables(prepared))
     wrong = []
     count = len(prepared)
     for row, expected in enumerate(hashes):
@@ -105,15 +88,13 @@ def _bytes(prepared: PreparedSet, row: int) -> bytes:
     return prepared.pixels[row].tobytes()
 
 
-def _row_hashes(prepared: PreparedSet) -> pd.Series[str] | None:
-    """The manifest's hash of each row of pixels; None for a set without a manifest.
+def _row_hashes(prepared: PreparedSet) -> pd.Series[str]:
+    """The manifest's hash of each row of pixels.
 
     Raises:
         UserError: it cannot be read, or is of another set.
     """
     path = prepared.folder / MANIFEST
-    if MANIFEST not in prepared.meta.get("files", ()):
-        return None
     table = read_table(path, REMEDY, ["row", "pixel_hash"])
     table = table[table["row"] >= 0]  # reports alone have a row of the manifest, and none of pixels
     if not np.array_equal(table["row"].to_numpy(), np.arange(len(prepared))):
@@ -121,17 +102,11 @@ def _row_hashes(prepared: PreparedSet) -> pd.Series[str] | None:
     return table["pixel_hash"]
 
 
-def _changed_tables(prepared: PreparedSet, rows: pd.Series[str] | None) -> Iterator[str]:
+def _changed_tables(prepared: PreparedSet) -> Iterator[str]:
     known = prepared.meta.get(HASHES)
-    if isinstance(known, dict):
-        for name, expected in known.items():
-            if file_hash(prepared.folder / name) != expected:
-                yield f"{prepared.folder / name}: was changed under an unchanged meta.json"
-    elif rows is not None:
-        digest = ContentHash(prepared.settings, str(prepared.meta.get("kind", "")))
-        for name in TABLES:
-            table: pd.DataFrame = getattr(prepared, name)
-            digest.table(name, table)
-        digest.pixels(rows)
-        if digest.hexdigest() != prepared.content_hash:
-            yield f"{prepared.folder}: its tables were changed under an unchanged meta.json"
+    if not isinstance(known, dict):
+        yield f"{prepared.folder / 'meta.json'}: has no hashes of the set's tables"
+        return
+    for name, expected in known.items():
+        if file_hash(prepared.folder / name) != expected:
+            yield f"{prepared.folder / name}: was changed under an unchanged meta.json"

@@ -199,9 +199,6 @@ def _own(data: PreparedSet) -> Iterator[tuple[PhraseRecord, Fitted]]:
         boxes = tuple((float(x), float(y), float(w), float(h)) for x, y, w, h in cells[5])
         kept[phrase] = PhraseRecord(phrase, image, category, text, boxes, None, split)
     counted = data.phrase_boxes
-    if counted is None:
-        yield from _fitted(kept.values(), data)
-        return
     named = ["phrase_id", "image_id", "split"]
     figures = ["flat", "outside", "clipped", "scaled", "other_shape"]
     for name, image, split, *counts in counted[named + figures].to_numpy().tolist():

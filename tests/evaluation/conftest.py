@@ -25,11 +25,12 @@ from medclip_debias.data.layout import MASK_COLUMN, PHRASE_COLUMNS
 from medclip_debias.data.masks import as_coco, encode
 from medclip_debias.data.prompts import default_prompts
 from medclip_debias.data.sources.progression import STATES
-from medclip_debias.data.store import FORMAT_VERSION, PreparedSet, content_hash, write_json
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.protocol import REGISTRY
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.models.dual_encoder import DualEncoder
+from tests.helpers.set_by_hand import finish_set
 
 SIZE, INPUT = 48, 40
 CATEGORIES = ("Edema", "Pneumonia", "Pneumothorax")
@@ -77,8 +78,6 @@ def _write_prepared(folder: Path, *, splits=("test", "held_out", "train"), label
     }
     pixels = rng.integers(0, 256, (36, SIZE, SIZE), dtype=np.uint8)
     (folder / "images.bin").write_bytes(pixels.tobytes())
-    for name, table in tables.items():
-        table.to_parquet(folder / f"{name}.parquet", index=False)
     pairs = [(f"i{i:02d}", f"i{i + 1:02d}", i // 2) for i in range(0, 36, 2)]
     changes = [
         (*pair[:2], finding, STATES[(pair[2] // 3 + number) % 3], "one_expert")
@@ -91,19 +90,13 @@ def _write_prepared(folder: Path, *, splits=("test", "held_out", "train"), label
         csv.writer(stream).writerow(("image_id", "reason"))
     funnel = [{"step": "images listed", "kept": 36, "dropped": 0, "unit": "images"}]
     (folder / "funnel.json").write_text(json.dumps(funnel))
-    settings = PrepareSettings(size=SIZE)
-    write_json(
-        folder / "meta.json",
-        {
-            "format_version": FORMAT_VERSION,
-            "kind": "manifest",
-            "annotations": ["progression"],
-            "settings": settings.model_dump(mode="json"),
-            "counts": {"images": 36, "studies": 36, "phrases": len(phrases)},
-            "funnel": funnel,
-            "content_hash": content_hash(folder, tables, settings, "manifest"),
-        },
-    )
+    meta = {
+        "kind": "manifest",
+        "annotations": ["progression"],
+        "counts": {"images": 36, "studies": 36, "phrases": len(phrases)},
+        "funnel": funnel,
+    }
+    finish_set(folder, tables, SIZE, meta)
     return folder
 
 

@@ -13,15 +13,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from medclip_debias.config import PrepareSettings
 from medclip_debias.data.layout import PHRASE_COLUMNS
-from medclip_debias.data.store import (
-    FORMAT_VERSION,
-    PreparedSet,
-    content_hash,
-    write_json,
-    write_scores,
-)
+from medclip_debias.data.store import PreparedSet, write_scores
+from tests.helpers.set_by_hand import finish_set
 
 SAID = (
     *(("No pneumothorax.", "Lungs are clear."), ("No pneumothorax.", "Small left effusion.")),
@@ -56,20 +50,13 @@ def write_set(folder: Path, synthetic: bool = True) -> PreparedSet:
         "phrases": pd.DataFrame([], columns=list(PHRASE_COLUMNS)),
     }
     (folder / "images.bin").write_bytes(bytes(len(names) * size**2))
-    for name, table in tables.items():
-        table.to_parquet(folder / f"{name}.parquet", index=False)
     with (folder / "rejected.csv").open("w", newline="") as stream:
         csv.writer(stream).writerow(("image_id", "reason"))
     funnel = [{"step": "images listed", "kept": 7, "dropped": 2, "unit": "images"}]
     (folder / "funnel.json").write_text(json.dumps(funnel))
-    settings = PrepareSettings(size=size)
     counts = {"images": 7, "studies": 7, "patients": 7, "sentences": len(sentences)}
-    meta: dict[str, Any] = {
-        **{"format_version": FORMAT_VERSION, "kind": "manifest", "synthetic": synthetic},
-        **{"settings": settings.model_dump(mode="json"), "counts": counts, "funnel": funnel},
-        "content_hash": content_hash(folder, tables, settings, "manifest"),
-    }
-    write_json(folder / "meta.json", meta)
+    meta = {"kind": "manifest", "synthetic": synthetic, "counts": counts, "funnel": funnel}
+    finish_set(folder, tables, size, meta)
     prepared = PreparedSet.open(folder)
     rng = np.random.default_rng(0)
     texts = prepared.texts

@@ -15,17 +15,17 @@ from pydantic import TypeAdapter
 from medclip_debias.config import json_hash
 from medclip_debias.data.layout import FORMAT_VERSION
 from medclip_debias.data.prepare.assemble import assemble
-from medclip_debias.data.prepare.chunks import Chunks
 from medclip_debias.data.prepare.select import Plan
-from medclip_debias.data.prepare.studies import Image, Part, Study
+from medclip_debias.data.prepare.studies import Part
 from medclip_debias.data.prepare.workspace import CHUNKS, PART, check_free, clear, making
 from medclip_debias.data.secret import keep_secret, read_secret
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_json, read_json_or_none, write_json
 
+# To and from JSON values.
 _PLAN = TypeAdapter(Plan)
-"""To and from JSON values."""
+_PART = TypeAdapter(Part)
 
 
 def parse(text: str) -> tuple[int, int]:
@@ -83,7 +83,9 @@ def write_part(folder: Path, part: Part, shard: tuple[int, int], plan: Plan) -> 
         "source_stamp": plan.source_stamp(part.heads),
         **plan.meta,
         "plan": content,
-        "part": part._asdict() | {"chunks": CHUNKS},
+        "part": _PART.dump_python(
+            part._replace(chunks=replace(chunks, folder=Path(CHUNKS))), mode="json"
+        ),
     }
     write_json(folder / PART, values | {"hash": _hash(values)})
     return values["counts"]
@@ -177,9 +179,9 @@ def _read(folder: Path) -> dict[str, Any]:
 
 def _part(folder: Path, content: dict[str, Any]) -> Part:
     """Return a part whose files are what they were when it was finished."""
-    stored = content["part"]
-    chunks = Chunks(folder / CHUNKS, content["settings"]["size"] ** 2)
-    for name in (*stored["reports"], *stored["images"]):
+    part = _PART.validate_python(content["part"])
+    chunks = replace(part.chunks, folder=folder / part.chunks.folder)
+    for name in (*part.reports, *part.images):
         try:
             damaged = "" if chunks.has_all_rows(name, chunks.values(name)) else ".bin"
         except ValueError:
@@ -189,11 +191,7 @@ def _part(folder: Path, content: dict[str, Any]) -> Part:
                 f"{chunks.path(name, damaged)}: is not what was prepared, so the part is damaged;"
                 " copy or make it again."
             )
-    studies = [
-        Study._make([*fields, [Image(*image) for image in images]])
-        for *fields, images in stored["studies"]
-    ]
-    return Part(**stored | {"chunks": chunks, "studies": studies})
+    return part._replace(chunks=chunks)
 
 
 def _hash(values: dict[str, Any]) -> str:
