@@ -16,11 +16,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.evaluation.protocol import Protocol as EvaluationProtocol
     from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
 Progress = Callable[[int, int], None]
+
+
+class Seeing(Protocol):
+    """What `encode` shows sentences and images to: a protocol of an evaluation, a choice."""
+
+    rows: frozenset[int]
+    texts: list[str]
+
+    def begin(self, model: ImageTextModel, vectors: Tensor) -> None: ...
+
+    def see(self, rows: Sequence[int], features: ImageFeatures) -> None: ...
 
 
 class Vectors(Protocol):
@@ -64,7 +74,7 @@ class Encoded:
 def encode(
     model: ImageTextModel,
     vectors: Vectors,
-    protocols: Sequence[EvaluationProtocol],
+    protocols: Sequence[Seeing],
     *,
     batch_size: int,
     progress: Progress | None = None,

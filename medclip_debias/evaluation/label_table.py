@@ -54,22 +54,6 @@ class Labels:
     mapped: Bound | None = None
 
 
-@dataclass(frozen=True)
-class ClassList:
-    """A list of images of one class each: row of the set to class; and the file it is from."""
-
-    classes: dict[int, str]
-    source: dict[str, str | int]
-
-    def labels(self, names: Sequence[str]) -> Labels:
-        """The list as labels: each image has its class and no other, as on CheXpert 5x200."""
-        rows = sorted(self.classes)
-        values = {n: np.array([self.classes[r] == n for r in rows], dtype=float) for n in names}
-        made_of = "the list of classes: an image has its class and no other"
-        source = {"labels": self.source["list"], "hash": self.source["hash"], "made_of": made_of}
-        return Labels(rows, values, source)
-
-
 # ------------------------------------------------------------------------- the set's labels
 
 
@@ -268,8 +252,8 @@ def table_labels(
 
 def class_list(
     path: Path, data: PreparedSet, classes: Sequence[str], views: Views = "frontal"
-) -> ClassList:
-    """Read a list such as CheXpert 5x200: the one class of each image that it names.
+) -> Labels:
+    """A list such as CheXpert 5x200 as labels: each image has its class and no other.
 
     The table is keyed as in `table_labels`, with a column ``class``, or one column a class of which
     exactly one is 1 in each row; images of any split but training's count.
@@ -295,14 +279,16 @@ def class_list(
     inside = keyed.listed(range(len(keyed.ids)))
     splits = data.images["split"].tolist()
     outside = [row for row in inside if splits[row] != "train"]
-    found = {row: named[keyed.place[keyed.ids[row]]] for row in judged(data, outside, views)}
-    if not found:
+    rows = judged(data, outside, views)
+    if not rows:
         raise Skipped(f"{path.name} lists no {_missing(outside)} of the set outside training.")
     counts: dict[str, str | int] = {
         "images_in_training": len(inside) - len(outside),
-        OTHER_VIEWS: len(outside) - len(found),
+        OTHER_VIEWS: len(outside) - len(rows),
     }
-    return ClassList(found, keyed.source("list") | counts)
+    of_row = np.array([named[keyed.place[keyed.ids[row]]] for row in rows], dtype=object)
+    values = {name: (of_row == name).astype(np.float64) for name in classes}
+    return Labels(rows, values, keyed.source("list") | counts)
 
 
 # --------------------------------------------------------------------------------- studies

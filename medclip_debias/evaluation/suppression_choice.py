@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.decisions.probability import logistic
-from medclip_debias.evaluation.encoding import Network
+from medclip_debias.evaluation.encoding import Network, encode
 from medclip_debias.evaluation.metrics import auc
 from medclip_debias.evaluation.offsets import MOST_IMAGES, prompt_offsets
 from medclip_debias.evaluation.phrase_selection import VALIDATE
@@ -28,6 +27,8 @@ from medclip_debias.grounding.suppression import Evidence
 from medclip_debias.models.sentences import one_vector
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.data.views import Views
     from medclip_debias.models.features import ImageFeatures
@@ -75,27 +76,27 @@ class Choice:
         self._scores: dict[int, Floats] = {}
         self._found: dict[int, dict[EvidenceKind, float]] = {}
 
-    def _of(self, texts: Iterable[str]) -> torch.Tensor:
+    def _of(self, texts: Iterable[str]) -> Tensor:
         return self._vectors[[self._place[text] for text in texts]]
 
-    def begin(self, model: ImageTextModel, vectors: torch.Tensor) -> None:
+    def begin(self, model: ImageTextModel, vectors: Tensor) -> None:
         """Take the vectors of `texts`."""
         self._model, self._vectors = model, vectors
         self._evidence = Evidence(model, KINDS) if self.rows else None
 
-    def see(self, row: int, features: ImageFeatures) -> None:
-        """Take the features of one image of `rows`."""
+    def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
+        """Take the features of some images of `rows`."""
         if self._evidence is None:
             return
-        with torch.inference_mode():
-            own = self._model.score(features, self._of(self._level_texts))
-        self._scores[row] = own[0].cpu().numpy().astype(np.float64)
-        numbers = self._of_row[row]
-        texts = [self._asked[number].text for number in numbers]
-        denials = self._of(self._denial[text] for text in texts)
-        found = self._evidence.of(features, self._of(texts), denials)
-        for column, number in enumerate(numbers):
-            self._found[number] = {kind: float(v[0, column]) for kind, v in found.items()}
+        for row, own in zip(rows, features, strict=True):
+            scores = self._model.score(own, self._of(self._level_texts))
+            self._scores[row] = scores[0].cpu().numpy().astype(np.float64)
+            numbers = self._of_row[row]
+            texts = [self._asked[number].text for number in numbers]
+            denials = self._of(self._denial[text] for text in texts)
+            found = self._evidence.of(own, self._of(texts), denials)
+            for column, number in enumerate(numbers):
+                self._found[number] = {kind: float(v[0, column]) for kind, v in found.items()}
 
     def rule(self, data_hash: str) -> SuppressionRule:
         """The rule, after every image was seen; without enough sentences, the words alone."""
@@ -223,11 +224,5 @@ def choose_rule(
             f" {choice.queries.counts['elsewhere']} that are not; {FEWEST} of each are needed);"
             " prepare more studies with reports."
         )
-    rows, network = sorted(choice.rows), Network(model, data)
-    with torch.inference_mode():
-        choice.begin(model, network.sentences(choice.texts))
-        for start in range(0, len(rows), batch_size):
-            part = rows[start : start + batch_size]
-            for row, own in zip(part, network.images(part), strict=True):
-                choice.see(row, own)
+    encode(model, Network(model, data), [choice], batch_size=batch_size)
     return choice.rule(data.content_hash)

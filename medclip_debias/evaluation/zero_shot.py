@@ -45,10 +45,6 @@ AUCS = {
 }
 CONTRADICTION = "contradiction_rate"
 AVERAGED = (*AUCS, "accuracy", "balanced_accuracy", "average_precision", "ece", "f1")
-CLASS_METRICS = (*AVERAGED, CONTRADICTION)
-"""Metrics of one class."""
-MEANS = (*(AUCS.get(name, name) for name in AVERAGED), CONTRADICTION)
-"""The same over the classes: means, and for contradictions the sum."""
 MULTICLASS_RULE = (
     "One image counts when exactly one of the classes is 1 and every other is 0 or blank; an "
     "uncertain label (-1) of another class leaves it out. A list of images, when given, says "
@@ -145,8 +141,7 @@ def class_statistics(
 ) -> dict[str, Floats]:
     """Every metric of the classes of ``truth`` under each row of ``weights [b, images]``: ``[b]``.
 
-    Returns:
-        ``CLASS/METRIC`` for each of `CLASS_METRICS`, and `MEANS` over the classes.
+    ``CLASS/METRIC`` of each class, and the means over them (of contradictions the sum).
     """
     result: dict[str, Floats] = {}
     for name, labels in truth.items():
@@ -197,12 +192,10 @@ def zero_shot(
     draw: Draw | None = None,
     n: int | None = None,
 ) -> Measured:
-    """Metrics per class and their means over the classes, with intervals.
+    """Metrics per class and their means over the classes that have them, with intervals.
 
-    Returns:
-        `MEANS` over the classes that have them and `CLASS_METRICS` of each class; ``classes`` (with
-        counts, ``threshold`` and ``reliability``) and ``refused`` (classes with one label value
-        only, with their counts).
+    Details are ``classes`` (counts, ``threshold`` and ``reliability``) and ``refused`` (classes
+    with one label value only, with their counts).
     """
     policy = policy or LabelPolicy()
     truth: dict[str, Floats] = {}

@@ -119,32 +119,6 @@ def test_images_judged_through_a_map_have_the_metrics_of_their_own_names(
     assert details["words"]["label_map"]["columns"]["Effusion"] == "Effusion"
 
 
-def test_a_set_is_prepared_as_the_model_expects_and_is_all_test(
-    prepared_for_model, trained_elsewhere
-):
-    model = DualEncoder.load(trained_elsewhere)
-    assert prepared_for_model.settings == model.preprocessing.prepare
-    assert set(prepared_for_model.images["split"]) == {"test"}
-    rows = {(row["step"], row["unit"]): row for row in prepared_for_model.funnel}
-    patients = rows["is test (--all-test)", "patients"]["kept"]
-    assert patients >= prepared_for_model.meta["counts"]["patients"] > 0
-    before = rows["was test by the source's split", "patients of test"]
-    assert before["kept"] + before["dropped"] == patients
-    assert prepared_for_model.meta["options"]["all_test"] is True
-
-
-def test_settings_beside_for_must_be_the_models(other_archive, trained_elsewhere, tmp_path, capsys):
-    words = ["prepare", other_archive, tmp_path / "out", "--for", trained_elsewhere]
-    assert run([str(word) for word in [*words, "--size", 64]]) == 2
-    assert "--size 64 is not what" in capsys.readouterr().err
-    assert run([str(word) for word in [*words, "--all-test", "--split-seed", 1]]) == 2
-    assert "--all-test and --split-seed do not go together" in capsys.readouterr().err
-    words[4] = trained_elsewhere.parent
-    assert run([str(word) for word in words]) == 2
-    assert f"{trained_elsewhere} is one" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 def test_results_and_report_name_both_archives(prepared_for_model, trained_elsewhere, tmp_path):
     out = tmp_path / "run"
     words = ["evaluate", trained_elsewhere, prepared_for_model.folder, "--out", out]
@@ -237,50 +211,6 @@ def test_precision_by_class_uses_the_map_too(small_prepared, small_model, rename
     assert mapped["metrics"] == plain["metrics"]
     assert mapped["options"]["label_map"][0] == "mine"
     assert "label_map" not in plain["options"]
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("classes: {Edema: Oedema}", r"studies\.parquet: has no column 'Oedema'.*mean 'Edema'"),
-        ("classes: {Asthma: Edema}", "the label map 'mine' has no rule for Cardiomegaly, Edema"),
-        (
-            "classes: {Pneumonia: {present: Edema, absent: {not: Pneumothorax}}}",
-            r"studies\.parquet, row \d+: 'Pneumonia' is both present and absent.* 6 of 12 images",
-        ),
-    ],
-)
-def test_a_map_that_does_not_fit_the_set_is_one_sentence(
-    small_prepared, small_model, tmp_path, capsys, text, sentence
-):
-    (tmp_path / "mine.yaml").write_text(text)
-    words = ["evaluate", small_model, small_prepared.folder, "--out", tmp_path / "out"]
-    words += ["--bootstrap", 0, "--heatmaps", 0, "--label-map", tmp_path / "mine.yaml"]
-    assert run([str(word) for word in words]) == 2
-    said = capsys.readouterr().err
-    assert pd.Series([said]).str.contains(sentence).all(), said
-    assert not (tmp_path / "out" / "results.json").exists()
-
-
-def test_where_nothing_is_judged_the_reasons_stand_in_skipped(
-    small_prepared, small_model, tmp_path
-):
-    (tmp_path / "mine.yaml").write_text(
-        "contradictory: blank\nleft_out: {nobody looked: [Edema]}\n"
-        "classes: {Pneumonia: {present: Edema, absent: Edema}}"
-    )
-    with measuring_only("zero_shot", "grounding"):
-        found = evaluate(
-            small_model,
-            small_prepared.folder,
-            tmp_path / "out",
-            **QUICK,
-            classes=CLASSES,
-            label_map=tmp_path / "mine.yaml",
-        )
-    said = found["skipped"]["zero_shot"]
-    assert "leaves aside: Edema (nobody looked), Pneumothorax (the label map has no rule" in said
-    assert "Pneumonia on 6 images (both present and absent, left blank)." in said
 
 
 def test_a_table_names_the_row_that_contradicts_itself(small_prepared, small_model, tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 
 import numpy as np
 import pandas as pd
@@ -19,8 +18,6 @@ from medclip_debias.config import PrepareSettings, Preprocessing
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate
-from medclip_debias.evaluation.phrase_selection import Phrase
-from medclip_debias.evaluation.pictures import choose_phrases
 from medclip_debias.grounding.overlay import GAP
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.region_grid import RegionGrid
@@ -251,25 +248,6 @@ def test_a_label_policy_and_prompts_of_ones_own(small_prepared, small_model, tmp
     assert found.details("zero_shot")["classes"]["Pneumonia"]["left_out"] == 0
     assert found["prompts"]["name"] == "own"
     assert found["options"]["smoothing"] == 0.7
-
-
-def test_a_damaged_set_leaves_no_results(small_prepared, small_model, tmp_path):
-    folder = tmp_path / "copy"
-    shutil.copytree(small_prepared.folder, folder)
-    (folder / "images.bin").write_bytes(b"")
-    with pytest.raises(UserError, match=r"images\.bin"):
-        evaluate(small_model, folder, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_pictures_fall_back_to_shown_images_only_when_they_must():
-    def phrase(name, row, kind):
-        return Phrase(name, row, kind, "x", [[0, 0, 1, 1]], SquareGeometry(4, 4, 4, 4), "p")
-
-    phrases = [phrase("1", 0, "a"), phrase("2", 0, "b"), phrase("3", 1, "a"), phrase("4", 1, "b")]
-    assert choose_phrases(phrases, 2) == [0, 3]
-    assert sorted(choose_phrases(phrases, 9)) == [0, 1, 2, 3]
-    assert choose_phrases([], 5) == []
 
 
 def test_items_can_be_paired_and_name_nobody(evaluated, small_prepared):

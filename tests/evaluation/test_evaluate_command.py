@@ -92,32 +92,3 @@ def test_training_images_are_measured_only_when_it_is_wanted(
     assert ON_TRAINING in results_table({"a": found}).caption
     assert run(["report", str(tmp_path / "run")]) == 0
     assert ON_TRAINING in (tmp_path / "run" / "report.html").read_text()
-
-
-def test_the_verb_says_what_is_wrong_in_one_sentence(small_prepared, small_model, tmp_path, capsys):
-    boxes = tmp_path / "boxes.json"
-    boxes.write_text(
-        '{"images": [{"id": 1, "file_name": "a.dcm"}], "annotations": [{"id": 7, "image_id": 1, '
-        '"bbox": [1, 2, 3, 4], "label_text": " "}], "categories": []}'
-    )
-    (tmp_path / "labels.csv").write_text("study_id,Eedema\ns00,1\n")
-    (tmp_path / "options.yaml").write_text("smoothin: 1\n")
-    (tmp_path / "empty.yaml").write_text("# smoothing: 1\n")
-    (tmp_path / "own.yaml").write_text("name: a\nclasses: {Edema: {positive: [wet]}}\n")
-    out = tmp_path / "run"
-    for words, sentence in (
-        (["--phrases", boxes], "annotation 7: has no 'label_text'"),
-        (["--labels", tmp_path / "labels.csv"], "has no column for"),
-        (["--labels", tmp_path / "none.csv"], "there is no such file"),
-        (["--classes", "Edem"], "has no prompts for the class 'Edem'"),
-        (["--options", tmp_path / "options.yaml"], "smoothin"),
-        (["--prompts", tmp_path / "own.yaml"], "classes.Edema.negative"),
-        (["--options", tmp_path / "empty.yaml"], "holds no option"),
-        (["--split", "tset"], "There is no split 'tset' (did you mean 'test'?)"),
-    ):
-        command = ["evaluate", small_model, small_prepared.folder, "--out", out, *words]
-        assert run([str(word) for word in command]) == 2
-        reported = capsys.readouterr().err.splitlines()
-        assert sentence in reported[-1]
-        assert not any("Traceback" in line for line in reported)
-    assert not out.exists()

@@ -21,7 +21,6 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.decisions.calibration import Calibration
 from medclip_debias.evaluation.prompt_checks import (
     UNSAID,
-    inverted_warnings,
     prompt_record,
     training_sentences,
     unsaid,
@@ -98,12 +97,6 @@ def test_the_interval_of_an_auc_is_delongs(values, seed):
     variance = wins.mean(1).var(ddof=1) / len(yes) + wins.mean(0).var(ddof=1) / len(no)
     assert low == pytest.approx(max(value - 1.96 * variance**0.5, 0))
     assert high == pytest.approx(min(value + 1.96 * variance**0.5, 1))
-
-
-def test_a_class_is_named_only_where_its_whole_interval_lies_below_one_half():
-    aucs = {"A": (0.4, 0.3, 0.49), "B": (0.4, 0.3, 0.5), "C": (0.7, 0.6, 0.8)}
-    (sentence,) = inverted_warnings(aucs)
-    assert sentence.startswith("'A': its AUC is 0.400 [0.300, 0.490], below .5")
 
 
 def test_a_model_keeps_which_packaged_prompts_its_reports_lack(small_prepared):

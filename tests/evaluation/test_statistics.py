@@ -181,14 +181,6 @@ def test_two_patients_show_nothing_even_when_both_agree_exactly():
     assert found.p == 0.5
 
 
-def test_a_run_against_itself_is_no_difference():
-    def statistics(w):
-        return {"d": weighted_mean(np.arange(10), w)}
-
-    found = paired(statistics, statistics, list("aabbccddee"), resamples=50)["d"]
-    assert (found.difference, found.interval, found.p) == (0, (0, 0), 1)
-
-
 def test_without_resamples_or_with_one_patient_there_is_no_interval():
     def statistics(w):
         return {"d": weighted_mean(np.arange(4), w)}

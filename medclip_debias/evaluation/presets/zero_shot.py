@@ -95,8 +95,10 @@ def best_mcc_threshold(positive: Bools, scores: Floats) -> tuple[float, float]:
 
     # From high to low; points between two on one line are left out, the first is no score.
     false_rate, true_rate, values = (part[1:] for part in roc_curve(positive, scores))
-    true, false = np.rint(true_rate * positive.sum()), np.rint(false_rate * (~positive).sum())
-    found = _mcc(true, false, positive.sum() - true, (~positive).sum() - false)
+    yes, no = positive.sum(), (~positive).sum()
+    tp, fp = np.rint(true_rate * yes), np.rint(false_rate * no)
+    square = (tp + fp) * yes * no * (yes + no - tp - fp)
+    found = (tp * no - fp * yes) / np.sqrt(np.where(square > 0, square, np.inf))
     best = len(found) - 1 - int(np.argmax(found[::-1]))
     return float(values[best]), float(found[best])
 
@@ -125,23 +127,16 @@ def _precision_recall_area(positive: Bools, scores: Floats) -> float:
     return float(area(recall, precision))
 
 
-def _mcc(tp: Any, fp: Any, fn: Any, tn: Any) -> Floats:
-    """Matthews correlation; 0 where it is 0 / 0."""
-    tp, fp, fn, tn = (np.asarray(part, dtype=np.float64) for part in (tp, fp, fn, tn))
-    square = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
-    return np.asarray((tp * tn - fp * fn) / np.sqrt(np.where(square > 0, square, np.inf)))
-
-
 def _of_decision(name: str, positive: Bools, said: Bools) -> float:
-    tp, fp = (positive & said).sum(), (~positive & said).sum()
-    fn, tn = (positive & ~said).sum(), (~positive & ~said).sum()
-    if name == "accuracy":
-        return float((tp + tn) / len(positive))
-    if name == "balanced_accuracy":
-        return float((tp / (tp + fn) + tn / (tn + fp)) / 2)
-    if name == "f1":
-        return float(2 * tp / (2 * tp + fp + fn))
-    return float(_mcc(tp, fp, fn, tn))
+    from sklearn import metrics
+
+    measure = {
+        "accuracy": metrics.accuracy_score,
+        "balanced_accuracy": metrics.balanced_accuracy_score,
+        "f1": metrics.f1_score,
+        "mcc": metrics.matthews_corrcoef,
+    }[name]
+    return float(measure(positive, said))
 
 
 OF_SCORES: dict[str, Callable[[Bools, Floats], float]] = {
@@ -242,9 +237,9 @@ def one_of_several(
 def _judged(scores: Scores, truth: Scores) -> dict[str, tuple[Bools, Floats]]:
     """Labels and scores of each class that has both label values, without NaN."""
     result = {}
-    for name, values in scores.items():
-        labels = np.asarray(truth.get(name, np.full(len(values), np.nan)), dtype=np.float64)
+    for name in (name for name in scores if name in truth):
+        labels = np.asarray(truth[name], dtype=np.float64)
         known = ~np.isnan(labels)
         if (labels == 1).any() and (labels == 0).any():
-            result[name] = (labels[known] == 1, np.asarray(values, dtype=np.float64)[known])
+            result[name] = labels[known] == 1, np.asarray(scores[name], dtype=np.float64)[known]
     return result

@@ -83,15 +83,15 @@ class SentenceBoxes(MapProtocol):
             self._choice.begin(model, self.vectors_of(self._choice.texts))
 
     def see(self, rows: Sequence[int], features: ImageFeatures) -> None:
-        for row, own in zip(rows, features, strict=True):
+        for place, (row, own) in enumerate(zip(rows, features, strict=True)):
             if self._choice and row in self._choice.rows:
-                self._choice.see(row, own)
+                self._choice.see([row], features[[place]])
             numbers = self.on_image.get(row, ())
             if numbers:
                 columns = [self.columns[number] for number in numbers]
                 evidence = self._evidence.of(own, self._asked[columns], self._against[columns])
-                for place, number in enumerate(numbers):
-                    found = {kind: float(v[0, place]) for kind, v in evidence.items()}
+                for column, number in enumerate(numbers):
+                    found = {kind: float(v[0, column]) for kind, v in evidence.items()}
                     self._evidence_of[number] = found
         super().see(rows, features)
 

@@ -6,6 +6,7 @@ From scores to metrics: `medclip_debias.evaluation.zero_shot`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ from medclip_debias.evaluation.bootstrap import Statistics
 from medclip_debias.evaluation.decisions.measure import Decider
 from medclip_debias.evaluation.label_table import (
     THE_SET,
-    ClassList,
     Labels,
     class_list,
     labels_of,
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
+MADE_OF = "the list of classes: an image has its class and no other"
 
 
 class ZeroShot(ScoreProtocol):
@@ -66,7 +67,7 @@ class ZeroShot(ScoreProtocol):
         data, prompts, options = request.data, request.prompts, request.options
         self._data, self._prompts, self._options = data, prompts, options
         self.texts, self._classes = prompts.texts, list(prompts.classes)
-        self._listed: ClassList | None = None
+        self._listed: Labels | None = None
         if request.class_images is not None:
             self._listed = class_list(request.class_images, data, self._classes, options.views)
         read = partial(
@@ -85,7 +86,11 @@ class ZeroShot(ScoreProtocol):
             except Skipped:
                 if self._listed is None:
                     raise
-                labels = self._listed.labels(self._classes)
+                source = {
+                    "labels": self._listed.source["list"],
+                    "hash": self._listed.source["hash"],
+                }
+                labels = replace(self._listed, source=source | {"made_of": MADE_OF})
             self._no_threshold = (
                 "the validate split itself is evaluated, so no threshold can be chosen on it"
             )
@@ -111,7 +116,7 @@ class ZeroShot(ScoreProtocol):
             {
                 *labels.rows,
                 *self._unlabelled,
-                *(self._listed.classes if self._listed else ()),
+                *(self._listed.rows if self._listed else ()),
                 *(self._validation.rows if self._validation else ()),
             }
         )
@@ -302,13 +307,10 @@ class ZeroShot(ScoreProtocol):
 
     def _exclusive(self) -> tuple[list[int], NDArray[np.intp], Mapping[int, Sequence[int]]]:
         """Images of exactly one class, its number, and the images of those that are studies."""
-        if self._listed is None:
-            truth = scoring.exclusive_classes(self.labels.values, self._classes)
-            rows = [row for row, number in zip(self.labels.rows, truth, strict=True) if number >= 0]
-            return rows, truth[truth >= 0], self._views
-        place = {name: number for number, name in enumerate(self._classes)}
-        rows = sorted(self._listed.classes)
-        return rows, np.array([place[self._listed.classes[row]] for row in rows], np.intp), {}
+        labels = self._listed or self.labels
+        truth = scoring.exclusive_classes(labels.values, self._classes)
+        rows = [row for row, number in zip(labels.rows, truth, strict=True) if number >= 0]
+        return rows, truth[truth >= 0], {} if self._listed else self._views
 
 
 def _columns(items: pd.DataFrame, start: str) -> dict[str, Floats]:

@@ -74,37 +74,3 @@ def test_without_being_asked_nothing_is_decided(world):
     decided = [row for row in second["metrics"] if row not in first["metrics"]]
     assert [row for row in second["metrics"] if row not in decided] == first["metrics"]
     assert all("decisions" in f"{row['metric']}{row['group']}" for row in decided)
-
-
-@pytest.mark.parametrize(
-    ("decisions", "sentence"),
-    [
-        ({"prevalence": {"Edema": 1}}, "prevalence of 'Edema' must lie strictly between 0 and 1"),
-        ({"prevalence": {"Oedema": 0.1}}, "there is no class 'Oedema'"),
-        ({"method": "temperature", "prevalence": "estimated"}, "cannot be estimated after"),
-        ({"calibration": "nowhere.json"}, "nowhere.json"),
-        ({"coverag": 0.9}, "unknown setting 'decisions.coverag'"),
-    ],
-)
-def test_bad_options_are_one_sentence(world, decisions, sentence, capsys):
-    folder, given = world
-    out = folder / "refused"
-    assert run(["evaluate", *given, "--out", str(out), *options(folder, **decisions)]) == 2
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert sentence in said
-    assert not out.exists() or not list(out.iterdir())
-
-
-def test_calibrate_refuses_training_images_and_shares_that_are_none(world, capsys):
-    folder, given = world
-    words = ["calibrate", *given, "--out", str(folder / "no.json")]
-    for more, sentence in (
-        (["--split", "train"], "has not learned from, not on 'train'"),
-        (["--prevalence", "Edema"], "give a class and a share"),
-        (["--prevalence", "Edema=0"], "must lie strictly between 0 and 1"),
-        (["--classes", "Pneumonia"], "no class can be calibrated"),
-        (["--set", "method=plat"], "method"),
-    ):
-        assert run([*words, *more]) == 2
-        assert sentence in capsys.readouterr().err
-    assert not (folder / "no.json").exists()

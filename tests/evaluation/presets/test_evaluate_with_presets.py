@@ -10,7 +10,6 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from medclip_debias.cli import run
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.evaluation.evaluate import EvaluationOptions, headline
 from medclip_debias.evaluation.presets import preset_names
@@ -124,10 +123,3 @@ def test_the_longest_section_is_one_text_in_its_order():
     assert found == {"s1": "Heart normal. Clear.", "s2": "No acute disease."}
     alone = whole_texts(load_preset("gloria").retrieval, table, ["s1"])
     assert alone == {"s1": "Normal."}
-
-
-def test_an_unknown_preset_is_refused_before_anything_is_read(small_prepared, tmp_path, capsys):
-    words = ["evaluate", tmp_path / "no", small_prepared.folder, "--out", tmp_path / "out"]
-    assert run([str(word) for word in [*words, "--preset", "biovill"]]) == 2
-    assert "did you mean 'biovil'" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

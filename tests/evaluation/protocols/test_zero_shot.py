@@ -64,23 +64,6 @@ def test_the_packaged_prompts_are_table_2_of_the_paper():
     assert load_prompts(prompts.model_dump(mode="json")) == prompts
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("classes: {Edema: {positive: [wet]}}", r"setting 'classes\.Edema\.negative' is missing"),
-        ("classes: {Edema: {positive: [' '], negative: [dry]}}", r"classes\.Edema\.positive\.0"),
-        ("classes: {Edema: {positive: {severity: mild}, negative: [dry]}}", r"mine\.yaml"),
-        ("classes: {Edema: {positive: {severity: []}, negative: [dry]}}", r"mine\.yaml"),
-        ("classes: {Edema: {positive: [], negative: [dry]}}", r"mine\.yaml"),
-    ],
-)
-def test_prompt_files_are_checked(tmp_path, text, sentence):
-    path = tmp_path / "mine.yaml"
-    path.write_text(f"name: mine\n{text}\n")
-    with pytest.raises(UserError, match=sentence):
-        load_prompts(path)
-
-
 def test_prompts_that_are_not_there_are_one_sentence(tmp_path):
     with pytest.raises(UserError, match="no such file"):
         load_prompts(tmp_path / "absent.yaml")
