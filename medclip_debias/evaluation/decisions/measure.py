@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,81 +71,72 @@ class Decider:
         scale: float | None,
         draw: Draw,
     ) -> Measured:
-        """Calibrate, decide on the evaluated images, and compare with their truth."""
+        """Calibrate, decide on the evaluated images, and compare with their truth.
+
+        Differences are positive minus negative score of each image; truth is 1, 0 or NaN, and its
+        classes are measured. ``validation`` are differences and labels of other images, or why
+        there are none; ``scale`` brings the model's own scores to log-odds. Rows are `MEANS` over
+        the classes and the metrics of each; details as docs/results.md has them.
+        """
         options, kept = self.options, self.calibration
         about: dict[str, Any] = {"method": options.method, "split": "validate"}
         if kept is not None:
-            classes, skipped = dict(kept.classes), dict(kept.skipped)
+            classes, unfitted = dict(kept.classes), dict(kept.skipped)
             about = {"method": kept.method, "data_hash": kept.data_hash, "split": kept.split}
         elif isinstance(validation, str):
             reason = f"no images to calibrate on: {validation}"
             return Measured([], {"method": options.method, "reason": reason})
         else:
-            classes, skipped = fit_classes(options.method, *validation)
-        measured = decisions(differences, truth, patients, classes, options, scale=scale, draw=draw)
-        details, one_value = measured.details, "one label value only among the evaluated images"
-        reasons = {name: s.model_dump() for name, s in skipped.items() if name in differences}
-        reasons |= details["skipped"]
-        lacking = [n for n in differences if n not in details["classes"] and n not in reasons]
-        reasons |= {name: {"reason": one_value} for name in lacking}
-        asked = {"coverage_asked": options.coverage, "conformal": options.conformal}
-        return Measured(measured.rows, about | asked | details | {"skipped": reasons})
+            classes, unfitted = fit_classes(options.method, *validation)
+        about |= {"coverage_asked": options.coverage, "conformal": options.conformal}
+        skipped: dict[str, Any] = {
+            name: why.model_dump() for name, why in unfitted.items() if name in differences
+        }
+        plans: dict[str, _Plan] = {}
+        for name in (name for name in truth if name in classes):
+            try:
+                plans[name] = _plan(
+                    name, differences[name], truth[name], classes[name], options, scale
+                )
+            except Unfit as reason:
+                skipped[name] = {"reason": str(reason)}
+        one_value = "one label value only among the evaluated images"
+        lacking = [name for name in differences if name not in plans and name not in skipped]
+        about["classes"] = {name: plan.details for name, plan in plans.items()}
+        skipped |= {name: {"reason": one_value} for name in lacking}
+        if not plans:
+            why = {"reason": "no class could be calibrated"}
+            return Measured([], about | why | {"skipped": skipped})
+
+        def statistics(weights: Floats) -> dict[str, Floats]:
+            found: dict[str, Floats] = {}
+            for name, plan in plans.items():
+                of_class = plan.statistics(weights)
+                found |= {f"{name}/{key}": values for key, values in of_class.items()}
+            for mean, key in MEANS.items():
+                each = [found[f"{name}/{key}"] for name in plans]
+                found[f"decisions_{mean}"] = np.mean(each, axis=0)
+            return found
+
+        estimates = draw.estimates(statistics, patients)
+        measured = estimates.rows()
+        for name, plan in plans.items():
+            for group, prefix in plan.groups.items():
+                named = f"decisions, {group}"
+                measured += estimates.rows(f"{name}/{prefix}", of_class=name, group=named)
+        sizes = {name: (len(classes[name].positive), len(classes[name].negative)) for name in plans}
+        few = [f"{n} ({a} with, {b} without)" for n, (a, b) in sizes.items() if min(a, b) < FEW]
+        rough = f"Calibrated on fewer than {FEW} images of one label, so take these as rough: "
+        about["notes"] = [f"{rough}{', '.join(few)}."] if few else []
+        return Measured(measured, about | {"skipped": skipped})
 
 
-def decisions(
-    differences: Mapping[str, Floats],
-    truth: Mapping[str, Floats],
-    patients: Sequence[str],
-    fitted: Mapping[str, FittedClass],
-    options: DecisionOptions,
-    *,
-    scale: float | None = None,
-    draw: Draw | None = None,
-) -> Measured:
-    """Decide on images and compare with the truth, with intervals over patients.
+class _Plan(NamedTuple):
+    """What is measured of a class, its groups and their prefixes, and what is told beside it."""
 
-    Differences are positive minus negative score of each image; truth is 1, 0 or NaN, and its
-    classes are measured. ``scale`` brings the model's own scores to log-odds.
-
-    Returns:
-        `MEANS` over the classes and the metrics of each class; ``classes``, ``notes`` and
-        ``skipped`` as docs/results.md has them.
-    """
-    plans: dict[str, list[Any]] = {}
-    described: dict[str, dict[str, Any]] = {}
-    skipped: dict[str, dict[str, Any]] = {}
-    for name in (name for name in truth if name in fitted):
-        given = (differences[name], truth[name], fitted[name], options, scale)
-        try:
-            *plans[name], described[name] = _plan(name, *given)
-        except Unfit as reason:
-            skipped[name] = {"reason": str(reason)}
-    if not plans:
-        why = "no class could be calibrated"
-        return Measured([], {"reason": why, "classes": {}, "skipped": skipped})
-
-    def statistics(weights: Floats) -> dict[str, Floats]:
-        found: dict[str, Floats] = {}
-        for name, (of_class, _) in plans.items():
-            found |= {f"{name}/{key}": values for key, values in of_class(weights).items()}
-        for mean, key in MEANS.items():
-            found[f"decisions_{mean}"] = np.mean([found[f"{name}/{key}"] for name in plans], axis=0)
-        return found
-
-    estimates = (draw or Draw()).estimates(statistics, patients)
-    measured = estimates.rows()
-    for name, (_, groups) in plans.items():
-        for group, prefix in groups.items():
-            named = f"decisions, {group}"
-            measured += estimates.rows(f"{name}/{prefix}", of_class=name, group=named)
-    few = [
-        f"{name} ({len(fitted[name].positive)} with, {len(fitted[name].negative)} without)"
-        for name in plans
-        if min(len(fitted[name].positive), len(fitted[name].negative)) < FEW
-    ]
-    rough = f"Calibrated on fewer than {FEW} images of one label, so take these as rough: "
-    notes = [f"{rough}{', '.join(few)}."] if few else []
-    return Measured(measured, {"classes": described, "notes": notes, "skipped": skipped})
+    statistics: Statistics
+    groups: dict[str, str]
+    details: dict[str, Any]
 
 
 def _plan(
@@ -155,8 +146,8 @@ def _plan(
     fitted: FittedClass,
     options: DecisionOptions,
     scale: float | None,
-) -> tuple[Statistics, dict[str, str], dict[str, Any]]:
-    """What is measured of a class, its groups and their prefixes, and what is told beside it.
+) -> _Plan:
+    """Plan the measures of a class.
 
     Stages of the log-odds are ``uncalibrated`` (the model's own, where it has a scale),
     ``validation`` (calibrated) and ``probabilities`` (calibrated, for the target prevalence).
@@ -245,4 +236,4 @@ def _plan(
             "images": len(y),
         },
     }
-    return statistics, groups, details
+    return _Plan(statistics, groups, details)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from medclip_debias.evaluation.catalogue import METRICS
-from medclip_debias.evaluation.decisions.calibration import fit_classes
-from medclip_debias.evaluation.decisions.measure import Decider, decisions
+from medclip_debias.evaluation.decisions.measure import Decider
 from medclip_debias.evaluation.decisions.options import DecisionOptions
 from medclip_debias.evaluation.protocol import Draw
 
@@ -23,10 +22,14 @@ HERE, THERE = images(3000, 0.4, 0), images(4000, 0.05, 1)
 PATIENTS = [str(number // 2) for number in range(4000)]
 
 
-def decided(resamples=0, **options):
-    fitted, _ = fit_classes("platt", {"X": HERE[0]}, {"X": HERE[1]})
-    given = ({"X": THERE[0]}, {"X": THERE[1]}, PATIENTS, fitted)
-    return decisions(*given, DecisionOptions(**options), scale=5.0, draw=Draw(resamples))
+def decided(resamples=0, rows=None, **options):
+    """Calibrated here, decided there, on some of the images."""
+    rows = slice(None) if rows is None else rows
+    patients = np.array(PATIENTS)[rows].tolist()
+    here = ({"X": HERE[0]}, {"X": HERE[1]})
+    given = ({"X": THERE[0][rows]}, {"X": THERE[1][rows]}, patients, here)
+    decider = Decider(DecisionOptions(**options))
+    return decider.decide(*given, scale=5.0, draw=Draw(resamples))
 
 
 def test_after_a_shift_from_40_to_5_percent_probabilities_and_coverage_hold():
@@ -44,10 +47,7 @@ def test_after_a_shift_from_40_to_5_percent_probabilities_and_coverage_hold():
 
 
 def test_means_have_intervals_over_patients_and_are_in_the_catalogue():
-    fitted, _ = fit_classes("platt", {"X": HERE[0]}, {"X": HERE[1]})
-    rows = np.r_[0:60, 3400:3940]
-    given = ({"X": THERE[0][rows]}, {"X": THERE[1][rows]}, [PATIENTS[row] for row in rows], fitted)
-    found = decisions(*given, DecisionOptions(), draw=Draw(50))
+    found = decided(50, np.r_[0:60, 3400:3940])
     means = [row for row in found.rows if row.of_class is None]
     for row in means:
         assert row.low <= row.value <= row.high
