@@ -15,11 +15,9 @@ import os
 import socket
 import ssl
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -151,35 +149,43 @@ class DicomWeb:
         return found
 
     def _get(self, path: str, accept: str, most: int) -> tuple[str, bytes]:
-        request = urllib.request.Request(f"{self.url}/{path}", headers={"Accept": accept})
-        if self._secret:
-            request.add_unredirected_header("Authorization", self._secret)
-        deadline = _Deadline(self._total)
-        # Neither a proxy of the environment nor a redirect may carry a request elsewhere.
-        no_proxy = urllib.request.ProxyHandler({})
-        opener = urllib.request.build_opener(no_proxy, _NoRedirect(), *deadline.handlers())
+        # http.client asks no proxy, follows no redirect, and reads no netrc.
+        parts, late = urlsplit(self.url), threading.Event()
+        connection = HTTPConnection(parts.hostname or "", parts.port, timeout=self._timeout)
+        if parts.scheme == "https":
+            tls = ssl.create_default_context()
+            connection = HTTPSConnection(
+                parts.hostname or "", parts.port, timeout=self._timeout, context=tls
+            )
+        secret = {"Authorization": self._secret} if self._secret else {}
         try:
-            with deadline, opener.open(request, timeout=self._timeout) as answer:
+            connection.connect()
+            with _deadline(connection.sock, self._total, late):
+                connection.request(
+                    "GET", f"{parts.path}/{path}", headers={"Accept": accept} | secret
+                )
+                answer = connection.getresponse()
                 body = answer.read(most + 1)
-                content_type = answer.headers.get("Content-Type") or ""
-            deadline.check()
-        except urllib.error.HTTPError as error:
-            raise UserError(f"{self.url}: {_of_status(error.code)}") from None
+            if late.is_set():
+                raise TimeoutError
         except (OSError, HTTPException, ValueError) as error:
-            if deadline.passed:
-                raise UserError(
-                    f"{self.url}: had not finished an answer after {self._total:g} s; ask for less,"
-                    " or try again."
-                ) from None
-            reason = getattr(error, "reason", error)
-            name = type(reason if isinstance(reason, Exception) else error).__name__
-            raise UserError(
-                f"{self.url}: does not answer ({name}); check the address, the network and the"
+            problem = (
+                f"does not answer ({type(error).__name__}); check the address, the network and the"
                 " server's certificate."
-            ) from None
+            )
+            if late.is_set():
+                problem = (
+                    f"had not finished an answer after {self._total:g} s; ask for less, or try"
+                    " again."
+                )
+            raise UserError(f"{self.url}: {problem}") from None
+        finally:
+            connection.close()
+        if not 200 <= answer.status < 300:
+            raise UserError(f"{self.url}: {_of_status(answer.status)}")
         if len(body) > most:
             raise UserError(f"{self.url}: sent more than {most >> 20} MiB at once; ask for less.")
-        return content_type, body
+        return answer.getheader("Content-Type") or "", body
 
 
 def values(match: Match, tag: str) -> list[Any]:
@@ -205,67 +211,26 @@ def _known(match: Match, seen: set[str]) -> bool:
     return False
 
 
-class _Deadline:
-    """Ends the connections of a request when it has taken too long.
+@contextmanager
+def _deadline(connection: socket.socket, seconds: float, late: threading.Event) -> Iterator[None]:
+    """End a connection, and set ``late``, when its answer takes too long.
 
     A limit on each read is none on the answer: a server may send a byte now and then, or one
     "100 Continue" after the other.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.passed = False
-        self._sockets: list[socket.socket] = []
-        self._timer = threading.Timer(seconds, self._end)
-        self._timer.daemon = True
+    def end() -> None:
+        late.set()
+        with suppress(OSError):
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
-    def __enter__(self) -> None:
-        self._timer.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-
-    def check(self) -> None:
-        """Raise if the answer was cut off."""
-        if self.passed:
-            raise TimeoutError
-
-    def handlers(self) -> tuple[urllib.request.BaseHandler, ...]:
-        """What opens connections that this one can end."""
-        sockets = self._sockets
-
-        class Plain(HTTPConnection):
-            def connect(self) -> None:
-                super().connect()
-                sockets.append(self.sock)
-
-        class Encrypted(HTTPSConnection):
-            def connect(self) -> None:
-                super().connect()
-                sockets.append(self.sock)
-
-        class Http(urllib.request.HTTPHandler):
-            def http_open(self, request: urllib.request.Request) -> HTTPResponse:
-                return self.do_open(Plain, request)
-
-        class Https(urllib.request.HTTPSHandler):
-            def https_open(self, request: urllib.request.Request) -> HTTPResponse:
-                return self.do_open(Encrypted, request, context=ssl.create_default_context())
-
-        return Http(), Https()
-
-    def _end(self) -> None:
-        self.passed = True
-        for connection in self._sockets:
-            with suppress(OSError):
-                socket.socket.shutdown(connection, socket.SHUT_RDWR)
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect is an error: it may lead to another machine."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Follow none."""
-        return None
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _checked(url: str) -> str:

@@ -25,7 +25,6 @@ _QUERY = re.compile(r"([A-Za-z0-9]{1,64})=(.*)", re.DOTALL)
 _STUDY, _SERIES, _INSTANCE = "0020000D", "0020000E", "00080018"
 _CLASS, _MODALITY, _FRAMES = "00080016", "00080060", "00280008"
 
-Progress = Callable[[int, int], None]
 Say = Callable[[str], None]
 
 
@@ -75,8 +74,6 @@ def receive(
     folder: Path,
     studies: Sequence[str] = (),
     query: Sequence[str] = (),
-    *,
-    progress: Progress | None = None,
 ) -> Received:
     """Search, retrieve and keep: ``0001.dcm``, ``0002.dcm`` ... in ``folder``.
 
@@ -89,7 +86,6 @@ def receive(
         folder: where files go; created when missing.
         studies: study instance UIDs.
         query: ``KEY=VALUE`` that studies must match (QIDO-RS), as ``StudyDate=20260101-20260131``.
-        progress: called with instances done and known.
 
     Raises:
         UserError: neither studies nor query, a UID or a pair that is none, a server that does not
@@ -114,8 +110,6 @@ def receive(
         except UserError as error:
             failed = failed or str(error)
             found.left_aside["radiographs that could not be retrieved"] += 1
-        if progress:
-            progress(number, len(instances))
     if not found.files:
         raise UserError(
             failed

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from medclip_debias.data.images.elements import read_elements
-from medclip_debias.data.images.raster import is_raster
 from medclip_debias.files import open_guarded
 
 _LONGEST = 16  # characters of a DICOM code string
 _SIZE = ["Rows", "Columns"]
-_ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # EXIF
 
 
 class Identity(NamedTuple):
@@ -57,28 +55,6 @@ def identity(path: Path) -> Identity:
 def _view(header: Any) -> str:
     view = str(header.get("ViewPosition") or "").strip().upper()
     return view if len(view) <= _LONGEST else ""
-
-
-def image_size(path: Path) -> tuple[int, int] | None:
-    """Return width and height of an image file; ``None`` where no header says them.
-
-    For archives whose boxes are shares of the image; a file that cannot be read is rejected, with
-    its reason, when its pixels are.
-    """
-    from PIL import Image
-
-    try:
-        with open_guarded(path, "check the path") as file:
-            raster = is_raster(file.read(256))
-        if raster:
-            with Image.open(path, formats=("JPEG", "PNG")) as image:
-                turned = image.getexif().get(_ORIENTATION, 1) in _ON_ITS_SIDE
-                return (image.height, image.width) if turned else (image.width, image.height)
-        header = read_header(path, _SIZE)
-        height, width = (header.get(name) for name in _SIZE) if header is not None else (0, 0)
-        return (int(width), int(height)) if width and height else None
-    except Exception:  # as above
-        return None
 
 
 def read_header(path: Path, tags: list[str]) -> Any:

@@ -24,58 +24,45 @@ _SIDES = ("present", "uncertain", "blank", "absent")
 
 
 @dataclass(frozen=True)
-class Column:
-    """A label column of the archive."""
-
-    name: str
-
-    def columns(self) -> Iterator[str]:
-        """Yield its name."""
-        yield self.name
-
-    def values(self, read: Read) -> Floats:
-        """Return its values."""
-        return read(self.name)
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True)
 class Combined:
-    """Several expressions as one: ``any`` of them, ``all`` of them, or ``not`` any of them.
-
-    An uncertain part leaves the whole uncertain where the others do not decide it, and a blank one
-    leaves it blank where no uncertain one does (Kleene's three values, with two kinds of unknown).
-    """
+    """Several expressions as one: ``any`` of them, ``all`` of them, or ``not`` any of them."""
 
     how: How
     parts: tuple[Expression, ...]
 
-    def columns(self) -> Iterator[str]:
-        """Yield the names of its columns, in the order in which they are written."""
-        for part in self.parts:
-            yield from part.columns()
-
-    def values(self, read: Read) -> Floats:
-        """Return 1, 0, -1 or NaN for each image."""
-        parts = np.stack([part.values(read) for part in self.parts])
-        decides = 0.0 if self.how == "all" else 1.0
-        found = np.full(parts.shape[1], 1.0 - decides)
-        found[np.isnan(parts).any(axis=0)] = np.nan
-        found[(parts == -1).any(axis=0)] = -1.0
-        found[(parts == decides).any(axis=0)] = decides
-        if self.how == "not":
-            known = found >= 0
-            found[known] = 1.0 - found[known]
-        return found
-
     def __str__(self) -> str:
-        inner = ", ".join(f"({p})" if isinstance(p, Combined) else str(p) for p in self.parts)
+        inner = ", ".join(f"({p})" if isinstance(p, Combined) else p for p in self.parts)
         return inner if self.how == "any" and len(self.parts) == 1 else f"{self.how} of {inner}"
 
 
-Expression = Column | Combined
+Expression = str | Combined
+"""A label column of the archive, or several of them."""
+
+
+def columns_of(expression: Expression) -> Iterator[str]:
+    """Yield the names of its columns, in the order in which they are written."""
+    if isinstance(expression, str):
+        yield expression
+    else:
+        for part in expression.parts:
+            yield from columns_of(part)
+
+
+def values_of(expression: Expression, read: Read) -> Floats:
+    """Return 1, 0, -1 or NaN for each image.
+
+    An uncertain part leaves the whole uncertain where the others do not decide it, and a blank one
+    leaves it blank where no uncertain one does (Kleene's three values, with two kinds of unknown).
+    """
+    if isinstance(expression, str):
+        return read(expression)
+    parts = np.stack([values_of(part, read) for part in expression.parts])
+    decides = 0.0 if expression.how == "all" else 1.0
+    found = np.full(parts.shape[1], 1.0 - decides)
+    found[np.isnan(parts).any(axis=0)] = np.nan
+    found[(parts == -1).any(axis=0)] = -1.0
+    found[(parts == decides).any(axis=0)] = decides
+    return np.where(found >= 0, 1.0 - found, found) if expression.how == "not" else found
 
 
 @dataclass(frozen=True)
@@ -100,34 +87,33 @@ class Rule:
     def columns(self) -> list[str]:
         """Return the names of its columns, each once."""
         sides = (getattr(self, side) for side in _SIDES)
-        return list(dict.fromkeys(name for side in sides if side for name in side.columns()))
+        return list(dict.fromkeys(name for side in sides if side for name in columns_of(side)))
 
     def values(self, read: Read) -> tuple[Floats, NDArray[np.bool_]]:
         """Return 1, 0, -1 or NaN for each image, and where the columns contradict each other.
 
         They do where ``present`` and ``absent`` both hold; the value there is NaN.
         """
-        present = self.present.values(read)
+        present = values_of(self.present, read)
         found = present.copy()
         both = np.zeros(len(found), dtype=bool)
         if self.absent is not None:
-            absent = self.absent.values(read)
+            absent = values_of(self.absent, read)
             unsure = (present == -1) | (absent == -1)
             found = np.where(unsure, -1.0, np.nan)
             found[absent == 1] = 0.0
             both = (present == 1) & (absent == 1)
         for side, value in ((self.blank, np.nan), (self.uncertain, -1.0)):
             if side is not None:
-                found[side.values(read) == 1] = value
+                found[values_of(side, read) == 1] = value
         found[present == 1] = 1.0
         found[both] = np.nan
         return found, both
 
     def __str__(self) -> str:
-        words = [str(self.present)]
-        named = (("uncertain", self.uncertain), ("blank", self.blank), ("absent", self.absent))
-        words += [f"{name}: {side}" for name, side in named if side is not None]
-        return "; ".join(words)
+        sides = ((side, getattr(self, side)) for side in _SIDES[1:])
+        words = (f"{side}: {value}" for side, value in sides if value is not None)
+        return "; ".join((str(self.present), *words))
 
 
 def read_rule(content: Any) -> Rule:
@@ -160,7 +146,7 @@ def read_rule(content: Any) -> Rule:
 
 def _expression(content: Any) -> Expression:
     if isinstance(content, str) and content.strip():
-        return Column(content.strip())
+        return content.strip()
     if isinstance(content, list | tuple) and content:
         return Combined("any", tuple(_expression(part) for part in content))
     if isinstance(content, Mapping):

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from medclip_debias.data.images.headers import image_size
 from medclip_debias.data.sources.archive import ArchiveSource, find_table, merged_labels
 from medclip_debias.data.sources.image_files import ImagePlaces, ImageTree
 from medclip_debias.data.sources.registry import Given
@@ -84,24 +81,6 @@ def test_a_name_never_leads_out_of_the_root(image, tmp_path):
     for name in ("../secret.png", "/etc/hostname", str(secret)):
         assert inside.path(name).is_relative_to(tmp_path / "archive")
         assert not inside.path(name).exists()
-
-
-def test_sizes_come_from_the_header_as_the_image_is_shown(image, tmp_path, write_dicom):
-    assert image_size(image) == (30, 20)
-    dicom = write_dicom(tmp_path / "a.dcm", np.zeros((40, 50), np.uint16))
-    assert image_size(dicom) == (50, 40)
-    turned = Image.new("L", (30, 20))
-    exif = turned.getexif()
-    exif[0x0112] = 6
-    turned.save(tmp_path / "turned.jpg", exif=exif)
-    assert image_size(tmp_path / "turned.jpg") == (20, 30)
-
-
-@pytest.mark.parametrize("content", [b"", b"\x89PNG\r\n\x1a\n broken", b"no image"])
-def test_a_file_without_a_header_has_no_size(tmp_path, content):
-    (tmp_path / "a.png").write_bytes(content)
-    assert image_size(tmp_path / "a.png") is None
-    assert image_size(tmp_path / "none.png") is None
 
 
 def test_the_first_of_repeated_rows_counts_and_the_others_are_counted(tmp_path):

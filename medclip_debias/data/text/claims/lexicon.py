@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
-from importlib.resources import files
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -16,10 +15,11 @@ from pydantic import Field
 from medclip_debias.config import Settings, json_hash, validate
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.settings_files import load_yaml
-from medclip_debias.yaml_text import parse_yaml
 
 DEFAULT = "english"
+PACKAGED = (DEFAULT, "phantom")
 MAX_TERMS = 20_000
+_FOLDER = Path(__file__).parent / "lexicons"
 _PART = re.compile(r"\([^()]*\)|[^\s()]+")
 _TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?|\d+(?:\.\d+)?|[.,;:()/&><?]")
 
@@ -90,21 +90,10 @@ class Lexicon(Settings):
     @cached_property
     def ancestors(self) -> dict[str, frozenset[str]]:
         """What each finding also is, itself included."""
-        ancestors: dict[str, frozenset[str]] = {}
-
-        def visit(name: str, path: tuple[str, ...]) -> frozenset[str]:
-            if name in path:
-                return frozenset()
-            if name not in ancestors or path:
-                joined = (n for n in self.findings if self.named(n) == name)
-                parents = {self.named(p) for n in joined for p in self.findings[n].is_a} - {name}
-                above = (visit(p, (*path, name)) for p in parents)
-                return frozenset({name}).union(*above)
-            return ancestors[name]
-
-        for name in self.names:
-            ancestors[name] = visit(name, ())
-        return ancestors
+        parents: dict[str, set[str]] = {name: set() for name in self.names}
+        for name, finding in self.findings.items():
+            parents[self.named(name)] |= set(map(self.named, finding.is_a))
+        return {name: above | {name} for name, above in _reachable(parents).items()}
 
     @cached_property
     def descendants(self) -> dict[str, frozenset[str]]:
@@ -157,42 +146,26 @@ def load_lexicon(source: Path | str | None = None) -> Lexicon:
         UserError: there is no such file, or it names what does not exist.
     """
     source = DEFAULT if source is None else source
-    packaged = isinstance(source, str) and _packaged(source)
-    if packaged:
-        return _load_packaged(str(source))
+    if isinstance(source, str) and source in PACKAGED:
+        return _packaged(source)
     return _checked(_content(Path(source), ()), str(source))
 
 
-@lru_cache(maxsize=8)
-def _load_packaged(name: str) -> Lexicon:
-    return _checked(_packaged_content(name, ()), name)
-
-
-def _packaged(name: str) -> bool:
-    return bool(re.fullmatch(r"[a-z_]+", name)) and _resource(name).is_file()
-
-
-def _resource(name: str) -> Any:
-    return files(__package__) / "lexicons" / f"{name}.yaml"
-
-
-def _packaged_content(name: str, seen: tuple[str, ...]) -> dict[str, Any]:
-    content = parse_yaml(_resource(name).read_text(encoding="utf-8"))
-    return _on_base(content, name, (*seen, name))
+@lru_cache(maxsize=len(PACKAGED))
+def _packaged(name: str) -> Lexicon:
+    return _checked(_content(_FOLDER / f"{name}.yaml", (name,)), name)
 
 
 def _content(path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
-    return _on_base(load_yaml(path), str(path), (*seen, str(path)))
-
-
-def _on_base(content: dict[str, Any], where: str, seen: tuple[str, ...]) -> dict[str, Any]:
+    """Read a file, on top of its base."""
+    content = load_yaml(path)
     base = content.get("base")
     if base is None:
         return content
-    if not isinstance(base, str) or not _packaged(base) or base in seen:
-        known = "english, phantom"
-        raise UserError(f"{where}: 'base' must be a lexicon of the package: {known}.")
-    return _merged(_packaged_content(base, seen), content)
+    if base not in PACKAGED or base in seen:
+        known = ", ".join(PACKAGED)
+        raise UserError(f"{path}: 'base' must be a lexicon of the package: {known}.")
+    return _merged(_content(_FOLDER / f"{base}.yaml", (*seen, base)), content)
 
 
 def _merged(base: Any, over: Any) -> Any:
@@ -211,13 +184,13 @@ def _checked(content: Mapping[str, Any], where: str) -> Lexicon:
     _known(where, "modifiers", lexicon.modifiers, MODIFIERS)
     for kind, values in lexicon.modifiers.items():
         _known(where, f"modifiers.{kind}", values, MODIFIERS[kind])
+    above = _reachable({name: finding.is_a for name, finding in lexicon.findings.items()})
     for name, finding in lexicon.findings.items():
         _known(where, f"findings.{name}.is_a", finding.is_a, lexicon.findings)
-        for parent in finding.is_a:
-            if name in _above(lexicon, parent, frozenset()):
-                raise UserError(
-                    f"{where}: findings.{name}.is_a leads back to '{name}'; remove one of them."
-                )
+        if name in above[name]:
+            raise UserError(
+                f"{where}: findings.{name}.is_a leads back to '{name}'; remove one of them."
+            )
     for name, statement in lexicon.statements.items():
         _known(where, f"statements.{name}.denies", statement.denies, lexicon.findings)
     for name, structure in lexicon.structures.items():
@@ -234,11 +207,17 @@ def _checked(content: Mapping[str, Any], where: str) -> Lexicon:
     return lexicon
 
 
-def _above(lexicon: Lexicon, name: str, seen: frozenset[str]) -> frozenset[str]:
-    if name in seen or name not in lexicon.findings:
-        return frozenset({name})
-    parents = lexicon.findings[name].is_a
-    return frozenset({name}).union(*(_above(lexicon, p, seen | {name}) for p in parents))
+def _reachable(parents: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
+    """Return what each name leads to; itself where it leads back."""
+    above = {name: frozenset(names) for name, names in parents.items()}
+    while True:
+        wider = {
+            name: names.union(*(above.get(parent, ()) for parent in names))
+            for name, names in above.items()
+        }
+        if wider == above:
+            return above
+        above = wider
 
 
 def _known(where: str, key: str, given: Iterable[str], known: Iterable[str]) -> None:
