@@ -28,6 +28,13 @@ _ASKED = re.compile(
 )
 
 
+def tokens_of(features: ImageFeatures) -> Tensor:
+    """The vector of the whole image, then the regions ``[B, 1 + N, D]``."""
+    if features.whole is None:  # what an index keeps is both
+        return features.regions
+    return torch.cat([features.whole[:, None], features.regions], dim=1)
+
+
 class Fusion(nn.Module):
     """Base: scores and maps from an image's vectors and what the text tower gave.
 
@@ -112,14 +119,16 @@ class SimilarityAttention(Fusion):
 
     def scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         scores = []
-        for each in features.stored:  # one image at a time: all cosines of a batch would be large
+        for each in tokens_of(
+            features
+        ):  # one image at a time: all cosines of a batch would be large
             cosines = sentences @ each.T
             mean = (cosines / self._log_temperature.exp()).softmax(dim=-1) @ each
             scores.append((F.normalize(mean, dim=-1) * sentences).sum(dim=-1))
         return torch.stack(scores)
 
     def maps(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        return region_scores(features.stored[:, 1:], sentences)
+        return region_scores(tokens_of(features)[:, 1:], sentences)
 
 
 class QueryAttention(Fusion):
@@ -151,7 +160,7 @@ class QueryAttention(Fusion):
         return UNBOUNDED_SCALE
 
     def scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        images, texts = self._learned(features.stored), self._learned(sentences)
+        images, texts = self._learned(tokens_of(features)), self._learned(sentences)
         of_text = torch.stack([self._ask(texts[:, 0], image)[0] for image in images])
         answers = []
         for raw, text in zip(sentences, texts, strict=True):
@@ -168,7 +177,7 @@ class QueryAttention(Fusion):
         return both
 
     def maps(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        images, queries = self._learned(features.stored), self._learned(sentences[:, 0])
+        images, queries = self._learned(tokens_of(features)), self._learned(sentences[:, 0])
         return torch.stack([self._ask(queries, image)[1][:, 1:] for image in images])
 
     def _learned(self, vectors: Tensor) -> Tensor:
@@ -277,7 +286,8 @@ class WordAttention(Fusion):
         return (4 * shares).softmax(dim=1).transpose(1, 2)
 
     def scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        whole, regions, best = features.stored[:, 0], features.stored[:, 1:], []
+        tokens, best = tokens_of(features), []
+        whole, regions = tokens[:, 0], tokens[:, 1:]
         for words in _words(sentences):
             seen = self.attention(regions, words) @ regions
             best.append(F.cosine_similarity(seen, words, dim=-1).amax(dim=1))
@@ -287,7 +297,7 @@ class WordAttention(Fusion):
         return (5 * local + F.normalize(whole, dim=-1) @ sentences[:, 0].T) / 6
 
     def maps(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        regions = features.stored[:, 1:]
+        regions = tokens_of(features)[:, 1:]
         maps = [self.attention(regions, words).mean(dim=1) for words in _words(sentences)]
         return torch.stack(maps, dim=1)
 

@@ -28,6 +28,7 @@ from medclip_debias.models.peers.fusion import (
     SimilarityAttention,
     WordAttention,
     build_fusion,
+    tokens_of,
 )
 from medclip_debias.models.peers.images import BioViLImages, image_tower
 from medclip_debias.models.peers.sentence_towers import text_tower, word_places
@@ -210,7 +211,9 @@ class Peer(ImageTextModel):
         if features.whole is None and self.outputs.whole_alone:
             raise ValueError("expected features with 'whole'; these are of another model")
         if self.trained_similarity is not None:
-            scores: Tensor = self.trained_similarity(features.stored, sentences)
+            attends = isinstance(self.fusion, SimilarityAttention)
+            vectors = tokens_of(features) if attends else features.stored
+            scores: Tensor = self.trained_similarity(vectors, sentences)
             return scores
         return self._published().scores(features, sentences)
 
