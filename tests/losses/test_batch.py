@@ -9,8 +9,6 @@ from medclip_debias.losses import ContrastiveBatch, TwoViewBatch
 from medclip_debias.losses.batch import FIELDS
 from medclip_debias.losses.distributed import Ranks, gather_batch
 from medclip_debias.losses.evidence import claim_evidence
-from medclip_debias.losses.objective import POLICIES
-from medclip_debias.losses.pairs import between_texts
 
 OPTIONAL = {name: field for name, field in FIELDS.items() if field.holds != "value"}
 
@@ -88,21 +86,3 @@ def test_each_field_is_gathered_and_two_views_have_that_of_their_image(name):
         expected = value[view % 4]
         expected = expected.repeat(2) if FIELDS[name].axis == "pair" else expected
         assert torch.equal(twice[view], expected)
-
-
-def test_an_image_is_known_by_every_sentence_of_its_study():
-    """4 images, the first three of one study; the sentences belong to images 0, 2 and 3."""
-    batch = ContrastiveBatch(
-        torch.zeros(4, 3),
-        3.0,
-        torch.tensor([0, 2, 3]),
-        torch.tensor([5, 5, 5, 6]),
-        text_ids=torch.tensor([1, 2, 1]),
-    )
-    (anchors,) = batch.anchors("text_to_image")
-    matrix = torch.arange(1.0, 10.0).view(3, 3)
-    expected = [[2, 2, 2, 3], [5, 5, 5, 6], [8, 8, 8, 9]]
-    assert between_texts(matrix, anchors, batch).tolist() == expected
-    # Sentence 2 is literally what the report of images 0 to 2 says, whichever one owns it.
-    kept = POLICIES.all()["mask_identical_text"]().apply_to(anchors, batch)
-    assert kept.negatives[2].tolist() == [False] * 4

@@ -15,11 +15,8 @@ from medclip_debias.losses import (
     InfoNCE,
     InfoNCESettings,
     LanguageModelEta,
-    Policy,
-    PolicySettings,
     TableEta,
 )
-from medclip_debias.losses.objective import POLICIES
 from tests.losses.conftest import rows_of
 
 SIDES = ("text_to_image", "image_to_text")
@@ -27,54 +24,6 @@ SIDES = ("text_to_image", "image_to_text")
 
 def debiased(eta=None, **options):
     return DebiasedContrastive(DebiasedSettings(eta=eta or TableEta(), **options))
-
-
-class FixedWeights(Policy):
-    """Weights that the test sets, not registered."""
-
-    def forward(self, anchors, batch):
-        return self.weights
-
-
-def printed_loss(logits, scale, own, positives, weights, eta):
-    """Equations 6 to 8 with weights, M positives and the floor, as printed, one anchor."""
-    n = sum(weights)
-    if n == 0:
-        return 0.0
-    neg = sum(w * math.exp(s) for w, s in zip(weights, logits, strict=True))
-    v = sum(math.exp(logits[m]) for m in positives) / len(positives)
-    pos = math.exp(logits[own])
-    ng = max((neg - n * eta * v) / (1 - eta), n * math.exp(-scale))
-    return -math.log(pos / (pos + ng))
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("positives", ["pair", "study"])
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("scale", [1.0, 3.0, 14.0, 40.0, 100.0])
-def test_equals_the_printed_formula(make_batch, weighted, positives, side, scale):
-    batch = make_batch(int(scale), scale)
-    weights = torch.ones(8, 6 if side == "text_to_image" else 8, dtype=torch.float64)
-    if weighted:
-        g = torch.Generator().manual_seed(int(scale))
-        weights = torch.rand(weights.shape, generator=g, dtype=torch.float64) * 3
-        weights[weights < 0.7] = 0
-        weights[5] = 0
-    objective, policy = (
-        debiased(direction=side, positives=positives),
-        FixedWeights(PolicySettings()),
-    )
-    policy.weights = weights
-    objective.policies.append(policy)
-    losses, studies = objective(batch).per_anchor.tolist(), batch["sample_ids"].tolist()
-    for j, row in enumerate(rows_of(batch, side)):
-        same = [c for c, image in enumerate(row.images) if studies[image] == studies[row.image]]
-        same = same if positives == "study" else [row.own]
-        kept = [w if c in row.others and c not in same else 0.0 for c, w in enumerate(weights[j])]
-        eta = batch["eta"][j].item()
-        expected = printed_loss(row.logits, scale, row.own, same, [float(w) for w in kept], eta)
-        assert losses[j] == pytest.approx(expected, rel=1e-9, abs=1e-13)
-    assert not weighted or losses[5] == 0
 
 
 @pytest.mark.parametrize("scale", [1.0, 14.0, 60.0, 100.0])
@@ -115,16 +64,12 @@ def test_the_floor_takes_over_where_the_correction_exceeds_the_negatives():
     assert g2.grad.item() == pytest.approx(-2 * math.exp(-4) / (1 + math.exp(-4)), rel=1e-12)
 
 
-def test_language_model_eta_is_a_p_to_the_k_and_never_underflows():
-    batch = ContrastiveBatch(
-        torch.tensor([[0.5, 0.1], [0.2, 0.4]]), 14.0, log_prob=torch.tensor([-1.0, -2000.0])
-    )
-    out = debiased(LanguageModelEta(a=0.2, k=0.35))(batch)
-    etas = [0.2 * math.exp(-0.35), 0.0]
-    for j, row in enumerate(rows_of(batch, "text_to_image")):
-        expected = printed_loss(row.logits, 14.0, j, [j], [1.0 - (c == j) for c in (0, 1)], etas[j])
-        assert out.per_anchor[j].item() == pytest.approx(expected, rel=1e-5)
-    assert out.diagnostics["mean_eta"].item() == pytest.approx(etas[0] / 2, rel=1e-5)
+def test_the_probability_of_a_long_sentence_never_underflows():
+    log_prob = torch.tensor([-1.0, -2000.0])
+    batch = ContrastiveBatch(torch.tensor([[0.5, 0.1], [0.2, 0.4]]), 14.0, log_prob=log_prob)
+    out, plain = debiased(LanguageModelEta(a=0.2, k=0.35))(batch), InfoNCE()(batch)
+    assert out.per_anchor[1] == plain.per_anchor[1]
+    assert out.diagnostics["mean_eta"].item() == pytest.approx(0.1 * math.exp(-0.35), rel=1e-5)
 
 
 def test_eta_is_cut_at_both_ends_and_counted():
@@ -141,13 +86,6 @@ def test_a_shuffled_eta_keeps_the_dose_of_the_batch(make_batch, kind):
     doses = (out.diagnostics["mean_eta"] for out in (plain, shuffled))
     torch.testing.assert_close(*doses)
     assert not torch.allclose(plain.per_anchor, shuffled.per_anchor)
-
-
-def test_eta_fades_by_the_schedule(make_batch):
-    schedule = {"end": 0.5, "shape": "linear"}
-    faded = debiased(TableEta(factor=0.5), schedule=schedule)(make_batch(done=0.25))
-    quarter = debiased(TableEta(factor=0.25))(make_batch())
-    torch.testing.assert_close(faded.per_anchor, quarter.per_anchor)
 
 
 @pytest.mark.parametrize("eta", [0.0, 1e-30, 0.3, 0.99])
@@ -176,18 +114,6 @@ def test_other_positives_far_above_the_pair_neither_overflow_nor_lose_the_gradie
         mass = (negatives - n * eta * v) / (1 - eta)
         expected = math.log1p(max(mass, n * math.exp(-100)) / s[row.own])
         assert values[1][row.own].item() == pytest.approx(expected, rel=1e-9)
-
-
-def test_each_policy_sees_what_the_one_before_has_left(make_batch):
-    batch = make_batch(0)
-    (anchors,) = batch.anchors("text_to_image")
-    content = {"kind": "fnc", "alpha": 1e-9, "keep_mass": False}
-    top = POLICIES.build(POLICIES.settings(content, "test"))
-    twice = top.apply_to(top.apply_to(anchors, batch), batch)
-    ranked = anchors.logits.masked_fill(~anchors.negatives, -torch.inf).argsort(dim=1)
-    removed = anchors.negatives & ~twice.negatives
-    assert (removed == torch.zeros_like(removed).scatter(1, ranked[:, -2:], True)).all()
-    assert (twice.mass == anchors.mass - 2).all()
 
 
 def test_a_policy_does_not_spend_its_removals_on_further_positives():
