@@ -10,10 +10,8 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.validation import validator_of
 from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.training.distributed import processes
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
-from tests.training.conftest import in_processes, largest_difference
 
 KINDS = ["attention", "cross_attention", "local_words"]
 
@@ -24,29 +22,6 @@ def of_kind(run, kind, out="run", **more):
     similarity = SimilaritySettings(aggregator=kind)
     model = settings.model.model_copy(update={"similarity": similarity})
     return settings.model_copy(update={"model": model})
-
-
-def after(settings, **place):
-    trainer = Trainer(settings, **place)
-    for step in range(3):
-        trainer.step(step)
-    return trainer.model.state_dict()
-
-
-def test_micro_batches_and_two_processes_train_as_one_batch_does(run, tmp_path):
-    def work():
-        with processes("cpu") as group:
-            ranks, device = group.ranks, group.device
-            states = {k: after(of_kind(run, k), ranks=ranks, device=device) for k in KINDS}
-            if ranks.rank == 0:
-                torch.save(states, tmp_path / "two.pt")
-
-    assert in_processes(2, work) == [0, 0]
-    two = torch.load(tmp_path / "two.pt")
-    for kind in KINDS:
-        whole = after(of_kind(run, kind))
-        assert largest_difference(whole, after(of_kind(run, kind, accumulate=2))) < 1e-5, kind
-        assert largest_difference(whole, two[kind]) < 1e-5, kind
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,7 +16,6 @@ from medclip_debias.cli import run as command
 from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.data.frozen_features import Layout, StoredFeatures, write_features
 from medclip_debias.errors import UserError
-from medclip_debias.training.distributed import processes
 from medclip_debias.training.settings import TrainSettings
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
@@ -24,7 +23,6 @@ from tests.disk import files_of_at_most
 from tests.training.conftest import (
     exit_codes,
     fork,
-    in_processes,
     largest_difference,
     same,
     train_until,
@@ -137,21 +135,6 @@ def test_a_run_resumes_to_the_same_weights_and_the_file_is_written_once(run, tmp
     assert "MiB in fp32" in sentence
     files = [result.model / "model.safetensors" for result in (whole, again)]
     assert files[0].read_bytes() == files[1].read_bytes()
-
-
-def test_two_processes_read_their_rows_and_train_as_one(run, tmp_path):
-    settings = run(**FROZEN, features={"cache": True, "folder": tmp_path / "f"})
-    alone, _ = after(run(**FROZEN, accumulate=2))  # with the same dropout
-
-    def work():
-        with processes("cpu") as group:
-            ranks, device = group.ranks, group.device
-            weights, _ = after(settings, ranks=ranks, device=device)
-            if ranks.rank == 0:
-                torch.save(weights, tmp_path / "two.pt")
-
-    assert in_processes(2, work) == [0, 0]
-    assert largest_difference(alone, torch.load(tmp_path / "two.pt")) < 1e-5
 
 
 def test_other_weights_set_rows_or_settings_have_another_folder(run, tmp_path):

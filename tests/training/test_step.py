@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from medclip_debias.config import SimilaritySettings
 from medclip_debias.errors import ReportedWarning
 from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.clip import InfoNCE
@@ -25,8 +26,10 @@ OBJECTIVES = {
     "sogclr": {"kind": "sogclr"},
     "glofnd": {"kind": "clip", "negatives": [{"kind": "glofnd", "alpha": 0.2}]},
 }
+AGGREGATORS = ("attention", "cross_attention", "local_words")
 # Batch norms are frozen, as those of parts differ.
 FROZEN = {"trainable": {"image": "frozen"}}
+STILL = FROZEN | {"augment": {"crop": False, "brightness": 0, "contrast": 0}}
 # In evaluation mode, since each process has its own dropout masks.
 TEXT_FROZEN = {"trainable": {"text": "frozen"}}
 IDENTICAL = {"kind": "clip", "negatives": [{"kind": "mask_identical_text"}]}
@@ -36,6 +39,16 @@ SHARED = {
     "masked language model": {"loss": {"kind": "biovil"}, "batch_size": 16},
     "micro-batches": {"loss": IDENTICAL, "batch_size": 16, "accumulate": 2},
 }
+
+
+def settings_of(run, name, **changes):
+    """A run with an objective, or with an aggregator, of that name."""
+    settings = run(loss=OBJECTIVES.get(name, {"kind": "clip"}), **changes)
+    if name not in AGGREGATORS:
+        return settings
+    similarity = SimilaritySettings(aggregator=name)
+    model = settings.model.model_copy(update={"similarity": similarity})
+    return settings.model_copy(update={"model": model})
 
 
 def gradients_of(trainer):
@@ -78,8 +91,12 @@ def two_processes(run_in, tmp_path_factory):
         with processes("cpu") as group:
             ranks, device = group.ranks, group.device
             place = {"ranks": ranks, "device": device}
-            for name, loss in OBJECTIVES.items():
-                results[name] = after(run(**FROZEN, loss=loss), **place)
+            for name in (*OBJECTIVES, *AGGREGATORS):
+                results[name] = after(settings_of(run, name, **FROZEN), **place)
+            features = {"cache": True, "folder": folder / "features"}
+            results["features"] = after(
+                settings_of(run, "features", **STILL, features=features), **place
+            )
             trainer = Trainer(run(**TEXT_FROZEN), **place)
             trainer.backward(trainer.batches[0], 0)
             average_gradients(trainer.parameters, ranks)
@@ -149,19 +166,20 @@ def in_one_graph(settings):
     return gradients_of(trainer), loss.item()
 
 
-@pytest.mark.parametrize("name", [*OBJECTIVES, "two views"])
+@pytest.mark.parametrize("name", [*OBJECTIVES, *AGGREGATORS, "two views"])
 def test_four_micro_batches_have_the_gradient_of_one_graph(run, name):
     task = {"task": "two_view"} if name == "two views" else {}
-    settings = run(loss=OBJECTIVES.get(name), batch_size=16, accumulate=4, **task)
+    settings = settings_of(run, name, batch_size=16, accumulate=4, **task)
     (ours, figures), (expected, loss) = gradients(settings), in_one_graph(settings)
     assert_same_gradients(expected, ours)
     assert figures["loss"].item() == pytest.approx(loss, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", [*OBJECTIVES, *AGGREGATORS, "features"])
 def test_two_processes_train_as_two_micro_batches_do(run, two_processes, name):
-    """Dropout and masked tokens included."""
-    one, two = after(run(**FROZEN, loss=OBJECTIVES[name], accumulate=2)), two_processes[name]
+    """Dropout and masked tokens included; stored features as what they are of."""
+    changes = STILL if name == "features" else FROZEN
+    one, two = after(settings_of(run, name, **changes, accumulate=2)), two_processes[name]
     assert largest_difference(one["model"], two["model"]) <= 1e-5
     assert two["loss"].item() == pytest.approx(one["loss"].item(), rel=1e-5)
     if any(value.numel() for value in two["objective"].values()):
