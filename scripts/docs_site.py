@@ -61,9 +61,8 @@ def links(text: str) -> list[str]:
 def generated() -> dict[str, str]:
     """The files of the site that are written from the code, by their path in docs/."""
     from cards_page import page as cards
+    from label_pages import label_maps, openi_labels
     from medclip_debias.bench.table import FORMATS, read_board
-    from medclip_debias.data.label_maps import page as label_maps
-    from medclip_debias.data.mesh import mapping_table
     from medclip_debias.evaluation.catalogue import page as metrics
 
     sample = FORMATS["md"](read_board(DOCS / "benchmark", baseline="openi-debiased"))
@@ -72,7 +71,7 @@ def generated() -> dict[str, str]:
         "cards.md": cards(),
         "label_maps.md": label_maps(),
         "metrics.md": metrics(),
-        "openi_labels.md": f"# Open-i's label columns\n\n{mapping_table()}\n",
+        "openi_labels.md": openi_labels(),
     }
 
 

@@ -7,7 +7,7 @@ every class that they do not. Those of this folder are named as the archive whos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import as_file, files
@@ -253,44 +253,3 @@ def _packaged_map(name: str) -> LabelMap:
 def maps_for(kind: str | None) -> list[LabelMap]:
     """Return the maps that come along and were written for sets of this kind of source."""
     return [found for found in map(load_label_map, packaged_maps()) if kind in found.kinds]
-
-
-def page(maps: Iterable[str] | None = None) -> str:
-    """Return the page of the site: every map that comes along, as a table."""
-    parts = [_PAGE]
-    for name in maps if maps is not None else packaged_maps():
-        found = load_label_map(name)
-        parts += [f"\n## {name}\n{found.about}\n\n| class | columns | why |\n| --- | --- | --- |\n"]
-        parts += [f"| {key} | {rule} | {rule.why} |\n" for key, rule in found.classes.items()]
-        if found.left_out:
-            parts.append("\n| left out | why |\n| --- | --- |\n")
-            parts += [f"| {', '.join(names)} | {why} |\n" for why, names in found.left_out.items()]
-        others = _joined((n, ", ".join(s)) for n, s in found.spellings.items())
-        if others:
-            parts.append(f"\nOther names of columns: {others}.\n")
-        if found.rare:
-            names = "any of them" if found.rare == "all" else ", ".join(found.rare)
-            parts.append(f"\nColumns that may be missing: {names}.\n")
-    return "".join(parts)
-
-
-def _joined(pairs: Iterable[tuple[str, str]]) -> str:
-    return "; ".join(f"{name}: {others}" for name, others in pairs)
-
-
-_PAGE = """# Label maps that come along
-
-Written from `medclip_debias/data/label_maps/`. How they are
-used, and how to write one: [evaluation.md](evaluation.md#another-archive).
-
-Columns are those of the archive. Sets that `prepare` made of it keep them, or spell them as
-CheXpert does; both are found (capitals and underscores do not matter). `any of A, B` is present
-where one of them is, uncertain where one of them is uncertain and none present, blank where one is
-blank and none of that, and else absent. `blank: C` leaves the class open where C is present and the
-class is not.
-
-A class of CheXpert's that an archive labels itself is taken as the archive has it, as `prepare`
-fills its columns, so that figures compare with published ones. Open-i's own headings leave open
-what [Open-i's table](openi.md) leaves open. What a map leaves out cannot be judged on the archive,
-and `results.json` says so with the reason given here.
-"""

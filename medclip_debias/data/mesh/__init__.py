@@ -178,21 +178,3 @@ def openi_mapping() -> Mapping:
     """Return the packaged mapping."""
     with as_file(files(__package__) / "mapping.yaml") as path:
         return validate(Mapping, load_yaml(path), "mapping.yaml of the package")
-
-
-def mapping_table(mapping: Mapping | None = None) -> str:
-    """Return the mapping as the site shows it."""
-    mapping = mapping or openi_mapping()
-    lines = ["| column | of | 1 (present) | blank | why |", "| --- | --- | --- | --- | --- |"]
-    for of, columns in (("CheXpert", mapping.chexpert), ("Open-i", mapping.openi)):
-        for name, column in columns.items():
-            present, blank = (
-                "; ".join(f"`{p}`" for p in part) for part in (column.present, column.blank)
-            )
-            lines.append(f"| {name} | {of} | {present} | {blank} | {column.why} |")
-    for of, left_out in (
-        ("CheXpert", mapping.chexpert_left_out),
-        ("Open-i", mapping.openi_left_out),
-    ):
-        lines += [f"| no column: {name} | {of} | | | {why} |" for name, why in left_out.items()]
-    return "\n".join(lines) + "\n"

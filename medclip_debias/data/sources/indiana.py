@@ -7,7 +7,6 @@ Problems, image, indication, comparison, findings, impression) and ``indiana_pro
 
 from __future__ import annotations
 
-import math
 import re
 import tarfile
 import zlib
@@ -93,11 +92,10 @@ def read_xml(path: Path) -> list[IndianaReport]:
     return sorted(reports.values(), key=_number)
 
 
-def _number(report: IndianaReport) -> tuple[float, str]:
+def _number(report: IndianaReport) -> tuple[bool, int, str]:
     """Order ``CXR2`` before ``CXR10``."""
-    number = report.report_id.removeprefix("CXR")
-    whole = number.isascii() and number.isdigit()
-    return (int(number), "") if whole else (math.inf, report.report_id)
+    name = report.report_id
+    return not name.removeprefix("CXR").isdecimal(), len(name), name
 
 
 def _report(

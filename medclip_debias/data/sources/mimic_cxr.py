@@ -22,6 +22,7 @@ from medclip_debias.data.records import Annotations, ImageRecord, StudyRecord
 from medclip_debias.data.sources import ms_cxr, progression
 from medclip_debias.data.sources.archive import ArchiveSource, find_table, seeded_said
 from medclip_debias.data.sources.ids import PATIENT, STUDY, Ids, check_match, is_blank, shape
+from medclip_debias.data.sources.image_files import DICOM
 from medclip_debias.data.sources.mimic_files import (
     REPORTS_ZIP,
     ImageFiles,
@@ -185,7 +186,7 @@ class MimicCxrSource(ArchiveSource):
         for image, patient, study, view, origin in listed:
             file = self._files.path(patient, study, image)
             about = file, view, self.split(patient, splits.get(image, "")), origin
-            in_header = from_header and file.name.endswith((".dcm", ".dcm.gz"))
+            in_header = from_header and file.name.lower().endswith(DICOM)
             self.image_records.append(ImageRecord(image, study, patient, *about, in_header))
         if from_header and self._files.kinds and "dcm" not in self._files.kinds:
             raise self._missing("metadata", "the view positions, which JPG files do not")

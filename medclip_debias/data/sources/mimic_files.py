@@ -69,7 +69,7 @@ class ImageFiles:
         file = next(iter(self._files.get(image, ())), None)
         if file is None:
             return folder / f"{image}.dcm"
-        self.kinds.add("dcm" if file.endswith(DICOM) else file.rpartition(".")[2])
+        self.kinds.add("dcm" if file.lower().endswith(DICOM) else file.rpartition(".")[2])
         return Path(file)
 
     def walk(self) -> Iterator[Listed]:

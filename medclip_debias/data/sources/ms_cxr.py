@@ -32,6 +32,7 @@ _STUDY = re.compile(r"(?:^|/)s(\d{8})/")
 _SIDES = ("x", "y", "w", "h")
 _OPTIONAL = ("dicom_id", "path", "category_name", "split", "image_width", "image_height")
 _PROBLEMS = {
+    "id": "its 'id' must be a whole number or a text.",
     "image_id": "its image_id is not among the file's images.",
     "category_id": "its category_id must be the id of a category.",
     "label_text": "has no 'label_text'; give the phrase that the box shows.",
