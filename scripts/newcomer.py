@@ -270,10 +270,9 @@ def shorten(folder: Path, scratch: Path) -> None:
     """
     import yaml
 
-    from clean_environment import make_environment
     from medclip_debias.cli.demo import QUICK
     from medclip_debias.settings_files import apply_overrides
-    from wheel_check import build
+    from wheel_check import build, make_environment
 
     settings = folder / "configs/phantom/base.yaml"
     content = apply_overrides(yaml.safe_load(settings.read_text("utf-8")), QUICK["train"])
@@ -286,7 +285,7 @@ def shorten(folder: Path, scratch: Path) -> None:
 
 def follow(todo: list[Step], quick: bool) -> None:
     """Do every step; end with 1 at the first that fails."""
-    from clean_environment import took, variables
+    from wheel_check import took, variables
 
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="newcomer-") as name:

@@ -36,7 +36,7 @@ import yaml
 from common import Page, Row, in_turn, machine, ratio, shown
 from rivals import unmeasured
 from torch.nn import functional as F
-from train_ways import Scale, make_data, settings, ways
+from train_step import Scale, make_data, settings, ways
 
 from medclip_debias.losses.distributed import Ranks, gather_batch
 from medclip_debias.losses.objective import build_objective, loss_settings

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from plain_metrics import (
+    CLASSES,
     accuracy,
     auc,
     best_mcc,
@@ -23,14 +24,16 @@ from plain_metrics import (
     dot,
     enlarged,
     f1,
+    grounding_inputs,
     mcc,
     mean,
     moments,
     precision_recall_area,
+    retrieval_inputs,
     softmax,
     unit,
+    zero_shot_inputs,
 )
-from preset_inputs import CLASSES, grounding_inputs, retrieval_inputs, zero_shot_inputs
 
 FILE = Path(__file__).parents[2] / "tests" / "evaluation" / "presets" / "fixtures.json"
 

@@ -35,8 +35,7 @@ import cv2
 import numpy as np
 import torch
 from common import Page, Row, in_fork, in_turn, machine, picture, ratio, timed, within, write_dicom
-from foreign import Rival, environment
-from plain import bert_folder, plain_preparation
+from foreign import Rival, bert_folder, environment, plain_preparation
 
 REPO = Path(__file__).parents[2]
 FINDINGS = ("effusion", "opacity", "edema", "pneumothorax", "consolidation")
@@ -68,7 +67,7 @@ class Options:
 
 def pll(options: Options) -> Iterator[Row]:
     """Pseudo-log-likelihood of sentences: minicons, and a loop over sentences and places."""
-    from train_ways import Scale, make_data
+    from train_step import Scale, make_data
 
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.language.pseudo_likelihood import pseudo_log_likelihood
@@ -122,7 +121,7 @@ def loader(options: Options) -> Iterator[Row]:
     from PIL import Image
     from torch.utils.data import DataLoader, Dataset
     from torchvision import transforms
-    from train_ways import open_clip_module
+    from train_step import open_clip_module
 
     from medclip_debias.config import AugmentSettings
     from medclip_debias.data.loader import StepBatches, TrainingStudies
@@ -188,9 +187,8 @@ def loader(options: Options) -> Iterator[Row]:
 
 
 def step(options: Options) -> Iterator[Row]:
-    """A training step: open_clip's and a plain loop (train_ways.py), on batches already read."""
-    from train_step import agree
-    from train_ways import Scale, make_data, settings, ways
+    """A training step: open_clip's and a plain loop (train_step.py), on batches already read."""
+    from train_step import Scale, agree, make_data, settings, ways
 
     from medclip_debias.training.step import Trainer
 
@@ -216,8 +214,7 @@ def step(options: Options) -> Iterator[Row]:
 
 def features(options: Options) -> Iterator[Row]:
     """An epoch with a frozen image encoder: computed in every step against stored features."""
-    from train_step import stored_features
-    from train_ways import Scale, make_data
+    from train_step import Scale, make_data, stored_features
 
     scale = Scale(batch=32, hidden=256, layers=4, workers=0, studies=200)
     if options.quick:

@@ -1,30 +1,322 @@
-"""Training steps that rivals.py and gpu.py measure: checks, stored features, shares of a loss.
+"""Ways to take a training step, what is measured of them, and the data that they are given.
 
-Losses of the engine and of a plain loop agree; bf16 agrees with fp32 for every preset; memory over
-many steps; epochs with a frozen image encoder, computed and from stored features; the loss of one
-of W processes. Data and contenders are those of train_ways.py.
+Every way starts from the same weights, on the same batches: `Engine` is this package, `Plain` a
+loop as one writes it for a first experiment, `OpenClip` the step of open_clip's own training loop
+(its loss, its order of operations) with pooled embeddings, since it knows no regions. Losses of the
+engine and of the plain loop agree; bf16 agrees with fp32 for every preset; memory over many steps;
+epochs with a frozen image encoder, computed and from stored features; the loss of one of W
+processes.
 """
 
 from __future__ import annotations
 
+import copy
+import importlib
+import importlib.machinery
+import importlib.util
+import math
+import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from common import Row, ratio, resident
 from torch import Tensor, nn
-from train_ways import Scale, settings, ways
 
-from medclip_debias.data.loader import iterate
+from medclip_debias.config import (
+    ImageEncoderSettings,
+    ModelSettings,
+    PrepareSettings,
+    Preprocessing,
+    TextEncoderSettings,
+)
+from medclip_debias.data.loader import Batch, iterate, training_corpus
+from medclip_debias.data.prepare import prepare
+from medclip_debias.data.store import PreparedSet, write_scores
 from medclip_debias.errors import UserError
+from medclip_debias.language.masked_lm import (
+    LanguageModelSettings,
+    language_model_hash,
+    train_masked_lm,
+)
 from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.distributed import Ranks, ShardedBatch
 from medclip_debias.losses.objective import Objective
 from medclip_debias.losses.presets import presets
+from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.phantom import PhantomSettings, generate
+from medclip_debias.training.settings import RunSettings, TrainSettings
 from medclip_debias.training.step import Trainer
+
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What is measured; ``size`` is the side of the network's input in pixels."""
+
+    device: str = "cpu"
+    precision: str = "fp32"
+    batch: int = 64
+    size: int = 224
+    arch: str = "resnet18"
+    hidden: int = 256
+    layers: int = 4
+    studies: int = 0
+    workers: int = 1
+    channels_last: bool = True
+    compile: bool = False
+
+    @property
+    def margin(self) -> int:
+        """Pixels by which the prepared images are larger, for the random crop."""
+        return max(self.size // 15, 2)
+
+
+def make_data(folder: Path, scale: Scale) -> None:
+    """Write a phantom, its prepared set, random scores, and a BERT of one training step."""
+    # Two batches in training: about seven in ten studies are, and some have no sentence.
+    studies = scale.studies or max(4 * scale.batch, 60)
+    sides = {"min_side": max(scale.size // 2, 64), "max_side": max(scale.size, 65)}
+    generate(folder / "tree", PhantomSettings(studies=studies, seed=1, **sides), None, 1)
+    settings = PrepareSettings(size=scale.size + scale.margin)
+    prepare(folder / "tree", folder / "prepared", settings, workers=1)
+    prepared = PreparedSet.open(folder / "prepared")
+    bert = LanguageModelSettings(
+        vocabulary=2000,
+        hidden=scale.hidden,
+        layers=scale.layers,
+        heads=max(scale.hidden // 64, 1),
+        steps=1,
+        batch_size=8,
+    )
+    train_masked_lm(training_corpus(prepared), folder / "bert", bert)
+    texts = prepared.texts
+    random = torch.Generator().manual_seed(0)
+    values = (-20 * torch.rand(len(texts), generator=random)).tolist()
+    counts = [len(text.split()) for text in texts]
+    write_scores(folder / "prepared", texts, values, counts, language_model_hash(folder / "bert"))
+
+
+def settings(
+    folder: Path, scale: Scale, loss: dict[str, Any] | None = None, **train: Any
+) -> RunSettings:
+    """The run: symmetric InfoNCE unless another ``loss`` is given."""
+    plain: dict[str, Any] = {
+        "steps": 1_000_000,
+        "warmup_steps": 0,
+        "batch_size": scale.batch,
+        "precision": scale.precision,
+        "device": scale.device,
+        "workers": scale.workers,
+        "channels_last": scale.channels_last,
+        "compile": scale.compile,
+    }
+    return RunSettings(
+        prepared=folder / "prepared",
+        out=folder / "run",
+        preprocessing=Preprocessing(
+            prepare=PrepareSettings(size=scale.size + scale.margin), input_size=scale.size
+        ),
+        model=ModelSettings(
+            image=ImageEncoderSettings(arch=scale.arch),
+            text=TextEncoderSettings(folder=folder / "bert"),
+        ),
+        loss=loss or {"kind": "clip"},
+        train=TrainSettings(**(plain | train)),
+    )
+
+
+class Way:
+    """One way to take a step: a copy of the engine's model at its start."""
+
+    def __init__(self, trainer: Trainer, precision: str) -> None:
+        self.trainer = trainer
+        # A copy is never compiled; nor is it to keep the engine's memory layout.
+        assert isinstance(trainer.model, DualEncoder)
+        self.model: DualEncoder = copy.deepcopy(trainer.model)
+        self.model.to(memory_format=torch.contiguous_format)
+        self.precision = precision
+        self.limit = trainer.settings.train.clip_norm or math.inf
+        self.parameters = list(self.model.parameters())
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Context of the whole forward pass, the similarity included."""
+        half = HALF.get(self.precision)
+        return torch.autocast(self.model.device.type, half) if half else nullcontext()
+
+    def images(self, batch: Batch) -> Tensor:
+        """Normalised float images ``[B, 1, C, C]``."""
+        given = self.model.preprocessing
+        images = batch.images_on(self.model.device)[:, None].float() / 255
+        return (images - given.mean) / given.std
+
+    def tokens(self, batch: Batch, length: int = 0) -> tuple[Tensor, Tensor]:
+        """Ids and mask of every sentence, padded to the longest or to ``length``."""
+        texts = [self.trainer.studies.texts[number] for number in batch.texts.tolist()]
+        ids = self.model.tokenizer.encode(texts, self.model.max_tokens)
+        padded, mask = self.model.tokenizer.pad(ids)
+        more = (0, max(length - padded.shape[1], 0))
+        padded, mask = F.pad(padded, more, value=self.model.tokenizer.pad_id), F.pad(mask, more)
+        return padded.to(self.model.device), mask.to(self.model.device)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The loss, with its graph."""
+        raise NotImplementedError
+
+    def step(self, number: int, batch: Batch) -> Tensor:
+        """One whole step; returns its loss."""
+        raise NotImplementedError
+
+
+class Engine(Way):
+    """This package: `Trainer.step`."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        super().__init__(trainer, trainer.settings.train.precision)
+        del self.model, self.parameters  # the trainer has its own
+
+    def step(self, number: int, batch: Batch) -> Tensor:
+        """One step of the engine."""
+        return self.trainer.step(number, batch)["loss"]
+
+
+class Plain(Way):
+    """A plain loop: all region scores ``[B, B, R]`` at once, AdamW over all parameters."""
+
+    def __init__(self, trainer: Trainer, precision: str) -> None:
+        super().__init__(trainer, precision)
+        train = trainer.settings.train
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, lr=train.lr, weight_decay=train.weight_decay
+        )
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Symmetric InfoNCE of the similarity as docs/methods.md writes it."""
+        model = self.model
+        features = model.image_encoder(self.images(batch))
+        regions = model.image_projection(features.flatten(2).transpose(1, 2))
+        regions = F.normalize(regions, dim=-1)
+        ids, mask = self.tokens(batch)
+        sentences = F.normalize(model.text_projection(model.text_encoder(ids, mask)), dim=-1)
+        given = model.settings.similarity
+        h = torch.einsum("ind,jd->ijn", regions, sentences)
+        count = h.shape[-1]
+        local = (torch.logsumexp(given.k * h, dim=-1) - math.log(count)) / given.k
+        best = h.argmax(dim=-1)
+        likeness = regions @ regions.transpose(1, 2)
+        rows = likeness.gather(1, best[..., None].expand(-1, -1, count))
+        remote = (torch.softmax(given.temperature * rows, dim=-1) * h).sum(dim=-1)
+        logits = given.local_weight * local + (1 - given.local_weight) * remote
+        logits = model.similarity.log_scale.exp() * logits
+        target = torch.arange(len(logits), device=logits.device)
+        return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
+
+    def step(self, _: int, batch: Batch) -> Tensor:
+        """zero_grad, forward, backward, clip, step."""
+        self.optimizer.zero_grad()
+        with self.autocast():
+            loss = self.loss(batch)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.parameters, self.limit)
+        self.optimizer.step()
+        return loss.detach()
+
+
+class OpenClip(Way):
+    """open_clip's step (`open_clip_train/train.py`), with the mean of the regions as the image.
+
+    Args:
+        trainer: gives encoders and data.
+        precision: of autocast.
+        padded: pad sentences to the longest that is read, as open_clip's tokenizers do.
+    """
+
+    def __init__(self, trainer: Trainer, precision: str, *, padded: bool) -> None:
+        super().__init__(trainer, precision)
+        self.length = self.model.max_tokens if padded else 0
+        self.criterion = open_clip_module("loss").ClipLoss()
+        train = trainer.settings.train
+        named = list(self.model.named_parameters())
+        small = [p for name, p in named if _gain_or_bias(name, p)]
+        large = [p for name, p in named if not _gain_or_bias(name, p)]
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": small, "weight_decay": 0.0},
+                {"params": large, "weight_decay": train.weight_decay},
+            ],
+            lr=train.lr,
+            betas=(0.9, 0.98),
+            eps=1e-6,
+        )
+        device = self.model.device
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+
+    def loss(self, batch: Batch) -> Tensor:
+        """open_clip's loss of pooled embeddings."""
+        model = self.model
+        features = model.image_encoder(self.images(batch))
+        pooled = model.image_projection(features.mean(dim=(2, 3)))
+        sentences = model.text_projection(model.text_encoder(*self.tokens(batch, self.length)))
+        scale = model.similarity.log_scale.exp()
+        result: Tensor = self.criterion(
+            F.normalize(pooled, dim=-1), F.normalize(sentences, dim=-1), scale
+        )
+        return result
+
+    def step(self, _: int, batch: Batch) -> Tensor:
+        """zero_grad, autocast forward, backward, clip, step, clamp of the scale."""
+        self.optimizer.zero_grad()
+        with self.autocast():
+            loss = self.loss(batch)
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
+        nn.utils.clip_grad_norm_(self.parameters, self.limit, norm_type=2.0)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        with torch.no_grad():
+            self.model.similarity.log_scale.clamp_(0, math.log(100))
+        return loss.detach()
+
+
+def _gain_or_bias(name: str, parameter: Tensor) -> bool:
+    """open_clip's rule for what is not decayed."""
+    return parameter.ndim < 2 or any(w in name for w in ("bn", "ln", "bias", "logit_scale"))
+
+
+def open_clip_module(name: str) -> ModuleType:
+    """One module of open_clip alone: the package's own import needs all of its tokenizers."""
+    found = importlib.util.find_spec("open_clip")
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError("open_clip is not installed (pip install open-clip-torch)")
+    bare = importlib.machinery.ModuleSpec("open_clip_alone", None, is_package=True)
+    bare.submodule_search_locations = list(found.submodule_search_locations)
+    sys.modules.setdefault(bare.name, importlib.util.module_from_spec(bare))
+    return importlib.import_module(f"{bare.name}.{name}")
+
+
+def ways(trainer: Trainer) -> dict[str, Any]:
+    """Name to a function that makes the way; what is not available here is left out."""
+    precision = trainer.settings.train.precision
+    known: dict[str, Any] = {
+        "engine": lambda: Engine(trainer),
+        "plain": lambda: Plain(trainer, precision),
+    }
+    if precision != "fp32":
+        known["plain, fp32"] = lambda: Plain(trainer, "fp32")
+    if importlib.util.find_spec("open_clip") is not None:
+        known["open_clip"] = lambda: OpenClip(trainer, precision, padded=True)
+        known["open_clip, padded to the longest"] = lambda: OpenClip(
+            trainer, precision, padded=False
+        )
+    return known
+
 
 MIB = 2**20
 AGREE = 1e-4

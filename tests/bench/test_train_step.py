@@ -11,21 +11,20 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 import train_step
-import train_ways
 
-SCALE = train_ways.Scale(batch=8, size=48, arch="resnet_small", hidden=16, layers=1, workers=0)
+SCALE = train_step.Scale(batch=8, size=48, arch="resnet_small", hidden=16, layers=1, workers=0)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
-    train_ways.make_data(folder, SCALE)
+    train_step.make_data(folder, SCALE)
     return folder
 
 
 @pytest.fixture
 def trainer(folder):
-    trainer = train_step.Trainer(train_ways.settings(folder, SCALE))
+    trainer = train_step.Trainer(train_step.settings(folder, SCALE))
     trainer.model.text_encoder.eval()  # no dropout
     return trainer
 
@@ -36,7 +35,7 @@ def test_engine_and_plain_loop_have_the_same_loss(folder):
 
 def test_the_plain_loop_has_the_gradients_of_the_engine(trainer):
     batch = trainer.batches[0]
-    plain = train_ways.ways(trainer)["plain"]()
+    plain = train_step.ways(trainer)["plain"]()
     plain.loss(batch).backward()
     trainer.backward(batch, 0)
     theirs = dict(plain.model.named_parameters())
@@ -46,7 +45,7 @@ def test_the_plain_loop_has_the_gradients_of_the_engine(trainer):
 
 
 def test_open_clips_step_is_symmetric_cross_entropy_of_pooled_embeddings(trainer):
-    known = train_ways.ways(trainer)
+    known = train_step.ways(trainer)
     batch = trainer.batches[0]
     for name in ("open_clip", "open_clip, padded to the longest"):
         way = known[name]()
