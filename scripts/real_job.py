@@ -9,7 +9,6 @@ again, it goes on where it stopped; `--fresh` starts over. docs/real.md has ever
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import shlex
 import shutil
@@ -21,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from medclip_debias.cli import run
 from medclip_debias.cli.stages import Stage, run_stages
 from medclip_debias.data.loader import TrainingStudies
 from medclip_debias.data.prompts import packaged_sets
 from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.sources.tables import read_table, refuse_rows
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import write_json
@@ -34,7 +35,7 @@ from openi import judged_classes
 from real_report import has_reports, write_report
 
 LANGUAGE_MODEL = ["hidden=64", "heads=2", "layers=2", "vocabulary=2000", "batch_size=64", "lr=3e-3"]
-BOX_COLUMNS = {"image", "source", "finding", "x", "y", "width", "height"}
+_BOX = ("x", "y", "width", "height")
 BATCH = 64
 """Studies of a batch of real/joint."""
 EXPLANATIONS = ("gradcam", "occlusion")
@@ -165,65 +166,56 @@ def coco_boxes(archive: Archive, out: Path) -> Iterator[tuple[str, Path]]:
     Raises:
         UserError: the table lacks a column, or a box is not four numbers.
     """
-    if not archive.box_files.is_file():
-        return
+    path = archive.box_files
+    if not path.is_file() or "source" not in read_table(path):
+        return  # there are none, or those of the archive's own table, which `prepare` reads
     from PIL import Image
 
     from medclip_debias.data.sources.findings import finding_name, finding_sentence
 
-    with archive.box_files.open(encoding="utf-8", newline="") as file:
-        table = csv.DictReader(file)
-        if "source" not in (table.fieldnames or ()):
-            return  # the archive's own table, which `prepare` reads
-        if missing := BOX_COLUMNS - set(table.fieldnames or ()):
-            raise UserError(f"{archive.box_files}: has no column {', '.join(sorted(missing))}.")
-        listed_rows = list(table)
-    places = {path.stem: path for path in archive.folder.rglob("*.jpg")}
-    places |= {path.stem: path for path in archive.folder.rglob("*.png")}
-    rows = [row for row in listed_rows if row["source"] and Path(row["image"] or "").stem in places]
-    if without := sum(not row["source"] for row in listed_rows):
+    table = read_table(path, (*_BOX, "source", "image", "finding"))
+    places = {place.stem: place for place in archive.folder.rglob("*.jpg")}
+    places |= {place.stem: place for place in archive.folder.rglob("*.png")}
+    table["stem"] = [Path(name).stem for name in table["image"]]
+    named, here = table["source"] != "", table["stem"].isin(places)
+    if without := int((~named).sum()):
         print(f"# {archive.name}/boxes.csv: skipped {without} rows without a source")
-    if absent := len(listed_rows) - without - len(rows):
+    if absent := int((named & ~here).sum()):
         print(f"# {archive.name}/boxes.csv: skipped {absent} boxes of images that are not here")
     own = any(archive.folder.glob("BBox_List_2017*"))  # then the NIH's boxes are the set's own
-    for group in sorted({row["source"] for row in rows} - ({"NIH"} if own else set())):
-        images: dict[str, dict[str, Any]] = {}
-        categories: dict[str, int] = {}
-        annotations: list[dict[str, Any]] = []
-        for row in rows:
-            stem = Path(row["image"]).stem
-            if row["source"] != group:
-                continue
-            try:
-                x, y, wide, high = (float(row[side]) for side in ("x", "y", "width", "height"))
-            except (TypeError, ValueError):
-                line = listed_rows.index(row) + 2
-                raise UserError(
-                    f"{archive.box_files}: line {line} holds a box whose x, y, width and height "
-                    "are not four numbers; correct or remove it."
-                ) from None
-            if stem not in images:
-                sentence = f"{places[stem]}: is not an image; remove it"
-                with explained(sentence, OSError), Image.open(places[stem]) as image:
-                    width, height = image.size
-                images[stem] = {"id": len(images) + 1, "file_name": row["image"]}
-                images[stem] |= {"width": width, "height": height}
-            name = finding_name(row["finding"])
-            annotations.append(
-                {
-                    "id": len(annotations) + 1,
-                    "image_id": images[stem]["id"],
-                    "category_id": categories.setdefault(name, len(categories) + 1),
-                    "bbox": [x, y, wide, high],
-                    "label_text": finding_sentence(name),
-                }
+    rows = table[named & here & ~((table["source"] == "NIH") & own)]
+    boxes = rows[[*_BOX]].apply(pd.to_numeric, errors="coerce")
+    problem = "x, y, width and height are not four numbers; correct or remove it."
+    refuse_rows(path, rows, boxes.isna().any(axis=1), problem)
+    for group, part in rows.groupby("source"):
+        images: list[dict[str, Any]] = []
+        for stem, file in part.drop_duplicates("stem")[["stem", "image"]].to_numpy():
+            sentence = f"{places[stem]}: is not an image; remove it"
+            with explained(sentence, OSError), Image.open(places[stem]) as image:
+                size = {"width": image.width, "height": image.height}
+            images.append({"id": len(images) + 1, "file_name": file} | size)
+        names = part["finding"].map(finding_name)
+        number_of_image, number_of_name = (pd.factorize(c)[0] + 1 for c in (part["stem"], names))
+        annotations = [
+            {"id": number, "image_id": int(image), "category_id": int(category), "bbox": box}
+            | {"label_text": finding_sentence(name)}
+            for number, (image, category, box, name) in enumerate(
+                zip(
+                    number_of_image,
+                    number_of_name,
+                    boxes.loc[part.index].to_numpy(dtype=float).tolist(),
+                    names,
+                    strict=True,
+                ),
+                start=1,
             )
-        listed = [{"id": number, "name": name} for name, number in categories.items()]
-        path = out / f"{archive.name}-{group}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"images": list(images.values()), "annotations": annotations}
-        write_json(path, content | {"categories": listed})
-        yield group, path
+        ]
+        listed = [{"id": n, "name": name} for n, name in enumerate(names.unique(), start=1)]
+        out_file = out / f"{archive.name}-{group}.json"
+        out_file.parent.mkdir(parents=True, exist_ok=True)
+        content = {"images": images, "annotations": annotations, "categories": listed}
+        write_json(out_file, content)
+        yield str(group), out_file
 
 
 def calibrations(model: Path, prepared: dict[str, Path], out: Path, least: int) -> None:
@@ -373,13 +365,8 @@ def _judging(archive: Archive, prepared: Path, model: Path, out: Path, plan: Pla
     common = ["--bootstrap", f"{plan.bootstrap}", "--heatmaps", "4"]
 
     def evaluate() -> list[str]:
-        words = [
-            "evaluate",
-            f"{model}",
-            f"{prepared}",
-            "--out",
-            f"{out / 'archives' / archive.name}",
-        ]
+        words = ["evaluate", f"{model}", f"{prepared}"]
+        words += ["--out", f"{out / 'archives' / archive.name}"]
         try:
             classes = judged_classes(prepared, least=plan.least, prompts=prompts)
         except UserError as error:

@@ -7,7 +7,7 @@ import os
 import platform
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -201,6 +201,28 @@ class Page:
         lines[at : at + 1] = [str(row)]
         table = HEAD + "".join(f"{line}\n" for line in lines)
         write_text(self.path, before + self.marks[0] + table + self.marks[1] + after)
+
+    def measure(self, rows: Callable[[], Iterable[Row]], what: str, goal: str = "") -> int:
+        """Add rows as they are measured; 1 where one cannot be: one less is better than none."""
+        try:
+            for row in rows():
+                self.add(row)
+        except Exception as error:
+            traceback.print_exc()
+            self.add(unmeasured(what, goal, error))
+            return 1
+        return 0
+
+
+def unmeasured(what: str, goal: str, error: Exception) -> Row:
+    """A row that says why there is no number."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    return Row(what, goal, "not measured", None, said[:160])
+
+
+def title(rows: Callable[..., object]) -> str:
+    """What the rows of a function are of: the first words of what it says of itself."""
+    return (rows.__doc__ or rows.__name__).split(":")[0].rstrip(".")
 
 
 def machine(*packages: str) -> str:

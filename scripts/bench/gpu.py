@@ -19,7 +19,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,8 +32,7 @@ import torch
 import torch.distributed as dist
 import train_step
 import yaml
-from common import Page, Row, in_turn, machine, ratio, shown
-from rivals import unmeasured
+from common import Page, Row, in_turn, machine, shown, title
 from torch.nn import functional as F
 from train_step import Scale, make_data, settings, ways
 
@@ -175,10 +173,7 @@ def step(options: Options) -> Iterator[Row]:
     )
     scale = options.scale
     note = f"{scale.arch}, {scale.size} px, batch {scale.batch}, {scale.precision}, 3 steps a round"
-    goals = {"plain": ("a plain loop", 1.5), "open_clip": ("open_clip's step", 1.3)}
-    for name, (called, goal) in goals.items():
-        if name in found:
-            yield ratio(f"training step against {called}", found["engine"], found[name], goal, note)
+    yield from train_step.step_rows(found, note)
 
 
 def cached(options: Options) -> Iterator[Row]:
@@ -300,15 +295,7 @@ def main(words: list[str] | None = None) -> int:
         )  # fmt: skip
         make_data(options.folder, scale)
         for key in given.only:
-            try:
-                for row in ROWS[key](options):
-                    page.add(row)
-            except Exception as error:  # one row less is better than no table
-                traceback.print_exc()
-                failed += 1
-                page.add(
-                    unmeasured((ROWS[key].__doc__ or key).split(":")[0].rstrip("."), "", error)
-                )
+            failed += page.measure(partial(ROWS[key], options), title(ROWS[key]))
     if given.study:
         words = ["study", "table1", "--config", str(STUDY), "--out", str(given.study)]
         failed += subprocess.run([sys.executable, "-m", "medclip_debias", *words]).returncode

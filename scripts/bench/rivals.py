@@ -19,7 +19,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +33,20 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 import cv2
 import numpy as np
 import torch
-from common import Page, Row, in_fork, in_turn, machine, picture, ratio, timed, within, write_dicom
+from common import (
+    Page,
+    Row,
+    in_fork,
+    in_turn,
+    machine,
+    picture,
+    ratio,
+    timed,
+    title,
+    unmeasured,
+    within,
+    write_dicom,
+)
 from foreign import Rival, bert_folder, environment, plain_preparation
 
 REPO = Path(__file__).parents[2]
@@ -188,7 +200,7 @@ def loader(options: Options) -> Iterator[Row]:
 
 def step(options: Options) -> Iterator[Row]:
     """A training step: open_clip's and a plain loop (train_step.py), on batches already read."""
-    from train_step import Scale, agree, make_data, settings, ways
+    from train_step import Scale, agree, make_data, settings, step_rows, ways
 
     from medclip_debias.training.step import Trainer
 
@@ -205,11 +217,7 @@ def step(options: Options) -> Iterator[Row]:
         {name: timed(lambda w=way: w.step(next(numbers), batch)) for name, way in known.items()}  # type: ignore[misc]
     )
     note = f"{scale.arch}, {scale.size} px, batch {scale.batch}, BERT of {scale.layers} layers of "
-    note += f"{scale.hidden}; goals are a GPU's"
-    for name, goal in (("plain", 1.5), ("open_clip", 1.3)):
-        if name in found:
-            called = "a plain loop" if name == "plain" else "open_clip's step"
-            yield ratio(f"training step against {called}", found["engine"], found[name], goal, note)
+    yield from step_rows(found, f"{note}{scale.hidden}; goals are a GPU's")
 
 
 def features(options: Options) -> Iterator[Row]:
@@ -448,12 +456,6 @@ def same(ours: Any, theirs: Any, tolerance: float) -> None:
         raise AssertionError(f"outputs differ by {off:.2g}, {tolerance:g} allowed")
 
 
-def unmeasured(what: str, goal: str, error: Exception) -> Row:
-    """A row that says why there is no number."""
-    said = " ".join(str(error).split()) or type(error).__name__
-    return Row(what, goal, "not measured", None, said[:160])
-
-
 def main(words: list[str] | None = None) -> int:
     """Measure the rows that are asked for; each is written as soon as it is there."""
     parser = argparse.ArgumentParser(
@@ -481,13 +483,7 @@ def main(words: list[str] | None = None) -> int:
                 given.threads,
                 lambda: given.rival_python or environment(given.environment),
             )
-            try:
-                for row in ROWS[name](options):
-                    page.add(row)
-            except Exception as error:  # one row less is better than no table
-                traceback.print_exc()
-                failed += 1
-                page.add(unmeasured((ROWS[name].__doc__ or name).split(":")[0], "", error))
+            failed += page.measure(partial(ROWS[name], options), title(ROWS[name]))
     return int(failed > 0)
 
 

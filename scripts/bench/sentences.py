@@ -26,13 +26,14 @@ import argparse
 import csv
 import hashlib
 import importlib.util
-import math
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from scipy.stats import binomtest
 
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.text.reports import sections
@@ -200,23 +201,11 @@ def figures(verdicts: list[tuple[int, int]]) -> str:
         ("either", [max(cut, min(missed, 1)) for cut, missed in verdicts]),
     ):
         bad, of = sum(counts), len(counts)
-        low, high = wilson(bad, of)
+        low, high = binomtest(bad, of).proportion_ci(method="wilson")
         rate = f"{1e3 * bad / of:.1f} per 1,000 ({1e3 * low:.1f} to {1e3 * high:.1f})"
         lines.append(f"{name}: {bad} of {of} sentences, {rate}")
     lines.append(f"cuts missing in all: {sum(missed for _, missed in verdicts)}")
     return "\n".join(lines)
-
-
-def wilson(found: int, of: int, z: float = 1.959964) -> tuple[float, float]:
-    """Return the Wilson score interval of a share (Wilson 1927), 95% by default.
-
-    >>> [round(x, 4) for x in wilson(0, 300)]
-    [0.0, 0.0126]
-    """
-    share = found / of
-    middle = (share + z * z / (2 * of)) / (1 + z * z / of)
-    half = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of)) / (1 + z * z / of)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def differences(texts: list[tuple[str, str]], split: Splitter, other: Splitter) -> Iterator[str]:

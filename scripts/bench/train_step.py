@@ -447,6 +447,14 @@ def stored_features(
         yield ratio(what, times["stored"], times["computed"], goal, note)
 
 
+def step_rows(found: dict[str, list[float]], note: str) -> Iterator[Row]:
+    """Seconds of the engine's step against those of the others that were measured."""
+    goals = {"plain": ("a plain loop", 1.5), "open_clip": ("open_clip's step", 1.3)}
+    for name, (called, goal) in goals.items():
+        if name in found:
+            yield ratio(f"training step against {called}", found["engine"], found[name], goal, note)
+
+
 class Alone(ShardedBatch):
     """A share without other processes: sums over them are its own."""
 

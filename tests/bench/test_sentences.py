@@ -1,4 +1,4 @@
-"""The bench of sentences: its samples are stable, its intervals right, its verdicts complete."""
+"""The bench of sentences: its samples are stable, its verdicts complete."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from scipy.stats import binomtest
 
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.text.reports import sections
@@ -21,12 +20,6 @@ def bench():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.mark.parametrize(("found", "of"), [(0, 300), (1, 300), (7, 598), (300, 300)])
-def test_the_interval_is_wilsons(bench, found, of):
-    expected = binomtest(found, of).proportion_ci(method="wilson")
-    assert bench.wilson(found, of) == pytest.approx((expected.low, expected.high), abs=1e-7)
 
 
 def test_a_sentence_has_the_same_key_whatever_is_cut_around_it(bench):

@@ -123,12 +123,12 @@ def test_a_folder_without_archives_is_one_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("table", "wrong"),
     [
-        ("image,source,finding,x,y,width\n", "has no column height"),
+        ("image,source,finding,x,y,width\n", "column 'height' is missing"),
         (
             "image,source,finding,x,y,width,height\n{},Others,Mass,1,1,2,wide\n",
-            "line 2 holds a box",
+            "row 2",
         ),
-        ("image,source,finding,x,y,width,height\n{},Others,Mass,1\n", "line 2 holds a box"),
+        ("image,source,finding,x,y,width,height\n{},Others,Mass,1\n", "row 2"),
     ],
 )
 def test_a_table_of_boxes_that_cannot_be_read_is_one_sentence(archives, tmp_path, table, wrong):
