@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -47,6 +47,12 @@ class Result:
     root: Path
     _tables: dict[str, pd.DataFrame] = field(default_factory=dict, repr=False)
     _replicates: dict[str, dict[str, Replicated]] = field(default_factory=dict, repr=False)
+
+    @property
+    def card_names(self) -> tuple[str, str]:
+        """What its card is called, without and with its version."""
+        card = self.record.card
+        return card.name, f"{card.name}@{card.version}"
 
     @property
     def complete(self) -> bool:
@@ -198,27 +204,22 @@ def read_folder(
             )
         by_name[model.name] = model, place
     order = _chosen(sorted(by_name), models, "model", folder) if models else sorted(by_name)
-    tasks: dict[tuple[str, int], dict[str, Result]] = {}
-    for name in order:
-        for path in sorted(by_name[name][1].glob(f"*/{RECORD}")):
-            result = Result(name, path.parent, read_record(path.parent, folder), folder)
-            card = result.record.card
-            tasks.setdefault((card.name, card.version), {})[name] = result
+    results = [
+        Result(name, path.parent, read_record(path.parent, folder), folder)
+        for name in order
+        for path in sorted(by_name[name][1].glob(f"*/{RECORD}"))
+    ]
     if cards:
-        known = [word for name, version in tasks for word in (name, f"{name}@{version}")]
+        known = [word for result in results for word in result.card_names]
         wanted = set(_chosen(known, cards, "card", folder))
-        tasks = {
-            (name, version): results
-            for (name, version), results in tasks.items()
-            if {name, f"{name}@{version}"} & wanted
-        }
-    if not tasks:
+        results = [result for result in results if wanted & set(result.card_names)]
+    if not results:
         raise UserError(f"{folder}: these models have no result; run 'bench' first.")
-    _one_task_each(tasks)
-    return Results(
-        {name: by_name[name][0] for name in order},
-        tuple(_task(key, results) for key, results in sorted(tasks.items())),
-    )
+    of_card: dict[str, list[Result]] = {}
+    for result in results:
+        of_card.setdefault(result.record.card.name, []).append(result)
+    tasks = tuple(_task(own) for _, own in sorted(of_card.items()))
+    return Results({name: by_name[name][0] for name in order}, tasks)
 
 
 def _chosen(known: Sequence[str], wanted: Sequence[str], kind: str, folder: Path) -> list[str]:
@@ -231,41 +232,36 @@ def _chosen(known: Sequence[str], wanted: Sequence[str], kind: str, folder: Path
     return list(dict.fromkeys(wanted))
 
 
-def _one_task_each(tasks: Mapping[tuple[str, int], Mapping[str, Result]]) -> None:
-    """One version of each card, one content, one protocol, one list of images."""
-    first: dict[str, Result] = {}
-    first_complete: dict[str, Result] = {}
-    for (name, _), results in tasks.items():
-        for result in results.values():
-            record, other = result.record, first.setdefault(name, result)
-            pair = f"{result.folder / RECORD} and {other.folder / RECORD}"
-            for what, ours, theirs in (
-                ("versions", record.card.version, other.record.card.version),
-                ("presets", record.preset, other.record.preset),
-                ("contents", record.card.hash, other.record.card.hash),
-            ):
-                if ours != theirs:
-                    raise UserError(
-                        f"{pair}: are results of different {what} of the card '{name}' ({ours} and"
-                        f" {theirs}), which do not belong into one table; run 'bench' again for one"
-                        " of them, or leave one out with --models or --cards."
-                    )
-            if not result.complete:  # it is marked, and neither ranked nor paired
-                continue
-            other = first_complete.setdefault(name, result)
-            lists = record.judged.list_hash, other.record.judged.list_hash
-            if lists[0] != lists[1]:
+def _task(results: list[Result]) -> Task:
+    """Results on one card: of one version of it, one content, one protocol, one list of images."""
+    named = results[0].record.card
+    by_what: dict[str, Callable[[Record], object]] = {
+        "versions": lambda record: record.card.version,
+        "presets": lambda record: record.preset,
+        "contents": lambda record: record.card.hash,
+    }
+    for what, value in by_what.items():
+        for result in results[1:]:
+            ours, theirs = (value(each.record) for each in (result, results[0]))
+            if ours != theirs:
                 raise UserError(
-                    f"{result.folder / RECORD} and {other.folder / RECORD}: judged different images"
-                    f" of the card '{name}' ({record.judged.found} and {other.record.judged.found};"
-                    f" list_hash {lists[0]} and {lists[1]}), which do not belong into one table;"
-                    " run 'bench' on the same images, or leave one out with --models."
+                    f"{result.folder / RECORD} and {results[0].folder / RECORD}: are results of"
+                    f" different {what} of the card '{named.name}' ({ours} and {theirs}), which do"
+                    " not belong into one table; run 'bench' again for one of them, or leave one"
+                    " out with --models or --cards."
                 )
-
-
-def _task(key: tuple[str, int], results: dict[str, Result]) -> Task:
-    name, version = key
-    card = packaged_cards().get(name)
-    first = next(iter(results.values())).record.card
-    same = card is not None and (card.version, card.content_hash) == (version, first.hash)
-    return Task(name, version, card if same else None, results)
+    # What is incomplete is marked, and neither ranked nor paired.
+    complete = [result for result in results if result.complete]
+    for result in complete[1:]:
+        ours, theirs = (each.record.judged for each in (result, complete[0]))
+        if ours.list_hash != theirs.list_hash:
+            raise UserError(
+                f"{result.folder / RECORD} and {complete[0].folder / RECORD}: judged different"
+                f" images of the card '{named.name}' ({ours.found} and {theirs.found}; list_hash"
+                f" {ours.list_hash} and {theirs.list_hash}), which do not belong into one table;"
+                " run 'bench' on the same images, or leave one out with --models."
+            )
+    card = packaged_cards().get(named.name)
+    same = card is not None and (card.version, card.content_hash) == (named.version, named.hash)
+    by_model = {result.model: result for result in results}
+    return Task(named.name, named.version, card if same else None, by_model)
