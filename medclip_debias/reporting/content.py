@@ -62,6 +62,28 @@ def words(value: Any) -> str:
     return str(value).replace("_", " ")
 
 
+def setting_words(value: Any) -> str:
+    """Settings as words: the kind of a thing, then its own settings in brackets.
+
+    >>> setting_words({"kind": "debiased", "eta": {"kind": "constant", "value": 0.05}})
+    'debiased (eta: constant (value 0.05))'
+    """
+    if isinstance(value, Mapping):
+        listed = ", ".join(
+            f"{words(key)}{':' * isinstance(each, Mapping)} {setting_words(each)}"
+            for key, each in value.items()
+            if key != "kind"
+        )
+        if "kind" not in value:
+            return listed
+        return f"{value['kind']} ({listed})" if listed else str(value["kind"])
+    if isinstance(value, list | tuple):
+        return "; ".join(map(setting_words, value)) or "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def at(content: Any, *keys: str) -> Any:
     """What stands below keys of nested mappings; None where one is missing."""
     for key in keys:
@@ -128,32 +150,3 @@ def paper_cells(method: str) -> dict[Any, str]:
     """A row of the paper's Table 1 by column, with the decimals that it was printed with."""
     values = zip(PAPER_COLUMNS, PAPER_TABLE_1[method], strict=True)
     return {column: f"{v:.0f}" if column == "MedR" else f"{v:.2f}" for column, v in values}
-
-
-def provenance_rows(results: Mapping[str, Any]) -> tuple[Rows, Rows]:
-    """What names the results, and all that somebody needs to repeat them."""
-    versions = (f"{words(k)} {v}" for k, v in (results.get("versions") or {}).items())
-    values = {
-        "Data": results.get("data_hash"),
-        "Model": results.get("model_hash"),
-        "Code": results.get("code_hash"),
-        "Self-test of the model": at(results, "self_test", "status"),
-        "Split": results.get("split"),
-        "Seed of the bootstrap": results.get("seed"),
-        "Prompts": at(results, "prompts", "name"),
-        "Versions": ", ".join(versions) or None,
-    }
-    names = [[title, str(value)] for title, value in values.items() if value is not None]
-    keys = ("self_test", "options", "prompts")
-    return names, [row for key in keys if key in results for row in _flat(results[key], key)]
-
-
-def _flat(content: Any, name: str) -> Rows:
-    """Nested mappings as rows of their keys and a value."""
-    if isinstance(content, Mapping):
-        return [row for key, item in content.items() for row in _flat(item, f"{name}: {key}")]
-    if isinstance(content, list):
-        text = ", ".join(map(str, content))
-    else:
-        text = f"{content:,}" if type(content) is int else str(content)
-    return [[words(name.replace(".", ": ")), text]]

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from medclip_debias import __version__
-from medclip_debias.reporting.content import duration, interval, number
+from medclip_debias.reporting.content import at, duration, number, setting_words, words
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -52,5 +52,6 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {"number": number, "interval": interval, "duration": duration}
+    filters = (at, duration, number, setting_words, words)
+    templates.filters |= {each.__name__: each for each in filters}
     return templates

@@ -22,7 +22,6 @@ NAME = "prepared.html"
 SPLITS = ("train", "validate", "test", "held_out")
 FREQUENCIES = {"1": 1, "2 to 4": 2, "5 to 9": 5, "10 to 99": 10, "100 or more": 100}
 """Groups of sentences by how many studies say them, and their lowest number."""
-COUNTS = ("images", "studies", "patients", "sentences", "distinct_sentences", "phrases")
 _MOST_BINS = 30
 _MOST_VIEWS = 24
 
@@ -31,15 +30,12 @@ def write_prepared_page(prepared: PreparedSet | Path) -> Path:
     """Write `NAME` into a prepared set; its path."""
     if not isinstance(prepared, PreparedSet):
         prepared = PreparedSet.open(prepared)
-    meta, counts = prepared.meta, prepared.meta["counts"]
-    names = {key: words(key).capitalize() for key in COUNTS} | {"phrases": "Phrases with boxes"}
     pairs = prepared.sentences[["study_id", "text"]].drop_duplicates()
     page = render(
         "prepared.html.j2",
         name=prepared.folder.resolve().name,
-        meta=meta,
-        tiles=[(names[key], number(int(counts[key]))) for key in COUNTS if counts.get(key)],
-        languages=", ".join(f"{n:,} {code}" for code, n in (meta.get("languages") or {}).items()),
+        meta=prepared.meta,
+        counts=prepared.meta["counts"],
         scored=(prepared.folder / "scores.json").is_file(),
         claimed=(prepared.folder / "claims.parquet").is_file(),
         splits=split_rows(prepared.images),
@@ -47,12 +43,6 @@ def write_prepared_page(prepared: PreparedSet | Path) -> Path:
         frequencies=frequency_rows(pairs["text"].value_counts().to_numpy()),
         plots=_plots(prepared),
         funnel=prepared.funnel,
-        rejected=int(counts.get("rejected", 0)),
-        provenance=[
-            ["Content", meta["content_hash"]],
-            ["Manifest", str(meta.get("manifest_hash", ""))],
-            *([str(k), str(v)] for k, v in (meta.get("made_by") or {}).items()),
-        ],
     )
     path = prepared.folder / NAME
     if not path.is_file() or path.read_text(encoding="utf-8") != page:

@@ -39,45 +39,36 @@ def write_report(run: Path, prepared_set: Path | None = None) -> Path:
         return write_prepared_page(run)
     parts = read_run(run)
     settings, results, heatmaps = parts["settings"], parts["results"], parts["heatmaps"]
+    logged, validation = parts.pop("metrics"), parts.pop("validation")
+    best_step = content.at(results, "model", "provenance", "best_step")
     prepared = settings.get("prepared", "PREPARED")
-    items = heatmaps.get("items") or []
-    pictures = opening_pictures(items)
+    pictures = opening_pictures(heatmaps.get("items") or [])
     cases: dict[str, list[Any]] = {}  # the best, median and worst phrases by title of the metric
     titles = {metric.name: metric.title for metric in of_protocol("grounding")}
     for case in heatmaps.get("cases") or ():
         cases.setdefault(titles.get(case["metric"], case["metric"]), []).append(case)
     page = render(
         "report.html.j2",
+        **parts,
         name=run.resolve().name,
-        results=results,
         data=results.get("data") or {},
         evaluate_command=f"medclip-debias evaluate {run}/model {prepared} --out {run}",
-        warning=WARNING if WARNING in (results.get("notes") or ()) else None,
+        synthetic=WARNING,
         tiles=content.tiles(results),
         pictures=pictures,
-        heatmaps=heatmaps,
-        others=[item for item in items if not any(item in shown for _, shown in pictures)],
+        shown=[item for _, shown in pictures for item in shown],
         cases=cases,
-        maps_warning=content.at(results, "maps", "sentence"),
-        notes=[note for note in results.get("notes") or () if note != WARNING],
-        self_test=content.at(results, "self_test", "sentence"),
-        interval_kind=content.at(results, "options", "bootstrap", "interval") or "percentile",
         few_patients=content.few_patients(content.patients_of(results)),
         metrics=content.metric_rows(results),
         paper=(PAPER_BASE, PAPER_BEST, PAPER_COLUMNS),
         paper_rows=[[name, *content.paper_cells(name).values()] for name in PAPER_TABLE_1],
         beside=comparison_part(run),
         sections=result_sections(run, results),
-        retrieval_examples=parts["retrieval"],
-        training=training.training_rows(settings, results, parts["metrics"]),
-        trained=bool(parts["metrics"]),
-        curves=training.curves(parts["metrics"]),
-        validated=training.validation_curves(parts["validation"], settings.get("train") or {}),
+        training=training.how_trained(settings, logged, best_step),
+        trained=bool(logged),
+        curves=training.curves(logged),
+        validated=training.validation_curves(validation, settings.get("train") or {}),
         correction=correction_part(run, settings, prepared_set),
-        funnel=content.at(results, "data", "funnel") or (),
-        timing=results.get("timing") or {},
-        provenance=content.provenance_rows(results),
-        settings_text=parts["settings_text"],
     )
     path = run / "report.html"
     write_text(path, page)

@@ -16,7 +16,6 @@ from medclip_debias.errors import ReportedWarning, UserError
 from medclip_debias.evaluation.retrieval_examples import FOLDER
 from medclip_debias.evaluation.table import Results, read_results
 from medclip_debias.files import read_json, read_text
-from medclip_debias.reporting.content import number
 from medclip_debias.reporting.plots import data_address
 from medclip_debias.settings_files import load_yaml
 
@@ -40,13 +39,6 @@ class _Heatmap(BaseModel):
     def inside(self) -> bool | None:
         """Whether the highest score lies in a true box."""
         return None if self.pointing_game is None else self.pointing_game >= 0.5
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def facts(self) -> str:
-        """The caption's numbers."""
-        peak = {None: "", True: ", peak inside", False: ", peak outside"}[self.inside]
-        return f"signed CNR {number(self.cnr_signed, 2)}, mIoU {number(self.miou)}{peak}"
 
 
 class _Heatmaps(BaseModel):

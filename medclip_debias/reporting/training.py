@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from medclip_debias.evaluation.catalogue import VALIDATION
-from medclip_debias.reporting.content import Rows, at, number, texts, words
+from medclip_debias.reporting.content import number, setting_words, texts
 from medclip_debias.reporting.plots import curve
 from medclip_debias.training.settings import TrainSettings
 
@@ -22,96 +22,19 @@ _IN_SENTENCES = {
 }  # fmt: skip
 
 
-def training_rows(
-    settings: Mapping[str, Any], results: Mapping[str, Any], metrics: Columns
-) -> Rows:
-    """What was trained on what, as rows of a name and sentences."""
-    data, model = results.get("data") or {}, results.get("model") or {}
-    architecture = settings.get("model") or model.get("architecture") or {}
-    how = settings.get("preprocessing") or model.get("preprocessing") or {}
-    counts = {words(k): n for k, n in (data.get("counts") or {}).items() if type(n) is int and n}
-    side, size = how.get("input_size"), at(how, "prepare", "size")
-    folder, most = at(architecture, "text", "folder"), at(architecture, "text", "max_tokens")
-    encoder, grid = at(architecture, "image", "arch"), model.get("grid")
-    parts = [
-        encoder,
-        grid and f"{grid[0]} x {grid[1]} regions",
-        (n := model.get("parameters")) and f"{number(n)} parameters with the text encoder",
-        (n := at(architecture, "dim")) and f"shared vectors of {n} numbers",
-    ]
-    start = at(architecture, "image", "weights") or "random weights (no pretraining)"
-    reads = f"; reads up to {most} tokens of a sentence" if most else ""
-    starts = f"; starts from {start}" if encoder else ""
-    training = validation = ""
-    if settings.get("train"):
-        try:  # anybody's settings
-            train = TrainSettings.model_validate(settings["train"])
-            steps = [step for step in metrics.get("step", []) if step is not None]
-            training = " ".join(train_sentences(train, steps[-1] if steps else None))
-            best_step = at(model, "provenance", "best_step")
-            validation = validation_sentence(train, best_step)
-        except ValidationError:
-            training = "settings.yaml holds other values than 'train' writes; see the file below."
-    prepared = settings.get("prepared")
-    if isinstance(prepared, list):
-        prepared = ", ".join(f"{each['path']} (weight {each['weight']:g})" for each in prepared)
-    rows: dict[str, Any] = {
-        **_archives(results),
-        "Prepared set": prepared,
-        "Counts": _listed(counts),
-        "Images by split": _listed(dict(sorted((data.get("splits") or {}).items()))),
-        "Starts from": at(architecture, "start_from"),
-        "Image encoder": ", ".join(filter(None, parts)) + starts,
-        "Text encoder": folder and f"from {folder}{reads}",
-        "Similarity": setting_words(architecture.get("similarity") or ""),
-        "Input": side and size and f"{side} x {side} pixels out of {size} x {size}",
-        "Loss": setting_words(settings.get("loss") or ""),
-        "Training": training,
-        "Validation": validation,
-    }
-    return [[name, str(value)] for name, value in rows.items() if value]
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{number(count)} {name}" for name, count in counts.items())
-
-
-def _archives(results: Mapping[str, Any]) -> dict[str, Any]:
-    """The source of the data; two rows where the model was trained on another set."""
-    source, trained = at(results, "data", "source"), at(results, "archives", "model") or {}
-    if source and at(results, "data", "synthetic"):
-        source = f"{source}, synthetic: generated images and reports, no patient"
-    relation = at(results, "archives", "relation")
-    if relation in (None, "same set") or not trained.get("kind"):
-        return {"Data source": source}
-    if relation == "unknown":
-        relation = "whether it is the same archive is not known"
-    return {
-        "Model trained on": trained["kind"] + ", synthetic" * bool(trained.get("synthetic")),
-        "Evaluated on": f"{source} ({relation})",
-    }
-
-
-def setting_words(value: Any) -> str:
-    """Settings as words: the kind of a thing, then its own settings in brackets.
-
-    >>> setting_words({"kind": "debiased", "eta": {"kind": "constant", "value": 0.05}})
-    'debiased (eta: constant (value 0.05))'
-    """
-    if isinstance(value, Mapping):
-        listed = ", ".join(
-            f"{words(key)}{':' * isinstance(each, Mapping)} {setting_words(each)}"
-            for key, each in value.items()
-            if key != "kind"
-        )
-        if "kind" not in value:
-            return listed
-        return f"{value['kind']} ({listed})" if listed else str(value["kind"])
-    if isinstance(value, list | tuple):
-        return "; ".join(map(setting_words, value)) or "none"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+def how_trained(
+    settings: Mapping[str, Any], metrics: Columns, best_step: int | None
+) -> tuple[str, str]:
+    """How it was trained and validated; the settings may be anybody's."""
+    if not settings.get("train"):
+        return "", ""
+    try:
+        train = TrainSettings.model_validate(settings["train"])
+    except ValidationError:
+        return "settings.yaml holds other values than 'train' writes; see the file below.", ""
+    steps = [step for step in metrics.get("step", []) if step is not None]
+    training = " ".join(train_sentences(train, steps[-1] if steps else None))
+    return training, validation_sentence(train, best_step)
 
 
 def train_sentences(train: TrainSettings, last_step: float | None = None) -> list[str]:
