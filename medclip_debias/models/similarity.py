@@ -10,6 +10,7 @@ batches go through `chunked_similarity` instead, which holds those of a few imag
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -230,40 +231,47 @@ class Similarity(nn.Module, Bounded):
         """Score every image with every sentence, on the cosine scale (without ``g2``)."""
         with torch.autocast(regions.device.type, enabled=False):
             regions, sentences = _at_least_float32(regions), _at_least_float32(sentences)
-            if self.aggregator is not None:
-                if chunk := self._chunk(regions, sentences):
-                    return in_chunks(self.aggregator, regions, sentences, chunk)
-                return self.at_once(regions, sentences)
             by_region = self.settings.aggregator not in ("global", "mean")
-            if by_region and (chunk := self._chunk(regions, sentences)):
-                return self._in_chunks(regions, sentences, chunk)
-            return self.at_once(regions, sentences)
+            chunk = self._chunk(regions, sentences) if by_region else 0
+            return self.at_once(regions, sentences, chunk)
 
-    def at_once(self, regions: Tensor, sentences: Tensor) -> Tensor:
-        """`forward` in one piece and in the precision given, as exported graphs have it."""
+    def at_once(self, regions: Tensor, sentences: Tensor, chunk: int = 0) -> Tensor:
+        """`forward` in the precision given, in one piece or for ``chunk`` images at a time.
+
+        Exported graphs have it in one piece.
+        """
         s = self.settings
         if self.aggregator is not None:
+            if chunk:
+                return in_chunks(self.aggregator, regions, sentences, chunk)
             scores: Tensor = self.aggregator(regions, sentences)
             return scores
         if s.aggregator == "global":
             return pooled_cosine(regions, sentences)
         if s.aggregator == "mean":
             return regions.mean(dim=1) @ sentences.T
-        scores = region_scores(regions, sentences)
-        if s.aggregator == "max":
-            return scores.amax(dim=-1)
-        weight = self._local_weight
-        if weight == 0:
-            return self._global(regions, sentences, scores)
-        local = log_sum_exp(scores, s.k)
+        # The share of the local stream in the mix; ``lse``, ``nl`` and ``max`` are its ends.
+        weight = {"lse": 1.0, "nl": 0.0, "max": 0.0}.get(s.aggregator, s.local_weight)
+        temperature = None if s.aggregator == "max" else s.temperature
+        pooled = s.non_local != "critical_region" and s.aggregator != "max"
+        chunked = partial(chunked_similarity, regions, sentences, chunk=chunk, k=s.k)
+        if chunk and weight < 1 and not pooled:
+            return chunked(weight=weight, temperature=temperature)
+        h = None if chunk else region_scores(regions, sentences)
         if weight == 1:
-            return local
-        return weight * local + (1 - weight) * self._global(regions, sentences, scores)
-
-    @property
-    def _local_weight(self) -> float:
-        """Share of the local stream in the mix; ``lse`` and ``nl`` are its ends."""
-        return {"lse": 1.0, "nl": 0.0}.get(self.settings.aggregator, self.settings.local_weight)
+            return chunked(weight=1.0) if h is None else log_sum_exp(h, s.k)
+        if pooled:
+            mixed = regions if self.non_local is None else self.non_local(regions)
+            whole = pooled_cosine(mixed, sentences)
+        else:
+            assert h is not None
+            whole = (
+                h.amax(dim=-1) if temperature is None else critical_region(regions, h, temperature)
+            )
+        if weight == 0:
+            return whole
+        local = chunked(weight=1.0) if h is None else log_sum_exp(h, s.k)
+        return weight * local + (1 - weight) * whole
 
     def maps(self, regions: Tensor, sentences: Tensor) -> Tensor:
         """The map of every image and sentence ``[B, T, N]``; what it holds says `map_kind`."""
@@ -290,31 +298,6 @@ class Similarity(nn.Module, Bounded):
         if image * len(regions) <= at_once:
             return 0
         return max(block // image, math.ceil(len(regions) / _BLOCKS))
-
-    def _in_chunks(self, regions: Tensor, sentences: Tensor, chunk: int) -> Tensor:
-        s, weight = self.settings, self._local_weight
-        if s.aggregator == "max":
-            return chunked_similarity(regions, sentences, chunk=chunk, weight=0.0)
-        if weight < 1 and s.non_local == "critical_region":
-            return chunked_similarity(
-                regions, sentences, chunk=chunk, weight=weight, k=s.k, temperature=s.temperature
-            )
-        if weight == 0:
-            return self._pooled(regions, sentences)
-        local = chunked_similarity(regions, sentences, chunk=chunk, weight=1.0, k=s.k)
-        if weight == 1:
-            return local
-        return weight * local + (1 - weight) * self._pooled(regions, sentences)
-
-    def _global(self, regions: Tensor, sentences: Tensor, scores: Tensor) -> Tensor:
-        if self.settings.non_local == "critical_region":
-            return critical_region(regions, scores, self.settings.temperature)
-        return self._pooled(regions, sentences)
-
-    def _pooled(self, regions: Tensor, sentences: Tensor) -> Tensor:
-        if self.non_local is not None:
-            regions = self.non_local(regions)
-        return pooled_cosine(regions, sentences)
 
 
 def pooled_cosine(regions: Tensor, sentences: Tensor) -> Tensor:
