@@ -148,9 +148,10 @@ def hf_config(config: object, where: str, prefix: str) -> PretrainedConfig:
 
 CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 """CLIP's words (openai/CLIP, simple_tokenizer.py)."""
+_CLIP_MARKS = rf"<\|startoftext\|>|<\|endoftext\|>|{CLIP_WORDS}"
 PUNCTUATION = r"[!-/:-@\[-`{-~]"
 """ASCII's, which SigLIP's processors take out."""
-_PATTERNS = (r"\s+", r" {2,}", CLIP_WORDS, PUNCTUATION)
+_PATTERNS = (r"\s+", r" {2,}", CLIP_WORDS, _CLIP_MARKS, PUNCTUATION)
 _MAX_ADDED = 10_000
 _LONGEST = 100  # characters of a prefix, a suffix, an added token
 

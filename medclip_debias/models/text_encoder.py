@@ -137,21 +137,16 @@ def check_vocabulary(tokenizer: FileTokenizer, size: int, where: object) -> None
 
 def _byte_pairs(folder: Path) -> Tokenizer:
     """RoBERTa's tokenizer (byte-level BPE, Liu et al. 2019) from its two files."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import RobertaTokenizer
 
     path, merges = folder / "vocab.json", folder / "merges.txt"
-    table = read_json(path, "this is not a vocabulary", limit=MAX_TOKENIZER)
+    table: Any = read_json(path, "this is not a vocabulary", limit=MAX_TOKENIZER)
     lines = read_text(merges, "copy the folder again", limit=MAX_TOKENIZER).splitlines()
-    pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+    pairs: list[Any] = [x.split(" ") for x in lines if x and not x.startswith("#version")]
     _check_special(table, str(path), _ROBERTA_TOKENS)
     with explained(f"{folder}: vocab.json and merges.txt do not belong together", Exception):
-        tokenizer = Tokenizer(models.BPE(vocab=table, merges=[(a, b) for a, b in pairs]))
-    tokenizer.add_special_tokens(list(_ROBERTA_TOKENS))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.post_processor = processors.RobertaProcessing(
-        ("</s>", table["</s>"]), ("<s>", table["<s>"]), add_prefix_space=False
-    )
-    return tokenizer
+        pairs = [(first, second) for first, second in pairs]
+        return RobertaTokenizer(vocab=table, merges=pairs).backend_tokenizer
 
 
 def _check_special(vocabulary: Mapping[str, int], where: str, names: Sequence[str]) -> None:
@@ -378,10 +373,9 @@ def read_bert_config(folder: Path) -> dict[str, Any]:
 def read_bert_state(folder: Path) -> dict[str, Tensor]:
     """Read a BERT folder's weights; files converted from TensorFlow say gamma and beta."""
     state = read_checkpoint(weight_file(folder))
-    renamed = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
-    for old, new in renamed:
-        state = {re.sub(old, new, key): value for key, value in state.items()}
-    return state
+    names = {"gamma": "weight", "beta": "bias"}
+    pattern = re.compile(r"(?<=LayerNorm\.)(gamma|beta)$")
+    return {pattern.sub(lambda found: names[found[1]], key): x for key, x in state.items()}
 
 
 def load_masked_lm(folder: Path) -> BertForMaskedLM:

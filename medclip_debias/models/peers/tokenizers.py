@@ -19,7 +19,6 @@ from medclip_debias.errors import UserError, explained
 from medclip_debias.files import read_bytes, read_json
 from medclip_debias.models.checkpoint import need
 from medclip_debias.models.limits import (
-    CLIP_WORDS,
     MAX_TOKENIZER,
     PUNCTUATION,
     checked_tokenizer,
@@ -76,7 +75,7 @@ class ClipTokenizer(FileTokenizer):
     @classmethod
     def from_merges(cls, path: Path) -> ClipTokenizer:
         """Build CLIP's from ``bpe_simple_vocab_16e6.txt.gz`` (or the unpacked text)."""
-        from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+        from transformers import CLIPTokenizer
         from transformers.convert_slow_tokenizer import bytes_to_unicode
 
         damaged = (OSError, ValueError, EOFError, zlib.error)
@@ -86,7 +85,7 @@ class ClipTokenizer(FileTokenizer):
                 content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MAX_TOKENIZER)
             text = content.decode()
         lines = [line.split() for line in text.split("\n")[1 : MERGES + 1]]
-        merges = [(pair[0], pair[1]) for pair in lines if len(pair) == 2]
+        merges: list[Any] = [(pair[0], pair[1]) for pair in lines if len(pair) == 2]
         if len(merges) < MERGES:
             raise UserError(
                 f"{path}: is not CLIP's merges file; give bpe_simple_vocab_16e6.txt.gz."
@@ -95,22 +94,7 @@ class ClipTokenizer(FileTokenizer):
         words = [*letters, *(letter + "</w>" for letter in letters)]
         words += ["".join(pair) for pair in merges]
         vocabulary = {word: number for number, word in enumerate([*words, START, END])}
-        made = Tokenizer(
-            models.BPE(vocab=vocabulary, merges=merges, end_of_word_suffix="</w>", unk_token=END)
-        )
-        steps = [
-            normalizers.NFC(),
-            normalizers.Replace(Regex(r"\s+"), " "),
-            normalizers.Lowercase(),
-        ]
-        made.normalizer = normalizers.Sequence(steps)
-        made.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(CLIP_WORDS), behavior="removed", invert=True),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        )
-        return cls(made)
+        return cls(CLIPTokenizer(vocab=vocabulary, merges=merges).backend_tokenizer)
 
 
 class PieceTokenizer(ClipTokenizer):
