@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from medclip_debias.config import Settings, json_hash
+from medclip_debias.files import atomic_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,6 +34,25 @@ class Summary:
     findings: list[str]
     tables: list[Table] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What several cells read: made once, in a folder of its own.
+
+    Attributes:
+        content: all that it follows from; names the folder.
+        make: writes it into a folder.
+        seconds: about how long that takes on one core; part of the predicted time.
+    """
+
+    content: Mapping[str, Any]
+    make: Callable[[Mapping[str, Any], Path], None]
+    seconds: float = 0.0
+
+    def folder(self, inputs: Path) -> Path:
+        """Where it lies below ``inputs``, made or not."""
+        return inputs / json_hash([1, dict(self.content)])
 
 
 class Experiment(ABC):
@@ -93,32 +113,19 @@ class Experiment(ABC):
         """Names a cell and its measurement: 16 hex digits."""
         return json_hash([self.name, type(self).version, dict(cell)])
 
-    def shared(self, cell: Cell) -> Mapping[str, Any] | None:  # noqa: ARG002
-        """What ``cell`` reads that other cells may read as well; None for nothing.
-
-        It follows from the cell alone, and what `make_shared` writes follows from it alone.
-        """
+    def shared(self, cell: Cell) -> Shared | None:  # noqa: ARG002
+        """What ``cell`` reads that other cells may read as well, by the cell alone."""
         return None
-
-    def make_shared(self, wanted: Mapping[str, Any], folder: Path) -> None:
-        """Make ``folder``, atomically, from what `shared` gave; nothing if it is there."""
-        raise NotImplementedError
-
-    def shared_seconds(self, wanted: Mapping[str, Any]) -> float:  # noqa: ARG002
-        """About how long `make_shared` takes on one core; part of the predicted time."""
-        return 0.0
-
-    def shared_path(self, wanted: Mapping[str, Any]) -> Path:
-        """Where that lies, made or not."""
-        assert self.inputs is not None
-        return self.inputs / json_hash([1, dict(wanted)])
 
     def shared_folder(self, cell: Cell) -> Path:
         """The folder of what ``cell`` shares with others; made if it is not there."""
-        wanted = self.shared(cell)
-        assert wanted is not None
-        folder = self.shared_path(wanted)
-        self.make_shared(wanted, folder)
+        shared = self.shared(cell)
+        assert shared is not None
+        assert self.inputs is not None
+        folder = shared.folder(self.inputs)
+        if not folder.is_dir():
+            with atomic_folder(folder) as work:
+                shared.make(shared.content, work)
         return folder
 
     def follow_up(self, rows: Sequence[Row]) -> list[dict[str, Any]]:  # noqa: ARG002

@@ -47,18 +47,19 @@ def plan(
     missing = [n for n, cell in enumerate(cells) if not _path(experiment, out, cell).is_file()]
     each = [experiment.seconds(cells[n]) for n in missing]
     total = sum(each)
-    shared: dict[Path, Cell] = {}  # a cell for each thing that is read and not there
-    for n in missing if experiment.inputs is not None else ():
-        wanted = experiment.shared(cells[n])
-        if wanted is not None and not (folder := experiment.shared_path(wanted)).is_dir():
-            shared.setdefault(folder, cells[n])
-    inputs = list(shared.values())
-    before = [experiment.shared_seconds(experiment.shared(cell) or {}) for cell in inputs]
+    lacking: dict[Path, tuple[Cell, float]] = {}  # a cell for each thing that is not there
+    for n in missing:
+        shared = experiment.shared(cells[n])
+        if experiment.inputs is None or shared is None:
+            continue
+        if not (folder := shared.folder(experiment.inputs)).is_dir():
+            lacking.setdefault(folder, (cells[n], shared.seconds))
+    before = [seconds for _, seconds in lacking.values()]
     # A process costs its imports; short experiments are faster in this one.
     chosen = workers or (min(cpus(), len(missing)) if total + sum(before) > 60 else 1)
     chosen = max(1, chosen)
     seconds = max([sum(before) / chosen, *before]) + max([total / chosen, *each])
-    return Plan(cells, missing, inputs, seconds, chosen)
+    return Plan(cells, missing, [cell for cell, _ in lacking.values()], seconds, chosen)
 
 
 def prediction(experiment: Experiment, ahead: Plan) -> str:

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.config import PrepareSettings, validate
 from medclip_debias.errors import UserError
-from medclip_debias.experiments.experiment import Cell, Row, Table
-from medclip_debias.files import atomic_folder
+from medclip_debias.experiments.experiment import Cell, Row, Shared, Table
 from studies.images import Floats, Integers, Split, cifar10, digits, fit, probe
 from studies.plots import lines
 from studies.study import Study, by_seed, gap, spread, where
@@ -121,13 +120,9 @@ class LongTailPhantom(LongTail):
     parts: ClassVar[dict[str, str]] = {"all": "all types", "rare": "subsampled types"}
     seconds_a_cell: ClassVar[float] = 40.0
 
-    def shared(self, cell: Cell) -> Mapping[str, Any] | None:
+    def shared(self, cell: Cell) -> Shared:
         """The images."""
-        return {"images of one type": dict(cell["data"])}
-
-    def make_shared(self, wanted: Mapping[str, Any], folder: Path) -> None:
-        """Make them."""
-        make_images(wanted["images of one type"], folder)
+        return Shared({"images of one type": dict(cell["data"])}, make_images)
 
     def images(self, cell: Cell) -> Split:
         """Training and test images with the numbers of their types."""
@@ -167,37 +162,34 @@ def etas(kind: str, share: float, labels: Integers, classes: int = 10) -> Floats
 # ------------------------------------------------------------------- images of the phantom
 
 
-def make_images(data: Mapping[str, Any], folder: Path) -> None:
-    """Make ``images.npz`` of balanced one-type images of a phantom, only once.
+def make_images(content: Mapping[str, Any], folder: Path) -> None:
+    """Write ``images.npz`` of balanced one-type images of a phantom.
 
     Args:
-        data: ``studies``, ``test_studies``, ``size`` and ``regime``.
-        folder: gets the file; it is there whole or not at all.
+        content: ``studies``, ``test_studies``, ``size`` and ``regime`` of "images of one type".
+        folder: gets the file.
     """
-    if (folder / "images.npz").is_file():
-        return
     import pandas as pd
 
     from medclip_debias.data.prepare import prepare
     from medclip_debias.phantom import PhantomSettings, generate
 
+    data, tree, made = content["images of one type"], folder / "tree", folder / "prepared"
     # Equally frequent classes, about one in an image: the most images of one type.
     dials = {"tail_exponent": 0.0, "probability_scale": 0.16, "lateral_share": 0.0}
     dials |= {"min_side": 128, "max_side": 160}
     sizes = {name: data[name] for name in ("studies", "test_studies", "regime")}
     settings = validate(PhantomSettings, sizes | dials | {"format": "jpg"}, "the study's data")
-    with atomic_folder(folder) as work:
-        tree, made = work / "tree", work / "prepared"
-        generate(tree, settings, workers=1)
-        prepared = prepare(tree, made, PrepareSettings(size=data["size"]), workers=1)
-        truth = pd.read_parquet(tree / "truth" / "images.parquet").set_index("dicom_id")
-        parts: dict[str, NDArray[Any]] = {}
-        for name in ("train", "test"):
-            rows, types = one_type(prepared, truth, name)
-            parts |= {f"{name}_pixels": np.asarray(prepared.pixels[rows]), f"{name}_types": types}
-        np.savez_compressed(work / "images.npz", **parts)  # type: ignore[arg-type]
-        shutil.rmtree(tree)
-        shutil.rmtree(made)
+    generate(tree, settings, workers=1)
+    prepared = prepare(tree, made, PrepareSettings(size=data["size"]), workers=1)
+    truth = pd.read_parquet(tree / "truth" / "images.parquet").set_index("dicom_id")
+    parts: dict[str, NDArray[Any]] = {}
+    for name in ("train", "test"):
+        rows, types = one_type(prepared, truth, name)
+        parts |= {f"{name}_pixels": np.asarray(prepared.pixels[rows]), f"{name}_types": types}
+    np.savez_compressed(folder / "images.npz", **parts)  # type: ignore[arg-type]
+    shutil.rmtree(tree)
+    shutil.rmtree(made)
 
 
 def one_type(prepared: PreparedSet, truth: Any, split: str) -> tuple[NDArray[np.int64], Integers]:

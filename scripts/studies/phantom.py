@@ -21,8 +21,8 @@ from medclip_debias.config import PrepareSettings, Settings, json_hash, validate
 from medclip_debias.evaluation.catalogue import find
 from medclip_debias.experiments import doses
 from medclip_debias.experiments.differences import Groups, SeedTables, by_method
-from medclip_debias.experiments.experiment import Cell, Row, Table
-from medclip_debias.files import atomic_folder, read_json, write_json
+from medclip_debias.experiments.experiment import Cell, Row, Shared, Table
+from medclip_debias.files import read_json, write_json
 from medclip_debias.settings_files import load_yaml
 from studies.study import Study
 
@@ -98,24 +98,20 @@ class PhantomFolder:
         return PreparedSet.open(self.prepared)
 
 
-def make_phantom(data: PhantomData, folder: Path) -> None:
-    """Make the phantom, prepare it, learn a language model, score; atomic, and only once."""
-    if folder.is_dir():
-        return
+def make_phantom(content: Mapping[str, Any], folder: Path) -> None:
+    """Make the phantom of `PhantomData`, prepare it, learn a language model, score."""
     from medclip_debias.data.prepare import prepare
     from medclip_debias.phantom import PhantomSettings, generate
     from medclip_debias.phantom.truth import Truth, write_truth
 
+    data, tree = PhantomData(**content), folder / "tree"
     sizes = data.model_dump(include={"studies", "test_studies", "seed"})
-    settings = validate(PhantomSettings, sizes | data.dials, "the study's data")
-    with atomic_folder(folder) as work:
-        tree = work / "tree"
-        generate(tree, settings, workers=1)
-        prepared = prepare(tree, work / "prepared", PrepareSettings(size=data.size), workers=1)
-        shutil.move(tree / "truth", work / "truth")
-        shutil.rmtree(tree)
-        write_truth(Truth(work / "truth"), prepared, work / "agreement.npz")
-        learn_language(data, work / "prepared", work / "language_model")
+    generate(tree, validate(PhantomSettings, sizes | data.dials, "the study's data"), workers=1)
+    prepared = prepare(tree, folder / "prepared", PrepareSettings(size=data.size), workers=1)
+    shutil.move(tree / "truth", folder / "truth")
+    shutil.rmtree(tree)
+    write_truth(Truth(folder / "truth"), prepared, folder / "agreement.npz")
+    learn_language(data, folder / "prepared", folder / "language_model")
 
 
 def learn_language(data: PhantomData, prepared_folder: Path, out: Path) -> None:
@@ -412,17 +408,10 @@ class PhantomStudy(Study):
             return 0.1
         return float(6 + self.settings.seconds_per_step * cell["train"]["steps"])
 
-    def shared(self, cell: Cell) -> Mapping[str, Any] | None:
-        """The phantom."""
-        return cast("Mapping[str, Any]", cell["data"])
-
-    def make_shared(self, wanted: Mapping[str, Any], folder: Path) -> None:
-        """Make the phantom."""
-        make_phantom(PhantomData(**wanted), folder)
-
-    def shared_seconds(self, wanted: Mapping[str, Any]) -> float:
-        """By the number of studies."""
-        return float(0.027 * (wanted["studies"] + wanted["test_studies"]))
+    def shared(self, cell: Cell) -> Shared:
+        """The phantom; its time is that of its studies."""
+        data = cell["data"]
+        return Shared(data, make_phantom, 0.027 * (data["studies"] + data["test_studies"]))
 
     def measure(self, cell: Cell) -> Row:
         """Train and measure, unless another study has measured the same."""

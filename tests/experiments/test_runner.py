@@ -9,9 +9,8 @@ import pytest
 
 from medclip_debias.config import Settings
 from medclip_debias.errors import UserError
-from medclip_debias.experiments.experiment import Experiment, Summary, Table
+from medclip_debias.experiments.experiment import Experiment, Shared, Summary, Table
 from medclip_debias.experiments.runner import plan, run_experiment
-from medclip_debias.files import atomic_folder
 from studies.plots import line, panels
 
 
@@ -20,6 +19,10 @@ class RootSettings(Settings):
 
     numbers: tuple[float, ...] = (2.0, 3.0, 5.0, 7.0)
     steps: int = 6
+
+
+def write_steps(content, folder):
+    (folder / "steps").write_text(str(content["steps"]))
 
 
 class Roots(Experiment):
@@ -36,12 +39,7 @@ class Roots(Experiment):
         return 0.5 * cell["steps"]
 
     def shared(self, cell):
-        return {"steps": cell["steps"]}
-
-    def make_shared(self, wanted, folder):
-        if not folder.is_dir():
-            with atomic_folder(folder) as work:
-                (work / "steps").write_text(str(wanted["steps"]))
+        return Shared({"steps": cell["steps"]}, write_steps)
 
     def measure(self, cell):
         root = cell["number"]
