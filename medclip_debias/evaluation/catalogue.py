@@ -143,14 +143,12 @@ PAPER_BASE, PAPER_BEST = "LSE+NL, no correction", "debiased, language model"
 
 
 _BY_KEY = {metric.key: metric for metric in METRICS}
+_BY_NAME = {(metric.protocol, metric.name): metric for metric in (*METRICS, *VALIDATION)}
 
 
 def find(protocol: str, name: str) -> Metric:
     """The metric ``name`` of ``protocol``."""
-    for metric in (*METRICS, *VALIDATION):
-        if (metric.protocol, metric.name) == (protocol, name):
-            return metric
-    raise KeyError(f"{protocol}.{name}")
+    return _BY_NAME[protocol, name]
 
 
 def address(key: str) -> tuple[str, str, str | None]:
@@ -186,18 +184,10 @@ def page() -> str:
         found = [m for m in (*METRICS, *VALIDATION) if m.protocol == protocol]
         lines += ["", f"## {PROTOCOL_TITLES[protocol]}", ""]
         lines += ["| metric | key | unit | better | chance | definition |", "| --- " * 6 + "|"]
-        lines += [_line(metric) for metric in found]
+        for m in found:
+            key = m.name if protocol == "validation" else m.key
+            better = "lower" if m.lower_is_better else "higher"
+            chance = f"{m.chance:.4g}" if isinstance(m.chance, float) else m.chance or ""
+            cells = (m.title, f"`{key}`", m.unit, better, chance, m.definition)
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
-
-
-def _line(metric: Metric) -> str:
-    chance = f"{metric.chance:.4g}" if isinstance(metric.chance, float) else metric.chance or ""
-    cells = (
-        metric.title,
-        f"`{metric.key if metric.protocol != 'validation' else metric.name}`",
-        metric.unit,
-        "lower" if metric.lower_is_better else "higher",
-        chance,
-        metric.definition,
-    )
-    return f"| {' | '.join(cells)} |"

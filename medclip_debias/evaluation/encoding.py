@@ -118,10 +118,9 @@ def row_scores(
     what: str = "validation",
 ) -> NDArray[np.float64]:
     """Similarities of the images in ``rows`` with texts: ``[len(rows), len(texts)]``."""
-    sentences = model.encode_sentences(list(texts))
-    parts = [np.zeros((0, len(texts)))]
-    for start in range(0, len(rows), batch_size):
-        pixels = torch.from_numpy(np.asarray(data.pixels[rows[start : start + batch_size]]))
-        scores = model.score(model.encode_images(pixels), sentences)
+    network, listed = Network(model, data), [int(row) for row in rows]
+    sentences, parts = network.sentences(list(texts)), [np.zeros((0, len(texts)))]
+    for start in range(0, len(listed), batch_size):
+        scores = model.score(network.images(listed[start : start + batch_size]), sentences)
         parts.append(finite(scores, what).astype(np.float64))
     return np.concatenate(parts)

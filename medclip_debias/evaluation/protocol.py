@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,13 +23,13 @@ from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import (
-    Interval,
+    Replicated,
     Statistics,
     mean_where_known,
     replicates,
 )
 from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol
-from medclip_debias.evaluation.table import Row, rows
+from medclip_debias.evaluation.table import Row
 from medclip_debias.models.finite import finite
 from medclip_debias.registry import Registry
 
@@ -65,17 +66,12 @@ class Draw:
 
     def estimates(self, statistics: Statistics, patients: Sequence[str]) -> Estimates:
         """The statistics of items of these patients, with intervals over the patients."""
-        found = replicates({"": statistics}, patients, resamples=self.resamples, seed=self.seed)[""]
-        intervals = {name: one.interval for name, one in found.items()}
-        return Estimates({name: one.value for name, one in found.items()}, intervals)
+        runs = {"": statistics}
+        return Estimates(replicates(runs, patients, resamples=self.resamples, seed=self.seed)[""])
 
 
-@dataclass(frozen=True)
-class Estimates:
-    """Values and intervals (None for none) of statistics; those of a group are ``GROUP/NAME``."""
-
-    values: Mapping[str, float]
-    intervals: Mapping[str, Interval | None]
+class Estimates(dict[str, Replicated]):
+    """Statistics by name, resampled; those of a group are ``GROUP/NAME``."""
 
     def rows(
         self,
@@ -85,12 +81,13 @@ class Estimates:
         of_class: str | None = None,
         group: str | None = None,
     ) -> list[Row]:
-        """The statistics called ``prefix + NAME`` as rows."""
-        names = [name for name in self.values if name.startswith(prefix)]
-        names = [name for name in names if "/" not in name.removeprefix(prefix)]
-        values = {name.removeprefix(prefix): self.values[name] for name in names}
-        intervals = {name.removeprefix(prefix): self.intervals[name] for name in names}
-        return rows(values, intervals, n=n, of_class=of_class, group=group)
+        """The statistics called ``prefix + NAME`` as rows, where they are finite."""
+        return [
+            Row(name, one.value, *(one.interval or (None, None)), n, of_class, group)
+            for full_name, one in self.items()
+            for name in (full_name.removeprefix(prefix),)
+            if full_name.startswith(prefix) and "/" not in name and math.isfinite(one.value)
+        ]
 
     def class_rows(self, classes: Sequence[str]) -> list[Row]:
         """The statistics ``CLASS/NAME`` of each of the classes of the items."""

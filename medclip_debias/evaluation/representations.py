@@ -108,7 +108,7 @@ def auc_with_interval(
     found = draw.estimates(
         lambda weights: {"auc": weighted_auc(positive, scores, weights)}, patients
     )
-    return {"auc": found.values["auc"], "interval": found.intervals["auc"]}
+    return {"auc": found["auc"].value, "interval": found["auc"].interval}
 
 
 # --------------------------------------------------------------------- false negatives

@@ -58,19 +58,17 @@ class Row(NamedTuple):
 
 def rows(
     values: Mapping[str, Any],
-    intervals: Mapping[str, tuple[float, float] | None] | None = None,
     *,
     n: int | None = None,
     of_class: str | None = None,
     group: str | None = None,
 ) -> list[Row]:
-    """A row for each finite float of ``values``, with its interval where there is one."""
-    found = []
-    for name, value in values.items():
-        if isinstance(value, float) and math.isfinite(value):
-            low, high = (intervals or {}).get(name) or (None, None)
-            found.append(Row(name, float(value), low, high, n, of_class, group))
-    return found
+    """A row without an interval for each finite float of ``values``."""
+    return [
+        Row(name, float(value), None, None, n, of_class, group)
+        for name, value in values.items()
+        if isinstance(value, float) and math.isfinite(value)
+    ]
 
 
 def without_rows(part: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -80,11 +80,8 @@ def main() -> None:
     print(f"| --- |{' --- |' * (len(METRICS) + 1)}")
 
     def cell(values: Any) -> str:
-        found = (
-            Draw(words.bootstrap)
-            .estimates(lambda weights: {"x": weighted_mean(values, weights)}, patients)
-            .intervals["x"]
-        )
+        draw = Draw(words.bootstrap)
+        found = draw.estimates(lambda w: {"x": weighted_mean(values, w)}, patients)["x"].interval
         ends = "" if found is None else f" ({found[0]:.3f} to {found[1]:.3f})"
         return f"{np.mean(values):.3f}{ends}"
 

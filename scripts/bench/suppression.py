@@ -146,7 +146,7 @@ def dice_rows(
 def paired(point: float, change: Any, patients: list[str], draw: Draw) -> str:
     """A metric, its change against plain maps and the interval of the change."""
     value = float(change(np.ones((1, len(patients))))["x"][0])
-    found = draw.estimates(change, patients).intervals["x"]
+    found = draw.estimates(change, patients)["x"].interval
     return f"{point:.3f} ({value:+.3f}{interval(found)})"
 
 

@@ -41,10 +41,13 @@ TEXTS = {
 }
 
 
-def _write_prepared(folder: Path, *, splits=("test", "held_out", "train"), labels=True) -> Path:
+def _write_prepared(
+    folder: Path, *, splits=("test", "held_out", "train"), labels=True, change=lambda tables: None
+) -> Path:
     """Write a prepared set of 36 images by hand: two images for each patient.
 
     Phrases have masks, the union of their boxes; a patient's two images have two progressions.
+    ``change`` may change the tables before they are written.
     """
     rng = np.random.default_rng(5)
     folder.mkdir(parents=True)
@@ -96,6 +99,7 @@ def _write_prepared(folder: Path, *, splits=("test", "held_out", "train"), label
         "counts": {"images": 36, "studies": 36, "phrases": len(phrases)},
         "funnel": funnel,
     }
+    change(tables)
     finish_set(folder, tables, SIZE, meta)
     return folder
 
@@ -146,6 +150,19 @@ def small_model(tmp_path_factory) -> Path:
     model.prompts = default_prompts()
     model.save(folder / "model")
     return folder / "model"
+
+
+@pytest.fixture
+def measured(small_model, small_prepared, tmp_path):
+    """A function: the results of some protocols on the small set, or on another one."""
+    from medclip_debias.evaluation.evaluate import evaluate
+
+    def run(*names, model=small_model, prepared=small_prepared.folder, out="run", **given):
+        quick = {"bootstrap": 0, "heatmaps": 0}
+        with measuring_only(*names):
+            return evaluate(model, prepared, tmp_path / out, **quick | given)
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,6 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.archives import FAMILIES, archive_notes, describe_archives
 from medclip_debias.evaluation.compare import compare
-from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.table import read_results
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.synthetic import WARNING
@@ -24,7 +23,6 @@ from medclip_debias.reporting.report import write_report
 from phantom_layouts import ArchiveSettings, write_archive
 from tests.evaluation.conftest import measuring_only
 
-QUICK = {"bootstrap": 0, "heatmaps": 0}
 CLASSES = ["Edema", "Pneumonia", "Pneumothorax"]
 
 
@@ -58,27 +56,8 @@ def prepared_for_model(other_archive, trained_elsewhere, tmp_path_factory):
     return PreparedSet.open(out)
 
 
-@pytest.fixture
-def renamed(small_prepared, tmp_path):
-    """A function that copies the small set with other label columns."""
-
-    def copy(change):
-        folder = tmp_path / "renamed"
-        shutil.copytree(small_prepared.folder, folder)
-        table = change(pd.read_parquet(folder / "studies.parquet"))
-        table.to_parquet(folder / "studies.parquet", index=False)
-        return folder
-
-    return copy
-
-
-def rename(names):
-    return lambda table: table.rename(columns=names)
-
-
-@pytest.mark.usefixtures("only_zero_shot")
 def test_images_judged_through_a_map_have_the_metrics_of_their_own_names(
-    other_archive, prepared_for_model, trained_elsewhere, tmp_path
+    other_archive, prepared_for_model, trained_elsewhere, measured, tmp_path
 ):
     """The set's columns, the archive's own words, and CheXpert's names: one AUC to 1e-12."""
     rows = pd.read_csv(next(other_archive.glob("Data_Entry_2017*.csv")))
@@ -98,12 +77,8 @@ def test_images_judged_through_a_map_have_the_metrics_of_their_own_names(
         "words": {"labels": tmp_path / "words.csv", "label_map": "chestxray14"},
         "names": {"labels": tmp_path / "names.csv"},
     }
-    found = {
-        way: evaluate(
-            trained_elsewhere, prepared_for_model.folder, tmp_path / way, **QUICK, **given
-        )
-        for way, given in ways.items()
-    }
+    where = {"model": trained_elsewhere, "prepared": prepared_for_model.folder}
+    found = {way: measured("zero_shot", **where, **given) for way, given in ways.items()}
     assert found["names"].details("zero_shot")["label_map"] is None
     classes = {way: list(results.by_class("zero_shot", "auc")) for way, results in found.items()}
     assert {"Pleural Effusion", "Cardiomegaly"} <= set(classes["names"])
@@ -149,47 +124,37 @@ def test_results_and_report_name_both_archives(prepared_for_model, trained_elsew
     assert "Fracture: the archive has no label of it" in page
 
 
-@pytest.mark.usefixtures("only_zero_shot")
 def test_a_model_of_synthetic_images_measured_on_others_says_what_that_means(
-    prepared_for_model, trained_elsewhere, tmp_path
+    prepared_for_model, trained_elsewhere, measured, tmp_path
 ):
     real = tmp_path / "real"
     shutil.copytree(prepared_for_model.folder, real)
     meta = json.loads((real / "meta.json").read_text())
     (real / "meta.json").write_text(json.dumps(meta | {"synthetic": False}))
-    found = evaluate(trained_elsewhere, real, tmp_path / "run", **QUICK)
+    found = measured("zero_shot", model=trained_elsewhere, prepared=real)
     assert found["notes"][0] == WARNING
     page = write_report(tmp_path / "run").read_text()
     assert page.count(WARNING) == 1
     assert f'<p class="warning" role="alert">{WARNING}</p>' in page
 
 
-@pytest.mark.usefixtures("only_zero_shot")
 def test_a_class_without_a_column_is_told_of_the_archives_map(
-    prepared_for_model, trained_elsewhere, tmp_path
+    prepared_for_model, trained_elsewhere, measured
 ):
-    classes = ["Cardiomegaly", "Lung Opacity", "Fracture"]
-    found = evaluate(
-        trained_elsewhere,
-        prepared_for_model.folder,
-        tmp_path / "out",
-        **QUICK,
-        prompts="openi",
-        classes=classes,
-    ).details("zero_shot")["refused"]
+    where = {"model": trained_elsewhere, "prepared": prepared_for_model.folder}
+    asked = {"prompts": "openi", "classes": ["Cardiomegaly", "Lung Opacity", "Fracture"]}
+    found = measured("zero_shot", **where, **asked).details("zero_shot")["refused"]
     advice = "no such label column; --label-map chestxray14 has a rule for it"
     assert found["Lung Opacity"]["reason"] == advice
     assert found["Fracture"]["reason"] == "no such label column"
 
 
-@pytest.mark.usefixtures("only_zero_shot")
 def test_runs_on_two_archives_are_not_paired(
-    prepared_for_model, small_prepared, trained_elsewhere, tmp_path
+    prepared_for_model, trained_elsewhere, measured, tmp_path
 ):
-    evaluate(
-        trained_elsewhere, prepared_for_model.folder, tmp_path / "a", **QUICK, classes=CLASSES[:1]
-    )
-    evaluate(trained_elsewhere, small_prepared.folder, tmp_path / "b", **QUICK, classes=["Edema"])
+    asked = {"model": trained_elsewhere, "classes": ["Edema"]}
+    measured("zero_shot", prepared=prepared_for_model.folder, out="a", **asked)
+    measured("zero_shot", out="b", **asked)
     runs = [str(tmp_path / name) for name in "ab"]
     with pytest.raises(UserError, match=r"two archives .manifest and chestxray14; data_hash"):
         compare(runs)
@@ -199,33 +164,29 @@ def test_runs_on_two_archives_are_not_paired(
     assert any("nothing is paired" in problem for problem in forced["forced"])
 
 
-def test_precision_by_class_uses_the_map_too(small_prepared, small_model, renamed, tmp_path):
-    folder = renamed(rename({"Edema": "Wet", "Pneumonia": "Infection", "Pneumothorax": "Air"}))
+def test_precision_by_class_uses_the_map_too(measured, write_prepared, tmp_path):
+    def rename(tables):
+        names = {"Edema": "Wet", "Pneumonia": "Infection", "Pneumothorax": "Air"}
+        tables["studies"] = tables["studies"].rename(columns=names)
+
+    folder = write_prepared(tmp_path / "renamed", change=rename)
     mine = tmp_path / "mine.yaml"
     mine.write_text("classes: {Edema: Wet, Pneumonia: {any: [Infection]}, Pneumothorax: Air}")
-    words = QUICK | {"classes": CLASSES}
-    with measuring_only("zero_shot", "study_retrieval"):
-        plain = evaluate(small_model, small_prepared.folder, tmp_path / "a", **words)
-        mapped = evaluate(small_model, folder, tmp_path / "b", **words, label_map=mine)
+    names, asked = ("zero_shot", "study_retrieval"), {"classes": CLASSES}
+    plain = measured(*names, **asked)
+    mapped = measured(*names, prepared=folder, label_map=mine, **asked)
     assert mapped.details("study_retrieval")["precision_classes"] == CLASSES
     assert mapped["metrics"] == plain["metrics"]
     assert mapped["options"]["label_map"][0] == "mine"
     assert "label_map" not in plain["options"]
 
 
-def test_a_table_names_the_row_that_contradicts_itself(small_prepared, small_model, tmp_path):
+def test_a_table_names_the_row_that_contradicts_itself(measured, tmp_path):
     table = pd.DataFrame({"study_id": ["s06", "s00"], "P": [0, 1], "N": [1, 1], "Edema": [1, 0]})
     table.to_csv(tmp_path / "t.csv", index=False)
     (tmp_path / "mine.yaml").write_text("classes: {Edema: {present: P, absent: N}}")
     with pytest.raises(UserError, match=r"t\.csv, row 3: 'Edema' is both .* 1 of 2 images"):
-        evaluate(
-            small_model,
-            small_prepared.folder,
-            tmp_path / "out",
-            **QUICK,
-            labels=tmp_path / "t.csv",
-            label_map=tmp_path / "mine.yaml",
-        )
+        measured("zero_shot", labels=tmp_path / "t.csv", label_map=tmp_path / "mine.yaml")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate
 from medclip_debias.grounding.overlay import GAP
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.region_grid import RegionGrid
-from tests.evaluation.conftest import measuring_only
 
 SIZE, INPUT = 48, 40  # of the fixtures' images and model
 
@@ -123,14 +122,9 @@ def test_grounding_and_retrieval_are_those_of_single_phrases(evaluated, slow, sm
     assert recall == pytest.approx(np.mean(np.array(ranks) <= 10), abs=0.05)
 
 
-def test_maps_that_explain_the_score_change_grounding_alone(
-    evaluated, small_prepared, small_model, tmp_path
-):
+def test_maps_that_explain_the_score_change_grounding_alone(evaluated, measured):
     options = EvaluationOptions(method="occlusion")
-    with measuring_only("zero_shot", "grounding", "retrieval"):
-        found = evaluate(
-            small_model, small_prepared.folder, tmp_path, bootstrap=0, heatmaps=0, options=options
-        )
+    found = measured("zero_shot", "grounding", "retrieval", options=options)
     assert found["options"]["method"] == "occlusion"
     plain_maps = evaluated[0]
     assert found.value("grounding", "cnr") != plain_maps.value("grounding", "cnr")
@@ -202,17 +196,15 @@ def test_a_set_prepared_otherwise_is_refused(small_prepared, small_model, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-def test_what_the_set_lacks_is_skipped_with_a_reason(write_prepared, small_model, tmp_path):
+def test_what_the_set_lacks_is_skipped_with_a_reason(write_prepared, measured, tmp_path):
     unlabelled = write_prepared(tmp_path / "a", labels=False)
-    with measuring_only("zero_shot", "grounding"):
-        found = evaluate(small_model, unlabelled, tmp_path / "run", bootstrap=10, heatmaps=0)
+    found = measured("zero_shot", "grounding", prepared=unlabelled)
     assert "no labels for Cardiomegaly" in found["skipped"]["zero_shot"]
     assert found.protocols == {"grounding"}
     assert found.details("grounding")["phrases"] == 48
 
     only_held_out = write_prepared(tmp_path / "b", splits=("train", "held_out"))
-    with measuring_only("zero_shot", "grounding"):
-        found = evaluate(small_model, only_held_out, tmp_path / "run2", bootstrap=10, heatmaps=0)
+    found = measured("zero_shot", "grounding", prepared=only_held_out)
     assert "no image in the split 'test'" in found["skipped"]["zero_shot"]
     assert found.details("grounding")["phrases"] == 36
 
@@ -225,8 +217,7 @@ def test_nothing_to_evaluate_is_one_sentence(write_prepared, small_model, tmp_pa
     assert "36 in 'train'" in str(error.value)
 
 
-@pytest.mark.usefixtures("only_zero_shot")
-def test_a_label_policy_and_prompts_of_ones_own(small_prepared, small_model, tmp_path):
+def test_a_label_policy_and_prompts_of_ones_own(measured, tmp_path):
     prompts = tmp_path / "own.yaml"
     prompts.write_text(
         "name: own\nclasses:\n  Pneumonia:\n    positive: [Small pneumothorax., Mild edema.]\n"
@@ -235,15 +226,7 @@ def test_a_label_policy_and_prompts_of_ones_own(small_prepared, small_model, tmp
     options = EvaluationOptions.model_validate(
         {"labels": {"uncertain": "as_positive", "blank": "as_negative"}, "smoothing": 0.7}
     )
-    found = evaluate(
-        small_model,
-        small_prepared.folder,
-        tmp_path / "run",
-        bootstrap=10,
-        heatmaps=0,
-        prompts=prompts,
-        options=options,
-    )
+    found = measured("zero_shot", prompts=prompts, options=options)
     assert list(found.by_class("zero_shot", "auc")) == ["Pneumonia"]
     assert found.details("zero_shot")["classes"]["Pneumonia"]["left_out"] == 0
     assert found["prompts"]["name"] == "own"
@@ -326,7 +309,7 @@ def test_study_retrieval_scores_are_those_of_the_model(evaluated, slow, small_pr
     assert evaluated[0].details("study_retrieval")["studies"] == 12
 
 
-def test_tables_boxes_and_classes_of_ones_own(write_prepared, small_model, tmp_path):
+def test_tables_boxes_and_classes_of_ones_own(write_prepared, measured, tmp_path):
     folder = write_prepared(tmp_path / "set", splits=("test", "validate", "train"))
     table = tmp_path / "labels.csv"
     rows = [f"s{i:02d},{i % 2},{(i // 2) % 2}" for i in range(36)]
@@ -346,17 +329,8 @@ def test_tables_boxes_and_classes_of_ones_own(write_prepared, small_model, tmp_p
             }
         )
     )
-    with measuring_only("zero_shot", "grounding", "retrieval"):
-        found = evaluate(
-            small_model,
-            folder,
-            tmp_path / "run",
-            bootstrap=10,
-            heatmaps=0,
-            labels=table,
-            phrases=boxes,
-            classes=["Edema", "Pneumonia"],
-        )
+    files = {"labels": table, "phrases": boxes, "classes": ["Edema", "Pneumonia"]}
+    found = measured("zero_shot", "grounding", "retrieval", prepared=folder, **files)
     zero = found.details("zero_shot")
     assert zero["source"]["labels"] == "labels.csv"
     assert list(zero["classes"]) == ["Edema", "Pneumonia"]
@@ -377,13 +351,10 @@ def test_tables_boxes_and_classes_of_ones_own(write_prepared, small_model, tmp_p
     assert "at least two phrases" in found["skipped"]["retrieval"]
 
 
-def test_a_model_without_regions_is_not_asked_to_ground(
-    small_prepared, small_model, tmp_path, monkeypatch
-):
+def test_a_model_without_regions_is_not_asked_to_ground(measured, monkeypatch):
     one = property(lambda model: RegionGrid(1, 1, 40.0, 20.0))
     monkeypatch.setattr(DualEncoder, "grid", one)
-    with measuring_only("zero_shot", "grounding", "retrieval"):
-        found = evaluate(small_model, small_prepared.folder, tmp_path, bootstrap=0, heatmaps=2)
+    found = measured("zero_shot", "grounding", "retrieval", heatmaps=2)
     assert "no regions" in found["skipped"]["grounding"]
     assert "no regions" in found["skipped"]["retrieval"]
     assert found.details("zero_shot")["images"] == 12

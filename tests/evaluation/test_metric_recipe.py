@@ -10,10 +10,8 @@ import pytest
 import yaml
 
 from medclip_debias.evaluation import catalogue
-from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.protocols import phrase_grounding
 from medclip_debias.evaluation.table import read_results
-from tests.evaluation.conftest import measuring_only
 from tests.test_contributing import recipe
 
 
@@ -34,19 +32,16 @@ def with_the_metric(monkeypatch):
     return metric
 
 
-def test_the_metric_is_everywhere_after_two_lines(
-    with_the_metric, small_prepared, small_model, tmp_path
-):
-    with measuring_only("grounding"):
-        evaluate(small_model, small_prepared.folder, tmp_path, bootstrap=10, heatmaps=0)
-    results = read_results(tmp_path / "results.json")
+def test_the_metric_is_everywhere_after_two_lines(with_the_metric, measured, tmp_path):
+    measured("grounding", bootstrap=10)
+    results = read_results(tmp_path / "run" / "results.json")
     name = with_the_metric.name
     assert 0 <= results.value("grounding", name) <= 1
     assert results.interval("grounding", name) is not None
     assert results.groups("grounding", name, "category") == results.groups(
         "grounding", "cnr", "category"
     )
-    items = pd.read_parquet(tmp_path / "items" / "phrases.parquet")
+    items = pd.read_parquet(tmp_path / "run" / "items" / "phrases.parquet")
     assert items[name].between(0, 1).all()
     statistics = phrase_grounding.PhraseGrounding.statistics({}, items)
     found = statistics(np.ones((1, len(items))))[name][0]

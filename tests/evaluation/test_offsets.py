@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from medclip_debias.cli import run
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate
+from medclip_debias.evaluation.evaluate import EvaluationOptions
 from medclip_debias.evaluation.offsets import prompt_offsets, read_offsets
-from tests.evaluation.conftest import measuring_only
 
 
 @given(
@@ -32,23 +31,16 @@ def test_the_constant_normalises_each_prompt_and_follows_a_shift(scores, scale, 
     assert prompt_offsets(column + shift, scale)[0] == pytest.approx(found + shift, abs=1e-9)
 
 
-@pytest.fixture(scope="module")
-def plain(small_prepared, small_model, tmp_path_factory):
-    out = tmp_path_factory.mktemp("plain")
-    with measuring_only("zero_shot"):
-        return evaluate(small_model, small_prepared.folder, out, bootstrap=0, heatmaps=0)
+@pytest.fixture
+def with_offsets(measured):
+    """A function: zero-shot classification with the offsets of some images."""
+    return lambda whose, **given: measured(
+        "zero_shot", options=EvaluationOptions(offsets=whose), **given
+    )
 
 
-def with_offsets(small_model, small_prepared, out, whose):
-    options = EvaluationOptions(offsets=whose)
-    with measuring_only("zero_shot"):
-        return evaluate(
-            small_model, small_prepared.folder, out, bootstrap=0, heatmaps=0, options=options
-        )
-
-
-def test_offsets_move_decisions_and_no_auc(plain, small_model, small_prepared, tmp_path):
-    results = with_offsets(small_model, small_prepared, tmp_path, "evaluated")
+def test_offsets_move_decisions_and_no_auc(measured, with_offsets):
+    plain, results = measured("zero_shot"), with_offsets("evaluated")
     found = results.details("zero_shot")
     assert plain.details("zero_shot")["offsets"] is None
     assert found["offsets"]["from"] == "evaluated"
@@ -60,39 +52,35 @@ def test_offsets_move_decisions_and_no_auc(plain, small_model, small_prepared, t
     assert len(set(constants.values())) > 1
 
 
-def test_kept_offsets_are_those_of_their_split(small_model, small_prepared, tmp_path, capsys):
+def test_kept_offsets_are_those_of_their_split(small_model, small_prepared, with_offsets, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(small_model, folder)
-    assert (
-        run(["evaluate", "offsets", f"{folder}", f"{small_prepared.folder}", "--split", "train"])
-        == 0
-    )
-    capsys.readouterr()
+    words = ["evaluate", "offsets", f"{folder}", f"{small_prepared.folder}", "--split", "train"]
+    assert run(words) == 0
     content = json.loads((folder / "offsets.json").read_text())
     there = int((small_prepared.images["split"] == "train").sum())
     assert content["images"] == there
-    kept = with_offsets(folder, small_prepared, tmp_path / "a", "model")
-    train = with_offsets(folder, small_prepared, tmp_path / "b", "train")
+    kept, train = (with_offsets(whose, model=folder) for whose in ("model", "train"))
     constants = kept.details("zero_shot")["offsets"]["of_prompt"]
     for text, value in train.details("zero_shot")["offsets"]["of_prompt"].items():
         assert constants[text] == pytest.approx(value, abs=1e-5)
     assert kept.value("zero_shot", "accuracy") == train.value("zero_shot", "accuracy")
 
 
-def test_offsets_that_do_not_fit_are_one_sentence(small_model, small_prepared, tmp_path):
+def test_offsets_that_do_not_fit_are_one_sentence(
+    small_model, small_prepared, with_offsets, tmp_path
+):
     folder = tmp_path / "model"
     shutil.copytree(small_model, folder)
     with pytest.raises(UserError, match=r"offsets\.json: is not there.*evaluate offsets"):
-        with_offsets(folder, small_prepared, tmp_path / "a", "model")
+        with_offsets("model", model=folder)
     (folder / "offsets.json").write_text(json.dumps({"model_hash": "x", "offsets": {}}))
     with pytest.raises(UserError, match="is of other weights"):
-        with_offsets(folder, small_prepared, tmp_path / "a", "model")
+        with_offsets("model", model=folder)
     (folder / "offsets.json").write_text(json.dumps({"model_hash": "x", "offsets": {"a": 1.0}}))
     with pytest.raises(UserError, match=r'has no offset for "b" \(1 of 2 prompts\)'):
         read_offsets(folder, "x", ["a", "b"])
     with pytest.raises(UserError, match="no image in the split 'validate'"):
-        with_offsets(folder, small_prepared, tmp_path / "a", "validate")
-    assert (
-        run(["evaluate", "offsets", f"{folder}", f"{small_prepared.folder}", "--split", "test"])
-        == 2
-    )
+        with_offsets("validate", model=folder)
+    words = ["evaluate", "offsets", f"{folder}", f"{small_prepared.folder}", "--split", "test"]
+    assert run(words) == 2

@@ -144,7 +144,7 @@ def test_statistics_of_a_group_are_told_apart_also_where_a_name_has_a_slash():
     estimates = Draw(50).estimates(statistics, list("pqrs"))
     assert estimates.rows()[0][:2] == ("m", 1.5)
     (row,) = estimates.rows("A/")
-    assert row[:4] == ("m", 5.5, *estimates.intervals["A/m"])
+    assert row[:4] == ("m", 5.5, *estimates["A/m"].interval)
     (row,) = estimates.rows("A/B/", n=2, of_class="A/B", group="g")
-    assert row == ("m", 9.5, *estimates.intervals["A/B/m"], 2, "A/B", "g")
+    assert row == ("m", 9.5, *estimates["A/B/m"].interval, 2, "A/B", "g")
     assert Draw(0).estimates(statistics, list("pqrs")).rows()[0].low is None

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate
+from medclip_debias.evaluation.evaluate import EvaluationOptions
 from medclip_debias.evaluation.label_table import class_list, labels_of, of_studies, table_labels
 from medclip_debias.evaluation.offsets import offset_rows
 from medclip_debias.evaluation.phrase_selection import select_phrases
@@ -25,7 +25,6 @@ from medclip_debias.evaluation.protocols.retrieval import (
 )
 from medclip_debias.evaluation.validation import validator_of
 from medclip_debias.models.load import load_model
-from tests.evaluation.conftest import measuring_only
 
 CLASSES = ["Edema", "Pneumonia", "Pneumothorax"]
 
@@ -40,22 +39,19 @@ def mixed(write_prepared, tmp_path_factory) -> PreparedSet:
 
     Study s04 has two laterals; the views of s06 are its archive's own word and blank.
     """
-    folder = write_prepared(tmp_path_factory.mktemp("mixed") / "set")
-    images = pd.read_parquet(folder / "images.parquet")
-    first = {f"s{2 * n + 1:02d}": f"s{2 * n:02d}" for n in range(18)}
-    images["study_id"] = images["study_id"].replace(first)
-    images["view"] = ["PA", "LL"] * 18
-    images.loc[images["study_id"] == "s04", "view"] = "LL"
-    images.loc[images["study_id"] == "s06", "view"] = ["Thorax", ""]
-    images.to_parquet(folder / "images.parquet", index=False)
-    for name in ("studies", "sentences"):
-        table = pd.read_parquet(folder / f"{name}.parquet")
-        if name == "studies":
-            table = table[~table["study_id"].isin(first)]
-            table["Edema"] = [float(n // 3 % 2) for n in range(18)]
-        else:
+
+    def change(tables):
+        images, studies = tables["images"], tables["studies"]
+        first = {f"s{2 * n + 1:02d}": f"s{2 * n:02d}" for n in range(18)}
+        for table in (images, tables["sentences"]):
             table["study_id"] = table["study_id"].replace(first)
-        table.to_parquet(folder / f"{name}.parquet", index=False)
+        images["view"] = ["PA", "LL"] * 18
+        images.loc[images["study_id"] == "s04", "view"] = "LL"
+        images.loc[images["study_id"] == "s06", "view"] = ["Thorax", ""]
+        kept = studies[~studies["study_id"].isin(first)]
+        tables["studies"] = kept.assign(Edema=[float(n // 3 % 2) for n in range(18)])
+
+    folder = write_prepared(tmp_path_factory.mktemp("mixed") / "set", change=change)
     meta = json.loads((folder / "meta.json").read_text())
     meta["selection"] = {"views": ["frontal", "lateral", "thorax"]}
     (folder / "meta.json").write_text(json.dumps(meta))
@@ -73,10 +69,12 @@ def scores(mixed, small_model):
     return np.asarray(found, dtype=np.float64) @ [1.0, -1.0]
 
 
-def run(mixed, model, out, **options):
-    chosen = EvaluationOptions(**options)
-    with measuring_only("zero_shot", "grounding"):
-        return evaluate(model, mixed.folder, out, bootstrap=0, heatmaps=0, options=chosen)
+@pytest.fixture
+def run(measured, mixed):
+    """A function: the results of the mixed set under some options."""
+    return lambda **options: measured(
+        "zero_shot", "grounding", prepared=mixed.folder, options=EvaluationOptions(**options)
+    )
 
 
 def edema(mixed, rows):
@@ -84,8 +82,8 @@ def edema(mixed, rows):
     return table.loc[mixed.images["study_id"].iloc[rows]].to_numpy() == 1
 
 
-def test_frontal_images_are_judged_and_the_others_counted(mixed, small_model, scores, tmp_path):
-    found = run(mixed, small_model, tmp_path)
+def test_frontal_images_are_judged_and_the_others_counted(mixed, run, scores, tmp_path):
+    found = run()
     test = (mixed.images["split"] == "test").to_numpy()
     rows = np.flatnonzero(test & ~lateral(mixed))
     zero = found.details("zero_shot")
@@ -93,7 +91,7 @@ def test_frontal_images_are_judged_and_the_others_counted(mixed, small_model, sc
     assert zero["source"]["images_of_other_views"] == (test & lateral(mixed)).sum() > 0
     expected = roc_auc_score(edema(mixed, rows), scores[rows])
     assert found.value("zero_shot", "auc", "Edema") == pytest.approx(expected)
-    items = pd.read_parquet(tmp_path / "items" / "zero_shot.parquet")
+    items = pd.read_parquet(tmp_path / "run" / "items" / "zero_shot.parquet")
     np.testing.assert_allclose(items["score.Edema"], scores[rows], atol=1e-6)
     held = mixed.images["split"].isin(["test", "held_out"]).to_numpy()
     aside = int((held & lateral(mixed)).sum())
@@ -104,8 +102,8 @@ def test_frontal_images_are_judged_and_the_others_counted(mixed, small_model, sc
     ]
 
 
-def test_all_images_are_judged_when_asked_for(mixed, small_model, scores, tmp_path):
-    found = run(mixed, small_model, tmp_path, views="all")
+def test_all_images_are_judged_when_asked_for(mixed, run, scores):
+    found = run(views="all")
     rows = np.flatnonzero(mixed.images["split"] == "test")
     zero = found.details("zero_shot")
     assert zero["images"] == len(rows)
@@ -117,8 +115,8 @@ def test_all_images_are_judged_when_asked_for(mixed, small_model, scores, tmp_pa
 
 
 @pytest.mark.parametrize("views", ["frontal", "all"])
-def test_a_study_is_judged_by_the_mean_of_its_images(mixed, small_model, scores, tmp_path, views):
-    found = run(mixed, small_model, tmp_path, views=views, several_views="mean")
+def test_a_study_is_judged_by_the_mean_of_its_images(mixed, run, scores, tmp_path, views):
+    found = run(views=views, several_views="mean")
     test = (mixed.images["split"] == "test").to_numpy()
     rows = np.flatnonzero(test if views == "all" else test & ~lateral(mixed))
     by_study = pd.Series(scores[rows]).groupby(mixed.images["study_id"].iloc[rows].to_numpy())
@@ -129,7 +127,7 @@ def test_a_study_is_judged_by_the_mean_of_its_images(mixed, small_model, scores,
     assert zero["studies"] == len(means)
     assert auc == pytest.approx(roc_auc_score(truth, means))
     assert zero["classes"]["Edema"]["positive"] == truth.sum()
-    items = pd.read_parquet(tmp_path / "items" / "zero_shot.parquet")
+    items = pd.read_parquet(tmp_path / "run" / "items" / "zero_shot.parquet")
     np.testing.assert_allclose(np.sort(items["score.Edema"]), np.sort(means), atol=1e-6)
 
 

@@ -12,12 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medclip_debias.evaluation.evaluate import evaluate, headline
+from medclip_debias.evaluation.evaluate import headline
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import Request, Skipped
 from medclip_debias.evaluation.protocols.laterality import LateralityProtocol, mirrored, sides_of
 from medclip_debias.models.load import load_model
-from tests.evaluation.conftest import measuring_only
 
 WORDS = ["left", "Right", "LEFT", "right-sided", "leftsided", "lung", "bright", "cleft", "upright,"]
 
@@ -33,10 +32,9 @@ def test_a_mirror_exchanges_the_sides_alone_and_twice_is_the_sentence(sentence):
 
 
 def test_the_true_side_is_counted_for_each_image_and_sentence(
-    small_prepared, small_model, tmp_path
+    small_prepared, small_model, measured, tmp_path
 ):
-    with measuring_only("laterality"):
-        results = evaluate(small_model, small_prepared.folder, tmp_path, bootstrap=200, heatmaps=0)
+    results = measured("laterality", bootstrap=200)
     model = load_model(small_model, torch.device("cpu"))
     images, hits = small_prepared.images, []
     for row in np.flatnonzero(images["split"] == "test"):
@@ -55,7 +53,7 @@ def test_the_true_side_is_counted_for_each_image_and_sentence(
     share, (low, high) = (f("laterality", "right_side") for f in (results.value, results.interval))
     assert share == pytest.approx(np.mean(hits))
     assert low <= share <= high
-    items = pd.read_parquet(tmp_path / "items" / "laterality.parquet")
+    items = pd.read_parquet(tmp_path / "run" / "items" / "laterality.parquet")
     assert items["right_side"].tolist() == hits
     assert "lung" not in json.dumps(items["item"].tolist())
     assert headline(results)["laterality.right_side"].endswith("(chance 0.5)")
