@@ -82,12 +82,13 @@ class Estimates(dict[str, Replicated]):
         group: str | None = None,
     ) -> list[Row]:
         """The statistics called ``prefix + NAME`` as rows, where they are finite."""
-        return [
-            Row(name, one.value, *(one.interval or (None, None)), n, of_class, group)
-            for full_name, one in self.items()
-            for name in (full_name.removeprefix(prefix),)
-            if full_name.startswith(prefix) and "/" not in name and math.isfinite(one.value)
-        ]
+        found = []
+        for place, one in self.items():
+            name = place.removeprefix(prefix)
+            if place.startswith(prefix) and "/" not in name and math.isfinite(one.value):
+                low, high = one.interval or (None, None)
+                found.append(Row(name, one.value, low, high, n, of_class, group))
+        return found
 
     def class_rows(self, classes: Sequence[str]) -> list[Row]:
         """The statistics ``CLASS/NAME`` of each of the classes of the items."""
