@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from medclip_debias.data.text.languages import Language, language
 
@@ -28,20 +28,6 @@ MAX_SEGMENTER_LENGTH = 5_000
 """PySBD's time grows faster than the text; a longer item is cut by the plain rule."""
 
 _BLANK_LINE = re.compile(r"\n[ \t]*\n")
-_SIGNED = (
-    r"(?i:(?:electronically|digitally)[ -]+(?:signed|approved|verified|authenticated|finalized)\b)"
-    r"|(?i:(?:dictated|transcribed|signed|e-signed|finalized|verified|authenticated|typed|edited"
-    r"|approved|interpreted|prepared|released|read|reviewed|reported)"
-    r"(?: (?:and|&) (?:signed|approved|reviewed|finalized|authenticated|verified))?"
-    r"(?: electronically)? (?:by|on)\b)"
-    r"(?:\s*:|(?= (?:Drs?|M\.?D|[A-Z][a-z]+,? [A-Z]|_|X{3}|[A-Z]{3})))"
-    r"|(?i:(?:attending|reading|interpreting|signing)(?: physician| radiologist)?\s*:)"
-    r"|(?i:(?:radiologist|resident|fellow|transcriptionist|signature|electronic signature)\s*:)"
-    r"|(?i:i,? (?:the|as) (?:attending|teaching) (?:physician|radiologist),? )"
-    r"|(?i:i have (?:personally )?reviewed the (?:images?|films?|study|examination|resident))"
-)
-"""How lines start that say who dictated, signed or approved the report, and when."""
-
 _SIGNATURE_REST = re.compile(r"(?:[A-Z\d_][\w.,:/\-]*|on|at|by|and|am|pm|a\.m\.|p\.m\.|[,:/\-])+")
 # What a list number stands before: a word, or a count and a word ("1. 6 mm nodule").
 _ITEM = r" +(?=[^\W\d]|[_(?]|\d+(?:\.\d+)?[ -]?[a-z])|(?=[A-Z][a-z])"
@@ -69,38 +55,6 @@ _PLAIN = re.compile(
 _PLAIN_END = re.compile(r"(?<=[A-Za-z]\.) ")
 
 
-class _Marks(NamedTuple):
-    """What starts and ends a sentence in one language.
-
-    Attributes:
-        list_line: a list, a sub-heading in capitals or a signature, which starts anew even where
-            no full stop precedes.
-        signature: who signed the report.
-        rough_end: ends a sentence where PySBD is not asked.
-        spaced_stop: a full stop between blanks, which ends a sentence of PadChest's stems.
-    """
-
-    list_line: re.Pattern[str]
-    signature: re.Pattern[str]
-    rough_end: re.Pattern[str]
-    spaced_stop: re.Pattern[str]
-
-
-@lru_cache(maxsize=16)
-def _marks(spoken: Language) -> _Marks:
-    up, low = spoken.upper, spoken.lower
-    signed = spoken.signatures or _SIGNED
-    return _Marks(
-        list_line=re.compile(
-            rf"\n[ \t]*(?=(?:\(?\d{{1,2}}[.)]|[-*•])[ \t]+\S|\d{{1,2}}[.)][{up}][{low}]"
-            rf"|[{up}][{up} /&,()\-]{{1,60}}:\s|{signed})"
-        ),
-        signature=re.compile(signed),
-        rough_end=re.compile(rf"(?<=[{low})\]_][.!?])\s+(?=[{up}_])"),
-        spaced_stop=re.compile(r"(?!)" if spoken.code == "en" else r" \.(?: |$)"),
-    )
-
-
 def split_sentences(text: str, code: str = "en") -> tuple[list[str], Counter[str]]:
     """Return the sentences of a section, white space joined, and how many were dropped and why.
 
@@ -117,15 +71,14 @@ def split_sentences(text: str, code: str = "en") -> tuple[list[str], Counter[str
     (['Clear.'], Counter({'de-identified only': 1, 'list number only': 1}))
     """
     spoken = language(code)
-    marks = _marks(spoken)
     found: list[str] = []
     dropped: Counter[str] = Counter()
     for paragraph in _BLANK_LINE.split(text.replace("\r\n", "\n")):
-        for block in marks.list_line.split("\n" + paragraph):
+        for block in spoken.list_line.split("\n" + paragraph):
             signed = False
-            for item in _list_items(marks.spaced_stop.sub(_STOP, " ".join(block.split()))):
+            for item in _list_items(spoken.spaced_stop.sub(_STOP, " ".join(block.split()))):
                 for sentence in _item_sentences(item, code):
-                    signed = _signs(sentence, signed, marks)
+                    signed = _signs(sentence, signed, spoken)
                     reason = "signature" if signed else _wordless(sentence)
                     if reason:
                         dropped[reason] += 1
@@ -150,9 +103,9 @@ def deidentified_share(sentence: str) -> float:
     return len(_DEIDENTIFIED.findall(sentence)) / words if words else 0.0
 
 
-def _signs(sentence: str, before: bool, marks: _Marks) -> bool:
+def _signs(sentence: str, before: bool, spoken: Language) -> bool:
     """Tell whether a sentence is a signature, or the name and date behind the one ``before``."""
-    if marks.signature.match(sentence):
+    if spoken.signature.match(sentence):
         return True
     return before and all(map(_SIGNATURE_REST.fullmatch, sentence.split()))
 
@@ -202,7 +155,7 @@ def _wordless(sentence: str) -> str:
 def _segment(text: str, code: str = "en") -> tuple[str, ...]:
     """Cut one item; hospital text repeats itself, so the slow segmenter is asked once."""
     spoken = language(code)
-    repairs, marks = spoken.repairs, _marks(spoken)
+    repairs = spoken.repairs
     bare = _without_mark(text).strip()
     if not _has_word(bare):
         return (bare,)
@@ -210,12 +163,12 @@ def _segment(text: str, code: str = "en") -> tuple[str, ...]:
     if plain is not None:
         return plain
     if len(bare) > MAX_SEGMENTER_LENGTH:
-        return tuple(repairs.repaired(_rough_pieces(bare, marks)))
+        return tuple(repairs.repaired(_rough_pieces(bare, spoken)))
     try:
         pieces = _with_blanks(_segmenter(spoken.segmenter).segment(bare), bare)
     except (re.error, IndexError, AttributeError, TypeError, ValueError):
         pieces = []
-    return tuple(repairs.repaired(pieces or _rough_pieces(bare, marks)))
+    return tuple(repairs.repaired(pieces or _rough_pieces(bare, spoken)))
 
 
 def _with_blanks(pieces: Iterable[str], text: str) -> list[str]:
@@ -235,8 +188,8 @@ def _with_blanks(pieces: Iterable[str], text: str) -> list[str]:
     return found if at == len(text) else []
 
 
-def _rough_pieces(text: str, marks: _Marks) -> list[str]:
-    cuts = [0, *(match.end() for match in marks.rough_end.finditer(text)), len(text)]
+def _rough_pieces(text: str, spoken: Language) -> list[str]:
+    cuts = [0, *(match.end() for match in spoken.rough_end.finditer(text)), len(text)]
     return [text[start:end] for start, end in pairwise(cuts)]
 
 

@@ -16,6 +16,20 @@ from medclip_debias.settings_files import load_yaml
 LANGUAGES = ("en", "es")
 """Languages whose reports are read, by their ISO 639-1 codes."""
 
+_SIGNED = (
+    r"(?i:(?:electronically|digitally)[ -]+(?:signed|approved|verified|authenticated|finalized)\b)"
+    r"|(?i:(?:dictated|transcribed|signed|e-signed|finalized|verified|authenticated|typed|edited"
+    r"|approved|interpreted|prepared|released|read|reviewed|reported)"
+    r"(?: (?:and|&) (?:signed|approved|reviewed|finalized|authenticated|verified))?"
+    r"(?: electronically)? (?:by|on)\b)"
+    r"(?:\s*:|(?= (?:Drs?|M\.?D|[A-Z][a-z]+,? [A-Z]|_|X{3}|[A-Z]{3})))"
+    r"|(?i:(?:attending|reading|interpreting|signing)(?: physician| radiologist)?\s*:)"
+    r"|(?i:(?:radiologist|resident|fellow|transcriptionist|signature|electronic signature)\s*:)"
+    r"|(?i:i,? (?:the|as) (?:attending|teaching) (?:physician|radiologist),? )"
+    r"|(?i:i have (?:personally )?reviewed the (?:images?|films?|study|examination|resident))"
+)
+"""How English lines start that say who dictated, signed or approved the report, and when."""
+
 
 @dataclass(frozen=True, eq=False)
 class Language:
@@ -26,21 +40,23 @@ class Language:
         name: in English.
         headings: what its headings mean.
         repairs: of what PySBD cuts.
-        upper: the capitals, as in a character class.
-        lower: the small letters.
         segmenter: language whose rules PySBD is asked for.
-        signatures: how a line starts that says who signed the report; ``None`` for English, whose
-            pattern is in `medclip_debias.data.text.sentences`.
+        signature: who signed the report.
+        list_line: a list, a sub-heading in capitals or a signature, which starts anew even where
+            no full stop precedes.
+        rough_end: ends a sentence where PySBD is not asked.
+        spaced_stop: a full stop between blanks, which ends a sentence of PadChest's stems.
     """
 
     code: str
     name: str
     headings: Headings
     repairs: Repairs
-    upper: str
-    lower: str
     segmenter: str
-    signatures: str | None
+    signature: re.Pattern[str]
+    list_line: re.Pattern[str]
+    rough_end: re.Pattern[str]
+    spaced_stop: re.Pattern[str]
 
 
 @lru_cache(maxsize=len(LANGUAGES))
@@ -59,10 +75,21 @@ def language(code: str) -> Language:
             f" of {', '.join(LANGUAGES)}."
         )
     words = load_yaml(Path(__file__).with_name(f"{code}.yaml"))
-    plain = {name: words[name] for name in ("name", "upper", "lower", "segmenter")}
-    signed = _signed(words["signatures"], words["upper"]) if words["signatures"] else None
+    up, low = words["upper"], words["lower"]
+    signed = _signed(words["signatures"], up) if words["signatures"] else _SIGNED
     return Language(
-        code, headings=Headings(words), repairs=Repairs(words), signatures=signed, **plain
+        code=code,
+        name=words["name"],
+        headings=Headings(words),
+        repairs=Repairs(words),
+        segmenter=words["segmenter"],
+        signature=re.compile(signed),
+        list_line=re.compile(
+            rf"\n[ \t]*(?=(?:\(?\d{{1,2}}[.)]|[-*•])[ \t]+\S|\d{{1,2}}[.)][{up}][{low}]"
+            rf"|[{up}][{up} /&,()\-]{{1,60}}:\s|{signed})"
+        ),
+        rough_end=re.compile(rf"(?<=[{low})\]_][.!?])\s+(?=[{up}_])"),
+        spaced_stop=re.compile(r"(?!)" if code == "en" else r" \.(?: |$)"),
     )
 
 
