@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import gzip
 import math
-import stat
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import IO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from medclip_debias.data.images.elements import header_start
 from medclip_debias.data.images.radiograph import TOO_LARGE, Radiograph
 from medclip_debias.data.images.raster import is_raster, read_raster
 from medclip_debias.errors import UserError
+from medclip_debias.files import open_guarded
 
 MAX_BYTES = 1 << 30
 """Of a file, unpacked; a chest radiograph of MAX_PIXELS in 16 bit needs 400 MB."""
@@ -90,20 +91,10 @@ def read_image(path: Path | str, window: WindowPolicy = "first") -> NDArray[np.f
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        kind = path.stat()
-        if stat.S_ISDIR(kind.st_mode):
-            raise UserError(f"{path}: is a folder; give an image file.")
-        if not stat.S_ISREG(kind.st_mode):
-            raise UserError(f"{path}: is a device or pipe; give an image file.")
-        if kind.st_size > MAX_BYTES:
-            raise UserError(f"{path}: {TOO_LARGE}")
-        if path.suffix.lower() == ".gz":
-            with gzip.open(path) as packed:
-                content = packed.read(MAX_BYTES + 1)
-        else:
-            content = path.read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; check the path.") from None
+        with open_guarded(path, "check the path", limit=MAX_BYTES) as file:
+            packed = path.suffix.lower() == ".gz"
+            stream = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else file
+            content = stream.read(MAX_BYTES + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(
             f"{path}: the compressed file is truncated or damaged; copy it again."

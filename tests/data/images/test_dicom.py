@@ -324,7 +324,7 @@ class TestRefused:
             assert not any(secret in str(caught.value) for secret in secrets.values()), number
 
     def test_a_device_is_no_file(self):
-        with pytest.raises(UserError, match="device or pipe"):
+        with pytest.raises(UserError, match="is a device, not a regular file"):
             read_image(Path("/dev/zero"))
 
 

@@ -3,14 +3,12 @@
 import shutil
 
 import numpy as np
-import pytest
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.masks import decode
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.prepare.reading import Reading
 from medclip_debias.data.sources.detect import detect
-from medclip_debias.data.sources.marked_lists import relative_runs
 from medclip_debias.data.splits import seeded_split
 from tests.data.sources.counts import steps
 
@@ -96,12 +94,6 @@ def test_a_real_file_of_it_is_prepared_with_its_mask(tmp_path, shared_data):
     assert out.images["view"].tolist() == ["PA"]
     assert out.phrases["boxes"].iloc[0] == [[100.0, 200.0, 300.0, 400.0]]
     assert np.array_equal(decode(out.masks[f"{A}/1"]), pixels)
-
-
-@pytest.mark.parametrize("cell", ["1", "1 2 3", "1.0 2", "a b", "1 -2", "1 99999999999"])
-def test_a_cell_that_is_no_list_of_pairs_is_refused(cell):
-    with pytest.raises(ValueError, match=r"is no list of pairs|is longer than any image"):
-        relative_runs(cell)
 
 
 def test_the_second_stage_is_read_and_two_stages_ask(tmp_path, write_dicom):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from medclip_debias.data.text.claims import RuleParser, load_lexicon
-from medclip_debias.data.text.claims.lexicon import expanded, tokens
+from medclip_debias.data.text.claims.lexicon import expanded
 from medclip_debias.errors import UserError
 
 CHEXPERT = {
@@ -85,17 +85,3 @@ def test_a_lexicon_of_too_many_phrases_is_refused(tmp_path):
     path.write_text(f"name: large\nfindings: {{a: {{terms: ['{parts} x']}}}}")
     with pytest.raises(UserError, match="20,000"):
         RuleParser(load_lexicon(path))
-
-
-def test_terms_expand_to_every_choice():
-    assert expanded("(a|b) c|d") == [
-        ("a", "c"),
-        ("a", "d"),
-        ("b", "c"),
-        ("b", "d"),
-        ("c",),
-        ("d",),
-    ]
-    assert tokens("Left-sided effusions, 1.5 cm/unchanged") == [
-        *("left", "sided", "effusion", ",", "1.5", "cm", "/", "unchanged"),
-    ]
