@@ -46,36 +46,17 @@ Progress = Callable[[int, int], None]
 
 
 class GroundOptions(Settings):
-    """What is drawn and written; stored with the results.
+    """What is drawn and written (docs/grounding.md, Pictures); stored with the results."""
 
-    Attributes:
-        smoothing: sigma of a Gaussian over the region grid, in cells; 0 for none.
-        method: how maps are computed (`medclip_debias.grounding.saliency`).
-        threshold: score from which pixels form found boxes; none for no boxes.
-        share: instead, share of each map's range from which they do; 0.5 where sentences are
-            suppressed and no threshold is given.
-        sharpen: how maps are sharpened without training (`medclip_debias.grounding.sharpen`).
-        min_area: pixels that a found region must have.
-        connectivity: 8 joins pixels that touch at a corner, 4 wants a common side.
-        scale: ``one`` for all maps of an image, from the reference score of absent findings
-            (`medclip_debias.grounding.absent`), below which nothing is coloured, to the highest
-            score; ``image`` from the lowest to the highest score of all its maps; or from the
-            lowest to the highest of ``each`` map.
-        limits: scores at the ends of the colours of every picture, instead of ``scale``.
-        maps: write the maps as NPY files too.
-        batch_size: images encoded at a time.
-        style: of the pictures.
-    """
-
-    smoothing: float = Field(0.0, ge=0)
+    smoothing: float = Field(0.0, ge=0)  # sigma in cells of the region grid
     method: MapMethod = "similarity"
     threshold: float | None = None
     share: float | None = Field(None, gt=0, le=1)
     sharpen: Sharpen = "none"
-    min_area: float = Field(1.0, ge=1)
+    min_area: float = Field(1.0, ge=1)  # pixels of a found region
     connectivity: Connectivity = 8
     scale: Literal["one", "image", "each"] = "one"
-    limits: tuple[float, float] | None = None
+    limits: tuple[float, float] | None = None  # scores at the ends of the colours, for any scale
     maps: bool = True
     batch_size: int = Field(4, ge=1)
     style: OverlayStyle = OverlayStyle()
@@ -123,19 +104,11 @@ def ground_files(
         boxes: MS-CXR or COCO file of reference boxes to draw.
         deliver: where the results of each image are written for other systems, too.
         rule: by which sentences that are not in an image get no box; None for no such question.
-        maps_warning: what `medclip_debias.grounding.validation.maps_warning` says of the model's
-            maps; it stands under every picture.
+        maps_warning: what stands under every picture (`medclip_debias.grounding.validation`).
         progress: called with images done and images in total.
 
     Returns:
-        The content of ``groundings.json``: ``images``, each with its ``sentences`` (``text``,
-        ``score``, ``lowest``, ``highest``, ``peak`` (x, y), found ``boxes``, ``in_image`` (the
-        verdict of ``rule``), ``reference`` boxes, ``picture``, ``map``) and ``absent`` (the
-        reference score of its colours), ``rejected``, ``delivered`` (how many files of each kind,
-        and what was left out, with its reason; None without ``deliver``), ``boxes_left_aside``:
-        sentences on reference boxes that could not be used, and ``warning``: a sentence where the
-        model was trained on synthetic images and these are not a phantom's, else None; ``maps``:
-        ``maps_warning``.
+        The content of ``groundings.json`` (docs/grounding.md).
 
     Raises:
         UserError: no sentence, an empty one, a model without regions, no image that can be read,

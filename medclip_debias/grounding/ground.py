@@ -175,17 +175,7 @@ class Grounder:
 def ground_image(
     model: ImageTextModel, image: Radiograph | NDArray[Any], texts: Sequence[str], **options: Any
 ) -> list[Grounding]:
-    """Score sentences over one image.
-
-    Args:
-        model: a trained dual encoder; its own preprocessing is applied.
-        image: as for `Grounder.of_images`.
-        texts: sentences, none of them empty.
-        options: those of `Grounder`.
-
-    Raises:
-        UserError: as for `Grounder`, or an image of one grey value.
-    """
+    """The `Grounding` of every sentence in one image, as of `ground_images`."""
     return next(Grounder(model, texts, **options).of_images([image]))
 
 
@@ -202,7 +192,7 @@ def ground_images(
     The arguments are checked at once, not when the first result is asked for.
 
     Args:
-        model: as for `ground_image`.
+        model: a trained dual encoder; its own preprocessing is applied.
         images: as for `Grounder.of_images`.
         texts: sentences, none of them empty.
         batch_size: images encoded at a time.
@@ -212,7 +202,7 @@ def ground_images(
         For each image in turn, its `Grounding` of every sentence.
 
     Raises:
-        UserError: as for `ground_image`.
+        UserError: as for `Grounder`, or an image of one grey value.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")

@@ -35,24 +35,14 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 class OverlayStyle(Settings):
-    """How pictures are drawn.
-
-    Attributes:
-        colormap: any of matplotlib's, by name. The default runs evenly from dark to bright, so it
-            reads the same in every kind of colour blindness and in a grey print.
-        alpha: opacity of the highest score.
-        contours: scores along which lines are drawn.
-        legend: colour bar with the range of the scores, key of the boxes, and caption.
-        beside: with a legend, the radiograph without its map on the left.
-        max_side: pixels of the longer side of the image in the picture; 0 for the original's.
-    """
+    """How pictures are drawn (docs/grounding.md, Pictures)."""
 
     colormap: str = "inferno"
-    alpha: float = Field(0.55, ge=0, le=1)
-    contours: tuple[float, ...] = ()
-    legend: bool = True
-    beside: bool = True
-    max_side: int = Field(1024, ge=0, le=20_000)
+    alpha: float = Field(0.55, ge=0, le=1)  # opacity of the highest score
+    contours: tuple[float, ...] = ()  # scores along which lines are drawn
+    legend: bool = True  # colour bar, key of the boxes, caption
+    beside: bool = True  # with a legend, the radiograph without its map on the left
+    max_side: int = Field(1024, ge=0, le=20_000)  # pixels; 0 for the original's
 
     @field_validator("colormap")
     @classmethod

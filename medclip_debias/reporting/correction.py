@@ -35,15 +35,18 @@ _NOT_SHOWN = "Which sentences are corrected is not shown"
 
 @dataclass
 class Correction:
-    """What the section shows; ``quotes``: it holds words of real reports."""
+    """What the section shows."""
 
     missing: str = ""
-    lines: list[str] = field(default_factory=list)
+    batch_size: int = 64
+    constant: float = 0.0  # eta of every sentence alike
+    eta: dict[str, Any] | None = None  # or what the sentences' own amount to
     plots: list[tuple[Any, str, str]] = field(default_factory=list)
     ends: list[tuple[str, Rows]] = field(default_factory=list)
     pairs: list[PairClasses] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     sampled: int = 0
-    quotes: bool = False
+    quotes: bool = False  # words of real reports
 
 
 def correction_part(
@@ -55,7 +58,8 @@ def correction_part(
     if run is None:
         return part
     try:
-        _fill(part, run, int(at(settings, "train", "batch_size") or 64))
+        part.batch_size = int(at(settings, "train", "batch_size") or 64)
+        _fill(part, run)
     except (UserError, TypeError, ValueError) as error:  # settings may hold anything
         part.missing = f"Not all can be shown. {error}"
     part.quotes = not run.prepared.meta.get("synthetic") and bool(part.ends or part.pairs)
@@ -116,27 +120,28 @@ def learned(
         return None, f"{_NOT_SHOWN}. {str(error).rstrip('.')}."
 
 
-def _fill(part: Correction, run: RunData, batch_size: int) -> None:
-    eta, rest = run.setting("eta")[0], batch_size - 1
-    if isinstance(eta, ConstantEta) and eta.value:
-        part.lines.append(
-            f"Every sentence is corrected alike: eta {eta.value:g} stands for "
-            f"{eta.value * rest:.1f} of the {rest} other images in a batch "
-            f"of {batch_size}, whatever the sentence says."
-        )
-    table = eta_of_sentences(run)
+def _fill(part: Correction, run: RunData) -> None:
+    eta, table = run.setting("eta")[0], eta_of_sentences(run)
+    if isinstance(eta, ConstantEta):
+        part.constant = eta.value
     if table is not None:
-        part.lines += _eta_lines(table, batch_size)
-        part.plots = _eta_plots(table)
-        part.ends = _ends(table)
-    part.pairs, notes = pair_classes(run)
+        # The most corrected first; of equal ones the most frequent.
+        ranked = table.sort_values(["eta", "studies", "text"], ascending=[False, False, True])
+        top, said = ranked.head(max(1, len(table) // 100)), int(table["studies"].sum())
+        part.eta = {
+            "mean": _mean_eta(table),
+            "highest": float(table["eta"].max()),
+            "sentences": len(table),
+            "said": said,
+            "top": len(top),
+            "top_share": float(top["studies"].sum() / said),
+            "rank": None,
+        }
+        if "log_prob" in table:
+            part.eta["rank"] = table["log_prob"].corr(table["studies"], method="spearman")
+        part.plots, part.ends = _eta_plots(table), _ends(ranked)
+    part.pairs, part.notes = pair_classes(run)
     part.sampled = min(SAMPLE, len(run.studies))
-    part.lines += notes
-    if not part.lines and not part.pairs:
-        part.lines.append(
-            "This objective does not correct the negatives of a sentence by what they say: see the "
-            "loss above."
-        )
 
 
 # ------------------------------------------------------------------------- eta of sentences
@@ -159,35 +164,6 @@ def eta_of_sentences(run: RunData) -> pd.DataFrame | None:
     columns = {"text": run.studies.texts, "eta": eta.numpy(), "studies": run.studies.occurrences}
     table = pd.DataFrame(columns)
     return table.assign(log_prob=values.numpy()) if name == "log_prob" else table
-
-
-def _by_correction(table: pd.DataFrame) -> pd.DataFrame:
-    """The most corrected sentences first; of equal ones the most frequent."""
-    return table.sort_values(["eta", "studies", "text"], ascending=[False, False, True])
-
-
-def _eta_lines(table: pd.DataFrame, batch_size: int) -> list[str]:
-    """What the correction amounts to, in sentences."""
-    top = _by_correction(table).head(max(1, len(table) // 100))
-    total, highest, rest = int(table["studies"].sum()), table["eta"].max(), batch_size - 1
-    mean = _mean_eta(table)
-    lines = [
-        "eta of a sentence is the share of other patients' images that are expected to agree with "
-        f"it. In a batch of {batch_size}, with {rest} other images for each sentence, the mean "
-        f"eta {mean:.3f} stands for {mean * rest:.1f} images that are no true negatives, and the "
-        f"highest, {highest:.3f}, for {highest * rest:.1f}.",
-        f"{number(len(table))} distinct sentences, said {number(total)} times by the training "
-        f"studies. The 1% of sentences that are corrected most ({number(len(top))}) make "
-        f"{top['studies'].sum() / total:.0%} of what is said.",
-    ]
-    if "log_prob" in table:
-        rank = table["log_prob"].corr(table["studies"], method="spearman")
-        lines.append(
-            "Rank correlation of log p with how many studies say a sentence: "
-            f"{rank:.2f}. (The language model does not count sentences: it also gives a high p to "
-            "one that it has seen in other words.)"
-        )
-    return lines
 
 
 def _mean_eta(table: pd.DataFrame) -> float:
@@ -222,9 +198,8 @@ def _eta_plots(table: pd.DataFrame) -> list[tuple[Any, str, str]]:
     return plots
 
 
-def _ends(table: pd.DataFrame) -> list[tuple[str, Rows]]:
+def _ends(ranked: pd.DataFrame) -> list[tuple[str, Rows]]:
     """The most and the least corrected sentences: text, eta, log p, studies."""
-    order = _by_correction(table)
     rows = [
         [
             row["text"],
@@ -232,7 +207,7 @@ def _ends(table: pd.DataFrame) -> list[tuple[str, Rows]]:
             number(row.get("log_prob"), 1),
             number(row["studies"]),
         ]
-        for row in order.to_dict("records")
+        for row in ranked.to_dict("records")
     ]
     count = min(SHOWN, len(rows) // 2) or 1
     return [("Corrected most", rows[:count]), ("Corrected least", rows[::-1][:count])]

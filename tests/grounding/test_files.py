@@ -20,6 +20,7 @@ from medclip_debias.grounding.regions import threshold_regions
 from medclip_debias.grounding.settings import SuppressionRule
 from medclip_debias.grounding.validation import NOT_MEASURED
 from medclip_debias.models.synthetic import WARNING
+from tests.helpers.coco import write_coco
 
 PLAIN = GroundOptions(style={"legend": False})
 """For tests that do not look at the pictures: a legend takes most of their time."""
@@ -41,19 +42,12 @@ def image_file(tmp_path, radiograph):
 @pytest.fixture
 def coco(tmp_path):
     """A COCO file of two phrases on ``a.png`` (annotated at half its size) and one on ``z.png``."""
-    images = [
-        {"id": 1, "file_name": "a.jpg", "width": 60, "height": 40},
-        {"id": 2, "file_name": "z.jpg", "width": 60, "height": 40},
-    ]
-    rows = [(1, "Left lung", [5, 6, 10, 12]), (1, "Left lung", [20, 6, 10, 12])]
-    rows += [(1, "Heart.", [30, 20, 8, 9]), (2, "Left lung", [0, 0, 5, 5])]
-    annotations = [
-        {"id": n, "image_id": image, "category_id": 1, "label_text": text, "bbox": box}
-        for n, (image, text, box) in enumerate(rows)
-    ]
-    path = tmp_path / "boxes.json"
-    path.write_text(json.dumps({"images": images, "annotations": annotations}))
-    return path
+    boxes = [("Left lung", [5, 6, 10, 12]), ("Left lung", [20, 6, 10, 12])]
+    boxes.append(("Heart.", [30, 20, 8, 9]))
+    other = [("Left lung", [0, 0, 5, 5])]
+    return write_coco(
+        tmp_path / "boxes.json", ("a.jpg", boxes, (60, 40)), ("z.jpg", other, (60, 40))
+    )
 
 
 def test_maps_scores_and_pictures_of_each_sentence(model, image_file, tmp_path):
@@ -189,6 +183,7 @@ def test_the_verb_grounds_sentences_from_a_file(model, image_file, coco, tmp_pat
 
 
 NAME = "study1/view1_frontal.png"
+TWO = (f"patient1/{NAME}", f"patient2/{NAME}")
 ASIDE = "have a name that the file lists in other"
 
 
@@ -196,7 +191,7 @@ ASIDE = "have a name that the file lists in other"
     ("images", "listed", "boxes", "aside"),
     [
         (  # all named alike: folders tell them apart
-            (f"patient1/{NAME}", f"patient2/{NAME}"),
+            TWO,
             (
                 (f"CheXpert/patient2/{NAME}", [20, 2, 9, 9]),
                 (f"images/patient2/{NAME}", [2, 2, 9, 9]),
@@ -206,7 +201,7 @@ ASIDE = "have a name that the file lists in other"
             "",
         ),
         (  # of an image that is listed in other folders nothing is drawn, and that is said
-            (f"patient1/{NAME}", f"patient2/{NAME}"),
+            TWO,
             ((f"patient1/{NAME}", [1, 1, 9, 9]), (f"train/patient2/{NAME}", [2, 2, 9, 9])),
             [[[1, 1, 9, 9]], []],
             f"1 images {ASIDE}",
@@ -223,26 +218,15 @@ ASIDE = "have a name that the file lists in other"
             "1 phrases were annotated on an image with another ratio of its sides; 1 boxes have no"
             " area; 1 boxes lie outside their image",
         ),
-        ((f"patient1/{NAME}",), ((f"patient2/{NAME}", [1, 1, 9, 9]),), None, ASIDE),
-        (
-            (f"patient1/{NAME}", f"patient2/{NAME}"),
-            (("view1_frontal.png", [1, 1, 9, 9]),),
-            None,
-            "image 0: 2 images have its name",
-        ),
+        (TWO[:1], ((TWO[1], [1, 1, 9, 9]),), None, ASIDE),
+        (TWO, (("view1_frontal.png", [1, 1, 9, 9]),), None, "image 0: 2 images have its name"),
     ],
 )
 def test_reference_boxes_are_those_of_the_right_image(tmp_path, images, listed, boxes, aside):
-    entries = [
-        {"id": n, "file_name": name, "width": (*size, 60)[0], "height": (*size[1:], 40)[0]}
-        for n, (name, _, *size) in enumerate(listed)
-    ]
-    annotations = [
-        {"id": n, "image_id": n, "label_text": f"Phrase {n}", "bbox": entry[1]}
-        for n, entry in enumerate(listed)
-    ]
-    file = tmp_path / "b.json"
-    file.write_text(json.dumps({"images": entries, "annotations": annotations}))
+    file = write_coco(
+        tmp_path / "b.json",
+        *((name, [("Phrase", box)], (*size, 60, 40)[:2]) for name, box, *size in listed),
+    )
     paths = [tmp_path / "images" / image for image in images]
     if boxes is None:
         with pytest.raises(UserError, match=aside):

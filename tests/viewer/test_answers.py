@@ -27,6 +27,7 @@ from medclip_debias.viewer.answers import (
 )
 from medclip_debias.viewer.pixels import ShownPixels
 from medclip_debias.viewer.viewed_model import Finder
+from tests.helpers.coco import write_coco
 
 TEXTS = ["Left lung.", "Right lung."]
 
@@ -239,11 +240,7 @@ def test_results_come_without_pictures_where_the_set_is_gone(model_folder, index
 
 def answers_with_boxes(answers, path, width):
     """The same with a box on good.png, which was annotated at 180 rows and ``width`` columns."""
-    box = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [20, 40, 60, 80], "label_text": "A"}
-    image = {"id": 1, "file_name": "good.png", "width": width, "height": 180}
-    categories = [{"id": 1, "name": "Opacity"}]
-    coco = {"images": [image], "categories": categories, "annotations": [box]}
-    path.write_text(json.dumps(coco))
+    write_coco(path, ("good.png", [("A", [20, 40, 60, 80])], (width, 180)))
     references = ReferenceBoxes.read(path, list(answers.images.values()))
     return Answers(answers.models, images=answers.images, references=references)
 

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from medclip_debias.viewer.answers import Answers
+from tests.helpers.coco import write_coco
 from tests.viewer.conftest import TOKEN, served
 
 LEFT, RIGHT = "Left lung.", "Right lung."
@@ -32,22 +33,8 @@ def folder(tmp_path_factory, phantom_tree):
 
 @pytest.fixture(scope="module")
 def boxes(folder):
-    coco = {
-        "images": [{"id": 1, "file_name": "two.png", "width": 240, "height": 300}],
-        "categories": [{"id": 1, "name": "Opacity"}],
-        "annotations": [
-            {
-                "id": 1,
-                "image_id": 1,
-                "category_id": 1,
-                "bbox": [20, 30, 60, 90],
-                "label_text": "Left lung",
-            }
-        ],
-    }
-    path = folder.parent / "boxes.json"
-    path.write_text(json.dumps(coco))
-    return path
+    box = ("Left lung", [20, 30, 60, 90])
+    return write_coco(folder.parent / "boxes.json", ("two.png", [box], (240, 300)))
 
 
 @pytest.fixture(scope="module")

@@ -16,20 +16,7 @@ FLAT_UP_TO = 500_000
 
 
 class IndexSettings(Settings):
-    """How an index is built.
-
-    Attributes:
-        landmarks: sentences of the set whose scores make an image's global vector.
-        rank: numbers in a global vector.
-        kind: ``flat`` compares with every vector; ``ivf`` with those of the nearest cells (of
-            ``4 sqrt(n)`` k-means cells an eighth); ``auto`` is flat up to 500,000 images.
-        k: results for which recall is measured.
-        target: recall@k that decides how many candidates are ranked exactly.
-        queries: sentences, none of them a landmark, on which recall is measured.
-        image_queries: images on which the recall of search by image is measured.
-        batch_size: images encoded at a time.
-        seed: of every random choice.
-    """
+    """How an index is built (docs/search.md, Settings)."""
 
     landmarks: int = Field(1000, ge=2)
     rank: int = Field(256, ge=1)
