@@ -11,16 +11,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.errors import UserError
 from medclip_debias.models.checkpoint import check_room, load_strictly, read_checkpoint
 from medclip_debias.models.region_grid import RegionGrid
+from medclip_debias.models.tower import Tower
 from medclip_debias.registry import Registry
 
 
-class ImageEncoder(nn.Module):
+class ImageEncoder(Tower):
     """Grey images ``[B, 1, H, W]`` to region features ``[B, C, rows, columns]``.
 
     Attributes:
@@ -34,8 +35,6 @@ class ImageEncoder(nn.Module):
     arch: str
     config: dict[str, Any]
     width: int
-    stride: int
-    first_centre: float
     side_multiple: int = 1
 
     @classmethod
@@ -47,15 +46,6 @@ class ImageEncoder(nn.Module):
     @abstractmethod
     def rebuild(cls, arch: str, config: Mapping[str, Any], where: str) -> ImageEncoder:
         """The encoder of a model folder, to be filled with its weights."""
-
-    @property
-    @abstractmethod
-    def layers(self) -> list[nn.Module]:
-        """Blocks or stages, the lowest first; what is neither here nor in `above` is the stem."""
-
-    @property
-    def above(self) -> list[nn.Module]:
-        return []
 
     @staticmethod
     def to_file(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -20,18 +20,6 @@ MapKind = Literal["cosine", "attention", "gradcam", "occlusion"]
 SentenceRows: TypeAlias = tuple[int | None, int | None]
 
 
-class Layered(Protocol):
-    """An encoder as a stem, layers upon it, and what comes after the last, as training sees it."""
-
-    @property
-    def layers(self) -> list[nn.Module]:
-        """The lowest first."""
-
-    @property
-    def above(self) -> list[nn.Module]:
-        """After the last, as a last norm; it learns as the last layer does."""
-
-
 class Tokenizer(Protocol):
     """What a model reads sentences with."""
 

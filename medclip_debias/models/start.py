@@ -15,7 +15,7 @@ from medclip_debias.models.peers.fusion import SimilarityAttention
 from medclip_debias.models.peers.peer import Peer
 
 TrainableModel: TypeAlias = DualEncoder | Peer
-"""What a run trains: two encoders, each a `medclip_debias.models.interface.Layered`."""
+"""What a run trains: two encoders, each a `medclip_debias.models.tower.Tower`."""
 
 _UNTRAINABLE = {
     "words": "scores by words and regions as published; import it with --score whole",

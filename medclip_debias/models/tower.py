@@ -1,4 +1,4 @@
-"""An encoder that ends in the space of images and sentences, and what training asks of it."""
+"""An encoder, and what training asks of it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ Head: TypeAlias = nn.Module | nn.Parameter
 
 
 class Tower(nn.Module):
-    """An encoder that ends in the space of images and sentences.
+    """An encoder as training sees it: a stem, layers upon it, and what comes after the last.
 
-    An image tower gives regions ``[B, N, dim]`` and the whole ``[B, dim]`` of normalised images;
-    a text tower ``[T, dim]``, or several vectors a sentence, of token ids and mask ``[T, L]``.
+    An image tower of a peer gives regions ``[B, N, dim]`` and the whole ``[B, dim]`` of normalised
+    images; a text tower ``[T, dim]``, or several vectors a sentence, of token ids and mask
+    ``[T, L]``.
 
     Attributes:
         layer_lists: dotted places of the lists of layers, the lowest first.
@@ -32,11 +33,12 @@ class Tower(nn.Module):
 
     @property
     def layers(self) -> list[nn.Module]:
+        """Blocks or stages, the lowest first; what is neither here nor in `above` is the stem."""
         return [layer for place in self.layer_lists for layer in attrgetter(place)(self)]
 
     @property
     def above(self) -> list[nn.Module]:
-        """After the last layer, but for the map into the space."""
+        """After the last layer, as a last norm; what maps into the space is in `heads`."""
         modules = [attrgetter(place)(self) for place in self.after_layers]
         return [module for module in modules if module is not None]
 

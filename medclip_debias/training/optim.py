@@ -11,15 +11,14 @@ from torch import nn
 
 from medclip_debias.errors import UserError
 from medclip_debias.losses.objective import Objective
-from medclip_debias.models.interface import Layered
 from medclip_debias.models.lora import add_adapters
 from medclip_debias.models.start import TrainableModel
+from medclip_debias.models.tower import Tower
 from medclip_debias.training.settings import RateSchedule, TrainSettings
 
 
-def depths(encoder: Layered) -> dict[nn.Parameter, int]:
+def depths(encoder: Tower) -> dict[nn.Parameter, int]:
     """Depth of each parameter: 0 in the stem, k in layer k, one more above the last."""
-    assert isinstance(encoder, nn.Module)
     layers = encoder.layers
     depth_of = dict.fromkeys(encoder.parameters(), 0)
     for module in encoder.above:
@@ -29,8 +28,8 @@ def depths(encoder: Layered) -> dict[nn.Parameter, int]:
     return depth_of
 
 
-def encoders(model: TrainableModel) -> dict[str, Any]:
-    """The two encoders, each a `Layered` module, by what settings call them."""
+def encoders(model: TrainableModel) -> dict[str, Tower]:
+    """The two encoders by what settings call them."""
     return {"image": model.image_encoder, "text": model.text_encoder}
 
 
@@ -65,7 +64,7 @@ def choose_parts(model: TrainableModel, settings: TrainSettings, where: str) -> 
     return frozen
 
 
-def frozen_depth(encoder: Layered, name: str, settings: TrainSettings, where: str) -> int:
+def frozen_depth(encoder: Tower, name: str, settings: TrainSettings, where: str) -> int:
     """How many of an encoder's layers keep their weights.
 
     -1 for nothing, 0 for the stem alone, k for the stem and k layers, one more than there are for
@@ -85,10 +84,9 @@ def frozen_depth(encoder: Layered, name: str, settings: TrainSettings, where: st
 
 
 def frozen_part(
-    encoder: Layered, depth: int, training: Set[nn.Module] = frozenset()
+    encoder: Tower, depth: int, training: Set[nn.Module] = frozenset()
 ) -> list[nn.Module]:
     """The modules of an encoder that `frozen_depth` means, but for those ``training`` anyway."""
-    assert isinstance(encoder, nn.Module)
     layers = encoder.layers
     if depth < 0:
         return []

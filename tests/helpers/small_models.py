@@ -12,6 +12,13 @@ from medclip_debias.models.dual_encoder import DualEncoder
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "no", "pleural", "effusion", "##s", "left"]
 
 
+def edit_json(path, **changes):
+    """Change fields of a JSON object in a file; what it was before."""
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | changes))
+    return content
+
+
 def write_bert(folder, *, projection=None, seed=0, words=WORDS, **sizes):
     """A BERT, or with ``projection`` a CXR-BERT, of the vocabulary ``words``: folder and model."""
     from transformers import BertConfig, BertForMaskedLM

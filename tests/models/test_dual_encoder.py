@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from medclip_debias.errors import UserError
 from medclip_debias.models.checkpoint import uninitialised
 from medclip_debias.models.dual_encoder import DualEncoder
-from tests.helpers.small_models import dual_encoder, write_bert
+from tests.helpers.small_models import dual_encoder, edit_json, write_bert
 
 SENTENCES = ["No pleural effusions", "left", "No pleural effusions"]
 
@@ -29,12 +28,6 @@ def pixels(side=40):
 @torch.no_grad()
 def scores(model):
     return model.score(model.encode_images(pixels()), model.encode_sentences(SENTENCES))
-
-
-def edit(folder, **changes):
-    content = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(content | changes))
-    return content
 
 
 def test_a_saved_model_loads_without_the_folders_it_was_built_from(tmp_path):
@@ -77,8 +70,8 @@ def test_the_hash_names_weights_and_preprocessing_but_not_provenance(model, tmp_
     model.save(tmp_path / "b")
     first = DualEncoder.load(tmp_path / "a").content_hash
     assert DualEncoder.load(tmp_path / "b").content_hash == first
-    config = edit(tmp_path / "b")
-    edit(tmp_path / "b", preprocessing=config["preprocessing"] | {"mean": 0.4})
+    config = edit_json(tmp_path / "b" / "config.json")
+    edit_json(tmp_path / "b" / "config.json", preprocessing=config["preprocessing"] | {"mean": 0.4})
     assert DualEncoder.load(tmp_path / "b", check=False).content_hash != first
 
 
@@ -113,14 +106,17 @@ def test_folders_that_hold_no_whole_model_are_named(saved_model, tmp_path):
     with pytest.raises(UserError, match=r"config\.json is missing"):
         DualEncoder.load(tmp_path)
     folder = shutil.copytree(saved_model, tmp_path / "model")
-    config = edit(folder)
-    edit(folder, architecture=config["architecture"] | {"image": {"arch": "resnet18"}})
+    config = edit_json(folder / "config.json")
+    edit_json(
+        folder / "config.json",
+        architecture=config["architecture"] | {"image": {"arch": "resnet18"}},
+    )
     with pytest.raises(UserError, match="another architecture"):
         DualEncoder.load(folder)
     (folder / "model.safetensors").write_bytes(b"cut short")
     with pytest.raises(UserError):
         DualEncoder.load(folder)
-    edit(folder, format=99)
+    edit_json(folder / "config.json", format=99)
     with pytest.raises(UserError, match="format 99"):
         DualEncoder.load(folder)
 

@@ -15,18 +15,12 @@ from medclip_debias.cli import run
 from medclip_debias.models import golden
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.golden import SelfTestWarning, golden_images, golden_scores
-from tests.helpers.small_models import dual_encoder
+from tests.helpers.small_models import dual_encoder, edit_json
 
 
 @pytest.fixture
 def folder(saved_model, tmp_path):
     return shutil.copytree(saved_model, tmp_path / "model")
-
-
-def edit(path, **changes):
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | changes))
-    return content
 
 
 def quiet(folder, **options):
@@ -77,19 +71,19 @@ def test_changed_weights_are_distinguished_and_said_on_the_command_line(folder, 
 
 
 def test_changed_preprocessing_is_reported_and_changed_prompts_are_not(folder):
-    config = edit(folder / "config.json", prompts={"mine": {}})
+    config = edit_json(folder / "config.json", prompts={"mine": {}})
     assert quiet(folder)["status"] == "passed"
-    edit(folder / "config.json", preprocessing=config["preprocessing"] | {"std": 0.5})
+    edit_json(folder / "config.json", preprocessing=config["preprocessing"] | {"std": 0.5})
     assert warned(folder, "are not those that were saved")["status"] == "weights"
 
 
 def test_numbers_that_move_with_the_same_files_are_drift_but_on_a_coarser_device(folder):
     scores = json.loads((folder / "golden.json").read_text())["similarity"]
     moved = [[value + 1e-3 for value in row] for row in scores]
-    edit(folder / "golden.json", similarity=moved, precision="tf32")
+    edit_json(folder / "golden.json", similarity=moved, precision="tf32")
     assert quiet(folder)["status"] == "passed"
     scores[1][2] += 2e-4
-    edit(folder / "golden.json", similarity=scores, precision="float32")
+    edit_json(folder / "golden.json", similarity=scores, precision="float32")
     report = warned(folder, "the same files give other numbers here")
     assert report["status"] == "drift"
     assert report["largest_difference"] == pytest.approx(2e-4, rel=0.05)
@@ -108,7 +102,7 @@ def test_a_model_rounded_to_bfloat16_stays_within_its_tolerance(folder):
 
 def test_other_tokens_are_distinguished_unless_the_test_is_off(folder):
     tokens = json.loads((folder / "golden.json").read_text())["tokens"]
-    edit(folder / "golden.json", tokens=[[*row, 1] for row in tokens])
+    edit_json(folder / "golden.json", tokens=[[*row, 1] for row in tokens])
     assert warned(folder, "cut into other tokens")["status"] == "tokens"
     assert quiet(folder, check=False) == {"status": "off"}
 

@@ -20,7 +20,7 @@ from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.settings import PeerPreprocessing, PeerSettings
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, load_masked_lm
 from medclip_debias.settings_files import load_yaml
-from tests.helpers.small_models import dual_encoder, write_bert
+from tests.helpers.small_models import dual_encoder, edit_json, write_bert
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +53,6 @@ def folder(honest, tmp_path):
 @pytest.fixture
 def peer(honest, tmp_path):
     return shutil.copytree(honest / "peer", tmp_path / "peer")
-
-
-def change(path, **fields):
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 def refused(folder, words):
@@ -122,14 +118,14 @@ CHANGES = "changes how the model is computed"
 )
 def test_a_text_config_that_is_none(folder, fields, words):
     content = json.loads((folder / "config.json").read_text())
-    change(folder / "config.json", text_config=content["text_config"] | fields)
+    edit_json(folder / "config.json", text_config=content["text_config"] | fields)
     refused(folder, words)
 
 
 def test_fields_that_change_no_number_are_left_aside(folder):
     content = json.loads((folder / "config.json").read_text())["text_config"]
     content |= {"auto_map": {"AutoModel": "evil.Model"}, "torch_dtype": "float16", "future": 1}
-    change(folder / "config.json", text_config=content)
+    edit_json(folder / "config.json", text_config=content)
     assert load_model(folder, check=False).text_encoder.bert.dtype == torch.float32
 
 
@@ -149,7 +145,7 @@ def test_a_field_that_no_model_folder_has(folder, fields, words):
     if "dim" in fields:
         content = json.loads((folder / "config.json").read_text())
         fields = {"architecture": content["architecture"] | fields}
-    change(folder / "config.json", **fields)
+    edit_json(folder / "config.json", **fields)
     refused(folder, words)
 
 
@@ -208,7 +204,7 @@ def test_a_tokenizer_with_parts_that_no_bert_has(folder, fields, words):
     if fields is None:
         (folder / "tokenizer.json").write_text("[" * 100_000)
     else:
-        change(folder / "tokenizer.json", **fields)
+        edit_json(folder / "tokenizer.json", **fields)
     refused(folder, words)
 
 
@@ -218,7 +214,7 @@ def test_an_empty_vocabulary_ends_the_command_with_one_sentence(
 ):
     content = json.loads((folder / "tokenizer.json").read_text())
     model = content["model"] | {"vocab": vocabulary}
-    change(folder / "tokenizer.json", model=model, added_tokens=[])
+    edit_json(folder / "tokenizer.json", model=model, added_tokens=[])
     words = ["ground", str(folder), str(tmp_path / "none.png"), "--text", "no"]
     assert run([*words, "--out", str(tmp_path / "maps")]) == 2
     message = capsys.readouterr().err
@@ -240,10 +236,10 @@ def test_a_language_models_sizes_are_checked_and_its_code_is_never_looked_for(
     bert_folder, tmp_path
 ):
     (bert_folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    change(bert_folder / "config.json", auto_map={"AutoModelForMaskedLM": "evil.Model"})
+    edit_json(bert_folder / "config.json", auto_map={"AutoModelForMaskedLM": "evil.Model"})
     load_masked_lm(bert_folder)
     assert not (tmp_path / "ran").exists()
-    change(bert_folder / "config.json", hidden_size=16_384, num_attention_heads=16)
+    edit_json(bert_folder / "config.json", hidden_size=16_384, num_attention_heads=16)
     for read in (TextEncoder.from_folder, load_masked_lm):
         with pytest.raises(UserError, match="another architecture"):
             read(bert_folder)

@@ -18,6 +18,7 @@ from medclip_debias.models.text_encoder import (
     load_masked_lm,
     read_bert_state,
 )
+from tests.helpers.small_models import edit_json
 
 SENTENCES = ["No pleural effusions.", "left", "no left pleural effusion, no pneumothorax"]
 SIZES = {
@@ -61,12 +62,6 @@ def write(folder, kind):
         torch.nn.init.normal_(parameter, std=0.2)
     model.save_pretrained(folder)
     return getattr(transformers, f"{NAMES[kind]}Model").from_pretrained(folder).eval(), tokenizer
-
-
-def edit(path, **changes):
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | changes))
-    return content
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
@@ -123,7 +118,7 @@ def test_modernberts_older_files_name_their_rotations_otherwise(tmp_path):
         expected = model(input_ids=ids).last_hidden_state[:, 0]
         cls = TextEncoder.from_folder(tmp_path / "m").eval()(ids, torch.ones_like(ids))
     torch.testing.assert_close(cls, expected, rtol=0, atol=1e-5)
-    edit(path, rope_scaling={"rope_type": "yarn"})
+    edit_json(path, rope_scaling={"rope_type": "yarn"})
     with pytest.raises(UserError, match="'rope_scaling' changes how"):
         TextEncoder.from_folder(tmp_path / "m")
 
@@ -188,11 +183,11 @@ def test_folders_that_do_not_fit_are_named(bert_folder, tmp_path):
         with pytest.raises(UserError, match=words):
             read(folder)
 
-    edit(bert_folder / "config.json", hidden_size=8)
+    edit_json(bert_folder / "config.json", hidden_size=8)
     refused("do not fit its config")
-    edit(bert_folder / "config.json", model_type="mpnet")
+    edit_json(bert_folder / "config.json", model_type="mpnet")
     refused("masked language model is read of 'bert'", load_masked_lm)
-    edit(bert_folder / "config.json", model_type="t5")
+    edit_json(bert_folder / "config.json", model_type="t5")
     refused("'t5'; text encoders that can be read: bert, cxr-bert")
     (bert_folder / "config.json").write_text("{")
     refused("cannot be read as JSON")

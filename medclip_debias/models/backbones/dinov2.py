@@ -65,6 +65,9 @@ class Dinov2Regions(ImageEncoder):
     three channels reads the grey image three times.
     """
 
+    layer_lists = ("trunk.encoder.layer",)
+    after_layers = ("trunk.layernorm",)
+
     def __init__(self, arch: str, config: Mapping[str, Any], where: str = "config.json") -> None:
         from transformers import AutoModel
 
@@ -124,14 +127,6 @@ class Dinov2Regions(ImageEncoder):
     @classmethod
     def rebuild(cls, arch: str, config: Mapping[str, Any], where: str) -> Dinov2Regions:
         return cls(arch, config, where)
-
-    @property
-    def layers(self) -> list[nn.Module]:
-        return list(next(m for m in self.trunk.modules() if isinstance(m, nn.ModuleList)))
-
-    @property
-    def above(self) -> list[nn.Module]:
-        return [self.trunk.get_submodule("layernorm")]
 
     @staticmethod
     def from_file(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
