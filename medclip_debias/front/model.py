@@ -33,9 +33,10 @@ from medclip_debias.grounding.sentences import checked_sentences, cut_notes
 from medclip_debias.grounding.settings import MapMethod, Sharpen
 from medclip_debias.grounding.sharpen import checked_sharpen
 from medclip_debias.grounding.suppression import read_rule
+from medclip_debias.models.checkpoint import model_folder
 from medclip_debias.models.device import best_device
 from medclip_debias.models.finite import finite
-from medclip_debias.models.load import expected_images, load_model, model_folder
+from medclip_debias.models.load import expected_images, load_model
 from medclip_debias.models.sentences import one_vector
 from medclip_debias.models.synthetic import synthetic_warning
 

@@ -31,9 +31,10 @@ from medclip_debias.config import ModelSettings, Preprocessing, validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import write_json
 from medclip_debias.front.images import ImagesLike, given_images
+from medclip_debias.models.checkpoint import model_folder
 from medclip_debias.models.dual_encoder import FIELDS, MODEL_TYPE, DualEncoder
 from medclip_debias.models.limits import read_model_json
-from medclip_debias.models.load import expected_images, model_folder
+from medclip_debias.models.load import expected_images
 from medclip_debias.models.sentences import sentence_list
 from medclip_debias.models.text_encoder import SentenceTokenizer
 
@@ -131,7 +132,7 @@ class MedClipDebiasModel(PreTrainedModel):
             pretrained_model_name_or_path: a model folder, else the name of a model on the hub.
             config: what `AutoConfig` read there; the folder decides.
             device: where the model shall be.
-            where: as of `medclip_debias.models.load.model_folder`; nothing is downloaded
+            where: as of `medclip_debias.models.checkpoint.model_folder`; nothing is downloaded
                 unless ``local_files_only=False``.
 
         Raises:
@@ -294,7 +295,7 @@ class MedClipDebiasProcessor(ProcessorMixin):
 
         Args:
             pretrained_model_name_or_path: the folder, else the name of a model on the hub.
-            where: as of `medclip_debias.models.load.model_folder`.
+            where: as of `medclip_debias.models.checkpoint.model_folder`.
 
         Raises:
             UserError: it is no such folder.

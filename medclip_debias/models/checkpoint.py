@@ -1,4 +1,4 @@
-"""Published weight files: read without running code in them, renamed, matched strictly."""
+"""Model folders, here or on the hub, and weight files: read without running code, strictly."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from threading import RLock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,35 @@ def weight_file(folder: Path) -> Path:
         if (folder / name).is_file():
             return folder / name
     raise UserError(f"{folder}: holds none of {', '.join(WEIGHT_FILES)}.")
+
+
+def model_folder(name: str | Path, *, local_files_only: bool = True, **options: Any) -> Path:
+    """The folder called ``name``, or that of a model on the hub.
+
+    ``options`` are those of ``huggingface_hub.snapshot_download``; nothing is downloaded unasked.
+    """
+    folder = Path(name)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    signature(snapshot_download).bind(str(name), **options)
+    if folder.is_dir():
+        return folder
+    try:
+        return Path(snapshot_download(str(name), local_files_only=local_files_only, **options))
+    except HFValidationError:
+        raise UserError(f"{name}: there is no such folder; give the folder of a model.") from None
+    except LocalEntryNotFoundError:
+        remedy = (
+            "is no folder, and no model of this name was downloaded before; nothing is"
+            " downloaded unless local_files_only=False is given"
+            if local_files_only
+            else "could not be downloaded; see whether the hub can be reached"
+        )
+        raise UserError(f"{name}: {remedy}.") from None
+    except Exception as error:  # the hub's and its client's many ways to say no
+        kind = type(error).__name__
+        raise UserError(f"{name}: could not be downloaded from the hub ({kind}).") from error
 
 
 def need(folder: Path, *names: str) -> Path:

@@ -24,7 +24,7 @@ from medclip_debias.config import (
 )
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_folder, file_hash, write_json
-from medclip_debias.models.checkpoint import need, read_model
+from medclip_debias.models.checkpoint import model_folder, need, read_model
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.image_encoder import (
@@ -344,15 +344,13 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         Args:
             pretrained_model_name_or_path: a model folder, else the name of a model on the hub.
             device: where the model shall be.
-            where: as of `medclip_debias.models.load.model_folder`; nothing is downloaded
+            where: as of `medclip_debias.models.checkpoint.model_folder`; nothing is downloaded
                 unless ``local_files_only=False``.
 
         Raises:
             UserError: the folder holds no whole model of this format, or it is not here.
             TypeError: an argument that is not known.
         """
-        from medclip_debias.models.load import model_folder
-
         folder = model_folder(pretrained_model_name_or_path, **where)
         return cls.load(folder, device)
 

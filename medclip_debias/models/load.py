@@ -1,10 +1,9 @@
-"""One door for every model folder: this project's and the peers', here or on the hub."""
+"""One door for every model folder: this project's, and the peers'."""
 
 from __future__ import annotations
 
-from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from medclip_debias.config import Preprocessing, validate
 from medclip_debias.errors import UserError
@@ -55,32 +54,3 @@ def load_model(
     from medclip_debias.models.dual_encoder import DualEncoder
 
     return DualEncoder.load(Path(folder), device, check=check)
-
-
-def model_folder(name: str | Path, *, local_files_only: bool = True, **options: Any) -> Path:
-    """The folder called ``name``, or that of a model on the hub.
-
-    ``options`` are those of ``huggingface_hub.snapshot_download``; nothing is downloaded unasked.
-    """
-    folder = Path(name)
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    signature(snapshot_download).bind(str(name), **options)
-    if folder.is_dir():
-        return folder
-    try:
-        return Path(snapshot_download(str(name), local_files_only=local_files_only, **options))
-    except HFValidationError:
-        raise UserError(f"{name}: there is no such folder; give the folder of a model.") from None
-    except LocalEntryNotFoundError:
-        remedy = (
-            "is no folder, and no model of this name was downloaded before; nothing is"
-            " downloaded unless local_files_only=False is given"
-            if local_files_only
-            else "could not be downloaded; see whether the hub can be reached"
-        )
-        raise UserError(f"{name}: {remedy}.") from None
-    except Exception as error:  # the hub's and its client's many ways to say no
-        kind = type(error).__name__
-        raise UserError(f"{name}: could not be downloaded from the hub ({kind}).") from error
