@@ -9,12 +9,8 @@ if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.interface import ImageTextModel
 
-SAME_SET, SAME_ARCHIVE, ANOTHER, NOT_KNOWN = (
-    "same set",
-    "same archive",
-    "another archive",
-    "unknown",
-)
+SAME_SET, SAME_ARCHIVE = "same set", "same archive"
+ANOTHER, NOT_KNOWN = "another archive", "unknown"
 
 ANYBODYS = ("manifest",)
 """Kinds of source that are no archive: two such sets may come from one hospital or from two."""

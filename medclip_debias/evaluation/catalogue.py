@@ -26,8 +26,6 @@ _BOUNDS: dict[Unit, tuple[float, float]] = {
     "ratio": (-math.inf, math.inf),
 }
 
-MEASURED: Literal["measured"] = "measured"
-
 PaperColumn = Literal["AUC", "ACC", "CNR", "mIoU", "Recall", "MedR"]
 """A column of Table 1 of Wang et al. 2023."""
 
@@ -49,7 +47,7 @@ class Metric:
         per_class: name of the same metric of one class, where ``name`` is the mean over classes
             (the sum, where the definition says so).
         item: column of the protocol's item table that holds it for one item, if there is one.
-        chance: what a model without any skill gets: a number, or `MEASURED` where it depends on
+        chance: what a model without any skill gets: a number, or ``measured`` where it depends on
             the data and stands in the table, in the group ``chance``.
         paper: column of the paper's Table 1 that it is.
         terminal: whether ``evaluate`` prints it.

@@ -38,18 +38,14 @@ class ItemNames:
     secret: bytes = field(repr=False)
 
 
-def anonymous(table: pd.DataFrame, data_hash: str, secret: bytes) -> pd.DataFrame:
-    """The table with ``item`` and ``patient`` digests first, in place of ``id`` and ``patient``."""
-    result = table.drop(columns=["id", "patient"])
-    result.insert(0, "item", item_keys(secret, data_hash, table["id"]))
-    result.insert(1, "patient", item_keys(secret, data_hash, table["patient"]))
-    return result
-
-
 def write_items(out: Path, tables: Mapping[str, pd.DataFrame], names: ItemNames) -> None:
     """Write ``items/NAME.parquet`` for each table, the folder as a whole."""
     with atomic_folder(out / FOLDER) as temporary:
         for name, table in tables.items():
-            anonymous(table, names.scope, names.secret).to_parquet(
-                temporary / f"{name}.parquet", index=False
-            )
+            keys = {
+                column: item_keys(names.secret, names.scope, table[of])
+                for column, of in (("item", "id"), ("patient", "patient"))
+            }
+            others = table.drop(columns=["id", "patient"]).reset_index(drop=True)
+            anonymous = pd.concat([pd.DataFrame(keys), others], axis=1)
+            anonymous.to_parquet(temporary / f"{name}.parquet", index=False)

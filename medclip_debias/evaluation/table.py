@@ -34,6 +34,8 @@ FORMAT = 3
 """Version of ``results.json``."""
 TABLE = "metrics.parquet"
 """The rows alone, for whoever reads tables."""
+EXAMPLES = "retrieval"
+"""The folder with a few queries of retrieval and their answers."""
 COLUMNS = ("protocol", "metric", "class", "group", "value", "low", "high", "n")
 FLOORS = (CHANCE, "other images' boxes", "place prior")
 """Groups of what is had without looking at the image."""

@@ -176,14 +176,10 @@ class Upsampled:
 
     # ------------------------------------------------------------------------ boxes out
 
-    def boxes_at_least(self, threshold: float, connectivity: int = 8) -> list[list[float]]:
-        """Boxes ``[x, y, w, h]`` around the connected regions of ``score >= threshold``."""
-        return self.regions_at_least(threshold, connectivity)[0]
-
     def regions_at_least(
         self, threshold: float, connectivity: int = 8
     ) -> tuple[list[list[float]], list[float]]:
-        """`boxes_at_least`, and the highest score of each region."""
+        """Boxes ``[x, y, w, h]`` around the connected regions of ``score >= threshold``; peaks."""
         row, begin, end, highest = self._runs(threshold)
         if not row.size:
             return [], []

@@ -13,8 +13,7 @@ from pydantic import BaseModel, Field, computed_field
 
 from medclip_debias.config import validate
 from medclip_debias.errors import ReportedWarning, UserError
-from medclip_debias.evaluation.retrieval_examples import FOLDER
-from medclip_debias.evaluation.table import Results, read_results
+from medclip_debias.evaluation.table import EXAMPLES, Results, read_results
 from medclip_debias.files import read_json, read_text
 from medclip_debias.reporting.plots import data_address
 from medclip_debias.settings_files import load_yaml
@@ -91,7 +90,7 @@ def read_run(run: Path) -> dict[str, Any]:
         "validation": read_metrics(run / "validation.csv"),
         "results": read_results(results) if results.is_file() else Results(),
         "heatmaps": read_heatmaps(run / "heatmaps"),
-        "retrieval": _read_pictures(run / FOLDER, _Examples),
+        "retrieval": _read_pictures(run / EXAMPLES, _Examples),
     }
 
 

@@ -154,12 +154,7 @@ def test_a_full_size_map_is_exact_too():
         cut = heatmap >= low + share * (high - low)
         assert value == pytest.approx(2 * (cut & mask).sum() / (cut.sum() + mask.sum()), rel=1e-5)
     _, count = label(heatmap >= np.float64(0.3), structure=np.ones((3, 3)))
-    assert len(found.boxes_at_least(0.3)) == count
-
-
-def test_a_map_of_another_shape_than_its_grid_is_refused():
-    with pytest.raises(ValueError, match=r"expected a map of \(2, 2\)"):
-        Upsampled(np.zeros((3, 2)), SquareGeometry(9, 9, 9, 9), RegionGrid.patches(2, 2, 9), [])
+    assert len(found.regions_at_least(0.3)[0]) == count
 
 
 def test_flat_maps_and_maps_without_truth_have_defined_figures():

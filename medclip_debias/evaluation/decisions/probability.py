@@ -123,9 +123,9 @@ def logistic(
     ``design [n, k]``, ``target [n]`` in [0, 1], ``weights [b, n]``, ``offset [n]`` added to the
     log-odds, ``start [k]`` near the solution. Gives ``[b, k]``, NaN where nothing finite was found.
     """
-    columns = design.shape[1]
-    guarded = start is None or not np.isfinite(start).all()
-    beta = np.tile(np.zeros(columns) if guarded or start is None else start, (len(weights), 1))
+    if start is None or not np.isfinite(start).all():
+        start = np.zeros(design.shape[1])
+    beta = np.tile(start, (len(weights), 1))
     total = np.maximum(weights.sum(axis=1), 1)[:, None]
     pairs = np.einsum("ni,nj->nij", design, design).reshape(len(design), -1)
 
@@ -134,31 +134,25 @@ def logistic(
         return np.asarray((weights * (np.logaddexp(0, z) - target * z)).sum(axis=1))
 
     with np.errstate(invalid="ignore", over="ignore"):
-        now = loss(beta) if guarded else np.zeros(len(beta))
-        for _ in range(100 if guarded else 10):
+        now = loss(beta)
+        for _ in range(100):
             p = sigmoid(beta @ design.T + offset)
             slope = (weights * (p - target)) @ design
             if np.all(np.abs(slope) <= 1e-9 * total):
                 break
             # The sum over images of w p (1 - p) x_i x_j, for each pair of columns.
-            curve = ((weights * p * (1 - p)) @ pairs).reshape(-1, columns, columns)
-            curve += 1e-12 * total[:, :, None] * np.eye(columns)
+            curve = ((weights * p * (1 - p)) @ pairs).reshape(-1, len(start), len(start))
+            curve += 1e-12 * total[:, :, None] * np.eye(len(start))
             step = np.linalg.solve(curve, slope[:, :, None])[:, :, 0]
-            for _ in range(30 if guarded else 0):  # halved until none makes the fit worse
+            for _ in range(30):  # halved until none makes the fit worse
                 then = loss(beta - step)
                 worse = ~(then <= now + 1e-12 * np.abs(now))
                 if not worse.any():
                     break
                 step[worse] /= 2
-            now = then if guarded else now
-            beta = beta - step
-    there = weights.sum(axis=1) > 0
-    usable = np.all(np.abs(slope) <= 1e-7 * total, axis=1) & there
-    result = np.where(usable[:, None], beta, np.nan)
-    lost = ~usable & there
-    if lost.any() and not guarded:  # a start that was too far off
-        result[lost] = logistic(design, target, weights[lost], offset)
-    return result
+            beta, now = beta - step, then
+    usable = np.all(np.abs(slope) <= 1e-7 * total, axis=1) & (weights.sum(axis=1) > 0)
+    return np.where(usable[:, None], beta, np.nan)
 
 
 # -------------------------------------------------------------------------------- prevalence

@@ -9,7 +9,7 @@ docs/benchmark.md has what differs, and how far one model's metrics move.
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import as_file, files
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -164,8 +164,7 @@ class Preset(Settings):
 
 def preset_names() -> tuple[str, ...]:
     """Names of the presets: ours first, then the others by name."""
-    names = [e.name.removesuffix(".yaml") for e in files(__package__).iterdir()]
-    found = sorted(n for n in names if (files(__package__) / f"{n}.yaml").is_file())
+    found = sorted(path.stem for path in Path(__file__).parent.glob("*.yaml"))
     return (OURS, *(name for name in found if name != OURS))
 
 
@@ -199,5 +198,5 @@ def load_preset(name: str) -> Preset:
 
 @cache
 def _read(name: str) -> Preset:
-    with as_file(files(__package__) / f"{name}.yaml") as path:
-        return validate(Preset, {"name": name, **load_yaml(path)}, f"preset '{name}'")
+    content = load_yaml(Path(__file__).with_name(f"{name}.yaml"))
+    return validate(Preset, {"name": name, **content}, f"preset '{name}'")

@@ -55,7 +55,7 @@ def phrase_metrics(heatmap: Upsampled, boxes: ArrayLike, rule: BoxRule) -> dict[
     truth's share of the image.
     """
     contrast = heatmap.cnr()
-    cut = heatmap.boxes_at_least(box_threshold(heatmap, rule), rule.connectivity)
+    cut, _ = heatmap.regions_at_least(box_threshold(heatmap, rule), rule.connectivity)
     best = best_overlaps(boxes, cut)
     recalls = {f"box_recall_{level}": float((best >= level).mean()) for level in BOX_LEVELS}
     return {

@@ -43,6 +43,7 @@ from medclip_debias.evaluation.metrics import (
     target_ranks,
 )
 from medclip_debias.evaluation.phrase_selection import phrases_of
+from medclip_debias.evaluation.pictures import write_examples
 from medclip_debias.evaluation.presets import Preset, chosen_presets
 from medclip_debias.evaluation.presets.retrieval import retrieval_metrics, whole_texts
 from medclip_debias.evaluation.protocol import (
@@ -57,8 +58,7 @@ from medclip_debias.evaluation.protocol import (
     rows_of_split,
     study_sentences,
 )
-from medclip_debias.evaluation.retrieval_examples import FOLDER, write_examples
-from medclip_debias.evaluation.table import Row, rows
+from medclip_debias.evaluation.table import EXAMPLES, Row, rows
 from medclip_debias.grounding.boxes import box_features, visible_boxes
 from medclip_debias.grounding.saliency import without_maps
 from medclip_debias.models.finite import finite
@@ -414,7 +414,7 @@ class StudyRetrieval(RankedPairs):
         del count
         most = self._says.shape[1]
         shown = self.texts[:most], self._says, self._scores[:, :most]
-        write_examples(out / FOLDER, data, self._first, *shown)
+        write_examples(out / EXAMPLES, data, self._first, *shown)
 
     def _report_scores(self) -> tuple[Doubles, list[str]]:
         """Scores ``[images, reports]``, and a name of each report that equal ones share."""

@@ -148,21 +148,17 @@ class SentenceBoxes(MapProtocol):
         levels = rule.levels(vectors) if rule.evidence == "offset" else np.zeros(len(vectors))
         names = self._data.images["image_id"]
         patients = patients_of(self._data, [query.row for query in asked])
-        rows = []
+        rows, confidences = [], []
         hits: dict[float, list[NDArray[np.bool_]]] = {level: [] for level in MATCH_LEVELS}
-        confidences: list[list[float]] = []
         for number, query in enumerate(asked):
-            column = self.columns[number]
             raw = self._evidence_of[number].get(rule.evidence, 0.0) if rule.evidence else 0.0
             # A mark of the readers decides what is true, never what is answered.
             denies = self._reader.denies(query.text)
-            verdict = judge(rule, raw - float(levels[column]), denies)
+            verdict = judge(rule, raw - float(levels[self.columns[number]]), denies)
             phrase = self._phrases.phrases[query.phrase] if query.phrase >= 0 else None
             truth = phrase.boxes if phrase is not None and query.there else []
             digest = hashlib.sha256(query.text.encode()).hexdigest()[:16]
             name = f"{names.iloc[query.row]}:{query.kind}:{digest}"
-            own = [verdict.probability * share for share in self._shares[number]]
-            confidences.append(own)
             found = self._boxes[number]
             row = {
                 "id": phrase.phrase_id if phrase is not None else name,
@@ -182,6 +178,7 @@ class SentenceBoxes(MapProtocol):
                     hits_in_order(truth, found, level) if truth else np.zeros(len(found), bool)
                 )
             rows.append(row)
+            confidences.append([verdict.probability * share for share in self._shares[number]])
         table = pd.DataFrame(rows)
         truths = table["truths"].tolist()
         return table, {level: Detections.of(h, confidences, truths) for level, h in hits.items()}

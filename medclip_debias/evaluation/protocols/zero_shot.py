@@ -235,11 +235,9 @@ class ZeroShot(ScoreProtocol):
     @classmethod
     def statistics(cls, details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
         """The metrics at the details' scale and thresholds."""
-        positive, negative = _columns(items, "positive."), _columns(items, "negative.")
-        truth = judged_labels(items)
-        if not positive.keys() == negative.keys() >= truth.keys():
-            positive, negative = {}, {}
-        sides = SideScores(positive, negative, stored=_columns(items, "score."))
+        sides = SideScores(_columns(items, "positive."), _columns(items, "negative."))
+        both = sides.positive.keys() & sides.negative.keys()
+        truth = {name: labels for name, labels in judged_labels(items).items() if name in both}
         thresholds = {
             name: float(value)
             for name, of_class in (details.get("classes") or {}).items()
