@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib.util import find_spec
 from typing import TypeVar
 
 EXIT_CODE = 2
@@ -107,6 +108,16 @@ def one_of(value: str, known: Sequence[Name], what: str) -> Name:
         f"There is no {what} '{value}'{did_you_mean(value, known)}; it is one of"
         f" {', '.join(known)}."
     )
+
+
+def need_packages(what: str, extra: str, *modules: str) -> None:
+    """Refuse ``what`` where modules that the package's ``extra`` brings are not installed."""
+    missing = [name.replace("_", "-") for name in modules if find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"{what} need {', '.join(missing)}, not installed here; run pip install"
+            f" 'medclip-debias[{extra}]'."
+        )
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import numpy as np
 from medclip_debias.data.views import Views
 from medclip_debias.evaluation.phrase_selection import Phrase, Phrases
 from medclip_debias.evaluation.protocol import HELD_OUT, judged, study_sentences
-from medclip_debias.grounding.counterparts import Reader, Told
+from medclip_debias.grounding.counterparts import Reader, StatedFindings
 from medclip_debias.grounding.denials import normalised
 
 if TYPE_CHECKING:
@@ -109,10 +109,10 @@ def choose(
     names = data.images["image_id"]
     for row, report in reports.items():
         boxed = shown.get(row, [])
-        told = labelled(Told.of(report, reader), row)
+        told = labelled(StatedFindings.of(report, reader), row)
         held = {name for _, phrase in boxed for name in reader.asserted(phrase.text)}
         held |= {name for text in said[row] for name in reader.asserted(text)}
-        told = Told(told.there | held, told.denied)
+        told = StatedFindings(told.there | held, told.denied)
         choice: dict[Kind, Iterable[str]] = {
             "said": () if phrases is not None else said[row],
             "denial": [t for t in report if marked.get(normalised(t), reader.denies(t))],
@@ -149,7 +149,7 @@ def _marked(data: PreparedSet) -> dict[str, bool]:
     return {text: next(iter(found)) for text, found in marks.items() if len(found) == 1}
 
 
-def _labels(data: PreparedSet, reader: Reader) -> Callable[[Told, int], Told]:
+def _labels(data: PreparedSet, reader: Reader) -> Callable[[StatedFindings, int], StatedFindings]:
     """Adds to what is told of an image what the labels of its study say: 0 denies.
 
     A label stands for the findings of the lexicon whose CheXpert label it is. Of one that is
@@ -162,13 +162,13 @@ def _labels(data: PreparedSet, reader: Reader) -> Callable[[Told, int], Told]:
     table = data.studies.set_index("study_id")[list(names)]
     values: Any = table.reindex(data.images["study_id"]).to_numpy(dtype=np.float64)
 
-    def add(told: Told, row: int) -> Told:
+    def add(told: StatedFindings, row: int) -> StatedFindings:
         there, denied = set(told.there), set(told.denied)
         for findings, value in zip(names.values(), values[row], strict=True):
             if value == 0:
                 denied |= findings
             elif value in (1, -1):
                 there |= findings
-        return Told(frozenset(there), frozenset(denied))
+        return StatedFindings(frozenset(there), frozenset(denied))
 
     return add

@@ -75,14 +75,14 @@ class Reader:
 
 
 @dataclass(frozen=True)
-class Told:
+class StatedFindings:
     """What a report says of the findings of one study."""
 
     there: frozenset[str]
     denied: frozenset[str]
 
     @classmethod
-    def of(cls, texts: Iterable[str], reader: Reader) -> Told:
+    def of(cls, texts: Iterable[str], reader: Reader) -> StatedFindings:
         """From the sentences of a report.
 
         A denial of one side or zone, or of what is new, denies nothing of the whole image.

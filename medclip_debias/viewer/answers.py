@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.images.files import read_radiograph
 from medclip_debias.data.images.radiograph import Radiograph
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, need_packages
 from medclip_debias.evaluation.decisions.calibration import Calibration
 from medclip_debias.grounding.dicom_out.deliver import DeliverTo, Delivery
-from medclip_debias.grounding.dicom_out.objects import check_installed
 from medclip_debias.grounding.dicom_out.source import Source, read_source
 from medclip_debias.grounding.files import grounding_row
 from medclip_debias.grounding.find import Say, find_images
@@ -276,7 +275,7 @@ class Answers:
         if not 0 < len(texts) <= MOST_SENTENCES:
             raise UserError(f"an export takes 1 to {MOST_SENTENCES} sentences, not {len(texts)}.")
         if kind != "json":
-            check_installed()
+            need_packages("DICOM results", "dicom", "highdicom")
             if image.source is None:
                 raise UserError(
                     "this image is no DICOM file with the identifiers that DICOM results need;"

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdo
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, need_packages
 from medclip_debias.files import remove_leftovers, temporary_prefix
 from medclip_debias.viewer.access import TOKEN_VARIABLE, is_loopback
 
@@ -110,15 +110,7 @@ def _announced(
 
 def check_installed() -> None:
     """Refuse to start without the server."""
-    try:
-        import python_multipart  # noqa: F401
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise UserError(
-            "the viewer needs uvicorn, starlette and python-multipart, which are not all installed;"
-            " run pip install 'medclip-debias[viewer]'."
-        ) from None
+    need_packages("The viewer's pages", "viewer", "uvicorn", "starlette", "python_multipart")
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from medclip_debias.grounding.counterparts import GENERAL, Reader, Told
+from medclip_debias.grounding.counterparts import GENERAL, Reader, StatedFindings
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +32,11 @@ def test_a_sentence_denies_or_states(reader, text, denies, states, negated):
 
 
 def test_a_denial_covers_the_kinds_of_a_finding_and_only_the_whole_image(reader):
-    told = Told.of(["No opacity.", "No left pleural effusion.", "There is a nodule."], reader)
+    sentences = ["No opacity.", "No left pleural effusion.", "There is a nodule."]
+    told = StatedFindings.of(sentences, reader)
     assert told.lacks(["pneumonia"]) or told.lacks(["consolidation"])
     assert not told.lacks(["pleural_effusion"])
     assert not told.lacks(["nodule"])
     assert not told.lacks([])
-    both = Told.of(["No effusion.", "Small left effusion."], reader)
+    both = StatedFindings.of(["No effusion.", "Small left effusion."], reader)
     assert not both.lacks(["pleural_effusion"])

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medclip_debias.errors import UserError, one_of
+from medclip_debias.errors import UserError, need_packages, one_of
 from medclip_debias.files import atomic_file, write_json
 from medclip_debias.grounding.dicom_out.objects import (
     RESEARCH,
     Algorithm,
-    check_installed,
     quiet,
     segmentation,
     structured_report,
@@ -59,7 +58,7 @@ def deliver_to(
             " or --suppress too."
         )
     if any(kind in _OBJECTS for kind in asked):
-        check_installed()
+        need_packages("DICOM results", "dicom", "highdicom")
     return DeliverTo(folder, asked)
 
 

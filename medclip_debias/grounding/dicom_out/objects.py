@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from medclip_debias.errors import UserError
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.grounding.dicom_out.source import Source
 from medclip_debias.markdown import one_line
@@ -38,17 +37,6 @@ _CODES = {
     "peak": ("region peak", "Highest score of the region"),
     "confidence": ("confidence", "Confidence that it shows the finding"),
 }
-
-
-def check_installed() -> None:
-    """Make sure that highdicom is there."""
-    try:
-        import highdicom  # noqa: F401
-    except ImportError:
-        raise UserError(
-            "DICOM results need the package highdicom: pip install 'medclip-debias[dicom]'; json"
-            " needs nothing."
-        ) from None
 
 
 @dataclass(frozen=True)
