@@ -114,7 +114,6 @@ class _Guard:
         self.in_pixels = False
 
     def refusal(self) -> TooManyElements:
-        """The sentence."""
         return TooManyElements(
             f"{self.path}: holds more elements, or longer ones, than any radiograph; leave it out,"
             " or export it again."
@@ -182,7 +181,6 @@ class _Counted:
         self.seek, self.tell = file.seek, file.tell
 
     def read(self, size: int = -1) -> bytes:
-        """Read up to ``size`` bytes."""
         content = self._read(size)
         self._guard.count(content)
         return content

@@ -199,7 +199,6 @@ class Bound:
         return f"{about}{', '.join(parts)}." if parts else ""
 
     def describe(self) -> dict[str, Any]:
-        """Return what the results say of it."""
         return {
             "name": self.label_map.name,
             "hash": self.label_map.digest,
@@ -224,7 +223,6 @@ def _plain(name: str) -> str:
 
 
 def packaged_maps() -> list[str]:
-    """Return the names of the maps that come along."""
     names = (Path(entry.name) for entry in files(__package__).iterdir())
     return sorted(name.stem for name in names if name.suffix == ".yaml")
 

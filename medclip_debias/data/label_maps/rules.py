@@ -40,7 +40,6 @@ Expression = str | Combined
 
 
 def columns_of(expression: Expression) -> Iterator[str]:
-    """Yield the names of its columns, in the order in which they are written."""
     if isinstance(expression, str):
         yield expression
     else:
@@ -85,7 +84,6 @@ class Rule:
     why: str = ""
 
     def columns(self) -> list[str]:
-        """Return the names of its columns, each once."""
         sides = (getattr(self, side) for side in _SIDES)
         return list(dict.fromkeys(name for side in sides if side for name in columns_of(side)))
 

@@ -175,6 +175,5 @@ def _any(index: Sequence[Entry], headings: Iterable[str]) -> bool:
 
 @lru_cache(maxsize=1)
 def openi_mapping() -> Mapping:
-    """Return the packaged mapping."""
     with as_file(files(__package__) / "mapping.yaml") as path:
         return validate(Mapping, load_yaml(path), "mapping.yaml of the package")

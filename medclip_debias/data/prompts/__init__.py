@@ -102,7 +102,6 @@ def sets_of(own: Mapping[str, Any]) -> list[PromptSet]:
 
 
 def packaged_sets() -> tuple[str, ...]:
-    """Names of the sets that come with the package."""
     names = (entry.name for entry in files(__package__).iterdir())
     return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
 

@@ -65,29 +65,23 @@ class ArchiveSource(Source):
 
     @classmethod
     def open(cls, path: Path, given: Given) -> Self:
-        """Open the folder of the archive."""
         return cls(path, given)
 
     def images(self) -> list[ImageRecord]:
-        """Return every image that the archive lists; none of reports alone."""
         return [] if self.text_only else self.image_records
 
     def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
-        """Yield the studies in the order of their first image."""
         return (s for s in self.study_records if only is None or s.study_id in only)
 
     def phrases(self) -> list[PhraseRecord]:
-        """Return the grounded phrases."""
         return self.phrase_records if self.boxes is None else self.boxes.phrases()
 
     def steps(self) -> list[Step]:
-        """Return what was kept and left aside while the tables were read."""
         step = "image file has another suffix than the table says"
         renamed: list[Step] = [(step, "images", self._renamed, None)] if self._renamed else []
         return self.counted + renamed
 
     def describe(self) -> list[str]:
-        """Return what was found and what is missing."""
         said = (
             f"{self.root}: {self._renamed} images have another suffix than the table says (.jpg for"
             " .png, say); they are found by their stems."
@@ -210,7 +204,6 @@ class ArchiveSource(Source):
             self.said.append(f"Split: {seeded_said(self.seed)}.")
 
     def views_said(self) -> str:
-        """Return a sentence on the views of the images."""
         views = Counter(image.view or "unknown" for image in self.image_records)
         return f"Views: {', '.join(f'{n} {view}' for view, n in sorted(views.items()))}."
 
@@ -288,7 +281,6 @@ class LabelCells:
         self._values = values
 
     def read(self, cell: str) -> float | None:
-        """Return the value of a cell, ``None`` for a blank one."""
         if is_blank(cell):
             return None
         value = self._values.get(cell.strip().removesuffix(".0"))

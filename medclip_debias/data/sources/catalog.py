@@ -20,15 +20,16 @@ from medclip_debias.data.sources.archive import (
     seeded_said,
 )
 from medclip_debias.data.sources.entries import ArchiveFiles, entries
-from medclip_debias.data.sources.findings import Marks, finding_name
-from medclip_debias.data.sources.ids import is_blank, plain_id
-from medclip_debias.data.sources.marked_lists import (
+from medclip_debias.data.sources.findings import (
+    Marks,
+    finding_name,
     read_boxes,
     read_coco,
     read_entries,
     read_masks,
     read_runs,
 )
+from medclip_debias.data.sources.ids import is_blank, plain_id
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.stanford import named_rows, view_of
 from medclip_debias.data.sources.tables import named_tuples, origins, read_table, refuse_rows
@@ -120,7 +121,6 @@ class CatalogSource(ArchiveSource):
         return Sure.LAYOUT if {p.name for p in tables.values()} & doubtful else Sure.RELEASE
 
     def annotations(self) -> list[Annotations]:
-        """Return what each of several readers said."""
         return self._votes.annotations() if self._votes else []
 
     @property

@@ -72,7 +72,6 @@ class ArchiveFiles:
         return next(filter(None, (_first(self.root / f, [name]) for f in self.folders)), None)
 
     def masks(self) -> list[Path]:
-        """Return the files of masks."""
         how = self.entry["masks"]
         places = [[self.root / folder / name for folder in how["folders"]] for name in how["files"]]
         return [file for paths in places if (file := next(filter(is_file, paths), None))]

@@ -129,7 +129,6 @@ class GroundedPadChestSource(ArchiveSource):
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
-        """Take a folder with the file of sentences."""
         return Sure.RELEASE if path.is_dir() and any(path.glob(REPORTS)) else Sure.NO
 
     def annotations(self) -> list[Annotations]:

@@ -90,7 +90,6 @@ class Ids:
         return text if text in self._exact else self._plain.get(plain_id(text, self.letter), "")
 
     def example(self) -> str:
-        """Return the `shape` of one id."""
         return shape(next(iter(self._exact), ""))
 
     @cached_property

@@ -184,7 +184,6 @@ def _parse(origin: str, content: bytes | str) -> IndianaReport:
 
 
 def read_reports(path: Path) -> ReportTable:
-    """Read ``indiana_reports.csv``."""
     columns = ["MeSH", *map(str.lower, SECTIONS)]
     table = read_table(
         path, ["uid", "findings", "impression"], ["MeSH", "comparison", "indication"]

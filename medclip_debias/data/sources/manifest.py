@@ -106,11 +106,9 @@ class ManifestSource(ArchiveSource):
         return (self.boxes.patients() & patients) | self.boxes.mimic_patients(studies)
 
     def steps(self) -> list[Step]:
-        """Return how many rows have labels, and what had to be mended in the reports."""
         return self.counted + mended_steps(self._mended, len(self.image_records))
 
     def describe(self) -> list[str]:
-        """Return what was found and what was assumed."""
         what = "reports alone" if self.text_only else f"{len(self.image_records)} images"
         said = [f"Manifest {self.path}: {what} of {len(self.study_records)} studies."]
         said += self.said + mended_said(self.path, self._mended)

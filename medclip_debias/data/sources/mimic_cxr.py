@@ -121,7 +121,6 @@ class MimicCxrSource(ArchiveSource):
         return Sure.LAYOUT if is_bare_tree(path) else Sure.NO
 
     def studies(self, only: Collection[str] | None = None) -> Iterator[StudyRecord]:
-        """Yield the studies in the order of their first image; reports are read as they go."""
         for study, (patient, split) in self._listed.items():
             if only is None or study in only:
                 report, origin, problem = self._reports.read(patient, study)
@@ -134,11 +133,9 @@ class MimicCxrSource(ArchiveSource):
         return later if self.boxes is None else later | self.boxes.patients()
 
     def annotations(self) -> list[Annotations]:
-        """Return the progressions of MS-CXR-T."""
         return [] if self._progression is None else [self._progression.annotations()]
 
     def describe(self) -> list[str]:
-        """Return what was found and what is missing."""
         said = [self._describe_images()]
         said += [f"Table {path}." for path in self.tables.values() if path is not None]
         said.append(self._reports.describe())
@@ -220,7 +217,6 @@ class MimicCxrSource(ArchiveSource):
         return list(map(Listed, *(table[name] for name in _IDS), views, table["origin"]))
 
     def _read_table(self, path: Path, ids: list[str], others: list[str]) -> pd.DataFrame:
-        """Read a table with its columns of ids, and keep what there is to say of them."""
         table = self.read_rows(path, [*ids, *others])
         good = table["origin"] != ""
         for name in ids:

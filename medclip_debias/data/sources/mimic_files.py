@@ -143,21 +143,18 @@ class ReportFiles:
             return None, origin, f"{origin}: is damaged in the zip; download it again."
 
     def has_any(self, pairs: list[tuple[str, str]]) -> bool:
-        """Tell whether a report of these (patient, study) pairs is there."""
         return any(
             name in self._members or any(is_file(tree / name) for tree in self.trees)
             for name in (_name(*pair) for pair in pairs)
         )
 
     def listing(self) -> list[tuple[str, str]]:
-        """Return the (patient, study) of every report, sorted."""
         names = set(self._members)
         for tree in self.trees:
             names |= {p.relative_to(tree).as_posix() for p in tree.glob("p1[0-9]/p*/s*.txt")}
         return sorted((match[1], match[2]) for name in names if (match := _REPORT.fullmatch(name)))
 
     def describe(self) -> str:
-        """Say where reports are looked for."""
         places = [f"text files in {tree}" for tree in self.trees]
         if self.zip_path is not None:
             places.append(f"{self.zip_path} ({len(self._members)} reports)")

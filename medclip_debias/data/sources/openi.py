@@ -137,14 +137,12 @@ class OpeniSource(ArchiveSource):
         return self.boxes.patients() & {report.report_id for report in self._reports}
 
     def named_split(self) -> NamedSplit:
-        """Return the split of every report, under its name."""
         other = f"openi-report-80-10-10-seed-{self._seed}"
         name = SPLIT_NAME if self._seed == SPLIT_SEED else other
         ids = (report.report_id for report in self._reports)
         return NamedSplit(name, {i: self.split(i) for i in ids})
 
     def describe(self) -> list[str]:
-        """Return what was found and what is missing."""
         reports = self._reports
         listed = sum(len(report.images) for report in reports)
         parts = [set(report.sections) for report in reports]

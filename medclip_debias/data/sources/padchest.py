@@ -18,9 +18,9 @@ from medclip_debias.data.records import Annotations, StudyRecord, file_stem
 from medclip_debias.data.sources.archive import ArchiveSource, find_table
 from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.label_groups import PADCHEST_SILENT, LabelColumns, label_groups
-from medclip_debias.data.sources.list_cells import read_list
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import named_tuples
+from medclip_debias.data.sources.texts import read_list
 from medclip_debias.data.splits import SPLIT_SEED
 from medclip_debias.errors import UserError
 

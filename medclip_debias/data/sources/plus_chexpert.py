@@ -94,7 +94,6 @@ class CheXpertPlusSource(ArchiveSource):
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
-        """Take a folder of the archive's table."""
         return Sure.RELEASE if path.is_dir() and _table(path) is not None else Sure.NO
 
     def _files(self, rows: pd.DataFrame) -> Iterator[Path]:

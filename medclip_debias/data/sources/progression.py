@@ -84,6 +84,5 @@ class Progression:
         ]
 
     def annotations(self) -> Annotations:
-        """Return a row for each pair and finding that was judged."""
         pair = ("previous_image_id", "image_id")
         return Annotations(TABLE, "progressions", _COLUMNS, self._rows, images=pair)

@@ -71,9 +71,7 @@ class _Readable(Source, Protocol):
         ...
 
     @classmethod
-    def open(cls, path: Path, given: Given) -> Source:
-        """Open what ``path`` holds."""
-        ...
+    def open(cls, path: Path, given: Given) -> Source: ...
 
 
 @dataclass(frozen=True)
@@ -100,13 +98,7 @@ class Format:
     reader: type[_Readable]
     instead: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def module(self) -> str:
-        """Name of the module that reads it."""
-        return self.reader.__module__
-
     def open(self, path: Path, given: Given) -> Source:
-        """Open ``path`` as this format."""
         for option, default in asdict(Given()).items():
             value = getattr(given, option)
             if value == default or option in self.takes or option in ("labeller", "language"):

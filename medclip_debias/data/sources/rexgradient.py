@@ -65,7 +65,6 @@ class ReXGradientSource(ArchiveSource):
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
-        """Take a folder of the archive's JSON files."""
         return Sure.RELEASE if path.is_dir() and _tables(path) else Sure.NO
 
     def _read(self, path: Path, split: str, reports: dict[str, str | None]) -> None:

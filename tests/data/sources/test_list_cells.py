@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medclip_debias.data.sources.list_cells import MAX_CHARACTERS, read_list
+from medclip_debias.data.sources.texts import MAX_CHARACTERS, read_list
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=12)
 LISTS = st.recursive(TEXT, lambda inner: st.lists(inner, max_size=4), max_leaves=8)

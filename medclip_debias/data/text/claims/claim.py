@@ -47,12 +47,10 @@ class Claim:
 
     @property
     def present(self) -> bool:
-        """Whether the finding is claimed to be there."""
         return self.polarity == "present"
 
     @property
     def certain(self) -> bool:
-        """Whether it is claimed without a doubt."""
         return self.certainty == "certain"
 
 

@@ -84,7 +84,6 @@ class Lexicon(Settings):
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Every finding that a claim may name, sorted."""
         return tuple(sorted({self.named(name) for name in self.findings}))
 
     @cached_property

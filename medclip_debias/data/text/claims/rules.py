@@ -45,7 +45,6 @@ class RuleParser:
         self._scanner = Scanner(self.lexicon)
 
     def parse(self, text: str) -> Parsed:
-        """Return what a sentence claims."""
         items, corrected = self._scanner.scan(text)
         stated: list[Claim] = []
         implied: list[Claim] = []

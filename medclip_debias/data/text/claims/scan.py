@@ -35,12 +35,10 @@ class Item:
     claimed: bool = False
 
     def has(self, *kinds: str) -> bool:
-        """Whether it is one of these."""
         return any(kind in self.kinds for kind in kinds)
 
     @property
     def text(self) -> str:
-        """Its tokens, joined."""
         return " ".join(self.words)
 
 

@@ -66,7 +66,6 @@ class Atoms:
 
 
 def number_atoms(claims: Sequence[Sequence[Claim]], lexicon: Lexicon) -> Atoms:
-    """Number the distinct claims of all sentences."""
     index = {name: number for number, name in enumerate(lexicon.names)}
     start = starts_of(np.array([max(len(sentence), 1) for sentence in claims], dtype=np.int64))
     distinct: dict[Claim | None, int] = {None: 0}

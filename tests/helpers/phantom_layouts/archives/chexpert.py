@@ -38,7 +38,7 @@ class CheXpert(Layout):
     kind = "chexpert"
     title = "CheXpert"
     lossless = False
-    sections = ()
+    sections: ClassVar[tuple[str, ...]] = ()
     headers: ClassVar = {f"{name}.csv": HEADER for name in FOLDERS.values()}
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from phantom_layouts.archives.chexpert import CHEXPERT_ORDER, label_row, patient_path
+from phantom_layouts.archives.chexpert import CHEXPERT_ORDER, CheXpert, label_row, patient_path
 from phantom_layouts.content import ContentStudy, ContentView
 from phantom_layouts.defects import REPEAT, VALUE, Kind, Row, again, setting
-from phantom_layouts.layout import Layout
 
 TABLE = "df_chexpert_plus_240401.csv"
 COLUMNS = (
@@ -38,11 +37,13 @@ def _add_leftover(row: Row) -> None:
     row.cells.with_name(LEFTOVER + row.cells.name).write_bytes(row.cells.read_bytes()[:1000])
 
 
-class CheXpertPlus(Layout):
+class CheXpertPlus(CheXpert):
     """The archive has no test split of its own; here the column ``split`` says test, too."""
 
     kind = "chexpert_plus"
     title = "CheXpert Plus"
+    lossless = True
+    sections = ("findings", "impression")
     headers: ClassVar = {TABLE: COLUMNS, LABELS: ()}
     image_kinds = (
         Kind("no_high_bit", "image is read though HighBit is missing", _without_high_bit),
@@ -51,15 +52,6 @@ class CheXpertPlus(Layout):
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
         return f"DICOM/{patient_path(study, view)}.dcm"
-
-    def image_id(self, study: ContentStudy, view: ContentView) -> str:
-        return patient_path(study, view).partition("/")[2]
-
-    def study_id(self, study: ContentStudy) -> str:
-        return f"{self.patient_id(study)}/study{study.number}"
-
-    def patient_id(self, study: ContentStudy) -> str:
-        return f"patient{study.patient:05d}"
 
     def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
         path = patient_path(study, view)
