@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
@@ -15,9 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from medclip_debias.errors import UserError
-
-Names = Sequence[tuple[str, str | None]]
-"""Pairs of a pattern and what replaces it; None leaves the tensor out. The first match counts."""
 
 CONVERT = (
     "in an environment you trust, with the authors' code, run: import torch; "
@@ -105,20 +102,6 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     if not isinstance(content, Mapping):
         raise UserError(f"{path}: holds no state dict; {CONVERT}.")
     return {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
-
-
-def renamed(state: Mapping[str, Tensor], names: Names) -> dict[str, Tensor]:
-    """``state`` under this project's names; what no pattern matches keeps its own."""
-    result = {}
-    for key, value in state.items():
-        new: str | None = key
-        for pattern, replacement in names:
-            if re.search(pattern, key):
-                new = None if replacement is None else re.sub(pattern, replacement, key)
-                break
-        if new is not None:
-            result[new] = value
-    return result
 
 
 def summed_channels(state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from medclip_debias.errors import UserError
 from medclip_debias.models.backbones.dinov2 import Dinov2Regions
-from medclip_debias.models.checkpoint import layers_in, renamed, shape_of, summed_channels
+from medclip_debias.models.checkpoint import layers_in, shape_of, summed_channels
 from medclip_debias.models.peers.families import Family, family, published_preprocessing, read_book
 from medclip_debias.models.peers.processor import read_processor
 from medclip_debias.models.peers.settings import Kind, PeerPreprocessing, PeerSettings
@@ -158,6 +158,16 @@ def named_tensors(table: Family, state: State, where: str, unused: Unused) -> di
         inside = [key for key in named if key.startswith(first)]
         named |= {second + key.removeprefix(first): named[key].clone() for key in inside}
     return named
+
+
+def renamed(state: State, names: Rows) -> dict[str, Tensor]:
+    """``state`` under other names: of pattern and replacement the first that matches counts."""
+
+    def name(key: str) -> str:
+        row = next((row for row in names if re.search(row[0], key)), None)
+        return key if row is None else re.sub(*row, key)
+
+    return {name(key): value for key, value in state.items()}
 
 
 def _without(state: State, left_out: Rows, names: Rows, unused: Unused) -> dict[str, Tensor]:
