@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from medclip_debias.config import AugmentSettings, ModelSettings
 from medclip_debias.data.augment import augment, draw
 from medclip_debias.data.labels import LabelPolicy
-from medclip_debias.data.store import STUDY_COLUMNS, PreparedSet
+from medclip_debias.data.layout import STUDY_COLUMNS
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.claims.table import read_claims
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.metrics import auc

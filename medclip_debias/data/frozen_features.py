@@ -38,10 +38,11 @@ _SAFE_EVERY = 5.0
 _REMEDY = "remove the folder, and it is computed again"
 
 
+@dataclass(frozen=True, eq=False)
 class StoredAugmentations:
     """A fixed number of augmentations of every image, and which of them a step takes.
 
-    Args:
+    Attributes:
         count: augmentations of each image; 0 for none, and then nothing is fixed.
         settings: how images are changed.
         seed: with it and the row, everything is decided.
@@ -50,13 +51,12 @@ class StoredAugmentations:
         side: side of the crop.
     """
 
-    def __init__(
-        self, count: int, settings: AugmentSettings, seed: int, rows: int, size: int, side: int
-    ) -> None:
-        self.count = count
-        self.settings = settings
-        self.seed = seed
-        self.rows, self.size, self.side = rows, size, side
+    count: int
+    settings: AugmentSettings
+    seed: int
+    rows: int
+    size: int
+    side: int
 
     def choose(self, step: int, images: int, two_view: bool) -> NDArray[np.int64] | None:
         """Which augmentation each image of the whole batch of ``step`` takes; None without any.
@@ -79,16 +79,8 @@ class StoredAugmentations:
     @cached_property
     def _table(self) -> Draws:
         """Of every image, its first augmentation; then of every image its second; and so on."""
-        each = [
-            draw(
-                np.random.default_rng([_STORED, self.seed, copy]),
-                self.settings,
-                self.rows,
-                self.size,
-                self.side,
-            )
-            for copy in range(self.count)
-        ]
+        rngs = (np.random.default_rng([_STORED, self.seed, copy]) for copy in range(self.count))
+        each = [draw(rng, self.settings, self.rows, self.size, self.side) for rng in rngs]
         names = ("top", "left", "contrast", "brightness")
         joined = {name: torch.cat([getattr(one, name) for one in each]) for name in names}
         return Draws(**joined, side=self.side)
@@ -153,21 +145,21 @@ class Layout:
         return values.permute(0, 3, 1, 2) if self.channels_last else values
 
 
+@dataclass(frozen=True, eq=False)
 class StoredFeatures:
     """A whole file of features, read through a memory map.
 
-    Args:
+    Attributes:
         folder: that `write_features` wrote.
         layout: of the file.
         rows: the image (or sentence) of each ``copies`` rows of the file, sorted.
         copies: augmentations of each image, one after the other; 1 where nothing is augmented.
     """
 
-    def __init__(
-        self, folder: Path, layout: Layout, rows: NDArray[np.int64], copies: int = 1
-    ) -> None:
-        self.folder, self.layout = folder, layout
-        self.rows, self.copies = rows, copies
+    folder: Path
+    layout: Layout
+    rows: NDArray[np.int64]
+    copies: int = 1
 
     @property
     def item_bytes(self) -> int:

@@ -33,6 +33,7 @@ SPLITS = ("test", "held_out", "validate", "train")
 """A patient who is in several splits stays in the first of these alone."""
 ASIDE = "aside"
 """Split of images and studies that are left aside for their patient."""
+_IDS = {"image_id", "study_id", "phrase_id"}
 
 
 def open_prepared(sets: Path | Sequence[SetSettings]) -> PreparedSet:
@@ -49,7 +50,9 @@ def open_prepared(sets: Path | Sequence[SetSettings]) -> PreparedSet:
 
 
 class JointSet(PreparedSet):
-    """Prepared sets one behind the other.
+    """Prepared sets one behind the other, as tables and pixels of one.
+
+    Images and studies of patients whom another set judges are in the split `ASIDE`.
 
     Args:
         sets: at least one, each once.
@@ -141,26 +144,6 @@ class JointSet(PreparedSet):
         ]
 
     @cached_property
-    def images(self) -> pd.DataFrame:
-        """All images; those of patients whom another set judges are in the split `ASIDE`."""
-        return self._joined("images", ("image_id", "study_id"))
-
-    @cached_property
-    def studies(self) -> pd.DataFrame:
-        """All studies; a label that a set does not have is blank there."""
-        return self._joined("studies", ("study_id",))
-
-    @cached_property
-    def sentences(self) -> pd.DataFrame:
-        """All sentences."""
-        return self._joined("sentences", ("study_id",))
-
-    @cached_property
-    def phrases(self) -> pd.DataFrame:
-        """All phrases."""
-        return self._joined("phrases", ("phrase_id", "image_id"))
-
-    @cached_property
     def frontal(self) -> NDArray[np.bool_]:
         """``[n]``, which images count as frontal in their set."""
         return np.concatenate([part.frontal for part in self._parts])
@@ -183,31 +166,32 @@ class JointSet(PreparedSet):
             expected_hash = expected_hash or part.scored_by
         return scores
 
-    def _joined(self, name: str, ids: Sequence[str]) -> pd.DataFrame:
+    def _table(self, name: str) -> pd.DataFrame:
+        """The rows of all sets; a label that a set does not have is blank there."""
         tables = []
         for number, part in enumerate(self._parts):
             table = getattr(part, name).copy()
-            for column in ids:
+            for column in _IDS & set(table.columns):
                 table[column] = f"{self.names[number]}/" + table[column].astype(str)
             if "patient_id" in table:
-                patients = table["patient_id"].astype(str)
-                table["patient_id"] = f"{self._people[number]}/" + patients
+                table["patient_id"] = self._patients(number, table)
                 allowed = table["patient_id"].map(self._splits)
                 table["split"] = table["split"].where(table["split"] == allowed, ASIDE)
             tables.append(table)
         return pd.concat(tables, ignore_index=True)
+
+    def _patients(self, number: int, table: pd.DataFrame) -> pd.Series[str]:
+        return f"{self._people[number]}/" + table["patient_id"].astype(str)
 
     def _splits_of_patients(self) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
         """The split that each patient stays in, and what that leaves aside in which set."""
         tables = []
         for number, part in enumerate(self._parts):
             table = part.studies[["study_id", "patient_id", "split"]].astype(str)
-            table["patient_id"] = f"{self._people[number]}/" + table["patient_id"]
-            tables.append(table)
+            tables.append(table.assign(patient_id=self._patients(number, table)))
         ranks = {split: rank for rank, split in enumerate(SPLITS)}
         everyone = pd.concat(tables)
-        best = everyone.assign(rank=everyone["split"].map(ranks)).groupby("patient_id")["rank"]
-        ranked = best.min()
+        ranked = everyone["split"].map(ranks).groupby(everyone["patient_id"]).min()
         splits = {str(patient): SPLITS[int(rank)] for patient, rank in ranked.items()}
         aside = {}
         for number, (part, table) in enumerate(zip(self._parts, tables, strict=True)):

@@ -7,7 +7,7 @@ seen, whatever the number of worker processes.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -143,14 +143,8 @@ class Batch:
 
     def pin_memory(self) -> Batch:
         """A copy in page-locked memory (called by torch's loader)."""
-        return Batch(
-            self.images.pin_memory(),
-            self.texts.pin_memory(),
-            self.owners.pin_memory(),
-            self.studies.pin_memory(),
-            None if self.draws is None else self.draws.pin_memory(),
-            self.two_view,
-        )
+        held = {name: value for name, value in vars(self).items() if hasattr(value, "pin_memory")}
+        return replace(self, **{name: value.pin_memory() for name, value in held.items()})
 
     def split(self, parts: int) -> list[Batch]:
         """Cut into ``parts`` batches of equally many studies, in order.
@@ -176,13 +170,13 @@ class Batch:
         if self.two_view:
             images = torch.cat([images, images + len(self.studies) // 2])
         mine = (self.owners >= start) & (self.owners < end)
-        return Batch(
-            self.images[images],
-            self.texts[mine],
-            self.owners[mine] - start,
-            self.studies[images],
-            None if self.draws is None else self.draws.part(images),
-            self.two_view,
+        return replace(
+            self,
+            images=self.images[images],
+            texts=self.texts[mine],
+            owners=self.owners[mine] - start,
+            studies=self.studies[images],
+            draws=None if self.draws is None else self.draws.part(images),
         )
 
 
@@ -315,17 +309,23 @@ class StepBatches(Dataset[Batch]):
         else:
             draws = self.stored.draws(rows, copies)
 
-        images = self._mine(places)
-        said = self._mine(speakers)
-        first = int(images[0])
-        return self._batch(
-            rows[images],
-            members[places[images]],
-            texts[said],
-            owners[said] - first,
-            draws,
-            images,
-            None if copies is None else copies[images],
+        images, said = self._mine(places), self._mine(speakers)
+        left = None
+        if self.features is not None:
+            read = self.features.of(rows[images], None if copies is None else copies[images])
+        else:
+            left = draws.part(torch.from_numpy(images))
+            if self.augment.where == "cpu":
+                read, left = torch.from_numpy(augment(self.pixels, rows[images], left)), None
+            else:
+                read = torch.from_numpy(np.asarray(self.pixels[rows[images]]))
+        return Batch(
+            read,
+            torch.from_numpy(texts[said]),
+            torch.from_numpy(owners[said] - int(images[0])),
+            torch.from_numpy(members[places[images]]),
+            left,
+            self.two_view,
         )
 
     def _images(
@@ -363,41 +363,6 @@ class StepBatches(Dataset[Batch]):
         (chosen,) = np.nonzero((places >= self._share.start) & (places < self._share.stop))
         return chosen
 
-    def _batch(
-        self,
-        rows: NDArray[np.int64],
-        studies: NDArray[np.int64],
-        texts: NDArray[np.int64],
-        owners: NDArray[np.int64],
-        draws: Draws,
-        images: NDArray[np.int64],
-        copies: NDArray[np.int64] | None,
-    ) -> Batch:
-        """Read the pixels of ``rows``, whose draws are those at ``images``, or their features."""
-        left = None
-        if self.features is None:
-            pixels, left = self._pixels(rows, draws, images)
-            read = torch.from_numpy(pixels)
-        else:
-            read = self.features.of(rows, copies)
-        return Batch(
-            read,
-            torch.from_numpy(texts),
-            torch.from_numpy(owners),
-            torch.from_numpy(studies),
-            left,
-            self.two_view,
-        )
-
-    def _pixels(
-        self, rows: NDArray[np.int64], draws: Draws, images: NDArray[np.int64]
-    ) -> tuple[NDArray[np.uint8], Draws | None]:
-        """Pixels of ``rows``, and the draws at ``images`` if they are left to the device."""
-        draws = draws.part(torch.from_numpy(images))
-        if self.augment.where == "cpu":
-            return augment(self.pixels, rows, draws), None
-        return np.asarray(self.pixels[rows]), draws
-
 
 def iterate(batches: StepBatches, start: int, stop: int, workers: int) -> Generator[Batch]:
     """Yield the batches of steps ``start`` to ``stop - 1``, read by ``workers`` processes.
@@ -431,11 +396,6 @@ def training_corpus(prepared: PreparedSet, split: str = "train") -> list[str]:
 
 def training_patients(prepared: PreparedSet, split: str = "train") -> dict[str, set[str]]:
     """The patients of each distinct sentence in ``split``."""
-    studies = prepared.studies
-    studies = studies[studies["split"] == split]
-    owner = dict(zip(studies["study_id"], studies["patient_id"], strict=True))
-    result: dict[str, set[str]] = {}
-    for study, text in zip(prepared.sentences["study_id"], prepared.sentences["text"], strict=True):
-        if study in owner:
-            result.setdefault(text, set()).add(owner[study])
-    return result
+    studies = prepared.studies.loc[prepared.studies["split"] == split, ["study_id", "patient_id"]]
+    said = prepared.sentences[["study_id", "text"]].merge(studies, on="study_id")
+    return {str(text): set(patients) for text, patients in said.groupby("text")["patient_id"]}

@@ -15,45 +15,16 @@ from medclip_debias import parquet
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.layout import (
     FORMAT_VERSION,
-    IMAGE_COLUMNS,
-    MANIFEST,
-    MANIFEST_COLUMNS,
     MASK_COLUMN,
     PHRASE_BOX_COLUMNS,
     PHRASE_BOXES,
-    PHRASE_COLUMNS,
-    SENTENCE_COLUMNS,
-    STUDY_COLUMNS,
     TABLES,
-    ContentHash,
-    manifest_hash,
-    pixel_hash,
 )
 from medclip_debias.data.masks import from_coco
 from medclip_debias.data.records import Mask
 from medclip_debias.data.views import frontal_images
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file, read_json, read_json_value, write_json
-
-__all__ = [
-    "FILES",
-    "FORMAT_VERSION",
-    "IMAGE_COLUMNS",
-    "MANIFEST",
-    "MANIFEST_COLUMNS",
-    "PHRASE_COLUMNS",
-    "SENTENCE_COLUMNS",
-    "STUDY_COLUMNS",
-    "TABLES",
-    "ContentHash",
-    "PreparedSet",
-    "manifest_hash",
-    "pixel_hash",
-    "read_table",
-    "read_scores",
-    "write_json",
-    "write_scores",
-]
 
 FILES = ("images.bin", *(f"{name}.parquet" for name in TABLES), "rejected.csv", "funnel.json")
 

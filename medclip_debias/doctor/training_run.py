@@ -17,7 +17,8 @@ import torch
 
 from medclip_debias.config import StartSettings
 from medclip_debias.data.joint import open_prepared
-from medclip_debias.data.store import TABLES, PreparedSet
+from medclip_debias.data.layout import TABLES
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.verify import REMEDY, changes
 from medclip_debias.doctor.findings import GIB, Examination, Finding, ok, stops, warning
 from medclip_debias.errors import UserError

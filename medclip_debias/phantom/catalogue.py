@@ -65,23 +65,6 @@ CLASS_NAMES: tuple[str, ...] = tuple(c.name for c in CLASSES)
 INDEX: dict[str, int] = {name: i for i, name in enumerate(CLASS_NAMES)}
 TYPES: tuple[str, ...] = tuple(dict.fromkeys(c.type for c in CLASSES))
 
-# What a reader who sees the image would tick (the labelled test set); a report's words may
-# tick less, see the label of each noun in vocabulary.py.
-TRUE_LABELS: dict[str, tuple[str, ...]] = {
-    "atelectasis": ("Atelectasis",),
-    "cardiomegaly": ("Cardiomegaly",),
-    "edema": ("Edema", "Lung Opacity"),
-    "effusion": ("Pleural Effusion",),
-    "hernia": (),
-    "line": ("Support Devices",),
-    "nodule": ("Lung Lesion",),
-    "pacemaker": ("Support Devices",),
-    "pneumonia": ("Pneumonia", "Consolidation", "Lung Opacity"),
-    "pneumothorax": ("Pneumothorax",),
-    "scoliosis": (),
-    "tube": ("Support Devices",),
-}
-
 # MS-CXR's eight categories, then one for each of the phantom's other types.
 MS_CXR_CATEGORIES = (
     "Atelectasis",
@@ -99,20 +82,27 @@ MS_CXR_CATEGORIES = (
     "Hiatal Hernia",
     "Scoliosis",
 )
-CATEGORY_OF_TYPE: dict[str, str] = {
-    "atelectasis": "Atelectasis",
-    "cardiomegaly": "Cardiomegaly",
-    "edema": "Edema",
-    "effusion": "Pleural Effusion",
-    "hernia": "Hiatal Hernia",
-    "line": "Catheter",
-    "nodule": "Lung Lesion",
-    "pacemaker": "Pacemaker",
-    "pneumonia": "Pneumonia",
-    "pneumothorax": "Pneumothorax",
-    "scoliosis": "Scoliosis",
-    "tube": "Endotracheal Tube",
+# Of each type its category, and what a reader who sees the image would tick (the labelled test
+# set); a report's words may tick less, see the label of each noun in vocabulary.py.
+_OF_TYPE: dict[str, tuple[str, tuple[str, ...]]] = {
+    "atelectasis": ("Atelectasis", ("Atelectasis",)),
+    "cardiomegaly": ("Cardiomegaly", ("Cardiomegaly",)),
+    "edema": ("Edema", ("Edema", "Lung Opacity")),
+    "effusion": ("Pleural Effusion", ("Pleural Effusion",)),
+    "hernia": ("Hiatal Hernia", ()),
+    "line": ("Catheter", ("Support Devices",)),
+    "nodule": ("Lung Lesion", ("Lung Lesion",)),
+    "pacemaker": ("Pacemaker", ("Support Devices",)),
+    "pneumonia": ("Pneumonia", ("Pneumonia", "Consolidation", "Lung Opacity")),
+    "pneumothorax": ("Pneumothorax", ("Pneumothorax",)),
+    "scoliosis": ("Scoliosis", ()),
+    "tube": ("Endotracheal Tube", ("Support Devices",)),
 }
+CATEGORY_OF_TYPE = {kind: category for kind, (category, _) in _OF_TYPE.items()}
+TRUE_LABELS = {kind: labels for kind, (_, labels) in _OF_TYPE.items()}
+GROUPS: dict[tuple[str, str | None, str | None], list[int]] = {}
+for _index, _finding in enumerate(CLASSES):
+    GROUPS.setdefault(_finding.group, []).append(_index)
 
 
 def class_probabilities(classes: int, scale: float, exponent: float) -> np.ndarray:
@@ -129,16 +119,6 @@ def class_probabilities(classes: int, scale: float, exponent: float) -> np.ndarr
         if total > 0.95:
             p[members] *= 0.95 / total
     return p
-
-
-def _groups() -> dict[tuple[str, str | None, str | None], list[int]]:
-    groups: dict[tuple[str, str | None, str | None], list[int]] = {}
-    for index, finding in enumerate(CLASSES):
-        groups.setdefault(finding.group, []).append(index)
-    return groups
-
-
-GROUPS = _groups()
 
 
 def draw_findings(

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from medclip_debias.data.store import STUDY_COLUMNS, PreparedSet
+from medclip_debias.data.layout import STUDY_COLUMNS
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.files import write_text
 from medclip_debias.reporting.content import Rows, number, words
 from medclip_debias.reporting.page import render

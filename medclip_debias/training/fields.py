@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from medclip_debias.data.agreement import read_agreement
+from medclip_debias.data.layout import STUDY_COLUMNS
 from medclip_debias.data.loader import Batch, TrainingStudies
-from medclip_debias.data.store import STUDY_COLUMNS, PreparedSet
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.evidence import Evidence
 from medclip_debias.errors import UserError
 from medclip_debias.language.class_probability import eta_table, log_probabilities

@@ -8,8 +8,7 @@ from PIL import Image
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.named_split import NamedSplit, read_split
-from medclip_debias.data.prepare import Reading, prepare, prepare_part
-from medclip_debias.data.prepare.shards import merge
+from medclip_debias.data.prepare import Reading, prepare
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import split_name
 from medclip_debias.errors import UserError
@@ -88,18 +87,6 @@ def test_any_source_can_be_split_by_a_file(manifest, tmp_path, text_only):
     assert read_split(found.folder / "split.csv").sha256 == SPLIT.sha256
     step = {"step": "study is in the split mine-v1", "unit": "studies of the split"}
     assert step | {"kept": 3, "dropped": 0} in found.funnel
-
-
-def test_parts_of_a_set_keep_the_split(manifest, tmp_path):
-    whole = run(manifest, tmp_path / "o")
-    reading = Reading(split_file=manifest.parent / "split-file.csv")
-    settings = PrepareSettings(size=16)
-    parts = [tmp_path / "1", tmp_path / "2"]
-    for number, part in enumerate(parts, start=1):
-        prepare_part(manifest, part, settings, f"{number}/2", reading=reading, workers=1)
-    merged = merge(parts, tmp_path / "merged")
-    assert merged.meta == whole.meta
-    assert (merged.folder / "split.csv").read_bytes() == (whole.folder / "split.csv").read_bytes()
 
 
 def test_a_split_of_other_studies_is_refused_with_counts(manifest, tmp_path):

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from medclip_debias.data.store import FILES, PreparedSet, manifest_hash, write_scores
+from medclip_debias.data.layout import manifest_hash
+from medclip_debias.data.store import FILES, PreparedSet, write_scores
 from medclip_debias.errors import UserError
 
 

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from medclip_debias.data import verify
-from medclip_debias.data.store import MANIFEST, TABLES, PreparedSet
+from medclip_debias.data.layout import MANIFEST, TABLES
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.verify import HASHES, changes, check_sample
 from medclip_debias.errors import UserError
 

@@ -116,26 +116,24 @@ def select(
     if all_test and listed:
         _count_moved(listed, funnel)
         listed = [replace(image, split="test") for image in listed]
-    phrases = source.phrases()
-    rejected: list[tuple[str, str]] = []
-    missing: list[tuple[str, str]] = []
+    phrases, files = source.phrases(), _Files({}, [], [])
 
-    def plan(images: list[ImageRecord], stamps: dict[str, str], held_out: list[str]) -> Plan:
+    def plan(images: list[ImageRecord], held_out: list[str]) -> Plan:
         return Plan(
             images=images,
-            stamps=[stamps[image.image_id] for image in images],
+            stamps=[files.stamps[image.image_id] for image in images],
             phrases=phrases,
             annotations=source.annotations(),
             funnel=funnel.rows,
-            rejected=rejected,
-            missing=missing,
+            rejected=files.rejected,
+            missing=files.missing,
             held_out=held_out,
             split=split,
             text_only=not listed,
         ).hashed()
 
     if not listed:
-        return plan([], {}, sorted(source.held_out_patients()))
+        return plan([], sorted(source.held_out_patients()))
     check_leak(listed)
 
     def keep(
@@ -145,14 +143,16 @@ def select(
         funnel.stop_if_empty(len(kept))
         return kept
 
+    def of_files(images: list[ImageRecord]) -> list[ImageRecord]:
+        nonlocal files
+        files = _files(images, source.kind)
+        return keep(images, "image file is there", lambda i: i.image_id in files.stamps)
+
     images = listed
-    stamps: dict[str, str] = {}
     in_headers = any(image.view_in_header for image in images)
     if in_headers:  # a file that is not there has no header
-        stamps = _stamps(images, rejected, missing, source.kind)
-        images = keep(images, "image file is there", lambda i: bool(stamps[i.image_id]))
-        unread = [image for image in images if image.view_in_header]
-        images = _with_views(images, _header_views(unread, stamps, pool, chunks), funnel)
+        images = of_files(images)
+        images = _with_views(images, files.stamps, pool, chunks, funnel)
     if settings.blank_view == "exclude":
         if in_headers and not any(image.view.strip() for image in images):
             table = (
@@ -175,15 +175,14 @@ def select(
         funnel.step(f"view is {kind}, asked for", "images by view", after[kind], before[kind])
     images = keep(images, "split is known", lambda i: bool(i.split))
     if not in_headers:
-        stamps = _stamps(images, rejected, missing, source.kind)
-        images = keep(images, "image file is there", lambda i: bool(stamps[i.image_id]))
+        images = of_files(images)
     boxed = {phrase.image_id for phrase in phrases}
     chosen = one_view(images, settings, boxed)
     if settings.multi_view != "all":
         step = f"chosen of its study's views ({settings.multi_view})"
         images = keep(images, step, lambda i: i.image_id in chosen)
     images = _hold_out(images, source.held_out_patients(), funnel)
-    return plan(images, stamps, [])
+    return plan(images, [])
 
 
 def _count_moved(images: Sequence[ImageRecord], funnel: Funnel) -> None:
@@ -223,23 +222,31 @@ def one_view(
     return kept
 
 
-def _stamps(
-    images: list[ImageRecord],
-    rejected: list[tuple[str, str]],
-    missing: list[tuple[str, str]],
-    kind: str,
-) -> dict[str, str]:
-    """Return the stamp of every image's file, ``""`` for one that is not there."""
-    stamps = {image.image_id: _stamp(image, rejected) for image in images}
-    refused = {image_id for image_id, _ in rejected}
-    missing += [
-        (image.image_id, str(image.path))
-        for image in images
-        if not stamps[image.image_id] and image.image_id not in refused
-    ]
-    if not any(stamps.values()):
-        known = formats().get(kind)
-        takes_text = known is None or "text_only" in known.takes
+@dataclass(frozen=True)
+class _Files:
+    """Stamps of the images' files that are there, what cannot be looked at, and what is missing."""
+
+    stamps: dict[str, str]
+    rejected: list[tuple[str, str]]
+    missing: list[tuple[str, str]]
+
+
+def _files(images: Sequence[ImageRecord], kind: str) -> _Files:
+    files = _Files({}, [], [])
+    for image in images:
+        try:
+            status = image.path.stat()
+            files.stamps[image.image_id] = f"{status.st_size}:{status.st_mtime_ns}"
+        except (FileNotFoundError, NotADirectoryError, ValueError):  # the latter: a name with NUL
+            files.missing.append((image.image_id, str(image.path)))
+        except OSError as error:
+            known = {errno.ELOOP: "its link leads back to itself"}
+            reason = known.get(error.errno or 0, error.strerror or type(error).__name__)
+            sentence = f"{image.path}: cannot be opened ({reason})."
+            files.rejected.append((image.image_id, sentence))
+    if not files.stamps:
+        known_format = formats().get(kind)
+        takes_text = known_format is None or "text_only" in known_format.takes
         alone = ", or give --text-only to prepare the reports alone" if takes_text else ""
         raise UserError(
             "nothing is left of the source: the step 'image file is there' dropped"
@@ -247,30 +254,26 @@ def _stamps(
             f" {images[0].path} (nor an image of that stem); correct the place of the"
             f" images{alone}."
         )
-    return stamps
-
-
-def _header_views(
-    images: list[ImageRecord], stamps: Mapping[str, str], pool: Pool, chunks: Chunks | None
-) -> dict[str, str]:
-    """Return the view position of each image by its id, ``""`` where the header has none."""
-    if chunks is None:
-        return {image.image_id: view_position(image.path) for image in images}
-    pool.expect(len(images))
-    jobs = (((image.image_id, stamps[image.image_id]), image.path) for image in images)
-    names = chunks.make("views", jobs, _CHUNK_HEADERS, _read_headers, pool)
-    read = (item for name in names for item in chunks.values(name).items())
-    return {image: value["view"] for (image, stamp), value in read if stamps.get(image) == stamp}
-
-
-def _read_headers(jobs: list[Job]) -> tuple[Values, bytes]:
-    return {key: {"view": view_position(path)} for key, path in jobs}, b""
+    return files
 
 
 def _with_views(
-    images: list[ImageRecord], views: Mapping[str, str], funnel: Funnel
+    images: list[ImageRecord],
+    stamps: Mapping[str, str],
+    pool: Pool,
+    chunks: Chunks | None,
+    funnel: Funnel,
 ) -> list[ImageRecord]:
     """Return the images with the views of their headers, where a header is what holds them."""
+    unread = [image for image in images if image.view_in_header]
+    if chunks is None:
+        views = {image.image_id: view_position(image.path) for image in unread}
+    else:
+        pool.expect(len(unread))
+        jobs = (((image.image_id, stamps[image.image_id]), image.path) for image in unread)
+        names = chunks.make("views", jobs, _CHUNK_HEADERS, _read_headers, pool)
+        read = (item for name in names for item in chunks.values(name).items())
+        views = {key[0]: value["view"] for key, value in read if stamps.get(key[0]) == key[1]}
     funnel.step("DICOM headers read for the view", "headers", len(views))
     funnel.step("header states the view", "headers", sum(map(bool, views.values())), len(views))
     return [
@@ -279,18 +282,8 @@ def _with_views(
     ]
 
 
-def _stamp(image: ImageRecord, rejected: list[tuple[str, str]]) -> str:
-    """Return what tells that a file was not changed, or ``""`` when it is not there."""
-    try:
-        status = image.path.stat()
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # the latter: a name with NUL
-        return ""
-    except OSError as error:
-        known = {errno.ELOOP: "its link leads back to itself"}
-        reason = known.get(error.errno or 0, error.strerror or type(error).__name__)
-        rejected.append((image.image_id, f"{image.path}: cannot be opened ({reason})."))
-        return ""
-    return f"{status.st_size}:{status.st_mtime_ns}"
+def _read_headers(jobs: list[Job]) -> tuple[Values, bytes]:
+    return {key: {"view": view_position(path)} for key, path in jobs}, b""
 
 
 def _hold_out(

@@ -62,8 +62,9 @@ def check_unchanged(out: Path, stamp: str) -> None:
 def write_part(folder: Path, part: Part, shard: tuple[int, int], plan: Plan) -> dict[str, int]:
     """Write ``part.json`` beside the chunks of a finished part; return counts of what it holds."""
     chunks = part.chunks
+    needed = {*part.reports, *part.images}
     for path in chunks.folder.iterdir():
-        if path.stem not in (*part.reports, *part.images):  # of a source that changed meanwhile
+        if path.stem not in needed:  # of a source that changed meanwhile
             path.unlink()
     content = _PLAN.dump_python(replace(plan, images=[], stamps=[]), mode="json")
     # Paths in the reasons differ between machines, as do times of change.

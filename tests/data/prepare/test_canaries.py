@@ -185,7 +185,6 @@ class TestMimic:
     ("text", "shown"),
     [
         ("/x/p10/p10000032/s50414267.txt: is empty.", "/x/p10/p*/s50414267.txt: is empty."),
-        ("p10000032: is a folder", "p*: is a folder"),
         (r"C:\data\patient00001\study1", r"C:\data\patient*\study1"),
         ("/bids/sub-0123/anat/x.dcm", "/bids/sub-*/anat/x.dcm"),
         ("/runs/step1000/model.p100", "/runs/step1000/model.p100"),
@@ -194,7 +193,6 @@ class TestMimic:
             "deid_png/GRDN4X8A0PQ2/GRDN77AB12CD/studies/1.2/3.png",
             "deid_png/GRDN*/GRDN*/studies/1.2/3.png",
         ),
-        ("/data/id_cards/GRDN_notes/a.png", "/data/id_cards/GRDN_notes/a.png"),
         ("row 1000000 of /data/p10: bad", "row 1000000 of /data/p10: bad"),
     ],
 )
