@@ -62,13 +62,7 @@ class _File:
 class Features:
     """Finds, writes and reads the features of a run, whose frozen parts are in evaluation mode.
 
-    Args:
-        run: its model has the weights that it starts with.
-        settings: which features, and of what; perhaps others than the run's.
-        progress: called with rows done and rows to do.
-
-    Raises:
-        UserError: features cannot be kept of the model, or of its settings.
+    The run's model has the weights that it starts with; ``settings`` may be others than the run's.
 
     Attributes:
         images: features of the image encoder, after `make`; None where images are encoded.
@@ -127,11 +121,7 @@ class Features:
     # ------------------------------------------------------------------------------ writing
 
     def make(self) -> None:
-        """Open the files that the settings ask for, computed first where they are missing.
-
-        Raises:
-            UserError: they cannot be written, or what is there is of something else.
-        """
+        """Open the files that the settings ask for, computed first where they are missing."""
         for file in self._files():
             self._write(file)
             self._samples[file.what] = file.sample
@@ -146,11 +136,7 @@ class Features:
         return sum(file.layout.size for file in missing)
 
     def check_weights(self, where: str) -> None:
-        """See that the frozen weights are still those that the features are of.
-
-        Raises:
-            UserError: a checkpoint brought others.
-        """
+        """See that a checkpoint did not bring other frozen weights than the features are of."""
         for what, state in self._state_hashes().items():
             if state != self._weights[what]:
                 raise UserError(

@@ -42,15 +42,15 @@ def locked(out: Path) -> Iterator[None]:
                 f"{out}: another run{who} trains in this folder right now{over}; wait for it, stop "
                 "it, or give another 'out'."
             ) from None
-    is_kernels = not isinstance(lock, SoftFileLock)  # the other writes a record of its own
+    is_kernel_lock = not isinstance(lock, SoftFileLock)  # the other writes a record of its own
     try:
-        if is_kernels:
+        if is_kernel_lock:
             since = time.strftime("%Y-%m-%d %H:%M:%S")
             with suppress(OSError):
                 path.write_text(f"process {os.getpid()} on {socket.gethostname()}, since {since}\n")
         yield
     finally:
-        if is_kernels:
+        if is_kernel_lock:
             with suppress(OSError):
                 path.unlink()  # while it is held: who waits for it looks whether it is still there
         lock.release()
@@ -75,8 +75,9 @@ def holder_of(out: Path) -> str | None:
 
 def _read(path: Path) -> str | None:
     """The record of a process; None where there is none, or it is about to be written."""
-    try:
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    except (OSError, ValueError):
-        return None
-    return text.strip() if text.startswith("process ") else None
+    line = ""
+    with suppress(OSError, ValueError):
+        if path.is_file():
+            with path.open(encoding="utf-8") as stream:
+                line = stream.readline(200).strip()
+    return line if line.startswith("process ") else None

@@ -129,8 +129,8 @@ def assert_resumes(settings, whole, at):
 def test_a_signal_to_the_group_saves_with_loader_workers(ended, run, whole, name, code):
     number = getattr(signal, name)
     as_a_shell = lambda: signal.signal(number, signal.SIG_DFL)  # noqa: E731
-    found, (sentence,) = ended(lambda: os.killpg(0, number), first=as_a_shell, workers=2)
-    assert found == code
+    status, (sentence,) = ended(lambda: os.killpg(0, number), first=as_a_shell, workers=2)
+    assert status == code
     assert f"stopped by {name} after step" in sentence
     assert_resumes(run(), whole, at=4)
 
