@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_type_hints
 
@@ -182,5 +183,8 @@ def class_of(function: Any, kind: str, base: type[Chosen], method: str) -> type[
     names = ("__doc__", "__module__", "__qualname__")
     members = {method: call} | {name: getattr(function, name) for name in names}
     fields: dict[str, Any] = {"kind": (Literal[kind], kind)} | chosen
-    settings = create_model(kind, __base__=base.settings_class, __doc__=function.__doc__, **fields)
+    name, module = f"{function.__name__}_settings", function.__module__
+    settings = create_model(name, __base__=base.settings_class, __module__=module, **fields)
+    settings.__doc__ = function.__doc__
+    setattr(sys.modules[module], name, settings)  # where pickle looks for it
     return type(function.__name__, (base,), members | {"settings_class": settings})

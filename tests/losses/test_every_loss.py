@@ -6,6 +6,7 @@ import copy
 import doctest
 import importlib
 import json
+import pickle
 import pkgutil
 from pathlib import Path
 
@@ -196,6 +197,7 @@ def test_settings_survive_being_written_and_read():
         validated = loss_settings(content, "test")
         written = json.dumps(validated.model_dump(mode="json"))
         assert loss_settings(json.loads(written), "test") == validated
+        assert pickle.loads(pickle.dumps(validated)) == validated
 
 
 def infonce(*policies):
