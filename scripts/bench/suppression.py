@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, get_args
@@ -74,19 +75,8 @@ def suppression_rows(
         results = measured(model, data, options, draw, phrases)["sentence_boxes"]
         own = [with_interval(results.row(name)) for name in names]
         yield [f"{aim} {share}", str(results.details["rule"]["evidence"]), *own]
-    yield [
-        "no suppression",
-        "",
-        "0",
-        "0",
-        "0",
-        "1",
-        "0",
-        with_interval(results.row("box_f1_0.3", group="without suppression")),
-        "",
-        "",
-        "",
-    ]
+    plain = with_interval(results.row("box_f1_0.3", group="without suppression"))
+    yield ["no suppression", "", *"00010", plain, "", "", ""]
 
 
 def sharpening_rows(
@@ -103,31 +93,26 @@ def sharpening_rows(
         boxed = tables["sentence_boxes"]
         boxed = boxed[boxed["there"]].reset_index(drop=True)
         plain = plain or {"phrase": phrase, "boxed": boxed}
-        differences = {name: phrase[name] - plain["phrase"][name] for name in SHOWN}
-        cells = []
+        cells, patients = [way], phrase["patient"].tolist()
         for name in SHOWN:
-            values = differences[name].to_numpy()
-            cells.append(
-                paired(
-                    phrase[name].mean(),
-                    lambda w, v=values: {"x": weighted_mean(v, w)},
-                    phrase["patient"].tolist(),
-                    draw,
-                )
-            )
+            values = (phrase[name] - plain["phrase"][name]).to_numpy()
+            change = partial(_mean_change, values)
+            cells.append(paired(phrase[name].mean(), change, patients, draw))
         ours, theirs = sentence_statistics(boxed), sentence_statistics(plain["boxed"])
         for level in (0.3, 0.5):
             key = f"without_suppression/box_f1_{level}"
             point = float(ours(np.ones((1, len(boxed))))[key][0])
-            cells.append(
-                paired(
-                    point,
-                    lambda w, k=key, a=ours, b=theirs: {"x": a(w)[k] - b(w)[k]},
-                    boxed["patient"].tolist(),
-                    draw,
-                )
-            )
-        yield [way, *cells]
+            change = partial(_box_change, key, ours, theirs)
+            cells.append(paired(point, change, boxed["patient"].tolist(), draw))
+        yield cells
+
+
+def _mean_change(values: Any, weights: Any) -> dict[str, Any]:
+    return {"x": weighted_mean(values, weights)}
+
+
+def _box_change(key: str, ours: Any, theirs: Any, weights: Any) -> dict[str, Any]:
+    return {"x": ours(weights)[key] - theirs(weights)[key]}
 
 
 def dice_rows(

@@ -93,30 +93,16 @@ class GloFNDStudy(Study):
                 by_start.append([label, f"{start:g}", *said, gap(by_seed(own, "probe"), plain)])
             own = where(at, policy=policy, start=0.0)
             costs.append([label, f"{np.median([row['step_ratio'] for row in own]):.2f}"])
+        end, at_alpha = "at the end of training", f"alpha = {ALPHA:g}"
+        distance = "Fixed vectors: mean distance of the thresholds to the exact quantile at the end"
+        rules = ["rule", "precision", "recall", "F1", "F1 minus batch top-k"]
+        head = ["policy", "start", "share removed", "distance to the quantile", "F1", "probe"]
+        head.append(f"minus InfoNCE ({np.mean(list(plain.values())):.3f})")
         return [
-            Table(
-                "Fixed vectors: mean distance of the thresholds to the exact quantile at the end",
-                RULES,
-                [[f"{value:.3f}" for value in ends]],
-            ),
-            Table(
-                "Share of pairs removed at the end of training",
-                [f"alpha {alpha:g}" for alpha in alphas[1:]],
-                [removed],
-            ),
-            Table(
-                f"Removed pairs at the end of training, alpha = {ALPHA:g}",
-                ["rule", "precision", "recall", "F1", "F1 minus batch top-k"],
-                detection,
-            ),
-            Table(
-                f"When filtering starts, alpha = {ALPHA:g}",
-                [
-                    *("policy", "start", "share removed", "distance to the quantile", "F1"),
-                    *("probe", f"minus InfoNCE ({np.mean(list(plain.values())):.3f})"),
-                ],
-                by_start,
-            ),
+            Table(distance, RULES, [[f"{value:.3f}" for value in ends]]),
+            Table(f"Share of pairs removed {end}", [f"alpha {a:g}" for a in alphas[1:]], [removed]),
+            Table(f"Removed pairs {end}, {at_alpha}", rules, detection),
+            Table(f"When filtering starts, {at_alpha}", head, by_start),
             Table("Time of a step against InfoNCE, median", ["policy", "times"], costs),
         ]
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 import gpu
+import pytest
 
 
 def test_every_row_is_measured_at_toy_size(capsys):

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 import official
+import pytest
 
 
 @pytest.fixture(autouse=True)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 import common
 import growth
+import pytest
 import rivals
 
 

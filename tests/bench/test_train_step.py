@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 import train_step
 
 SCALE = train_step.Scale(batch=8, size=48, arch="resnet_small", hidden=16, layers=1, workers=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -13,20 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+import check_dockerfile as CHECK
+
 REPO = Path(__file__).parents[2]
-
-
-def script():
-    spec = importlib.util.spec_from_file_location(
-        "check_dockerfile", REPO / "scripts" / "check_dockerfile.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-CHECK = script()
 INSTALLED_EXTRAS = ("codecs", "dicom", "peers", "timm", "viewer", "wandb")
 OUTER, STAGES = CHECK.parse((REPO / "docker/Dockerfile").read_text())
 
