@@ -76,7 +76,7 @@ def suppression_rows(
         own = [with_interval(results.row(name)) for name in names]
         yield [f"{aim} {share}", str(results.details["rule"]["evidence"]), *own]
     plain = with_interval(results.row("box_f1_0.3", group="without suppression"))
-    yield ["no suppression", "", *"00010", plain, "", "", ""]
+    yield ["no suppression", "", "0", "0", "0", "1", "0", plain, "", "", ""]
 
 
 def sharpening_rows(
