@@ -141,11 +141,7 @@ def _replaced(sentences: Sequence[Sentence], finding: str, denied: Sentence) -> 
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write the table and print what was made; exit code 2 for what cannot be used.
-
-    Args:
-        words: of the command line; by default those of this process.
-    """
+    """Write the table and print what was made; exit code 2 for what cannot be used."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

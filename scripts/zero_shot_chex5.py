@@ -20,11 +20,7 @@ COLUMNS = ("auc", "accuracy", "balanced_accuracy", "average_precision", "f1", "e
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Evaluate and print; exit code 2 with one sentence for what cannot be used.
-
-    Args:
-        words: of the command line; by default those of this process.
-    """
+    """Evaluate and print; exit code 2 with one sentence for what cannot be used."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("prepared", type=Path)

@@ -136,13 +136,9 @@ def job(tmp_path: Path, *codes: int, **more: str) -> tuple[subprocess.CompletedP
     return done, "\n".join(reported)
 
 
-def test_a_saved_job_goes_back_into_the_queue(tmp_path):
-    done, reported = job(tmp_path, SAVED)
-    assert (done.returncode, reported) == (0, "requeue 7")
-
-
-def test_a_job_whose_processes_all_saved_goes_back_into_the_queue(tmp_path):
-    done, reported = job(tmp_path, SAVED, SAVED, SAVED)
+@pytest.mark.parametrize("processes", [1, 3])
+def test_a_job_whose_processes_all_saved_goes_back_into_the_queue(tmp_path, processes):
+    done, reported = job(tmp_path, *[SAVED] * processes)
     assert (done.returncode, reported) == (0, "requeue 7")
 
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
-import re
-import sys
-
 import pytest
 
 import newcomer
@@ -96,58 +91,6 @@ def test_forks_do_what_needs_no_shell(tmp_path, monkeypatch, capfd):
         ["medclip-debias", "ground", "model", "a b", "--out", "maps"],
         ["python", str(tmp_path / "block.py")],
     ]
-
-
-def test_a_fork_prints_and_ends_as_a_process_of_its_own_would(tmp_path, monkeypatch, capfd):
-    import preloaded
-
-    blocks = {
-        "good.py": "import sys; print(sys.argv, sys.stdin.read())",
-        "ends.py": "raise SystemExit(4)",
-        "bad.py": "1 / 0",
-    }
-    for name, block in blocks.items():
-        (tmp_path / name).write_text(block)
-    todo = [["python", str(tmp_path / name)] for name in blocks]
-    todo += [["medclip-debias", "--version"], ["medclip-debias", "report", str(tmp_path / "none")]]
-    monkeypatch.setattr(sys, "argv", ["preloaded.py", "ended "])
-    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{json.dumps(one)}\n" for one in todo)))
-    preloaded.main()
-    said = capfd.readouterr()
-    assert re.findall(r"^ended (\d+)", said.out, re.M) == ["0", "4", "1", "0", "2"]
-    assert f"[{str(tmp_path / 'good.py')!r}]" in said.out
-    assert "ZeroDivisionError" in said.err
-
-
-SERVER = """
-from http.server import BaseHTTPRequestHandler, HTTPServer
-import sys
-
-class Page(BaseHTTPRequestHandler):
-    def do_GET(self):
-        known = self.headers.get("Cookie") == "seen=1"
-        self.send_response(403 if sys.argv[1:] else 200)
-        self.send_header("Set-Cookie", "seen=1")
-        self.end_headers()
-        onward = b"<meta http-equiv='refresh' content='0;url=./'>"
-        self.wfile.write(b"<html>the page" if known and self.path == "/" else onward)
-
-    def log_message(self, *words):
-        pass
-
-server = HTTPServer(("127.0.0.1", 0), Page)
-print(f"http://127.0.0.1:{server.server_port}/?token=x", flush=True)
-server.serve_forever()
-"""
-
-
-def test_a_server_is_opened_with_its_cookie_and_stopped(shell, tmp_path, capfd):
-    (tmp_path / "server.py").write_text(SERVER, encoding="utf-8")
-    assert shell.serve("python3 server.py") == 0
-    said = capfd.readouterr().out
-    assert "gave 14 bytes" in said
-    assert "token" not in said
-    assert shell.run("kill -0 $server 2>/dev/null") != 0  # it was stopped
 
 
 def test_a_server_that_ends_is_a_failure(shell):

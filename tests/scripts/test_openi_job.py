@@ -126,9 +126,3 @@ def test_the_mean_auc_is_that_of_the_known_labels_of_each_column():
     truth[:, 2] = 0
     expected = [auc(truth[5:, 0] == 1, scores[5:, 0]), auc(truth[:, 1] == 1, scores[:, 1])]
     assert reference._mean_auc(scores, truth) == pytest.approx(np.mean(expected))
-
-
-def test_every_image_is_seen_once_a_pass():
-    order = reference._order(np.arange(10), 25, seed=0)
-    assert sorted(order[:10]) == sorted(order[10:20]) == list(range(10))
-    assert len(order) == 25
