@@ -21,12 +21,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from medclip_debias.bench.record import (
-    CACHE,
-    RECORD,
-    RESULTS,
-    Figure,
-)
+from medclip_debias.bench.record import CACHE, RECORD, RESULTS, Figure
 from medclip_debias.bench.results import RESAMPLES, Result, can_be_recomputed, metric_of
 from medclip_debias.bench.sharing import link_fault, model_faults
 from medclip_debias.errors import UserError

@@ -126,8 +126,7 @@ def list_cards(
 
 @bench.command("show", example="bench show openi/zero-shot")
 def show_card(
-    card: Annotated[str, argument("Name of a card, or a YAML file.")],
-    as_json: AsJson = False,
+    card: Annotated[str, argument("Name of a card, or a YAML file.")], as_json: AsJson = False
 ) -> None:
     """Show one card: data, prompts, protocol, metrics, and what others published."""
     from medclip_debias.bench.card import cards_of

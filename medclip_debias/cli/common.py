@@ -145,26 +145,22 @@ Device = Annotated[str, option("cpu, cuda, or auto.")]
 Bootstrap = Annotated[int, option("Resamples; 0 for no intervals.", min=0)]
 Seed = Annotated[int, option("Same seed, same bytes.", min=0)]
 Loss = Annotated[
-    str | None,
-    option("Preset over the file, as debiased_0.05; `losses` lists them.", "--loss"),
+    str | None, option("Preset over the file, as debiased_0.05; `losses` lists them.", "--loss")
 ]
 RunFile = Annotated[
-    Path,
-    argument("YAML file, a name that `config list` shows, or the folder of a run."),
+    Path, argument("YAML file, a name that `config list` shows, or the folder of a run.")
 ]
 Workers = Annotated[int | None, option("Processes; default all cores.")]
 Overrides = Annotated[list[str] | None, argument("Overrides, as train.lr=1e-5 loss.kind=infonce.")]
 Cluster = Annotated[
-    str | None,
-    option("Dask scheduler (tcp://HOST:8786), or a file of Slurm jobs.", "--cluster"),
+    str | None, option("Dask scheduler (tcp://HOST:8786), or a file of Slurm jobs.", "--cluster")
 ]
 Overwrite = Annotated[bool, option("Replace what is there.", "--overwrite")]
 Prompts = Annotated[str | None, option("Prompt set: a name or a YAML file; default the model's.")]
 Classes = Annotated[str | None, option("Classes of the prompt set, as 'Edema,Pneumonia'.")]
 Labels = Annotated[Path | None, option("Label table (CSV, Parquet) instead of the set's labels.")]
 LabelMap = Annotated[
-    str | None,
-    option("What labels of other names say of the classes: an archive or a YAML."),
+    str | None, option("What labels of other names say of the classes: an archive or a YAML.")
 ]
 
 

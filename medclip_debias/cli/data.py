@@ -91,8 +91,7 @@ def prepare(
     source: Annotated[Path, argument("Folder or file; --sources lists the kinds.")],
     out: Annotated[Path, argument("Folder of the prepared set.")],
     for_model: Annotated[
-        Path | None,
-        option("Model folder: prepare the images as this model expects them.", "--for"),
+        Path | None, option("Model folder: prepare the images as this model expects them.", "--for")
     ] = None,
     size: Annotated[int, option("Side of the stored square, pixels.")] = 512,
     clip: Annotated[
@@ -101,8 +100,7 @@ def prepare(
     equalize: Annotated[bool, option("Histogram equalisation, as MIMIC-CXR-JPG.")] = False,
     window: Annotated[str, option("DICOM window to apply: the first one, or none.")] = "first",
     fit: Annotated[
-        str,
-        option("Square by padding, cutting the longer side, or squashing: pad, crop, squash."),
+        str, option("Square by padding, cutting the longer side, or squashing: pad, crop, squash.")
     ] = "pad",
     resample: Annotated[
         str, option("Filter: area, or a peer's bilinear, bicubic or lanczos.")
@@ -111,8 +109,7 @@ def prepare(
         str, option("Grey levels of 8-bit files: stretched, or as_stored.")
     ] = "stretched",
     views: Annotated[
-        str | None,
-        option("Views to take: frontal (default), lateral, all, or names as AP,PA,LL."),
+        str | None, option("Views to take: frontal (default), lateral, all, or names as AP,PA,LL.")
     ] = None,
     blank_view: Annotated[
         str, option("Images whose view is blank: exclude or include.")
@@ -132,8 +129,7 @@ def prepare(
         option("As sections=[impression] min_words=2; may be repeated.", "--report-set"),
     ] = None,
     language: Annotated[
-        str,
-        option("Language of the reports: en, es, or auto for the source's."),
+        str, option("Language of the reports: en, es, or auto for the source's.")
     ] = "auto",
     labels: Annotated[str, option("Automatic labels: chexpert or negbio.")] = "chexpert",
     split_seed: Annotated[
@@ -144,8 +140,7 @@ def prepare(
     ] = None,
     all_test: Annotated[bool, option("Every image into test: nothing is trained on it.")] = False,
     label_sentences: Annotated[
-        bool,
-        option("Let labels say the sentences of studies without a report."),
+        bool, option("Let labels say the sentences of studies without a report.")
     ] = False,
     phrases: Annotated[Path | None, option("File of boxes; found by itself in most sets.")] = None,
     kind: Annotated[str, option("One of those that --sources lists, or auto.")] = "auto",

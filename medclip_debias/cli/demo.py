@@ -55,9 +55,7 @@ def stages(out: Path, studies: int, steps: int | None = None, quick: bool = Fals
             lm,
         ),
         Stage(
-            "score",
-            ["score", f"{prepared}", "--language-model", f"{lm}"],
-            prepared / "scores.json",
+            "score", ["score", f"{prepared}", "--language-model", f"{lm}"], prepared / "scores.json"
         ),
         Stage(
             "claims", ["claims", f"{prepared}", "--lexicon", "phantom"], prepared / "claims.parquet"

@@ -79,8 +79,7 @@ def evaluate(
         Path | None, option("COCO file or MS-CXR CSV instead of the set's phrases.")
     ] = None,
     triplets: Annotated[
-        Path | None,
-        option("Reports with a finding negated and omitted, as cxr-align.json."),
+        Path | None, option("Reports with a finding negated and omitted, as cxr-align.json.")
     ] = None,
     preset: Annotated[
         str | None,
@@ -94,8 +93,7 @@ def evaluate(
     ] = None,
     bootstrap: Bootstrap = 1000,
     heatmaps: Annotated[
-        int,
-        option("Pictures to write beside best, median, worst; 0 for none.", min=0),
+        int, option("Pictures to write beside best, median, worst; 0 for none.", min=0)
     ] = 16,
     seed: Seed = 0,
     device: Device = "auto",
@@ -276,12 +274,10 @@ def calibrate(
     labels: Labels = None,
     label_map: LabelMap = None,
     prevalence: Annotated[
-        list[str] | None,
-        option("Share where it will be used, as 'Edema=.05'; may be repeated."),
+        list[str] | None, option("Share where it will be used, as 'Edema=.05'; may be repeated.")
     ] = None,
     options: Annotated[
-        list[str] | None,
-        option("method=, coverage=, conformal=, labels.blank=, ...", "--set"),
+        list[str] | None, option("method=, coverage=, conformal=, labels.blank=, ...", "--set")
     ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -322,8 +318,7 @@ def compare(
         str | None, option("Label or folder to compare with; default the first.")
     ] = None,
     group: Annotated[
-        list[str] | None,
-        option("Seeds of one method: label=FOLDER,FOLDER; may be repeated."),
+        list[str] | None, option("Seeds of one method: label=FOLDER,FOLDER; may be repeated.")
     ] = None,
     metrics: Annotated[
         str | None, option("Metrics to compare, as 'zero_shot.mean_auc,grounding.cnr'.")
@@ -396,21 +391,15 @@ def import_model(
         ),
     ] = None,
     score: Annotated[
-        str,
-        option("Of gloria: whole, local (words and regions) or both, as published."),
+        str, option("Of gloria: whole, local (words and regions) or both, as published.")
     ] = "whole",
     levels: Annotated[
-        str | None,
-        option("Grey levels of 8-bit files: stretched or as_stored; default published."),
+        str | None, option("Grey levels of 8-bit files: stretched or as_stored; default published.")
     ] = None,
     fit: Annotated[
-        str | None,
-        option("Square by pad, crop or squash; default as published."),
+        str | None, option("Square by pad, crop or squash; default as published.")
     ] = None,
-    self_test: Annotated[
-        bool,
-        option("Store scores that every loading compares with."),
-    ] = False,
+    self_test: Annotated[bool, option("Store scores that every loading compares with.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Turn another group's weights into a model folder."""

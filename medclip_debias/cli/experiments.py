@@ -32,8 +32,7 @@ def experiment(
         bool, option("Only predict the time and write each cell's run.yaml.", "--plan")
     ] = False,
     reuse: Annotated[
-        list[Path] | None,
-        option("Folder of another grid: cells it has measured are copied."),
+        list[Path] | None, option("Folder of another grid: cells it has measured are copied.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -67,10 +66,7 @@ def experiment(
 def study(
     name: Annotated[str | None, argument("Which study; --list names them.")] = None,
     settings: Annotated[list[str] | None, argument("Settings of the study, as seeds=5.")] = None,
-    config: Annotated[
-        Path | None,
-        option("YAML file of settings, or its name."),
-    ] = None,
+    config: Annotated[Path | None, option("YAML file of settings, or its name.")] = None,
     out: Annotated[Path | None, option("Folder; default runs/studies/NAME.")] = None,
     quick: Annotated[bool, option("A run of a few minutes.")] = False,
     workers: Annotated[int | None, option("Processes.", min=1)] = None,

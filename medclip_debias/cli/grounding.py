@@ -39,8 +39,7 @@ def ground(
     model: Annotated[Path, argument("Model folder.")],
     out: Annotated[Path, option("Folder for PNG overlays and NPY maps.")],
     images: Annotated[
-        list[Path] | None,
-        argument("DICOM, JPG or PNG files, folders, DICOMDIRs, or lists (.txt)."),
+        list[Path] | None, argument("DICOM, JPG or PNG files, folders, DICOMDIRs, or lists (.txt).")
     ] = None,
     text: Annotated[list[str] | None, option("A sentence; may be repeated.")] = None,
     sentences: Annotated[Path | None, option("File of sentences, one a line.")] = None,
@@ -57,8 +56,7 @@ def ground(
         float | None, option("Share of each map's range from which boxes are found.")
     ] = None,
     suppress: Annotated[
-        bool,
-        option("No box for what is not in the image ('evaluate suppression')."),
+        bool, option("No box for what is not in the image ('evaluate suppression').")
     ] = False,
     sharpen: Annotated[
         str, option("Sharper maps: none, contrast, redundant, prune or findings.")
@@ -100,8 +98,7 @@ def ground(
     ] = None,
     dicom_out: Annotated[Path | None, option("Folder for results that go to a PACS.")] = None,
     kinds: Annotated[
-        str | None,
-        option("Kinds of them, of sr, seg, json; default sr,json.", "--as"),
+        str | None, option("Kinds of them, of sr, seg, json; default sr,json.", "--as")
     ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -169,8 +166,7 @@ def index(
     prepared: Annotated[Path, argument("Prepared set.")],
     out: Annotated[Path, option("Folder of the index.")],
     settings: Annotated[
-        list[str] | None,
-        option("A setting, as landmarks=500 kind=ivf; may be repeated.", "--set"),
+        list[str] | None, option("A setting, as landmarks=500 kind=ivf; may be repeated.", "--set")
     ] = None,
     sentences: Annotated[
         Path | None, option("File of sentences to learn from besides the set's.")
@@ -252,21 +248,18 @@ def view(
         option("Maps by similarity (default), gradcam or occlusion; a second one for --beside."),
     ] = None,
     calibration: Annotated[
-        list[Path] | None,
-        option("File of 'calibrate' for one of the models; may be repeated."),
+        list[Path] | None, option("File of 'calibrate' for one of the models; may be repeated.")
     ] = None,
     host: Annotated[str | None, option("Address to listen on.", show_default="127.0.0.1")] = None,
     port: Annotated[
-        int | None,
-        option("Port; 0 for a free one.", min=0, max=65535, show_default="7860"),
+        int | None, option("Port; 0 for a free one.", min=0, max=65535, show_default="7860")
     ] = None,
     socket: Annotated[
         Path | None,
         option("Listen on a unix socket at this path instead, which you alone can open."),
     ] = None,
     allow_host: Annotated[
-        list[str] | None,
-        option("A name under which browsers may open the page, beside localhost."),
+        list[str] | None, option("A name under which browsers may open the page, beside localhost.")
     ] = None,
     token_file: Annotated[
         Path | None,

@@ -88,17 +88,13 @@ def score(
     show({"scores": str(prepared / "scores.parquet"), **figures}, as_json)
 
 
-@training.command(
-    USUAL,
-    example="train phantom/demo --loss debiased_0.05 train.steps=500",
-)
+@training.command(USUAL, example="train phantom/demo --loss debiased_0.05 train.steps=500")
 def train(
     config: RunFile,
     settings: Overrides = None,
     loss: Loss = None,
     longer: Annotated[
-        bool,
-        option("Train a run for more steps: RUN train.steps=2000.", "--continue"),
+        bool, option("Train a run for more steps: RUN train.steps=2000.", "--continue")
     ] = False,
     fresh: Annotated[bool, option("Start over; drop checkpoints.")] = False,
     allow_changed_data: Annotated[bool, option("Resume although the data has changed.")] = False,
@@ -159,7 +155,7 @@ def train(
 
 
 @training.command(
-    example="train features phantom/demo train.trainable.image=frozen train.features.cache=true",
+    example="train features phantom/demo train.trainable.image=frozen train.features.cache=true"
 )
 def features(
     config: RunFile,

@@ -197,12 +197,7 @@ class SeedTables:
         return self.contrast_table(title, pairs, metrics, head=f"minus {baseline}")
 
     def contrast_table(
-        self,
-        title: str,
-        pairs: Contrasts,
-        metrics: Sequence[str] | None = None,
-        *,
-        head: str = "",
+        self, title: str, pairs: Contrasts, metrics: Sequence[str] | None = None, *, head: str = ""
     ) -> Table:
         """Differences with 95% intervals, a row for each contrast; a star where Holm's p < .05."""
         chosen = self.shown if metrics is None else metrics

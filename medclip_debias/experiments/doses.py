@@ -32,10 +32,7 @@ def is_dose(eta: Mapping[str, Any]) -> bool:
 
 
 def dose(
-    eta: Mapping[str, Any],
-    prepared: PreparedSet,
-    *,
-    language_model: Path | None = None,
+    eta: Mapping[str, Any], prepared: PreparedSet, *, language_model: Path | None = None
 ) -> dict[str, Any]:
     """The settings of an eta that has the dose of a language model's.
 

@@ -137,12 +137,7 @@ def rewrite(experiment: Experiment, results: Mapping[str, Any], out: Path) -> di
 
 
 def _write(
-    experiment: Experiment,
-    rows: list[Row],
-    out: Path,
-    seconds: float,
-    version: int,
-    software: str,
+    experiment: Experiment, rows: list[Row], out: Path, seconds: float, version: int, software: str
 ) -> dict[str, Any]:
     """All files of a run but its cells; the content of ``results.json``."""
     found = experiment.summary(rows)
@@ -167,11 +162,7 @@ def _write(
 
 
 def _measured(
-    experiment: Experiment,
-    out: Path,
-    ahead: Plan,
-    progress: Progress | None,
-    cluster: str | None,
+    experiment: Experiment, out: Path, ahead: Plan, progress: Progress | None, cluster: str | None
 ) -> list[tuple[Row, float]]:
     """Measure what is missing of a plan; every cell joined with its values, and its seconds."""
     missing = [ahead.cells[n] for n in ahead.missing]

@@ -87,11 +87,7 @@ def replicate(
                 "both": float((words == "both").mean()),
                 "none": float((words == "none").mean()),
             }
-    found["sizes", ""] = {
-        "here": len(here),
-        "there": len(there),
-        "positive there": int(y.sum()),
-    }
+    found["sizes", ""] = {"here": len(here), "there": len(there), "positive there": int(y.sum())}
     return found
 
 

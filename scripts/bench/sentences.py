@@ -37,10 +37,7 @@ from scipy.stats import binomtest
 
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.text.reports import sections
-from medclip_debias.data.text.sentences import (
-    deidentified_share,
-    split_sentences,
-)
+from medclip_debias.data.text.sentences import deidentified_share, split_sentences
 
 _NUMBERED = re.compile(r".*\(?\d{1,2}[.)]")
 _GLUED = re.compile(r"[a-z]{2}\.[A-Z][a-z]")

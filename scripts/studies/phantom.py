@@ -209,10 +209,7 @@ def trainer_of(
     content = {
         "prepared": str(place.prepared),
         "out": str(scratch / "run"),
-        "preprocessing": {
-            "prepare": {"size": data.settings.size},
-            "input_size": train.input_size,
-        },
+        "preprocessing": {"prepare": {"size": data.settings.size}, "input_size": train.input_size},
         "model": {
             "image": {"arch": train.arch},
             "text": {"folder": str(place.language_model), "max_tokens": 48},

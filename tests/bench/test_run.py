@@ -315,10 +315,7 @@ def test_cards_that_cannot_be_run_are_named_and_the_others_go_on(
 
 @pytest.mark.parametrize(
     ("odd", "words"),
-    [
-        ({"data": {"synthetic": False}}, "is a phantom"),
-        ({"preset": "carzreo"}, "carzreo"),
-    ],
+    [({"data": {"synthetic": False}}, "is a phantom"), ({"preset": "carzreo"}, "carzreo")],
 )
 def test_what_does_not_fit_is_named_before_any_work(models, data, tmp_path, odd, words):
     odd = card("phantom/odd", "zero_shot", AUC, **odd)

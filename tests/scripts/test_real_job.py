@@ -124,10 +124,7 @@ def test_a_folder_without_archives_is_one_sentence(tmp_path):
     ("table", "wrong"),
     [
         ("image,source,finding,x,y,width\n", "column 'height' is missing"),
-        (
-            "image,source,finding,x,y,width,height\n{},Others,Mass,1,1,2,wide\n",
-            "row 2",
-        ),
+        ("image,source,finding,x,y,width,height\n{},Others,Mass,1,1,2,wide\n", "row 2"),
         ("image,source,finding,x,y,width,height\n{},Others,Mass,1\n", "row 2"),
     ],
 )

@@ -10,13 +10,7 @@ import torch
 
 from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.debiased import debiased_per_anchor
-from studies.error_bound import (
-    ErrorBound,
-    bound_terms,
-    class_probabilities,
-    flat,
-    misspecified,
-)
+from studies.error_bound import ErrorBound, bound_terms, class_probabilities, flat, misspecified
 
 
 @pytest.fixture(scope="module")

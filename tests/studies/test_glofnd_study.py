@@ -5,12 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from studies.glofnd import (
-    GloFNDStudy,
-    _batch_top,
-    _scores,
-    exact_quantiles,
-)
+from studies.glofnd import GloFNDStudy, _batch_top, _scores, exact_quantiles
 
 
 def unit(seed, n, d=6):
