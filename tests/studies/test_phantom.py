@@ -18,7 +18,7 @@ from medclip_debias.phantom.truth import Truth
 from medclip_debias.settings_files import load_yaml, merge
 from studies.corrections import FalseNegatives, Noise, Table1, false_rate
 from studies.eta_tradeoff import EtaTradeoff, Trigrams, tracking
-from studies.fine_grained_phantom import PAIRS, FineGrainedPhantom
+from studies.fine_grained import PAIRS, FineGrainedPhantom
 from studies.long_tail import TYPES, one_type
 from studies.phantom import (
     CHOOSING,
