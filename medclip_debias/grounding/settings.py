@@ -21,47 +21,31 @@ KINDS: tuple[EvidenceKind, ...] = ("offset", "negated", "peak", "score")
 
 
 class SuppressionSettings(Settings):
-    """How the rule is chosen on validation images.
+    """How the rule is chosen on validation images."""
 
-    Attributes:
-        evidence: the kind; ``best`` takes the one that keeps most (or suppresses most) there.
-        aim: what the threshold holds on validation images: that a ``share`` of the sentences that
-            are there are ``kept``, or that a share of those that are not are suppressed
-            (``specificity``).
-        share: of those sentences.
-    """
-
+    # ``best`` takes the one that keeps most (or suppresses most) there.
     evidence: Literal["best", "offset", "negated", "peak", "score"] = "best"
+    # That a share of the sentences that are there are kept, or of those that are not suppressed.
     aim: Literal["kept", "specificity"] = "kept"
     share: float = Field(0.98, gt=0, lt=1)
 
 
 class SuppressionRule(Settings):
-    """A chosen rule: a sentence is given no box where its words deny, or below the threshold.
-
-    Attributes:
-        evidence: the kind; None for the words alone.
-        threshold: lowest evidence of what is there.
-        slope: with ``intercept``, from evidence to the probability that the image shows it, at as
-            many sentences that are there as are not.
-        intercept: see ``slope``.
-        level: from a sentence's vector to its level, for ``offset``.
-        level_constant: added to it.
-        chosen: where and how it was chosen, and what it held there.
-        model_hash: of the model that it is for.
-        data_hash: of the set that it was chosen on.
-    """
+    """A chosen rule: a sentence is given no box where its words deny, or below the threshold."""
 
     format: Literal[1] = 1
-    evidence: EvidenceKind | None = None
-    threshold: float = 0.0
+    evidence: EvidenceKind | None = None  # None for the words alone
+    threshold: float = 0.0  # lowest evidence of what is there
+    # From evidence to the probability that the image shows it, at as many sentences that are
+    # there as are not.
     slope: float = 0.0
     intercept: float = 0.0
+    # From a sentence's vector to its level, for ``offset``.
     level: tuple[float, ...] = ()
     level_constant: float = 0.0
-    chosen: dict[str, Any] = Field(default_factory=dict)
-    model_hash: str | None = None
-    data_hash: str = ""
+    chosen: dict[str, Any] = Field(default_factory=dict)  # where and how, and what it held there
+    model_hash: str | None = None  # of the model that it is for
+    data_hash: str = ""  # of the set that it was chosen on
 
     def probability(self, evidence: Floats) -> Floats:
         """How probable it is that an image shows it, in [0, 1]; 1 for the words alone."""

@@ -50,20 +50,12 @@ FILE = "suppression.json"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is held of one sentence and one image.
+    """What is held of one sentence and one image."""
 
-    Attributes:
-        there: whether boxes are given.
-        why: ``""`` where it is there, ``words`` where the sentence itself denies, ``image`` where
-            the image speaks against it.
-        evidence: of the rule's kind; None for the words alone.
-        probability: that the image shows it, in [0, 1]; 0 where the words deny.
-    """
-
-    there: bool
-    why: Literal["", "words", "image"]
-    evidence: float | None
-    probability: float
+    there: bool  # whether boxes are given
+    why: Literal["", "words", "image"]  # not: the sentence itself denies, or the image is against
+    evidence: float | None  # of the rule's kind; None for the words alone
+    probability: float  # that the image shows it, in [0, 1]; 0 where the words deny
 
 
 class Evidence:

@@ -75,33 +75,35 @@ def curves(metrics: Columns) -> list[tuple[Any, str, str]]:
     """Plot, title and caption of each training curve whose column holds numbers."""
     shown = []
     for column, (title, line) in texts()["curves"].items():
-        values = metrics.get(column, [])
-        known = [value for value in values if value is not None]
-        if not known:
-            continue
-        second = metrics.get("negative_similarity") if column == "positive_similarity" else None
-        label = f"{title} over training steps, last value {known[-1]:.3g}"
-        plot = curve(_steps(metrics), values, label, second=second)
-        shown.append((plot, f"{title}: {known[-1]:.3g} at the end", line))
+        if known := [value for value, _ in _known(metrics, column)]:
+            second = metrics.get("negative_similarity") if column == "positive_similarity" else None
+            label = f"{title} over training steps, last value {known[-1]:.3g}"
+            plot = curve(_steps(metrics), metrics[column], label, second=second)
+            shown.append((plot, f"{title}: {known[-1]:.3g} at the end", line))
     return shown
 
 
 def validation_curves(validation: Columns, train: Mapping[str, Any]) -> list[tuple[Any, str, str]]:
     """The same of the validations; a dotted line at the best step of each."""
-    steps, shown = _steps(validation), []
+    shown = []
     for metric in VALIDATION:
-        values = validation.get(metric.name, [])
-        known = [(v, step) for v, step in zip(values, steps, strict=False) if v is not None]
-        if not known:
-            continue
-        pick = min if metric.lower_is_better else max
-        best, step = pick(known, key=lambda pair: pair[0])
-        title = f"{metric.title}: best {number(best, metric.digits)} at step {step:,.0f}"
-        label = f"{title}; over training steps, last value {number(known[-1][0], metric.digits)}"
-        decides = metric.name == train.get("best_metric")
-        line = metric.definition + " It decides which weights are best." * decides
-        shown.append((curve(steps, values, label, mark=step), title, line))
+        if known := _known(validation, metric.name):
+            pick = min if metric.lower_is_better else max
+            best, step = pick(known, key=lambda pair: pair[0])
+            title = f"{metric.title}: best {number(best, metric.digits)} at step {step:,.0f}"
+            last = number(known[-1][0], metric.digits)
+            label = f"{title}; over training steps, last value {last}"
+            decides = metric.name == train.get("best_metric")
+            line = metric.definition + " It decides which weights are best." * decides
+            plot = curve(_steps(validation), validation[metric.name], label, mark=step)
+            shown.append((plot, title, line))
     return shown
+
+
+def _known(columns: Columns, name: str) -> list[tuple[float, float]]:
+    """The values of a column that are there, and their steps."""
+    pairs = zip(columns.get(name, []), _steps(columns), strict=False)
+    return [(value, step) for value, step in pairs if value is not None]
 
 
 def _steps(columns: Columns) -> list[float]:

@@ -118,7 +118,8 @@ def test_the_page_answers_over_http_and_leaves_nothing(start, image_folder, tmp_
     assert [path.name for path in work.iterdir()] == [
         path.name for path in work.glob(".medclip-debias-viewer.*.part")
     ]
-    assert _end(child, signal.SIGTERM) == 0
+    with client.web.stream("GET", f"/api/alive/{client.session}"):  # a page that is open still
+        assert _end(child, signal.SIGTERM) == 0
     assert list(work.iterdir()) == []
     assert reported.read_text().strip() == url  # nothing of what was asked
 
