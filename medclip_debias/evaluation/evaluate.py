@@ -142,8 +142,7 @@ def evaluate(
             a YAML file (`medclip_debias.data.label_maps`).
         class_images: list of images for multi-class accuracy, as CheXpert 5x200's.
         phrases: box file that takes the place of the set's own phrases.
-        triplets: reports with a finding negated and omitted, as CXR-Align's
-            (`medclip_debias.evaluation.triplets`).
+        triplets: reports with a finding negated and omitted, as CXR-Align's.
         options: every other choice.
 
     Returns:

@@ -107,44 +107,44 @@ def probe(
     if known_truth is not None:
         need_vectors(model, "probe --truth", several=compares(model, "images"))
     rows = {name: _rows(data, name) for name in ("train", split)}
-    labels = _labels(data)
+    names = [name for name in data.studies.columns if name not in STUDY_COLUMNS]
+    if not names:
+        raise UserError(f"{data.folder}: its studies have no labels; there is nothing to probe.")
+    labels = study_labels(data, data.images["study_id"].tolist(), names)[1]
     every = np.concatenate(list(rows.values()))
     vectors, said = _features(model, data, every, rows[split], progress)
-    train, test = np.split(vectors, [len(rows["train"])])
+    of_part = dict(zip(rows, np.split(vectors, [len(rows["train"])]), strict=True))
     patients = data.images["patient_id"].astype(str).to_numpy()
     draw = Draw(bootstrap, seed)
     classes, refused = {}, {}
     for name, values in labels.items():
         judged = options.labels.apply(values)
-        counts = {
-            part: [int((judged[where] == value).sum()) for value in (1, 0)]
-            for part, where in rows.items()
-        }
+        sides: dict[str, Side] = {}
+        for part, where in rows.items():
+            known = ~np.isnan(judged[where])
+            labelled = where[known]
+            sides[part] = of_part[part][known], judged[labelled], patients[labelled].tolist()
+        counts = {part: [int((y == v).sum()) for v in (1, 0)] for part, (_, y, _) in sides.items()}
         if min(min(pair) for pair in counts.values()) == 0:
             refused[name] = {"positive_negative": counts}
             continue
-        sides = []
-        for features, where in ((train, rows["train"]), (test, rows[split])):
-            known = ~np.isnan(judged[where])
-            sides.append((features[known], judged[where][known], patients[where][known].tolist()))
-        classes[name] = _one_class(sides[0], sides[1], options, draw) | {
-            "positive_negative": counts
-        }
+        ways = _one_class(sides["train"], sides[split], options, draw)
+        classes[name] = ways | {"positive_negative": counts}
     if not classes:
         raise UserError(
             f"{prepared}: no label has both values in train and {split}; nothing to probe."
         )
-    ways = [way for way in next(iter(classes.values())) if way != "positive_negative"]
-    ways = [way for way in ways if all(way in of_class for of_class in classes.values())]
+    shared = set.intersection(*(set(of_class) for of_class in classes.values()))
+    named = [way for way in next(iter(classes.values())) if way in shared - {"positive_negative"}]
     results: dict[str, Any] = {
         "format": FORMAT,
         "split": split,
         "classes": classes,
-        "mean": {w: float(np.mean([c[w]["auc"] for c in classes.values()])) for w in ways},
+        "mean": {w: float(np.mean([c[w]["auc"] for c in classes.values()])) for w in named},
         "refused": refused,
         "alignment": alignment(said["images"], said["sentences"]) if said else None,
         "uniformity": {
-            "images": uniformity(test),
+            "images": uniformity(of_part[split]),
             "sentences": uniformity(said["distinct"]) if said else None,
         },
         "counts": {part: len(where) for part, where in rows.items()}
@@ -184,14 +184,6 @@ def _rows(data: PreparedSet, split: str) -> NDArray[np.int64]:
         what, names = "frontal image" if split in there else "image", ", ".join(sorted(there))
         raise UserError(f"{data.folder}: has no {what} in the split '{split}'; it has {names}.")
     return rows
-
-
-def _labels(data: PreparedSet) -> dict[str, Floats]:
-    """Label values of each image, for every label column."""
-    names = [name for name in data.studies.columns if name not in STUDY_COLUMNS]
-    if not names:
-        raise UserError(f"{data.folder}: its studies have no labels; there is nothing to probe.")
-    return study_labels(data, data.images["study_id"].tolist(), names)[1]
 
 
 def _features(

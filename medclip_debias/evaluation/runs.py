@@ -232,11 +232,8 @@ def differences(groups: Sequence[Group]) -> list[str]:
     first, *others = [run for group in groups for run in group.runs]
     found = []
     for run in others:
-        start, ours, theirs = (
-            f"{run.folder} and {first.folder} were evaluated ",
-            run.results,
-            first.results,
-        )
+        start = f"{run.folder} and {first.folder} were evaluated "
+        ours, theirs = run.results, first.results
         if ours["data_hash"] != theirs["data_hash"]:
             one, two = (str((each.get("data") or {}).get("source")) for each in (ours, theirs))
             data = f"two archives ({one} and {two}; data_hash), so nothing is paired"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.decisions.probability import logistic
+from medclip_debias.evaluation.decisions.probability import platt
 from medclip_debias.evaluation.encoding import Network, encode
 from medclip_debias.evaluation.metrics import auc
 from medclip_debias.evaluation.offsets import MOST_IMAGES, prompt_offsets
@@ -136,7 +136,7 @@ class Choice:
             }
         wanted = self.settings.evidence
         kind = max(KINDS, key=lambda k: tried[k]["reached"]) if wanted == "best" else wanted
-        slope, intercept = fit_probability(values[kind], there)
+        slope, intercept = platt(values[kind], there, balanced=True)
         about |= {
             "settings": self.settings.model_dump(mode="json"),
             "sentences_there": int(there.sum()),
@@ -190,21 +190,6 @@ def fit_level(vectors: Floats, levels: Floats) -> tuple[Floats, float, float]:
     spread = float(levels.var())
     explained = 1 + machine.best_score_ / spread if spread > 1e-20 else 0.0
     return machine.coef_, float(machine.intercept_), float(explained)
-
-
-def fit_probability(values: Floats, there: NDArray[np.bool_]) -> tuple[float, float]:
-    """Slope and intercept of the logistic probability that a sentence is there (Platt).
-
-    Both kinds of sentences weigh the same, so it is a probability at as many of one as of the
-    other; a prior of one sentence on each side keeps the slope finite where they do not overlap
-    (Platt 1999, section 2.2).
-    """
-    middle, spread = float(values.mean()), float(values.std()) or 1.0
-    design = np.stack([(values - middle) / spread, np.ones(len(values))], axis=1)
-    count = np.where(there, there.sum(), (~there).sum())
-    target = np.where(there, 1 - 1 / (count + 2), 1 / (count + 2))
-    w = logistic(design, target, (0.5 * len(values) / count)[None])[0]
-    return float(w[0] / spread), float(w[1] - w[0] * middle / spread)
 
 
 def choose_rule(

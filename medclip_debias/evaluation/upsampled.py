@@ -104,12 +104,11 @@ class Upsampled:
         sizes = (self._y.ends - self._y.starts)[:, None] * (self._x.ends - self._x.starts)
         self.pixels_inside = int(sizes[self._inside].sum())
         self.pixels_outside = int(sizes[~self._inside].sum())
-        self.hidden = self.area - self.pixels_inside
 
     # ------------------------------------------------------------------------- metrics
 
     def cnr(self) -> float:
-        """Signed contrast-to-noise ratio; see `medclip_debias.evaluation.metrics.cnr`."""
+        """Signed contrast-to-noise ratio; 0 where it is undefined."""
         if not self.pixels_inside or not self.pixels_outside:
             return 0.0
         (mean_in, var_in), (mean_out, var_out) = (

@@ -68,11 +68,15 @@ def side_columns(prompts: PromptSet) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class SideScores:
-    """The two scores of each class: ``[images]`` by class, the same classes on both sides."""
+    """The two scores of each class: ``[images]`` by class, the same classes on both sides.
+
+    ``stored`` are differences as an item table has them, which may lack the sides.
+    """
 
     positive: Mapping[str, Floats]
     negative: Mapping[str, Floats]
     shared: bool = False
+    stored: Mapping[str, Floats] | None = None
 
     @classmethod
     def of(cls, scores: Floats, prompts: PromptSet) -> Self:
@@ -87,6 +91,8 @@ class SideScores:
     @cached_property
     def differences(self) -> dict[str, Floats]:
         """Positive minus negative score of each class: ``[images]``."""
+        if self.stored is not None:
+            return dict(self.stored)
         return {name: score - self.negative[name] for name, score in self.positive.items()}
 
     @cached_property
@@ -143,11 +149,12 @@ def class_statistics(
         positive, value, w = labels[known] == 1, sides.differences[name][known], weights[:, known]
         right = (value > 0) == positive
         halves = [weighted_mean(right[half], w[:, half]) for half in (positive, ~positive)]
-        above, below = sides.positive[name][known], -sides.negative[name][known]
-        of_class = {
-            "auc": weighted_auc(positive, value, w),
-            "auc_positive": weighted_auc(positive, above, w),
-            "auc_negative": weighted_auc(positive, below, w),
+        of_class = {"auc": weighted_auc(positive, value, w)}
+        if name in sides.positive:
+            above, below = sides.positive[name][known], -sides.negative[name][known]
+            of_class["auc_positive"] = weighted_auc(positive, above, w)
+            of_class["auc_negative"] = weighted_auc(positive, below, w)
+        of_class |= {
             "accuracy": weighted_mean(right, w),
             "balanced_accuracy": (halves[0] + halves[1]) / 2,
             "average_precision": weighted_average_precision(positive, value, w),
@@ -167,6 +174,11 @@ def class_statistics(
         every = np.any(list(sides.contradictions.values()), axis=0)
         result[CONTRADICTION] = weighted_mean(every, weights)
     return result
+
+
+def with_both_labels(labels: Mapping[str, Floats]) -> dict[str, Floats]:
+    """The classes of which some image is 1 and some 0."""
+    return {n: v for n, v in labels.items() if (v == 1).any() and (v == 0).any()}
 
 
 Validation = tuple[Mapping[str, Floats], Mapping[str, Floats]]

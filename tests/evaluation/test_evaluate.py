@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from sklearn.metrics import f1_score, roc_auc_score
+from sklearn.metrics import roc_auc_score
 from torchvision.ops import roi_align
 
 from medclip_debias.cli import run
@@ -307,48 +307,6 @@ def test_study_retrieval_scores_are_those_of_the_model(evaluated, slow, small_pr
     rank = evaluated[0].value("study_retrieval", "median_rank", None, way)
     assert rank == pytest.approx(np.median(ranks), abs=0.5)
     assert evaluated[0].details("study_retrieval")["studies"] == 12
-
-
-def test_tables_boxes_and_classes_of_ones_own(write_prepared, measured, tmp_path):
-    folder = write_prepared(tmp_path / "set", splits=("test", "validate", "train"))
-    table = tmp_path / "labels.csv"
-    rows = [f"s{i:02d},{i % 2},{(i // 2) % 2}" for i in range(36)]
-    table.write_text("\n".join(["study_id,Edema,Pneumonia", *rows]))
-    boxes = tmp_path / "boxes.json"
-    box = {"category_id": 0, "bbox": [10, 10, 20, 20]}
-    boxes.write_text(
-        json.dumps(
-            {
-                "images": [{"id": 1, "file_name": "i00.dcm"}, {"id": 2, "file_name": "x.dcm"}],
-                "annotations": [
-                    {"id": 1, "image_id": 1, "label_text": "Left opacity"} | box,
-                    {"id": 2, "image_id": 1, "label_text": "No pneumothorax."} | box,
-                    {"id": 3, "image_id": 2, "label_text": "Left opacity"} | box,
-                ],
-                "categories": [{"id": 0, "name": "Opacity"}],
-            }
-        )
-    )
-    files = {"labels": table, "phrases": boxes, "classes": ["Edema", "Pneumonia"]}
-    found = measured("zero_shot", "grounding", "retrieval", prepared=folder, **files)
-    zero = found.details("zero_shot")
-    assert zero["source"]["labels"] == "labels.csv"
-    assert list(zero["classes"]) == ["Edema", "Pneumonia"]
-    edema = zero["classes"]["Edema"]
-    assert (edema["positive"], edema["negative"]) == (6, 6)
-    assert edema["threshold"]["images"] == 12  # of validate
-    items = pd.read_parquet(tmp_path / "run" / "items" / "zero_shot.parquet")
-    decided = items["score.Edema"] >= edema["threshold"]["value"]
-    f1 = found.value("zero_shot", "f1", "Edema")
-    assert f1 == pytest.approx(f1_score(items["label.Edema"] == 1, decided))
-    alone = (items[["label.Edema", "label.Pneumonia"]] == 1).sum(axis=1) == 1
-    assert zero["multiclass"]["images"] == alone.sum() > 0
-    grounding = found.details("grounding")
-    assert grounding["phrases"] == 1
-    assert grounding["not_groundable"] == 1
-    assert grounding["without_image"] == 1
-    assert list(found.groups("grounding", "cnr", "category")) == ["Opacity"]
-    assert "at least two phrases" in found["skipped"]["retrieval"]
 
 
 def test_a_model_without_regions_is_not_asked_to_ground(measured, monkeypatch):

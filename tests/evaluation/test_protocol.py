@@ -11,9 +11,8 @@ import pytest
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.bootstrap import weighted_mean
-from medclip_debias.evaluation.catalogue import PROTOCOLS, of_protocol
+from medclip_debias.evaluation.catalogue import PROTOCOLS
 from medclip_debias.evaluation.evaluate import evaluate
-from medclip_debias.evaluation.item_tables import ITEMS
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import (
     REGISTRY,
@@ -56,10 +55,6 @@ class TestEveryProtocol:
 
         return make
 
-    def test_has_metrics_and_a_reader_of_its_items(self, name):
-        assert of_protocol(name)
-        assert ITEMS[name] is REGISTRY.find(name, "a test")
-
     def test_looks_at_images_of_the_split_or_held_out_and_at_no_others(
         self, name, small_prepared, request_of
     ):
@@ -77,18 +72,6 @@ class TestEveryProtocol:
         data = PreparedSet.open(write_prepared(tmp_path / "set", splits=("train",)))
         with pytest.raises(Skipped, match=r"split|studies of"):
             REGISTRY.find(name, "a test")(request_of(data))
-
-
-def test_what_two_protocols_share_is_computed_for_the_first(small_prepared, model):
-    asked = []
-    request = Request(small_prepared, "test", model, load_prompts("chex5"), EvaluationOptions())
-
-    def count(given):
-        asked.append(given)
-        return len(asked)
-
-    assert [request.once(count), request.once(count)] == [1, 1]
-    assert asked == [request]
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from medclip_debias.evaluation.decisions.probability import platt
 from medclip_debias.evaluation.suppression_choice import (
     choose_threshold,
     fit_level,
-    fit_probability,
 )
 from medclip_debias.grounding.settings import SuppressionSettings
 
@@ -90,8 +90,9 @@ def test_probabilities_maximise_the_balanced_likelihood_of_platt():
         return total
 
     found = minimize(loss, [10.0, -1.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 0})
-    slope, intercept = fit_probability(values, there)
+    slope, intercept = platt(values, there, balanced=True)
     assert slope == pytest.approx(found.x[0], rel=1e-3)
     assert intercept == pytest.approx(found.x[1], rel=1e-3)
-    slope, _ = fit_probability(np.array([0.0, 0.0, 1.0, 1.0]), np.array([0, 0, 1, 1], bool))
+    apart = np.array([0.0, 0.0, 1.0, 1.0])
+    slope, _ = platt(apart, apart == 1, balanced=True)
     assert 0 < slope < 50  # finite, though nothing overlaps

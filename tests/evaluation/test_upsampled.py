@@ -88,7 +88,7 @@ def test_every_figure_is_that_of_the_pixels(case):
     mask = box_mask(boxes, geometry.height, geometry.width)
     found = Upsampled(scores, geometry, grid, boxes)
     assert found.area == mask.sum()
-    assert found.hidden == (mask & np.isnan(heatmap)).sum()
+    assert found.area - found.pixels_inside == (mask & np.isnan(heatmap)).sum()
     inside, outside = direct(heatmap, mask)
     assert (found.pixels_inside, found.pixels_outside) == (inside.size, outside.size)
     both = np.concatenate([inside, outside])

@@ -82,8 +82,7 @@ def fit(method: Method, scores: Floats, positive: Bools) -> Line | Steps:
     if not np.isfinite(scores).all():
         count = int((~np.isfinite(scores)).sum())
         raise UserError(f"{count} of {scores.size} scores are not finite; no calibration fits.")
-    above, below = int(positive.sum()), int((~positive).sum())
-    if not above or not below:
+    if positive.all() or not positive.any():
         raise Unfit("one label value only on the images to calibrate on")
     if scores.min() == scores.max():
         raise Unfit("all scores are equal on the images to calibrate on")
@@ -98,17 +97,30 @@ def fit(method: Method, scores: Floats, positive: Bools) -> Line | Steps:
         return Steps(
             at=tuple(found.X_thresholds_.tolist()), probability=tuple(probability.tolist())
         )
-    target = np.where(positive, (above + 1) / (above + 2), 1 / (below + 2))
-    middle, spread = (float(scores.mean()), float(scores.std())) if method == "platt" else (0.0, 0)
-    spread = spread or float(np.abs(scores).max())
-    x = (scores - middle) / spread
-    design = np.stack([x, np.ones_like(x)], axis=1) if method == "platt" else x[:, None]
-    fitted = logistic(design, target, np.ones((1, x.size)))[0]
-    slope = float(fitted[0]) / spread
+    slope, intercept = platt(scores, positive, constant=method == "platt")
     if not slope > 0:
         raise Unfit(_FLAT)
-    intercept = float(fitted[1]) - slope * middle if method == "platt" else 0.0
     return Line(slope=slope, intercept=intercept)
+
+
+def platt(
+    scores: Floats, positive: Bools, *, constant: bool = True, balanced: bool = False
+) -> tuple[float, float]:
+    """Slope and intercept of the log-odds against Platt's targets, by maximum likelihood.
+
+    Without ``constant`` the intercept is 0; ``balanced``: both labels weigh the same, so that the
+    probability is one at as many of one as of the other.
+    """
+    count = np.where(positive, positive.sum(), (~positive).sum())
+    target = np.where(positive, count + 1, 1) / (count + 2)
+    middle = float(scores.mean()) if constant else 0.0
+    spread = float(scores.std() if constant else np.abs(scores).max()) or 1.0
+    x = (scores - middle) / spread
+    design = np.stack([x, np.ones_like(x)], axis=1) if constant else x[:, None]
+    weights = 0.5 * len(scores) / count if balanced else np.ones_like(x)
+    fitted = logistic(design, target, weights[None])[0]
+    slope = float(fitted[0]) / spread
+    return slope, float(fitted[1]) - slope * middle if constant else 0.0
 
 
 def logistic(

@@ -20,7 +20,7 @@ from medclip_debias.evaluation.metrics import (
     sigmoid,
 )
 from medclip_debias.evaluation.presets import ZeroShotRule
-from medclip_debias.evaluation.zero_shot import SideScores, side_columns
+from medclip_debias.evaluation.zero_shot import SideScores, side_columns, with_both_labels
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -236,10 +236,9 @@ def one_of_several(
 
 def _judged(scores: Scores, truth: Scores) -> dict[str, tuple[Bools, Floats]]:
     """Labels and scores of each class that has both label values, without NaN."""
-    result = {}
-    for name in (name for name in scores if name in truth):
-        labels = np.asarray(truth[name], dtype=np.float64)
-        known = ~np.isnan(labels)
-        if (labels == 1).any() and (labels == 0).any():
-            result[name] = labels[known] == 1, np.asarray(scores[name], dtype=np.float64)[known]
-    return result
+    labels = {name: np.asarray(truth[name], np.float64) for name in scores if name in truth}
+    return {
+        name: (values[known] == 1, np.asarray(scores[name], np.float64)[known])
+        for name, values in with_both_labels(labels).items()
+        for known in (~np.isnan(values),)
+    }

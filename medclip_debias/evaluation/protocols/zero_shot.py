@@ -235,9 +235,11 @@ class ZeroShot(ScoreProtocol):
     @classmethod
     def statistics(cls, details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
         """The metrics at the details' scale and thresholds."""
-        sides = SideScores(_columns(items, "positive."), _columns(items, "negative."))
-        both = sides.positive.keys() & sides.negative.keys()
-        truth = {name: labels for name, labels in judged_labels(items).items() if name in both}
+        positive, negative = _columns(items, "positive."), _columns(items, "negative.")
+        truth = judged_labels(items)
+        if not positive.keys() == negative.keys() >= truth.keys():  # the differences are enough
+            positive, negative = {}, {}
+        sides = SideScores(positive, negative, stored=_columns(items, "score."))
         thresholds = {
             name: float(value)
             for name, of_class in (details.get("classes") or {}).items()
@@ -319,5 +321,4 @@ def _columns(items: pd.DataFrame, start: str) -> dict[str, Floats]:
 
 def judged_labels(items: pd.DataFrame) -> dict[str, Floats]:
     """Labels of the classes that have both."""
-    labels = _columns(items, "label.")
-    return {n: v for n, v in labels.items() if (v == 1).any() and (v == 0).any()}
+    return scoring.with_both_labels(_columns(items, "label."))
