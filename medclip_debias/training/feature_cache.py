@@ -241,12 +241,7 @@ class Features:
         with explained(f"{folder}: cannot be written; set train.features.folder", OSError):
             folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / _LOCK)
-        try:
-            lock.acquire(timeout=1)
-        except Timeout:
-            if self.run.ranks.rank == 0:
-                self.run.say(f"{folder}: another process writes these features; waits for it.")
-            lock.acquire()
+        self._take(lock, folder)
         try:
             if is_whole(folder, file.key, layout):  # written while this one waited
                 return
@@ -265,6 +260,25 @@ class Features:
                     self.progress(done, layout.rows)
         finally:
             lock.release()
+
+    def _take(self, lock: FileLock, folder: Path) -> None:
+        """Take the lock, or wait for who has it as long as that one goes on writing."""
+        minutes, idle, last_note = self.settings.stall_minutes, -1, 0.0
+        while True:
+            try:
+                lock.acquire(timeout=1)
+                return
+            except Timeout:
+                if idle < 0 and self.run.ranks.rank == 0:
+                    self.run.say(f"{folder}: another process writes these features; waits for it.")
+                note = folder.stat().st_mtime  # that of its progress is replaced now and then
+                idle, last_note = idle + 1 if note == last_note else 0, note
+                if minutes and idle > 60 * minutes:
+                    raise UserError(
+                        f"{folder}: the process that writes these features has written nothing for"
+                        f" {minutes:g} minutes (train.stall_minutes); end it, and run the same"
+                        " command again."
+                    ) from None
 
     def _compare(self, file: _File) -> None:
         """Compute a few rows again: a damaged file, or another library, is seen at once."""

@@ -278,7 +278,7 @@ def test_the_verb_writes_into_the_set_what_the_run_then_reads(
     assert "asks for no stored features" in capsys.readouterr().err
 
 
-def test_a_second_writer_waits_for_the_first(run, tmp_path):
+def test_a_second_writer_waits_for_the_first_as_long_as_that_goes_on(run, tmp_path):
     settings = run(**FROZEN, features={"cache": True, "folder": tmp_path / "features"})
     Trainer(settings)
     (folder,) = (tmp_path / "features").iterdir()
@@ -288,10 +288,13 @@ def test_a_second_writer_waits_for_the_first(run, tmp_path):
         with (folder / "lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             (tmp_path / "held").touch()
-            time.sleep(3)
+            time.sleep(5)
 
     child, sentences = fork(hold), []
     wait_until((tmp_path / "held").exists)
+    hasty = settings.train.model_copy(update={"stall_minutes": 0.001})
+    with pytest.raises(UserError, match=r"has written nothing for 0\.001 minutes"):
+        Trainer(settings.model_copy(update={"train": hasty}))
     Trainer(settings, say=sentences.append)
     assert "another process writes these features; waits for it" in sentences[0]
     assert "computes features" in sentences[1]
