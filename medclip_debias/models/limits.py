@@ -205,29 +205,27 @@ def checked_tokenizer(content: dict[str, Any], where: object, *, pieces: bool = 
 def _problems(content: dict[str, Any], pieces: bool) -> Iterator[str]:
     """What is not on the list; any exception means that the file is none of this format."""
     for place, (sequence, kinds, of_pieces) in _PARTS.items():
+        known = [*kinds.split(), *(of_pieces.split() if pieces else ())]
         part = content["model"] if place == "model" else content.get(place)
-        known = f"{kinds} {of_pieces}" if pieces else kinds
-        if part is not None or place == "model":
-            yield from _part_problems(place, part, sequence, known.split(), depth=0)
+        steps: list[Any] = [part] if part is not None or place == "model" else []
+        for _ in range(2):  # sequences of sequences, but no deeper ones
+            inner = [step[sequence] if _kind(step) == "Sequence" else [step] for step in steps]
+            steps = [step for several in inner for step in several]
+        if len(steps) > 16:
+            yield f"has {len(steps)} steps in its {place}"
+        for step in steps:
+            kind = _kind(step)
+            if kind not in known:
+                yield f"has a {place} of another type than {', '.join(known)}"
+            elif kind in _HARMLESS and not _HARMLESS[kind](step):
+                yield f"has a {place} ({kind}) with settings"
     added = content.get("added_tokens") or []
     if len(added) > _MAX_ADDED or any(len(token["content"]) > _LONGEST for token in added):
         yield "holds too many or too long added tokens"
 
 
-def _part_problems(
-    place: str, part: Any, sequence: str, known: list[str], depth: int
-) -> Iterator[str]:
-    kind = part["type"] if place != "model" else part.get("type", "WordPiece")
-    if kind == "Sequence" and depth < 2:
-        steps = part[sequence]
-        if len(steps) > 16:
-            yield f"has {len(steps)} steps in its {place}"
-        for step in steps:
-            yield from _part_problems(place, step, sequence, known, depth + 1)
-    elif kind not in known:
-        yield f"has a {place} of another type than {', '.join(known)}"
-    elif kind in _HARMLESS and not _HARMLESS[kind](part):
-        yield f"has a {place} ({kind}) with settings"
+def _kind(step: Any) -> str:
+    return str(step.get("type", "WordPiece"))  # older files do not say it of their model
 
 
 def _no_growth(part: Any) -> bool:

@@ -10,16 +10,16 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
 from medclip_debias.config import ImageEncoderSettings, Settings, validate
 from medclip_debias.errors import UserError, did_you_mean, explained
 from medclip_debias.models.checkpoint import weight_file
 from medclip_debias.models.image_encoder import IMAGE_ENCODERS, ImageEncoder, filled
-from medclip_debias.models.limits import read_model_json
+from medclip_debias.models.limits import read_model_json, within_limits
 
 # What pools or classifies, and buffers of older files that timm computes itself.
 _HEADS = re.compile(
@@ -34,12 +34,19 @@ _ANY_SIZE: Mapping[str, Mapping[str, Any]] = {
 }
 """Modules of timm that are read, and what lets their networks take any input size."""
 _ARGUMENTS = (
-    *("img_size", "patch_size", "embed_dim", "depth", "depths", "dims", "num_heads", "mlp_ratio"),
-    *("qkv_bias", "qk_norm", "init_values", "class_token", "reg_tokens", "num_reg_tokens"),
-    *("no_embed_class", "pre_norm", "window_size", "drop_rate", "drop_path_rate", "ls_init_value"),
-    *("conv_mlp", "use_grn", "kernel_sizes", "proj_drop_rate", "attn_drop_rate", "final_norm"),
+    "img_size patch_size embed_dim depth depths dims num_heads mlp_ratio qkv_bias qk_norm "
+    "init_values class_token reg_tokens num_reg_tokens no_embed_class pre_norm window_size "
+    "drop_rate drop_path_rate ls_init_value conv_mlp use_grn kernel_sizes proj_drop_rate "
+    "attn_drop_rate final_norm"
 )
 Number = int | float | bool | None
+Arguments = dict[str, Number | list[Number]]
+
+
+def _read_alone(arguments: Arguments) -> Arguments:
+    if odd := arguments.keys() - set(_ARGUMENTS.split()):
+        raise ValueError(f"'{min(odd)}' is none of the arguments that are read")
+    return within_limits(arguments)
 
 
 class TimmFields(Settings):
@@ -47,19 +54,7 @@ class TimmFields(Settings):
 
     name: str = Field(pattern=r"^[a-z0-9_]+$", max_length=100)
     in_chans: Literal[1, 3] = 3
-    arguments: dict[str, Number | list[Number]] = Field(default_factory=dict)
-
-    @field_validator("arguments")
-    @classmethod
-    def _sane(cls, given: dict[str, Number | list[Number]]) -> dict[str, Number | list[Number]]:
-        for name, value in given.items():
-            if name not in _ARGUMENTS:
-                raise ValueError(f"'{name}' is none of the arguments that are read")
-            numbers = value if isinstance(value, list) else [value]
-            limit = 256 if name.startswith("depth") else 16_384
-            if len(numbers) > 8 or any(n is not None and not 0 <= n <= limit for n in numbers):
-                raise ValueError(f"'{name}' is of an absurd size")
-        return given
+    arguments: Annotated[Arguments, AfterValidator(_read_alone)] = Field(default_factory=dict)
 
 
 class TimmRegions(ImageEncoder):

@@ -125,10 +125,7 @@ class OpenClipTextSettings(Settings):
     pieces: bool = False
 
 
-class HfClipTextSettings(Settings):
-    kind: Literal["hf_clip"] = "hf_clip"
-    family: Literal["clip", "siglip"]
-    config: Sizes
+class HfClipTextSettings(HfClipSettings):
     pad: int = Field(0, ge=0)
 
     @property
