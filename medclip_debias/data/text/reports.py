@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection
 from typing import Literal, NamedTuple
@@ -253,31 +254,34 @@ def _drop_reason(sentence: str, settings: ReportSettings, seen: set[str]) -> str
 
 def _candidates(text: str, own: frozenset[str], headings: Headings) -> list[_Header]:
     """Return all that may be a header or a separator, in reading order."""
-    names = headings.names
-    titled = ("title", "findings")
-    candidates = [_Header(m.start(), m.end(), None) for m in _SEPARATOR.finditer(text)]
-    for match in headings.bare.finditer(text):
-        name = names[(match[1] or match[2]).lower()]
-        candidates.append(_Header(match.start(), match.end(), name))
-    for match in headings.inline.finditer(text):
-        word = match[1] or match[2]
-        start = match.start(1 if match[1] else 2)
-        candidates.append(_Header(start, match.end(), names[word.lower()], inline=True))
-    for match in headings.inline_title.finditer(text):
-        if headings.kind_of(match[1], capitals=True) == titled:
-            at = match.start(1), match.end()
-            candidates.append(_Header(*at, "findings", "title", inline=True, structural=False))
-    for match in headings.bare_title.finditer(text):
-        alone = headings.is_title_only(match[1])
-        if alone and headings.kind_of(match[1], capitals=True) == titled:
-            at = match.start(1), match.end()
-            candidates.append(_Header(*at, "findings", "bare title", structural=False))
-    for match in headings.line.finditer(text):
-        header = _line_header(text, match, own, headings)
-        if header is not None:
-            candidates.append(header)
-    candidates.sort(key=lambda header: (header.start, -header.end))
-    return candidates
+
+    def named(match: re.Match[str]) -> str:
+        return headings.names[match[match.lastindex or 0].lower()]
+
+    def titled(match: re.Match[str]) -> bool:
+        return headings.kind_of(match[1], capitals=True) == ("title", "findings")
+
+    lines = (_line_header(text, m, own, headings) for m in headings.line.finditer(text))
+    candidates = [
+        *(_Header(m.start(), m.end(), None) for m in _SEPARATOR.finditer(text)),
+        *(_Header(m.start(), m.end(), named(m)) for m in headings.bare.finditer(text)),
+        *(
+            _Header(m.start(m.lastindex or 0), m.end(), named(m), inline=True)
+            for m in headings.inline.finditer(text)
+        ),
+        *(
+            _Header(m.start(1), m.end(), "findings", "title", inline=True, structural=False)
+            for m in headings.inline_title.finditer(text)
+            if titled(m)
+        ),
+        *(
+            _Header(m.start(1), m.end(), "findings", "bare title", structural=False)
+            for m in headings.bare_title.finditer(text)
+            if headings.is_title_only(m[1]) and titled(m)
+        ),
+        *(header for header in lines if header is not None),
+    ]
+    return sorted(candidates, key=lambda header: (header.start, -header.end))
 
 
 def _line_header(
@@ -315,7 +319,8 @@ def _kept(text: str, candidates: list[_Header], headings: Headings) -> list[_Hea
     """Return the headers that start a section: none inside another, and no sub-heading."""
     kept: list[_Header] = []
     host: str | None = None  # the section around an inline remark such as "Comparison: none."
-    for index, header in enumerate(candidates):
+    starts = [header.start for header in candidates]
+    for header in candidates:
         last = kept[-1] if kept else _Header(0, 0, None)
         if kept and header.start < last.end:
             continue
@@ -325,26 +330,17 @@ def _kept(text: str, candidates: list[_Header], headings: Headings) -> list[_Hea
                 kept.append(_Header(header.start, header.start, host, "more"))
                 host = None
             continue
-        if not (header.inline and current in _BODY and header.kind == "section"):
-            kept.append(header)
-            host = None
-        elif header.name == current:
-            kept.append(header._replace(kind="more"))
-            host = None
-        elif header.name in _BODY:
-            kept.append(header)
-            host = None
-        else:
-            kept.append(header)
-            following = index + 1
-            while following < len(candidates) and candidates[following].start < header.end:
-                following += 1
-            limit = candidates[following].start + 1 if following < len(candidates) else len(text)
+        inside = header.inline and current in _BODY and header.kind == "section"
+        kept.append(header._replace(kind="more") if inside and header.name == current else header)
+        host = None
+        if inside and header.name not in _BODY:  # until its end, the section goes on behind it
+            following = bisect_left(starts, header.end)
+            limit = starts[following] + 1 if following < len(starts) else len(text)
             end = headings.end_of_remark.search(text, header.end, limit)
-            host = current
-            if end is not None:
+            if end is None:
+                host = current
+            else:
                 kept.append(_Header(end.end(), end.end(), current, "more"))
-                host = None
     return kept
 
 
