@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -76,7 +76,7 @@ class Answers:
         self.index = index
         self.images = dict(images or {})
         self.names = list(self.images)
-        self._thumbnails: dict[int, bytes] = {}
+        self.thumbnail = lru_cache(MOST_THUMBNAILS)(self._thumbnail)
         self._references = references
 
     @classmethod
@@ -157,26 +157,23 @@ class Answers:
             raise UserError("there is no such image in the folder; choose one of the list.")
         return self.read(self.images[name])
 
-    def thumbnail(self, number: int) -> bytes:
+    def _thumbnail(self, number: int) -> bytes:
         """A small JPEG of one of `names`, as the first model sees its grey levels."""
         from PIL import Image
 
         if not 0 <= number < len(self.names):
             raise UserError("there is no such image in the folder.")
-        if number not in self._thumbnails:
-            path, settings = self.images[self.names[number]], self.model.preprocessing.prepare
-            with _without_place(path):
-                grey = read_radiograph(path, settings.window).stretched(settings)
-            small, stream = Image.fromarray(grey), io.BytesIO()
-            small.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
-            small.save(stream, "JPEG", quality=80)
-            while len(self._thumbnails) >= MOST_THUMBNAILS:
-                self._thumbnails.pop(next(iter(self._thumbnails)))
-            self._thumbnails[number] = stream.getvalue()
-        return self._thumbnails[number]
+        path, settings = self.images[self.names[number]], self.model.preprocessing.prepare
+        with _without_place(path):
+            grey = read_radiograph(path, settings.window).stretched(settings)
+        small, stream = Image.fromarray(grey), io.BytesIO()
+        small.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
+        small.save(stream, "JPEG", quality=80)
+        return stream.getvalue()
 
     def hit(self, row: int) -> ViewedImage:
         """Open an image of the index as it was prepared, with the boxes that the set has of it."""
+        self._with_index()
         data, square = self._indexed, self.prepared_image(row)
         if data is None or square is None:
             raise UserError("the prepared set of this index is not there any more.")
@@ -201,22 +198,21 @@ class Answers:
     @property
     def has_prepared(self) -> bool:
         """Whether the prepared set of the index is still there, so that hits can be opened."""
-        return self.index is not None and self._indexed is not None
+        return self._indexed is not None
 
     def prepared_image(self, row: int) -> NDArray[np.uint8] | None:
         """An image of the index ``[size, size]``; None where its set is not there."""
-        data = self._indexed if self.index is not None else None
-        if data is None or not 0 <= row < len(data):
-            return None
-        return np.array(data.pixels[row])
+        data = self._indexed
+        return np.array(data.pixels[row]) if data is not None and 0 <= row < len(data) else None
 
     @cached_property
     def _indexed(self) -> PreparedSet | None:
         """The set of the index, if it is where it was; `SearchIndex.open` compared its hash."""
         from medclip_debias.data.store import PreparedSet
 
-        folder = Path(self._with_index().meta.get("prepared", ""))
-        return PreparedSet.open(folder) if (folder / "meta.json").is_file() else None
+        folder = Path(self.index.meta.get("prepared", "")) if self.index is not None else None
+        there = folder is not None and (folder / "meta.json").is_file()
+        return PreparedSet.open(folder) if folder is not None and there else None
 
     # ----------------------------------------------------------------------------- answers
 
