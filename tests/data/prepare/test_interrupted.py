@@ -12,7 +12,8 @@ import pytest
 
 from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.prepare import prepare, prepare_part
+from medclip_debias.data import images
+from medclip_debias.data.prepare import pixels, prepare, prepare_part
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from tests.data.set_files import set_files
@@ -133,13 +134,22 @@ class TestKilled:
         fresh = prepare(small_phantom, tmp_path / "fresh", settings, workers=1)
         assert set_files(resumed.folder) == set_files(fresh.folder)
 
-    def test_a_source_that_changed_meanwhile_is_noticed(self, tiny_tree, tmp_path):
-        out = tmp_path / "o"
+    def test_of_a_source_that_changed_meanwhile_only_what_is_new_is_read(
+        self, tiny_tree, tmp_path, monkeypatch
+    ):
+        out, read = tmp_path / "o", []
+
+        def read_radiograph(path, window):
+            read.append(path)
+            return images.read_radiograph(path, window)
+
         process = forked(kill_at, tiny_tree.root, out, 1.0, 1)
         process.join(60)
         shutil.copy(tiny_tree.image("e"), tiny_tree.image("a"))
         tiny_tree.report("102").write_text(" IMPRESSION: Right effusion.\n")
+        monkeypatch.setattr(pixels, "read_radiograph", read_radiograph)
         resumed = prepare(tiny_tree.root, out, SMALL, workers=1)
+        assert read == [tiny_tree.image("a")]
         fresh = prepare(tiny_tree.root, tmp_path / "fresh", SMALL, workers=1)
         assert set_files(resumed.folder) == set_files(fresh.folder)
         assert "Right effusion." in resumed.texts
