@@ -259,7 +259,7 @@ def test_a_set_prepared_while_workers_are_killed_is_the_same_bytes(
     from medclip_debias.language.scoring import score_prepared
 
     there = {"cluster": cluster.address}
-    with cluster.losing_workers(seed=7, pause=(0.5, 2), most=5):
+    with cluster.losing_workers(seed=7, pause=(0.5, 2), most=3):
         prepare(small_phantom, tmp_path / "other", PrepareSettings(size=40), **there)
         made = prepare(small_phantom, tmp_path / "there", PrepareSettings(size=32), **there)
         claim_set(made.folder, **there)

@@ -110,7 +110,7 @@ def making(out: Path, part: bool = False) -> Iterator[Workspace]:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             with warnings.catch_warnings(action="ignore"):  # that a disk has no locks
-                lock.acquire(timeout=3)  # workers of a killed run hold it for a moment
+                lock.acquire(timeout=2)  # workers of a killed run hold it for a moment
         except Timeout:
             raise UserError(
                 f"{out}: another run is preparing it right now; wait for it or give another folder."

@@ -73,7 +73,7 @@ class TestKilled:
         out = tmp_path / "o"
         for attempt in range(40):
             process = forked(prepare, small_phantom, out, SMALL)
-            process.join(0.03 + 0.06 * attempt)
+            process.join(0.03 + 0.1 * attempt)
             process.kill()
             process.join(60)
             if out.exists():  # whole, though the kill may still have met the process's last breath
