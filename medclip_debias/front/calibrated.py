@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError
@@ -20,26 +20,20 @@ from medclip_debias.front.images import warn
 CalibrationLike: TypeAlias = Calibration | Path | str
 
 
-@dataclass(frozen=True)
-class ClassDecisions:
-    """Of one class: probabilities and answers ``[images]``, and the prevalence taken."""
-
-    probability: NDArray[np.float64]
-    answer: NDArray[np.str_]
-    prevalence: float
-
-
 def decide(
     calibration: Calibration,
     where: str,
     differences: Mapping[str, NDArray[np.float64]],
     prevalence: PrevalenceLike,
     coverage: float | None,
-) -> dict[str, ClassDecisions]:
-    """Decide on images by positive less negative scores ``[images]``; Unfit classes warn."""
+) -> dict[str, pd.DataFrame]:
+    """Decide on images by positive less negative scores ``[images]``; Unfit classes warn.
+
+    Of each class ``probability`` and ``answer``, a row an image, and the ``prevalence`` taken.
+    """
     asked = calibration.asked(prevalence)
     level = calibration.coverage if coverage is None else coverage
-    decisions: dict[str, ClassDecisions] = {}
+    decisions: dict[str, pd.DataFrame] = {}
     for name, scores in differences.items():
         fitted = calibration.classes.get(name)
         if fitted is None:
@@ -53,7 +47,9 @@ def decide(
             continue
         rule, values = fitted.sets(scores, level, calibration.conformal, target)
         probability = sigmoid(fitted.logits(scores, target))
-        decisions[name] = ClassDecisions(probability, rule.words(values), target)
+        decisions[name] = pd.DataFrame(
+            {"probability": probability, "answer": rule.words(values), "prevalence": target}
+        )
     if not decisions:
         raise UserError(f"{where}: gives no probability of any of these classes.")
     return decisions

@@ -22,7 +22,7 @@ from medclip_debias.evaluation.decisions.options import PrevalenceLike
 from medclip_debias.evaluation.metrics import sigmoid
 from medclip_debias.evaluation.prompt_checks import unsaid_prompts, unsaid_warning
 from medclip_debias.evaluation.zero_shot import prompt_differences
-from medclip_debias.front.calibrated import CalibrationLike, ClassDecisions, decide
+from medclip_debias.front.calibrated import CalibrationLike, decide
 from medclip_debias.front.heatmaps import Heatmaps
 from medclip_debias.front.images import GivenImage, ImageLike, ImagesLike, given_images, warn
 from medclip_debias.front.prompts import PromptsLike, asked_classes
@@ -182,7 +182,7 @@ class Model:
                 raise UserError("a calibration has its own scale; give one of the two.")
             about = calibration, prompts, prevalence, None
             decisions, index = self._decisions(images, *about, batch_size)
-            columns = {name: each.probability for name, each in decisions.items()}
+            columns = {name: each["probability"].to_numpy() for name, each in decisions.items()}
             return pd.DataFrame(columns, index=index).rename_axis(columns="class")
         if prevalence != "validation":
             raise UserError("a prevalence needs a calibration; give calibration=FILE, too.")
@@ -250,7 +250,7 @@ class Model:
         about = calibration, prompts, prevalence, coverage
         decisions, index = self._decisions(images, *about, batch_size)
         tables = [
-            pd.DataFrame({"image": index, "class": name, **vars(each)})
+            pd.DataFrame({"image": index, "class": name, **each})
             for name, each in decisions.items()
         ]
         return pd.concat(tables, ignore_index=True)
@@ -263,7 +263,7 @@ class Model:
         prevalence: PrevalenceLike,
         coverage: float | None,
         batch_size: int,
-    ) -> tuple[dict[str, ClassDecisions], pd.Index]:
+    ) -> tuple[dict[str, pd.DataFrame], pd.Index]:
         where = "calibration"
         if not isinstance(calibration, Calibration):
             where, calibration = str(calibration), Calibration.read(calibration)
