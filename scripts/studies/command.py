@@ -155,7 +155,8 @@ def page_lines(study: Study, rows: Sequence[Row], numbers: Sequence[int] = ()) -
     """
     every = study.tables(rows)
     found, minor = on_the_page(shown(every, numbers), study.minor)
-    left_out = [f'"{table.title}"' for table in every if table not in shown(every, numbers)]
+    more = len(every) - len(found)
+    left_out = [f"{more} more table{'s' * (more > 1)}"] if more else []
     if minor:
         left_out.append(f"columns without a star ({', '.join(minor)})")
     lines = tables(found)
@@ -164,7 +165,7 @@ def page_lines(study: Study, rows: Sequence[Row], numbers: Sequence[int] = ()) -
             f"medclip-debias study {study.name} --from docs/studies/{study.name}.parquet"
             " --out FOLDER"
         )
-        lines += [f"Not shown: {'; '.join(left_out)}. `{command}` writes them.", ""]
+        lines += [f"`{command}` also writes {' and '.join(left_out)}.", ""]
     return lines
 
 
