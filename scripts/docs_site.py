@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ def links(text: str) -> list[str]:
     return [target for target in found if not re.match(r"[a-z]+:", target)]
 
 
+@cache
 def generated() -> dict[str, str]:
     """The files of the site that are written from the code, by their path in docs/."""
     from cards_page import page as cards
