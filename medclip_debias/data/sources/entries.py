@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from medclip_debias.data.sources.archive import find_table, header_of
-from medclip_debias.data.sources.tables import read_table
+from medclip_debias.data.sources.tables import read_table, refuse_rows
 from medclip_debias.data.sources.tree import is_file
 from medclip_debias.errors import UserError
 from medclip_debias.files import open_guarded, read_text
@@ -128,11 +128,8 @@ class ArchiveFiles:
         image, width, height = (how[name] for name in ("image", "width", "height"))
         table = read_table(path, required=[image, width, height])
         good = table[[width, height]].map(lambda cell: cell.isdigit() and int(cell) > 0).all(axis=1)
-        if not good.all():
-            raise UserError(
-                f"{path}, row {table.index[~good][0]}: '{height}' and '{width}' must be numbers of"
-                " pixels."
-            )
+        problem = f"'{height}' and '{width}' must be numbers of pixels."
+        refuse_rows(path, table, ~good, problem)
         sizes = zip(table[width].map(int), table[height].map(int), strict=True)
         return dict(zip(table[image], sizes, strict=True))
 

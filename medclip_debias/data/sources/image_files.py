@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from medclip_debias.data.images.contents import SUFFIXES
 from medclip_debias.data.records import file_stem
 from medclip_debias.data.sources.tree import walk_files
 from medclip_debias.errors import UserError
 
 DICOM = (".dcm", ".dicom", ".dcm.gz", ".dicom.gz")
-SUFFIXES = (*DICOM, ".jpg", ".jpeg", ".png")
 
 _Way = tuple[str, int]
 """A folder to add, and how many leading folders of a name to leave out."""

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import ClassVar
 
+from medclip_debias.data.images.contents import SUFFIXES
 from medclip_debias.data.images.headers import view_position
 from medclip_debias.data.mesh import Location, entries, openi_mapping
 from medclip_debias.data.named_split import NamedSplit
@@ -25,7 +26,7 @@ from medclip_debias.data.records import Annotations, ImageRecord, StudyRecord
 from medclip_debias.data.sources import ms_cxr
 from medclip_debias.data.sources.archive import ArchiveSource
 from medclip_debias.data.sources.ids import Ids, check_match
-from medclip_debias.data.sources.image_files import DICOM, SUFFIXES
+from medclip_debias.data.sources.image_files import DICOM
 from medclip_debias.data.sources.indiana import (
     ARCHIVES,
     PROJECTIONS,

@@ -36,7 +36,6 @@ class Progression:
     def __init__(self, path: Path, images: Sequence[ImageRecord]) -> None:
         import pandas as pd
 
-        self.steps: list[Step] = []
         owners = {image.image_id: image.patient_id for image in images}
         table, name = read_table(path, _PAIR), path.name
         findings = [n.removesuffix(_ENDS[0]) for n in table.columns if n.endswith(_ENDS[0])]
@@ -74,7 +73,7 @@ class Progression:
                 *("label cells", len(agreed), len(once)),
             ),
         ]
-        self.steps = kept + [step for step in odd if step[2] != step[3]]
+        self.steps: list[Step] = kept + [step for step in odd if step[2] != step[3]]
         self._rows = list(agreed.itertuples(index=False, name=None))
         self.patients = frozenset(map(owners.__getitem__, agreed["second"]))
         pairs = len(agreed[["first", "second"]].drop_duplicates())
