@@ -80,12 +80,12 @@ def replicates(
     drawn = count > 1 and resamples > 0
     resampled = collected(resample_weights(patients, resamples, seed) if drawn else ())
     without = collected(jackknife_weights(patients) if drawn else ())
-    found: dict[str, dict[str, Replicated]] = {label: {} for label in runs}
+    metrics: dict[str, dict[str, Replicated]] = {label: {} for label in runs}
     for (label, name), value in collected([np.ones((1, len(patients)))]).items():
         drawn_values = resampled.get((label, name), np.empty(0))
         left_out = without.get((label, name), np.empty(0))
-        found[label][name] = Replicated(float(value[0]), drawn_values, left_out, count)
-    return found
+        metrics[label][name] = Replicated(float(value[0]), drawn_values, left_out, count)
+    return metrics
 
 
 def numbered(patients: Sequence[str]) -> tuple[int, NDArray[np.intp]]:

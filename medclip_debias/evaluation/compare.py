@@ -93,7 +93,7 @@ def compare(
         if not mine:
             continue
         paired = protocol not in unpaired
-        found = _paired(protocol, runs, resamples, seed) if paired else _as_told(protocol, runs)
+        found = _paired(protocol, runs, resamples, seed) if paired else _as_reported(protocol, runs)
         for metric in mine:
             without = [name for name, of_run in found.items() if metric.name not in of_run]
             if not without:
@@ -191,7 +191,7 @@ def _paired(
     return replicates(statistics, patients, resamples=resamples, seed=seed)
 
 
-def _as_told(protocol: str, runs: Sequence[Run]) -> dict[str, dict[str, Replicated]]:
+def _as_reported(protocol: str, runs: Sequence[Run]) -> dict[str, dict[str, Replicated]]:
     """The same of runs whose items cannot be paired: as their results say, without a resample."""
     none = np.empty(0)
     return {

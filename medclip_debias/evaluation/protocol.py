@@ -82,13 +82,13 @@ class Estimates(dict[str, Replicated]):
         group: str | None = None,
     ) -> list[Row]:
         """The statistics called ``prefix + NAME`` as rows, where they are finite."""
-        found = []
+        measured = []
         for place, one in self.items():
             name = place.removeprefix(prefix)
             if place.startswith(prefix) and "/" not in name and math.isfinite(one.value):
                 low, high = one.interval or (None, None)
-                found.append(Row(name, one.value, low, high, n, of_class, group))
-        return found
+                measured.append(Row(name, one.value, low, high, n, of_class, group))
+        return measured
 
     def class_rows(self, classes: Sequence[str]) -> list[Row]:
         """The statistics ``CLASS/NAME`` of each of the classes of the items."""

@@ -1,9 +1,10 @@
-"""The verb ``evaluate``: files of one's own on the command line, and what it refuses."""
+"""Files of one's own on the command line of ``evaluate``, and what it measures by them."""
 
 from __future__ import annotations
 
 import pandas as pd
 import pytest
+from sklearn.metrics import f1_score
 
 from medclip_debias.cli import run
 from medclip_debias.evaluation.evaluate import ON_TRAINING
@@ -18,7 +19,7 @@ def listed(path, rows):
 
 
 def test_the_verb_takes_labels_phrases_and_class_images(
-    small_prepared, write_prepared, small_model, tmp_path, capsys
+    small_prepared, small_model, tmp_path, capsys
 ):
     """Every file at once, on one command line, as a user gives them."""
     labels = tmp_path / "labels.csv.gz"
@@ -60,20 +61,39 @@ def test_the_verb_takes_labels_phrases_and_class_images(
     assert grounding["phrases"] == 2
     assert grounding["other_annotation_splits"] == 1
     assert grounding["source"]["annotation_splits"] == {"test": 2, "validate": 1}
-    # A set without labels: the list is the labels.
+
+
+def test_of_a_set_without_labels_a_list_of_classes_is_the_labels(
+    write_prepared, measured, tmp_path
+):
+    rows = [f"x/i{i:02d}.jpg,{('Edema', 'Pleural Effusion')[i % 2]}" for i in range(9)]
+    classes = listed(tmp_path / "5x200.csv", rows)
     bare = write_prepared(tmp_path / "bare", labels=False)
-    words[2], out = bare, tmp_path / "bare_run"
-    words += ["--class-images", classes, "--out", out, "--classes", "Edema,Pleural Effusion"]
-    with measuring_only("zero_shot"):
-        assert run([str(word) for word in words]) == 0
-    found = read_results(out / "results.json")
+    asked = {"class_images": classes, "classes": ["Edema", "Pleural Effusion"]}
+    found = measured("zero_shot", prepared=bare, **asked)
     assert found.value("zero_shot", "multiclass_accuracy") is not None
-    found = found.details("zero_shot")
-    assert found["source"]["made_of"].startswith("the list of classes")
-    assert (
-        found["classes"]["Edema"]["positive"] == found["multiclass"]["classes"]["Edema"]["images"]
-    )
-    assert found["images"] == 7
+    zero = found.details("zero_shot")
+    assert zero["source"]["made_of"].startswith("the list of classes")
+    positive = zero["classes"]["Edema"]["positive"]
+    assert positive == zero["multiclass"]["classes"]["Edema"]["images"]
+    assert zero["images"] == 7
+
+
+def test_f1_is_at_the_threshold_of_the_validate_images(write_prepared, measured, tmp_path):
+    folder = write_prepared(tmp_path / "set", splits=("test", "validate", "train"))
+    rows = [f"s{i:02d},{i % 2},{(i // 2) % 2}" for i in range(36)]
+    (tmp_path / "labels.csv").write_text("\n".join(["study_id,Edema,Pneumonia", *rows]))
+    asked = {"labels": tmp_path / "labels.csv", "classes": ["Edema", "Pneumonia"]}
+    found = measured("zero_shot", prepared=folder, **asked)
+    zero = found.details("zero_shot")
+    assert zero["source"]["labels"] == "labels.csv"
+    threshold = zero["classes"]["Edema"]["threshold"]
+    assert threshold["images"] == 12  # of validate
+    items = pd.read_parquet(tmp_path / "run" / "items" / "zero_shot.parquet")
+    expected = f1_score(items["label.Edema"] == 1, items["score.Edema"] >= threshold["value"])
+    assert found.value("zero_shot", "f1", "Edema") == pytest.approx(expected)
+    alone = (items[["label.Edema", "label.Pneumonia"]] == 1).sum(axis=1) == 1
+    assert zero["multiclass"]["images"] == alone.sum() > 0
 
 
 @pytest.mark.usefixtures("only_zero_shot")
