@@ -8,19 +8,19 @@ sentence is shown twice.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.loader import TrainingStudies
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.evaluation.phrase_selection import VALIDATE, Phrase, select_phrases
+from medclip_debias.evaluation.phrase_selection import VALIDATE, select_phrases
 from medclip_debias.evaluation.protocol import Skipped, geometry_of
 from medclip_debias.grounding.absent import AbsentFindings
 from medclip_debias.grounding.denials import is_groundable, normalised
@@ -71,13 +71,11 @@ def _phrases(data: PreparedSet, input_size: int) -> Iterator[Example]:
     split = data.images["split"]
     # Held-out images are judged at the end of the run.
     listed = [each for each in listed if each.groundable and split.iloc[each.row] == VALIDATE]
-    turns: Counter[str] = Counter()
-    ranked: list[tuple[int, int, Phrase]] = []
-    for place in np.random.default_rng(_CHOICE).permutation(len(listed)):
+    order = np.random.default_rng(_CHOICE).permutation(len(listed))
+    categories = pd.Series([listed[place].category for place in order], dtype=object)
+    turns = categories.groupby(categories).cumcount().to_numpy()
+    for place in order[np.argsort(turns, kind="stable")]:
         phrase = listed[place]
-        turns[phrase.category] += 1
-        ranked.append((turns[phrase.category], len(ranked), phrase))
-    for _, _, phrase in sorted(ranked, key=lambda each: each[:2]):
         boxes = np.asarray(phrase.geometry.box_to_model(phrase.boxes), dtype=np.float64)
         yield Example(phrase.row, phrase.text, boxes)
 

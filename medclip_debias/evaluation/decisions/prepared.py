@@ -85,8 +85,7 @@ def calibrate(
     data = PreparedSet.open(Path(prepared))
     model = load_model(Path(model_folder), best_device(device))
     check_preparation(model.preprocessing, data)
-    own = model.prompts.get("chex5")
-    asked = load_prompts(prompts if prompts is not None else own or "chex5").only(classes)
+    asked = load_prompts(prompts or model.prompts.get("chex5") or "chex5").only(classes)
     prevalence = prevalence or {}
     known_classes(prevalence, asked)
     mapped = load_label_map(label_map) if label_map is not None else None
