@@ -11,7 +11,8 @@ closed form. With 400 trials, the default, a share of 0.95 is known to 0.02 (two
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing import Pool
 
 import numpy as np
@@ -100,6 +101,11 @@ METRICS = {
 }
 
 
+def covers(interval: Sequence[float] | None, truth: float) -> bool:
+    """Whether an interval holds the truth."""
+    return interval is not None and interval[0] <= truth <= interval[1]
+
+
 def level(job: tuple[str, int, int]) -> tuple[float, float]:
     """Coverage of the plain percentile interval and of the one that is used."""
     name, patients, trials = job
@@ -109,8 +115,8 @@ def level(job: tuple[str, int, int]) -> tuple[float, float]:
         names, statistics, truth = METRICS[name](rng, patients)
         one = replicates({"": statistics}, names, resamples=1000, seed=trial)[""]["f"]
         found, before = one.interval, percentile_interval(one.replicates)
-        used += found is not None and found[0] <= truth <= found[1]
-        plain += before is not None and before[0] <= truth <= before[1]
+        used += covers(found, truth)
+        plain += covers(before, truth)
     return plain / trials, used / trials
 
 
@@ -119,24 +125,16 @@ def two_models(name: str, rng: np.random.Generator, patients: int) -> tuple[list
     population = Population(rng, patients)
     common, labels = population.normal(0.5), population.normal(0.5) < -0.5
     a, b = (0.6 * common + 0.8 * population.normal(0.3) for _ in range(2))
-    if name == "AUC, 31% positive":
-        shifts = 1.2, 0.8
-        scores = [x + shift * labels for x, shift in zip((a, b), shifts, strict=True)]
-        truth = float(np.subtract(*(stats.norm.cdf(np.array(shifts) / np.sqrt(2)))))
-        return (
-            population.names,
-            [lambda w, s=s: {"f": weighted_auc(labels, s, w)} for s in scores],
-            truth,
-        )
-    if name == "median rank":
-        values, truth = [np.exp(a + 0.3), np.exp(b)], float(np.exp(0.3) - 1)
-        return (
-            population.names,
-            [lambda w, v=v: {"f": weighted_median(v, w)} for v in values],
-            truth,
-        )
+    metric: Callable[[Floats, Floats], Floats] = weighted_mean
     values, truth = [a + 0.3, b], 0.3
-    return population.names, [lambda w, v=v: {"f": weighted_mean(v, w)} for v in values], truth
+    if name == "AUC, 31% positive":
+        metric, shifts = partial(weighted_auc, labels), np.array([1.2, 0.8])
+        values = [x + shift * labels for x, shift in zip((a, b), shifts, strict=True)]
+        truth = float(np.subtract(*stats.norm.cdf(shifts / np.sqrt(2))))
+    elif name == "median rank":
+        metric, values = weighted_median, [np.exp(a + 0.3), np.exp(b)]
+        truth = float(np.exp(0.3) - 1)
+    return population.names, [lambda w, v=v: {"f": metric(v, w)} for v in values], truth
 
 
 DIFFERENCES = ("mean", "AUC, 31% positive", "median rank")
@@ -153,8 +151,8 @@ def difference(job: tuple[str, int, int]) -> tuple[float, float]:
         one_run, two_run = both["a"]["f"], both["b"]["f"]
         found = compared(one_run, two_run).interval
         before = percentile_interval(one_run.replicates - two_run.replicates)
-        used += found is not None and found[0] <= truth <= found[1]
-        plain += before is not None and before[0] <= truth <= before[1]
+        used += covers(found, truth)
+        plain += covers(before, truth)
     return plain / trials, used / trials
 
 
