@@ -94,8 +94,7 @@ def write_zero(root, name, **changes):
         "details": {"zero_shot": {"images": 8}},
     }
     metrics = {"zero_shot.mean_auc": Figure(value=auc, low=low, high=high)}
-    columns = {"score.Edema": SCORES[name], "positive.Edema": SCORES[name], "label.Edema": LABELS}
-    columns |= {"negative.Edema": np.zeros(8)}
+    columns = {"score.Edema": SCORES[name], "label.Edema": LABELS}
     write_result(root, name, ZERO, metrics, part, columns, "zero_shot", **changes)
 
 

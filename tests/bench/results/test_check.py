@@ -220,7 +220,7 @@ FAULTS = [
     (column("patient", range(8)), "'patient' is no hashed id"),
     (column("text", "Lungs clear."), "column 'text' holds no numbers"),
     (column("category", "Lungs clear. " * 20), "column 'category' holds no numbers"),
-    (column("positive.Edema", np.arange(8.0)), "gives 0 for 'zero_shot.mean_auc', and record.json"),
+    (column("score.Edema", np.arange(8.0)), "gives 0 for 'zero_shot.mean_auc', and record.json"),
     (column("score.Edema", np.inf), "'score.Edema' holds inf"),
     (column("label.Edema", 2.0), "neither 0 nor 1"),
     (items(lambda t: pd.concat([t, t])), "lists an item twice"),
