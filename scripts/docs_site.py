@@ -2,8 +2,8 @@
 
 MkDocs calls the functions named ``on_...`` (mkdocs.yml, ``hooks``). CONTRIBUTING.md and
 CHANGELOG.md become pages with their links turned; each notebook of docs/notebooks becomes a page
-with its code. Written from the code are metrics, label maps, task cards and the benchmark's sample
-(`generated`), and all tables of a study from its cells. A page that the navigation does not name is
+with its code. Written from the code are sources, metrics, label maps, task cards, the sample of the
+benchmark (`generated`), and all tables of a study from its cells. A page that nobody names is
 listed under "More". Anchors are those that a repository's own view of Markdown gives a heading, so
 that one link serves both.
 """
@@ -65,6 +65,7 @@ def generated() -> dict[str, str]:
     from cards_page import page as cards
     from label_pages import label_maps, openi_labels
     from medclip_debias.bench.table import FORMATS, read_board
+    from medclip_debias.data.sources.registry import formats
     from medclip_debias.evaluation.catalogue import page as metrics
 
     sample = FORMATS["md"](read_board(DOCS / "benchmark", baseline="openi-debiased"))
@@ -74,6 +75,8 @@ def generated() -> dict[str, str]:
         "label_maps.md": label_maps(),
         "metrics.md": metrics(),
         "openi_labels.md": openi_labels(),
+        "sources.md": "# What each archive needs\n\n| `--kind` | path | needs |\n| --- | --- | --- |\n"
+        + "".join(f"| `{one.kind}` | {one.give} | {one.needs} |\n" for one in formats().values()),
     }
 
 
