@@ -75,7 +75,8 @@ def generated() -> dict[str, str]:
         "label_maps.md": label_maps(),
         "metrics.md": metrics(),
         "openi_labels.md": openi_labels(),
-        "sources.md": "# What each archive needs\n\n| `--kind` | path | needs |\n| --- | --- | --- |\n"
+        "sources.md": "# What each archive needs\n\n"
+        "| `--kind` | path | needs |\n| --- | --- | --- |\n"
         + "".join(f"| `{one.kind}` | {one.give} | {one.needs} |\n" for one in formats().values()),
     }
 
