@@ -171,6 +171,14 @@ def test_the_viewer_keeps_its_token_and_its_names(services, monkeypatch):
     assert "--allow-host" not in words
 
 
+def test_training_has_gpus_shared_memory_and_time_to_stop(services):
+    train = services["train"]
+    (device,) = train["deploy"]["resources"]["reservations"]["devices"]
+    assert device["capabilities"] == ["gpu"]
+    assert train["shm_size"] == "8gb"
+    assert train["stop_grace_period"] == "2m"
+
+
 def test_sources_are_mounted_read_only(services):
     def mode(volume):
         if isinstance(volume, dict):

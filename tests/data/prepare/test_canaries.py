@@ -193,6 +193,7 @@ class TestMimic:
             "deid_png/GRDN4X8A0PQ2/GRDN77AB12CD/studies/1.2/3.png",
             "deid_png/GRDN*/GRDN*/studies/1.2/3.png",
         ),
+        ("/data/id_cards/GRDN_notes/a.png", "/data/id_cards/GRDN_notes/a.png"),
         ("row 1000000 of /data/p10: bad", "row 1000000 of /data/p10: bad"),
     ],
 )

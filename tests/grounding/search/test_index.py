@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from medclip_debias.cli import run
+from medclip_debias.data.layout import table_hashes
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.search.build import build_index
@@ -258,7 +259,9 @@ def test_what_cannot_be_indexed_is_refused(
         ([model_folder, data, "--out", out], "sentences.parquet: was changed"),
     ):
         assert sentence in reported("index", *words)
-    edit_json(data / "meta.json", hashes=None, files=[])  # as of a version that noted no hashes
+    edit_json(
+        data / "meta.json", hashes=table_hashes(data)
+    )  # a set with one sentence to learn from
     again = ["index", str(model_folder), str(data), "--out", str(out)]
     assert "--sentences" in reported(*again)
     assert not out.exists()
