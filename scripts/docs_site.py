@@ -75,6 +75,11 @@ def generated() -> dict[str, str]:
         "label_maps.md": label_maps(),
         "metrics.md": metrics(),
         "openi_labels.md": openi_labels(),
+        "protocols.md": "# Others' protocols, as the presets define them\n"
+        + "".join(
+            f"\n## {path.stem}\n\n```yaml\n{path.read_text(encoding='utf-8').strip()}\n```\n"
+            for path in sorted((REPO / "medclip_debias/evaluation/presets").glob("*.yaml"))
+        ),
         "sources.md": "# What each archive needs\n\n"
         "| `--kind` | path | needs |\n| --- | --- | --- |\n"
         + "".join(f"| `{one.kind}` | {one.give} | {one.needs} |\n" for one in formats().values()),
