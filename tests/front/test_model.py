@@ -278,6 +278,18 @@ def test_prompts_that_ask_nothing_are_refused(model, grey, prompts, why):
         model.zero_shot(grey, prompts)
 
 
+def test_real_radiographs_have_one_score_as_files_and_in_memory(model, shared_data):
+    pictures = sorted((shared_data / "real_cxr").rglob("*.png"))[:2]
+    pictures += sorted((shared_data / "real_cxr").rglob("*.jp*g"))[:2]
+    assert pictures
+    memory = []
+    for path in pictures:
+        with Image.open(path) as opened:
+            memory.append(np.asarray(opened))
+    found = model.scores([*pictures, *memory], [LEFT]).to_numpy().reshape(2, -1)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
+
+
 def test_no_image_gives_an_empty_table_and_heatmaps_take_one(model, grey):
     assert model.zero_shot([]).shape == (0, 5)
     assert model.zero_shot([], [LEFT, NONE]).shape == (0, 2)
