@@ -75,6 +75,7 @@ def generated() -> dict[str, str]:
         "label_maps.md": label_maps(),
         "metrics.md": metrics(),
         "openi_labels.md": openi_labels(),
+        "peer_images.md": peer_images(),
         "protocols.md": "# Others' protocols, as the presets define them\n"
         + "".join(
             f"\n## {path.stem}\n\n```yaml\n{path.read_text(encoding='utf-8').strip()}\n```\n"
@@ -84,6 +85,20 @@ def generated() -> dict[str, str]:
         "| `--kind` | path | needs |\n| --- | --- | --- |\n"
         + "".join(f"| `{one.kind}` | {one.give} | {one.needs} |\n" for one in formats().values()),
     }
+
+
+def peer_images() -> str:
+    """How each kind of peer prepares an image, from its table."""
+    from medclip_debias.models.peers import families
+
+    rows = ["# How peers prepare an image", ""]
+    for path in sorted((Path(families.__file__).with_name("families")).glob("*.yaml")):
+        first = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        found = families.family(path.stem)
+        rows += [f"- `{path.stem}`. {first}: `{found.preprocessing}`"]
+        if found.preprocessing_of_resnet:
+            rows += [f"  With a ResNet: `{found.preprocessing_of_resnet}`"]
+    return "\n".join(rows) + "\n"
 
 
 def notebook_page(path: Path) -> str:

@@ -7,7 +7,6 @@ input that is taken in silence fails.
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -73,8 +72,7 @@ def test_a_patients_name_in_a_message_is_a_fault(label_of_two, base, tmp_path, m
     assert "patient's name" in play(label_of_two, World(base, tmp_path / "case")).fault
 
 
-def test_the_page_counts_the_cases_of_each_kind():
-    areas = Counter(case.area for case in CASES)
-    rows = [f"| {area[0].upper()}{area[1:]} | {areas[area]} |" for area in areas]
-    table = "\n".join(sorted(rows, key=str.lower))
-    assert table in PAGE.read_text(encoding="utf-8"), f"docs/reliability.md holds:\n{table}"
+def test_the_page_counts_the_cases():
+    kinds = {case.area for case in CASES}
+    said = f"{len(CASES)} cases of {len(kinds)} kinds of input"
+    assert said in PAGE.read_text(encoding="utf-8"), f"docs/reliability.md says: {said}"
