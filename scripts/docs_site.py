@@ -95,7 +95,7 @@ def peer_images() -> str:
     for path in sorted((Path(families.__file__).with_name("families")).glob("*.yaml")):
         first = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         found = families.family(path.stem)
-        rows += [f"- `{path.stem}`. {first.rstrip(".:")}: `{found.preprocessing}`"]
+        rows += [f"- `{path.stem}`. {first.rstrip('.:')}: `{found.preprocessing}`"]
         if found.preprocessing_of_resnet:
             rows += [f"  With a ResNet: `{found.preprocessing_of_resnet}`"]
     return "\n".join(rows) + "\n"
