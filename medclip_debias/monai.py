@@ -176,7 +176,7 @@ class ZeroShotNetwork(nn.Module):
         if not isinstance(asked, PromptSet):
             raise UserError("a network of classes needs two sides of each; give no bare sentences.")
         if network.learned_scale is None:
-            raise UserError("this model has no learned scale, so its scores are no probabilities.")
+            raise UserError("this model has no learned scale, so its scores are not probabilities.")
         self._prompts, self._scale = asked, network.learned_scale
         self.classes = list(asked.classes)
         with torch.inference_mode():

@@ -42,7 +42,7 @@ def named_file(name: str, where: str = "config:NAME") -> Path:
     known = names()
     if name not in known:
         raise UserError(
-            f"{where}: no settings that come with the program are called '{name}'"
+            f"{where}: the program comes with no settings named '{name}'"
             f"{did_you_mean(name, known)}; `medclip-debias config list` shows their names."
         )
     return _FOLDER / f"{name}.yaml"

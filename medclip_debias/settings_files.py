@@ -56,7 +56,9 @@ def inherited(
 
 def _load_yaml(path: Path, named: Named | None, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in seen:
-        raise UserError(f"{path}: 'extends' goes round in a circle; remove one of its links.")
+        raise UserError(
+            f"{path}: 'extends' leads back to a file that it came from; remove one of its links."
+        )
     try:
         text = read_text(path, "give the path of a YAML file", limit=4 * MAX_CHARACTERS)
         content = parse_yaml(text)

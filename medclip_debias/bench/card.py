@@ -171,7 +171,7 @@ class Card(Settings):
         for figure in self.published:
             if figure.metric not in self.metrics:
                 raise ValueError(
-                    f"a published figure is of '{figure.metric}', which is none of its metrics"
+                    f"a published figure is for '{figure.metric}', which is not one of its metrics"
                 )
         return self
 
@@ -186,7 +186,7 @@ def packaged_cards() -> dict[str, Card]:
             with as_file(entry) as path:
                 card = validate(Card, load_yaml(path), str(path))
             if card.name in cards:
-                raise UserError(f"{entry.name}: there is another card '{card.name}'.")
+                raise UserError(f"{entry.name}: another card is already named '{card.name}'.")
             cards[card.name] = card
     return dict(sorted(cards.items()))
 
@@ -203,7 +203,7 @@ def find_card(word: str) -> Card:
     if version and version != str(card.version):
         raise UserError(
             f"Card '{name}' is at version {card.version} here, not {version}; results of the two"
-            " do not belong into one table."
+            " cannot share one table."
         )
     return card
 
@@ -231,7 +231,8 @@ def cards_of(tasks: str) -> tuple[list[Card], frozenset[str]]:
         for card in cards:
             if chosen.setdefault(card.full_name, card) != card:
                 raise UserError(
-                    f"{word}: there is another card '{card.full_name}'; give it a name of its own."
+                    f"{word}: another card is already named '{card.full_name}'; give it another"
+                    " name."
                 )
         if len(cards) == 1 and word != "all" and not set(word) & set("*?["):
             named.add(cards[0].full_name)

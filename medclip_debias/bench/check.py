@@ -63,8 +63,8 @@ class Report:
         """The outcome in sentences."""
         return [
             f"{self.models} models with {self.results} results: {len(self.faults)} faults. "
-            f"{self.recomputed} figures were computed again from their items and agree.",
-            *(f"{count} figures stand as given: {why}." for why, count in self.taken.items()),
+            f"{self.recomputed} figures were recomputed from their items and agree.",
+            *(f"{count} figures are taken as given: {why}." for why, count in self.taken.items()),
         ]
 
 
@@ -82,11 +82,11 @@ def validate_folder(folder: Path) -> Report:
             report.faults += model_faults(entry, results)
         elif entry.name != CACHE and not BESIDE.fullmatch(entry.name):
             report.faults.append(
-                f"{entry}: does not belong here; a folder of results has one folder a model, and "
-                "README.md and LICENSE beside them."
+                f"{entry}: does not belong here; a folder of results has one folder per model, and"
+                " README.md and LICENSE beside them."
             )
     if not report.models:
-        raise UserError(f"{folder}: holds no model's folder; 'bench' writes one.")
+        raise UserError(f"{folder}: contains no model folder; 'bench' writes one.")
     report.results = len(results)
     report.faults += faults_of(results, report)
     return report
@@ -121,7 +121,7 @@ def _record_faults(result: Result) -> Iterator[str]:
     path, record, judged = result.folder / RECORD, result.record, result.record.judged
     if judged.wanted is not None and judged.found + judged.missing != judged.wanted:
         yield (
-            f"{path}: found {judged.found} and missing {judged.missing} do not make"
+            f"{path}: found {judged.found} and missing {judged.missing} do not add up to"
             f" {judged.wanted}."
         )
     if record.status != judged.status:
@@ -153,13 +153,13 @@ def _bounds_faults(path: Path, key: str, figure: Figure) -> Iterator[str]:
     if len(ends) == 1:
         yield f"{path}: the interval of '{key}' has one end."
     elif ends and not ends[0] - TOLERANCE <= figure.value <= ends[1] + TOLERANCE:
-        yield f"{path}: the interval of '{key}', {ends[0]} to {ends[1]}, is not around its value."
+        yield f"{path}: the interval of '{key}', {ends[0]} to {ends[1]}, does not hold its value."
 
 
 def _item_faults(result: Result, report: Report) -> Iterator[str]:
     """Figures that do not follow from the items, and items that cannot be."""
     follows = {key for key in result.record.metrics if can_be_recomputed(key)}
-    report.taken["such metrics do not follow from the items"] += len(
+    report.taken["such metrics cannot be computed from the items"] += len(
         result.record.metrics.keys() - follows
     )
     for protocol in result.protocols:
@@ -297,7 +297,7 @@ def _faults_between(results: Sequence[Result]) -> Iterator[str]:
                 yield (
                     f"{path}: {len(ours - theirs)} of its {len(ours)} items are not those of"
                     f" {reference.item_file(protocol)}, which judged the same images, and"
-                    f" {len(theirs - ours)} of those are lacking."
+                    f" {len(theirs - ours)} of those are missing."
                 )
             elif ours == theirs and _items_of(result, protocol) != usual:
                 yield f"{path}: its items belong to other patients than the other models'."
@@ -308,7 +308,8 @@ def _faults_between(results: Sequence[Result]) -> Iterator[str]:
                 if differing:
                     yield (
                         f"{result.item_file(protocol)}: the column '{differing[0]}' differs from"
-                        " the other models' on the same items, and no model decides it."
+                        " the other models' on the same items, although it does not depend on the"
+                        " model."
                     )
         for one, two in combinations(having, 2):
             if one.record.model_hash != two.record.model_hash and _same_scores(one, two, protocol):

@@ -64,7 +64,9 @@ class Archives:
         """The archive of a card."""
         kind = card.data.archive
         if kind not in formats():
-            raise UserError(f"this version knows no archive '{kind}'; take a newer one.")
+            raise UserError(
+                f"this version does not know the archive '{kind}'; use a newer version."
+            )
         hinted = [path for name in card.data.folders if (path := self.root / name).exists()]
         other = [path for path in self.places if path not in hinted]
         found: list[tuple[bool, int, Path]] = []
@@ -283,7 +285,7 @@ def card_images(card: Card, archive: Path, recipe: Recipe, data: PreparedSet) ->
         if not present:
             raise UserError(
                 f"{listed.file}: none of its {len(listed.names)} images is among the"
-                f" {len(images)} of {archive}; the list and the images are of two releases."
+                f" {len(images)} of {archive}; the list and the images are from different releases."
             )
         own = only_listed(data, present, split)
         return CardImages(own, split, frozenset(listed.names), present, among.count(""))

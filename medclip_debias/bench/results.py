@@ -96,7 +96,7 @@ class Result:
                 if column not in table.columns:
                     raise UserError(f"{path}: has no column '{column}'; {_AGAIN}.")
             if not len(table) or table["item"].duplicated().any():
-                raise UserError(f"{path}: lists an item twice, or none; {_AGAIN}.")
+                raise UserError(f"{path}: lists an item twice, or lists none; {_AGAIN}.")
             self._tables[protocol] = table.sort_values("item", kind="stable", ignore_index=True)
         return self._tables[protocol]
 
@@ -246,9 +246,9 @@ def _task(results: list[Result]) -> Task:
             if ours != theirs:
                 raise UserError(
                     f"{result.folder / RECORD} and {results[0].folder / RECORD}: are results of"
-                    f" different {what} of the card '{named.name}' ({ours} and {theirs}), which do"
-                    " not belong into one table; run 'bench' again for one of them, or leave one"
-                    " out with --models or --cards."
+                    f" different {what} of the card '{named.name}' ({ours} and {theirs}), which"
+                    " cannot share one table; run 'bench' again for one of them, or leave one out"
+                    " with --models or --cards."
                 )
     # What is incomplete is marked, and neither ranked nor paired.
     complete = [result for result in results if result.complete]
@@ -258,7 +258,7 @@ def _task(results: list[Result]) -> Task:
             raise UserError(
                 f"{result.folder / RECORD} and {complete[0].folder / RECORD}: judged different"
                 f" images of the card '{named.name}' ({ours.found} and {theirs.found}; list_hash"
-                f" {ours.list_hash} and {theirs.list_hash}), which do not belong into one table;"
+                f" {ours.list_hash} and {theirs.list_hash}), which cannot share one table;"
                 " run 'bench' on the same images, or leave one out with --models."
             )
     card = packaged_cards().get(named.name)

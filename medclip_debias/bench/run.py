@@ -169,7 +169,7 @@ def _held(out: Path) -> Iterator[None]:
             if holder is None:
                 raise
             raise UserError(
-                f"{out}: another 'bench' works in this folder ({holder}); wait for it, or give"
+                f"{out}: another 'bench' is running in this folder ({holder}); wait for it, or give"
                 " another --out."
             ) from None
         write_text(cache / ".gitignore", "*\n")

@@ -101,7 +101,7 @@ class CardRun:
         grid = self.model.grid
         if self.card.kind in PLACES and grid.rows * grid.columns < 2:
             raise UserError(
-                f"{self.name}: gives one vector an image and no regions, and {self.card.full_name}"
+                f"{self.name}: gives one vector per image and no regions, but {self.card.full_name}"
                 " asks where in an image a finding is."
             )
         request = Request(
@@ -254,8 +254,8 @@ def _lacking(judged: Judged, results: Results) -> Iterator[str]:
     labelled = results.details("zero_shot").get("images")
     if isinstance(labelled, int) and labelled < judged.found:
         yield (
-            f"{judged.found - labelled} of the {judged.found} judged images have no label, and"
-            " are in no figure of zero-shot classification."
+            f"{judged.found - labelled} of the {judged.found} judged images have no label, and are"
+            " left out of zero-shot classification."
         )
     if judged.boxes_wanted is not None and judged.boxes != judged.boxes_wanted:
         yield f"{judged.boxes} of the card's {judged.boxes_wanted} boxes are in this archive."
@@ -269,8 +269,8 @@ def _refused_classes(card: Card, label_map: LabelMap | None, results: Results) -
     if lacking:
         raise UserError(
             f"{card.full_name}: the archive's labels have no column for {', '.join(lacking)}, so"
-            " they are of another version than the card's; get the release that it names:"
+            " they come from another version than the card's; get the release that it names:"
             f" {card.data.obtain.rstrip('.')}."
         )
     each = [f"{name} ({why['reason'].rstrip('.')})" for name, why in refused.items()]
-    return [f"Not judged, and in no mean: {', '.join(each)}."] if each else []
+    return [f"Not judged, and not in any mean: {', '.join(each)}."] if each else []

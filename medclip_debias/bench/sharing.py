@@ -64,7 +64,7 @@ def model_faults(folder: Path, results: list[Result]) -> Iterator[str]:
                 " 'CC-BY-4.0' or 'weights not published'."
             )
         if not _HASH.fullmatch(model.hash):
-            yield f"{path}: its 'hash' is no hash of weights (16 to 64 hex digits)."
+            yield f"{path}: its 'hash' is not a hash of weights (16 to 64 hex digits)."
         yield from _text_faults(path, model.model_dump(mode="json"))
     before = len(results)
     for entry in sorted(folder.iterdir()):
@@ -74,11 +74,11 @@ def model_faults(folder: Path, results: list[Result]) -> Iterator[str]:
             yield from _result_faults(entry, model, results)
         elif entry.name != MODEL:
             yield (
-                f"{entry}: is not a file of a model's results ({MODEL} and a folder a card);"
+                f"{entry}: is not a file of a model's results ({MODEL} and one folder per card);"
                 " remove it."
             )
     if len(results) == before and not any(path.is_dir() for path in folder.iterdir()):
-        yield f"{folder}: holds no result; a folder a card, as 'bench' writes them."
+        yield f"{folder}: holds no result; it needs one folder per card, as 'bench' writes them."
 
 
 def _result_faults(folder: Path, model: ModelRecord | None, results: list[Result]) -> Iterator[str]:
@@ -107,14 +107,14 @@ def _result_faults(folder: Path, model: ModelRecord | None, results: list[Result
     yield from _card_faults(path, record)
     if folder.name != f"{record.card.name.replace('/', '.')}@{record.card.version}":
         named = f"{record.card.name}@{record.card.version}"
-        yield f"{path}: is of {named}, and the folder is another card's."
+        yield f"{path}: is of {named}, but its folder belongs to another card."
     if model is not None and record.model_hash != model.hash:
         yield f"{path}: is of the model {record.model_hash}, and {MODEL} names {model.hash}."
     if not record.command.strip():
         yield f"{path}: has no command; say how the result can be repeated."
     for name in ("set_hash", "list_hash"):
         if not _HASH.fullmatch(getattr(record.judged, name)):
-            yield f"{path}: its '{name}' is no hash (16 to 64 hex digits)."
+            yield f"{path}: its '{name}' is not a hash (16 to 64 hex digits)."
     yield from _text_faults(path, record.model_dump(mode="json"))
     yield from _text_faults(folder / RESULTS, content)
     for protocol in result.protocols:
@@ -150,7 +150,7 @@ def _card_faults(path: Path, record: Record) -> Iterator[str]:
                 yield f"{path}: has neither '{key}' of the card nor a reason why not."
         for key in record.metrics:
             if key not in card.metrics:
-                yield f"{path}: has the metric '{key}', which is none of the card's."
+                yield f"{path}: has the metric '{key}', which is not one of the card's."
         for what in ("images", "boxes"):
             wanted = getattr(card.data.list, what)
             judged = record.judged.wanted if what == "images" else record.judged.boxes_wanted
@@ -170,7 +170,7 @@ def _text_faults(path: Path, content: Any, place: str = "") -> Iterator[str]:
             yield from _text_faults(path, value, place)
     elif isinstance(content, str):
         if _PATH.search(content):
-            yield f"{path}: '{place[:80]}' holds a path of somebody's disk; remove it."
+            yield f"{path}: '{place[:80]}' holds a path on somebody's disk; remove it."
         if len(content) > _LONGEST:
             yield f"{path}: '{place[:80]}' is a text of {len(content)} letters; remove it."
 
@@ -183,7 +183,7 @@ def _column_faults(path: Path, table: pd.DataFrame) -> Iterator[str]:
             digests = [isinstance(v, str) and bool(_DIGEST.fullmatch(v)) for v in column]
             if not all(digests):
                 yield (
-                    f"{path}: row {digests.index(False)} of the column '{name}' is no hashed id"
+                    f"{path}: row {digests.index(False)} of the column '{name}' is not a hashed id"
                     " (16 hex digits); raw ids must not be shared."
                 )
         elif len(name) > _LONGEST_NAME or _PATH.search(name):

@@ -186,7 +186,7 @@ def _why_unpaired(one: Result, two: Result, key: str) -> str:
     if one.record.judged.list_hash != two.record.judged.list_hash:
         return "the two judged different images"
     if not can_be_recomputed(key):
-        return "this metric does not follow from the items"
+        return "this metric cannot be computed from the items"
     pairs = [each.items(metric_of(key).protocol)[["item", "patient"]] for each in (one, two)]
     return "" if pairs[0].equals(pairs[1]) else "the items do not match: other crops of the boxes"
 
@@ -206,8 +206,8 @@ def notes(board: Board) -> Iterator[str]:
     for task in tasks:
         if task.card is None:
             yield (
-                f"{task.full_name} is not the card of this version: its title and the figures of "
-                "others are not known here."
+                f"{task.full_name} is not the card of this version: its title and others' figures"
+                " are not known here."
             )
     results = [(task, name, task.results.get(name)) for task in tasks for name in models]
     at_home = [(name, task.full_name) for task, name, r in results if r and r.trained_there]
@@ -220,8 +220,8 @@ def notes(board: Board) -> Iterator[str]:
     ]
     for where, names in _grouped(lacking).items():
         yield (
-            f"Incomplete: {where} for {', '.join(names)}; not ranked, and compared "
-            "only with who lacks the same ones."
+            f"Incomplete: {where} for {', '.join(names)}; not ranked, and compared only with models"
+            " that lack the same ones."
         )
     for who, places in _joined([(name, task.full_name) for task, name, r in results if r is None]):
         yield f"Not run: {who} on {places}."
@@ -306,7 +306,7 @@ def _values(board: Board) -> PrintedTable:
     if others:
         sentences.append(
             "Figures of others are as they were published, not reproduced here, and may have been"
-            " measured otherwise; they take no part in ranks or comparisons."
+            " measured differently; they are not part of ranks or comparisons."
         )
     caption = " ".join([*sentences, *notes(board)])
     return PrintedTable(head, tuple(rows), caption, 2, frozenset(bold))
@@ -341,11 +341,11 @@ def _differences(board: Board) -> PrintedTable:
             )
         )
     caption = (
-        f"Differences to {board.baseline}. 95% intervals and two-sided p-values: t, with the "
-        f"standard error of a paired bootstrap, {RESAMPLES:,} resamples of the patients; Holm's "
-        f"correction over the {board.compared['p'].count()} tests of this table. 'Not shown' is no "
-        "proof of equality. Each model is one training: another seed of it may turn a difference "
-        "round."
+        f"Differences to {board.baseline}. 95% intervals and two-sided p-values: t, with the"
+        f" standard error of a paired bootstrap, {RESAMPLES:,} resamples of the patients; Holm's"
+        f" correction over the {board.compared['p'].count()} tests of this table. 'Not shown' is"
+        " not proof of equality. Each model was trained once: another seed may reverse a"
+        " difference."
     )
     head = ("card", "metric", "model", "difference", "95%", "p", "Holm", "verdict")
     return PrintedTable(head, tuple(rows), caption, 3)

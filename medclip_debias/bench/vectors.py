@@ -180,7 +180,7 @@ class CachedVectors:
         count = self.model.grid.rows * self.model.grid.columns
         if features.regions.shape[1] != count:
             raise UserError(
-                f"the model gives {features.regions.shape[1]} regions an image and says that it"
+                f"the model gives {features.regions.shape[1]} regions per image but says that it"
                 f" has {count}; its folder is damaged."
             )
         kept = [place for place, row in enumerate(rows) if row in mapped]

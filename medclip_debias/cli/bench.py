@@ -34,7 +34,7 @@ bench = group(
 
 Root = Annotated[Path, option("Folder below which the archives are.", "--data")]
 Tasks = Annotated[
-    str, option("all, or names, patterns (chestxray14/*) or YAML files, with commas.")
+    str, option("all, or names, patterns (chestxray14/*) or YAML files, separated by commas.")
 ]
 
 
@@ -49,7 +49,9 @@ def run(
     bootstrap: Bootstrap = 1000,
     batch_size: Annotated[int, option("Images encoded at a time.", min=1)] = 32,
     workers: Workers = None,
-    again: Annotated[bool, option("Measure what is done anew, from the kept vectors.")] = False,
+    again: Annotated[
+        bool, option("Measure finished results again, from the kept vectors.")
+    ] = False,
     cluster: Cluster = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -96,7 +98,7 @@ def run(
 @bench.command("list", example="bench list --data archives")
 def list_cards(
     root: Annotated[
-        Path | None, option("Also say whose archives are below this folder.", "--data")
+        Path | None, option("Also show which cards have their archive below this folder.", "--data")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

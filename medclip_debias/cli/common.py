@@ -160,7 +160,7 @@ Prompts = Annotated[str | None, option("Prompt set: a name or a YAML file; defau
 Classes = Annotated[str | None, option("Classes of the prompt set, as 'Edema,Pneumonia'.")]
 Labels = Annotated[Path | None, option("Label table (CSV, Parquet) instead of the set's labels.")]
 LabelMap = Annotated[
-    str | None, option("What labels of other names say of the classes: an archive or a YAML.")
+    str | None, option("How labels of other names map to the classes: an archive or a YAML file.")
 ]
 
 

@@ -122,7 +122,7 @@ def prepare(
     ] = "keep_for_evaluation",
     seed: Annotated[int, option("Seed of one_at_random.", min=0)] = 0,
     reports: Annotated[
-        Path | None, option("Folder or archive of reports that lie elsewhere.")
+        Path | None, option("Folder or archive of reports that are kept elsewhere.")
     ] = None,
     report_settings: Annotated[
         list[str] | None,
@@ -138,15 +138,19 @@ def prepare(
     split_file: Annotated[
         Path | None, option("Split file (split.csv of a prepared set) to split by.")
     ] = None,
-    all_test: Annotated[bool, option("Every image into test: nothing is trained on it.")] = False,
-    label_sentences: Annotated[
-        bool, option("Let labels say the sentences of studies without a report.")
+    all_test: Annotated[
+        bool, option("Put every image into test: nothing is trained on it.")
     ] = False,
-    phrases: Annotated[Path | None, option("File of boxes; found by itself in most sets.")] = None,
+    label_sentences: Annotated[
+        bool, option("Write sentences from the labels for studies without a report.")
+    ] = False,
+    phrases: Annotated[
+        Path | None, option("File of boxes; detected automatically in most sets.")
+    ] = None,
     kind: Annotated[str, option("One of those that --sources lists, or auto.")] = "auto",
     tables: Annotated[
         Path | None,
-        option("Folder of MIMIC-CXR's tables, when they lie elsewhere than the images."),
+        option("Folder of MIMIC-CXR's tables, when they are not beside the images."),
     ] = None,
     text_only: Annotated[bool, option("Prepare the reports alone, without any image.")] = False,
     shard: Annotated[str | None, option("Do part i of n, as 1/8; then 'merge' the parts.")] = None,
@@ -240,7 +244,7 @@ def _as_expected(model: Path, asked: PrepareSettings, context: typer.Context) ->
         if origin == "COMMANDLINE" and getattr(asked, name) != getattr(wanted, name):
             raise UserError(
                 f"--{name} {getattr(asked, name)} is not what {model} expects"
-                f" ({getattr(wanted, name)}); leave it out, for --for sets it."
+                f" ({getattr(wanted, name)}); leave it out, since --for sets it."
             )
     return wanted
 
@@ -264,9 +268,7 @@ def claims(
     lexicon: Annotated[
         str | None, option("YAML file, or the name of a packaged one: english, phantom.")
     ] = None,
-    table: Annotated[
-        Path | None, option("Claims that another program read (CSV or Parquet).")
-    ] = None,
+    table: Annotated[Path | None, option("Claims from another program (CSV or Parquet).")] = None,
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:

@@ -100,7 +100,7 @@ def demo(
     out: Annotated[Path, option("Folder of the run.")] = Path("runs/demo"),
     studies: Annotated[int | None, option(f"Of the phantom; default {STUDIES}.", min=1)] = None,
     steps: Annotated[int | None, option("Training steps; default the config's.", min=1)] = None,
-    quick: Annotated[bool, option("A minute: every stage runs, nothing is learned.")] = False,
+    quick: Annotated[bool, option("Takes a minute: every stage runs, nothing is learned.")] = False,
     fresh: Annotated[bool, option("Remove what is there first.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -128,7 +128,7 @@ def demo(
 
 @app.command(rich_help_panel=START, example="docs start")
 def docs(
-    page: Annotated[str | None, argument("Page to print, as start.")] = None,
+    page: Annotated[str | None, argument("Page to print, such as start.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say where the documentation is, or print a page."""

@@ -47,8 +47,8 @@ def say_if_training(*folders: Path) -> None:
         holder = holder_of(folder)
         if holder is not None:
             note(
-                f"{folder}: a run is training here ({holder}); this "
-                "command reads its present files, so repeat it when the run has finished."
+                f"{folder}: a run is training here ({holder}); this command reads its current"
+                " files, so repeat it when the run has finished."
             )
 
 
@@ -67,7 +67,7 @@ def evaluate(
     split: Annotated[
         str, option("test or validate; also of phrases that have their own split.")
     ] = "test",
-    allow_train: Annotated[bool, option("Let --split train through, and say so.")] = False,
+    allow_train: Annotated[bool, option("Allow --split train, with a warning.")] = False,
     prompts: Prompts = None,
     classes: Classes = None,
     labels: Labels = None,
@@ -83,7 +83,9 @@ def evaluate(
     ] = None,
     preset: Annotated[
         str | None,
-        option("Metrics as others' code counts too: NAME,NAME or all (docs/benchmark.md)."),
+        option(
+            "Also compute metrics as other papers' code does: NAME,NAME or all (docs/benchmark.md)."
+        ),
     ] = None,
     method: Annotated[
         str | None, option("Maps by similarity (default), gradcam or occlusion.")
@@ -142,7 +144,7 @@ def evaluate(
 def offsets(
     model: Annotated[Path, argument("Model folder; offsets.json is written there.")],
     prepared: Annotated[Path, argument("Prepared set; its labels are not read.")],
-    split: Annotated[str, option("Whose images: train or validate.")] = "validate",
+    split: Annotated[str, option("Split whose images are used: train or validate.")] = "validate",
     prompts: Annotated[str, option("Prompt set: a name or a YAML file.")] = "chex5",
     device: Device = "auto",
     as_json: AsJson = False,
@@ -156,7 +158,7 @@ def offsets(
     from medclip_debias.models.load import load_model
 
     if split not in ("train", "validate"):
-        raise UserError(f"--split is '{split}'; it is train or validate.")
+        raise UserError(f"--split is '{split}'; choose train or validate.")
     data, texts = PreparedSet.open(prepared), load_prompts(prompts).texts
     loaded = load_model(model, best_device(device))
     check_preparation(loaded.preprocessing, data)
@@ -268,13 +270,16 @@ def calibrate(
     model: Annotated[Path, argument("Model folder.")],
     prepared: Annotated[Path, argument("Prepared set with labels.")],
     out: Annotated[Path, option("Calibration file (JSON) to write.")],
-    split: Annotated[str, option("Whose images; not those judged later.")] = "validate",
+    split: Annotated[
+        str, option("Split whose images are used; not one that is judged later.")
+    ] = "validate",
     prompts: Prompts = None,
     classes: Classes = None,
     labels: Labels = None,
     label_map: LabelMap = None,
     prevalence: Annotated[
-        list[str] | None, option("Share where it will be used, as 'Edema=.05'; may be repeated.")
+        list[str] | None,
+        option("Prevalence where the model will be used, as 'Edema=.05'; may be repeated."),
     ] = None,
     options: Annotated[
         list[str] | None, option("method=, coverage=, conformal=, labels.blank=, ...", "--set")
@@ -325,7 +330,9 @@ def compare(
     ] = None,
     bootstrap: Annotated[int, option("Resamples of the patients.", min=100)] = 2000,
     seed: Seed = 0,
-    force: Annotated[bool, option("Compare what was evaluated differently, and say so.")] = False,
+    force: Annotated[
+        bool, option("Compare runs that were evaluated differently, with a warning.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Test the differences between runs, and list their settings."""
@@ -399,7 +406,9 @@ def import_model(
     fit: Annotated[
         str | None, option("Square by pad, crop or squash; default as published.")
     ] = None,
-    self_test: Annotated[bool, option("Store scores that every loading compares with.")] = False,
+    self_test: Annotated[
+        bool, option("Store scores that are checked whenever the model is loaded.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Turn another group's weights into a model folder."""

@@ -73,7 +73,7 @@ def study(
     rows_of: Annotated[
         Path | None,
         option(
-            "Measure nothing: write page and plot anew from these cells, as "
+            "Measure nothing: write page and plot again from these cells, such as "
             "docs/studies/NAME.parquet or a run's results.json.",
             "--from",
         ),
@@ -81,7 +81,8 @@ def study(
     publish_to: Annotated[
         Path | None,
         option(
-            "Put cells and plot there, and the tables into its page: docs/studies.", "--publish"
+            "Put cells and plot in this folder, and the tables into its page: docs/studies.",
+            "--publish",
         ),
     ] = None,
     listing: Annotated[bool, option("Name all studies.", "--list")] = False,
@@ -100,7 +101,7 @@ def study(
     folder = out or Path("runs/studies") / (f"{name}-quick" if quick else name)
     if rows_of is not None:
         if settings or quick or config is not None:
-            raise UserError("--from takes the settings of its file: leave other settings away.")
+            raise UserError("--from takes the settings of its file: leave out other settings.")
         results = studies.rewrite_named(name, rows_of, folder)
     else:
         with progress("Inputs and cells") as advance:

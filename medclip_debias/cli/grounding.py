@@ -42,7 +42,7 @@ def ground(
         list[Path] | None, argument("DICOM, JPG or PNG files, folders, DICOMDIRs, or lists (.txt).")
     ] = None,
     text: Annotated[list[str] | None, option("A sentence; may be repeated.")] = None,
-    sentences: Annotated[Path | None, option("File of sentences, one a line.")] = None,
+    sentences: Annotated[Path | None, option("File of sentences, one per line.")] = None,
     method: Annotated[
         str, option("How maps are computed: similarity, gradcam or occlusion.")
     ] = "similarity",
@@ -238,7 +238,7 @@ def view(
     index: Annotated[Path | None, option("Folder that 'index' wrote with this model.")] = None,
     images: Annotated[Path | None, option("Folder of radiographs to choose from.")] = None,
     beside: Annotated[
-        Path | None, option("Folder of a second model, to be seen beside the first.")
+        Path | None, option("Folder of a second model, to show beside the first.")
     ] = None,
     boxes: Annotated[
         Path | None, option("MS-CXR or COCO file with true boxes of --images.")
@@ -256,10 +256,11 @@ def view(
     ] = None,
     socket: Annotated[
         Path | None,
-        option("Listen on a unix socket at this path instead, which you alone can open."),
+        option("Listen on a unix socket at this path instead, which only you can open."),
     ] = None,
     allow_host: Annotated[
-        list[str] | None, option("A name under which browsers may open the page, beside localhost.")
+        list[str] | None,
+        option("A name under which browsers may open the page, besides localhost."),
     ] = None,
     token_file: Annotated[
         Path | None,
@@ -268,7 +269,7 @@ def view(
             " random one, which is printed."
         ),
     ] = None,
-    no_token: Annotated[bool, option("Let in everybody who reaches the page.")] = False,
+    no_token: Annotated[bool, option("Let in everyone who can reach the page.")] = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:

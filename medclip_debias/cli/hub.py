@@ -26,7 +26,7 @@ def card(
     model: ModelFolder,
     results: Annotated[Path | None, option("results.json of this model, or its folder.")] = None,
     licence: Annotated[
-        str | None, option("Of the weights, as the hub calls it (apache-2.0).")
+        str | None, option("Licence of the weights, as the hub writes it (apache-2.0).")
     ] = None,
     name: Annotated[str | None, option("By default the run's.")] = None,
     dataset: Annotated[str | None, option("GROUP/NAME on the hub, for .eval_results.")] = None,

@@ -62,7 +62,7 @@ def config_show(
     config: RunFile,
     settings: Overrides = None,
     loss: Loss = None,
-    only_changed: Annotated[bool, option("Leave out what is as by default.")] = False,
+    only_changed: Annotated[bool, option("Leave out settings at their defaults.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print a run's settings as they are resolved: inheritance, overrides, defaults, checks."""
@@ -82,7 +82,7 @@ def config_show(
 @app.command(rich_help_panel=TRAINING, example="doctor phantom/demo")
 def doctor(
     config: Annotated[
-        Path | None, argument("YAML file of a run; without, the machine alone.")
+        Path | None, argument("YAML file of a run; without it, only the machine is checked.")
     ] = None,
     settings: Overrides = None,
     loss: Loss = None,

@@ -109,7 +109,7 @@ def map_pieces(
         start_args: its arguments.
 
     Raises:
-        WorkerKilled: a process was killed, or a piece ended every worker that took it.
+        WorkerKilled: a process was killed, or one task ended every worker that ran it.
         UserError: the cluster cannot be reached, its workers run another version or do not see
             this folder, or no worker is left.
     """
@@ -222,7 +222,7 @@ def _client(cluster: str) -> Iterator[Client]:
             yield client
         except KilledWorker as error:
             raise WorkerKilled(
-                f"{cluster}: a piece ended every worker that took it, most often for lack of"
+                f"{cluster}: one task ended every worker that ran it, most often for lack of"
                 f" memory; {_AGAIN} with larger workers."
             ) from error
         except ModuleNotFoundError as error:
@@ -245,7 +245,9 @@ def _slurm(cluster: str) -> Iterator[Any]:
     try:
         slurm = SLURMCluster(**settings.job)
     except (TypeError, ValueError, OSError) as error:
-        raise UserError(f"{path}: Slurm workers cannot be set up so ({error}).") from error
+        raise UserError(
+            f"{path}: Slurm workers cannot be set up with these settings ({error})."
+        ) from error
     with slurm:
         slurm.scale(jobs=settings.jobs)
         yield slurm
@@ -283,8 +285,8 @@ def _run(
     global _started
     if version != __version__:
         raise UserError(
-            f"a worker runs version {__version__}, and the command is of {version}; install the"
-            " same one everywhere."
+            f"a worker runs version {__version__}, but the command is of version {version}; install"
+            " the same one everywhere."
         )
     try:
         os.chdir(folder)

@@ -133,7 +133,7 @@ class Layout:
         packed = values.detach().cpu().to(_DTYPES[self.dtype]).contiguous()
         if not torch.isfinite(packed).all():
             raise UserError(
-                f"the features hold a number that {self.dtype} cannot hold; set "
+                f"the features hold a number that {self.dtype} cannot represent; set "
                 "train.features.dtype to bf16 or fp32."
             )
         whole = packed.view(_AS_INTEGERS[packed.element_size()][0]).numpy()

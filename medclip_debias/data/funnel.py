@@ -84,7 +84,7 @@ class Funnel:
             return
         worst = self.worst()
         count = worst["kept"] + worst["dropped"]
-        remedy = _REMEDIES.get(worst["step"], "look at the settings and the source")
+        remedy = _REMEDIES.get(worst["step"], "check the settings and the source")
         shown = f"; for example {self.example}" if self.example else f"; {remedy}."
         raise UserError(
             f"nothing is left of the source: the step '{worst['step']}' dropped"

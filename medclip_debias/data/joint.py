@@ -79,8 +79,8 @@ class JointSet(PreparedSet):
             if part.settings != first.settings:
                 raise UserError(
                     f"{part.folder}: was prepared with '{part.settings.command_line()}', but"
-                    f" {first.folder} with '{first.settings.command_line()}'; prepare them alike to"
-                    " train on both."
+                    f" {first.folder} with '{first.settings.command_line()}'; prepare them with the"
+                    " same settings to train on both."
                 )
             if part.content_hash in {other.content_hash for other in self._parts[:number]}:
                 raise UserError(
@@ -139,7 +139,7 @@ class JointSet(PreparedSet):
         """Return a sentence on each set of which something is left aside."""
         return [
             f"{name}: {counts['patients']} patients are in another split elsewhere; their"
-            f" {counts['studies']} studies ({counts['images']} images) are left aside"
+            f" {counts['studies']} studies ({counts['images']} images) are not used"
             for name, counts in self.aside.items()
         ]
 

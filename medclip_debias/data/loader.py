@@ -89,7 +89,7 @@ class TrainingStudies:
             wanted = "both an image and a sentence" if text else "an image"
             raise UserError(
                 f"{prepared.folder}: no study of the split '{split}' has {wanted}; "
-                "look at its funnel.json."
+                "see its funnel.json."
             )
         texts = sorted({sentence for study in studies for sentence in said.get(study, ())})
         number = {sentence: index for index, sentence in enumerate(texts)}
@@ -386,7 +386,7 @@ def training_corpus(prepared: PreparedSet, split: str = "train") -> list[str]:
         said = prepared.sentences[prepared.sentences["study_id"].isin(set(names))]
         if said.empty:
             raise UserError(
-                f"{prepared.folder}: no study of the split '{split}' has a sentence; look at its"
+                f"{prepared.folder}: no study of the split '{split}' has a sentence; see its"
                 " funnel.json."
             )
         return said.drop_duplicates(["study_id", "text"])["text"].tolist()

@@ -74,7 +74,7 @@ class NamedSplit:
         """Return a sentence on it."""
         counts = Counter(self.studies.values())
         shares = ", ".join(f"{counts[name]} {name}" for name in SHARES if counts[name])
-        rest = f" {self.unknown} rows name nothing of the source." if self.unknown else ""
+        rest = f" {self.unknown} rows match nothing in the source." if self.unknown else ""
         return f"Split {self.name} (sha256 {self.sha256}): {shares} studies.{rest}"
 
     def check_covers(self, path: Path, known: Collection[str]) -> None:
@@ -139,7 +139,7 @@ def plain_split(path: Path, images: Sequence[ImageRecord], ids: Collection[str])
     studies = splits_of(path, rows, "study")
     unknown = sum(key not in members for key in keys)
     if not studies:
-        raise UserError(f"{path}: none of its {len(table)} rows names anything of this source.")
+        raise UserError(f"{path}: none of its {len(table)} rows matches anything in this source.")
     name = re.sub(r"[^\w.+-]", "_", path.name.split(".")[0])[:100] or "split"
     return NamedSplit(name, studies, unknown)
 

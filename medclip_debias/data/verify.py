@@ -18,7 +18,7 @@ from medclip_debias.files import file_hash
 
 SAMPLE = 64
 """Rows of ``images.bin`` that `check_sample` reads."""
-REMEDY = "bring back what was prepared, or run 'prepare' again"
+REMEDY = "restore what was prepared, or run 'prepare' again"
 
 Progress = Callable[[int, int], None]
 

@@ -46,7 +46,7 @@ _SENTENCES = {
     _NO_SHARED: f"{_SHARED}: is too small for the data loader's batches; {_MORE_SHARED}; {_AGAIN}",
     _NO_FILES: "The data loader has too few open files; raise the limit (ulimit -n 65536; docker "
     "run --ulimit nofile=65536), lower train.workers, or set train.workers=0; " + _AGAIN,
-    _NO_MEMORY: "A process of the data loader was killed, most likely for want of memory; lower "
+    _NO_MEMORY: "A process of the data loader was killed, most likely for lack of memory; lower "
     f"train.workers, or give the run more memory; {_AGAIN}",
     _NOT_SENT: "A process of the data loader ended without a batch; set train.workers=0 to see "
     "why.",
@@ -74,8 +74,8 @@ class _Named(Dataset[Any]):
         except OSError as error:
             name = error.filename or "the prepared set"
             return _Failure(
-                f"{name}: cannot be read ({error.strerror or type(error).__name__}); mend it, "
-                "then run the same command again."
+                f"{name}: cannot be read ({error.strerror or type(error).__name__}); fix it, then"
+                " run the same command again."
             )
         except MemoryError:
             os._exit(_NO_MEMORY)
@@ -264,7 +264,7 @@ def _explained(workers: list[BaseProcess]) -> Iterator[None]:
             sentence = _of_main(error) or sentence
         if broken and sentence is None:
             sentence = (
-                f"A process of the data loader does not answer; look at memory and disk, {_AGAIN}"
+                f"A process of the data loader does not answer; check memory and disk, {_AGAIN}"
             )
         if sentence is None:
             raise

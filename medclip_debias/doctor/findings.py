@@ -98,7 +98,7 @@ class Examination:
             except UserError as error:
                 found = stops(str(error))  # the sentence says what to do
             except (OSError, RuntimeError) as error:
-                found = stops(type(error).__name__, "mend this before the run")
+                found = stops(type(error).__name__, "fix this before the run")
         first, *rest = [found] if isinstance(found, Finding) else found
         self.add(replace(first, name=first.name or name, seconds=seconds()), *rest)
 
@@ -112,7 +112,7 @@ class Examination:
             while not over.wait(BEAT / 5):
                 now = time.monotonic()
                 if now - self._said >= BEAT:
-                    self.say(f"  still at it after {now - began:.0f} s")
+                    self.say(f"  still running after {now - began:.0f} s")
 
         thread = threading.Thread(target=beat, name="doctor", daemon=True)
         thread.start()

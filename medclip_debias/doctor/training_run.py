@@ -169,7 +169,7 @@ def write_speed(out: Path) -> Finding:
     except OSError as error:
         return stops(
             f"{folder} cannot be written ({error.strerror or type(error).__name__})",
-            "give another 'out', or mend its permissions or free space",
+            "give another 'out', or fix its permissions or free space",
         )
     return ok(f"{speed / 2**20:.0f} MiB/s, synced", bytes_per_second=speed)
 

@@ -165,9 +165,8 @@ def evaluate(
         )
     if split == "train" and not allow_train:
         raise UserError(
-            "The split 'train' is what the model learned from, so its metrics say nothing about "
-            "new patients; evaluate 'test' or 'validate', or give --allow-train to measure it "
-            "all the same."
+            "The split 'train' is what the model learned from, so its metrics say nothing about new"
+            " patients; evaluate 'test' or 'validate', or give --allow-train to measure it anyway."
         )
     started = time.perf_counter()
     options = options or EvaluationOptions()

@@ -95,7 +95,7 @@ def read_offsets(folder: Path, model_hash: str | None, texts: Sequence[str]) -> 
     path = Path(folder) / FILE
     remedy = f"run `medclip-debias evaluate offsets {folder} PREPARED` first"
     if not path.is_file():
-        raise UserError(f"{path}: is not there, so this model has no offsets; {remedy}.")
+        raise UserError(f"{path}: is missing, so this model has no offsets; {remedy}.")
     content = read_json(path, remedy)
     known = content.get("offsets") if isinstance(content, Mapping) else None
     if not isinstance(known, Mapping):

@@ -238,11 +238,11 @@ def _why_none(counts: dict[str, int], split: str, file: Path | None) -> str:
     if not any(counts[name] for name in (*left_out, "other_shape")):
         return f"{'The set' if file is None else file.name} has no phrases with boxes."
     return (
-        f"None of {owner} can be used: {counts['other_splits']} lie on images of other "
+        f"None of {owner} can be used: {counts['other_splits']} are on images of other "
         f"splits than '{split}' and '{HELD_OUT}', {counts['other_annotation_splits']} have another "
         f"split of their own (the option annotation_split: all takes them), "
-        f"{counts['other_views']} lie on images that are not frontal (views: all takes them), "
-        f"{counts['without_image']} lie on images that are not in the set, {counts['without_box']} "
+        f"{counts['other_views']} are on images that are not frontal (views: all takes them), "
+        f"{counts['without_image']} are on images that are not in the set, {counts['without_box']} "
         f"have no box with an area inside their image, {counts['other_shape']} were annotated on "
         "an image of another shape."
     )

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Floats = NDArray[np.floating]
 CASES = ("best", "median", "worst")
 RETRIEVAL_NOTICE = (
-    "Pictures and this list hold patients' images and sentences of reports: share them as you may "
-    "share the data."
+    "Pictures and this list hold patients' images and sentences of reports: share them only under"
+    " the terms of the data."
 )
 RETRIEVAL_CHOICE = (
     "The queries with the best, the median and the worst rank of their first right answer; of equal"
@@ -35,8 +35,8 @@ RETRIEVAL_CHOICE = (
 )
 _SENTENCES, _IMAGES = 5, 3
 NOTICE = (
-    "Pictures, file names and this list hold patients' images and phrases of reports: share them as"
-    " you may share the data."
+    "Pictures, file names and this list hold patients' images and phrases of reports: share them"
+    " only under the terms of the data."
 )
 CHOICE = (
     "One phrase of each category in turn, in the order of the phrase ids, each image once as long "

@@ -270,7 +270,7 @@ def _false_negatives(
     written = written[[known.knows(text) for text in written["text"]]]
     if written.empty:
         raise UserError(
-            "the truth tables know no sentence of this split; give those of its phantom."
+            "the truth tables have no sentence of this split; give those of its phantom."
         )
     if len(written) > options.sentences:
         written = written.sample(options.sentences, random_state=seed)

@@ -85,8 +85,8 @@ def unsaid_warning(absent: Sequence[str] | None, count: int) -> list[str]:
     quoted = ", ".join(f"'{prompt}'" for prompt in absent[:_NAMED])
     others = f" and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
     return [
-        f"{len(absent)} of {count} prompts stand in no sentence that the model was trained on"
-        f" ({quoted}{others}): what it makes of them is not known; prefer words of its reports."
+        f"{len(absent)} of {count} prompts are in no sentence that the model was trained on"
+        f" ({quoted}{others}): how it scores them is not known; prefer words from its reports."
     ]
 
 

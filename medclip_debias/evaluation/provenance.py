@@ -123,7 +123,7 @@ def describe_maps(results: Results, *, synthetic: bool) -> dict[str, Any]:
     sentence: str | None
     if above is None or above["low"] is None:
         sentence = (
-            f"{head} were measured, and not held against other images' boxes with an interval."
+            f"{head} were measured, but not compared with other images' boxes with an interval."
         )
     elif above["low"] > 0:
         sentence = None

@@ -97,7 +97,7 @@ def _read_items(path: Path) -> pd.DataFrame:
     if missing:
         raise UserError(f"{path}: has no column '{missing[0]}'; run 'evaluate' again.")
     if table["item"].duplicated().any() or not len(table):
-        raise UserError(f"{path}: lists an item twice, or none; run 'evaluate' again.")
+        raise UserError(f"{path}: lists an item twice, or lists none; run 'evaluate' again.")
     return table.sort_values("item", kind="stable", ignore_index=True)
 
 
@@ -118,7 +118,7 @@ def read_groups(words: Sequence[str], named: Sequence[str] = ()) -> list[Group]:
             chosen += [(None, read_run(path)) for path in _folders(word)]
             continue
         if not equals or not label.strip():
-            raise UserError(f"'{word}' is no group; write label=folder,folder.")
+            raise UserError(f"'{word}' is not a group; write label=folder,folder.")
         names = [name.strip() for name in rest.split(",") if name.strip()]
         if not names:
             raise UserError(f"'{word}' names no folder; write label=folder,folder.")
@@ -291,5 +291,8 @@ def mismatch(protocol: str, groups: Sequence[Group]) -> str | None:
             if column not in table.columns:
                 return f"{pair}: the column '{column}' is in one only)"
             if not _same_values(table[column], base[column]):
-                return f"{pair}: the column '{column}' differs, which no model decides)"
+                return (
+                    f"{pair}: the column '{column}' differs, although it does not depend on the"
+                    " model)"
+                )
     return None

@@ -149,13 +149,13 @@ def reuse(
     if taken["without_evaluation"]:
         told += f"; {taken['without_evaluation']} have lost their evaluation and are measured here"
     if taken["begun"]:
-        told += f"; {taken['begun']} have begun here already and go on here"
+        told += f"; {taken['begun']} were started here before and continue here"
     return f"{told}."
 
 
 def _take(experiment: Trainings, there: Trainings, cell: Cell, note: Path, cells: Path) -> str:
     """Copy one cell, or say why not."""
-    remedy = "give a whole folder in --reuse, or leave it out"
+    remedy = "give a complete folder in --reuse, or leave it out"
     content = read_json(note, remedy, keys=("cell", "values", "seconds"))
     if not isinstance(content["values"], dict):
         raise UserError(f"{note}: 'values' is not a JSON object; {remedy}.")
@@ -170,7 +170,7 @@ def _take(experiment: Trainings, there: Trainings, cell: Cell, note: Path, cells
     except (OSError, shutil.Error) as error:
         why = getattr(error, "strerror", None) or type(error).__name__
         raise UserError(
-            f"{there.folder(cell)}: cannot be copied ({why}); mend that, or leave "
+            f"{there.folder(cell)}: cannot be copied ({why}); fix that, or leave "
             "the grid out of --reuse."
         ) from error
     run = experiment.run_settings(cell).model_dump(mode="json")

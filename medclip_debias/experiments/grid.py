@@ -132,7 +132,9 @@ def _check(grid: GridSettings, where: str) -> None:
     for key, name in named:
         if name not in grid.methods:
             hint = did_you_mean(name, list(grid.methods))
-            raise UserError(f"{where}: setting '{key}' names '{name}', which is no method{hint}.")
+            raise UserError(
+                f"{where}: setting '{key}' names '{name}', which is not a method{hint}."
+            )
     for name in (*grid.methods, *grid.settings):
         if not _NAME.fullmatch(name):
             raise UserError(f"{where}: the name '{name}' must be without = , * ? [ ].")
@@ -142,7 +144,7 @@ def _check(grid: GridSettings, where: str) -> None:
     for name in grid.metrics or ():
         if name not in known:
             raise UserError(
-                f"{where}: setting 'metrics' names '{name}', which is no metric"
+                f"{where}: setting 'metrics' names '{name}', which is not a metric"
                 f"{did_you_mean(name, known)}; known: {', '.join(known)}."
             )
 
@@ -172,7 +174,7 @@ def runs(grid: GridSettings) -> Iterator[Run]:
                 run = Run(setting, method, seed, resolved(content, where))
                 twin = seen.setdefault(repr(run.content), method)
                 if twin != method:
-                    raise UserError(f"{where}: its settings are those of '{twin}'; remove one.")
+                    raise UserError(f"{where}: it has the same settings as '{twin}'; remove one.")
                 yield run
 
 

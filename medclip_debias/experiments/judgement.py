@@ -30,8 +30,8 @@ Every method is trained with the same seeds (batches, starting weights, augmenta
 the same patients. A difference is the mean over seeds of a method minus that of the other; its 95%
 interval covers both the patients (paired bootstrap) and, from two seeds on, the seeds (paired t),
 and its p is the larger of the two. A star, and a filled dot in the plot, marks p of at most .05
-after Holm's correction over all differences of this page, to the baseline and to the controls. No
-star is no proof of equality.
+after Holm's correction over all differences of this page, to the baseline and to the controls.
+The absence of a star is not proof of equality.
 """.strip()
 PLOTTED = (
     "zero_shot.mean_auc",
@@ -257,7 +257,7 @@ def _findings(
             f"interval: {names}."
         )
     if len(grid.seeds) == 1:
-        said.append("One seed says nothing of how another training would turn out.")
+        said.append("One seed says nothing about how another training would turn out.")
     if found.codes > 1:
         said.append(
             f"The cells were measured by {found.codes} versions of the code; part of a difference "

@@ -196,8 +196,8 @@ def _measured(
         raise UserError(failed[0])
     if failed:
         raise UserError(
-            f"{failed[0]} ({len(failed)} of {len(jobs)} cells failed; what was measured is kept: "
-            "mend that, then run the same command again.)"
+            f"{failed[0]} ({len(failed)} of {len(jobs)} cells failed; what was measured is kept:"
+            " fix that, then run the same command again.)"
         )
     keys = ("cell", "values", "seconds")
     rows = [

@@ -147,8 +147,8 @@ def _encoded(dataset: Any, place: Path) -> bytes:
         dataset.save_as(stream, enforce_file_format=True)
     except Exception as error:  # pydicom has many words for a data set that is not whole
         raise UserError(
-            f"{place}: this data set is no whole DICOM file ({type(error).__name__}); give the"
-            " file's path."
+            f"{place}: this data set is not a complete DICOM file ({type(error).__name__}); give"
+            " the file's path."
         ) from error
     return stream.getvalue()
 
@@ -159,8 +159,8 @@ def _grey(image: ImageLike, spoken: str, place: Path) -> NDArray[Any]:
         return _grey_of_pillow(image, spoken, place)
     if not _is_pixels(image):
         raise UserError(
-            f"{spoken}: {type(image).__name__} is no image; give a path, an array [H, W], a Pillow"
-            " image, or what read_radiograph gave."
+            f"{spoken}: {type(image).__name__} is not an image; give a path, an array [H, W], a"
+            " Pillow image, or the result of read_radiograph."
         )
     array = np.asarray(image.detach().cpu() if _is_tensor(image) else image)
     if array.dtype.kind not in "iuf":
@@ -189,9 +189,9 @@ def _grey(image: ImageLike, spoken: str, place: Path) -> NDArray[Any]:
 def _grey_of_pillow(image: Pillow.Image, spoken: str, place: Path) -> NDArray[Any]:
     check_size(place, image.height, image.width)
     if getattr(image, "n_frames", 1) > 1:
-        raise UserError(f"{spoken}: is a moving picture; give one image per radiograph.")
+        raise UserError(f"{spoken}: is an animated image; give one image per radiograph.")
     if image.mode == "1":
-        raise UserError(f"{spoken}: holds black and white alone, one bit a pixel; leave it out.")
+        raise UserError(f"{spoken}: has only black and white pixels (one bit each); leave it out.")
     try:
         return grey_values(image)
     # Pillow's decoders raise almost anything on damaged input, also struct.error, SyntaxError.

@@ -162,8 +162,8 @@ class Model:
             prompts: name of a prompt set (of the model's folder, or packaged), a YAML file of one,
                 class -> (positive, negative), each a sentence or several, or a list of two
                 sentences or more; by default the set that ``evaluate`` takes, chex5.
-            scale: what scores are multiplied by; by default what the model learned. Imported
-                peers do not say theirs.
+            scale: what scores are multiplied by; by default what the model learned. Peers whose
+                files hold none (CLIP's, open_clip's and MedCLIP's hold it) need one.
             calibration: a file that ``calibrate`` wrote for this model, or what `Calibration.read`
                 gave; takes the place of the scale. Its own prompts are the default; classes that
                 it could not calibrate are left out, with a warning.
@@ -195,7 +195,7 @@ class Model:
         if learned is None:
             raise UserError(
                 "this model does not say by what its scores were multiplied in training, so they"
-                " are no probabilities; give scale= (CLIP's is 100), or ask for `scores`."
+                " are not probabilities; give scale= (CLIP's is 100), or ask for `scores`."
             )
         if not 0 < learned < float("inf"):
             raise UserError(f"scale must be a positive number, got {learned}.")

@@ -128,6 +128,6 @@ def _as_expected(model: Path, asked: Mapping[str, Any]) -> PrepareSettings:
         if getattr(chosen, name) != getattr(wanted, name):
             raise UserError(
                 f"{name}={getattr(chosen, name)!r} is not what {model} expects"
-                f" ({getattr(wanted, name)!r}); leave it out, for for_model sets it."
+                f" ({getattr(wanted, name)!r}); leave it out, since for_model sets it."
             )
     return wanted

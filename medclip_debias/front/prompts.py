@@ -67,7 +67,7 @@ def _sentences(prompts: Any) -> list[str]:
         raise UserError("prompts: a sentence is given twice; give each once.")
     if len(sentences) < 2:
         raise UserError(
-            "prompts: among one sentence its probability is always 1; give its opposite too, as"
+            "prompts: of a single sentence the probability is always 1; give its opposite too, as"
             " {class: (positive, negative)}, or ask for `scores`."
         )
     if not all(sentences):

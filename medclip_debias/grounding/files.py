@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 RESULTS = "groundings.json"
 NOTICE = (
-    "The pictures show patients, and the sentences stand in this list and in the names of files:"
-    " share them as you may share the data."
+    "The pictures show patients, and the sentences are in this list and in the names of files:"
+    " share them only under the terms of the data."
 )
 
 Progress = Callable[[int, int], None]

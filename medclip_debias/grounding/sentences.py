@@ -50,11 +50,11 @@ def read_sentences(path: Path) -> list[str]:
 
 def read_lines(path: Path, one: str, several: str) -> list[str]:
     """The lines of a UTF-8 text file that are not blank; there has to be ``one``."""
-    remedy = f"give a text file of {several}, one a line, in UTF-8"
+    remedy = f"give a text file of {several}, one per line, in UTF-8"
     content = read_text(path, remedy, limit=_LARGEST, encoding="utf-8-sig")
     lines = [line.strip() for line in content.splitlines() if line.strip()]
     if not lines:
-        raise UserError(f"{path}: lists no {one}; write one a line.")
+        raise UserError(f"{path}: lists no {one}; write one per line.")
     return lines
 
 

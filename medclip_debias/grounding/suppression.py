@@ -139,7 +139,7 @@ def read_rule(folder: Path, model: ImageTextModel) -> SuppressionRule:
     remedy = f"run `medclip-debias evaluate suppression {folder} PREPARED`"
     if not path.is_file():
         raise UserError(
-            f"{path}: is not there, so it is not known below what evidence a sentence is not in an"
+            f"{path}: is missing, so it is not known below what evidence a sentence is not in an"
             f" image; {remedy} first."
         )
     content = read_json(path, remedy)

@@ -14,7 +14,7 @@ from medclip_debias.files import read_json
 
 NOT_MEASURED = (
     "This model's maps were not measured on boxes that people drew on radiographs: a bright place"
-    " is no evidence that a finding is there."
+    " is not evidence that a finding is there."
 )
 
 

@@ -97,8 +97,8 @@ def make_card(
         licence = stated if isinstance(stated, str) else UNKNOWN
     if not _LICENCE.fullmatch(licence):
         raise UserError(
-            f"--licence {one_line(licence)}: is no name that the hub has; write as apache-2.0,"
-            " cc-by-nc-4.0 or other."
+            f"--licence {one_line(licence)}: is not a licence name of the hub; write it as"
+            " apache-2.0, cc-by-nc-4.0 or other."
         )
     if dataset is not None and not _DATASET.fullmatch(dataset):
         raise UserError(f"--dataset {one_line(dataset)}: write GROUP/NAME of a set on the hub.")

@@ -113,7 +113,7 @@ def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
         if far:
             shown = ", ".join(f"{name} by {parity[name]['difference']:.2g}" for name in far)
             raise UserError(
-                f"{model}: exported as {form} it does not give what it gives in torch ({shown});"
+                f"{model}: exported as {form} it gives other results than in torch ({shown});"
                 " nothing was written."
             )
         network.tokenizer.save(folder)

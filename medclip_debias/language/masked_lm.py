@@ -244,13 +244,13 @@ def _card(settings: LanguageModelSettings, figures: dict[str, Any]) -> str:
     """The model card: what the folder was learned from, and what of it may be found in it."""
     left_out = figures.get("words_left_out")
     words = (
-        "The vocabulary was learned from every word of the corpus: share it as you may share the"
-        " text."
+        "The vocabulary was learned from every word of the corpus: share it only under the terms of"
+        " the text."
         if left_out is None
         else f"Words said of fewer than {settings.min_patients} patients, words that are mostly"
         " written as names, words after a title (Dr., Mr. ...) and numbers of three or more digits"
         f" were kept out of the vocabulary: {left_out:,} distinct words. Single letters, and"
-        " pieces that such words share with others, are in it. This filter is no proof: read"
+        " pieces that such words share with others, are in it. This filter proves nothing: read"
         " tokenizer.json before you publish it."
     )
     return (

@@ -51,7 +51,7 @@ def softmax_targets(anchors: Anchors, q: Tensor) -> Tensor:
 
 def _contrastive(value: LossSettings) -> LossSettings:
     if not isinstance(value, ContrastiveSettings):
-        raise ValueError(f"'{value.kind}' is no contrastive core: it has no anchors")
+        raise ValueError(f"'{value.kind}' is not a contrastive core: it has no anchors")
     return value
 
 

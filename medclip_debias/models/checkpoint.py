@@ -56,10 +56,10 @@ def model_folder(name: str | Path, *, local_files_only: bool = True, **options: 
         raise UserError(f"{name}: there is no such folder; give the folder of a model.") from None
     except LocalEntryNotFoundError:
         remedy = (
-            "is no folder, and no model of this name was downloaded before; nothing is"
+            "is not a folder, and no model of this name was downloaded before; nothing is"
             " downloaded unless local_files_only=False is given"
             if local_files_only
-            else "could not be downloaded; see whether the hub can be reached"
+            else "could not be downloaded; check that the hub can be reached"
         )
         raise UserError(f"{name}: {remedy}.") from None
     except Exception as error:  # the hub's and its client's many ways to say no
@@ -71,7 +71,7 @@ def need(folder: Path, *names: str) -> Path:
     """The first of the files ``names``, all of which a model folder must hold."""
     for name in names:
         if not (folder / name).is_file():
-            raise UserError(f"{folder}: is not a whole model folder: {name} is missing.")
+            raise UserError(f"{folder}: is not a complete model folder: {name} is missing.")
     return folder / names[0]
 
 

@@ -158,8 +158,8 @@ def self_test(model: ImageTextModel, folder: Path, files: str) -> dict[str, Any]
         stored = None
     if stored is None or stored.side > max(golden_side(model), LARGEST_SIDE):
         sentence = (
-            f"{path}: is damaged, so nobody can tell whether this machine computes what "
-            "the model's author did; bring the file back, or save or import the model again."
+            f"{path}: is damaged, so it cannot be checked that this machine computes what the"
+            " model's author did; restore the file, or save or import the model again."
         )
         warnings.warn(sentence, SelfTestWarning, stacklevel=3)
         return {"status": "damaged", "sentence": sentence}

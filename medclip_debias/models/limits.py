@@ -128,11 +128,13 @@ def hf_config(config: object, where: str, prefix: str) -> PretrainedConfig:
         reason = _wrong_value(name, value) if name in {*read, "projection_size"} else None
         number = isinstance(getattr(usual, name, None), int | float)
         if name in known and number and isinstance(value, str):
-            reason = "it is no number"
+            reason = "it is not a number"
         if reason:
             raise UserError(f"{where}: the field '{prefix}{name}' is wrong: {reason}.")
     fields = {name: value for name, value in config.items() if name in read}
-    sentence = f"{where}: {prefix.rstrip('.') or 'this'} is no configuration of {usual.model_type}"
+    sentence = (
+        f"{where}: {prefix.rstrip('.') or 'this'} is not a configuration of {usual.model_type}"
+    )
     with explained(sentence, Exception):
         sizes = AutoConfig.for_model(usual.model_type, **fields, **unset)
     width, heads = (getattr(sizes, name, 0) for name in ("hidden_size", "num_attention_heads"))

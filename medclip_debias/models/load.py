@@ -34,8 +34,8 @@ def expected_images(folder: Path) -> Preprocessing:
     content = read_json(own, "copy the model folder again", limit=MAX_JSON)
     if "preprocessing" not in content:
         raise UserError(
-            f"{own}: does not say how images are prepared, so it is no model of this project; give"
-            " the folder 'model' of a run."
+            f"{own}: does not say how images are prepared, so it is not a model of this project;"
+            " give the folder 'model' of a run."
         )
     return validate(Preprocessing, content["preprocessing"], str(own), "preprocessing.")
 

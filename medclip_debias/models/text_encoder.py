@@ -353,7 +353,7 @@ def read_text_config(folder: Path) -> dict[str, Any]:
             "make one with 'medclip-debias language-model', or give a BERT folder."
         )
     if not (folder / "config.json").is_file():
-        raise UserError(f"{folder}: holds no config.json, so it is no BERT folder.")
+        raise UserError(f"{folder}: holds no config.json, so it is not a BERT folder.")
     config = read_model_json(folder / "config.json")
     family_of({"model_type": None} | config, f"{folder}/config.json")
     return config

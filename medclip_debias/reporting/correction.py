@@ -90,14 +90,14 @@ def learned(
         if named is not None:
             raise
         return None, (
-            f"{_NOT_SHOWN}: the prepared set in the folder that the run names is not there any "
-            f"more, is damaged or another one by now; {remedy}."
+            f"{_NOT_SHOWN}: the prepared set that the run names no longer exists, is damaged or has"
+            f" been replaced by another; {remedy}."
         )
     if named is None and not prepared.meta.get("synthetic"):
         return None, (
-            f"{_NOT_SHOWN}: the run learned from real reports, whose words this page holds only if "
-            "you ask for them. To have them, and to share the page only as you may share the "
-            f"reports, {remedy}."
+            f"{_NOT_SHOWN}: the run learned from real reports, whose words this page shows only if"
+            " you ask for them. To show them, and to share the page only as you may share the"
+            f" reports, {remedy}."
         )
     where = str(folder / "settings.yaml")
     wrong = (AttributeError, KeyError, TypeError, ValueError)

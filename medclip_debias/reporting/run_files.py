@@ -82,7 +82,7 @@ def read_run(run: Path) -> dict[str, Any]:
         content = load_yaml(settings)
         text = read_text(settings, "copy the run again", limit=_LARGEST, folder=run)
         if "provenance" not in content:  # what `train` writes last
-            _warn(f"{settings}: is not whole; the report shows what is there.")
+            _warn(f"{settings}: is incomplete; the report shows what is there.")
     return {
         "settings": content,
         "settings_text": text,
@@ -162,5 +162,5 @@ def _picture(folder: Path, file: str) -> str:
     check_own(path)
     content = path.read_bytes()
     if not content.startswith(_PNG):
-        raise UserError(f"{path}: is no PNG picture; {_AGAIN}.")
+        raise UserError(f"{path}: is not a PNG picture; {_AGAIN}.")
     return data_address(content, "image/png")

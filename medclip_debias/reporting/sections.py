@@ -258,7 +258,7 @@ def _grounding_tables(results: Results) -> Iterator[PrintedTable]:
     denied = results.details("grounding").get("not_groundable")
     further = (
         f" {number(denied)} further phrases say that something is absent or normal; they are"
-        " reported apart in results.json."
+        " reported separately in results.json."
     )
     for name, kind in (("categories", "category"), ("area", "area"), ("frequency", "frequency")):
         groups: dict[str, str | None] = {**results.groups("grounding", "cnr", kind)}

@@ -237,11 +237,11 @@ def seeds_sentence(content: Mapping[str, Any]) -> str:
         parts.append(f"{group['label']}: {'one seed' if count == 1 else f'{count} seeds'}{which}")
     sentence = f"Seeds: {'; '.join(parts)}."
     if not content.get("settings"):
-        sentence = f"No setting differs that the runs name. {sentence}"
+        sentence = f"None of the settings that the runs name differs. {sentence}"
     if any(len(group["runs"]) == 1 for group in content["groups"]):
         sentence += (
-            " With one seed on a side a difference is one of these trainings on these patients;"
-            " another seed may turn it round."
+            " With one seed on a side a difference holds for these trainings on these patients;"
+            " another seed may reverse it."
         )
     return sentence
 
@@ -267,12 +267,12 @@ def comparison_caption(content: Mapping[str, Any]) -> str:
         )
     if 1 in runs:
         sentences.append(
-            "One seed says nothing of how another training would turn out: what differs with one "
-            "seed on a side is not called real."
+            "One seed says nothing about how another training would turn out: what differs with one"
+            " seed on a side is not called real."
         )
     sentences += [
         f"Real, or differs: at most {options['alpha']:g} after Holm's correction over the "
-        f"{options['tests']} tests of this table; 'not shown' is no proof of equality.",
+        f"{options['tests']} tests of this table; 'not shown' is not proof of equality.",
         few_patients(row["patients"] for row in content["rows"]),
     ]
     if len(codes) > 1:

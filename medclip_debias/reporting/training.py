@@ -50,13 +50,13 @@ def train_sentences(train: TrainSettings, last_step: float | None = None) -> lis
     if last_step is not None and last_step < train.steps:
         lines.append(f"Not finished: the last step that was logged is {last_step:,.0f}.")
     others = train.model_dump(mode="json", exclude_defaults=True, exclude=_IN_SENTENCES)
-    return lines + ([f"Not as by default: {setting_words(others)}."] if others else [])
+    return lines + ([f"Not at their defaults: {setting_words(others)}."] if others else [])
 
 
 def validation_sentence(train: TrainSettings, best_step: int | None) -> str:
     """How it was validated, and which weights the model folder holds."""
     if not train.validate_every:
-        return "Not validated on the way; the model folder holds the weights of the last step."
+        return "Not validated during training; the model folder holds the weights of the last step."
     name = train.best_metric
     title = next((metric.title for metric in VALIDATION if metric.name == name), name)
     step = f" (step {best_step:,})" if train.keep == "best" and best_step is not None else ""

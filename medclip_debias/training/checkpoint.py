@@ -80,8 +80,8 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise UserError(
-            f"{path}: this checkpoint cannot be written ({reason}); free some space or mend the "
-            "folder, then run the same command again: the checkpoints before it are intact."
+            f"{path}: this checkpoint cannot be written ({reason}); free some space or fix the"
+            " folder, then run the same command again: the checkpoints before it are intact."
         ) from error
 
 
@@ -119,5 +119,5 @@ def load_newest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, dict[s
         return None
     raise UserError(
         f"{folder}: every checkpoint is damaged ({', '.join(path.name for path in paths)}); "
-        "bring one back from a copy, or start over with --fresh."
+        "restore one from a copy, or start over with --fresh."
     )

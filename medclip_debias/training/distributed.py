@@ -102,8 +102,8 @@ def device_of(name: str, place: Place) -> torch.device:
         count = torch.cuda.device_count()
         if place.local >= count:
             raise UserError(
-                f"Process {place.local} of this machine has no GPU, for there are {count}; start "
-                "at most one process a GPU."
+                f"Process {place.local} of this machine has no GPU, since there are {count}; start"
+                " at most one process per GPU."
             )
         name = f"cuda:{place.local}"
     device = best_device(name)
@@ -200,7 +200,7 @@ def _ending_together(signals: StopSignals, stall: StallTimer) -> Iterator[None]:
         if not is_lost:
             raise
         raise UserError(
-            "Another process of the run ended without a word (killed, or its machine was lost); "
+            "Another process of the run ended unexpectedly (killed, or its machine was lost); "
             "start the run again, it resumes from its last checkpoint."
         ) from error
     finally:

@@ -140,9 +140,9 @@ class Features:
         for what, state in self._state_hashes().items():
             if state != self._weights[what]:
                 raise UserError(
-                    f"{where}: its frozen {what} encoder has other weights than the run's settings "
-                    "start from now, so the stored features are not of it; bring back the weights "
-                    "that the run began with, or start over with --fresh."
+                    f"{where}: its frozen {what} encoder has other weights than the run's settings"
+                    " start from now, so the stored features are not of it; restore the weights"
+                    " that the run began with, or start over with --fresh."
                 )
 
     def _state_hashes(self) -> dict[str, str]:
@@ -270,7 +270,9 @@ class Features:
                 return
             except Timeout:
                 if idle < 0 and self.run.ranks.rank == 0:
-                    self.run.say(f"{folder}: another process writes these features; waits for it.")
+                    self.run.say(
+                        f"{folder}: another process is writing these features; waiting for it."
+                    )
                 note = folder.stat().st_mtime  # that of its progress is replaced now and then
                 idle, last_note = idle + 1 if note == last_note else 0, note
                 if minutes and idle > 60 * minutes:

@@ -140,8 +140,8 @@ class RunFolder:
         remedy = "give another 'out', or --fresh to start over."
         if settings == [_CLAIMS]:
             raise UserError(
-                f"{out}: its run began with other claims than {new['prepared']} has now; bring "
-                f"their file back, {remedy}"
+                f"{out}: its run began with other claims than {new['prepared']} has now; restore"
+                f" their file, {remedy}"
             )
         if settings:
             names = ", ".join(settings[:4])
@@ -152,9 +152,9 @@ class RunFolder:
             raise UserError(f"{out}: holds a run with other settings ({names}){more}; {remedy}")
         if _DATA in differ and not allow_changed_data:
             raise UserError(
-                f"{out}: its run began on data with the hash {old.get(_DATA)}, but "
-                f"{new['prepared']} now has {new[_DATA]}; bring the old set back, start over with "
-                "--fresh, or resume all the same with --allow-changed-data."
+                f"{out}: its run began on data with the hash {old.get(_DATA)}, but"
+                f" {new['prepared']} now has {new[_DATA]}; restore the old set, start over with"
+                " --fresh, or resume anyway with --allow-changed-data."
             )
 
     # -------------------------------------------------------------- a run that is continued
@@ -302,8 +302,8 @@ def _written_under(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     settings = checkpoint.get("settings")
     if not isinstance(settings, dict):
         raise UserError(
-            f"{path}: does not say which settings it was written under, so it is no checkpoint of "
-            "this run; give another 'out', or --fresh to start over."
+            f"{path}: does not say which settings it was written under, so it is not a checkpoint"
+            " of this run; give another 'out', or --fresh to start over."
         )
     return settings
 

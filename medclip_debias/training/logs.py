@@ -118,7 +118,7 @@ class RunLog:
             if isinstance(error, StoppedBySignalError):
                 self.say(str(error))
             elif isinstance(error, UserError):
-                self.say("ended by an error, which the terminal says")
+                self.say("ended by an error, which the terminal shows")
             with _writable(self._folder):
                 self._board.close()
         if self._wandb is not None:

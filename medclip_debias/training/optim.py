@@ -150,7 +150,7 @@ def make_optimizer(
             if parameter.requires_grad and decays == decayed:
                 groups.setdefault((decayed, factor), []).append(parameter)
     if not groups:
-        raise UserError("Every parameter is frozen, so there is nothing to train; free some.")
+        raise UserError("Every parameter is frozen, so there is nothing to train; unfreeze some.")
     device = next(iter(factor_of)).device
     fused = device.type == "cuda" if settings.fused == "auto" else settings.fused
     content: list[dict[str, Any]] = [

@@ -134,8 +134,9 @@ class Run:
             )
         if train.views_per_study > 1 and not excludes_own_study(self.loss_settings):
             sentence = (
-                f"{self.where}: setting 'train.views_per_study' is {train.views_per_study}, but "
-                "the loss takes the other images of a study for negatives of its sentences; add "
+                f"{self.where}: setting 'train.views_per_study' is"
+                f" {train.views_per_study}, but the loss takes the other images of a study as "
+                "negatives of its sentences; add "
                 "{kind: mask_same_study} to its negatives, or choose 'positives: study' "
                 "(debiased) or multi_positive."
             )

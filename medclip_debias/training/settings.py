@@ -197,7 +197,7 @@ class TrainSettings(Settings):
     def _validated(cls, name: str) -> str:
         known = [metric.name for metric in VALIDATION]
         if name not in known:
-            raise ValueError(f"'{name}' is no metric of a validation; known: {', '.join(known)}")
+            raise ValueError(f"'{name}' is not a metric of a validation; known: {', '.join(known)}")
         return name
 
     @model_validator(mode="after")

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _PATIENCE = 5.0  # seconds for what another process has to say
 
 _REASONS = {
-    "data": "The data loader{of} has brought no batch {span}; see whether the disk of the prepared "
-    "set answers, or set train.workers=0.",
+    "data": "The data loader{of} has delivered no batch {span}; check that the disk of the "
+    "prepared set answers, or set train.workers=0.",
     "validation": "The validation{of} has not ended {span}; lower train.validate_images.",
     "files": "Writing to the run's folder{of} has not ended {span}; see whether its disk answers.",
-    "step": "A step has not ended {span}; look at the GPUs.",
+    "step": "A step has not ended {span}; check the GPUs.",
     "others": "Another process of the run has not answered {span}: it was stopped, or its machine "
-    "or the network was lost. All processes end; mend that.",
+    "or the network was lost. All processes end; fix that.",
 }
 _AGAIN = (
     "Then run the same command again: it resumes from its last checkpoint. If it only needs more "

@@ -153,10 +153,10 @@ class Trainer(Run):
         limit = self.settings.train.clip_norm or math.inf
         norm_of_gradient = nn.utils.clip_grad_norm_(self.parameters, limit)
         if not torch.isfinite(metrics["loss"]):
-            raise self._not_a_number(step, "the loss is no number")
+            raise self._not_a_number(step, "the loss is NaN or infinite")
         # With fp16 an overflow is expected now and then: the scaler leaves such a step out.
         if not (scaler.is_enabled() or torch.isfinite(norm_of_gradient)):
-            raise self._not_a_number(step, "the gradient is no number")
+            raise self._not_a_number(step, "the gradient is NaN or infinite")
         scaler.step(self.optimizer)
         scaler.update()
         # Before the average takes them over, so that it stays within the bounds too.
@@ -355,7 +355,7 @@ def shares_loss(settings: TrainSettings, objective: Objective, ranks: Ranks, whe
     if reason is not None and settings.shard_loss == "on":
         sentence = (
             f"{where}: setting 'train.shard_loss' is on, but every process computes the loss of "
-            f"the whole batch, for {reason}."
+            f"the whole batch, since {reason}."
         )
         warnings.warn(ReportedWarning(sentence), stacklevel=2)
     return reason is None

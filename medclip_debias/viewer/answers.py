@@ -176,7 +176,7 @@ class Answers:
         self._with_index()
         data, square = self._indexed, self.prepared_image(row)
         if data is None or square is None:
-            raise UserError("the prepared set of this index is not there any more.")
+            raise UserError("the prepared set of this index no longer exists.")
         record, how = data.images.iloc[row], data.settings
         shape = int(record["height"]), int(record["width"])
         place = SquareGeometry(*shape, how.size, how.size, how.fit)
@@ -274,7 +274,7 @@ class Answers:
             need_packages("DICOM results", "dicom", "highdicom")
             if image.source is None:
                 raise UserError(
-                    "this image is no DICOM file with the identifiers that DICOM results need;"
+                    "this image is not a DICOM file with the identifiers that DICOM results need;"
                     " JSON can be exported."
                 )
         if kind == "seg" and threshold is None:

@@ -178,7 +178,7 @@ class Page:
     def _pixels(self, request: Request) -> Response:
         levels = self.sessions.pixels(_session(request), request.path_params["image"])
         if levels is None:
-            raise HTTPException(404, "These pixels are not here any more.")
+            raise HTTPException(404, "These pixels are no longer here.")
         return Response(levels, media_type="application/octet-stream")
 
     async def _alive(self, request: Request) -> Response:

@@ -169,7 +169,7 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         family, kind, protocol, _, address = addresses[0]
         listener = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:
-        raise UserError(f"{where}: is no address of this machine; correct --host.") from error
+        raise UserError(f"{where}: is not an address of this machine; correct --host.") from error
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -226,7 +226,7 @@ def _clear(path: Path) -> None:
     if not os.path.lexists(path):
         return
     if not stat.S_ISSOCK(path.lstat().st_mode):
-        raise UserError(f"{path}: is there already and is no socket; give another --socket.")
+        raise UserError(f"{path}: already exists and is not a socket; give another --socket.")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(5)
         try:

@@ -57,7 +57,7 @@ def test_a_name_that_the_card_gives_goes_first(root, tmp_path):
         ("vindr_cxr", False, r"no VinDr-CXR here; get it: the archive's page"),
         ("vindr_cxr", True, r"there is no phantom here; get it: the archive's page"),
         ("siim", False, "is a phantom, and the card is of real"),
-        ("nothing", True, "knows no archive 'nothing'"),
+        ("nothing", True, "does not know the archive 'nothing'"),
     ],
 )
 def test_what_is_missing_is_named_with_where_to_get_it(root, archive, synthetic, words):

@@ -185,7 +185,7 @@ def test_peers_that_attend_have_the_figures_of_evaluate(models, data, out, tmp_p
             tmp_path / kind, set_of(out), tmp_path / f"{kind}-own", monkeypatch
         )
         if kind == "kad":  # its questions and regions are not to be compared
-            assert "do not lie with its regions" in json.dumps(results["skipped"])
+            assert "not comparable with its regions" in json.dumps(results["skipped"])
         else:
             assert results.details("retrieval")["phrases"] > 0
         assert figures_of(outcome, kind) == pytest.approx(figures, abs=1e-5)
@@ -391,7 +391,7 @@ def test_the_list_of_another_release_is_refused(models, data, done, tmp_path):
 def test_labels_of_another_version_are_named_and_mapped_ones_noted(models, data, out, tmp_path):
     mapped = card("phantom/map", "zero_shot", AUC, label_map="siim", prompts="chex5")
     (record,) = bench(models[:1], [mapped], data, out, HOW).records.values()
-    assert record.notes[0].startswith("Not judged, and in no mean: ")
+    assert record.notes[0].startswith("Not judged, and not in any mean: ")
     assert "Edema" in record.notes[0]
     root = shutil.copytree(data, tmp_path / "data")
     for name in ("mimic-cxr-2.0.0-chexpert.csv.gz", "mimic-cxr-2.1.0-test-set-labeled.csv"):
@@ -423,7 +423,7 @@ def test_names_of_models_and_folders(models, data, done, tmp_path):
     out = tmp_path / "out"
     with (
         locked(out / "cache"),
-        pytest.raises(UserError, match="another 'bench' works in this folder"),
+        pytest.raises(UserError, match="another 'bench' is running in this folder"),
     ):
         bench(models, CARDS, data, out, HOW)
 

@@ -221,7 +221,7 @@ def test_a_list_of_one_set_is_that_set(reports):
 
 def test_sets_that_do_not_go_together_are_refused_in_a_sentence(reports, made):
     larger = made("large", images(range(1, 4), "train"), size=20)
-    with pytest.raises(UserError, match=r"was prepared with '--size 20 .* prepare them alike"):
+    with pytest.raises(UserError, match=r"was prepared with '--size 20 .* same settings"):
         joint(reports, larger)
     with pytest.raises(UserError, match="is listed twice"):
         joint(reports, reports)

@@ -134,14 +134,14 @@ def test_a_plain_table_splits_by_study_patient_or_image(tiny_tree, tmp_path, col
     assert splits["b"] == "test"
     assert splits["e"] == "train"
     assert set(splits.values()) <= expected
-    assert any("1 rows name nothing of the source" in line for line in said)
+    assert any("1 rows match nothing in the source" in line for line in said)
     assert any(row["step"] == "split is known" and row["dropped"] for row in made.funnel)
 
 
 def test_a_plain_table_that_names_nothing_or_two_splits_is_refused(tiny_tree, tmp_path):
     path = tmp_path / "mine.csv"
     for text, words in {
-        "patient_id,split\nx,test\n": "none of its 1 rows names anything",
+        "patient_id,split\nx,test\n": "none of its 1 rows matches anything",
         "split\ntest\n": "needs a column study_id",
         "study_id,split\n101,test\n101,train\n": "row 3: its study has another split",
         "study_id,split\n101,exam\n": "row 2: its split is not one of",

@@ -194,7 +194,7 @@ def test_a_look_that_takes_long_says_so_and_how_long_it_took(monkeypatch):
         "disk", "Looking at the disk ...", lambda: time.sleep(0.3) or Finding("disk", OK, "x")
     )
     assert said[0] == "Looking at the disk ..."
-    assert 2 <= sum(word.startswith("  still at it after") for word in said) <= 8
+    assert 2 <= sum(word.startswith("  still running after") for word in said) <= 8
     assert told[0].seconds >= 0.3
     shown = findings.lines(replace(told[0], seconds=1.26))
     assert shown.endswith("x [1.3 s]")

@@ -131,7 +131,7 @@ def test_phrases_with_a_split_of_their_own_are_of_that_split(small_prepared, tmp
 def test_no_phrase_left_says_why(small_prepared, tmp_path):
     file = coco(tmp_path / "b.json", [("absent", "a", [1, 1, 5, 5]), ("i04", "b", [1, 1, 5, 5])])
     with pytest.raises(
-        Skipped, match=r"None of the phrases in b\.json .* 1 lie on images of other"
+        Skipped, match=r"None of the phrases in b\.json .* 1 are on images of other"
     ):
         select_phrases(small_prepared, "test", INPUT, file)
     with pytest.raises(UserError, match="there is no such file"):

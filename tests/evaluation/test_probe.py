@@ -37,7 +37,7 @@ def test_false_negatives_need_the_phantom_that_the_set_came_from(
 ):
     words = [*probing(small_model, small_prepared, tmp_path), "--bootstrap", "0"]
     assert run([*words, "--truth", str(phantom_tree)]) == 2
-    assert "know no sentence of this split" in capsys.readouterr().err
+    assert "have no sentence of this split" in capsys.readouterr().err
     assert run([*words, "--truth", str(tmp_path)]) == 2
     assert "holds no truth of a phantom" in capsys.readouterr().err
 

@@ -137,13 +137,13 @@ def test_evaluate_and_calibrate_warn_of_what_training_text_does_not_say(
     absent = ["Findings suggesting pneumonia", "No signs of pneumonia"]
     assert results["details"]["zero_shot"]["unsaid_prompts"] == absent
     (warning,) = results["details"]["zero_shot"]["warnings"]
-    assert warning.startswith("2 of 2 prompts stand in no sentence that the model was trained on")
+    assert warning.startswith("2 of 2 prompts are in no sentence that the model was trained on")
     assert warning in results["notes"]
     assert warning in capsys.readouterr().err
     assert UNSAID not in results["model"]["provenance"]
     out = tmp_path / "calibration.json"
     assert run(["calibrate", *words, str(out), "--split", "test"]) == 0
-    assert "2 of 2 prompts stand in no sentence" in capsys.readouterr().err
+    assert "2 of 2 prompts are in no sentence" in capsys.readouterr().err
     assert Calibration.read(out).unsaid == tuple(absent)
 
 

@@ -209,7 +209,7 @@ def test_a_split_of_laterals_alone_says_which_option_judges_them(mixed, tmp_path
     data = PreparedSet.open(folder)
     with pytest.raises(Skipped, match=r"no frontal image \(the option views: all judges others\)"):
         labels_of(data, "test", CLASSES)
-    with pytest.raises(Skipped, match=r"48 lie on images that are not frontal \(views: all"):
+    with pytest.raises(Skipped, match=r"48 are on images that are not frontal \(views: all"):
         select_phrases(data, "test", 40)
 
 

@@ -67,7 +67,10 @@ def test_a_share_of_the_steps_becomes_a_step():
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["baseline=CLAP"], "'baseline' names 'CLAP', which is no method (did you mean 'CLIP'?)"),
+        (
+            ["baseline=CLAP"],
+            "'baseline' names 'CLAP', which is not a method (did you mean 'CLIP'?)",
+        ),
         (["controls.CLIP=[other]"], "'controls.CLIP' names 'other'"),
         (["controls.CLIP=[CLIP]"], "its own control"),
         (["metrics=[grounding.cnrr]"], "did you mean 'grounding.cnr'"),
@@ -77,7 +80,7 @@ def test_a_share_of_the_steps_becomes_a_step():
         (["base.prepared=[runs/a, runs/b]"], "lists several sets, but an experiment evaluates"),
         (["base.train.stepz=4"], "method 'CLIP' of setting 'rate 2e-3': unknown setting"),
         (["methods.CLIP.loss.kind=clop"], "did you mean 'clip'"),
-        (['methods.twin={"loss": {"kind": "clip"}}'], "its settings are those of 'CLIP'"),
+        (['methods.twin={"loss": {"kind": "clip"}}'], "the same settings as 'CLIP'"),
     ],
 )
 def test_what_fits_nothing_is_one_sentence(words, sentence):
@@ -89,7 +92,7 @@ def test_what_fits_nothing_is_one_sentence(words, sentence):
 def test_a_file_that_extends_itself_in_a_part_is_refused(tmp_path):
     (tmp_path / "a.yaml").write_text("extends: a.yaml\n")
     (tmp_path / "grid.yaml").write_text("base: a.yaml\nmethods: {x: {}}\nseeds: [0]\nbaseline: x\n")
-    with pytest.raises(UserError, match="goes round in a circle"):
+    with pytest.raises(UserError, match="leads back to a file"):
         read_grid(tmp_path / "grid.yaml")
 
 

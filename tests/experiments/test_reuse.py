@@ -101,7 +101,7 @@ def test_what_lost_its_evaluation_or_has_begun_here_is_measured_here_and_said(
     printed = capsys.readouterr()
     assert (
         "0 cells taken from there; 1 have lost their evaluation and are measured here; "
-        "1 have begun here already and go on here." in printed.err
+        "1 were started here before and continue here." in printed.err
     )
     assert "missing: 2" in printed.out
 
@@ -124,7 +124,7 @@ def test_a_folder_without_cells_a_damaged_cell_and_a_full_disk_are_one_sentence(
     assert "holds no cells; give a folder of 'experiment' in --reuse." in sentence(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "copytree", full)
-        assert "cannot be copied (No space left on device); mend that" in sentence(copied)
+        assert "cannot be copied (No space left on device); fix that" in sentence(copied)
     for damage in ("{", '{"cell": {}, "values": [], "seconds": 1}'):
         for note in (copied / "cells").iterdir():
             note.write_text(damage)

@@ -167,7 +167,7 @@ def test_what_a_file_holds_is_read_as_the_file(model, files):
     assert np.ptp(model.scores([colours, colours[..., ::-1]], [LEFT]).to_numpy()) > 1e-6
     broken = dcmread(files[0])
     del broken.file_meta
-    with pytest.raises(UserError, match="image 0: this data set is no whole DICOM"):
+    with pytest.raises(UserError, match="image 0: this data set is not a complete DICOM"):
         model.scores(broken, LEFT)
 
 
@@ -191,8 +191,8 @@ BAD_IMAGES = {
     "NaN": (np.where(np.eye(30) > 0, np.nan, np.eye(30)), "not numbers"),
     "tiny": (np.eye(5), "5 x 5 pixels"),
     "deep colours": (np.zeros((30, 30, 3), dtype=np.int32), "uint16 or floats"),
-    "nothing": (None, "NoneType is no image"),
-    "number": ([3], "int is no image"),
+    "nothing": (None, "NoneType is not an image"),
+    "number": ([3], "int is not an image"),
     "mapping": ({"a": "a.png"}, "not a mapping"),
     "bilevel": (Image.new("1", (30, 30)), "black and white"),
     "missing": ("nowhere.png", "no such file"),
@@ -304,7 +304,7 @@ def test_no_image_gives_an_empty_table_and_heatmaps_take_one(model, grey):
 
 
 def test_boxes_are_those_of_the_maps_and_none_for_what_is_not_in_the_image(model, grey, tmp_path):
-    with pytest.raises(UserError, match=r"suppression\.json: is not there"):
+    with pytest.raises(UserError, match=r"suppression\.json: is missing"):
         model.boxes(grey, [LEFT])
     plain = model.boxes(grey, [LEFT, NONE], suppress=False)
     heat = model.heatmaps(grey, [LEFT])[LEFT]

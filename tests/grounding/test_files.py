@@ -62,7 +62,7 @@ def test_maps_scores_and_pictures_of_each_sentence(model, image_file, tmp_path):
     ]
     assert names == [*expected, "groundings.json"]
     assert json.loads((tmp_path / "out" / "groundings.json").read_text()) == result
-    assert "share them as you may share the data" in result["notice"]
+    assert "share them only under the terms of the data" in result["notice"]
     pixels = torch.from_numpy(prepare_image(read_image(path), model.preprocessing.prepare))[None]
     (entry,) = result["images"]
     assert (entry["height"], entry["width"]) == (120, 180)

@@ -224,7 +224,7 @@ UNKNOWN = {"kind": "weigh_by_evidence", "evidence": {"kind": "x"}}
         (infonce({"kind": "fnc", "alpha": 1}), ["'loss.negatives.0.alpha' is wrong"]),
         ({"kind": "infonce", "negatives": 3}, ["'loss.negatives'"]),
         ({"kind": "keyword", "core": {"kind": "clp"}}, ["loss.core.kind", "did you mean 'clip'"]),
-        (multi_positive(core={"kind": "keyword"}), ["no contrastive core"]),
+        (multi_positive(core={"kind": "keyword"}), ["not a contrastive core"]),
         (multi_positive(core=infonce(UNKNOWN)), ["loss.core.negatives.0.evidence.kind"]),
         (multi_positive(evidence={"kind": "claim"}), ["did you mean 'claims'"]),
         (multi_positive(evidence=3), ["loss.evidence.kind", "kinds of evidence"]),

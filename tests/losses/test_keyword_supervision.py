@@ -76,7 +76,7 @@ def test_any_word_list_is_a_yaml_file(tmp_path):
     path.write_text("name: devices\nclasses:\n  tube: [et tube, Endotracheal tube]\n")
     assert load_keywords(path).classify(["ET\n tube in place", "endotracheal tubes"]) == [1, 0]
     path.write_text("name: devices\nclasses:\n  tube: [tube]\n  line: [line, tube]\n")
-    with pytest.raises(UserError, match=r"'tube' stands in the classes 'tube' and 'line'"):
+    with pytest.raises(UserError, match=r"'tube' is in the classes 'tube' and 'line'"):
         load_keywords(path)
     path.write_text("name: devices\nclases: {}\n")
     with pytest.raises(UserError, match="did you mean 'classes'"):

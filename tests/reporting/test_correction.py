@@ -81,7 +81,7 @@ def test_real_sentences_are_quoted_only_where_the_user_names_the_set(
     assert f"medclip-debias report {run} --prepared DIR" in page
     page = write_report(run, real.folder).read_text()
     assert RARE in page
-    assert "share this page as you may share the data" in page
+    assert "share this page only under the terms of the data" in page
     assert (
         RARE
         in write_report(
@@ -94,12 +94,12 @@ def test_a_set_that_the_run_did_not_learn_from_is_not_read(tmp_path, write_run, 
     prepared = write_set(tmp_path / "set")
     run = write_run(tmp_path / "run", prepared, eta_table, provenance={"data_hash": "other"})
     page = write_report(run).read_text()
-    assert "is damaged or another one by now" in page
+    assert "has been replaced by another" in page
     assert RARE not in page
     with pytest.raises(UserError, match=r"is not the set that .* learned from"):
         write_report(run, prepared.folder)
     run = write_run(tmp_path / "gone", prepared, eta_table, prepared=str(tmp_path / "nowhere"))
-    assert "is not there any more" in correction_part(run, load_yaml(run / "settings.yaml")).missing
+    assert "no longer exists" in correction_part(run, load_yaml(run / "settings.yaml")).missing
 
 
 def test_what_is_lacking_is_one_sentence_and_the_rest_is_shown(tmp_path, write_run):

@@ -174,11 +174,11 @@ def test_prose_is_escaped():
 def test_settings_of_the_loop_are_said_or_as_usual():
     said = " ".join(train_sentences(TrainSettings()))
     assert "1,000 steps of AdamW with batches of 64 studies; sentences of each study: 1." in said
-    assert "Not as by default" not in said
+    assert "Not at their defaults" not in said
     changed = TrainSettings(ema=0.999, device="cpu", trainable={"text": {"frozen": True}})
     said = " ".join(train_sentences(changed, last_step=20))
-    assert said.endswith("Not as by default: ema 0.999, trainable: text: frozen on.")
+    assert said.endswith("Not at their defaults: ema 0.999, trainable: text: frozen on.")
     assert "the last step that was logged is 20" in said
     train = TrainSettings(validate_every=15, best_metric="mean_auc", keep="best")
     assert "The model folder holds the best weights (step 45)." in validation_sentence(train, 45)
-    assert "Not validated on the way" in validation_sentence(TrainSettings(), None)
+    assert "Not validated during training" in validation_sentence(TrainSettings(), None)

@@ -150,7 +150,7 @@ def test_a_link_in_a_shared_run_shows_no_file_of_ones_own(tmp_path, name):
 def test_a_heatmap_that_is_no_picture_is_not_shown(tmp_path):
     run = write_run(tmp_path / "run")
     (run / "heatmaps" / "0.png").write_text("root:x:0:0")
-    with pytest.raises(UserError, match=r"0\.png: is no PNG picture"):
+    with pytest.raises(UserError, match=r"0\.png: is not a PNG picture"):
         write_report(run)
 
 
@@ -251,7 +251,7 @@ def test_gaps_in_the_metrics_are_gaps_not_zeros(tmp_path):
     [
         ("metrics.csv", lambda text: text[:-5], "its last row is incomplete and was skipped"),
         ("metrics.csv", lambda text: "", "holds no rows, so the report has no curves"),
-        ("settings.yaml", lambda text: "", "is not whole; the report shows what is there"),
+        ("settings.yaml", lambda text: "", "is incomplete; the report shows what is there"),
     ],
 )
 def test_what_is_cut_off_is_said(tmp_path, name, damage, sentence):

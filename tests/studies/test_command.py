@@ -71,7 +71,7 @@ def test_publishing_puts_tables_cells_and_plot_into_the_docs_and_writes_them_ane
     assert not (again / "cells").exists()
     # What it is not for is refused.
     assert run([*words, str(again), "starts=4", "--from", cells]) == 2
-    assert "leave other settings away" in capsys.readouterr().err
+    assert "leave out other settings" in capsys.readouterr().err
     assert run(["study", "glofnd", "--from", cells, "--out", str(again)]) == 2
     assert "holds the study 'fine-grained', not 'glofnd'" in capsys.readouterr().err
     assert run([*words, str(again), "--from", str(page)]) == 2

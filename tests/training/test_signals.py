@@ -300,7 +300,9 @@ def test_a_loader_that_stands_still_ends_the_run(ended):
 
     code, (sentence,) = ended(stop, 3, workers=2, steps=12, stall_minutes=0.02)
     assert code == 2
-    assert "The data loader has brought no batch for 0.02 minutes (train.stall_minutes)" in sentence
+    assert (
+        "The data loader has delivered no batch for 0.02 minutes (train.stall_minutes)" in sentence
+    )
 
 
 def test_a_killed_run_leaves_no_worker_behind(ended):
@@ -345,7 +347,7 @@ def test_a_killed_process_of_the_run_is_one_sentence(ended, world, killed, short
     codes, lines = ended(kill, 3, world=world, rank=killed, steps=200, batch_size=6)
     assert codes == [-signal.SIGKILL if rank == killed else 2 for rank in range(world)]
     (sentence,) = [line for line in lines if line.startswith("medclip-debias: ")]
-    assert "Another process of the run ended without a word" in sentence
+    assert "Another process of the run ended unexpectedly" in sentence
 
 
 def test_the_process_whose_data_stall_is_named(ended):
@@ -357,7 +359,7 @@ def test_the_process_whose_data_stall_is_named(ended):
 
     codes, (sentence,) = ended(first=stall, world=2, rank=1, stall_minutes=0.03)
     assert codes == [2, 2]
-    assert "The data loader of process 1 has brought no batch" in sentence
+    assert "The data loader of process 1 has delivered no batch" in sentence
 
 
 def test_a_slow_run_is_no_stalled_one(run):

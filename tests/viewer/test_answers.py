@@ -58,7 +58,7 @@ def test_an_export_is_what_the_verb_ground_writes(
     assert [one["name"] for one in found["findings"]] == [
         one["name"] for one in answers.models[0].findings(image.encoded[0])
     ]
-    with pytest.raises(UserError, match="no DICOM file"):
+    with pytest.raises(UserError, match="not a DICOM file"):
         answers.export(image, 0, TEXTS, 0.05, "seg")
     with pytest.raises(UserError, match="1 to 20 sentences, not 0"):
         answers.export(image, 0, [], 0.05, "json")
@@ -209,7 +209,7 @@ def test_search_finds_what_the_verb_finds_and_opens_the_prepared_images(
     assert best.score == pytest.approx(1, abs=2e-3)
     assert second.score < best.score
     for row in (-1, len(data)):
-        with pytest.raises(UserError, match="not there any more"):
+        with pytest.raises(UserError, match="no longer exists"):
             searching.hit(row)
 
 

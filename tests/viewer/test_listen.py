@@ -55,7 +55,7 @@ def test_of_many_that_start_at_once_one_wins(tmp_path):
 def test_what_is_no_socket_is_not_removed(tmp_path, make):
     path = tmp_path / "s"
     getattr(path, make)(*([tmp_path / "elsewhere"] if make == "symlink_to" else []))
-    with pytest.raises(UserError, match="no socket"), listening_at(path):
+    with pytest.raises(UserError, match="not a socket"), listening_at(path):
         pass
     assert path.is_symlink() or path.exists()
 

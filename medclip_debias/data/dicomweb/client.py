@@ -123,7 +123,7 @@ class DicomWeb:
             parts = parts_of(body, parameters.get("boundary", ""))
         except (ValueError, UnicodeError):
             raise UserError(
-                f"{self.url}: the answer to a request for an image is no DICOM file, or was cut"
+                f"{self.url}: the answer to a request for an image is not a DICOM file, or was cut"
                 " off; check the address, or try again."
             ) from None
         if len(parts) != 1:
@@ -143,7 +143,7 @@ class DicomWeb:
             found = None
         if not isinstance(found, list) or not all(isinstance(match, dict) for match in found):
             raise UserError(
-                f"{self.url}: the answer to a search is no list of DICOM matches; check that the"
+                f"{self.url}: the answer to a search is not a list of DICOM matches; check that the"
                 " address is the base of QIDO-RS, as https://HOST/dicom-web."
             )
         return found
@@ -246,7 +246,7 @@ def _checked(url: str) -> str:
         )
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise UserError(
-            "this is no DICOMweb address; give the base of the services, as"
+            "this is not a DICOMweb address; give the base of the services, as"
             " https://HOST/dicom-web or http://127.0.0.1:8042/dicom-web."
         )
     return url.strip().rstrip("/")
@@ -262,7 +262,9 @@ def _secret(environment: Mapping[str, str]) -> str:
     if not (token or user):
         return ""
     if not value.isascii() or not value.isprintable():
-        raise UserError(f"{TOKEN} holds what no token holds (line breaks?); set it again.")
+        raise UserError(
+            f"{TOKEN} holds characters that no token can hold (line breaks?); set it again."
+        )
     return value
 
 
@@ -275,5 +277,5 @@ def _of_status(code: int) -> str:
     if 300 <= code < 400:
         return f"answers with a redirect (status {code}), which is not followed; give that address."
     if code == 404:
-        return "knows nothing under this address (status 404); check address and identifiers."
+        return "has nothing at this address (status 404); check address and identifiers."
     return f"answers with status {code}; check the address and the query."

@@ -45,7 +45,7 @@ class Received:
     def told(self) -> str:
         """A sentence on what was left aside, ``""`` for nothing."""
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.left_aside.most_common())
-        return f"the server's studies: left aside: {kinds}." if kinds else ""
+        return f"the server's studies: skipped {kinds}." if kinds else ""
 
 
 def fetch(
@@ -128,7 +128,7 @@ def _matching(server: DicomWeb, query: Sequence[str], found: Received) -> list[s
         pair = _QUERY.fullmatch(text)
         if pair is None or pair[1].lower() in ("limit", "offset", "includefield"):
             raise UserError(
-                f"query {number} is no KEY=VALUE of a study, as StudyDate=20260101-20260131 or"
+                f"query {number} is not a KEY=VALUE of a study, as StudyDate=20260101-20260131 or"
                 " ModalitiesInStudy=DX."
             )
         pairs[pair[1]] = pair[2]
@@ -189,16 +189,18 @@ def _count(server: DicomWeb, found: Received) -> None:
 def _keep(path: Path, content: bytes, instance: str) -> None:
     """Write one instance, if it is the one that was asked for."""
     if header_start(content) is None:
-        raise UserError("the server sent something that is no DICOM file; check the address.")
+        raise UserError("the server sent something that is not a DICOM file; check the address.")
     with atomic_file(path, private=True) as temporary:
         temporary.write_bytes(content)
         header = read_header(temporary, ["SOPInstanceUID"])
         if header is None or str(header.get("SOPInstanceUID") or "").strip() != instance:
-            raise UserError("the server sent another image than was asked for; check the address.")
+            raise UserError(
+                "the server sent a different image from the one requested; check the address."
+            )
 
 
 def _check_uid(uid: str) -> None:
     if not _UID.fullmatch(uid):
         raise UserError(
-            "--study wants a study instance UID: digits and dots, 64 at most, as 1.2.840.1."
+            "--study needs a study instance UID: digits and dots, 64 at most, as 1.2.840.1."
         )

@@ -45,7 +45,7 @@ def why_no_radiograph(file: Path) -> str:
         if not file.exists():
             return "links that lead nowhere" if file.is_symlink() else "that are not there"
         if not file.is_file():
-            return "that are no files"
+            return "that are not files"
         with file.open("rb") as stream:
             start = stream.read(132)
         if start.startswith(_GZIP) and file.suffix.lower() == ".gz":

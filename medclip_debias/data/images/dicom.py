@@ -156,7 +156,7 @@ def _check_kind(path: Path, dataset: Any) -> None:
     _check_modality(path, dataset)
     if "FloatPixelData" in dataset or "DoubleFloatPixelData" in dataset:
         raise UserError(
-            f"{path}: holds computed values (floating-point pixels), so it is no radiograph;"
+            f"{path}: holds computed values (floating-point pixels), so it is not a radiograph;"
             " leave it out."
         )
     if "PixelData" not in dataset:
@@ -209,7 +209,7 @@ def _check_bits(path: Path, dataset: Any) -> None:
     allocated, stored = int(dataset.BitsAllocated), int(dataset.get("BitsStored") or 0)
     high = _high_bit(dataset)
     if stored == 1:
-        raise UserError(f"{path}: holds black and white alone, one bit a pixel; leave it out.")
+        raise UserError(f"{path}: has only black and white pixels (one bit each); leave it out.")
     if not 1 < stored <= high + 1 <= allocated:
         raise UserError(
             f"{path}: BitsAllocated, BitsStored and HighBit contradict each other; export it again."
@@ -321,8 +321,8 @@ def _pixels(path: Path, dataset: Any) -> NDArray[Any]:
         decoder = get_decoder(syntax)
     except NotImplementedError as error:
         raise UserError(
-            f"{path}: is compressed as '{syntax.name}', which holds no still picture that can be"
-            " read here; export it again without compression."
+            f"{path}: is compressed as '{syntax.name}', which is not a still image that can be read"
+            " here; export it again without compression."
         ) from error
     options: dict[str, Any] = {"view_only": True, "correct_unused_bits": False}
     if syntax.is_encapsulated:

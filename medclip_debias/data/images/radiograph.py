@@ -28,7 +28,7 @@ _MAX_SCANS = 20
 _MAX_SCANNED = 1_000_000_000
 TOO_LARGE = (
     f"is larger than {MAX_SIDE:,} pixels a side or {MAX_PIXELS // 1_000_000} megapixels;"
-    " that is no radiograph, remove it or make it smaller."
+    " that is not a radiograph, remove it or make it smaller."
 )
 _EXACT_IN_FLOAT32 = 1 << 24  # opencv hands its counts out as float32
 
@@ -46,13 +46,13 @@ def check_size(path: Path, height: int, width: int) -> None:
         raise UserError(f"{path}: {TOO_LARGE}")
     if min(height, width) < MIN_SIDE:
         raise UserError(
-            f"{path}: has {width} x {height} pixels, fewer than {MIN_SIDE} on a side; that is no"
+            f"{path}: has {width} x {height} pixels, fewer than {MIN_SIDE} on a side; that is not a"
             " radiograph, leave it out."
         )
     if max(height, width) > MAX_ASPECT * min(height, width):
         raise UserError(
             f"{path}: has {width} x {height} pixels, one side over {MAX_ASPECT} times as long as"
-            " the other; that is no radiograph, leave it out."
+            " the other; that is not a radiograph, leave it out."
         )
 
 

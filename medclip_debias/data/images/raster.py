@@ -42,10 +42,10 @@ def read_raster(path: Path, content: bytes) -> NDArray[Any]:
         with _own_size_limit(), Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as image:
             check_size(path, image.height, image.width)
             if image.format == "PNG" and getattr(image, "n_frames", 1) > 1:
-                raise UserError(f"{path}: is a moving picture; give one file per radiograph.")
+                raise UserError(f"{path}: is an animated image; give one file per radiograph.")
             if image.mode == "1":
                 raise UserError(
-                    f"{path}: holds black and white alone, one bit a pixel; leave it out."
+                    f"{path}: has only black and white pixels (one bit each); leave it out."
                 )
             if image.format == "JPEG":
                 check_scans(path, content, image.height, image.width)

@@ -100,7 +100,9 @@ class LabelMap(Settings):
                 lacking = [column for column, at in found.items() if at is None]
                 bound.lacking += [column for column in lacking if column not in bound.lacking]
             else:
-                bound.not_judged[name] = f"no column of its rule is there ({', '.join(wanted)})"
+                bound.not_judged[name] = (
+                    f"none of its rule's columns is there ({', '.join(wanted)})"
+                )
         if not bound.rules:
             why = "; ".join(f"{name}: {bound.not_judged[name]}" for name in judged)
             raise UserError(
@@ -120,7 +122,7 @@ class LabelMap(Settings):
         if len(alike) > 1:
             raise UserError(
                 f"{where}: the columns '{alike[0]}' and '{alike[1]}' may both be '{column}' of the"
-                f" label map '{self.name}'; write the one that is meant as it stands there."
+                f" label map '{self.name}'; write the name of the one that is meant into the map."
             )
         if not alike and self.rare != "all" and column not in self.rare:
             there = f"its label columns are: {', '.join(columns)}" if columns else "it has none"
@@ -195,7 +197,7 @@ class Bound:
             for name, count in self.counts.items()
             if count["contradictory"]
         ]
-        about = f"The label map '{self.label_map.name}' leaves aside: "
+        about = f"The label map '{self.label_map.name}' leaves out: "
         return f"{about}{', '.join(parts)}." if parts else ""
 
     def describe(self) -> dict[str, Any]:
@@ -236,7 +238,7 @@ def load_label_map(source: Path | str) -> LabelMap:
     if not path.is_file() and path.suffix not in (".yaml", ".yml"):
         hint = did_you_mean(str(source), packaged)
         raise UserError(
-            f"{source}: is neither a label map that comes along{hint} ({', '.join(packaged)}) nor a"
+            f"{source}: is neither a packaged label map{hint} ({', '.join(packaged)}) nor a"
             " YAML file."
         )
     return validate(LabelMap, {"name": path.stem} | load_yaml(path), str(path))

@@ -130,7 +130,7 @@ def read_rule(content: Any) -> Rule:
             raise ValueError("'why' must be a text")
         unknown = [str(key) for key in content if key not in (*_SIDES, *_HOW)]
         if unknown:
-            raise ValueError(f"'{unknown[0]}' is none of {', '.join((*_HOW, *_SIDES))}, why")
+            raise ValueError(f"'{unknown[0]}' is not one of {', '.join((*_HOW, *_SIDES))}, why")
         if set(content) & set(_SIDES):
             if "present" not in content or set(content) & set(_HOW):
                 raise ValueError(

@@ -159,7 +159,7 @@ class Results:
         funnel.step("words of the reports, headings aside", "words", left)
         for name, words in sorted(aside.items(), key=lambda pair: (-pair[1], pair[0])):
             unit = f"words ({reports[name]:,} report{'s' * (reports[name] != 1)})"
-            funnel.step(f"left aside: section '{name}'", unit, left - words, left)
+            funnel.step(f"skipped: section '{name}'", unit, left - words, left)
             left -= words
 
     def _count_sentences(self, funnel: Funnel) -> None:

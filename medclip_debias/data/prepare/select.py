@@ -249,10 +249,9 @@ def _files(images: Sequence[ImageRecord], kind: str) -> _Files:
         takes_text = known_format is None or "text_only" in known_format.takes
         alone = ", or give --text-only to prepare the reports alone" if takes_text else ""
         raise UserError(
-            "nothing is left of the source: the step 'image file is there' dropped"
-            f" {len(images)} of {len(images)} images; for example, there is no"
-            f" {images[0].path} (nor an image of that stem); correct the place of the"
-            f" images{alone}."
+            f"nothing is left of the source: the step 'image file is there' dropped {len(images)}"
+            f" of {len(images)} images; for example, there is no {images[0].path} (nor an image"
+            f" with that stem); correct the path of the images{alone}."
         )
     return files
 

@@ -167,7 +167,7 @@ def _read(folder: Path) -> dict[str, Any]:
     path = folder / PART
     if not path.is_file():
         raise UserError(
-            f"{folder}: is no part of a prepared set (it has no {PART}); give folders that"
+            f"{folder}: is not part of a prepared set (it has no {PART}); give folders that"
             " 'prepare --shard i/n' wrote."
         )
     content = read_json(path, "copy or make this part again")

@@ -135,10 +135,9 @@ class ArchiveSource(Source):
         other = int((repeated & ~same).sum())
         if other:
             self.said.append(
-                f"{path}: {other} rows name what a row above names, and say otherwise; the first"
-                " counts."
+                f"{path}: {other} rows repeat a row above with other values; the first counts."
             )
-        return self.keep(table, ~repeated, f"row of {path.name} is no repeat")
+        return self.keep(table, ~repeated, f"row of {path.name} is not a repeat")
 
     # ---------------------------------------------------------------- images and studies
 

@@ -49,7 +49,7 @@ def _surest(path: Path) -> Format:
     if most == Sure.NO:
         *some, last = [format_.looks for format_ in known]
         raise UserError(
-            f"{path}: is no known layout; expected {', '.join(some)}, or {last}{_inside(path)}."
+            f"{path}: is not a known layout; expected {', '.join(some)}, or {last}{_inside(path)}."
         )
     if others:
         names = " or ".join(format_.kind for format_ in (first, *others))

@@ -174,7 +174,7 @@ def read_coco(path: Path, marks: Marks) -> Names:
         boxes = [(names.get(i), classes.get(c), box_of(sides)) for i, c, sides in listed]
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{path}: is no list of images, categories and annotations; download it again."
+            f"{path}: is not a list of images, categories and annotations; download it again."
         ) from error
     good = [(n, f, box) for n, f, box in boxes if n is not None and f is not None and box]
     for name, finding, box in good:
@@ -222,7 +222,7 @@ def read_entries(
     counts["names"] = len(names)
     for step, unit, kept, total in (
         ("entry of {} has a name and its lists", "rows", "good", "entries"),
-        ("entry of {} is no repeat", "rows", "names", "good"),
+        ("entry of {} is not a repeat", "rows", "names", "good"),
         ("finding of {} is one of the archive's", "label cells", "known", "named"),
         ("finding of {} has a box of its own", "boxes", "paired", "listed"),
         ("box of {} is four numbers", "boxes", "read", "paired"),
@@ -331,7 +331,7 @@ def relative_runs(cell: str) -> list[int]:
     """
     words = cell.split()
     if len(words) % 2 or not all(word.isascii() and word.isdigit() for word in words):
-        raise ValueError("is no list of pairs of whole numbers")
+        raise ValueError("is not a list of pairs of whole numbers")
     if any(len(word) > 9 for word in words):
         raise ValueError("has a run that is longer than any image")
     return [int(word) for word in words]

@@ -155,7 +155,7 @@ class GroundedPadChestSource(ArchiveSource):
     def _read_entries(self, images: pd.DataFrame) -> dict[str, list[_Finding]]:
         content = read_json_value(self.path, "download it again", encoding="utf-8-sig")
         if not isinstance(content, list) or not content:
-            raise UserError(f"{self.path}: is no list of studies; download it again.")
+            raise UserError(f"{self.path}: is not a list of studies; download it again.")
         entries: dict[str, list[_Finding]] = {}
         unknown = 0
         for number, entry in enumerate(content, start=1):
@@ -170,7 +170,7 @@ class GroundedPadChestSource(ArchiveSource):
                 findings = enumerate(entry["findings"], start=1)
                 entries[file] = [self._finding(f, f"{where}, finding {n}") for n, f in findings]
         listed, once = len(content), len(entries) + unknown
-        self.count(f"entry of {self.path.name} is no repeat", "rows", once, listed)
+        self.count(f"entry of {self.path.name} is not a repeat", "rows", once, listed)
         step = f"image of {self.path.name} is in {self.master.name}"
         self.count(step, "rows", len(entries), once)
         step = f"image of {self.master.name} is in {self.path.name}"
@@ -179,14 +179,14 @@ class GroundedPadChestSource(ArchiveSource):
 
     def _finding(self, content: Any, where: str) -> _Finding:
         if not isinstance(content, dict):
-            raise UserError(f"{where}: is no object with a sentence; download the file again.")
+            raise UserError(f"{where}: is not an object with a sentence; download the file again.")
         values = {name: value for name, value in content.items() if value is not None}
         sentence = f"sentence_{self.language}"
         try:
             return _Finding.model_validate({**values, "text": values.get(sentence, "")})
         except ValidationError as error:
             name = str(error.errors()[0]["loc"][0])
-            problem = f": '{sentence}' or 'abnormal' is no sentence or no yes or no"
+            problem = f": '{sentence}' is not a sentence, or 'abnormal' is not true or false"
             if name in _MUST_BE:
                 problem = f", '{name}': must be {_MUST_BE[name]}"
             raise UserError(f"{where}{problem}; download the file again.") from None

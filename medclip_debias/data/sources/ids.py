@@ -128,8 +128,8 @@ def read_ids(path: Path, table: pd.DataFrame, column: str, letter: str = "") -> 
         if spelling != text:
             raise UserError(
                 f"{where}its {column} is that of row {other} written in another way (with zeros or"
-                " a letter before it, or a point behind it); write every id in one way, or two ids"
-                " more differently."
+                " a letter before it, or a point behind it); write every id in one way, or make"
+                " different ids less alike."
             )
         changed += counts[text] * (ids[text] != number)
         rewritten += counts[text] * (number != text)

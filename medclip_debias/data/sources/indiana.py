@@ -153,7 +153,7 @@ def _parse(origin: str, content: bytes | str) -> IndianaReport:
     report_id = "CXR" + PurePosixPath(origin.replace("\\", "/")).stem
     problem, root = content if isinstance(content, str) else "", None
     if len(content) > MAX_XML_BYTES:
-        problem = f"{origin}: is larger than {MAX_XML_BYTES >> 20} MiB, so it is no report."
+        problem = f"{origin}: is larger than {MAX_XML_BYTES >> 20} MiB, so it is not a report."
     try:
         root = None if problem else fromstring(content)
     except DefusedXmlException:

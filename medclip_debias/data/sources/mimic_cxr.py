@@ -156,8 +156,8 @@ class MimicCxrSource(ArchiveSource):
     def _describe_images(self) -> str:
         if self.text_only:
             return (
-                f"MIMIC-CXR {self.root}: text alone, {len(self._listed)} studies; images are left"
-                " aside."
+                f"MIMIC-CXR {self.root}: text only, {len(self._listed)} studies; images are"
+                " skipped."
             )
         names = {"dcm": "MIMIC-CXR (DICOM)", "jpg": "MIMIC-CXR-JPG"}
         kinds = self._files.kinds
@@ -223,7 +223,7 @@ class MimicCxrSource(ArchiveSource):
             letter, form = _IDS[name]
             table[name] = self.ids(path, table, name, letter)
             good &= table[name].str.fullmatch(form)
-        problem = f"{', '.join(ids)}: one is blank or no number; download the table again."
+        problem = f"{', '.join(ids)}: one is blank or not a number; download the table again."
         refuse_rows(path, table, ~good, problem)
         return table
 

@@ -195,7 +195,7 @@ def _name(patient: str, study: str) -> str:
 def _decoded(content: bytes, origin: str) -> _Read:
     if len(content) > MAX_REPORT_BYTES:
         size = MAX_REPORT_BYTES >> 20
-        return None, origin, f"{origin}: is larger than {size} MiB, so it is no report."
+        return None, origin, f"{origin}: is larger than {size} MiB, so it is not a report."
     try:
         return content.decode("utf-8-sig"), origin, ""
     except UnicodeDecodeError as error:

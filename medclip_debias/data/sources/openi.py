@@ -162,8 +162,7 @@ class OpeniSource(ArchiveSource):
         ]
         if self._unused:
             said.append(
-                f"{self._unused} of {self._files} image files have no report's name and are left"
-                " aside."
+                f"{self._unused} of {self._files} image files match no report and are skipped."
             )
         said += self._images_said(listed)
         if self.boxes is not None:

@@ -67,9 +67,9 @@ class Progression:
             (f"progression of {name} has such a pair", "label cells", len(usable), len(judged)),
         ]
         odd: list[Step] = [
-            (f"progression of {name} is no repeat", "label cells", len(once), len(usable)),
+            (f"progression of {name} is not a repeat", "label cells", len(once), len(usable)),
             (
-                f"repeats of a progression of {name} agree (others: left aside)",
+                f"repeats of a progression of {name} agree (others: skipped)",
                 *("label cells", len(agreed), len(once)),
             ),
         ]

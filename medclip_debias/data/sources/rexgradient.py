@@ -71,7 +71,7 @@ class ReXGradientSource(ArchiveSource):
         """Read one file: add its images and the reports of its studies."""
         content = read_json_value(path, "download it again")
         if not isinstance(content, dict):
-            raise UserError(f"{path}: is no object of studies; download it again.")
+            raise UserError(f"{path}: is not an object of studies; download it again.")
         entries = [(n, e) for n, e in enumerate(content.values(), start=1) if _is_study(e)]
         step = f"study of {path.name} has a patient, an id and images"
         self.count(step, "rows", len(entries), len(content))

@@ -117,7 +117,7 @@ def _read_csv(path: Path, columns: Collection[str] | None) -> pd.DataFrame:
         first, second = [n for n, name in enumerate(header, start=1) if name == twice][:2]
         named = f" ('{twice}')" if twice.lower() in _KNOWN else ""
         raise UserError(
-            f"{path}: columns {first} and {second} have one name{named}; keep one of them, and"
+            f"{path}: columns {first} and {second} have the same name{named}; keep one of them, and"
             " make sure that the first line is the header."
         )
     # Some tables end their header with commas, and not their rows.

@@ -89,7 +89,7 @@ def mended_said(path: Path, counts: Counter[str]) -> list[str]:
 
 def mended_steps(counts: Counter[str], total: int) -> list[Step]:
     """Return the same for the funnel, of so many reports in all."""
-    blank = "report is no word for blank ('nan', 'None')"
+    blank = "report is not a word for blank ('nan', 'None')"
     steps: list[Step] = [(blank, "reports", total - counts[BLANK], total)] if counts[BLANK] else []
     return steps + [(_STEPS[k], "reports", counts[k], None) for k in _STEPS if counts[k]]
 
@@ -142,6 +142,6 @@ def _as_literal(token: re.Match[str]) -> str:
 
 def _strings(items: object, depth: int) -> list[Any]:
     if not isinstance(items, list) or not depth:
-        raise ValueError("is no list, or one too deep")
+        raise ValueError("is not a list, or is nested too deeply")
     present = [item for item in items if item is not None]
     return [item if isinstance(item, str) else _strings(item, depth - 1) for item in present]

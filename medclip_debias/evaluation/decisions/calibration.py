@@ -166,7 +166,7 @@ class Calibration(Settings):
             if self.prompts.classes[name] != sides:
                 raise UserError(
                     f"{where}: was made with other prompts of the class '{name}' than these, which"
-                    f" score otherwise; take its own, or {again} with these."
+                    f" score differently; use its own, or {again} with these."
                 )
 
     def described(self, name: str) -> dict[str, float | int]:

@@ -81,5 +81,5 @@ def check_estimable(method: Method, prevalence: PrevalenceLike) -> None:
     if method == "temperature" and prevalence == "estimated":
         raise ValueError(
             "a prevalence cannot be estimated after 'temperature', which leaves the mean of the"
-            " probabilities off; take 'platt' or 'isotonic', or give the prevalence"
+            " probabilities wrong; take 'platt' or 'isotonic', or give the prevalence"
         )

@@ -174,7 +174,7 @@ def log_odds(share: float) -> float:
     """``log(share / (1 - share))``."""
     if not 0 < share < 1:
         raise UserError(
-            f"a prevalence of {share:g} leaves no doubt for an image to settle; give a share"
+            f"a prevalence of {share:g} leaves nothing for an image to decide; give a share"
             " strictly between 0 and 1."
         )
     return float(np.log(share) - np.log1p(-share))
@@ -213,7 +213,8 @@ def estimated_prevalence(logits: Floats, prevalence: float) -> float:
         end = "0" if share < 0.5 else "1"
         raise Unfit(
             f"no prevalence can be estimated from the scores of these {len(logits)} images: the"
-            f" likeliest is {end}, as of images all alike or unlike those calibrated on; give it"
+            f" likeliest is {end}, as if all images were alike or unlike those calibrated on; give"
+            " it"
         )
     return share
 

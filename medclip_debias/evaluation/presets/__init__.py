@@ -183,8 +183,8 @@ def load_preset(name: str) -> Preset:
         preset = _read(base)
         if grid != "regions" or preset.grounding is None or preset.grounding.grid == grid:
             raise UserError(
-                f"There is no protocol preset '{name}': after '@' stands 'regions' alone, behind a "
-                "preset that draws maps in equal cells (docs/benchmark.md)."
+                f"There is no protocol preset '{name}': only 'regions' may follow '@', after a"
+                " preset that draws maps in equal cells (docs/benchmark.md)."
             )
         rule = preset.grounding.model_copy(update={"grid": "regions"})
         return preset.model_copy(update={"name": name, "grounding": rule})

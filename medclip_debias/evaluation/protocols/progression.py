@@ -142,7 +142,7 @@ class ProgressionProtocol(ScoreProtocol):
         if not self._changes:
             raise Skipped(
                 f"None of the set's {len(table)} progressions can be judged:"
-                f" {self._left_out['other_splits']} lie on images of other splits than"
+                f" {self._left_out['other_splits']} are on images of other splits than"
                 f" '{request.split}' and '{HELD_OUT}', {self._left_out['other_views']} on images"
                 " that are not frontal (views: all takes them)."
             )

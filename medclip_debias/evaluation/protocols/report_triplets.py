@@ -119,7 +119,7 @@ def _published(path: Path) -> pd.DataFrame:
     rows: list[dict[str, str]] = []
     for number, group in enumerate(content.values(), start=1):
         if not isinstance(group, Mapping):
-            raise UserError(f"{path}: group {number} is no object of image ids; {_REMEDY}.")
+            raise UserError(f"{path}: group {number} is not an object of image ids; {_REMEDY}.")
         for name, case in group.items():
             row = {"image_id": str(name).strip()}
             for kind, key in _PUBLISHED.items():

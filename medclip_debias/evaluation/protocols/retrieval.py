@@ -272,8 +272,8 @@ class BoxRetrieval(RankedPairs):
     def measure(self, draw: Draw) -> Measured:
         if not self._compares:
             raise Skipped(
-                "This model answers questions about an image; they do not lie with its regions, so "
-                "boxes and sentences cannot be compared."
+                "This model answers questions about an image; they are not comparable with its"
+                " regions, so boxes and sentences cannot be compared."
             )
         usable = sorted(self._features)
         if len(usable) < 2:

@@ -54,8 +54,8 @@ def deliver_to(
         raise UserError(f"no kind of results is named; choose from {', '.join(KINDS)}.")
     if "seg" in asked and not finds_boxes:
         raise UserError(
-            "there are no boxes to write (seg), for none are looked for; give --threshold, --share"
-            " or --suppress too."
+            "there are no boxes to write (seg), since none are searched for; give --threshold,"
+            " --share or --suppress too."
         )
     if any(kind in _OBJECTS for kind in asked):
         need_packages("DICOM results", "dicom", "highdicom")
@@ -130,7 +130,7 @@ class Delivery:
             return None
         if source.left_blank:
             names = ", ".join(source.left_blank)
-            self.left_out[f"no valid DICOM value, left blank in the results: {names}"] += 1
+            self.left_out[f"without a valid DICOM value, left blank in the results: {names}"] += 1
         return source
 
 

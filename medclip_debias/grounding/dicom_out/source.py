@@ -58,7 +58,7 @@ def read_source(path: Path) -> Source:
     header = read_header(path, ["SpecificCharacterSet", *_VALUES, *_SIZE, _ORIENTATION])
     if header is None:
         raise UserError(
-            f"{path}: the image is no DICOM file, so no DICOM result can be attached to it."
+            f"{path}: the image is not a DICOM file, so no DICOM result can be attached to it."
         )
     with warnings.catch_warnings():  # pydicom's warnings quote values
         warnings.simplefilter("ignore")

@@ -94,7 +94,7 @@ def build_index(
     if len(texts) < FEWEST_SENTENCES:
         raise UserError(
             f"{data.folder}: has {len(texts)} distinct sentences, but the index learns from at"
-            f" least {FEWEST_SENTENCES}; give a file of them, one a line, with --sentences."
+            f" least {FEWEST_SENTENCES}; give a file of them, one per line, with --sentences."
         )
     # The folder beside `out` where the index grows; emptied unless it belongs to this job.
     job = [FORMAT, model.content_hash, data.content_hash, settings.batch_size]

@@ -107,7 +107,7 @@ class SearchIndex:
 
         place = Path(folder or self.meta["model"])
         if not place.is_dir():
-            raise UserError(f"{place}: the index's model is not there; say with --model where.")
+            raise UserError(f"{place}: the index's model is missing; say with --model where it is.")
         model = load_model(place, best_device(device))
         self.check_model(model.content_hash, place)
         return model

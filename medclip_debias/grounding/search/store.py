@@ -49,7 +49,9 @@ def read_meta(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder; give one that 'index' wrote.")
     if not path.is_file():
-        raise UserError(f"{folder}: this is no search index (it has no {META}); run 'index' first.")
+        raise UserError(
+            f"{folder}: this is not a search index (it has no {META}); run 'index' first."
+        )
     content = read_json(path, AGAIN, keys=("format",), limit=_LARGEST, folder=folder)
     meta = validate(_Meta, content, str(path))
     images, regions, dim = meta.regions

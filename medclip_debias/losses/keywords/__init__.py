@@ -69,8 +69,8 @@ class KeywordList(Settings):
             for word in words:
                 if owner.setdefault(word, name) != name:
                     raise UserError(
-                        f"keyword list '{self.name}': '{word}' stands in the classes "
-                        f"'{owner[word]}' and '{name}'; keep one."
+                        f"keyword list '{self.name}': '{word}' is in the classes '{owner[word]}'"
+                        f" and '{name}'; keep one."
                     )
         return owner
 

@@ -91,7 +91,9 @@ class ResNetRegions(ImageEncoder):
     @classmethod
     def rebuild(cls, arch: str, config: Mapping[str, Any], where: str) -> ResNetRegions:
         if config:
-            raise UserError(f"{where}: the field 'image_config' is none of a {arch}'s folder.")
+            raise UserError(
+                f"{where}: the field 'image_config' does not belong in a {arch}'s folder."
+            )
         return cls(arch)
 
     @property

@@ -45,7 +45,7 @@ Arguments = dict[str, Number | list[Number]]
 
 def _read_alone(arguments: Arguments) -> Arguments:
     if odd := arguments.keys() - set(_ARGUMENTS.split()):
-        raise ValueError(f"'{min(odd)}' is none of the arguments that are read")
+        raise ValueError(f"'{min(odd)}' is not one of the arguments that are read")
     return within_limits(arguments)
 
 
@@ -70,7 +70,9 @@ class TimmRegions(ImageEncoder):
         self.arch, self.config = arch, fields.model_dump(mode="json")
         self.kind = trunk_kind(fields.name, where)
         extra: dict[str, Any] = dict(fields.arguments) | dict(_ANY_SIZE[self.kind])
-        with explained(f"{where}: timm cannot build '{fields.name}' so", Exception):
+        with explained(
+            f"{where}: timm cannot build '{fields.name}' with these settings", Exception
+        ):
             trunk = timm.create_model(
                 fields.name, pretrained=False, num_classes=0, in_chans=fields.in_chans, **extra
             )

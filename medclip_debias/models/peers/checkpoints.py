@@ -254,7 +254,7 @@ def _dinov2(
         network = Dinov2Regions("dinov2", sizes, where)
     if config is None:
         raise UserError(
-            "this model needs preprocessor_config.json, which lies beside its weights or its image "
+            "this model needs preprocessor_config.json, which is beside its weights or its image "
             "encoder's; name it with --config."
         )
     preprocessing = read_processor(kind, config, multiple=patch)

@@ -105,7 +105,9 @@ def read_book(kind: Kind, path: Path | None) -> dict[str, str]:
         )
     book = read_json(path, "give a JSON object of names to questions")
     if not book or not all(isinstance(text, str) and text.strip() for text in book.values()):
-        raise UserError(f"{path}: is no JSON object of names to texts, the questions to be asked.")
+        raise UserError(
+            f"{path}: is not a JSON object that maps names to texts (the questions to ask)."
+        )
     names = {} if table.book else table.other_names
     more = {name: book[entity] for name, entity in names.items() if entity in book}
     return book | {name: text for name, text in more.items() if name not in book}

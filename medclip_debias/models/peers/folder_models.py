@@ -135,7 +135,7 @@ def _patches_as_convolution(named: dict[str, Tensor], where: str) -> dict[str, T
         return named
     patch = round((shape[1] / 3) ** 0.5) if len(shape) == 2 else 0
     if 3 * patch * patch != shape[-1]:
-        raise UserError(f"{where}: the map of its patches is of no square of three channels.")
+        raise UserError(f"{where}: its patch embedding is not square with three channels.")
     filters = named[_PATCHES].unflatten(1, (patch, patch, 3)).permute(0, 3, 1, 2)
     return {**named, _PATCHES: filters.contiguous()}
 

@@ -147,7 +147,9 @@ def read_pieces(folder: Path, clean: Clean | None = None) -> PieceTokenizer:
     else:
         raise UserError(f"{folder}: holds no tokenizer: neither tokenizer.json nor spiece.model.")
     if content["model"]["type"] not in ("Unigram", "BPE"):
-        raise UserError(f"{where}: is no tokenizer of SigLIP (unigrams) or SigLIP 2 (byte pairs).")
+        raise UserError(
+            f"{where}: is not a tokenizer of SigLIP (unigrams) or SigLIP 2 (byte pairs)."
+        )
     chosen = clean or ("canonical" if content["model"]["type"] == "Unigram" else "lower")
     steps: list[dict[str, Any]] = [{"type": "Lowercase"}]
     if chosen != "lower":

@@ -216,8 +216,8 @@ def metrics(key, **figure):
 
 
 FAULTS = [
-    (column("item", [f"CXR{n}" for n in range(8)]), "no hashed id"),
-    (column("patient", range(8)), "'patient' is no hashed id"),
+    (column("item", [f"CXR{n}" for n in range(8)]), "not a hashed id"),
+    (column("patient", range(8)), "'patient' is not a hashed id"),
     (column("text", "Lungs clear."), "column 'text' holds no numbers"),
     (column("category", "Lungs clear. " * 20), "column 'category' holds no numbers"),
     (column("score.Edema", np.arange(8.0)), "gives 0 for 'zero_shot.mean_auc', and record.json"),
@@ -228,24 +228,24 @@ FAULTS = [
     (write(f"{A}/items/zero_shot.parquet"), "cannot be read"),
     (metrics("zero_shot.mean_auc", value=0.99), "for 'zero_shot.mean_auc'"),
     (metrics("zero_shot.mean_auc", value=0.9375, low=0.8), "has one end"),
-    (metrics("zero_shot.f1", value=0.5), "none of the card's"),
+    (metrics("zero_shot.f1", value=0.5), "not one of the card's"),
     (record(metrics={}), "has neither 'zero_shot.mean_auc'"),
     (record(card__name="phantom/zero-shott"), "no task card 'phantom/zero-shott'"),
     (record(card__version=3), "is of version 3 of the card"),
     (record(card__hash="0" * 16), "the card 'phantom/zero-shot@1' was another"),
     (record(preset="biovil"), "was scored by 'biovil'"),
     (record(command=" "), "has no command"),
-    (record(command="bench /home/me/model"), "holds a path of somebody's disk"),
+    (record(command="bench /home/me/model"), "holds a path on somebody's disk"),
     (record(notes=["word " * 200]), "is a text of 1000 letters"),
     (record(model_hash="9" * 16), "is of the model 9999999999999999"),
-    (record(judged__list_hash="none"), "'list_hash' is no hash"),
+    (record(judged__list_hash="none"), "'list_hash' is not a hash"),
     (record(judged__found=4, judged__missing=4), "and 4 of 8 images are missing"),
     (record(judged__boxes=49, judged__boxes_wanted=984), "and 935 of 984 boxes are missing"),
-    (record(judged__found=7), "do not make 8"),
+    (record(judged__found=7), "do not add up to 8"),
     (record(extra=1), "extra"),
     (remove("record.json"), "record.json: there is no"),
     (model(licence=" "), "names no licence"),
-    (model(hash="abc"), "no hash of weights"),
+    (model(hash="abc"), "not a hash of weights"),
     (model(name="<b>a</b>"), "must be the folder's"),
     (model(provenance={"set": "~/sets/x"}), "'provenance.set' holds a path"),
     (rows(lambda r: r.append(r[0])), "lists a metric twice"),
@@ -319,7 +319,7 @@ def test_the_verbs_count_what_was_computed_again_and_tabulate_no_forgery(
     results, make, capsys, tmp_path
 ):
     assert run(["bench", "validate", str(results)]) == 0
-    assert "7 figures were computed again from their items and agree" in capsys.readouterr().out
+    assert "7 figures were recomputed from their items and agree" in capsys.readouterr().out
     forge_figure(make, results / A, "zero_shot.mean_auc", 0.99, 0.6, 1.0)
     assert run(["bench", "validate", str(results)]) == 2
     assert "1 faults" in capsys.readouterr().err
@@ -328,7 +328,7 @@ def test_the_verbs_count_what_was_computed_again_and_tabulate_no_forgery(
     assert "gives 0.9375 for 'zero_shot.mean_auc'" in capsys.readouterr().err
     assert not out.exists()
     assert run(["bench", "validate", str(results / A / "items")]) == 2
-    assert "holds no model's folder" in capsys.readouterr().err
+    assert "contains no model folder" in capsys.readouterr().err
 
 
 def test_the_sample_is_small_and_has_no_fault_but_cards_that_went_on():

@@ -90,10 +90,10 @@ def test_a_single_part_answer_is_taken_too(server, archive, tmp_path):
     [
         ("redirect", "redirect"),
         ("error", "status 500"),
-        ("no list", "no list of DICOM matches"),
+        ("no list", "not a list of DICOM matches"),
         ("cut off", "cut off"),
-        ("no dicom", "no DICOM file"),
-        ("another image", "another image than was asked for"),
+        ("no dicom", "not a DICOM file"),
+        ("another image", "different image from the one requested"),
     ],
 )
 def test_a_bad_answer_is_one_sentence_without_a_word_of_it(server, tmp_path, fault, words):
@@ -123,10 +123,10 @@ def test_credentials_come_from_the_environment_and_stay_out_of_messages(server, 
 @pytest.mark.parametrize(
     ("url", "environment", "words"),
     [
-        ("ftp://127.0.0.1/x", {}, "no DICOMweb address"),
-        ("pacs.example/dicom-web", {}, "no DICOMweb address"),
-        ("http://127.0.0.1:99999/x", {}, "no DICOMweb address"),
-        ("http://127.0.0.1/x?token=1", {}, "no DICOMweb address"),
+        ("ftp://127.0.0.1/x", {}, "not a DICOMweb address"),
+        ("pacs.example/dicom-web", {}, "not a DICOMweb address"),
+        ("http://127.0.0.1:99999/x", {}, "not a DICOMweb address"),
+        ("http://127.0.0.1/x?token=1", {}, "not a DICOMweb address"),
         ("https://anna:pw@pacs.example/x", {}, "must not hold a user"),
         ("http://pacs.example/x", {"MEDCLIP_DICOMWEB_TOKEN": "hush"}, "without encryption"),
         ("https://pacs.example/x", {"MEDCLIP_DICOMWEB_TOKEN": "a\r\nHost: b"}, "set it again"),
@@ -193,8 +193,8 @@ def test_proxies_of_the_environment_are_not_used(server, tmp_path, monkeypatch):
         (["1.2/series"], [], "digits and dots"),
         ([".."], [], "digits and dots"),
         (["1..2"], [], "digits and dots"),
-        ([], ["StudyDate"], "no KEY=VALUE"),
-        ([], ["limit=5"], "no KEY=VALUE"),
+        ([], ["StudyDate"], "not a KEY=VALUE"),
+        ([], ["limit=5"], "not a KEY=VALUE"),
         ([], [], "which studies"),
     ],
 )

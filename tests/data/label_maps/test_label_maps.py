@@ -60,7 +60,7 @@ def test_the_maps_columns_are_those_that_the_sources_write():
     three = ["Cardiomegaly", "Mass", "Atelectasis"]
     shown = entries()["chestx_det"]["labels"]["shown"][:10]
     ten = load_label_map("chestx_det").bind(shown, three, "a table")
-    assert ten.not_judged["Cardiomegaly"] == "no column of its rule is there (Cardiomegaly)"
+    assert ten.not_judged["Cardiomegaly"] == "none of its rule's columns is there (Cardiomegaly)"
     assert ten.not_judged["Mass"] == NO_RULE
 
 
@@ -86,7 +86,7 @@ def test_rare_columns_count_as_zero_where_another_one_is_there():
     values = bound.values({"x": np.array([1.0, 0.0, -1.0, np.nan])}.__getitem__, str)
     np.testing.assert_equal(values["A"], [1, 0, -1, np.nan])
     assert bound.lacking == ["y"]
-    assert bound.not_judged == {"B": "no column of its rule is there (z)"}
+    assert bound.not_judged == {"B": "none of its rule's columns is there (z)"}
     assert bound.counts["A"] == {
         **dict.fromkeys(("present", "absent", "uncertain", "blank"), 1),
         "contradictory": 0,
@@ -136,7 +136,7 @@ def test_contradictions_are_refused_or_left_blank_and_counted():
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("classes: {A: {anyof: [B]}}", "'classes.A' is wrong: 'anyof' is none of any, all, not"),
+        ("classes: {A: {anyof: [B]}}", "'classes.A' is wrong: 'anyof' is not one of any, all, not"),
         ("clases: {A: B}", "unknown setting 'clases' .did you mean 'classes'"),
         ("about: nothing", "setting 'classes' is missing"),
         ("classes: {A: B}\nrare: [Bc]", "'Bc' of rare is in no rule"),

@@ -106,7 +106,7 @@ def test_without_absent_a_class_is_absent_where_it_is_not_present():
         (["A", True], "needs quotes"),
         ([], "must name label columns"),
         ({"any": []}, "must name label columns"),
-        ({"some": ["A"]}, "'some' is none of any, all, not"),
+        ({"some": ["A"]}, "'some' is not one of any, all, not"),
         ({"any": ["A"], "not": ["B"]}, "one of any, all and not, and only one"),
         ({"any": [{"al": ["A"]}]}, "one of any, all and not, and only one"),
         ({"absent": "A"}, "there must be 'present'"),

@@ -76,9 +76,9 @@ class TestTinyTree:
         rows = [row for row in prepared.funnel if row["unit"].startswith("words")]
         assert rows[0]["step"] == "words of the reports, headings aside"
         by_name = {row["step"]: row for row in rows[1:]}
-        indication = by_name["left aside: section 'indication'"]
+        indication = by_name["skipped: section 'indication'"]
         assert indication["dropped"] >= 2
-        other = by_name["left aside: section 'other heading'"]
+        other = by_name["skipped: section 'other heading'"]
         assert (other["dropped"], other["unit"]) == (2, "words (1 report)")
         assert all(step in printed for step in by_name)
         assert "wardlist" not in str(prepared.meta).lower()  # a heading may hold what is private

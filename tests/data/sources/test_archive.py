@@ -89,8 +89,8 @@ def test_the_first_of_repeated_rows_counts_and_the_others_are_counted(tmp_path):
     source = ArchiveSource(tmp_path, Given())
     kept = source.first_rows(path, read_table(path), "id")
     assert kept.index.tolist() == [2, 3]
-    assert source.counted == [("row of t.csv is no repeat", "rows", 2, 4)]
-    assert "1 rows name what a row above names, and say otherwise" in source.said[0]
+    assert source.counted == [("row of t.csv is not a repeat", "rows", 2, 4)]
+    assert "1 rows repeat a row above with other values" in source.said[0]
 
 
 def test_present_counts_before_uncertain_and_that_before_absent():

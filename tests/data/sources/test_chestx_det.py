@@ -79,10 +79,10 @@ def test_chestx_det10_has_ten_classes_and_no_outlines(tmp_path):
     assert {p.mask for p in source.phrases()} == {None}
     assert "ChestX-Det10" in " ".join(source.describe())
     assert steps(source)["finding of train.json is one of the archive's"] == (2, 3)
-    assert steps(source)["entry of test.json is no repeat"] == (0, 1)
+    assert steps(source)["entry of test.json is not a repeat"] == (0, 1)
 
 
 def test_another_train_json_is_not_taken_for_it(tmp_path):
     (tmp_path / "train.json").write_text('{"images": []}')
-    with pytest.raises(UserError, match="is no known layout"):
+    with pytest.raises(UserError, match="is not a known layout"):
         detect(tmp_path)

@@ -116,11 +116,11 @@ def test_what_is_odd_in_the_findings_is_counted(tmp_path):
     assert (second.labels["Nodule"], second.labels["Mass"]) == (1.0, 0.0)
     assert set(third.labels.values()) == {None}
     assert steps(source) == {
-        "row of Data_Entry_2017.csv is no repeat": (3, 4),
+        "row of Data_Entry_2017.csv is not a repeat": (3, 4),
         "finding is one of the archive's": (3, 4),
         "'No Finding' stands alone (else the finding counts)": (2, 3),
     }
-    assert "1 rows name what a row above names, and say otherwise" in " ".join(source.describe())
+    assert "1 rows repeat a row above with other values" in " ".join(source.describe())
 
 
 @pytest.mark.parametrize(

@@ -82,5 +82,5 @@ def test_images_of_a_study_with_other_labels_are_said_and_present_counts(root):
 
 def test_a_table_that_is_not_chexperts_is_not_taken(tmp_path):
     (tmp_path / "train.csv").write_text("image,label\n1.png,0\n")
-    with pytest.raises(UserError, match="is no known layout"):
+    with pytest.raises(UserError, match="is not a known layout"):
         detect(tmp_path)

@@ -15,7 +15,7 @@ def test_unknown_layouts_have_their_sentences(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
     cases = [
         (tmp_path / "none", "auto", "there is no such folder or file"),
-        (tmp_path, "auto", "is no known layout"),
+        (tmp_path, "auto", "is not a known layout"),
         (tmp_path, "manifest", "has no manifest.csv"),
         (tmp_path, "mimic_cxr", "metadata"),
         (tmp_path, "openi", "has no reports, neither NLMCXR_reports.tgz"),

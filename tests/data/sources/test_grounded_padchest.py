@@ -165,10 +165,10 @@ def test_reports_alone_keep_the_sentences_by_study(archive, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"findings": ["x"]}, "entry 1, finding 1: is no object"),
+        ({"findings": ["x"]}, "entry 1, finding 1: is not an object"),
         ({"findings": [{**EFFUSION, "boxes": [[0, 0, 1, True]]}]}, "'boxes': must be boxes"),
         ({"findings": [{**EFFUSION, "extra_boxes": 3}]}, "'extra_boxes': must be boxes"),
-        ({"findings": [{**EFFUSION, "abnormal": "yes"}]}, "'sentence_en' or 'abnormal' is no"),
+        ({"findings": [{**EFFUSION, "abnormal": "yes"}]}, "'abnormal' is not true or false"),
     ],
 )
 def test_a_broken_entry_is_named(tmp_path, changes, sentence):

@@ -277,5 +277,5 @@ class TestWhatIsMissing:
         found = {reason: set(table["study_id"]) for reason, table in listed.groupby("reason")}
         assert found == {reason: {f"s{n}" for n in ns} for reason, ns in reasons.items()}
         steps = {row["step"]: row for row in PreparedSet.open(tmp_path / "o").funnel}
-        assert steps["report is no word for blank ('nan', 'None')"]["dropped"] == 5
+        assert steps["report is not a word for blank ('nan', 'None')"]["dropped"] == 5
         assert "5 reports are a program's word for blank" in capsys.readouterr().err

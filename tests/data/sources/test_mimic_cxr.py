@@ -216,8 +216,12 @@ def test_without_chexpert_the_set_goes_on_and_says_so(tiny_tree):
             lambda t: t.replace("\nb,10000002", "\nb,"),
             "row 3: column 'subject_id' is blank",
         ),
-        ("metadata", lambda t: t.replace("\na,", "\n\n\n../a,"), "row 4: dicom_id, .* blank or no"),
-        ("metadata", lambda t: t.replace("\nb,1", "\n\nb,x"), "row 4: .* blank or no number"),
+        (
+            "metadata",
+            lambda t: t.replace("\na,", "\n\n\n../a,"),
+            "row 4: dicom_id, .* blank or not",
+        ),
+        ("metadata", lambda t: t.replace("\nb,1", "\n\nb,x"), "row 4: .* blank or not a number"),
         ("split", lambda t: t + "a,101,10000001,test\n", "row 7: its dicom_id has another split"),
     ],
 )

@@ -223,7 +223,7 @@ class TestTextOnly:
             (release.root / "cxr-record-list.csv.gz").unlink()
         words = ["--text-only", "--tables", str(tmp_path / "tables")]
         assert command(release.root, tmp_path / "o", *words) == 0
-        assert "text alone, 4 studies; images are left aside" in capsys.readouterr().err
+        assert "text only, 4 studies; images are skipped" in capsys.readouterr().err
         prepared = PreparedSet.open(tmp_path / "o")
         assert len(prepared) == 0
         splits = dict(zip(prepared.studies["study_id"], prepared.studies["split"], strict=True))

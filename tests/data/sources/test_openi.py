@@ -304,7 +304,7 @@ def test_a_table_without_projections_finds_its_images_by_their_names(kaggle_tree
     assert [(i.study_id, i.view) for i in source.images()] == [("CXR1", "")] * 2 + [("CXR2", "")]
     said = " ".join(source.describe())
     assert "No indiana_projections.csv" in said
-    assert "1 of 4 image files have no report's name" in said
+    assert "1 of 4 image files match no report" in said
     assert ("image file is of a report", "image files", 3, 4) in source.steps()
 
 

@@ -63,8 +63,8 @@ def test_pairs_that_do_not_fit_and_repeats_are_counted(tmp_path):
         "both images of a row are listed": (5, 6),
         "both are of one patient": (4, 5),
         "progression has such a pair": (6, 9),
-        "progression is no repeat": (3, 6),
-        "repeats of a progression agree (others: left aside)": (2, 3),
+        "progression is not a repeat": (3, 6),
+        "repeats of a progression agree (others: skipped)": (2, 3),
     }
     assert [row[2] for row in found.annotations().rows] == ["edema", "pleural effusion"]
 

@@ -70,7 +70,7 @@ def test_what_is_odd_in_the_tables_is_counted(tmp_path):
     classes = (*CLASSES, f"{C},Normal", f"{C},Lung Opacity", "x,Normal", f"{B},Norml")
     source = detect(write(tmp_path, rows, classes))
     assert steps(source) == {
-        "row of stage_2_train_labels.csv is no repeat": (8, 9),
+        "row of stage_2_train_labels.csv is not a repeat": (8, 9),
         "row of stage_2_train_labels.csv is filled in (patientId)": (7, 8),
         "label cell of stage_2_train_labels.csv has a value that the archive defines": (6, 7),
         "row has the labels of its image in the rows above (else present counts)": (6, 7),

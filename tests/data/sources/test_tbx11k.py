@@ -89,13 +89,13 @@ def test_a_seed_splits_anew(tree):
 def test_tables_of_other_boxes_are_not_taken_for_it(tmp_path):
     (tmp_path / "images.csv").write_text("image,class\na.png,train\n")
     (tmp_path / "boxes.csv").write_text("image,finding,x,y,width,height\na.png,Nodule,1,1,2,2\n")
-    with pytest.raises(UserError, match="is no known layout"):
+    with pytest.raises(UserError, match="is not a known layout"):
         detect(tmp_path)
 
 
 def test_damaged_lists_are_a_sentence(tmp_path):
     coco(tmp_path, [], []).write_text('{"images": [], "annotations": []}')
-    with pytest.raises(UserError, match="is no list of images, categories and annotations"):
+    with pytest.raises(UserError, match="is not a list of images, categories and annotations"):
         detect(tmp_path)
 
 
@@ -111,7 +111,7 @@ def test_the_real_copy_is_read(shared_data, tmp_path):
 @pytest.mark.parametrize("image", [[1], {"a": 1}])
 def test_an_annotation_of_no_image_is_a_sentence(tmp_path, image):
     coco(tmp_path, ["a.png"], [(image, 0, [1, 2, 3, 4])])
-    with pytest.raises(UserError, match="is no list of images, categories and annotations"):
+    with pytest.raises(UserError, match="is not a list of images, categories and annotations"):
         detect(tmp_path)
 
 

@@ -75,7 +75,7 @@ def test_it_is_recognised_where_its_tables_lie(tmp_path, inside):
 def test_the_childrens_archive_of_the_same_names_is_another(tmp_path):
     rows = [("a", "R1", "1")]
     write_table(tmp_path / "image_labels_train.csv", ("image_id", "rad_ID", "Bronchitis"), *rows)
-    with pytest.raises(UserError, match="is no known layout"):
+    with pytest.raises(UserError, match="is not a known layout"):
         detect(tmp_path)
 
 

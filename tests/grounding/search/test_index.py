@@ -196,7 +196,7 @@ def test_bad_questions_are_refused_in_a_sentence(index_folder, reported, tmp_pat
     ):
         assert sentence in reported("search", index_folder, *words)
     assert "absent" in reported("search", tmp_path / "absent", "--text", "a")
-    assert "no search index" in reported("search", tmp_path, "--text", "a")
+    assert "not a search index" in reported("search", tmp_path, "--text", "a")
 
 
 def test_another_model_or_none_is_refused(copied, model_folder, make_model, reported, tmp_path):

@@ -79,7 +79,12 @@ for what, changes in {
     case(BENCH, f"a card: {what}", "refused")(_of(**changes))
 
 
-@case(BENCH, "a card: a label map of other columns", "counted", shows="Not judged, and in no mean")
+@case(
+    BENCH,
+    "a card: a label map of other columns",
+    "counted",
+    shows="Not judged, and not in any mean",
+)
 def _other_map(world: World) -> list[str]:
     return _bench(world, _root(world), _card(label_map="vindr_cxr"))
 

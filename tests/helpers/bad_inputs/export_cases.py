@@ -14,7 +14,7 @@ case(GROUND, "an export with a structured report", "counted", shows="1 DICOM str
 case(GROUND, "an export of structured reports alone", "refused")(
     lambda world: _export(world, radiographs=0)
 )
-case(GROUND, "DICOM results of an image that is no DICOM", "counted", shows="is no DICOM file")(
+case(GROUND, "DICOM results of an image that is no DICOM", "counted", shows="is not a DICOM file")(
     lambda world: _results(world, "sr,json")
 )
 case(GROUND, "results of an unknown kind", "refused")(lambda world: _results(world, "sgm"))

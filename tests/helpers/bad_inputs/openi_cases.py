@@ -67,7 +67,7 @@ case(AREA, "findings as Python bytes (b'...')", "counted", shows="bytes")(
 case(AREA, "no column MeSH", "counted", shows="0 reports|not indexed")(
     _reports(lambda text: text.replace("MeSH", "Mesh headings", 1))
 )
-case(AREA, "projections of other files", "counted", shows="image files have no report's name")(
+case(AREA, "projections of other files", "counted", shows="image files match no report")(
     _edited("indiana_projections.csv", lambda text: text.replace("_IM-", "_XX-"))
 )
 case(AREA, "one file with two projections", "refused")(

@@ -98,7 +98,7 @@ class Kind(NamedTuple):
     file: str = ""
 
 
-REPEAT = "row of {file} is no repeat"
+REPEAT = "row of {file} is not a repeat"
 VALUE = "label cell of {file} has a value that the archive defines"
 
 

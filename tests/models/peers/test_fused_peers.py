@@ -457,5 +457,5 @@ def test_medklip_asks_by_descriptions_without_sep(trunk, bert, bert_folder, book
     assert len(longest) == peer.max_tokens == 32  # the small BERT's; 64 of a larger one
     assert peer.provenance["unused_tensors"]["parts of the training loss alone"] == 2
     book_file.write_text(json.dumps({"effusion": 3}))
-    with pytest.raises(UserError, match="no JSON object of names to texts"):
+    with pytest.raises(UserError, match="not a JSON object"):
         bring("medklip", content, config=book_file)

@@ -202,7 +202,10 @@ def _checked(content: Mapping[str, Any], where: str) -> Lexicon:
     _known(where, "join", (*lexicon.join, *lexicon.join.values()), lexicon.findings)
     chained = sorted(set(lexicon.join) & set(lexicon.join.values()))
     if chained:
-        raise UserError(f"{where}: join reads '{chained[0]}' as another and others as it.")
+        raise UserError(
+            f"{where}: join maps '{chained[0]}' to another finding and others to it; map to one"
+            " name."
+        )
     return lexicon
 
 

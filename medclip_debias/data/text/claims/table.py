@@ -165,7 +165,7 @@ def _readable(path: Path) -> Iterator[None]:
         ) from None
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise UserError(
-            f"{path}: is no table of claims of this program ({type(error).__name__}); {_REMEDY},"
+            f"{path}: is not a table of claims of this program ({type(error).__name__}); {_REMEDY},"
             f" with --table for a table of your own."
         ) from error
 
@@ -191,8 +191,8 @@ def _of_parts(prepared: PreparedSet) -> ClaimTable:
         for text, said in zip(part.texts, table.claims, strict=True):
             if claims.setdefault(text, said) != said:
                 raise UserError(
-                    f"{part.folder / FILE}: a sentence claims something else than in the sets"
-                    " before it; run 'claims' again, by the same rules."
+                    f"{part.folder / FILE}: a sentence has other claims than in the sets before it;"
+                    " run 'claims' again, with the same rules."
                 )
     return ClaimTable([claims[text] for text in prepared.texts], tables[0].meta, tables[0].lexicon)
 

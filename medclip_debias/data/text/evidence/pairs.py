@@ -258,7 +258,7 @@ def _always(rule: float | Sequence[str], mentioned: dict[str, float]) -> tuple[s
     for name in rule:
         if name not in mentioned:
             raise UserError(
-                f"always names '{name}', which is no finding of the lexicon"
+                f"always names '{name}', which is not a finding of the lexicon"
                 f"{did_you_mean(name, mentioned)}."
             )
     return tuple(dict.fromkeys(rule))

@@ -82,5 +82,5 @@ class ChestXDet(FrontalLayout):
         yield Kind("box_of_three_numbers", four, cut("boxes", 3), count)
         unboxed = partial(dict.update, boxes=[], polygons=[])
         yield Kind("finding_without_box", own, lambda r: unboxed(r.cells), lambda r: count(r) == 1)
-        yield Kind("entry_twice", "entry of {file} is no repeat", again)
+        yield Kind("entry_twice", "entry of {file} is not a repeat", again)
         yield Kind("entry_without_boxes", lists, bare)

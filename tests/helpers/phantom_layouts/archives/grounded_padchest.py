@@ -89,7 +89,7 @@ class PadChestGrounded(Layout):
 
         yield Kind("flat_box", "box has an area", box(0.4, 0.4, 0.4, 0.6), boxed)
         yield Kind("box_outside", "box lies in the image", box(1.1, 0.2, 1.3, 0.4), boxed)
-        yield Kind("entry_twice", "entry of {file} is no repeat", again)
+        yield Kind("entry_twice", "entry of {file} is not a repeat", again)
         yield Kind("no_sentence", "sentence is not blank", blank)
         here, there = (f"image of {a} is in {b}" for a, b in ((REPORTS, MASTER), (MASTER, REPORTS)))
         yield Kind("no_master_row", here, remove, file=MASTER)

@@ -42,7 +42,7 @@ class MsCxrT(MimicCxr):
         for at in defects.choose(judged):
             rows.append(rows[at])
             count = sum(map(bool, rows[at][len(_IDS) :: 2]))
-            step = f"progression of {TABLE} is no repeat"
+            step = f"progression of {TABLE} is not a repeat"
             for _ in range(count):
                 defects.add("pair_twice", TABLE, f"row {len(rows) + 1}", "funnel", step)
         for at in defects.choose(judged):
