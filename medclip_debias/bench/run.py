@@ -301,7 +301,7 @@ class _Log:
             self.outcome.fresh.add(key)
             self._worked += 1
         metric, figure = next(iter(record.metrics.items()))
-        shown = f"{metric} {figure.value:.3f}" + ("" if fresh else ", as it was")
+        shown = f"{metric} {figure.value:.3f}" + ("" if fresh else ", unchanged")
         if record.status == "incomplete":
             shown += f"; incomplete, {record.judged.lacks}"
         self._passed(f"{self.name} on {card.full_name}: {shown}.")

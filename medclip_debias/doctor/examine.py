@@ -37,12 +37,12 @@ def examine(
             loss_settings(run.loss, str(config))
     device, workers = (run.train.device, run.train.workers) if run else (None, None)
     look = examination.look
-    look("versions", "Looking at torch and other libraries ...", machine.versions)
-    look("compiled modules", "Looking at compiled modules ...", machine.compiled)
-    look("codecs", "Looking at decoders of DICOM files ...", machine.codecs)
-    look("GPU", "Looking at the GPUs ...", partial(machine.gpus, device))
+    look("versions", "Checking torch and other libraries ...", machine.versions)
+    look("compiled modules", "Checking compiled modules ...", machine.compiled)
+    look("codecs", "Checking decoders of DICOM files ...", machine.codecs)
+    look("GPU", "Checking the GPUs ...", partial(machine.gpus, device))
     memory = partial(machine.shared_memory, workers)
-    look("shared memory", "Looking at the shared memory ...", memory)
+    look("shared memory", "Checking the shared memory ...", memory)
     look("all-reduce", "Adding up numbers among processes ...", machine.all_reduce)
     if run is not None:
         with examination.at_work("Importing what a run needs ..."):

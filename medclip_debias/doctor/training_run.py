@@ -62,7 +62,7 @@ def examine_run(run: RunSettings, where: str, examination: Examination) -> None:
     what = "Adding up what the whole run takes ..."
     look("whole run (estimate)", what, partial(estimate, run, cost), cause)
     after = ("run folder", "disk, run folder", *cause)
-    look("free disk", "Looking at the free space ...", partial(free_disk, run, cost), after)
+    look("free disk", "Checking the free space ...", partial(free_disk, run, cost), after)
 
 
 def data(run: RunSettings, opened: list[PreparedSet], say: Callable[[str], None]) -> Finding:

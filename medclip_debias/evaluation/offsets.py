@@ -101,7 +101,7 @@ def read_offsets(folder: Path, model_hash: str | None, texts: Sequence[str]) -> 
     if not isinstance(known, Mapping):
         raise UserError(f"{path}: holds no offsets; {remedy}.")
     if content.get("model_hash") != model_hash:
-        raise UserError(f"{path}: is of other weights than this model's; {remedy}.")
+        raise UserError(f"{path}: was made with other weights than this model's; {remedy}.")
     absent = [text for text in texts if text not in known]
     if absent:
         raise UserError(

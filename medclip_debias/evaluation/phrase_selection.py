@@ -142,7 +142,7 @@ def phrases_of(request: Request) -> Phrases:
     """The phrases of an evaluation, for `Request.once`."""
     grid, options = request.model.grid, request.options
     if grid.rows * grid.columns < 2:
-        raise Skipped("The model has no regions: one vector an image shows no place in it.")
+        raise Skipped("The model has no regions: one vector per image shows no place in it.")
     return select_phrases(
         request.data,
         request.split,

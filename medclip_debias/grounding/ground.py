@@ -218,7 +218,7 @@ def region_grid(model: ImageTextModel) -> RegionGrid:
     grid = model.grid
     if grid.rows * grid.columns < 2:
         raise UserError(
-            "this model has no regions (one vector an image), so it cannot tell where a sentence"
+            "this model has no regions (one vector per image), so it cannot tell where a sentence"
             " is seen; ground with a model that keeps its regions."
         )
     return grid

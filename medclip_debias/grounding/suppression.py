@@ -145,7 +145,7 @@ def read_rule(folder: Path, model: ImageTextModel) -> SuppressionRule:
     content = read_json(path, remedy)
     rule = validate(SuppressionRule, content, str(path))
     if rule.model_hash != model.content_hash:
-        raise UserError(f"{path}: is of other weights than this model's; {remedy} again.")
+        raise UserError(f"{path}: was made with other weights than this model's; {remedy} again.")
     if rule.evidence == "offset" and len(rule.level) != model.dim:
         raise UserError(
             f"{path}: 'level' has {len(rule.level)} numbers where the model's vectors have"

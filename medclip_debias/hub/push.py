@@ -82,8 +82,8 @@ def push(
         status = getattr(getattr(error, "response", None), "status_code", None)
         answer = type(error).__name__ if status is None else f"its answer is {status}"
         raise UserError(
-            f"{repo}: could not be uploaded ({answer}); log in with 'hf auth login', and see"
-            " whether the hub can be reached and the name is yours."
+            f"{repo}: could not be uploaded ({answer}); log in with 'hf auth login', and check that"
+            " the hub can be reached and the name is yours."
         ) from error
     return str(made.commit_url)
 

@@ -122,9 +122,9 @@ def train_masked_lm(
         words = [text for text in (without_others(s, allowed) for s in sentences) if text.strip()]
         if len(words) < 2:
             raise UserError(
-                f"no word of the corpus was said of {settings.min_patients} patients, so there is"
-                " no vocabulary to learn; prepare more studies, or give min_patients=1 for text"
-                " that is of no patient."
+                f"no word of the corpus occurs in the reports of {settings.min_patients} patients,"
+                " so there is no vocabulary to learn; prepare more studies, or give min_patients=1"
+                " for text that is of no patient."
             )
     tokenizer = train_tokenizer(words, settings.vocabulary)
     torch.manual_seed(settings.seed)
@@ -247,10 +247,11 @@ def _card(settings: LanguageModelSettings, figures: dict[str, Any]) -> str:
         "The vocabulary was learned from every word of the corpus: share it only under the terms of"
         " the text."
         if left_out is None
-        else f"Words said of fewer than {settings.min_patients} patients, words that are mostly"
-        " written as names, words after a title (Dr., Mr. ...) and numbers of three or more digits"
-        f" were kept out of the vocabulary: {left_out:,} distinct words. Single letters, and"
-        " pieces that such words share with others, are in it. This filter proves nothing: read"
+        else f"Words in the reports of fewer than {settings.min_patients} patients, words that are"
+        " mostly written as names, words after a title (Dr., Mr. ...) and numbers of three or"
+        f" more digits were kept out of the vocabulary: {left_out:,} distinct words. Single"
+        " letters, and pieces that such words share with others, are in it. This filter proves"
+        " nothing: read"
         " tokenizer.json before you publish it."
     )
     return (

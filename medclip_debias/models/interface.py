@@ -171,11 +171,11 @@ def need_vectors(model: ImageTextModel, verb: str, *, several: bool = False) -> 
         )
     if outputs.text_form == "words" and not several:
         raise UserError(
-            f"'{verb}' needs one vector a sentence, and this model scores by words and regions; "
+            f"'{verb}' needs one vector per sentence, and this model scores by words and regions; "
             "import it with --score whole."
         )
     if outputs.sentence_rows is not None and not several:
         raise UserError(
-            f"'{verb}' needs one vector a sentence, and this model scores a sentence by several, "
+            f"'{verb}' needs one vector per sentence, and this model scores a sentence by several, "
             "or by more than a cosine; leave that out for it."
         )

@@ -64,7 +64,7 @@ def within_limits(config: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict):
             pairs += value.items()
         if _changes_code(name, value):
-            raise ValueError(f"'{name}' changes how the model is computed, and is not read")
+            raise ValueError(f"'{name}' changes how the model is computed, and is not supported")
         if reason := _wrong_value(name, value):
             raise ValueError(f"'{name}': {reason}")
     return config
@@ -122,8 +122,8 @@ def hf_config(config: object, where: str, prefix: str) -> PretrainedConfig:
     for name, value in config.items():
         if _changes_code(name, value):
             raise UserError(
-                f"{where}: the field '{name}' changes how the model is computed, and is not read;"
-                " remove it if the model does not need it."
+                f"{where}: the field '{name}' changes how the model is computed, and is not"
+                " supported; remove it if the model does not need it."
             )
         reason = _wrong_value(name, value) if name in {*read, "projection_size"} else None
         number = isinstance(getattr(usual, name, None), int | float)

@@ -26,7 +26,7 @@ _REASONS = {
     "data": "The data loader{of} has delivered no batch {span}; check that the disk of the "
     "prepared set answers, or set train.workers=0.",
     "validation": "The validation{of} has not ended {span}; lower train.validate_images.",
-    "files": "Writing to the run's folder{of} has not ended {span}; see whether its disk answers.",
+    "files": "Writing to the run's folder{of} has not ended {span}; check that its disk answers.",
     "step": "A step has not ended {span}; check the GPUs.",
     "others": "Another process of the run has not answered {span}: it was stopped, or its machine "
     "or the network was lost. All processes end; fix that.",

@@ -211,4 +211,4 @@ def test_the_doctor_speaks_before_its_first_slow_import(capsys, monkeypatch):
 
     monkeypatch.setattr(machine, "versions", versions)
     assert run(["doctor"]) == 0
-    assert said == ["Looking at torch and other libraries ...\n"]
+    assert said == ["Checking torch and other libraries ...\n"]

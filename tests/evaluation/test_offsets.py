@@ -72,10 +72,10 @@ def test_offsets_that_do_not_fit_are_one_sentence(
 ):
     folder = tmp_path / "model"
     shutil.copytree(small_model, folder)
-    with pytest.raises(UserError, match=r"offsets\.json: is not there.*evaluate offsets"):
+    with pytest.raises(UserError, match=r"offsets\.json: is missing.*evaluate offsets"):
         with_offsets("model", model=folder)
     (folder / "offsets.json").write_text(json.dumps({"model_hash": "x", "offsets": {}}))
-    with pytest.raises(UserError, match="is of other weights"):
+    with pytest.raises(UserError, match="made with other weights"):
         with_offsets("model", model=folder)
     (folder / "offsets.json").write_text(json.dumps({"model_hash": "x", "offsets": {"a": 1.0}}))
     with pytest.raises(UserError, match=r'has no offset for "b" \(1 of 2 prompts\)'):

@@ -91,7 +91,7 @@ def test_a_rule_is_read_as_it_was_kept_and_others_are_refused(model, tmp_path):
         model_hash=model.content_hash,
         chosen={"split": "validate"},
     )
-    with pytest.raises(UserError, match=r"suppression.json: is not there.*evaluate suppression"):
+    with pytest.raises(UserError, match=r"suppression.json: is missing.*evaluate suppression"):
         read_rule(tmp_path, model)
     save_rule(tmp_path, rule)
     assert read_rule(tmp_path, model) == rule

@@ -133,7 +133,7 @@ def test_a_corpus_or_folder_that_will_not_do_is_one_sentence(tmp_path):
         train_masked_lm(["Clear lungs.", "No effusion."] * 20, tmp_path, SMALL)
     assert (tmp_path / "mine.txt").read_text() == "x"
     few = {"a b": ["1"], "c d": ["2"]}
-    with pytest.raises(UserError, match=r"said of 5 patients.*min_patients=1"):
+    with pytest.raises(UserError, match=r"reports of 5 patients.*min_patients=1"):
         train_masked_lm(list(few), tmp_path / "lm", patients_of=few)
     with pytest.raises(UserError, match="fewer than two"):
         train_masked_lm(["One."], tmp_path / "lm")

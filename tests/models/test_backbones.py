@@ -321,7 +321,7 @@ def test_every_tensor_of_timm_is_accounted_for_and_it_is_built_again(timm_folder
         ({"architecture": "resnet18"}, "whose regions' places are not known"),
         ({"architecture": "convnext_zepto_rms_ols"}, "patches that overlap"),
         ({"architecture": VIT[0], "model_args": {"pretrained_cfg": "x"}}, "is wrong"),
-        ({"architecture": VIT[0], "model_args": {"embed_layer": 3}}, "none of the arguments"),
+        ({"architecture": VIT[0], "model_args": {"embed_layer": 3}}, "not one of the arguments"),
         ({"architecture": VIT[0], "model_args": {"depth": 10**9}}, "it is not from 0 to 256"),
         ({"architecture": VIT[0], "model_args": {"embed_dim": 9999}}, "another arch|cannot build"),
     ],

@@ -27,7 +27,7 @@ MAX_COLOURED = {8: 50_000_000, 16: 25_000_000}
 _MAX_SCANS = 20
 _MAX_SCANNED = 1_000_000_000
 TOO_LARGE = (
-    f"is larger than {MAX_SIDE:,} pixels a side or {MAX_PIXELS // 1_000_000} megapixels;"
+    f"is larger than {MAX_SIDE:,} pixels per side or {MAX_PIXELS // 1_000_000} megapixels;"
     " that is not a radiograph, remove it or make it smaller."
 )
 _EXACT_IN_FLOAT32 = 1 << 24  # opencv hands its counts out as float32

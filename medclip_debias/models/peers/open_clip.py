@@ -124,7 +124,7 @@ def _preprocessing(
     for name, known in (("resize_mode", tuple(fits)), ("interpolation", ("bicubic", "bilinear"))):
         if given.get(name, known[0]) not in known:
             raise UserError(
-                f"{config}: its {name} '{given[name]}' is not offered here; known: "
+                f"{config}: its {name} '{given[name]}' is not supported here; known: "
                 f"{', '.join(known)}."
             )
     prepare = {

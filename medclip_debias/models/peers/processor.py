@@ -29,17 +29,17 @@ def read_processor(
     published = published_preprocessing(kind, image_size or 224)
     for name in ("do_resize", "do_rescale", "do_normalize"):
         if given.get(name, True) is not True:
-            raise UserError(f"{path}: '{name}' is off, which is not offered here.")
+            raise UserError(f"{path}: '{name}' is off, which is not supported here.")
     if given.get("do_pad"):
-        raise UserError(f"{path}: 'do_pad' is on, which is not offered here.")
+        raise UserError(f"{path}: 'do_pad' is on, which is not supported here.")
     factor = given.get("rescale_factor", 1 / 255)
     if not isinstance(factor, int | float) or abs(factor * 255 - 1) > 1e-6:
-        raise UserError(f"{path}: grey levels are not divided by 255, which is not offered here.")
+        raise UserError(f"{path}: grey levels are not divided by 255, which is not supported here.")
     naflex = "max_num_patches" in given  # resizes to whole patches; here to the square of them
     resample = given.get("resample", 2 if naflex else 3)
     if not isinstance(resample, int) or resample not in _FILTERS:
         raise UserError(
-            f"{path}: its resample {resample!r} is not offered here; known: "
+            f"{path}: its resample {resample!r} is not supported here; known: "
             f"{', '.join(f'{n} ({name})' for n, name in _FILTERS.items())}."
         )
     size = image_size if naflex else given.get("size", image_size)

@@ -142,7 +142,7 @@ class TestRaster:
             check = zlib.crc32(kind + data)
             stream.write(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", check))
         (tmp_path / "a.png").write_bytes(stream.getvalue())
-        with pytest.raises(UserError, match="larger than 20,000 pixels a side or 200 megapixels"):
+        with pytest.raises(UserError, match="larger than 20,000 pixels per side or 200 megapixels"):
             read_image(tmp_path / "a.png")
 
 

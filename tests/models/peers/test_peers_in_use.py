@@ -141,7 +141,7 @@ def test_prepared_images_are_the_published_inputs(kind, radiographs):
     [
         ({"size": {"height": 42, "width": 56}}, "not that of a square"),
         ({"image_mean": [0.5]}, "image_mean"),
-        ({"resample": 0}, "not offered"),
+        ({"resample": 0}, "not supported"),
         ({"crop_size": 43}, "does not fit patches of 14"),
         ({"crop_size": 70}, "does not fit"),
     ],
@@ -415,7 +415,7 @@ def test_sentences_of_several_vectors(bert, tmp_path, bring):
     """Presets average prompts, which means nothing of words; a level is that of one vector."""
     model = bring("carzero", Carzero(bert).state())
     need_vectors(model, "bench", several=True)
-    with pytest.raises(UserError, match="'a preset' needs one vector a sentence"):
+    with pytest.raises(UserError, match="'a preset' needs one vector per sentence"):
         need_vectors(model, "a preset")
     weights = np.linspace(-1, 1, model.dim)
     rule = SuppressionRule(evidence="offset", threshold=0.0, level=tuple(weights), slope=1.0)

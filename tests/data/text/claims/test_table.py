@@ -117,5 +117,5 @@ def test_claims_that_are_missing_damaged_or_of_another_set_are_refused(folder, c
     with pytest.raises(UserError, match="another state"):
         read_claims(prepared)
     (folder / FILE).write_bytes(b"PAR1")
-    with pytest.raises(UserError, match="no table of claims"):
+    with pytest.raises(UserError, match="not a table of claims"):
         read_claims(prepared)
