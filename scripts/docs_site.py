@@ -10,12 +10,15 @@ that one link serves both.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 REPO = Path(__file__).parents[1]
 DOCS = REPO / "docs"
@@ -91,14 +94,21 @@ def peer_images() -> str:
     """How each kind of peer prepares an image, from its table."""
     from medclip_debias.models.peers import families
 
-    rows = ["# How peers prepare an image", ""]
+    def block(settings: Any) -> str:
+        return f"```yaml\n{yaml.safe_dump(settings, default_flow_style=None, sort_keys=False)}```\n"
+
+    parts = ["# How peers prepare an image\n"]
     for path in sorted((Path(families.__file__).with_name("families")).glob("*.yaml")):
-        first = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-        found = families.family(path.stem)
-        rows += [f"- `{path.stem}`. {first.rstrip('.:')}: `{found.preprocessing}`"]
-        if found.preprocessing_of_resnet:
-            rows += [f"  With a ResNet: `{found.preprocessing_of_resnet}`"]
-    return "\n".join(rows) + "\n"
+        lines = path.read_text(encoding="utf-8").splitlines()
+        comment = " ".join(
+            line.removeprefix("#").strip()
+            for line in itertools.takewhile(lambda line: line.startswith("#"), lines)
+        )
+        family = families.family(path.stem)
+        parts += [f"## {path.stem}\n\n{comment}\n", block(family.preprocessing)]
+        if family.preprocessing_of_resnet:
+            parts += ["With a ResNet:\n", block(family.preprocessing_of_resnet)]
+    return "\n".join(parts)
 
 
 def notebook_page(path: Path) -> str:
