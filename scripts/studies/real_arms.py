@@ -1,6 +1,6 @@
 """Arms of a registered study on several archives of real films, trained, judged and compared.
 
-    python scripts/studies/real_arms.py DATA [--arms FILE] [--out FOLDER] [--table]
+    python scripts/studies/real_arms.py DATA [--arms FILE] [--out FOLDER] [--seeds N ...] [--table]
 
 Prepares the archives below DATA (and mirrored copies, with left and right swapped in reports),
 trains a small language model of all their sentences, then one model for each arm and seed, seed by
@@ -343,9 +343,11 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--arms", type=Path, default=Path("configs/studies/real_localise.yaml"))
     parser.add_argument("--out", type=Path, default=Path("runs/real_arms"))
+    parser.add_argument("--seeds", type=int, nargs="+", help="only these of the study's; all")
     parser.add_argument("--table", action="store_true", help="of what is there; train nothing")
     options = parser.parse_args()
     study, out = yaml.safe_load(options.arms.read_text(encoding="utf-8")), options.out
+    study["seeds"] = options.seeds or study["seeds"]
     for name, arm in study["arms"].items():
         arm |= {"variant": f"claims_{name}"} if "claims" in arm else {}
     out.mkdir(parents=True, exist_ok=True)
