@@ -32,6 +32,7 @@ if __name__ == "__main__":
 
 from medclip_debias.cli import run
 from medclip_debias.data.loader import TrainingStudies
+from medclip_debias.data.secret import FILE as SECRET
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.compare import compare
@@ -132,6 +133,8 @@ def prepare(data: Path, out: Path, study: dict[str, Any]) -> None:
                 fewer_patients(whole, share).to_csv(table, index=False)
                 words = ["--split-file", f"{table}"]
             command("prepare", archive, place, "--size", size, "--label-sentences", *words)
+            if size != 72 and share == 1:  # one secret: a film's results pair at all sizes
+                shutil.copy(out / "sets" / "72" / archive.name / SECRET, place / SECRET)
             command("claims", place)
     for arm, settings in study["arms"].items():
         for name in names if "claims" in settings else ():

@@ -55,3 +55,21 @@ def test_fewer_training_patients_are_part_of_more_and_other_splits_stay(splits, 
     judged = patients[patients["split"] != "train"]
     assert set(judged["patient_id"]) <= set(less["patient_id"])
     assert not more["patient_id"].duplicated().any()
+
+
+def test_a_film_has_one_name_in_the_results_of_all_sizes(tmp_path, monkeypatch):
+    def prepare(verb, *words):
+        if verb == "prepare":
+            words[1].mkdir(parents=True)
+            (words[1] / real_arms.SECRET).write_text(f"{words[1]}")
+
+    monkeypatch.setattr(real_arms, "command", prepare)
+    arms = {"small": {}, "large": {"size": 128}}
+    study = {"reports": "a", "labels": ["b"], "judged": ["a"], "arms": arms}
+    (tmp_path / "language_model").mkdir()
+    real_arms.prepare(tmp_path, tmp_path, study)
+    for name in "ab":
+        keys = [
+            (tmp_path / f"sets/{size}/{name}" / real_arms.SECRET).read_text() for size in (72, 128)
+        ]
+        assert keys[0] == keys[1]
