@@ -94,9 +94,9 @@ def test_a_file_of_ones_own_inherits_a_name_and_goes_before_one(tmp_path, monkey
     [
         (["config", "show", "mimic_cxr/debaised"], "no such file; .*mean 'mimic_cxr/debiased'"),
         (["config", "show", "configs/phantom/demo.yaml"], "no such file; .*mean 'phantom/demo'"),
-        (["config", "new", "phantom/dem", "a.yaml"], "config new: no settings .*'phantom/demo'"),
+        (["config", "new", "phantom/dem", "a.yaml"], "config new: .*'phantom/dem'.*'phantom/demo'"),
         (["experiment", "experiments/phantom_smal"], "mean 'experiments/phantom_small'"),
-        (["config", "show", "own.yaml"], "own.yaml: no settings .*called 'phantom/bse'.*base'"),
+        (["config", "show", "own.yaml"], "own.yaml: .*'phantom/bse'.*base'"),
     ],
 )
 def test_a_name_that_is_none_ends_with_one_sentence(tmp_path, monkeypatch, capsys, words, said):

@@ -89,7 +89,7 @@ def test_changing_the_kind_of_a_choice_drops_the_other_kinds_settings():
         ("train: 2024-13-01\n", ["not valid YAML", "month"]),
         ("train: &a [*a]\n", ["nested without end"]),
         ("train: " + 5000 * "[" + "\n", ["nested without end"]),
-        ("extends: run.yaml\n", ["circle"]),
+        ("extends: run.yaml\n", ["extends", "links"]),
         ("extends: nowhere.yaml\n", ["nowhere.yaml", "no such file"]),
     ],
 )

@@ -216,7 +216,7 @@ def test_the_loss_is_shared_where_it_is_large_and_the_objective_allows_it(run):
     assert shares_loss(large, infonce, two, "x")
     assert not shares_loss(large, infonce, Ranks(), "x")
     assert not shares_loss(large, sogclr, two, "x")
-    with pytest.warns(ReportedWarning, match="for 'sogclr' looks at more"):
+    with pytest.warns(ReportedWarning, match="'sogclr' looks at more"):
         assert not shares_loss(plain.model_copy(update={"shard_loss": "on"}), sogclr, two, "x")
 
 
