@@ -32,10 +32,11 @@ if __name__ == "__main__":
 
 from medclip_debias.cli import run
 from medclip_debias.data.loader import TrainingStudies
-from medclip_debias.data.secret import FILE as SECRET
+from medclip_debias.data.secret import read_secret
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.compare import compare
+from medclip_debias.evaluation.item_tables import item_keys
 from medclip_debias.evaluation.statistics import holm
 from medclip_debias.files import atomic_file, write_json
 from openi import judged_classes
@@ -133,8 +134,6 @@ def prepare(data: Path, out: Path, study: dict[str, Any]) -> None:
                 fewer_patients(whole, share).to_csv(table, index=False)
                 words = ["--split-file", f"{table}"]
             command("prepare", archive, place, "--size", size, "--label-sentences", *words)
-            if size != 72 and share == 1:  # one secret: a film's results pair at all sizes
-                shutil.copy(out / "sets" / "72" / archive.name / SECRET, place / SECRET)
             command("claims", place)
     for arm, settings in study["arms"].items():
         for name in names if "claims" in settings else ():
@@ -249,6 +248,31 @@ def judge(out: Path, study: dict[str, Any], arm: dict[str, Any], folder: Path, c
         words = ["--out", out / "cells" / name / cell, "--prompts", prompts, "--classes", classes]
         words += ["--bootstrap", "50", "--heatmaps", "0"]
         command("evaluate", folder / "model", prepared, *words)
+        name_items_alike(out / "cells" / name / cell, prepared, out / "sets" / "72" / name)
+
+
+def name_items_alike(cell: Path, judged: Path, base: Path) -> None:
+    """Give the items of a cell the names that they have in ``base``, the same films in 72 pixels.
+
+    Names depend on a set's content and secret, and cells pair by them.
+    """
+    names = []
+    for folder in (judged, base):
+        prepared = PreparedSet.open(folder)
+        images, phrases = prepared.images, prepared.phrases
+        said = images[["image_id", "study_id"]].merge(prepared.sentences, on="study_id")
+        columns = [images[name] for name in ("image_id", "study_id", "patient_id")]
+        columns += [phrases["phrase_id"], said["image_id"] + ":" + said["text"]]
+        ids = pd.concat(columns).unique()
+        keys = item_keys(read_secret(folder), prepared.content_hash, map(str, ids))
+        names.append(dict(zip(map(str, ids), keys, strict=True)))
+    known = {names[0][name]: key for name, key in names[1].items() if name in names[0]}
+    for path in sorted((cell / "items").glob("*.parquet")) if judged != base else ():
+        items = pd.read_parquet(path)
+        for column in ("item", "patient"):
+            items[column] = items[column].map(lambda key: known.get(key, key))
+        with atomic_file(path) as temporary:
+            items.to_parquet(temporary, index=False)
 
 
 def whole_cells(out: Path, study: dict[str, Any]) -> dict[str, list[int]]:

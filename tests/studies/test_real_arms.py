@@ -8,7 +8,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from medclip_debias.config import PrepareSettings
+from medclip_debias.data.prepare import prepare
+from medclip_debias.data.secret import read_secret
 from medclip_debias.evaluation.catalogue import COMPARED
+from medclip_debias.evaluation.item_tables import ItemNames, write_items
 from medclip_debias.losses.presets import presets
 from medclip_debias.training.resolve import load_run
 from studies import real_arms
@@ -57,19 +61,25 @@ def test_fewer_training_patients_are_part_of_more_and_other_splits_stay(splits, 
     assert not more["patient_id"].duplicated().any()
 
 
-def test_a_film_has_one_name_in_the_results_of_all_sizes(tmp_path, monkeypatch):
-    def prepare(verb, *words):
-        if verb == "prepare":
-            words[1].mkdir(parents=True)
-            (words[1] / real_arms.SECRET).write_text(f"{words[1]}")
-
-    monkeypatch.setattr(real_arms, "command", prepare)
-    arms = {"small": {}, "large": {"size": 128}}
-    study = {"reports": "a", "labels": ["b"], "judged": ["a"], "arms": arms}
-    (tmp_path / "language_model").mkdir()
-    real_arms.prepare(tmp_path, tmp_path, study)
-    for name in "ab":
-        keys = [
-            (tmp_path / f"sets/{size}/{name}" / real_arms.SECRET).read_text() for size in (72, 128)
-        ]
-        assert keys[0] == keys[1]
+def test_items_of_the_same_films_in_other_pixels_pair(tiny_tree, tmp_path):
+    sets = [
+        prepare(tiny_tree.root, tmp_path / f"{size}", PrepareSettings(size=size), workers=1)
+        for size in (24, 32)
+    ]
+    images = sets[0].images
+    texts = images.merge(sets[0].sentences, on="study_id")
+    tables = {
+        "zero_shot": images[["image_id", "patient_id"]].set_axis(["id", "patient"], axis=1),
+        "laterality": pd.DataFrame(
+            {"id": texts["image_id"] + ":" + texts["text"], "patient": texts["patient_id"]}
+        ),
+    }
+    cells = [tmp_path / "cells" / name for name in "ab"]
+    for cell, data in zip(cells, sets, strict=True):
+        names = ItemNames(data.content_hash, read_secret(data.folder))
+        write_items(cell, {name: table.assign(value=1.0) for name, table in tables.items()}, names)
+        real_arms.name_items_alike(cell, data.folder, sets[0].folder)
+    for name in tables:
+        first, second = (pd.read_parquet(cell / "items" / f"{name}.parquet") for cell in cells)
+        pd.testing.assert_frame_equal(first, second)
+        assert len(first)
