@@ -22,10 +22,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
 from filelock import FileLock, Timeout
 from PIL import Image, ImageOps
+from scipy import stats
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -324,6 +326,8 @@ def table(out: Path, study: dict[str, Any]) -> None:
     of_seeds = pd.Series(values).unstack().rename_axis(["arm", "seed"]).round(4)
     with atomic_file(out / "seeds.csv") as temporary:
         of_seeds.to_csv(temporary)
+    for line in doublings(study["arms"], of_seeds):
+        print(line)
     items = [
         frame.assign(archive=name, arm=arm, seed=seed)
         for name in study["judged"]
@@ -338,6 +342,23 @@ def table(out: Path, study: dict[str, Any]) -> None:
     cells[texts] = cells[texts].astype("category")
     with atomic_file(out / "cells.parquet") as temporary:
         cells.to_parquet(temporary, compression="zstd", compression_level=19, index=False)
+
+
+def doublings(arms: Mapping[str, Mapping[str, Any]], of_seeds: pd.DataFrame) -> Iterator[str]:
+    """Yield what twice the training patients change in each outcome, over arms that differ in them.
+
+    The slope of a straight line over log2 of the share in each seed; mean and 95% (t) over seeds.
+    """
+    alike = [arm for arm, settings in arms.items() if not set(settings) - {"share"}]
+    shares = np.log2([arms[arm].get("share", 1) for arm in alike])
+    if len(set(shares)) < 3:
+        return
+    for outcome in of_seeds:
+        values = of_seeds[outcome].unstack("seed").loc[alike]
+        slopes = np.polyfit(shares, values.to_numpy(), 1)[0]
+        half = stats.t.ppf(0.975, len(slopes) - 1) * stats.sem(slopes)
+        mean = slopes.mean()
+        yield f"{outcome}: {mean:+.3f} a doubling [{mean - half:+.3f}, {mean + half:+.3f}]"
 
 
 def judged_items(folder: Path) -> Iterator[pd.DataFrame]:
