@@ -1,7 +1,10 @@
 """A run that stands still for too long ends with a sentence that says what it waited for.
 
 What a process waits for cannot be interrupted from inside (a collective call, a read of a disk
-that does not answer), so a thread beside it says the sentence and ends the process.
+that does not answer), so a thread beside it says the sentence and ends the process. Libraries have
+limits of their own, and none is a sentence: NCCL's watchdog aborts with pages of C++ calls,
+``faulthandler.dump_traceback_later`` ends with a traceback and counts the time in which a job was
+suspended, and neither knows what was waited for. gloo's and NCCL's are set to twice this one.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from medclip_debias.training.signals import write_sentence
 if TYPE_CHECKING:
     from torch.distributed import Store
 
+_ENDED = "medclip-debias/ended"
 _PATIENCE = 5.0  # seconds for what another process has to say
 
 _REASONS = {
@@ -49,30 +53,26 @@ class Ending:
         self.rank, self.world = rank, world
 
     def is_first(self) -> bool:
-        """Whether no other process has asked; True where the store does not answer."""
-        return self._count(1) in (None, 1)
-
-    def wait_for_others(self) -> None:
-        """Keep the store, if it is here, until the other processes have asked."""
-        until = time.monotonic() + _PATIENCE
-        while self.rank == 0 and time.monotonic() < until:
-            if (self._count(0) or self.world) >= self.world:
-                return
-            time.sleep(0.05)
-
-    def _count(self, more: int) -> int | None:
-        """The store's count; None where it went with its process, or that one is stopped."""
-        counts: list[int] = []
+        """Whether no other process has asked; True where the store is lost or does not answer."""
+        counts = [1]
 
         def ask() -> None:
             if self._store is not None:
                 with suppress(RuntimeError):
-                    counts.append(self._store.add("medclip-debias/ended", more))
+                    counts.append(self._store.add(_ENDED, 1))
 
-        thread = threading.Thread(target=ask, daemon=True)
+        thread = threading.Thread(target=ask, daemon=True)  # no store's call has a time limit
         thread.start()
         thread.join(_PATIENCE)
-        return counts[0] if counts else None
+        return counts[-1] == 1
+
+    def wait_for_others(self) -> None:
+        """Keep the store, if it is here, until the other processes have asked."""
+        until = time.monotonic() + _PATIENCE
+        while self.rank == 0 and self._store is not None and time.monotonic() < until:
+            if self._store.add(_ENDED, 0) >= self.world:
+                return
+            time.sleep(0.05)
 
 
 class StallTimer:
