@@ -257,7 +257,7 @@ def merge(
     as_json: AsJson = False,
 ) -> None:
     """Join the shards of a prepared set; same bytes as one run."""
-    from medclip_debias.data.prepare.shards import merge as run
+    from medclip_debias.data.prepare import merge as run
 
     _show_set(out, run(parts, out, overwrite=overwrite), as_json)
 

@@ -9,8 +9,7 @@ import threading
 import pytest
 
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.prepare import prepare, prepare_part
-from medclip_debias.data.prepare.shards import merge
+from medclip_debias.data.prepare import merge, prepare, prepare_part
 from medclip_debias.data.secret import FILE, keep_secret, read_secret
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file

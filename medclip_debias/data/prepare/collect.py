@@ -83,8 +83,11 @@ class Preparation:
         self.split = self.reading.split(self.source)
         self.pool.tell(*self.source.describe(), self.split.describe() if self.split else "")
 
-    def collect(self, work: Workspace, earlier: PreparedSet | None = None) -> Part:
+    def collect(self, work: Workspace, earlier: PreparedSet | None = None) -> tuple[Part, Plan]:
         """Read every header, report and image that is in no chunk of ``work`` yet.
+
+        The plan comes without its images; the run keeps nothing of the source, which is half a
+        gigabyte for a large one.
 
         Args:
             work: of the run.
@@ -109,7 +112,9 @@ class Preparation:
         studies: list[Study] = []
         reports = self._read_reports(chunks, studies)
         images = self._read_images(chunks, studies, reports)
-        return Part(chunks, studies, self._labels, self._heads, reports, images)
+        plan = replace(self.plan, images=[], stamps=[])
+        del self.source, self.plan
+        return Part(chunks, studies, self._labels, self._heads, reports, images), plan
 
     def stamp(self) -> str:
         """Return the hash that a set prepared from the source as it is now would have."""

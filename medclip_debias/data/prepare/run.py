@@ -1,4 +1,4 @@
-"""The life of a preparation: its folder, its end, and what is left of one that was killed.
+"""The life of a preparation: a whole set, one part of it, or parts that are joined.
 
 The work is spread over processes; the result does not depend on their number. A run grows in
 ``OUT.partial``, which is renamed when whole: ``OUT`` is never half a set, and a run that was
@@ -9,9 +9,8 @@ that rename finds its work done when it is called again.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -22,11 +21,11 @@ from medclip_debias.data.prepare.chunks import Progress, Say, made_by
 from medclip_debias.data.prepare.collect import Preparation, recipe
 from medclip_debias.data.prepare.previous import check_update
 from medclip_debias.data.prepare.reading import Reading
-from medclip_debias.data.prepare.workspace import check_free, clear, making
+from medclip_debias.data.prepare.workspace import PART, check_free, clear, making
 from medclip_debias.data.secret import keep_secret, read_secret
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import MissingFiles, UserError
-from medclip_debias.files import atomic_file
+from medclip_debias.files import atomic_file, read_json_or_none
 
 
 class Options(TypedDict, total=False):
@@ -75,19 +74,14 @@ def prepare(
     Raises:
         UserError: the source is unusable, nothing is left of it, or ``out`` is in the way.
     """
-    out, replaced = Path(out), overwrite or update
+    out = Path(out)
     run = Preparation(Path(source_path), settings, **options)
-    if _finished(run, out, replaced):
-        read_secret(out)
-        return PreparedSet.open(out)
-    with making(out) as work:
-        check_free(out, replaced)
-        part = run.collect(work, check_update(out, settings) if update else None)
-        plan = replace(run.plan, images=[], stamps=[])
-        del run  # the source and the selection: half a gigabyte for a large set
-        assemble(work.set, [part], plan, work)
-        keep_secret(work.set, out)
-        work.move_to(out)
+    if not _is_finished(run, out, overwrite or update):
+        with making(out, overwrite or update) as work:
+            part, plan = run.collect(work, check_update(out, settings) if update else None)
+            assemble(work.set, [part], plan, work)
+            keep_secret(work.set, out)
+    read_secret(out)
     return PreparedSet.open(out)
 
 
@@ -101,7 +95,7 @@ def prepare_part(
     update: bool = False,
     **options: Unpack[Options],
 ) -> dict[str, Any]:
-    """Do part ``i/n`` of the work of `prepare`, for `medclip_debias.data.prepare.shards.merge`.
+    """Do part ``i/n`` of the work of `prepare`, for `merge`.
 
     Returns:
         Counts of what the part holds.
@@ -116,35 +110,76 @@ def prepare_part(
             "--update and --shard do not go together; run --update on the merged set instead."
         )
     run = Preparation(Path(source_path), settings, number, **options)
-    if _finished(run, out, overwrite):
-        return shards.counts_of(out)
-    with making(out, part=True) as work:
-        check_free(out, overwrite)
-        part = run.collect(work)
-        counts = shards.write_part(work.set, part, number, run.plan)
-        work.move_to(out)
+    if not _is_finished(run, out, overwrite):
+        with making(out, overwrite, part=True) as work:
+            shards.write_part(work.set, *run.collect(work), number)
+    counts: dict[str, Any] = shards.read_part(out)["counts"]
     return counts
 
 
-def _finished(run: Preparation, out: Path, replaced: bool) -> bool:
+def merge(parts: Sequence[Path], out: Path, *, overwrite: bool = False) -> PreparedSet:
+    """Join all parts to one prepared set: the same bytes as one run of `prepare`.
+
+    Args:
+        parts: folders that `prepare_part` wrote, in any order.
+        out: folder to make.
+        overwrite: replace the prepared set at ``out``.
+
+    Raises:
+        UserError: a part is missing, is there twice, is damaged or belongs to another set.
+    """
+    out, folders = Path(out), [Path(folder) for folder in parts]
+    again = _repeats(out, {}, overwrite)
+    plan, contents = shards.read_parts(folders)
+    if again:
+        _check_unchanged(out, plan.source_stamp(sum(part.heads for part in contents)))
+    else:
+        with making(out, overwrite) as work:
+            work.follow({"merge": [str(folder.resolve()) for folder in folders]})
+            assemble(work.set, contents, plan)
+            keep_secret(work.set, out)
+    read_secret(out)
+    return PreparedSet.open(out)
+
+
+def _is_finished(run: Preparation, out: Path, replaced: bool) -> bool:
     """Open the source; tell whether ``out`` is what the same command made of it, finished."""
-    known = shards.finished(out)
     asked = recipe(run.settings, run.selection, run.reading) | {"made_by": made_by()}
-    if run.shard is not None:
-        asked["shard"] = list(run.shard)
-    again = not replaced and asked.items() <= known.items()
-    again = again and ("shard" in known) == ("shard" in asked)
-    if not again:
-        check_free(out, replaced)
+    again = _repeats(out, asked | ({"shard": list(run.shard)} if run.shard else {}), replaced)
     with _listing_missing(out):
         run.open()
     if again:
-        shards.check_unchanged(out, run.stamp())
+        _check_unchanged(out, run.stamp())
         run.pool.tell(
             f"{out}: was finished by an earlier run of this command; nothing is left to do."
         )
-        clear(out)
     return again
+
+
+def _known(out: Path) -> dict[str, Any]:
+    """Return what a finished set (or part of one) says of the command that wrote it."""
+    contents = (read_json_or_none(out / name) for name in ("meta.json", PART))
+    return next((c for c in contents if isinstance(c, dict) and "source_stamp" in c), {})
+
+
+def _repeats(out: Path, asked: dict[str, Any], replaced: bool) -> bool:
+    """Tell whether ``out`` was asked for in the same way; stop where it is something else."""
+    known = _known(out)
+    again = bool(known) and not replaced and ("shard" in known) == ("shard" in asked)
+    if again and asked.items() <= known.items():
+        return True
+    check_free(out, replaced)
+    return False
+
+
+def _check_unchanged(out: Path, stamp: str) -> None:
+    """Stop when ``out`` was prepared from another source, or its source is another by now."""
+    if _known(out)["source_stamp"] != stamp:
+        raise UserError(
+            f"{out}: is not empty, and was prepared from another source or from this one before it"
+            " changed; give another folder or --overwrite (--update adds what is new)."
+        )
+    clear(out)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class Workspace:
         resumed: an earlier run left chunks here, which this run has not thrown away.
     """
 
-    def __init__(self, folder: Path, part: bool = False) -> None:
+    def __init__(self, folder: Path, part: bool) -> None:
         self.folder = folder
         self.set = folder / _SET
         self.chunks = (self.set if part else folder) / CHUNKS
@@ -79,31 +79,18 @@ class Workspace:
             needed, left = (f"{value / 1e6:,.1f} MB" for value in (size, free))
             raise OSError(errno.ENOSPC, f"its images need {needed}, the disk has {left} left")
 
-    def move_to(self, out: Path) -> None:
-        """Put the finished set in the place of ``out``, and remove this folder."""
-        for path in self.set.iterdir():
-            if path.is_file():
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-        exchange(self.set, out, self.folder / _OLD)
-        self.discard()
-
-    def discard(self) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
 
 @contextmanager
-def making(out: Path, part: bool = False) -> Iterator[Workspace]:
-    """Own ``OUT.partial`` for the length of a run; what goes wrong with the disk is one sentence.
+def making(out: Path, overwrite: bool, part: bool = False) -> Iterator[Workspace]:
+    """Own ``OUT.partial``, and put its set in the place of ``out`` in the end.
 
-    The folder is removed when the input is at fault, and kept when a run can resume from it or an
-    earlier run left work in it.
+    What goes wrong with the disk is one sentence. The folder is removed when the input is at
+    fault, and kept when a run can resume from it or an earlier run left work in it.
 
     Raises:
-        UserError: another run owns the folder, or it cannot be written.
+        UserError: another run owns the folder, it cannot be written, or ``out`` is in the way.
     """
-    folder = out.with_name(out.name + ".partial")
+    folder = _partial(out)
     remedy = "make room or choose another folder"
     lock = FileLock(folder / _LOCK)
     try:
@@ -115,21 +102,26 @@ def making(out: Path, part: bool = False) -> Iterator[Workspace]:
             raise UserError(
                 f"{out}: another run is preparing it right now; wait for it or give another folder."
             ) from None
-        with lock:
-            take_back(out, folder / _OLD)  # a run was killed between the renames of `move_to`
-            work = Workspace(folder, part)
-            try:
-                yield work
-            except WorkerKilled:
-                raise
-            except (UserError, OSError) as error:
-                if isinstance(error, OSError) and work.started:
-                    remedy += f"; run the same command again to resume, or remove {folder}"
-                # A disk that is not mounted looks like a source without images: the work of an
-                # earlier run is worth more than a tidy folder.
-                elif not work.resumed:
-                    work.discard()
-                raise
+        take_back(out, folder / _OLD)  # a run was killed between the renames of `exchange`
+        work = Workspace(folder, part)
+        try:
+            check_free(out, overwrite)
+            yield work
+            for path in filter(Path.is_file, work.set.iterdir()):
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+            exchange(work.set, out, folder / _OLD)
+            shutil.rmtree(folder, ignore_errors=True)
+        except WorkerKilled:
+            raise
+        except (UserError, OSError) as error:
+            if isinstance(error, OSError) and work.started:
+                remedy += f"; run the same command again to resume, or remove {folder}"
+            # A disk that is not mounted looks like a source without images: the work of an
+            # earlier run is worth more than a tidy folder.
+            elif not work.resumed:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UserError(f"{out}: cannot be written ({reason}); {remedy}.") from error
@@ -139,10 +131,10 @@ def making(out: Path, part: bool = False) -> Iterator[Workspace]:
 
 def clear(out: Path) -> None:
     """Remove what is left of the workspace of a run that was killed behind its last rename."""
-    folder = out.with_name(out.name + ".partial")
+    folder = _partial(out)
     if folder.is_dir() and not (folder / _SET).exists():  # that would be work of another run
-        with suppress(UserError), making(out) as work:
-            work.discard()
+        with suppress(Timeout, OSError), FileLock(folder / _LOCK, timeout=0):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_free(out: Path, overwrite: bool) -> None:
@@ -158,3 +150,7 @@ def check_free(out: Path, overwrite: bool) -> None:
     is_set = (out / "meta.json").is_file() and (out / "images.bin").is_file()
     if not is_set and not ((out / PART).is_file() and (out / CHUNKS).is_dir()):
         raise UserError(f"{out}: is not a prepared set and will not be overwritten; remove it.")
+
+
+def _partial(out: Path) -> Path:
+    return out.with_name(out.name + ".partial")

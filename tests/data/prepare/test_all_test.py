@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.prepare import Reading, prepare, prepare_part
-from medclip_debias.data.prepare.shards import merge
+from medclip_debias.data.prepare import Reading, merge, prepare, prepare_part
 from medclip_debias.errors import UserError
 
 SETTINGS = PrepareSettings(size=32)

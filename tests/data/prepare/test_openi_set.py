@@ -6,8 +6,7 @@ from PIL import Image
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.named_split import read_split
-from medclip_debias.data.prepare import Reading, prepare, prepare_part
-from medclip_debias.data.prepare.shards import merge
+from medclip_debias.data.prepare import Reading, merge, prepare, prepare_part
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.verify import changes, check_sample
 from medclip_debias.errors import UserError

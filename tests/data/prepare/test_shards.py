@@ -7,8 +7,8 @@ import pytest
 
 from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.prepare import prepare, prepare_part
-from medclip_debias.data.prepare.shards import merge, parse
+from medclip_debias.data.prepare import merge, prepare, prepare_part
+from medclip_debias.data.prepare.shards import parse
 from medclip_debias.errors import UserError
 from tests.data.set_files import set_files
 

@@ -7,9 +7,8 @@ import pytest
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.masks import as_coco, decode, encode
-from medclip_debias.data.prepare import prepare
+from medclip_debias.data.prepare import merge, prepare
 from medclip_debias.data.prepare.run import prepare_part
-from medclip_debias.data.prepare.shards import merge
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.errors import UserError
 from tests.data.sources.counts import steps

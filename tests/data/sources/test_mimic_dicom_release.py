@@ -15,8 +15,7 @@ import pytest
 from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.images.headers import view_position
-from medclip_debias.data.prepare import Reading, prepare, prepare_part
-from medclip_debias.data.prepare.shards import merge
+from medclip_debias.data.prepare import Reading, merge, prepare, prepare_part
 from medclip_debias.data.store import PreparedSet
 
 SMALL = PrepareSettings(size=32)
