@@ -140,12 +140,10 @@ def layers_in(state: Mapping[str, Tensor], pattern: str) -> int:
     return 1 + max((int(match[1]) for match in matches if match), default=-1)
 
 
-def shape_of(state: Mapping[str, Tensor], name: str, where: str) -> tuple[int, ...]:
+def shape_of(state: Mapping[str, Tensor], name: str) -> tuple[int, ...]:
     """Shape of the tensor ``name``."""
     if name not in state:
-        raise UserError(
-            f"{where}: these weights are of another architecture; tensor '{name}' is missing."
-        )
+        raise UserError(f"these weights are of another architecture; tensor '{name}' is missing.")
     return tuple(state[name].shape)
 
 

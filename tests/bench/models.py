@@ -47,8 +47,17 @@ def save_model(folder: Path, language: Path, size: int, seed: int = 0) -> Path:
     return folder
 
 
-def make_peer(language: Path, content: dict[str, Any], size: int, input_size: int = 64) -> Peer:
-    """An untrained model of another group's kind; its text's ``config`` is the language model's."""
+def make_peer(
+    language: Path,
+    content: dict[str, Any],
+    size: int,
+    input_size: int = 64,
+    shapes: dict[str, tuple[int, ...]] | None = None,
+) -> Peer:
+    """An untrained model of another group's kind; its text's ``config`` is the language model's.
+
+    ``shapes`` are of tensors that sizes are read off.
+    """
     config = json.loads((language / "config.json").read_text())
     channels = 1 if content["kind"] == "gloria" else 3
     torch.manual_seed(3)
@@ -63,4 +72,5 @@ def make_peer(language: Path, content: dict[str, Any], size: int, input_size: in
         ),
         SentenceTokenizer.load(language),
         {"synthetic": True},
+        {name: torch.empty(shape) for name, shape in (shapes or {}).items()},
     ).eval()

@@ -153,27 +153,36 @@ def test_every_model_is_measured_on_every_card_as_evaluate_measures_it(
     assert (out / "cache" / ".gitignore").read_text() == "*\n"
 
 
-QUERIES = {"layers": 1, "heads": 2, "hidden": 8}
+QUERIES = {"fusion.layers.0.linear1.weight": (8, 16)}
 BOOK = {name: name for name in ("pneumothorax", "cardiomegaly", "edema")}
 PEERS = {
     "carzero": {
-        "image": {"kind": "vit", "image_size": 64, "patch": 16, "width": 16, "hidden": 24}
-        | {"layers": 1, "heads": 2},
+        "image": {"kind": "vit"},
         "text": {"kind": "words", "positions": 20},
-        "fusion": {"kind": "query_attention", "positions": 20} | QUERIES,
+        "fusion": {"kind": "query_attention", "positions": 20, "heads": 2},
     },
     "kad": {
-        "image": {"kind": "resnet50", "stage": 3},
-        "text": {"kind": "bert", "pooling": "affine_mlp", "token": "pooler", "hidden": 8},
-        "fusion": {"kind": "query_network", "book": BOOK} | QUERIES,
+        "image": {"kind": "resnet50"},
+        "text": {"kind": "bert", "pooling": "affine_mlp", "token": "pooler"},
+        "fusion": {"kind": "query_network", "book": BOOK, "heads": 2},
     },
+}
+SHAPES = {
+    "carzero": QUERIES
+    | {
+        "image.model.patch_embed.proj.weight": (16, 3, 16, 16),
+        "image.model.pos_embed": (1, 17, 16),
+        "image.model.blocks.0.mlp.fc1.weight": (24, 16),
+    },
+    "kad": QUERIES | {"text.head.0.weight": (8, 16)},
 }
 
 
 def test_peers_that_attend_have_the_figures_of_evaluate(models, data, out, tmp_path, monkeypatch):
     """Kept vectors of several rows a sentence, and the whole beside the regions."""
     for kind, content in PEERS.items():
-        peer = make_peer(Path(models[0]).parent / "lm", {"kind": kind, **content}, SIZE)
+        language = Path(models[0]).parent / "lm"
+        peer = make_peer(language, {"kind": kind, **content}, SIZE, shapes=SHAPES[kind])
         # The numbers of a deep network would grow beyond all bounds.
         for parameter in (peer.text if kind == "kad" else peer).parameters():
             torch.nn.init.normal_(parameter, std=0.3)

@@ -45,18 +45,18 @@ def _write_peer(folder, language_model, prepared):
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.peers.peer import Peer
     from medclip_debias.models.peers.settings import (
-        BertSettings,
-        OpenClipSettings,
+        ImageSettings,
         PeerPreprocessing,
         PeerSettings,
+        TextSettings,
     )
     from medclip_debias.models.text_encoder import SentenceTokenizer
 
     torch.manual_seed(0)
     config = json.loads((language_model / "config.json").read_text())
     sizes = {"image_size": 64, "patch_size": 16, "width": 32, "layers": 2, "head_width": 16}
-    vit = OpenClipSettings(config=sizes)
-    text = BertSettings(config=config, pooling="mlp", hidden=10)
+    vit = ImageSettings(kind="open_clip", config=sizes)
+    text = TextSettings(kind="bert", config=config, pooling="mlp")
     settings = PeerSettings(
         kind="open_clip", dim=12, max_tokens=24, image=vit, text=text, scale=20.0
     )
@@ -67,7 +67,8 @@ def _write_peer(folder, language_model, prepared):
         channel_std=(0.3,) * 3,
     )
     tokenizer = SentenceTokenizer.load(language_model)
-    peer = Peer(settings, own, tokenizer)
+    inside = {"text.head.0.weight": torch.empty(10, 1)}
+    peer = Peer(settings, own, tokenizer, state=inside)
     with torch.no_grad():
         for value in peer.parameters():
             if value.abs().max() == 0:  # class tokens, places, projections

@@ -36,14 +36,10 @@ from medclip_debias.models.peers.images import image_tower
 from medclip_debias.models.peers.open_clip import installed_merges
 from medclip_debias.models.peers.peer import Peer
 from medclip_debias.models.peers.settings import (
-    BertSettings,
-    Dinov2Settings,
-    EncoderTextSettings,
-    OpenClipSettings,
-    OpenClipTextSettings,
+    ImageSettings,
     PeerPreprocessing,
     PeerSettings,
-    ResNetSettings,
+    TextSettings,
 )
 from medclip_debias.models.peers.tokenizers import ClipTokenizer
 from medclip_debias.models.text_encoder import SentenceTokenizer
@@ -64,7 +60,8 @@ CLIP_TEXT = {
     "layers": 2,
     "heads": 2,
 }
-DINO = {"hidden_size": DIM, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 16}
+INSIDE = {"image.projector.0.weight": 16, "text.head.0.weight": 10}
+"""Widths of layers inside the heads of random towers."""
 CONVNEXT = {"timm_model_name": "test_convnext", "image_size": SIDE, "timm_pool": ""}
 KINDS = ("chexzero", "biovil", "biomedclip", "ours")
 NON_COMMERCIAL = "CC BY-NC 4.0"
@@ -102,18 +99,27 @@ def start(prepared_phantom, small_language_model, tmp_path_factory):
     def peer(kind, scale):
         config = json.loads((small_language_model / "config.json").read_text())
         projected = config | {"projection_size": DIM}
-        mlp = BertSettings(config=config, pooling="mlp", hidden=10)
+        mlp = TextSettings(kind="bert", config=config, pooling="mlp")
         image, text = {
-            "chexzero": (OpenClipSettings(config=VIT), OpenClipTextSettings(config=CLIP_TEXT)),
-            "biovil": (
-                ResNetSettings(hidden=16),
-                BertSettings(config=projected, pooling="projection"),
+            "chexzero": (
+                ImageSettings(kind="open_clip", config=VIT),
+                TextSettings(kind="open_clip", config=CLIP_TEXT),
             ),
-            "biomedclip": (OpenClipSettings(config=VIT | {"no_ln_pre": True}), mlp),
-            "convnext": (OpenClipSettings(config=CONVNEXT, timm_stride=32), mlp),
+            "biovil": (
+                ImageSettings(kind="resnet50"),
+                TextSettings(kind="bert", config=projected, pooling="projection"),
+            ),
+            "biomedclip": (
+                ImageSettings(kind="open_clip", config=VIT | {"no_ln_pre": True}),
+                mlp,
+            ),
+            "convnext": (
+                ImageSettings(kind="open_clip", config=CONVNEXT, timm_stride=32),
+                mlp,
+            ),
             "conns": (
-                Dinov2Settings(config=DINO, image_size=SIDE, blocks=1, block_heads=2, head="norm"),
-                EncoderTextSettings(config=config, pooling="cls", head="linear"),
+                ImageSettings(kind="dinov2"),
+                TextSettings(kind="encoder", config=config, pooling="cls"),
             ),
         }[kind]
         if kind == "chexzero":
@@ -136,7 +142,7 @@ def start(prepared_phantom, small_language_model, tmp_path_factory):
             channel_mean=(0.4,) * channels,
             channel_std=(0.3,) * channels,
         )
-        model = Peer(settings, preprocessing, tokenizer)
+        model = Peer(settings, preprocessing, tokenizer, state=state_of(kind))
         with torch.no_grad():
             if isinstance(model.fusion, SimilarityAttention):
                 model.fusion.loss_temperature.fill_(-math.log(scale))
@@ -144,6 +150,22 @@ def start(prepared_phantom, small_language_model, tmp_path_factory):
                 if value.abs().max() == 0:  # class tokens, places, projections
                     value.normal_(std=0.2)
         return model
+
+    def state_of(kind):
+        """The tensors that sizes are read off."""
+        from transformers import Dinov2Config, Dinov2Model
+
+        if kind != "conns":
+            return {name: torch.empty(width, 1) for name, width in INSIDE.items()}
+        sizes = {"hidden_size": DIM, "num_hidden_layers": 2, "num_attention_heads": 1}
+        sizes |= {"image_size": SIDE, "patch_size": 16}
+        trunk = Dinov2Model(Dinov2Config(**sizes)).state_dict()
+        state = {f"image.encoder.trunk.{name}": value for name, value in trunk.items()}
+        state["image.blocks.layer.0.mlp.fc1.weight"] = torch.empty(4 * DIM, DIM)
+        return state | {
+            "image.head.weight": torch.empty(DIM),
+            "text.head.weight": torch.empty(1, 1),
+        }
 
     stages = ((1, 16, 1), (1, 16, 2), (1, 32, 2), (1, 32, 2))
     with pytest.MonkeyPatch.context() as patch:
@@ -444,9 +466,9 @@ def test_words_of_a_start_that_scores_by_them_are_not_kept_as_one_vector(start, 
 def test_a_pooling_that_ends_in_the_shared_space_trains_above_a_frozen_tower():
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     sizes |= {"image_size": SIDE, "patch_size": 16, "intermediate_size": 48}
-    image = {"kind": "hf_clip", "family": "siglip", "config": sizes}
+    image = {"kind": "hf_clip", "config": sizes}
     settings = {"kind": "siglip", "dim": 32, "max_tokens": 3, "image": image}
-    tower = image_tower(PeerSettings.model_validate(settings | {"text": {"kind": "none"}}))
+    tower = image_tower(PeerSettings.model_validate(settings | {"text": {"kind": "none"}}), {})
     assert tower.heads == [tower.tower.head]
     part = frozen_part(tower, len(tower.layers) + 1, set(tower.heads))
     inside = {parameter for module in part for parameter in module.parameters()}

@@ -1,13 +1,10 @@
-"""Published checkpoints of the families whose tables in ``families/`` name every tensor.
-
-Sizes are read off the tensors, once they have the names of the towers here.
-"""
+"""Published checkpoints of the families whose tables in ``families/`` name every tensor."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.models.backbones.dinov2 import Dinov2Regions
 from medclip_debias.models.checkpoint import layers_in, shape_of, summed_channels
 from medclip_debias.models.peers.families import Family, family, published_preprocessing, read_book
+from medclip_debias.models.peers.images import PATCHES, State
 from medclip_debias.models.peers.processor import read_processor
 from medclip_debias.models.peers.settings import Kind, PeerPreprocessing, PeerSettings
 from medclip_debias.models.peers.tokenizers import PeerTokenizer
@@ -30,7 +28,6 @@ from medclip_debias.models.text_encoder import (
     read_text_config,
 )
 
-State = Mapping[str, Tensor]
 Rows = Sequence[tuple[str, str]]
 Unused = Counter[str]
 """How many tensors of the files were left out, by the reason."""
@@ -43,13 +40,8 @@ BUFFERS = (
     "position numbers and masks, which the library makes itself",
 )
 POOLER = (r"\bpooler\.", "BERT's pooler, which no sentence's vector is computed from")
-_SWIN = "image.model.embeddings.patch_embeddings.projection.weight"
-_DINOV2 = "image.encoder.trunk.embeddings."
-_VIT = "image.model.patch_embed.proj.weight"
 _TOWERS = {
-    "swin": (_SWIN,),
-    "dinov2": (f"{_DINOV2}patch_embeddings.projection.weight",),
-    "vit": (_VIT,),
+    **{tower: (name,) for tower, name in PATCHES.items()},
     "resnet": ("image.model.conv1.weight", "image.encoder.conv1.weight"),
 }
 """Tensors by which an image tower is known."""
@@ -76,7 +68,7 @@ def read_published(
     where: str,
     unused: Unused,
 ) -> Published:
-    """A checkpoint whose table names every tensor; sizes are read off them."""
+    """A checkpoint whose table names every tensor."""
     if text is None:
         raise UserError(
             f"{kind} needs the folder of its BERT (config.json and vocab.txt); name it with --text."
@@ -96,37 +88,45 @@ def read_published(
             f"{where}: these weights are of another architecture; tensor "
             f"'{_TOWERS[table.towers[-1]][0]}' is missing{hint}."
         )
+    vision = {key: value for key, value in named.items() if key.startswith("image.")}
+    others = {key: value for key, value in named.items() if key not in vision}
     if tower == "swin":
-        vision = {key: value for key, value in named.items() if key.startswith("image.")}
-        named = {key: named[key] for key in named if key not in vision}
-        named |= renamed(vision, _SWIN_NAMES)
+        named = others | renamed(vision, _SWIN_NAMES)
     if tower == "dinov2":
-        image, preprocessing, named = _dinov2(kind, named, config, where)
+        if config is None:
+            raise UserError(
+                "this model needs preprocessor_config.json, which is beside its weights or its "
+                "image encoder's; name it with --config."
+            )
+        named = others | Dinov2Regions.from_file(vision)
+        preprocessing = read_processor(kind, config, multiple=shape_of(named, PATCHES[tower])[3])
     else:
-        image = {"swin": _swin, "vit": _vit, "resnet": _resnet}[tower](named, where)
-        # KAD's larger network reads 512 pixels.
-        side = 512 if kind == "kad" and image["stage"] == 4 else 224
+        # KAD's larger network, which has its last stage, reads 512 pixels.
+        large = kind == "kad" and any(".layer4." in key for key in named)
+        side = 512 if large else 224
         preprocessing = published_preprocessing(kind, side, resnet=tower == "resnet")
     if tower == "resnet" and len(preprocessing.channel_mean) == 1:
         for name in _TOWERS["resnet"]:
             named = summed_channels(named, name)
-    dim = shape_of(named, table.dim, where)[0]
+    dim = shape_of(named, table.dim)[0]
     longest = int(words.get("max_position_embeddings", 512))
     if family_of(words, str(text)).counts_from_padding:
         longest -= 2  # positions are counted from behind the padding's number, 1
+    _complete_text(kind, words, named, dim, f"{where}, {text}")
+    fusion = None if table.fusion is None else {**table.fusion, "book": dict(book)}
     settings = PeerSettings.model_validate(
         {
             "kind": kind,
             "dim": dim,
             "max_tokens": min(table.max_tokens, longest),
-            "image": image,
-            "text": _text(kind, table, words, named, dim, f"{where}, {text}"),
-            "fusion": _fusion(table, named, book),
+            "image": {"kind": "resnet50" if tower == "resnet" else tower},
+            "text": {**table.text, "config": words},
+            "fusion": fusion,
         }
     )
     tokenizer = SentenceTokenizer.load(text)
     prefix = "text.encoder.bert." if table.text["kind"] == "encoder" else "text.bert."
-    vocabulary = shape_of(named, f"{prefix}embeddings.word_embeddings.weight", where)[0]
+    vocabulary = shape_of(named, f"{prefix}embeddings.word_embeddings.weight")[0]
     check_vocabulary(tokenizer, vocabulary, text)
     return settings, named, tokenizer, preprocessing
 
@@ -185,104 +185,10 @@ def _without(state: State, left_out: Rows, names: Rows, unused: Unused) -> dict[
     return kept
 
 
-def _resnet(named: State, where: str) -> dict[str, Any]:
-    sizes = {"kind": "resnet50", "stage": 4}
-    for name in ("image.projector.0.weight", "image.global_embed.head.0.weight"):
-        if name in named:
-            sizes["hidden"] = shape_of(named, name, where)[0]
-    if "image.backbone_to_vit.weight" in named:
-        sizes["temporal"] = shape_of(named, "image.backbone_to_vit.weight", where)[0]
-    if "image.res_l2.weight" in named and not layers_in(named, r"^image\.model\.layer4\.(\d+)\."):
-        sizes["stage"] = 3
-    return sizes
-
-
-def _vit(named: State, where: str) -> dict[str, Any]:
-    """timm's plain vision transformer; heads of 64."""
-    width, _, _, patch = shape_of(named, _VIT, where)
-    side = round((shape_of(named, "image.model.pos_embed", where)[1] - 1) ** 0.5)
-    return {
-        "kind": "vit",
-        "image_size": side * patch,
-        "patch": patch,
-        "width": width,
-        "layers": layers_in(named, r"^image\.model\.blocks\.(\d+)\."),
-        "heads": max(width // 64, 1),
-        "hidden": shape_of(named, "image.model.blocks.0.mlp.fc1.weight", where)[0],
-    }
-
-
-def _swin(named: State, where: str) -> dict[str, Any]:
-    """Widths, depths and heads; window 7 as published."""
-    width, _, _, patch = shape_of(named, _SWIN, where)
-    stages = range(layers_in(named, r"^image\.model\.encoder\.layers\.(\d+)\."))
-    stage = "image.model.encoder.layers.{}.blocks."
-    table = f"{stage}0.attention.relative_position_bias.relative_position_bias_table"
-    blocks = [rf"^{re.escape(stage.format(n))}(\d+)\." for n in stages]
-    config = {
-        "embed_dim": width,
-        "depths": [layers_in(named, pattern) for pattern in blocks],
-        "num_heads": [shape_of(named, table.format(n), where)[1] for n in stages],
-        "window_size": 7,
-        "image_size": 224,
-        "patch_size": patch,
-    }
-    return {"kind": "swin", "config": config}
-
-
-def _dinov2(
-    kind: Kind, named: State, config: Path | None, where: str
-) -> tuple[dict[str, Any], PeerPreprocessing, dict[str, Tensor]]:
-    """A DINOv2 and the blocks after it: settings, preprocessing, and tensors."""
-    patches = shape_of(named, f"{_DINOV2}patch_embeddings.projection.weight", where)
-    width, channels, _, patch = patches
-    if channels != 3:
-        raise UserError(f"{where}: its DINOv2 reads {channels} channels; one of 3 is wanted.")
-    side = round((shape_of(named, f"{_DINOV2}position_embeddings", where)[1] - 1) ** 0.5)
-    layer = "image.encoder.trunk.encoder.layer."
-    sizes = {
-        "hidden_size": width,
-        "num_hidden_layers": layers_in(named, rf"^{re.escape(layer)}(\d+)\."),
-        "num_attention_heads": max(width // 64, 1),
-        "mlp_ratio": shape_of(named, f"{layer}0.mlp.fc1.weight", where)[0] // width,
-        "image_size": side * patch,
-        "patch_size": patch,
-        "num_channels": channels,
-        "use_mask_token": f"{_DINOV2}mask_token" in named,
-    }
-    with torch.device("meta"):
-        network = Dinov2Regions("dinov2", sizes, where)
-    if config is None:
-        raise UserError(
-            "this model needs preprocessor_config.json, which is beside its weights or its image "
-            "encoder's; name it with --config."
-        )
-    preprocessing = read_processor(kind, config, multiple=patch)
-    blocks = "image.blocks.layer."
-    image = {
-        "kind": "dinov2",
-        "config": network.config,
-        "image_size": preprocessing.input_size,
-        "blocks": max(layers_in(named, rf"^{re.escape(blocks)}(\d+)\."), 1),
-        "block_heads": max(width // 64, 1),
-        "block_ratio": shape_of(named, f"{blocks}0.mlp.fc1.weight", where)[0] // width,
-        "head": "norm" if len(shape_of(named, "image.head.weight", where)) == 1 else "linear",
-    }
-    vision = {key: value for key, value in named.items() if key.startswith("image.")}
-    others = {key: value for key, value in named.items() if key not in vision}
-    return image, preprocessing, others | network.from_file(vision)
-
-
-def _text(
-    kind: Kind,
-    table: Family,
-    config: dict[str, Any],
-    named: dict[str, Tensor],
-    dim: int,
-    where: str,
-) -> dict[str, Any]:
-    """Settings of the text tower; where the published BERT lacks a table, its zeros are added."""
-    text = dict(table.text)
+def _complete_text(
+    kind: Kind, config: dict[str, Any], named: dict[str, Tensor], dim: int, where: str
+) -> None:
+    """What the published BERT's files leave out: its layers' number, or tables of zeros."""
     if kind in ("biovil", "biovil_t") and config.get("projection_size") != dim:
         if not config.get("projection_size"):
             raise UserError(
@@ -295,26 +201,6 @@ def _text(
     if kind == "mgca":
         layers = layers_in(named, r"^text\.bert\.encoder\.layer\.(\d+)\.")
         config["num_hidden_layers"] = max(layers, 1)
-        width = shape_of(named, "text.bert.embeddings.word_embeddings.weight", where)[1]
+        width = shape_of(named, "text.bert.embeddings.word_embeddings.weight")[1]
         types = torch.zeros(int(config.get("type_vocab_size", 2)), width)
         named.setdefault("text.bert.embeddings.token_type_embeddings.weight", types)
-    hidden = {"kad": "text.head.0.weight", "mgca": "text.global_embed.head.0.weight"}
-    if kind in hidden:
-        text["hidden"] = shape_of(named, hidden[kind], where)[0]
-    return {**text, "config": config}
-
-
-def _fusion(table: Family, named: State, book: Mapping[str, str]) -> dict[str, Any] | None:
-    if table.fusion is None:
-        return None
-    fusion = dict(table.fusion)
-    if fusion["kind"] == "similarity_attention":
-        fusion["own_attention"] = "fusion.attn_temperature" in named
-    if fusion["kind"] in ("query_attention", "query_network"):
-        fusion["layers"] = layers_in(named, r"^fusion\.layers\.(\d+)\.")
-        linear = named.get("fusion.layers.0.linear1.weight")
-        fusion["hidden"] = 0 if linear is None else len(linear)
-    if fusion["kind"] == "query_attention":
-        maps = (named.get(f"fusion.mlp_head.{number}.weight") for number in range(0, 10, 2))
-        fusion["mlp"] = [len(weight) for weight in maps if weight is not None][:-1]
-    return {**fusion, "book": dict(book)}

@@ -7,6 +7,7 @@ mean of the places and what follows is linear, else an approximation, as in many
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -44,10 +45,9 @@ def own_value(attention: nn.MultiheadAttention, keys: Tensor) -> Tensor:
 class OpenClipImages(Tower):
     """An image tower of open_clip: its vision transformer, CLIP's ResNet, or a network of timm."""
 
-    def __init__(self, peer: PeerSettings) -> None:
+    def __init__(self, peer: PeerSettings, _: Mapping[str, Tensor]) -> None:
         super().__init__()
-        settings: Any = peer.image
-        dim, networks = peer.dim, open_clip_networks()
+        settings, dim, networks = peer.image, peer.dim, open_clip_networks()
         unchanged = {"output_tokens": False, "timm_model_pretrained": False, "patch_dropout": 0.0}
         config = networks.CLIPVisionCfg(**settings.config | unchanged)
         self.visual: Any = networks._build_vision_tower(dim, config, settings.quick_gelu)
@@ -65,10 +65,10 @@ class OpenClipImages(Tower):
         if config.timm_proj == "none" and trunk.num_features != dim:
             raise UserError(f"'{name}' is {trunk.num_features} wide and not mapped to {dim}.")
         size = getattr(getattr(trunk, "patch_embed", None), "img_size", None)
-        if size is not None and tuple(size) != (settings.image_size,) * 2:
+        if size is not None and tuple(size) != (config.image_size,) * 2:
             raise UserError(
                 f"'{name}' reads {size[0]} pixels in timm, and the configuration says image_size "
-                f"{settings.image_size}."
+                f"{config.image_size}."
             )
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,10 +138,9 @@ class OpenClipText(Tower):
     after_layers = ("text.ln_final",)
     into_space = ("text.text_projection",)
 
-    def __init__(self, peer: PeerSettings) -> None:
+    def __init__(self, peer: PeerSettings, _: Mapping[str, Tensor]) -> None:
         super().__init__()
-        settings: Any = peer.text
-        networks = open_clip_networks()
+        settings, networks = peer.text, open_clip_networks()
         config = networks.CLIPTextCfg(**settings.config | {"output_tokens": False})
         self.context, self.pad = config.context_length, settings.pad
         self.text: Any = networks._build_text_tower(peer.dim, config, settings.quick_gelu)
@@ -160,12 +159,12 @@ def filled_up(ids: Tensor, mask: Tensor, context: int, pad: int) -> Tensor:
 class HfClipTower(Tower):
     """A tower (``Vision`` or ``Text``) of transformers' CLIP or SigLIP; CLIP's is mapped."""
 
-    def __init__(self, settings: Any, part: str, dim: int) -> None:
+    def __init__(self, peer: PeerSettings, part: str) -> None:
         import transformers
 
         super().__init__()
-        self.siglip = settings.family == "siglip"
-        sizes = dict(settings.config)
+        self.siglip = peer.kind == "siglip"
+        sizes = dict((peer.image if part == "Vision" else peer.text).config)
         if part == "Text" and not self.siglip:
             # The end token's place comes from the mask, so that its number need not be known.
             sizes |= {"bos_token_id": None, "eos_token_id": None}
@@ -175,7 +174,7 @@ class HfClipTower(Tower):
         self.layer_lists = ("tower.encoder.layers",)
         self.into_space = ("tower.head" if self.siglip else "projection",)
         if not self.siglip:
-            self.projection = nn.Linear(config.hidden_size, dim, bias=False)
+            self.projection = nn.Linear(config.hidden_size, peer.dim, bias=False)
 
 
 class HfClipImages(HfClipTower):
@@ -183,13 +182,12 @@ class HfClipImages(HfClipTower):
 
     after_layers = ("tower.post_layernorm",)
 
-    def __init__(self, peer: PeerSettings) -> None:
-        dim = peer.dim
-        super().__init__(peer.image, "Vision", dim)
+    def __init__(self, peer: PeerSettings, _: Mapping[str, Tensor]) -> None:
+        super().__init__(peer, "Vision")
         config = self.tower.config
-        if self.siglip and config.hidden_size != dim:
+        if self.siglip and config.hidden_size != peer.dim:
             raise UserError(
-                f"its image tower is {config.hidden_size} wide, and its text tower {dim}."
+                f"its image tower is {config.hidden_size} wide, and its text tower {peer.dim}."
             )
         self.stride, self.first_centre = config.patch_size, config.patch_size / 2
 
@@ -208,9 +206,8 @@ class HfClipText(HfClipTower):
 
     after_layers = ("tower.final_layer_norm",)
 
-    def __init__(self, peer: PeerSettings) -> None:
-        super().__init__(peer.text, "Text", peer.dim)
-        assert peer.text.kind == "hf_clip"
+    def __init__(self, peer: PeerSettings, _: Mapping[str, Tensor]) -> None:
+        super().__init__(peer, "Text")
         self.context, self.pad = self.tower.config.max_position_embeddings, peer.text.pad
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:

@@ -17,12 +17,10 @@ from medclip_debias.models.checkpoint import shape_of
 from medclip_debias.models.peers.checkpoints import Published
 from medclip_debias.models.peers.processor import read_processor
 from medclip_debias.models.peers.settings import (
-    HfClipSettings,
-    HfClipTextSettings,
+    ImageSettings,
     Kind,
-    NoTextSettings,
     PeerSettings,
-    RadDinoSettings,
+    TextSettings,
 )
 from medclip_debias.models.peers.tokenizers import ClipTokenizer, NoTokenizer, read_pieces
 from medclip_debias.models.text_encoder import check_vocabulary
@@ -72,8 +70,8 @@ def read_folder(kind: Kind, folder: Path, named: dict[str, Tensor], where: str) 
             kind=kind,
             dim=network.width,
             max_tokens=3,
-            image=RadDinoSettings(config=network.config),
-            text=NoTextSettings(),
+            image=ImageSettings(kind="rad_dino", config=network.config),
+            text=TextSettings(kind="none"),
         )
         return settings, network.from_file(named), NoTokenizer(), read_processor(kind, processor)
     stated = content.get("vision_config") or {}
@@ -82,29 +80,30 @@ def read_folder(kind: Kind, folder: Path, named: dict[str, Tensor], where: str) 
             raise UserError(f"{file}: 'vision_use_head' is off, which is not read.")
         named = _patches_as_convolution(named, where)
     vision, words = (_sizes(kind, part, content, file) for part in ("vision_config", "text_config"))
-    width, _, _, patch = shape_of(named, _PATCHES, where)
-    positions = shape_of(named, "image.tower.embeddings.position_embedding.weight", where)[0]
+    width, _, _, patch = shape_of(named, _PATCHES)
+    positions = shape_of(named, "image.tower.embeddings.position_embedding.weight")[0]
     usual = None if content["model_type"] == "siglip2" else 224
     size = _image_size(positions - (kind == "clip"), patch, stated.get("image_size", usual), where)
     vision |= {"patch_size": patch, "image_size": size}
     embeddings = "text.tower.embeddings."
-    words["vocab_size"] = shape_of(named, f"{embeddings}token_embedding.weight", where)[0]
-    context = shape_of(named, f"{embeddings}position_embedding.weight", where)[0]
+    words["vocab_size"] = shape_of(named, f"{embeddings}token_embedding.weight")[0]
+    context = shape_of(named, f"{embeddings}position_embedding.weight")[0]
     words["max_position_embeddings"] = context
     if kind == "siglip":
-        words["projection_size"] = shape_of(named, "text.tower.head.weight", where)[0]
+        words["projection_size"] = shape_of(named, "text.tower.head.weight")[0]
     else:
-        width = shape_of(named, "image.projection.weight", where)[0]
+        width = shape_of(named, "image.projection.weight")[0]
     tokenizer = _tokenizer(kind, folder)
     check_vocabulary(tokenizer, words["vocab_size"], where)
-    image = {"family": kind, "config": vision}
-    text = {"family": kind, "config": words, "pad": tokenizer.pad_id}
+    image = {"kind": "hf_clip", "config": vision}
+    text = {"kind": "hf_clip", "config": words, "pad": tokenizer.pad_id}
+    text["pieces"] = kind == "siglip"
     settings = PeerSettings(
         kind=kind,
         dim=width,
         max_tokens=context,
-        image=validate(HfClipSettings, image, str(file), "vision_config."),
-        text=validate(HfClipTextSettings, text, str(file), "text_config."),
+        image=validate(ImageSettings, image, str(file), "vision_config."),
+        text=validate(TextSettings, text, str(file), "text_config."),
     )
     return settings, named, tokenizer, read_processor(kind, processor, image_size=size)
 
@@ -130,7 +129,7 @@ def _sizes(kind: Kind, part: str, content: Mapping[str, Any], file: Path) -> dic
 
 def _patches_as_convolution(named: dict[str, Tensor], where: str) -> dict[str, Tensor]:
     """NaFlex maps flattened patches (row, column, channel) by a matrix: the same convolution."""
-    shape = shape_of(named, _PATCHES, where)
+    shape = shape_of(named, _PATCHES)
     if len(shape) == 4:
         return named
     patch = round((shape[1] / 3) ** 0.5) if len(shape) == 2 else 0

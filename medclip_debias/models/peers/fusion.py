@@ -14,9 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from medclip_debias.errors import UserError
+from medclip_debias.models.checkpoint import layers_in, shape_of
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.interface import Outputs
-from medclip_debias.models.peers.settings import FusionSettings, NoTextSettings, PeerSettings
+from medclip_debias.models.peers.images import State
+from medclip_debias.models.peers.settings import FusionSettings, PeerSettings
 from medclip_debias.models.similarity import SCALE_MAX, SCALE_MIN, region_scores
 
 UNBOUNDED_SCALE = 100.0
@@ -69,8 +71,7 @@ class Cosines(Fusion):
 
     def __init__(self, settings: PeerSettings) -> None:
         super().__init__()
-        none = isinstance(settings.text, NoTextSettings)
-        form: Literal["none", "vector"] = "none" if none else "vector"
+        form: Literal["none", "vector"] = "none" if settings.text.kind == "none" else "vector"
         self.outputs = Outputs(has_whole=True, whole_alone=True, text_form=form)
         self.published_scale = settings.scale
 
@@ -142,15 +143,14 @@ class QueryAttention(Fusion):
 
     outputs = Outputs(has_whole=True, sentence_rows=(0, 0), map_kind="attention")
 
-    def __init__(self, settings: FusionSettings, dim: int) -> None:
+    def __init__(self, settings: FusionSettings, state: State, dim: int) -> None:
         super().__init__()
         self.positions = settings.positions
         self.decoder_norm = nn.LayerNorm(dim)
-        self.layers = nn.ModuleList(
-            _Question(dim, settings.heads, settings.hidden) for _ in range(settings.layers)
-        )
+        self.layers = _layers(settings, state, dim)
         steps: list[nn.Module] = []
-        widths = [dim, *settings.mlp, 1]
+        names = (f"fusion.mlp_head.{number}.weight" for number in range(0, 10, 2))
+        widths = [dim, *(len(state[name]) for name in names if name in state)]
         for before, after in pairwise(widths):
             steps += [nn.Linear(before, after), nn.ReLU()]
         self.mlp_head = nn.Sequential(*steps[:-1])
@@ -219,6 +219,15 @@ class _Question(nn.TransformerDecoderLayer):
         answers, weights = self.multihead_attn(self.norm2(x), memory, memory, attn_mask=mask)
         x = x + answers
         return x + self._ff_block(self.norm3(x)), weights
+
+
+def _layers(
+    settings: FusionSettings, state: State, dim: int, *, among: bool = False
+) -> nn.ModuleList:
+    """As many questions, of the same width inside, as ``state`` has."""
+    count = layers_in(state, r"^fusion\.layers\.(\d+)\.")
+    hidden = shape_of(state, "fusion.layers.0.linear1.weight")[0]
+    return nn.ModuleList(_Question(dim, settings.heads, hidden, among=among) for _ in range(count))
 
 
 class TwoSpaces(Fusion):
@@ -320,16 +329,13 @@ class QueryNetwork(Fusion):
     outputs = Outputs(sentence_rows=(None, None), map_kind="attention")
     raw: ClassVar[bool] = True
 
-    def __init__(self, settings: FusionSettings, dim: int) -> None:
+    def __init__(self, settings: FusionSettings, state: State, dim: int) -> None:
         super().__init__()
         self.texts = tuple(dict.fromkeys(settings.book.values()))
         self.names = {name.lower(): text for name, text in settings.book.items()}
         self.norm_inputs, self.last_map = settings.norm_inputs, settings.last_map
         self.norm = nn.LayerNorm(dim)
-        self.layers = nn.ModuleList(
-            _Question(dim, settings.heads, settings.hidden, among=True)
-            for _ in range(settings.layers)
-        )
+        self.layers = _layers(settings, state, dim, among=True)
         self.classifier = nn.Linear(dim, 2)
         self.book: Tensor | None = None
 
@@ -394,18 +400,18 @@ class QueryNetwork(Fusion):
         return answers, maps[-1] if self.last_map else torch.stack(maps).mean(dim=0)
 
 
-def build_fusion(settings: PeerSettings) -> Fusion:
+def build_fusion(settings: PeerSettings, state: State) -> Fusion:
     if settings.score != "whole":
         return WordAttention(settings.score)
     if settings.fusion is None:
         return Cosines(settings)
     match settings.fusion.kind:
         case "similarity_attention":
-            return SimilarityAttention(settings.fusion.own_attention)
+            return SimilarityAttention("fusion.attn_temperature" in state)
         case "query_attention":
-            return QueryAttention(settings.fusion, settings.dim)
+            return QueryAttention(settings.fusion, state, settings.dim)
         case "query_network":
-            return QueryNetwork(settings.fusion, settings.dim)
+            return QueryNetwork(settings.fusion, state, settings.dim)
         case "products":
             return Products()
         case _:

@@ -7,6 +7,7 @@ first filters are the sum of the three.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,13 +15,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from medclip_debias.errors import UserError
 from medclip_debias.models.backbones.dinov2 import Dinov2Regions
 from medclip_debias.models.backbones.resnet import ResNetRegions
 from medclip_debias.models.backbones.timm_trunk import timm_package
+from medclip_debias.models.checkpoint import layers_in, shape_of
 from medclip_debias.models.limits import hf_config
 from medclip_debias.models.peers.clip_towers import HfClipImages, OpenClipImages
 from medclip_debias.models.peers.settings import PeerSettings
 from medclip_debias.models.tower import Tower
+
+State = Mapping[str, Tensor]
+"""A peer's tensors, by the names that they have here."""
+_TRUNK = "image.encoder.trunk."
+PATCHES = {
+    "swin": "image.model.embeddings.patch_embeddings.projection.weight",
+    "dinov2": f"{_TRUNK}embeddings.patch_embeddings.projection.weight",
+    "vit": "image.model.patch_embed.proj.weight",
+}
+"""The filters of each tower's patches."""
+
+
+def rows(state: State, name: str) -> int:
+    """The first size of a tensor."""
+    return shape_of(state, name)[0]
 
 
 class BioViLImages(Tower):
@@ -35,23 +53,24 @@ class BioViLImages(Tower):
     into_space = ("projector",)
     stride, first_centre = 32, 0.5
 
-    def __init__(self, peer: PeerSettings) -> None:
+    def __init__(self, peer: PeerSettings, state: State) -> None:
         super().__init__()
-        settings: Any = peer.image
         self.encoder = ResNetRegions("resnet50")
         width = self.encoder.width
         self.backbone_to_vit: nn.Conv2d | None = None
         self.vit_pooler: TemporalPooler | None = None
-        if settings.temporal:
-            self.backbone_to_vit = nn.Conv2d(width, settings.temporal, 1, bias=False)
-            self.missing_previous_emb = nn.Parameter(torch.zeros(1, settings.temporal, 1, 1))
-            self.vit_pooler = TemporalPooler(settings.temporal, side=14)
-            width = 2 * settings.temporal
+        if "image.backbone_to_vit.weight" in state:
+            temporal = len(state["image.backbone_to_vit.weight"])
+            self.backbone_to_vit = nn.Conv2d(width, temporal, 1, bias=False)
+            self.missing_previous_emb = nn.Parameter(torch.zeros(1, temporal, 1, 1))
+            self.vit_pooler = TemporalPooler(temporal, side=14)
+            width = 2 * temporal
+        hidden = rows(state, "image.projector.0.weight")
         self.projector = nn.Sequential(
-            nn.Conv2d(width, settings.hidden, 1, bias=False),
-            nn.BatchNorm2d(settings.hidden),
+            nn.Conv2d(width, hidden, 1, bias=False),
+            nn.BatchNorm2d(hidden),
             nn.ReLU(inplace=True),
-            nn.Conv2d(settings.hidden, peer.dim, 1),
+            nn.Conv2d(hidden, peer.dim, 1),
         )
 
     def forward(self, images: Tensor, previous: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -120,10 +139,14 @@ def sine_places(side: int, width: int) -> Tensor:
 
 
 class Embedding(nn.Module):
-    """MGCA's map: two layers with batch norm after each, the second norm without learned part."""
+    """MGCA's map: two layers with batch norm after each, the second norm without learned part.
 
-    def __init__(self, width: int, hidden: int, dim: int) -> None:
+    ``name`` is its place in ``state``.
+    """
+
+    def __init__(self, width: int, state: State, name: str, dim: int) -> None:
         super().__init__()
+        hidden = rows(state, f"{name}.head.0.weight")
         self.head = nn.Sequential(
             nn.Linear(width, hidden),
             nn.BatchNorm1d(hidden),
@@ -148,21 +171,21 @@ class ResNetImages(Tower):
     layer_lists = ("model.layers",)
     first_centre = 0.5
 
-    def __init__(self, peer: PeerSettings) -> None:
+    def __init__(self, peer: PeerSettings, state: State) -> None:
         super().__init__()
-        kind, dim, settings = peer.kind, peer.dim, peer.image
-        assert settings.kind == "resnet50"
+        kind, dim = peer.kind, peer.dim
         colours = kind in ("cxr_clip", "kad", "medklip")
         self.model = ResNetRegions("resnet50", 3 if colours else 1)
         width = self.model.width
         self.two_maps = kind in ("gloria", "afloc", "mgca")
-        self.stage = 3 if self.two_maps else settings.stage
+        shallow = kind in ("kad", "medklip") and not any(".layer4." in key for key in state)
+        self.stage = 3 if self.two_maps or shallow else 4
         self.stride = 16 if self.stage == 3 else 32
         inside = width // 2 if self.stage == 3 else width
         maps: dict[str, nn.Module]
         if kind == "mgca":
-            maps = {"local_embed": Embedding(inside, settings.hidden, dim)}
-            maps["global_embed"] = Embedding(width, settings.hidden, dim)
+            maps = {"local_embed": Embedding(inside, state, "image.local_embed", dim)}
+            maps["global_embed"] = Embedding(width, state, "image.global_embed", dim)
         elif self.two_maps:
             maps = {"local_embedder": nn.Conv2d(inside, dim, 1, bias=False)}
             maps["global_embedder"] = nn.Linear(width, dim)
@@ -171,7 +194,7 @@ class ResNetImages(Tower):
         else:
             bias = kind != "medclip"
             maps = {"projection" if bias else "fc": nn.Linear(width, dim, bias=bias)}
-        if self.stage == 3 and not self.two_maps:
+        if shallow:
             self.model.layer4 = nn.Identity()
         for name, module in maps.items():
             self.add_module(name, module)
@@ -180,13 +203,13 @@ class ResNetImages(Tower):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         first, last = (self.get_submodule(name) for name in (self.into_space * 2)[:2])
         x = self.model.features_upto(images, self.stage)
-        rows = x.flatten(2).transpose(1, 2)
+        places = x.flatten(2).transpose(1, 2)
         if self.two_maps:
             whole = last(self.model.features_after(x, 3).mean(dim=(2, 3)))
             if isinstance(first, nn.Conv2d):
                 return first(x).flatten(2).transpose(1, 2), whole
-            return first(rows), whole
-        regions = last(F.relu(first(rows)) if first is not last else rows)
+            return first(places), whole
+        regions = last(F.relu(first(places)) if first is not last else places)
         return regions, regions.mean(dim=1)
 
 
@@ -201,13 +224,25 @@ class SwinImages(Tower):
     after_layers = ("model.layernorm",)
     stride, first_centre = 32, 16.0
 
-    def __init__(self, peer: PeerSettings) -> None:
+    def __init__(self, peer: PeerSettings, state: State) -> None:
         from transformers import AutoModel
 
         super().__init__()
-        assert peer.image.kind == "swin"
-        fields = {**peer.image.config, "model_type": "swin"}
-        config = hf_config(fields, "peer.yaml", "image.config.")
+        width, _, _, patch = shape_of(state, PATCHES["swin"])
+        stages = range(layers_in(state, r"^image\.model\.encoder\.layers\.(\d+)\."))
+        blocks = "image.model.encoder.layers.{}.blocks."
+        table = f"{blocks}0.attention.relative_position_bias.relative_position_bias_table"
+        depths = [rf"^{re.escape(blocks.format(n))}(\d+)\." for n in stages]
+        fields = {
+            "model_type": "swin",
+            "embed_dim": width,
+            "depths": [layers_in(state, pattern) for pattern in depths],
+            "num_heads": [shape_of(state, table.format(n))[1] for n in stages],
+            "window_size": 7,  # as published
+            "image_size": 224,
+            "patch_size": patch,
+        }
+        config = hf_config(fields, "its image tower", "")
         self.model: Any = AutoModel.from_config(config, add_pooling_layer=False)
         self.medclip = peer.kind == "medclip"
         self.into_space = ("projection_head" if self.medclip else "projection",)
@@ -229,27 +264,31 @@ class DinoImages(Tower):
 
     layer_lists: tuple[str, ...] = ("encoder.layers",)
 
-    def __init__(self, peer: PeerSettings) -> None:
+    def __init__(self, peer: PeerSettings, state: State) -> None:
         from transformers import Dinov2Config
         from transformers.models.dinov2.modeling_dinov2 import Dinov2Encoder
 
         super().__init__()
-        settings: Any = peer.image
-        self.encoder = Dinov2Regions("dinov2", settings.config, "peer.yaml")
+        published = peer.image.kind == "rad_dino"
+        sizes = peer.image.config if published else dinov2_sizes(state)
+        self.encoder = Dinov2Regions("dinov2", sizes, "its image tower")
+        if self.encoder.channels != 3:
+            raise UserError(f"its DINOv2 reads {self.encoder.channels} channels; 3 are read.")
         width, self.stride = self.encoder.width, self.encoder.stride
         self.first_centre = self.stride / 2
-        if settings.kind == "rad_dino":
+        if published:
             return
+        blocks = "image.blocks.layer."
         self.layer_lists, self.into_space = ("encoder.layers", "blocks.layer"), ("head",)
         config = Dinov2Config(
             hidden_size=width,
-            num_hidden_layers=settings.blocks,
-            num_attention_heads=settings.block_heads,
-            mlp_ratio=settings.block_ratio,
+            num_hidden_layers=max(layers_in(state, rf"^{re.escape(blocks)}(\d+)\."), 1),
+            num_attention_heads=max(width // 64, 1),
+            mlp_ratio=rows(state, f"{blocks}0.mlp.fc1.weight") // width,
         )
         config._attn_implementation = "sdpa"
         self.blocks: Any = Dinov2Encoder(config)
-        self.head = norm_or_linear(settings.head, width, peer.dim)
+        self.head = norm_or_linear(state, "image.head.weight", width, peer.dim)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         x = self.encoder.trunk(images.expand(-1, 3, -1, -1)).last_hidden_state
@@ -258,38 +297,59 @@ class DinoImages(Tower):
         return x[:, self.encoder.prefix :], x[:, 0]
 
 
-def norm_or_linear(kind: str, width: int, dim: int) -> nn.Module:
-    """The last step of RadZero's towers, and of CoNNS's."""
-    return nn.LayerNorm(width) if kind == "norm" else nn.Linear(width, dim, bias=False)
+def dinov2_sizes(state: State) -> dict[str, Any]:
+    """transformers' configuration of a DINOv2; heads of 64."""
+    width, channels, _, patch = shape_of(state, PATCHES["dinov2"])
+    embeddings, layer = f"{_TRUNK}embeddings.", f"{_TRUNK}encoder.layer."
+    side = round((shape_of(state, f"{embeddings}position_embeddings")[1] - 1) ** 0.5)
+    return {
+        "hidden_size": width,
+        "num_hidden_layers": layers_in(state, rf"^{re.escape(layer)}(\d+)\."),
+        "num_attention_heads": max(width // 64, 1),
+        "mlp_ratio": rows(state, f"{layer}0.mlp.fc1.weight") // width,
+        "image_size": side * patch,
+        "patch_size": patch,
+        "num_channels": channels,
+        "use_mask_token": f"{embeddings}mask_token" in state,
+    }
+
+
+def norm_or_linear(state: State, name: str, width: int, dim: int) -> nn.Module:
+    """The last step of RadZero's towers, a norm, and of CoNNS's, a map, by the weight ``name``."""
+    is_norm = len(shape_of(state, name)) == 1
+    return nn.LayerNorm(width) if is_norm else nn.Linear(width, dim, bias=False)
 
 
 class PlainViT(Tower):
-    """timm's ViT: of CARZero (Lai et al. 2024) its tokens, standardised; of MGCA each mapped."""
+    """timm's ViT, with heads of 64.
+
+    Of CARZero (Lai et al. 2024) the tokens are standardised, of MGCA each is mapped.
+    """
 
     layer_lists = ("model.blocks",)
     after_layers = ("model.norm",)
 
-    def __init__(self, peer: PeerSettings) -> None:
+    def __init__(self, peer: PeerSettings, state: State) -> None:
         timm_package()
         from timm.models.vision_transformer import VisionTransformer
 
         super().__init__()
-        settings: Any = peer.image
+        width, _, _, patch = shape_of(state, PATCHES["vit"])
+        side = round((shape_of(state, "image.model.pos_embed")[1] - 1) ** 0.5)
         self.model: Any = VisionTransformer(
-            img_size=settings.image_size,
-            patch_size=settings.patch,
-            embed_dim=settings.width,
-            depth=settings.layers,
-            num_heads=settings.heads,
-            mlp_ratio=settings.hidden / settings.width,
+            img_size=side * patch,
+            patch_size=patch,
+            embed_dim=width,
+            depth=layers_in(state, r"^image\.model\.blocks\.(\d+)\."),
+            num_heads=max(width // 64, 1),
+            mlp_ratio=rows(state, "image.model.blocks.0.mlp.fc1.weight") / width,
             num_classes=0,
         )
-        self.stride, self.first_centre = settings.patch, settings.patch / 2
+        self.stride, self.first_centre = patch, patch / 2
         if peer.kind == "mgca":
             self.into_space = ("global_embed", "local_embed")
-            hidden = getattr(peer.text, "hidden", 0)
-            self.global_embed = Embedding(settings.width, hidden, peer.dim)
-            self.local_embed = Embedding(settings.width, hidden, peer.dim)
+            self.global_embed = Embedding(width, state, "image.global_embed", peer.dim)
+            self.local_embed = Embedding(width, state, "image.local_embed", peer.dim)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         x = self.model.forward_features(images)
@@ -299,7 +359,7 @@ class PlainViT(Tower):
         return x[:, 1:], x[:, 0]
 
 
-_TOWERS: Mapping[str, Callable[[PeerSettings], Tower]] = {
+_TOWERS: Mapping[str, Callable[[PeerSettings, State], Tower]] = {
     "open_clip": OpenClipImages,
     "hf_clip": HfClipImages,
     "rad_dino": DinoImages,
@@ -309,7 +369,7 @@ _TOWERS: Mapping[str, Callable[[PeerSettings], Tower]] = {
 }
 
 
-def image_tower(peer: PeerSettings) -> Tower:
-    """The image tower of a peer, with weights at random."""
+def image_tower(peer: PeerSettings, state: State) -> Tower:
+    """The image tower of a peer, as large as the tensors of ``state``, with weights at random."""
     biovil = peer.kind in ("biovil", "biovil_t")
-    return _TOWERS.get(peer.image.kind, BioViLImages if biovil else ResNetImages)(peer)
+    return _TOWERS.get(peer.image.kind, BioViLImages if biovil else ResNetImages)(peer, state)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -86,7 +87,8 @@ def import_model(
         files = [weights, *(folder / name for name in SIDE_FILES)]
     published, where = read_checkpoint(weights), str(weights)
     unused: Counter[str] = Counter()
-    with explained(f"{where}: a tensor of another shape than this model's", *BAD, LookupError):
+    misfit = f"{where}: a tensor of another shape than this model's"
+    with _of_file(where), explained(misfit, *BAD, LookupError):
         state = named_tensors(family(kind), published, where, unused)
         if kind in MODEL_TYPES:
             read = read_folder(kind, folder, state, where)
@@ -107,11 +109,22 @@ def import_model(
         "unused_tensors": dict(unused),
     }
     misfit = f"{where}: the widths and heads of this model do not fit together"
-    with explained(misfit, *BAD), uninitialised():
-        peer = Peer(settings, preprocessing, tokenizer, provenance)
+    with _of_file(where), explained(misfit, *BAD), uninitialised():
+        peer = Peer(settings, preprocessing, tokenizer, provenance, state)
     load_strictly(peer, state, where)
     peer.eval().save(out, golden=golden)
     return Peer.load(out)
+
+
+@contextmanager
+def _of_file(where: str) -> Iterator[None]:
+    """Let an error about the tensors name their file."""
+    try:
+        yield
+    except UserError as error:
+        if not str(error).startswith("these weights"):
+            raise
+        raise UserError(f"{where}: {error}") from error
 
 
 def _learned_by_loss(state: Mapping[str, Tensor]) -> dict[str, float | None]:

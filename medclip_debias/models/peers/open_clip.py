@@ -18,16 +18,16 @@ from medclip_debias.errors import UserError
 from medclip_debias.files import read_json
 from medclip_debias.models.backbones.timm_trunk import timm_package, trunk_kind, trunk_stride
 from medclip_debias.models.checkpoint import layers_in, shape_of
-from medclip_debias.models.peers.checkpoints import State, Unused
+from medclip_debias.models.peers.checkpoints import Unused
 from medclip_debias.models.peers.clip_towers import open_clip_networks
 from medclip_debias.models.peers.families import published_preprocessing
+from medclip_debias.models.peers.images import State
 from medclip_debias.models.peers.settings import (
-    BertSettings,
+    ImageSettings,
     Kind,
-    OpenClipSettings,
-    OpenClipTextSettings,
     PeerPreprocessing,
     PeerSettings,
+    TextSettings,
 )
 from medclip_debias.models.peers.tokenizers import (
     ClipTokenizer,
@@ -55,7 +55,7 @@ def read_open_clip(
     """CheXzero, or any model of open_clip whose towers are read here."""
     content: dict[str, Any] = {}
     if kind == "chexzero":
-        model = _chexzero(named, where)
+        model = _chexzero(named)
     elif config is None:
         raise UserError(
             "open_clip needs the model's configuration (open_clip_config.json); "
@@ -73,7 +73,6 @@ def read_open_clip(
     quick = bool(model.get("quick_gelu", False))
     dim = _width(model, named, where)
     image = _image(dict(model["vision_cfg"]), quick, where)
-    tower: BertSettings | OpenClipTextSettings
     tokenizer: PeerTokenizer
     if words.get("hf_model_name"):
         tower, tokenizer = _bert(named, text, words)
@@ -86,17 +85,18 @@ def read_open_clip(
     tokens = int(words.get("context_length", 77))
     settings = PeerSettings(kind=kind, dim=dim, max_tokens=tokens, image=image, text=tower)
     how = content.get("preprocess_cfg") or {}
-    return settings, named, tokenizer, _preprocessing(kind, image.image_size, how, config)
+    side = int(image.config.get("image_size") or 224)
+    return settings, named, tokenizer, _preprocessing(kind, side, how, config)
 
 
-def _chexzero(named: State, where: str) -> dict[str, Any]:
+def _chexzero(named: State) -> dict[str, Any]:
     """OpenAI's CLIP with a vision transformer, fine-tuned; sizes are the tensors'."""
-    width, _, _, patch = shape_of(named, "image.visual.conv1.weight", where)
-    side = round((shape_of(named, "image.visual.positional_embedding", where)[0] - 1) ** 0.5)
-    context, words = shape_of(named, "text.text.positional_embedding", where)
+    width, _, _, patch = shape_of(named, "image.visual.conv1.weight")
+    side = round((shape_of(named, "image.visual.positional_embedding")[0] - 1) ** 0.5)
+    context, words = shape_of(named, "text.text.positional_embedding")
     return {
         "quick_gelu": True,
-        "embed_dim": shape_of(named, "image.visual.proj", where)[1],
+        "embed_dim": shape_of(named, "image.visual.proj")[1],
         "vision_cfg": {
             "image_size": side * patch,
             "patch_size": patch,
@@ -105,7 +105,7 @@ def _chexzero(named: State, where: str) -> dict[str, Any]:
         },
         "text_cfg": {
             "context_length": context,
-            "vocab_size": shape_of(named, "text.text.token_embedding.weight", where)[0],
+            "vocab_size": shape_of(named, "text.text.token_embedding.weight")[0],
             "width": words,
             "heads": max(words // 64, 1),
             "layers": layers_in(named, r"^text\.text\.transformer\.resblocks\.(\d+)\."),
@@ -156,21 +156,21 @@ def _width(model: Mapping[str, Any], named: State, where: str) -> int:
     """The width of the shared space: of the image tower's map, else as the configuration says."""
     for name, side in (("proj", 1), ("head.proj.weight", 0), ("attnpool.c_proj.weight", 0)):
         if f"image.visual.{name}" in named:
-            return shape_of(named, f"image.visual.{name}", where)[side]
+            return shape_of(named, f"image.visual.{name}")[side]
     if isinstance(model.get("embed_dim"), int):
         return int(model["embed_dim"])
     raise UserError(f"{where}: its configuration does not say embed_dim.")
 
 
-def _image(vision: dict[str, Any], quick: bool, where: str) -> OpenClipSettings:
-    content = {"config": vision, "quick_gelu": quick}
+def _image(vision: dict[str, Any], quick: bool, where: str) -> ImageSettings:
+    content = {"kind": "open_clip", "config": vision, "quick_gelu": quick}
     if vision.get("timm_model_name"):
         name = vision["timm_model_name"] = str(vision["timm_model_name"]).partition(".")[0]
         kind = trunk_kind(name, where)
         with torch.device("meta"):
             trunk = timm_package().create_model(name, pretrained=False)
         content["timm_stride"] = trunk_stride(trunk, kind, f"{where}: '{name}'")
-    return validate(OpenClipSettings, content, where, "vision_cfg.")
+    return validate(ImageSettings, content, where, "vision_cfg.")
 
 
 def _check_options(vision: Mapping[str, Any], words: Mapping[str, Any], where: str) -> None:
@@ -213,7 +213,7 @@ def _check_options(vision: Mapping[str, Any], words: Mapping[str, Any], where: s
 
 def _clip_text(
     text: Path | None, words: dict[str, Any], quick: bool, where: str
-) -> tuple[OpenClipTextSettings, ClipTokenizer]:
+) -> tuple[TextSettings, ClipTokenizer]:
     """The text tower of CLIP, SigLIP or CoCa, and its tokenizer."""
     name, options = words.pop("hf_tokenizer_name", None), words.pop("tokenizer_kwargs", None) or {}
     if name:
@@ -232,14 +232,14 @@ def _clip_text(
     else:
         tokenizer = ClipTokenizer.from_merges(text or installed_merges())
     check_vocabulary(tokenizer, int(words.get("vocab_size", 49408)), where)
-    content = {"config": words, "quick_gelu": quick}
+    content = {"kind": "open_clip", "config": words, "quick_gelu": quick}
     content |= {"pad": tokenizer.pad_id, "pieces": tokenizer.pieces}
-    return validate(OpenClipTextSettings, content, where, "text_cfg."), tokenizer
+    return validate(TextSettings, content, where, "text_cfg."), tokenizer
 
 
 def _bert(
     named: State, text: Path | None, words: Mapping[str, Any]
-) -> tuple[BertSettings, SentenceTokenizer]:
+) -> tuple[TextSettings, SentenceTokenizer]:
     """A BERT from Hugging Face, pooled and mapped as open_clip's ``HFTextEncoder`` does."""
     if text is None:
         raise UserError(
@@ -248,10 +248,11 @@ def _bert(
         )
     config = read_bert_config(text)
     token = _POOLERS[str(words.get("hf_pooler_type", "mean_pooler"))]
-    first = named.get("text.head.0.weight")
-    pooling: Literal["mlp", "linear", "none"]
-    pooling = "mlp" if first is not None else "linear" if "text.head.weight" in named else "none"
-    hidden = 0 if first is None else len(first)
+    pooling: Literal["mlp", "linear", "none"] = "none"
+    if "text.head.0.weight" in named:
+        pooling = "mlp"
+    elif "text.head.weight" in named:
+        pooling = "linear"
     tokenizer = SentenceTokenizer.load(text)
     check_vocabulary(tokenizer, config["vocab_size"], text)
-    return BertSettings(config=config, pooling=pooling, token=token, hidden=hidden), tokenizer
+    return TextSettings(kind="bert", config=config, pooling=pooling, token=token), tokenizer

@@ -15,7 +15,13 @@ from medclip_debias.config import SimilaritySettings, json_hash, validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_folder, file_hash, write_text
 from medclip_debias.models.aggregators import SHARP_MAX, SHARP_MIN
-from medclip_debias.models.checkpoint import need, read_model
+from medclip_debias.models.checkpoint import (
+    check_room,
+    load_strictly,
+    need,
+    read_checkpoint,
+    uninitialised,
+)
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.interface import ImageTextModel, Outputs
@@ -30,9 +36,9 @@ from medclip_debias.models.peers.fusion import (
     build_fusion,
     tokens_of,
 )
-from medclip_debias.models.peers.images import BioViLImages, image_tower
+from medclip_debias.models.peers.images import BioViLImages, State, image_tower
 from medclip_debias.models.peers.sentence_towers import text_tower, word_places
-from medclip_debias.models.peers.settings import BertSettings, PeerPreprocessing, PeerSettings
+from medclip_debias.models.peers.settings import PeerPreprocessing, PeerSettings
 from medclip_debias.models.peers.tokenizers import PeerTokenizer, saved_tokenizer
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.models.sentences import sentence_list
@@ -40,7 +46,7 @@ from medclip_debias.models.similarity import SCALE_MAX, SCALE_MIN, Similarity
 from medclip_debias.models.tower import Head, Tower
 from medclip_debias.settings_files import load_yaml
 
-FORMAT = 1
+FORMAT = 2
 FILE = "peer.yaml"
 WEIGHTS, WORDS = "model.safetensors", "tokenizer.json"
 
@@ -50,7 +56,8 @@ class Peer(ImageTextModel):
 
     ``fusion`` is what scores are computed by. Once training has begun there is a `similarity`: the
     published score times a learned scale, or a similarity of the regions, in which case there is
-    no ``fusion`` and no ``whole`` any more.
+    no ``fusion`` and no ``whole`` any more. ``state`` are the tensors that it will be filled with:
+    what is not a library's own network is as large as they are.
     """
 
     def __init__(
@@ -59,12 +66,14 @@ class Peer(ImageTextModel):
         preprocessing: PeerPreprocessing,
         tokenizer: PeerTokenizer,
         provenance: Mapping[str, Any] | None = None,
+        state: State | None = None,
     ) -> None:
         super().__init__(settings, preprocessing, tokenizer, book_prompts(settings), provenance)
-        self.image, self.text = image_tower(settings), text_tower(settings)
+        state = state or {}
+        self.image, self.text = image_tower(settings, state), text_tower(settings, state)
         self.fusion: Fusion | None = None
         if not isinstance(settings.similarity, SimilaritySettings):
-            self.fusion = build_fusion(settings)
+            self.fusion = build_fusion(settings, state)
         self.trained_similarity: Similarity | None = None
         if settings.similarity is not None:
             self.trained_similarity = build_similarity(settings)
@@ -191,7 +200,7 @@ class Peer(ImageTextModel):
     def token_ids(self, sentences: Sequence[str]) -> list[list[int]]:
         text = self.settings.text
         sentences = cleaned(self.settings.kind, list(sentences))
-        if isinstance(text, BertSettings) and not text.separator:
+        if not text.separator:
             longer = self.tokenizer.encode(sentences, self.max_tokens + 1)
             return [row[:-1] for row in longer]
         return super().token_ids(sentences)
@@ -273,11 +282,11 @@ class Peer(ImageTextModel):
         preprocessing = validate(
             PeerPreprocessing, content.get("preprocessing", {}), where, "preprocessing."
         )
-        tokenizer = saved_tokenizer(settings, folder)
+        tokenizer, state = saved_tokenizer(settings, folder), read_checkpoint(weights)
 
         def build() -> Peer:
             try:
-                return cls(settings, preprocessing, tokenizer, content.get("provenance"))
+                return cls(settings, preprocessing, tokenizer, content.get("provenance"), state)
             except UserError as error:
                 raise UserError(f"{where}: {error}") from error
             # Each library has its own words for widths that no head divides, and the like.
@@ -287,7 +296,10 @@ class Peer(ImageTextModel):
                     f" ({type(error).__name__})."
                 ) from error
 
-        model = read_model(build, weights, where)
+        check_room(build, weights, where)
+        with uninitialised():
+            model = build()
+        load_strictly(model, state, str(weights))
         model.content_hash = files = model._hash(folder)
         model = model.to(device).eval()
         model.self_test = self_test(model, folder, files) if check else {"status": "off"}

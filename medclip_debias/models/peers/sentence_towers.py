@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from medclip_debias.models.peers.clip_towers import HfClipText, OpenClipText
-from medclip_debias.models.peers.images import Embedding, norm_or_linear
+from medclip_debias.models.peers.images import Embedding, State, norm_or_linear, rows
 from medclip_debias.models.peers.settings import PeerSettings
 from medclip_debias.models.text_encoder import (
     SentenceTokenizer,
@@ -38,18 +38,19 @@ class BertTower(Tower):
     after_layers = ("bert.pooler",)
     into_space = ("head",)
 
-    def __init__(self, peer: PeerSettings) -> None:
+    def __init__(self, peer: PeerSettings, state: State) -> None:
         from transformers import BertModel
 
         super().__init__()
-        settings: Any = peer.text
-        dim, self.positions = peer.dim, settings.positions
+        settings, dim = peer.text, peer.dim
+        self.positions = settings.positions
         self.pooling, self.token = settings.pooling, settings.token
         config = text_config(settings.config)
         self.bert = BertModel(config, add_pooling_layer=settings.token == "pooler")
-        width, hidden, bias = config.hidden_size, settings.hidden, "affine" in settings.pooling
+        width, bias = config.hidden_size, "affine" in settings.pooling
         self.head: nn.Module = nn.Identity()
         if settings.pooling in ("mlp", "affine_mlp"):
+            hidden = rows(state, "text.head.0.weight")
             first, last = nn.Linear(width, hidden, bias=bias), nn.Linear(hidden, dim, bias=bias)
             self.head = nn.Sequential(first, nn.GELU(), last)
         elif settings.pooling in ("linear", "affine", "three_layers"):
@@ -95,12 +96,13 @@ class EncoderText(Tower):
     layer_lists = ("encoder.layers",)
     into_space = ("head",)
 
-    def __init__(self, peer: PeerSettings) -> None:
+    def __init__(self, peer: PeerSettings, state: State) -> None:
         super().__init__()
-        settings: Any = peer.text
-        self.encoder = TextEncoder(settings.config, pooling=settings.pooling)
+        settings = peer.text
+        pooling: Any = settings.pooling
+        self.encoder = TextEncoder(settings.config, pooling=pooling)
         self.after_layers = tuple(f"encoder.{place}" for place in self.encoder.after_layers)
-        self.head = norm_or_linear(settings.head, self.encoder.width, peer.dim)
+        self.head = norm_or_linear(state, "text.head.weight", self.encoder.width, peer.dim)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         result: Tensor = self.head(self.encoder(ids, mask))
@@ -117,17 +119,18 @@ class WordsText(Tower):
 
     by_words: ClassVar[bool] = True
 
-    def __init__(self, peer: PeerSettings) -> None:
+    def __init__(self, peer: PeerSettings, state: State) -> None:
         from transformers import BertModel
 
         super().__init__()
-        settings: Any = peer.text
+        settings = peer.text
         config = text_config(settings.config)
         self.positions = settings.positions
         self.bert = BertModel(config, add_pooling_layer=False)
         if not self.positions:
-            self.global_embed = Embedding(config.hidden_size, settings.hidden, peer.dim)
-            self.local_embed = Embedding(config.hidden_size, settings.hidden, peer.dim)
+            width = config.hidden_size
+            self.global_embed = Embedding(width, state, "text.global_embed", peer.dim)
+            self.local_embed = Embedding(width, state, "text.local_embed", peer.dim)
 
     def forward(self, ids: Tensor, mask: Tensor, places: Tensor) -> Tensor:
         """Token ids, mask and `word_places`, each ``[T, L]``."""
@@ -171,17 +174,17 @@ def word_sums(states: Tensor, places: Tensor) -> Tensor:
     return words.scatter_add(1, index, states * kept)
 
 
-def text_tower(peer: PeerSettings) -> Tower:
+def text_tower(peer: PeerSettings, state: State) -> Tower:
     """The text tower of a peer, with weights at random; an empty one where it reads no text."""
     text = peer.text
     if text.kind == "bert" and text.pooling == "projection":
         return TextEncoder(text.config, use_projection_head=True)
-    towers: Mapping[str, Callable[[PeerSettings], Tower]] = {
+    towers: Mapping[str, Callable[[PeerSettings, State], Tower]] = {
         "open_clip": OpenClipText,
         "hf_clip": HfClipText,
         "bert": BertTower,
         "encoder": EncoderText,
         "words": WordsText,
-        "none": lambda _: Tower(),
+        "none": lambda *_: Tower(),
     }
-    return towers[text.kind](peer)
+    return towers[text.kind](peer, state)

@@ -1,22 +1,16 @@
-"""What a peer is: its architecture, and the preprocessing its authors published."""
+"""What a peer is: its architecture, and the preprocessing its authors published.
+
+Sizes that tensors have are read off them when the towers are built.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from medclip_debias.config import Preprocessing, Settings, SimilaritySettings
 from medclip_debias.models.limits import within_limits
-
-Sizes = Annotated[dict[str, Any], AfterValidator(within_limits)]
-"""A configuration of another library's."""
-Width = Annotated[int, Field(ge=1, le=16_384)]
-Hidden = Annotated[int, Field(ge=0, le=131_072)]
-Layers = Annotated[int, Field(ge=1, le=256)]
-Heads = Annotated[int, Field(ge=1, le=1024)]
-Side = Annotated[int, Field(ge=16, le=4096)]
-"""Limits far above every published model: a folder of other sizes is no model."""
 
 # fmt: off
 Kind = Literal[
@@ -43,137 +37,61 @@ class PeerPreprocessing(Preprocessing):
     channel_std: tuple[Annotated[float, Field(gt=0)], ...] = Field(
         (1.0,), min_length=1, max_length=3
     )
-    network_size: Side | None = None
+    network_size: int | None = Field(None, ge=16, le=4096)
     network_resize: Literal["bilinear_corners", "bicubic"] = "bicubic"
 
 
-class ResNetSettings(Settings):
-    """ResNet-50 up to ``stage`` (KAD, MedKLIP); ``hidden``: inside its projector, if it has one.
+def _within_limits(tower: Any) -> Any:
+    """Refuse absurd sizes; towers of transformers' own kinds have them checked by `hf_config`."""
+    if tower.kind in ("open_clip", "hf_clip"):
+        within_limits(tower.config)
+    return tower
 
-    ``temporal`` is the width of BioViL-T's pooler of two images, 0 for none.
+
+class ImageSettings(Settings):
+    """An image tower: whose network it is, and what its tensors do not tell.
+
+    ``config`` is what the network's own library calls its configuration; ``timm_stride`` is a timm
+    network's.
     """
 
-    kind: Literal["resnet50"] = "resnet50"
-    hidden: Hidden = 0
-    temporal: Hidden = 0
-    stage: Literal[3, 4] = 4
-
-
-class ViTSettings(Settings):
-    """timm's plain vision transformer (CARZero, MGCA); ``hidden`` is the width in its layers."""
-
-    kind: Literal["vit"] = "vit"
-    image_size: Side
-    patch: int = Field(ge=1, le=512)
-    width: Width
-    layers: Layers
-    heads: Heads
-    hidden: Hidden
-
-
-class OpenClipSettings(Settings):
-    """An image tower of open_clip: its ``vision_cfg``; ``timm_stride`` is a timm network's."""
-
-    kind: Literal["open_clip"] = "open_clip"
-    config: Sizes
+    kind: Literal["resnet50", "vit", "swin", "dinov2", "rad_dino", "open_clip", "hf_clip"]
+    config: dict[str, Any] = Field({})
     quick_gelu: bool = False
     timm_stride: int = Field(0, ge=0, le=512)
 
-    @property
-    def image_size(self) -> int:
-        return int(self.config.get("image_size") or 224)
+    _limits = model_validator(mode="after")(_within_limits)
 
 
-class HfClipSettings(Settings):
-    kind: Literal["hf_clip"] = "hf_clip"
-    family: Literal["clip", "siglip"]
-    config: Sizes
+class TextSettings(Settings):
+    """A text tower: whose network it is, and how one vector is computed from a sentence.
 
-
-class SwinSettings(Settings):
-    kind: Literal["swin"] = "swin"
-    config: Sizes
-
-
-class RadDinoSettings(Settings):
-    kind: Literal["rad_dino"] = "rad_dino"
-    config: dict[str, Any]
-
-
-class Dinov2Settings(Settings):
-    """DINOv2 as its ``config`` says, ``blocks`` more of its blocks, and a last norm or map."""
-
-    kind: Literal["dinov2"] = "dinov2"
-    config: dict[str, Any]
-    image_size: Side
-    blocks: Layers
-    block_heads: Heads
-    block_ratio: int = Field(4, ge=1, le=64)
-    head: Literal["norm", "linear"]
-
-
-class OpenClipTextSettings(Settings):
-    """A text tower of open_clip: its ``text_cfg``.
-
-    A sentence is filled up with ``pad`` to the context; ``pieces``: the tokenizer is SigLIP's.
+    Of a ``bert``, ``pooling`` is CXR-BERT's ``projection`` head on [CLS]; ``last4`` sums the last
+    four layers over all tokens (GLoRIA; AFLoc's mean over ``positions``); ``three_layers`` averages
+    1, 2 and the last and maps (MedCLIP). All others take one ``token``: ``mlp`` puts it through two
+    layers without biases, ``linear`` through one (open_clip), ``affine_mlp`` and ``affine`` through
+    those with biases (KAD, CXR-CLIP). ``separator`` off: no [SEP] (MedKLIP). An ``encoder`` is of
+    any family that is read, pooled by ``cls`` or ``mean``; ``words`` is a BERT by its words, of
+    CARZero (``positions`` they are filled up to) or MGCA. Towers of CLIP's kin are filled up with
+    ``pad`` to the context; ``pieces``: the tokenizer is SigLIP's.
     """
 
-    kind: Literal["open_clip"] = "open_clip"
-    config: Sizes
+    kind: Literal["open_clip", "hf_clip", "bert", "encoder", "words", "none"]
+    config: dict[str, Any] = Field({})
     quick_gelu: bool = False
     pad: int = Field(0, ge=0)
     pieces: bool = False
-
-
-class HfClipTextSettings(HfClipSettings):
-    pad: int = Field(0, ge=0)
-
-    @property
-    def pieces(self) -> bool:
-        return self.family == "siglip"
-
-
-class NoTextSettings(Settings):
-    kind: Literal["none"] = "none"
-
-
-class BertSettings(Settings):
-    """BERT, and how one vector is computed from a sentence.
-
-    ``pooling``: CXR-BERT's ``projection`` head on [CLS]; ``last4`` sums the last four layers over
-    all tokens (GLoRIA; AFLoc's mean over ``positions``); ``three_layers`` averages 1, 2 and the
-    last and maps (MedCLIP). All others take one ``token``: ``mlp`` puts it through two layers
-    without biases, ``linear`` through one (open_clip), ``affine_mlp`` and ``affine`` through those
-    with biases (KAD, CXR-CLIP). ``separator`` off: no [SEP] (MedKLIP).
-    """
-
-    kind: Literal["bert"] = "bert"
-    config: dict[str, Any]
+    # fmt: off
     pooling: Literal[
-        "projection", "last4", "three_layers", "mlp", "linear", "affine", "affine_mlp", "none"
-    ]
+        "projection", "last4", "three_layers", "mlp", "linear", "affine", "affine_mlp", "none",
+        "cls", "mean",
+    ] = "none"
+    # fmt: on
     token: Literal["first", "mean", "pooler", "last"] = "first"
-    hidden: Hidden = 0
     positions: int = Field(0, ge=0, le=4096)
     separator: bool = True
 
-
-class EncoderTextSettings(Settings):
-    """A text encoder of any family that is read, its pooling, and a last norm or map."""
-
-    kind: Literal["encoder"] = "encoder"
-    config: dict[str, Any]
-    pooling: Literal["cls", "mean"]
-    head: Literal["norm", "linear"]
-
-
-class WordsTextSettings(Settings):
-    """BERT by words: of CARZero (``positions`` they are filled up to), or MGCA (``hidden``)."""
-
-    kind: Literal["words"] = "words"
-    config: dict[str, Any]
-    positions: int = Field(0, ge=0, le=4096)
-    hidden: Hidden = 0
+    _limits = model_validator(mode="after")(_within_limits)
 
 
 class FusionSettings(Settings):
@@ -186,12 +104,8 @@ class FusionSettings(Settings):
     kind: Literal[
         "similarity_attention", "query_attention", "two_spaces", "query_network", "products"
     ]
-    own_attention: bool = False
     positions: int = Field(0, ge=0, le=4096)
-    layers: int = Field(0, ge=0, le=256)
-    heads: Heads = 1
-    hidden: Hidden = 0
-    mlp: tuple[Width, ...] = Field((), max_length=16)
+    heads: int = Field(1, ge=1, le=1024)
     book: dict[str, Annotated[str, Field(max_length=2000)]] = Field({}, max_length=2000)
     norm_inputs: bool = False
     last_map: bool = False
@@ -207,25 +121,10 @@ class PeerSettings(Settings):
     """
 
     kind: Kind
-    dim: Width
+    dim: int = Field(ge=1, le=16_384)
     max_tokens: int = Field(ge=3, le=65_536)
-    image: (
-        ResNetSettings
-        | ViTSettings
-        | OpenClipSettings
-        | HfClipSettings
-        | SwinSettings
-        | RadDinoSettings
-        | Dinov2Settings
-    ) = Field(discriminator="kind")
-    text: (
-        OpenClipTextSettings
-        | HfClipTextSettings
-        | BertSettings
-        | EncoderTextSettings
-        | WordsTextSettings
-        | NoTextSettings
-    ) = Field(discriminator="kind")
+    image: ImageSettings
+    text: TextSettings
     fusion: FusionSettings | None = None
     score: Score = "whole"
     scale: float | None = Field(None, gt=0, le=1e4)

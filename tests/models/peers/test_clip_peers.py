@@ -205,7 +205,7 @@ def test_places_of_the_resnet_lie_where_its_gradient_says():
     sizes = {"image_size": 256, "layers": [1, 1, 1, 1], "width": 8, "head_width": 64}
     image = {"kind": "open_clip", "config": sizes}
     settings = {"kind": "open_clip", "dim": 4, "max_tokens": 3, "image": image}
-    net = image_tower(PeerSettings.model_validate(settings | {"text": {"kind": "none"}}))
+    net = image_tower(PeerSettings.model_validate(settings | {"text": {"kind": "none"}}), {})
     for name, value in net.visual.state_dict().items():
         if name.endswith("weight") and value.ndim == 4:
             value.fill_(1 / value[0].numel())

@@ -182,35 +182,50 @@ VIT = {"timm_model_name": "vit_base_patch16_224", "timm_pool": "", "timm_proj": 
 RN50 = {"layers": [3, 4, 6, 3], "width": 64}
 
 
-def counts(kind, dim, image, text):
-    """Parameters of the two towers at full size."""
+def counts(kind, dim, image, text, **shapes):
+    """Parameters of the two towers at full size; ``shapes`` are those of tensors by their names."""
     content = {"kind": kind, "dim": dim, "max_tokens": 77, "image": image, "text": text}
     with torch.device("meta"):
+        state = {name: torch.empty(shape) for name, shape in shapes.items()}
         settings = PeerSettings.model_validate(content)
-        towers = image_tower(settings), text_tower(settings)
+        towers = image_tower(settings, state), text_tower(settings, state)
     return [sum(p.numel() for p in tower.parameters()) for tower in towers]
 
 
+def swin_t():
+    """Shapes of a Swin-T's tensors as transformers builds it."""
+    from transformers import SwinConfig, SwinModel
+
+    with torch.device("meta"):
+        state = SwinModel(SwinConfig()).state_dict()
+    return {f"image.model.{name}": value.shape for name, value in state.items()}
+
+
 def test_full_size_towers_have_the_published_parameter_counts():
-    resnet = {"kind": "resnet50"}
-    biovil = counts("biovil", 128, resnet | {"hidden": 128}, CXR_BERT)
+    resnet, projector = {"kind": "resnet50"}, {"image.projector.0.weight": (128, 1)}
+    biovil = counts("biovil", 128, resnet, CXR_BERT, **projector)
     assert biovil == [RESNET_50 + PROJECTOR, BASE + HEAD]
-    biovil_t = counts("biovil_t", 128, resnet | {"hidden": 128, "temporal": 256}, CXR_BERT)
+    pair = {"image.backbone_to_vit.weight": (256, 1)}
+    biovil_t = counts("biovil_t", 128, resnet, CXR_BERT, **projector, **pair)
     assert biovil_t == [RESNET_50 + TEMPORAL, BASE + HEAD]
     gloria = counts("gloria", 768, resnet, CLINICAL | {"pooling": "last4"})
     assert gloria == [RESNET_50 + 1024 * 768 + 2048 * 768 + 768, SMALLER]
     # Swin-T without a classifier: 28,288,354 - 769,000.
-    swin, layers = {"kind": "swin", "config": {}}, CLINICAL | {"pooling": "three_layers"}
+    layers = CLINICAL | {"pooling": "three_layers"}
     of_swin = 28_288_354 - 769_000 + 768 * 512
-    assert counts("medclip", 512, swin, layers) == [of_swin, SMALLER + 768 * 512]
+    medclip = counts("medclip", 512, {"kind": "swin"}, layers, **swin_t())
+    assert medclip == [of_swin, SMALLER + 768 * 512]
     # CLIP ViT-B/32: 151,277,313 with the learned scale; its RN50: open_clip's own count.
     image, text = {"kind": "open_clip"}, {"kind": "open_clip", "config": {}}
     vit = counts("chexzero", 512, image | {"config": {"patch_size": 32}}, text)
     assert sum(vit) == 151_277_313 - 1
     assert counts("open_clip", 1024, image | {"config": RN50}, text)[0] == 38_316_896
     # timm's vit_base_patch16_224 without a classifier: 85,798,656.
-    bert = {"kind": "bert", "config": BERT, "pooling": "mlp", "hidden": 640}
-    biomed = counts("open_clip", 512, image | {"config": VIT, "timm_stride": 16}, bert)
+    bert, head = (
+        {"kind": "bert", "config": BERT, "pooling": "mlp"},
+        {"text.head.0.weight": (640, 1)},
+    )
+    biomed = counts("open_clip", 512, image | {"config": VIT, "timm_stride": 16}, bert, **head)
     assert biomed == [85_798_656 + 768 * 512, BASE + 768 * 640 + 640 * 512]
 
 
@@ -274,7 +289,7 @@ def test_wrong_words_are_one_sentence_and_exit_code_2(biovil_file, bert_folder, 
 def test_a_damaged_folder_is_reported(biovil_file, cxr_bert_folder, tmp_path):
     import_model("biovil", biovil_file, tmp_path / "peer", text=cxr_bert_folder)
     settings = tmp_path / "peer" / "peer.yaml"
-    settings.write_text(settings.read_text().replace("format: 1", "format: 9"))
+    settings.write_text(settings.read_text().replace("format: 2", "format: 1"))
     with pytest.raises(UserError, match="import the model again"):
         load_model(tmp_path / "peer")
     (tmp_path / "peer" / "model.safetensors").unlink()
