@@ -16,7 +16,7 @@ any text:
 - ``cut``: the cut behind it should not be there;
 - ``missed N``: N cuts are missing in it; ``cut missed N`` for both.
 
-What each of these means is in docs/sentences.md. Text is printed with ``--show`` and ``--against``
+What each of these means is in docs/data.md. Text is printed with ``--show`` and ``--against``
 alone.
 """
 

@@ -30,6 +30,6 @@ def test_the_published_samples_have_a_verdict_each(shared_data):
         )
     ]
     verdicts = sentences.read_verdicts(sentences.JUDGED)
-    assert len(found) == 22_854  # docs/sentences.md
+    assert len(found) == 22_854  # docs/data.md
     for seed in (17, 18):
         assert all(s.key in verdicts for s in sentences.sample(found, 300, seed))
