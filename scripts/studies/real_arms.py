@@ -5,7 +5,8 @@
 Prepares the archives below DATA (and mirrored copies, with left and right swapped in reports),
 trains a small language model of all their sentences, then one model for each arm and seed, seed by
 seed, and judges each on test films. Run again, it goes on where it stopped; several may run beside
-one another. Leaves ``cells/ARCHIVE/ARM/SEED`` in its folder, and ``table.json`` once all are there.
+one another, also on one GPU. Leaves ``cells/ARCHIVE/ARM/SEED`` in its folder, and ``table.json``
+once all are there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import re
 import shutil
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,10 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.compare import compare
 from medclip_debias.evaluation.item_tables import item_keys
 from medclip_debias.evaluation.statistics import holm
+from medclip_debias.experiments.doses import write_eta
 from medclip_debias.files import atomic_file, write_json
 from openi import judged_classes
+from studies.eta_table import from_claims
 
 OTHER_SIDE = {"left": "right", "right": "left"}
 LANGUAGE_MODEL = ["hidden=64", "heads=2", "layers=2", "vocabulary=2000", "batch_size=64", "lr=3e-3"]
@@ -151,6 +154,26 @@ def prepare(data: Path, out: Path, study: dict[str, Any]) -> None:
         place = out / "sets" / "72" / name
         if not any(place.glob("scores*")):
             command("score", place, "--language-model", out / "language_model")
+    if study.get("eta") and not (out / "eta.parquet").exists():
+        trained = [out / "sets" / "72" / name for name in (study["reports"], *study["labels"])]
+        write_eta(eta_by_claims(trained), out / "eta.parquet")
+
+
+def eta_by_claims(folders: Sequence[Path]) -> dict[str, float]:
+    """The class probability of each training sentence: the share of studies that agree with it.
+
+    By claims, in the sets that say it (their mean by studies), since batches are of reports or of
+    labels.
+    """
+    tables = []
+    for folder in folders:
+        data = PreparedSet.open(folder)
+        shares = pd.Series(from_claims(data), name="share").rename_axis("text").reset_index()
+        tables.append(shares.assign(studies=len(data.studies)))
+    table = pd.concat(tables)
+    table["agree"] = table["share"] * table["studies"]
+    sums = table.groupby("text")[["agree", "studies"]].sum()
+    return {str(text): float(eta) for text, eta in (sums["agree"] / sums["studies"]).items()}
 
 
 def trained_sets(out: Path, arm: Mapping[str, Any]) -> Path:
@@ -224,16 +247,25 @@ def training_sets(out: Path, study: dict[str, Any], arm: dict[str, Any], *, text
 
 
 def train(out: Path, study: dict[str, Any], arm: dict[str, Any], folder: Path, seed: int) -> None:
-    """Train one cell; an arm with ``pretrain`` starts from a trunk of that many steps of SimCLR."""
-    settings = [*study["settings"], *arm.get("settings", [])]
+    """Train one cell; an arm with ``pretrain`` starts from a trunk of that many steps of SimCLR.
+
+    Arms of a seed share the trunk, which knows nothing of their settings. ``OUT`` in an arm's
+    settings is the study's folder.
+    """
+    settings = [word.replace("OUT", f"{out}") for word in arm.get("settings", [])]
+    settings = [*study["settings"], *settings]
     text = [f"model.text.folder={out / 'language_model'}", f"train.seed={seed}"]
     config = "phantom/base"
     if arm.get("pretrain"):
-        trunk = folder / "trunk"
-        words = [f"out={trunk}", training_sets(out, study, arm, text=False), *settings, *text]
+        trunk = out / "trunks" / f"{arm['pretrain']}" / f"{seed}"
+        sets = training_sets(out, study, arm, text=False)
+        words = [f"out={trunk}", sets, *study["settings"], *text]
         words += ["train.task=two_view", f"train.steps={arm['pretrain']}"]
         words += ["train.sentences_per_study=1", "train.augment={brightness: 0.4, contrast: 0.4}"]
-        command("train", "phantom/base", "--loss", "clip", *words)
+        trunk.mkdir(parents=True, exist_ok=True)
+        with FileLock(trunk.with_suffix(".lock")):
+            if not (trunk / "finished.json").exists():
+                command("train", "phantom/base", "--loss", "clip", *words)
         config = "real/joint"  # the same steps from a trunk
         settings = [word for word in settings if not word.startswith("model.")]
         text = [f"model.start_from={trunk / 'model'}", f"train.seed={seed}"]
@@ -242,13 +274,19 @@ def train(out: Path, study: dict[str, Any], arm: dict[str, Any], folder: Path, s
 
 
 def judge(out: Path, study: dict[str, Any], arm: dict[str, Any], folder: Path, cell: Path) -> None:
-    """Evaluate a model on the test films of every judged archive."""
+    """Evaluate a model on the test films of every judged archive.
+
+    Sentences that are not in an image, which no outcome reads and which take longest, are few.
+    """
+    options = folder / "evaluation.yaml"
+    options.write_text("{suppression_from: none, sentences_per_image: 1}\n", encoding="utf-8")
     for name in study["judged"]:
         prepared = out / "sets" / f"{arm.get('size', 72)}" / name
         prompts = PROMPTS.get(name, "chestxray14")
         classes = ",".join(judged_classes(prepared, prompts=prompts))
         words = ["--out", out / "cells" / name / cell, "--prompts", prompts, "--classes", classes]
         words += ["--bootstrap", "50", "--heatmaps", "0"]
+        words += ["--options", options]
         command("evaluate", folder / "model", prepared, *words)
         name_items_alike(out / "cells" / name / cell, prepared, out / "sets" / "72" / name)
 

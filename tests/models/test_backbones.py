@@ -91,10 +91,11 @@ def test_weights_of_another_network_and_pickles_with_code_are_refused(tmp_path):
     torch.save({"conv1.weight": Evil()}, path)
     refused("could run code", "resnet18", path)
     refused("no such weight file", "resnet18", tmp_path / "none.pt")
-    refused("no library weights", "resnet_small", "library")
+    for arch in ("resnet_tiny", "resnet_small", "resnet_small_16"):
+        refused("no library weights", arch, "library")
 
 
-@pytest.mark.parametrize("arch", ["resnet_small", "resnet18", "resnet50"])
+@pytest.mark.parametrize("arch", ["resnet_small", "resnet18", "resnet18_8", "resnet50"])
 def test_a_region_of_a_resnet_is_centred_where_the_encoder_says(arch, monkeypatch):
     """With all weights equal, the gradient's centroid is the receptive field's centre."""
     full = resnet.ARCHITECTURES[arch]  # channels have no part in where it looks
