@@ -1,7 +1,8 @@
-"""The benchmark (`bench`): archives, lists, cards, models and results that do not fit."""
+"""The benchmark: cards, archives, lists and models that do not fit; results, damaged."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from bad_inputs.case import case
-from bad_inputs.world import World
+from bad_inputs.case import case, cases, counted
+from bad_inputs.world import World, change_json
 
 BENCH = "benchmark"
 
@@ -18,149 +19,205 @@ BENCH = "benchmark"
 def _card(**changes: Any) -> dict[str, Any]:
     data = {"archive": "mimic_cxr", "folders": ["tree"], "obtain": "the phantom", "synthetic": True}
     content = {
-        "name": "phantom/own",
-        "version": 1,
-        "kind": "zero_shot",
-        "title": "Own",
-        "about": "A",
+        **{"name": "phantom/own", "version": 1, "kind": "zero_shot", "title": "Own", "about": "A"},
+        **{"prompts": "chex5", "metrics": ["zero_shot.mean_auc"], "data": data},
     }
-    content |= {"prompts": "chex5", "metrics": ["zero_shot.mean_auc"], "data": data}
     changed = data | changes.pop("data", {})
     return content | changes | {"data": changed}
 
 
-def _bench(world: World, root: Path, *cards: dict[str, Any]) -> list[str]:
-    """The command line for cards of one's own."""
-    files = []
-    for number, content in enumerate(cards):
-        path = world.here / f"card{number}.yaml"
-        path.write_text(yaml.safe_dump(content), encoding="utf-8")
-        files.append(str(path))
-    words = ["bench", f"own={world.base.run / 'model'}", "--tasks", ",".join(files)]
-    words += ["--data", str(root), "--out", str(world.out), "--bootstrap", "0"]
+def _bench(world: World, root: Path | None = None, **changes: Any) -> list[str]:
+    """The command line for a card of one's own, on a copy of the tree or in ``root``."""
+    if root is None:
+        world.copy("tree")
+    path = world.file("card0.yaml", yaml.safe_dump(_card(**changes)))
+    words = ["bench", f"own={world.base.run / 'model'}", "--tasks", str(path)]
+    words += ["--data", str(root or world.here), "--out", str(world.out), "--bootstrap", "0"]
     return [*words, "--workers", "1", "--device", "cpu"]
 
 
-def _root(world: World) -> Path:
-    world.copy("tree")
-    return world.here
-
-
-def _of(**changes: Any) -> Callable[[World], list[str]]:
-    return lambda world: _bench(world, _root(world), _card(**changes))
-
-
-def _listed(world: World, names: list[str], **wanted: Any) -> list[str]:
-    (_root(world) / "tree" / "list.txt").write_text("\n".join(names), encoding="utf-8")
-    listed = {"split": "all", "file": "list.txt", **wanted}
-    return _bench(world, world.here, _card(data={"list": listed}))
-
-
-def _ids(world: World) -> list[str]:
-    return list(pd.read_parquet(world.base.prepared / "images.parquet")["image_id"])
-
-
-for what, changes in {
-    "an archive that is not there": {"data": {"archive": "vindr_cxr"}},
-    "an archive of an unknown kind": {"data": {"archive": "nobodys"}},
-    "a card of real radiographs on a phantom": {"data": {"synthetic": False}},
-    "an unknown key": {"metric": "zero_shot.mean_auc"},
-    "no metric": {"metrics": []},
-    "a metric of no protocol": {"metrics": ["zero_shto.mean_auc"]},
-    "a metric that nothing measures": {"metrics": ["zero_shot.mean_auk"]},
-    "an unknown preset": {"preset": "nobodys"},
-    "an unknown option": {"options": {"smoothnig": 1}},
-    "an unknown class": {"classes": ["Oedema"]},
-    "an unknown prompt set": {"prompts": "of_nobody"},
-    "a selection that leaves nothing": {"data": {"prepare": {"views": ["QUACK"]}}},
-    "an unknown setting of the selection": {"data": {"prepare": {"veiws": ["AP"]}}},
-    "a file that the evaluation needs and nobody made": {"data": {"files": {"triplets": "no.csv"}}},
-}.items():
-    case(BENCH, f"a card: {what}", "refused")(_of(**changes))
-
-
-@case(
-    BENCH,
-    "a card: a label map of other columns",
-    "counted",
-    shows="Not judged, and not in any mean",
-)
-def _other_map(world: World) -> list[str]:
-    return _bench(world, _root(world), _card(label_map="vindr_cxr"))
-
-
-@case(BENCH, "labels that lack a column", "refused")
-def _lost_column(world: World) -> list[str]:
-    root = _root(world)
-    tables = ("mimic-cxr-2.0.0-chexpert.csv*", "mimic-cxr-2.1.0-test-set-labeled.csv*")
-    for path in (path for name in tables for path in (root / "tree").glob(name)):
-        pd.read_csv(path, dtype=str).drop(columns="Edema").to_csv(path, index=False)
-    return _bench(world, root, _card())
-
-
-@case(BENCH, "a list that is not there", "refused")
-def _no_list(world: World) -> list[str]:
-    return _bench(world, _root(world), _card(data={"list": {"split": "all", "file": "list.txt"}}))
-
-
-@case(BENCH, "an empty list", "refused")
-def _empty_list(world: World) -> list[str]:
-    return _listed(world, [])
-
-
-@case(BENCH, "a list of images of other data", "refused")
-def _other_list(world: World) -> list[str]:
-    return _listed(world, ["Quackenbush-1", "Quackenbush-2"])
-
-
-@case(BENCH, "a list of another length than the card's", "refused")
-def _longer_list(world: World) -> list[str]:
-    return _listed(world, _ids(world), images=7)
-
-
-@case(BENCH, "a list of another hash than the card's", "refused")
-def _another_hash(world: World) -> list[str]:
-    return _listed(world, _ids(world), hash="0" * 16)
-
-
-@case(BENCH, "a list with names of no image", "counted", shows="incomplete")
-def _some_unknown(world: World) -> list[str]:
-    return _listed(world, [*_ids(world), "unknown-1", "unknown-2", "unknown-3"])
-
-
-@case(BENCH, "an archive without its images", "refused")
-def _no_images(world: World) -> list[str]:
-    root = _root(world)
-    for path in (root / "tree").rglob("*.jpg"):
-        path.unlink()
-    return _bench(world, root, _card())
-
-
-@case(BENCH, "an archive that lacks images of the test split", "counted", shows="incomplete")
-def _some_images(world: World) -> list[str]:
-    root = _root(world)
-    images = pd.read_parquet(world.base.prepared / "images.parquet")
-    for name in images.loc[images["split"] == "test", "image_id"].head(1):
-        next((root / "tree").rglob(f"{name}.jpg")).unlink()
-    return _bench(world, root, _card())
-
-
-@case(BENCH, "the results of another model", "refused")
-def _other_results(world: World) -> list[str]:
-    words = _bench(world, _root(world), _card())
-    place = world.out / "own"
-    place.mkdir(parents=True)
-    content = '{"format": 1, "name": "own", "hash": "0123456789abcdef"}'
-    (place / "model.json").write_text(content, encoding="utf-8")
+def _listed(world: World, names: Callable[[list[str]], list[str]], **wanted: Any) -> list[str]:
+    ids = list(pd.read_parquet(world.base.prepared / "images.parquet")["image_id"])
+    words = _bench(world, data={"list": {"split": "all", "file": "list.txt", **wanted}})
+    world.file("tree/list.txt", "\n".join(names(ids)))
     return words
 
 
-@case(BENCH, "no folder of data", "refused")
+cases(
+    BENCH,
+    _bench,
+    {
+        "an archive that is not there": {"data": {"archive": "vindr_cxr"}},
+        "an archive of an unknown kind": {"data": {"archive": "nobodys"}},
+        "a card of real radiographs on a phantom": {"data": {"synthetic": False}},
+        "an unknown key": {"metric": "zero_shot.mean_auc"},
+        "no metric": {"metrics": []},
+        "a metric of no protocol": {"metrics": ["zero_shto.mean_auc"]},
+        "a metric that nothing measures": {"metrics": ["zero_shot.mean_auk"]},
+        "an unknown preset": {"preset": "nobodys"},
+        "an unknown option": {"options": {"smoothnig": 1}},
+        "an unknown class": {"classes": ["Oedema"]},
+        "an unknown prompt set": {"prompts": "of_nobody"},
+        "a selection that leaves nothing": {"data": {"prepare": {"views": ["QUACK"]}}},
+        "an unknown setting of the selection": {"data": {"prepare": {"veiws": ["AP"]}}},
+        "a file that the evaluation needs and nobody made": {
+            "data": {"files": {"triplets": "no.csv"}}
+        },
+        "a label map of other columns": counted(
+            "Not judged, and not in any mean", {"label_map": "vindr_cxr"}
+        ),
+    },
+    before="a card: ",
+)
+cases(
+    BENCH,
+    _bench,
+    {"a list that is not there": {"data": {"list": {"split": "all", "file": "list.txt"}}}},
+)
+cases(
+    BENCH,
+    _listed,
+    {
+        "an empty list": lambda _: [],
+        "a list of images of other data": lambda _: ["Quackenbush-1", "Quackenbush-2"],
+        "a list of another length than the card's": {"names": list, "images": 7},
+        "a list of another hash than the card's": {"names": list, "hash": "0" * 16},
+        "a list with names of no image": counted(
+            "incomplete", lambda ids: [*ids, "unknown-1", "unknown-2", "unknown-3"]
+        ),
+    },
+)
+
+
+@case(BENCH, "labels that lack a column")
+def _lost_column(world: World) -> list[str]:
+    words = _bench(world)
+    tables = ("mimic-cxr-2.0.0-chexpert.csv*", "mimic-cxr-2.1.0-test-set-labeled.csv*")
+    for path in (path for name in tables for path in (world.here / "tree").glob(name)):
+        pd.read_csv(path, dtype=str).drop(columns="Edema").to_csv(path, index=False)
+    return words
+
+
+def _without(world: World, names: Callable[[World], list[str]]) -> list[str]:
+    words = _bench(world)
+    for name in names(world):
+        for path in (world.here / "tree").rglob(f"{name}.jpg"):
+            path.unlink()
+    return words
+
+
+def _a_test_image(world: World) -> list[str]:
+    images = pd.read_parquet(world.base.prepared / "images.parquet")
+    return list(images.loc[images["split"] == "test", "image_id"].head(1))
+
+
+cases(
+    BENCH,
+    _without,
+    {
+        "an archive without its images": lambda _: ["*"],
+        "an archive that lacks images of the test split": counted("incomplete", _a_test_image),
+    },
+)
+
+
+@case(BENCH, "the results of another model")
+def _other_results(world: World) -> list[str]:
+    words = _bench(world)
+    world.file("out/own/model.json", {"format": 1, "name": "own", "hash": "0123456789abcdef"})
+    return words
+
+
+@case(BENCH, "no folder of data")
 def _no_root(world: World) -> list[str]:
-    return _bench(world, world.here / "nowhere", _card())
+    return _bench(world, world.here / "nowhere")
 
 
-@case(BENCH, "a folder that is no model", "refused")
+@case(BENCH, "a folder that is no model")
 def _no_model(world: World) -> list[str]:
-    words = _bench(world, _root(world), _card())
+    words = _bench(world)
     return [words[0], str(world.here / "tree"), *words[2:]]
+
+
+# ------------------------------------------------------------------------------------- results
+
+RESULTS = "benchmark results"
+SAMPLE = Path(__file__).parents[3] / "docs" / "benchmark"
+RESULT = "openi-debiased/phantom.retrieval@1"
+RECORD, ITEMS = f"{RESULT}/record.json", f"{RESULT}/items/study_retrieval.parquet"
+Damage = Callable[[Path], object]
+
+
+def _sample(world: World, verb: str, damage: Damage, *words: str) -> list[str]:
+    """A verb on a damaged copy of the sample."""
+    folder = world.here / "results"
+    shutil.copytree(SAMPLE, folder)
+    damage(folder)
+    return ["bench", verb, str(folder), *words]
+
+
+def _json(name: str, change: Callable[[dict[str, Any]], object]) -> Damage:
+    return lambda folder: change_json(folder / name, change)
+
+
+def _record(**changes: Any) -> Damage:
+    return _json(RECORD, lambda record: record.update(changes))
+
+
+def _within(part: str, **changes: Any) -> Damage:
+    return _json(RECORD, lambda record: record[part].update(changes))
+
+
+def _items(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Damage:
+    def damage(folder: Path) -> None:
+        change(pd.read_parquet(folder / ITEMS)).to_parquet(folder / ITEMS, index=False)
+
+    return damage
+
+
+cases(
+    RESULTS,
+    lambda world, damage: _sample(world, "table", damage),
+    {
+        "a card's version": _within("card", version=2),
+        "a card of other content": _within("card", hash="0" * 16),
+        "another preset": _record(preset="carzero"),
+        "another list of images": _within("judged", list_hash="0" * 16),
+        "a record that is cut off": lambda folder: (folder / RECORD).write_text('{"format": 1,'),
+        "a record of another format": _record(format=9),
+        "two models of one name": _json(
+            "phantom-demo/model.json", lambda m: m.update(name="openi-debiased")
+        ),
+        "items that are no table": lambda folder: (folder / ITEMS).write_text("Quackenbush"),
+        "items without patients": _items(lambda table: table.drop(columns="patient")),
+        "no model": lambda folder: [path.unlink() for path in folder.glob("*/model.json")],
+    },
+    before="table: ",
+)
+cases(
+    RESULTS,
+    lambda world, *words: _sample(world, "table", lambda _: None, *words),
+    {
+        "no such format": ("--format", "pdf"),
+        "no such baseline": ("--baseline", "openi"),
+        "no such card": ("--cards", "openi/retrievl"),
+        "no such model": ("--models", "openi-debiased,openi"),
+    },
+    before="table: ",
+)
+cases(
+    RESULTS,
+    lambda world, damage: _sample(world, "validate", damage),
+    {
+        "raw ids": _items(lambda t: t.assign(item=[f"19876543-{n}" for n in range(len(t))])),
+        "words of a report": _items(lambda t: t.assign(text="Mr. Zebulon Quackenbush.")),
+        "ranks that do not give the figure": _items(
+            lambda table: table.assign(rank_text_to_image_strict=1.0)
+        ),
+        "a path": _record(command="bench /home/Quackenbush/model"),
+        "a long text": _record(notes=["Mr. Zebulon Quackenbush. " * 40]),
+        "no licence": _json("openi-debiased/model.json", lambda m: m.update(licence=None)),
+        "a picture": lambda folder: (folder / RESULT / "map.png").write_bytes(b"x"),
+    },
+    before="validate: ",
+)

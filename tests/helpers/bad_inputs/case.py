@@ -7,11 +7,11 @@ import json
 import re
 import signal
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from bad_inputs.world import World
@@ -68,13 +68,62 @@ class Outcome:
 CASES: list[Case] = []
 
 
+class Expected(NamedTuple):
+    """A value of a table of `cases` that does not lead to what the others lead to."""
+
+    value: Any
+    allowed: tuple[Verdict, ...]
+    shows: str = ""
+
+
+def leads(value: Any, *allowed: Verdict, shows: str = "") -> Expected:
+    """Say which verdicts are right for a value of `cases`."""
+    return Expected(value, allowed, shows)
+
+
+def counted(shows: str, value: Any) -> Expected:
+    """Say that a value of `cases` is counted."""
+    return Expected(value, ("counted",), shows)
+
+
+def cases(
+    area: str,
+    build: Callable[..., list[str]],
+    table: Mapping[str, Any],
+    *allowed: Verdict,
+    shows: str = "",
+    before: str = "",
+) -> None:
+    """Register a case for each entry of ``table``.
+
+    Args:
+        area: what kind of file they are about.
+        build: called with the world and a value of the table: its keywords where it is a
+            dictionary, its arguments where it is a tuple.
+        table: what is wrong, and the value.
+        allowed: the verdicts that are right; refused by default.
+        shows: as of `Case`.
+        before: begins what is wrong.
+    """
+    for what, value in table.items():
+        expected = value if isinstance(value, Expected) else None
+        value, right, words = expected or (value, allowed or ("refused",), shows)
+
+        def make(world: World, value: Any = value) -> list[str]:
+            if isinstance(value, dict):
+                return build(world, **value)
+            return build(world, *(value if isinstance(value, tuple) else (value,)))
+
+        CASES.append(Case(area, before + what, make, right, words))
+
+
 def case(
     area: str, what: str, *allowed: Verdict, shows: str = ""
 ) -> Callable[[Callable[[World], list[str]]], Callable[[World], list[str]]]:
     """Register the function below as a case."""
 
     def register(build: Callable[[World], list[str]]) -> Callable[[World], list[str]]:
-        CASES.append(Case(area, what, build, allowed, shows))
+        CASES.append(Case(area, what, build, allowed or ("refused",), shows))
         return build
 
     return register

@@ -1,4 +1,4 @@
-"""Other groups' files (`import-model`): of another layout, without what they need, damaged."""
+"""Other groups' files and folders (`import-model`): of another layout, incomplete, damaged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bad_inputs.case import case
+from bad_inputs.case import cases
 from bad_inputs.world import World
 
 PEERS = "other groups' models"
@@ -19,11 +19,16 @@ PROCESSOR: dict[str, Any] = {
 }
 
 
-def _weights(path: Path, patches: tuple[int, ...]) -> Path:
+def _import(
+    world: World,
+    kind: str,
+    processor: str | None = json.dumps(PROCESSOR),
+    patches: tuple[int, ...] = (16, 3, 14, 14),
+) -> list[str]:
     """A DINOv2's first tensors as RadZero names them, and nothing else."""
     import torch
 
-    trunk = "vision_model."
+    trunk, path = "vision_model.", world.here / "weights.pt"
     torch.save(
         {
             f"{trunk}embeddings.patch_embeddings.projection.weight": torch.zeros(patches),
@@ -32,57 +37,103 @@ def _weights(path: Path, patches: tuple[int, ...]) -> Path:
         },
         path,
     )
-    return path
+    words = ["import-model", kind, str(path)]
+    words += ["--text", str(world.base.language_model), "--out", str(world.out)]
+    if processor is not None:
+        words += ["--config", str(world.file("preprocessor_config.json", processor))]
+    return words
 
 
-def _import(
-    kind: str,
-    processor: str | None = json.dumps(PROCESSOR),
-    patches: tuple[int, ...] = (16, 3, 14, 14),
-) -> Callable[[World], list[str]]:
-    def build(world: World) -> list[str]:
-        words = ["import-model", kind, str(_weights(world.here / "weights.pt", patches))]
-        words += ["--text", str(world.base.language_model), "--out", str(world.out)]
-        if processor is not None:
-            path = world.here / "preprocessor_config.json"
-            path.write_text(processor)
-            words += ["--config", str(path)]
-        return words
-
-    return build
+def _processor(**changes: Any) -> tuple[str, str]:
+    return "radzero", json.dumps(PROCESSOR | changes)
 
 
-for kind in ("carzero", "conns", "cxr_clip", "mgca", "kad", "medklip", "afloc"):
-    case(PEERS, f"{kind} from RadZero's file", "refused")(_import(kind))
-case(PEERS, "radzero without its blocks", "refused")(_import("radzero"))
-for what, patches in {
-    "flat": (16, 588),
-    "empty": (0, 3, 14, 14),
-    "of two colours": (16, 2, 14, 14),
-}.items():
-    case(PEERS, f"radzero whose patches' filters are {what}", "refused")(
-        _import("radzero", patches=patches)
-    )
-case(PEERS, "medklip without its book", "refused")(_import("medklip", None))
-for what, text in {
+BOOKS = {
     "that is empty": "{}",
     "that is a list": json.dumps(["edema"]),
     "with a question that is no text": json.dumps({"edema": 3}),
     "with an empty question": json.dumps({"edema": " "}),
-}.items():
-    for kind in ("kad", "medklip"):
-        case(PEERS, f"{kind} with a book {what}", "refused")(_import(kind, text))
-case(PEERS, "radzero without its preprocessing", "refused")(_import("radzero", None))
-for what, text in {
-    "that is no JSON": "{",
-    "of one channel": json.dumps(PROCESSOR | {"image_mean": [0.5], "image_std": [0.5]}),
-    "of another patch size": json.dumps(PROCESSOR | {"crop_size": 27}),
-    "with a filter that is not offered": json.dumps(PROCESSOR | {"resample": 0}),
-    "with a size that is no number": json.dumps(PROCESSOR | {"size": {"shortest_edge": "28"}}),
-    "with a size of millions": json.dumps(
-        PROCESSOR | {"size": {"shortest_edge": 28_000_000}, "crop_size": 28_000_000}
-    ),
-    "with a mean that is no number": json.dumps(PROCESSOR | {"image_mean": ["a", "b", "c"]}),
-    "with a deviation of 0": json.dumps(PROCESSOR | {"image_std": [0.5, 0.0, 0.5]}),
-}.items():
-    case(PEERS, f"a preprocessor_config.json {what}", "refused")(_import("radzero", text))
+}
+cases(
+    PEERS,
+    _import,
+    {
+        f"{kind} from RadZero's file": kind
+        for kind in ("carzero", "conns", "cxr_clip", "mgca", "kad", "medklip", "afloc")
+    }
+    | {
+        "radzero without its blocks": "radzero",
+        "radzero whose patches' filters are flat": {"kind": "radzero", "patches": (16, 588)},
+        "radzero whose patches' filters are empty": {"kind": "radzero", "patches": (0, 3, 14, 14)},
+        "radzero whose patches' filters are of two colours": {
+            **{"kind": "radzero", "patches": (16, 2, 14, 14)}
+        },
+        "medklip without its book": ("medklip", None),
+        "radzero without its preprocessing": ("radzero", None),
+    }
+    | {
+        f"{kind} with a book {what}": (kind, text)
+        for what, text in BOOKS.items()
+        for kind in ("kad", "medklip")
+    },
+)
+cases(
+    PEERS,
+    _import,
+    {
+        "that is no JSON": ("radzero", "{"),
+        "of one channel": _processor(image_mean=[0.5], image_std=[0.5]),
+        "of another patch size": _processor(crop_size=27),
+        "with a filter that is not offered": _processor(resample=0),
+        "with a size that is no number": _processor(size={"shortest_edge": "28"}),
+        "with a size of millions": _processor(
+            size={"shortest_edge": 28_000_000}, crop_size=28_000_000
+        ),
+        "with a mean that is no number": _processor(image_mean=["a", "b", "c"]),
+        "with a deviation of 0": _processor(image_std=[0.5, 0.0, 0.5]),
+    },
+    before="a preprocessor_config.json ",
+)
+
+# ------------------------------------------------------------------- folders of transformers
+
+
+def _folder(
+    world: World,
+    change: Callable[[Path], object] = lambda _: None,
+    kind: str = "siglip",
+    model_type: str = "siglip",
+) -> list[str]:
+    """A folder whose weights are of nothing."""
+    import torch
+    from safetensors.torch import save_file
+
+    folder = world.file("published/config.json", {"model_type": model_type}).parent
+    world.file("published/preprocessor_config.json", {"size": 64})
+    save_file({"odd": torch.zeros(3)}, folder / "model.safetensors")
+    change(folder)
+    return ["import-model", kind, str(folder), "--out", str(world.out)]
+
+
+def _pickle(folder: Path) -> None:
+    import torch
+
+    (folder / "model.safetensors").unlink()
+    torch.save({"x": Path("code")}, folder / "pytorch_model.bin")
+
+
+cases(
+    "other groups' folders (import-model)",
+    _folder,
+    {
+        "tensors of nothing that is known": {},
+        "config.json is no JSON": lambda folder: (folder / "config.json").write_bytes(b"{"),
+        "no config.json": lambda folder: (folder / "config.json").unlink(),
+        "no weights": lambda folder: (folder / "model.safetensors").unlink(),
+        "weights cut off": lambda folder: (folder / "model.safetensors").write_bytes(b"\0" * 9),
+        "weights as a pickle with objects": _pickle,
+        "a folder of another kind": {"model_type": "blip"},
+        "no such folder": lambda folder: folder.rename(folder.with_name("elsewhere")),
+        "RAD-DINO's kind with a SigLIP's folder": {"kind": "rad_dino"},
+    },
+)

@@ -11,45 +11,38 @@ from typing import Any
 
 import numpy as np
 
-from bad_inputs.case import case
-from bad_inputs.world import World
+from bad_inputs.case import Expected, cases, leads
+from bad_inputs.world import World, write_dicom
 
-AREA = "image file"
 SIDE = 40
+Array = np.ndarray[Any, Any]
 
 
-def _one(write: Callable[[Path], None], name: str = "images/0.png") -> Callable[[World], list[str]]:
+def _one(world: World, write: Callable[[Path], object], name: str = "images/0.png") -> list[str]:
     """A manifest whose first image is written by ``write``, the others being good."""
-
-    def build(world: World) -> list[str]:
-        rows = world.rows()
-        path = world.here / name
-        path.unlink(missing_ok=True)
-        write(path)
-        rows[0]["image"] = name
-        return world.prepare(world.manifest(rows))
-
-    return build
+    rows = world.rows()
+    path = world.here / name
+    path.unlink(missing_ok=True)
+    write(path)
+    rows[0]["image"] = name
+    return world.prepare(world.manifest(rows))
 
 
-def _raw(content: bytes) -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        path.write_bytes(content)
-
-    return write
+def _raw(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
 
 
-def _noise(*shape: int, kind: Any = np.uint8) -> np.ndarray:
+def _noise(*shape: int, kind: Any = np.uint8) -> Array:
     top = np.iinfo(kind).max
     return np.random.default_rng(0).integers(0, top, shape, dtype=kind)
 
 
-def _smooth(kind: Any = np.uint16, top: int = 4000) -> np.ndarray:
+def _smooth() -> Array:
     rows, columns = np.mgrid[:SIDE, :SIDE]
-    return ((rows + columns) / (2 * SIDE - 2) * top).astype(kind)
+    return ((rows + columns) / (2 * SIDE - 2) * 4000).astype(np.uint16)
 
 
-def _save(array: np.ndarray, mode: str | None = None, **options: Any) -> Callable[[Path], None]:
+def _save(array: Array, mode: str | None = None, **options: Any) -> Callable[[Path], None]:
     def write(path: Path) -> None:
         from PIL import Image
 
@@ -57,6 +50,12 @@ def _save(array: np.ndarray, mode: str | None = None, **options: Any) -> Callabl
         (picture.convert(mode) if mode else picture).save(path, **options)
 
     return write
+
+
+def _rgb16(path: Path) -> None:
+    import cv2
+
+    cv2.imwrite(str(path), _noise(SIDE, SIDE, 3, kind=np.uint16))
 
 
 def _png_header(width: int, height: int) -> bytes:
@@ -77,123 +76,85 @@ def _png() -> bytes:
 
 
 REJECTED = "images/0|0\\.png|0\\.dcm|0\\.jpg|0\\.tif"
-for what, content in {
-    "an empty file": b"",
-    "text by the name of a PNG": b"Zebulon Quackenbush, chest.",
-    "a PNG that says 30,000 x 30,000 and holds nothing": _png_header(30_000, 30_000),
-    "a PNG that says 0 x 0": _png_header(0, 0),
-    "a PNG cut off in the middle": _png()[:600],
-    "a PNG with flipped bits in its pixels": _png()[:300] + b"\xff" * 40 + _png()[340:],
-}.items():
-    case(AREA, what, "counted", shows=REJECTED)(_one(_raw(content)))
 
-case(AREA, "one pixel", "counted", shows=REJECTED)(_one(_save(_noise(1, 1))))
-case(AREA, "three by two pixels", "counted", shows=REJECTED)(_one(_save(_noise(3, 2))))
-case(AREA, "a strip of 2 x 2,000", "counted", shows=REJECTED)(_one(_save(_noise(2, 2000))))
-case(AREA, "every pixel alike", "counted", shows=REJECTED)(
-    _one(_save(np.full((SIDE, SIDE), 7, dtype=np.uint8)))
+
+def _or_read(value: Any) -> Expected:
+    return leads(value, "read", "counted", shows=REJECTED)
+
+
+cases(
+    "image file",
+    _one,
+    {
+        "an empty file": _raw(b""),
+        "text by the name of a PNG": _raw(b"Zebulon Quackenbush, chest."),
+        "a PNG that says 30,000 x 30,000 and holds nothing": _raw(_png_header(30_000, 30_000)),
+        "a PNG that says 0 x 0": _raw(_png_header(0, 0)),
+        "a PNG cut off in the middle": _raw(_png()[:600]),
+        "a PNG with flipped bits in its pixels": _raw(_png()[:300] + b"\xff" * 40 + _png()[340:]),
+        "one pixel": _save(_noise(1, 1)),
+        "three by two pixels": _save(_noise(3, 2)),
+        "a strip of 2 x 2,000": _save(_noise(2, 2000)),
+        "every pixel alike": _save(np.full((SIDE, SIDE), 7, dtype=np.uint8)),
+        "colour, 8 bits": _or_read(_save(_noise(SIDE, SIDE, 3))),
+        "a palette": _or_read(_save(_noise(SIDE, SIDE), "P")),
+        "an alpha channel": _or_read(_save(_noise(SIDE, SIDE), "LA")),
+        "CMYK JPEG": _or_read((_save(_noise(SIDE, SIDE, 4)[..., :3], "CMYK"), "images/0.jpg")),
+        "a folder by the name of an image": leads(
+            lambda path: path.mkdir(), "refused", "counted", shows=REJECTED
+        ),
+        "a PNG of three 16-bit channels": _or_read(_rgb16),
+    },
+    "counted",
+    shows=REJECTED,
 )
-case(AREA, "colour, 8 bits", "read", "counted", shows=REJECTED)(_one(_save(_noise(SIDE, SIDE, 3))))
-case(AREA, "a palette", "read", "counted", shows=REJECTED)(_one(_save(_noise(SIDE, SIDE), "P")))
-case(AREA, "an alpha channel", "read", "counted", shows=REJECTED)(
-    _one(_save(_noise(SIDE, SIDE), "LA"))
-)
-case(AREA, "CMYK JPEG", "read", "counted", shows=REJECTED)(
-    _one(_save(_noise(SIDE, SIDE, 4)[..., :3], "CMYK"), "images/0.jpg")
-)
-case(AREA, "a folder by the name of an image", "refused", "counted", shows=REJECTED)(
-    _one(lambda path: path.mkdir())
-)
 
 
-def _rgb16(path: Path) -> None:
-    import cv2
+def _dicom(
+    world: World, array: Array | None = None, share: float = 1.0, **elements: Any
+) -> list[str]:
+    """A manifest with a DICOM file, cut off behind this share of it."""
 
-    cv2.imwrite(str(path), _noise(SIDE, SIDE, 3, kind=np.uint16))
+    def write(path: Path) -> None:
+        write_dicom(path, _smooth() if array is None else array, **elements)
+        content = path.read_bytes()
+        path.write_bytes(content[: int(len(content) * share)])
 
-
-case(AREA, "a PNG of three 16-bit channels", "read", "counted", shows=REJECTED)(_one(_rgb16))
-
-DICOM = "DICOM file"
-
-
-def _dicom(array: np.ndarray | None = None, **elements: Any) -> Callable[[World], list[str]]:
-    return _one(
-        lambda path: write_dicom(path, _smooth() if array is None else array, **elements), "0.dcm"
-    )
-
-
-def write_dicom(path: Path, array: np.ndarray, **elements: Any) -> None:
-    """A radiograph as DICOM; keywords set elements, or remove them (None)."""
-    from pydicom.dataset import FileDataset, FileMetaDataset
-    from pydicom.uid import ExplicitVRLittleEndian, generate_uid
-
-    meta = FileMetaDataset()
-    meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
-    meta.MediaStorageSOPInstanceUID = generate_uid()
-    meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    data = FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
-    data.SOPClassUID, data.Modality = meta.MediaStorageSOPClassUID, "DX"
-    data.PatientName, data.PatientID = "Quackenbush^Zebulon", "19876543"
-    data.Rows, data.Columns = array.shape[:2]
-    data.SamplesPerPixel, data.PhotometricInterpretation = 1, "MONOCHROME2"
-    bits = 8 * array.dtype.itemsize
-    data.BitsAllocated, data.BitsStored, data.HighBit = bits, bits, bits - 1
-    data.PixelRepresentation = int(np.issubdtype(array.dtype, np.signedinteger))
-    data.PixelData = array.tobytes()
-    for name, value in elements.items():
-        if name == "MediaStorageSOPClassUID":
-            meta.MediaStorageSOPClassUID = data.SOPClassUID = value
-        elif value is None:
-            delattr(data, name)
-        else:
-            setattr(data, name, value)
-    data.save_as(path, enforce_file_format=True)
+    return _one(world, write, "0.dcm")
 
 
 CT, MR = "1.2.840.10008.5.1.4.1.1.2", "1.2.840.10008.5.1.4.1.1.4"
-for what, elements in {
-    "a slice of CT": {"MediaStorageSOPClassUID": CT, "Modality": "CT"},
-    "a slice of MR": {"MediaStorageSOPClassUID": MR, "Modality": "MR"},
-    "a structured report, no pixels": {"PixelData": None, "Modality": "SR"},
-    "no Rows": {"Rows": None},
-    "Rows of 0": {"Rows": 0},
-    "more rows than there are pixels": {"Rows": 4000},
-    "BitsStored above BitsAllocated": {"BitsStored": 40},
-    "an unknown photometric interpretation": {"PhotometricInterpretation": "PURPLE"},
-    "three samples a pixel that are not there": {"SamplesPerPixel": 3},
-    "HighBit below BitsStored - 1": {"BitsStored": 12, "HighBit": 3},
-}.items():
-    case(DICOM, what, "counted", shows=REJECTED)(_dicom(**elements))
-
-case(
-    DICOM,
-    "12 bits stored, shifted left by 4",
-    "read",
+cases(
+    "DICOM file",
+    _dicom,
+    {
+        "a slice of CT": {"MediaStorageSOPClassUID": CT, "Modality": "CT"},
+        "a slice of MR": {"MediaStorageSOPClassUID": MR, "Modality": "MR"},
+        "a structured report, no pixels": {"PixelData": None, "Modality": "SR"},
+        "no Rows": {"Rows": None},
+        "Rows of 0": {"Rows": 0},
+        "more rows than there are pixels": {"Rows": 4000},
+        "BitsStored above BitsAllocated": {"BitsStored": 40},
+        "an unknown photometric interpretation": {"PhotometricInterpretation": "PURPLE"},
+        "three samples a pixel that are not there": {"SamplesPerPixel": 3},
+        "HighBit below BitsStored - 1": {"BitsStored": 12, "HighBit": 3},
+        "12 bits stored, shifted left by 4": _or_read(
+            {"array": _smooth() << 4, "BitsStored": 12, "HighBit": 15}
+        ),
+        "PixelPaddingValue around the radiograph": _or_read(
+            {
+                "array": np.pad(_smooth()[5:35, 5:35], 5, constant_values=65535),
+                "PixelPaddingValue": 65535,
+            }
+        ),
+        "a window width of 0": _or_read({"WindowCenter": "2000", "WindowWidth": "0"}),
+        "a rescale slope of 0": {"RescaleSlope": "0", "RescaleIntercept": "0"},
+        "a rescale slope that is no number": leads(
+            {"RescaleSlope": "1e999", "RescaleIntercept": "0"}, "counted", "read", shows=REJECTED
+        ),
+        "a file cut off in its pixels": {"share": 0.5},
+        "a file cut off in its header": {"share": 0.1},
+    },
     "counted",
     shows=REJECTED,
-)(_dicom(_smooth() << 4, BitsStored=12, HighBit=15))
-case(DICOM, "PixelPaddingValue around the radiograph", "read", "counted", shows=REJECTED)(
-    _dicom(np.pad(_smooth()[5:35, 5:35], 5, constant_values=65535), PixelPaddingValue=65535)
 )
-case(DICOM, "a window width of 0", "read", "counted", shows=REJECTED)(
-    _dicom(WindowCenter="2000", WindowWidth="0")
-)
-case(DICOM, "a rescale slope of 0", "counted", shows=REJECTED)(
-    _dicom(RescaleSlope="0", RescaleIntercept="0")
-)
-case(DICOM, "a rescale slope that is no number", "counted", "read", shows=REJECTED)(
-    _dicom(RescaleSlope="1e999", RescaleIntercept="0")
-)
-case(DICOM, "a file cut off in its pixels", "counted", shows=REJECTED)(
-    _one(lambda path: _cut_dicom(path, 0.5), "0.dcm")
-)
-case(DICOM, "a file cut off in its header", "counted", shows=REJECTED)(
-    _one(lambda path: _cut_dicom(path, 0.1), "0.dcm")
-)
-
-
-def _cut_dicom(path: Path, share: float) -> None:
-    write_dicom(path, _smooth())
-    content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * share)])

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cached_property
 from pathlib import Path
@@ -88,6 +89,12 @@ class Base:
         return out
 
     @cached_property
+    def results(self) -> dict[str, Any]:
+        """The run's results."""
+        content: dict[str, Any] = json.loads((self.run / "results.json").read_text("utf-8"))
+        return content
+
+    @cached_property
     def index(self) -> Path:
         """A search index of the prepared set."""
         out = self.folder / "index"
@@ -122,6 +129,13 @@ class Base:
             raise SystemExit(f"the script's own inputs could not be made: {quiet.getvalue()}")
 
 
+def change_json(path: Path, change: Callable[[Any], object]) -> None:
+    """Change the content of a JSON file in place."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
 class World:
     """The folder of one case.
 
@@ -151,11 +165,28 @@ class World:
         shutil.copytree(self.base.layout(kind), place)
         return place
 
-    def model(self) -> Path:
-        """A copy of the run's model folder."""
+    def model(self, **config: Any) -> Path:
+        """A copy of the run's model folder; keywords change its ``config.json``."""
         place = self.here / "model"
         shutil.copytree(self.base.run / "model", place)
+        if config:
+            change_json(place / "config.json", lambda content: content.update(config))
         return place
+
+    def file(self, name: str, content: Any) -> Path:
+        """A file of text, bytes, or of anything else as JSON."""
+        path = self.here / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not isinstance(content, str | bytes):
+            content = json.dumps(content)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    def table(self, name: str, rows: list[dict[str, Any]]) -> Path:
+        """A table as CSV."""
+        import pandas as pd
+
+        return self.file(name, pd.DataFrame(rows).to_csv(index=False))
 
     def picture(self, name: str, side: int = 40, seed: int = 0) -> Path:
         """An image file that can be read."""
@@ -189,13 +220,9 @@ class World:
 
     def manifest(self, rows: list[dict[str, str]] | None = None, **first: str) -> Path:
         """A manifest; keywords change cells of its first row."""
-        import pandas as pd
-
         rows = self.rows() if rows is None else rows
         rows[0] |= first
-        path = self.here / "manifest.csv"
-        pd.DataFrame(rows).to_csv(path, index=False)
-        return path
+        return self.table("manifest.csv", rows)
 
     # --------------------------------------------------------------------------- verbs
 
@@ -218,9 +245,7 @@ class World:
 
     def config(self, text: str) -> Path:
         """A settings file."""
-        path = self.here / "run.yaml"
-        path.write_text(text, encoding="utf-8")
-        return path
+        return self.file("run.yaml", text)
 
     def evaluate(self, *words: str, model: Path | None = None) -> list[str]:
         """The command line that evaluates the model on the prepared set."""
@@ -259,3 +284,33 @@ class World:
         sentence = sentence.replace(f"{self.here}/", "").replace(str(self.here), ".")
         sentence = sentence.replace(f"{self.base.folder}/", "")
         return re.sub(r"\s+", " ", sentence)
+
+
+def write_dicom(path: Path, array: np.ndarray[Any, Any], **elements: Any) -> Path:
+    """A radiograph with the canary's header; keywords set elements, or remove them (None)."""
+    from pydicom.dataset import FileDataset, FileMetaDataset
+    from pydicom.uid import ExplicitVRLittleEndian, generate_uid
+
+    meta = FileMetaDataset()
+    meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
+    meta.MediaStorageSOPInstanceUID = elements.get("SOPInstanceUID") or generate_uid()
+    meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    data = FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
+    data.SOPClassUID, data.Modality = meta.MediaStorageSOPClassUID, "DX"
+    data.PatientName, data.PatientID = "Quackenbush^Zebulon", PATIENT
+    data.Rows, data.Columns = array.shape[:2]
+    data.SamplesPerPixel, data.PhotometricInterpretation = 1, "MONOCHROME2"
+    bits = 8 * array.dtype.itemsize
+    data.BitsAllocated, data.BitsStored, data.HighBit = bits, bits, bits - 1
+    data.PixelRepresentation = int(np.issubdtype(array.dtype, np.signedinteger))
+    data.PixelData = array.tobytes()
+    for name, value in elements.items():
+        if name == "MediaStorageSOPClassUID":
+            meta.MediaStorageSOPClassUID = data.SOPClassUID = value
+        elif value is None:
+            delattr(data, name)
+        else:
+            setattr(data, name, value)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data.save_as(path, enforce_file_format=True)
+    return path
