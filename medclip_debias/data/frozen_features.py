@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,6 @@ DATA, META, PROGRESS = "features.bin", "features.json", "progress.json"
 # First words of the seed sequences; 1 to 3 are the loader's.
 _STORED, _COPY = 4, 5
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-# How numbers of a type lie in the file; numpy has no bfloat16.
-_AS_INTEGERS = {4: (torch.int32, np.int32), 2: (torch.int16, np.int16)}
 _SAFE_EVERY = 5.0
 """Seconds between two times that the writer waits until all rows are on the disk."""
 _REMEDY = "remove the folder, and it is computed again"
@@ -86,36 +84,43 @@ class StoredAugmentations:
         return Draws(**joined, side=self.side)
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How features lie in the file.
+@dataclass(frozen=True, eq=False)
+class FeatureFile:
+    """Features of images or sentences in a folder, whether or not all of them are there yet.
 
     Attributes:
-        rows: of the file.
+        folder: of this key alone.
+        key: what the rows are of.
+        rows: how many belong into the file.
         shape: of a row, as it lies there.
         dtype: ``fp32``, ``fp16`` or ``bf16``.
         channels_last: rows ``[C, h, w]`` lie as ``[h, w, C]``.
+        images: the image of each ``copies`` rows, sorted; none of a file of sentences.
+        copies: augmentations of each image, one after the other; 1 where nothing is augmented.
     """
 
+    folder: Path
+    key: Mapping[str, Any]
     rows: int
     shape: tuple[int, ...]
     dtype: str
     channels_last: bool = False
+    images: NDArray[np.int64] | None = None
+    copies: int = 1
 
-    @classmethod
-    def of(cls, sample: Tensor, rows: int, dtype: str) -> Layout:
-        """The layout of rows like those of ``sample [n, ...]``."""
+    def like(self, sample: Tensor) -> FeatureFile:
+        """The file for rows like those of ``sample [n, ...]``."""
         last = (
             sample.ndim == 4
             and not sample.is_contiguous()
             and sample.is_contiguous(memory_format=torch.channels_last)
         )
         shape = sample.permute(0, 2, 3, 1).shape if last else sample.shape
-        return cls(rows, tuple(shape[1:]), dtype, last)
+        return replace(self, shape=tuple(shape[1:]), channels_last=last)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
+        """Bytes of the features of one image."""
         return math.prod(self.shape) * _DTYPES[self.dtype].itemsize
 
     @property
@@ -123,146 +128,100 @@ class Layout:
         """Bytes of the whole file."""
         return self.rows * self.row_bytes
 
-    def pack(self, values: Tensor) -> bytes:
-        """Rows as they lie in the file.
-
-        Raises:
-            UserError: a number does not fit into the file's type, or is none.
-        """
-        values = values.permute(0, 2, 3, 1) if self.channels_last else values
-        packed = values.detach().cpu().to(_DTYPES[self.dtype]).contiguous()
-        if not torch.isfinite(packed).all():
-            raise UserError(
-                f"the features hold a number that {self.dtype} cannot represent; set "
-                "train.features.dtype to bf16 or fp32."
-            )
-        whole = packed.view(_AS_INTEGERS[packed.element_size()][0]).numpy()
-        return whole.tobytes()
-
-    def unpack(self, whole: NDArray[np.integer[Any]]) -> Tensor:
-        """The rows behind `pack`, in the type of the file."""
-        values = torch.from_numpy(whole).view(_DTYPES[self.dtype])
-        return values.permute(0, 3, 1, 2) if self.channels_last else values
-
-
-@dataclass(frozen=True, eq=False)
-class StoredFeatures:
-    """A whole file of features, read through a memory map.
-
-    Attributes:
-        folder: that `write_features` wrote.
-        layout: of the file.
-        rows: the image (or sentence) of each ``copies`` rows of the file, sorted.
-        copies: augmentations of each image, one after the other; 1 where nothing is augmented.
-    """
-
-    folder: Path
-    layout: Layout
-    rows: NDArray[np.int64]
-    copies: int = 1
-
     @property
-    def item_bytes(self) -> int:
-        """Bytes of the features of one image."""
-        return self.layout.row_bytes
+    def _content(self) -> dict[str, Any]:
+        names = ("rows", "dtype", "channels_last")
+        layout = {name: getattr(self, name) for name in names}
+        return {"key": dict(self.key), "layout": layout | {"shape": list(self.shape)}}
+
+    # ------------------------------------------------------------------------------ reading
 
     @cached_property
-    def _file(self) -> NDArray[np.integer[Any]]:
-        kind = _AS_INTEGERS[_DTYPES[self.layout.dtype].itemsize][1]
-        shape = (self.layout.rows, *self.layout.shape)
-        return np.memmap(self.folder / DATA, kind, "r", shape=shape)
+    def _values(self) -> Tensor:
+        path, count = str(self.folder / DATA), self.rows * math.prod(self.shape)
+        values = torch.from_file(path, False, count, dtype=_DTYPES[self.dtype])
+        return values.view(self.rows, *self.shape)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_file"}
+        return {name: value for name, value in vars(self).items() if name != "_values"}
 
-    def of(self, rows: NDArray[np.int64], copies: NDArray[np.int64] | None = None) -> Tensor:
-        """Features ``[len(rows), ...]`` of images, in the type of the file.
+    def of(self, images: NDArray[np.int64], copies: NDArray[np.int64] | None = None) -> Tensor:
+        """Features ``[len(images), ...]`` of images, in the type of the file.
 
         Args:
-            rows: of the prepared set.
+            images: of the prepared set.
             copies: which augmentation of each.
         """
-        places = np.searchsorted(self.rows, rows) * self.copies
+        assert self.images is not None
+        places = np.searchsorted(self.images, images) * self.copies
         return self.at(places if copies is None else places + copies)
 
     def at(self, places: NDArray[np.int64]) -> Tensor:
         """Rows of the file."""
-        return self.layout.unpack(np.ascontiguousarray(self._file[places]))
+        values = self._values[torch.from_numpy(places)]
+        return values.permute(0, 3, 1, 2) if self.channels_last else values
 
+    def is_whole(self) -> bool:
+        """Whether all of the features are there.
 
-def is_whole(folder: Path, key: Mapping[str, Any], layout: Layout) -> bool:
-    """Whether ``folder`` holds the features of ``key``, all of them.
+        Raises:
+            UserError: the folder holds others, or is damaged.
+        """
+        meta, data = self.folder / META, self.folder / DATA
+        if not meta.is_file():
+            return False
+        stored = read_json(meta, _REMEDY)
+        if any(stored.get(name) != value for name, value in self._content.items()):
+            raise UserError(
+                f"{meta}: these features are of other weights, images or settings than its "
+                f"name says, so they were copied or edited; {_REMEDY}."
+            )
+        size = data.stat().st_size if data.is_file() else 0
+        if size != self.size:
+            raise UserError(f"{data}: has {size} bytes where {self.size} belong; {_REMEDY}.")
+        return True
 
-    Raises:
-        UserError: it holds others, or is damaged.
-    """
-    if not (folder / META).is_file():
-        return False
-    found = read_json(folder / META, _REMEDY)
-    if found.get("key") != dict(key) or found.get("layout") != _plain(layout):
-        raise UserError(
-            f"{folder / META}: these features are of other weights, images or settings than its "
-            f"name says, so they were copied or edited; {_REMEDY}."
-        )
-    size = (folder / DATA).stat().st_size if (folder / DATA).is_file() else 0
-    if size != layout.size:
-        raise UserError(f"{folder / DATA}: has {size} bytes where {layout.size} belong; {_REMEDY}.")
-    return True
+    # ------------------------------------------------------------------------------ writing
 
+    def write(self, compute: Callable[[range], Tensor], chunk: int) -> Generator[int]:
+        """Write the rows that are still missing; yields how many there are after each chunk.
 
-def _plain(layout: Layout) -> dict[str, Any]:
-    return {**vars(layout), "shape": list(layout.shape)}
+        Args:
+            compute: gives the rows of a range ``[len, ...]``; no other process may write meanwhile.
+            chunk: rows at a time.
 
-
-def write_features(
-    folder: Path,
-    key: Mapping[str, Any],
-    layout: Layout,
-    compute: Callable[[range], Tensor],
-    chunk: int,
-    about: Mapping[str, Any] | None = None,
-) -> Generator[int]:
-    """Write the rows that are still missing; yields how many there are after each chunk.
-
-    Args:
-        folder: of this key; another process must not write into it.
-        key: what the rows are of.
-        layout: of the file.
-        compute: gives the rows of a range ``[len, ...]``.
-        chunk: rows at a time.
-        about: more to be noted in ``features.json``.
-
-    Raises:
-        UserError: the disk is full or cannot be written.
-    """
-    with explained(f"{folder}: cannot be written; set train.features.folder", OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-    mine = {"key": dict(key), "layout": _plain(layout)}
-    done = _safe_rows(folder, mine, layout)
-    needed, free = layout.size - done * layout.row_bytes, shutil.disk_usage(folder).free
-    if needed > free:
-        raise UserError(
-            f"{folder}: {readable(needed)} of features are still to be written, but the disk has "
-            f"only {readable(free)} free; free some, set train.features.folder to another disk, or "
-            "take fewer augmentations or dtype fp16."
-        )
-    sentence = f"{folder}: the features cannot be written (is the disk full?); free some space"
-    with explained(f"{sentence}, then run the same command again", OSError):
-        with (folder / DATA).open("r+b" if done else "wb") as file:
-            file.truncate(done * layout.row_bytes)
+        Raises:
+            UserError: the disk is full or cannot be written, or a number does not fit the type.
+        """
+        folder, done = self.folder, self._safe_rows()
+        with explained(f"{folder}: cannot be written; set train.features.folder", OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+        needed, free = self.size - done * self.row_bytes, shutil.disk_usage(folder).free
+        if needed > free:
+            raise UserError(
+                f"{folder}: {readable(needed)} of features are still to be written, but the disk "
+                f"has only {readable(free)} free; free some, set train.features.folder to another "
+                "disk, or take fewer augmentations or dtype fp16."
+            )
+        sentence = f"{folder}: the features cannot be written (is the disk full?); free some space"
+        with (
+            explained(f"{sentence}, then run the same command again", OSError),
+            (folder / DATA).open("r+b" if done else "wb") as file,
+        ):
+            file.truncate(done * self.row_bytes)
             file.seek(0, os.SEEK_END)
 
             def note() -> None:
                 file.flush()
                 os.fsync(file.fileno())
-                write_json(folder / PROGRESS, {**mine, "rows": done})
+                write_json(folder / PROGRESS, {**self._content, "done": done})
 
             safe = time.monotonic()
             try:
                 yield done
-                while done < layout.rows:
-                    part = range(done, min(done + chunk, layout.rows))
-                    file.write(layout.pack(compute(part)))
+                while done < self.rows:
+                    part = range(done, min(done + chunk, self.rows))
+                    file.write(self._packed(compute(part)))
                     done = part.stop
                     if time.monotonic() - safe > _SAFE_EVERY:
                         note()
@@ -270,18 +229,28 @@ def write_features(
                     yield done
             finally:
                 note()
-        write_json(folder / META, {**mine, **(about or {})})
-        (folder / PROGRESS).unlink(missing_ok=True)
+            write_json(folder / META, self._content)
+            (folder / PROGRESS).unlink(missing_ok=True)
 
+    def _packed(self, values: Tensor) -> bytes:
+        """Rows as they lie in the file."""
+        values = values.permute(0, 2, 3, 1) if self.channels_last else values
+        packed = values.detach().cpu().to(_DTYPES[self.dtype]).contiguous()
+        if not torch.isfinite(packed).all():
+            raise UserError(
+                f"the features hold a number that {self.dtype} cannot represent; set "
+                "train.features.dtype to bf16 or fp32."
+            )
+        return packed.view(torch.uint8).numpy().tobytes()
 
-def _safe_rows(folder: Path, mine: Mapping[str, Any], layout: Layout) -> int:
-    """How many rows an interrupted writer of the same left on the disk."""
-    noted = read_json_or_none(folder / PROGRESS)
-    if not isinstance(noted, dict) or {name: noted.get(name) for name in mine} != mine:
-        return 0
-    rows = noted.get("rows")
-    there = (folder / DATA).stat().st_size if (folder / DATA).is_file() else 0
-    return min(rows, there // layout.row_bytes) if isinstance(rows, int) and rows > 0 else 0
+    def _safe_rows(self) -> int:
+        """How many rows an interrupted writer of the same left on the disk."""
+        noted = read_json_or_none(self.folder / PROGRESS)
+        if not isinstance(noted, dict) or {**noted, **self._content} != noted:
+            return 0
+        done, data = noted.get("done"), self.folder / DATA
+        there = data.stat().st_size if data.is_file() else 0
+        return min(done, there // self.row_bytes) if isinstance(done, int) and done > 0 else 0
 
 
 def readable(size: int) -> str:

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from medclip_debias.config import AugmentSettings
 from medclip_debias.data.augment import Draws, augment, augment_on_device, draw
-from medclip_debias.data.frozen_features import StoredAugmentations, StoredFeatures
+from medclip_debias.data.frozen_features import FeatureFile, StoredAugmentations
 from medclip_debias.data.joint import JointSet
 from medclip_debias.data.layout import STATED
 from medclip_debias.data.mixture import Mixture
@@ -261,7 +261,7 @@ class StepBatches(Dataset[Batch]):
         self.stored = StoredAugmentations(
             augmentations, augment, seed, len(pixels), pixels.shape[1], input_size
         )
-        self.features: StoredFeatures | None = None
+        self.features: FeatureFile | None = None
         self._mixture: Mixture | None = None
         if studies.sets is not None:
             members = [np.flatnonzero(studies.sets == n) for n in range(len(studies.shares))]
@@ -283,7 +283,7 @@ class StepBatches(Dataset[Batch]):
     def least_bytes(self) -> int:
         """Bytes of the pixels of one item, at one image a study (two with two views)."""
         side = self.input_size if self.augment.where == "cpu" else self.pixels.shape[1]
-        image = side**2 if self.features is None else self.features.item_bytes
+        image = side**2 if self.features is None else self.features.row_bytes
         images = 2 if self.two_view else 1
         return len(self._share) * images * image
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,13 +21,7 @@ from torch import Tensor, nn
 
 from medclip_debias.config import json_hash
 from medclip_debias.data.augment import augment, draw
-from medclip_debias.data.frozen_features import (
-    Layout,
-    StoredFeatures,
-    is_whole,
-    readable,
-    write_features,
-)
+from medclip_debias.data.frozen_features import FeatureFile, readable
 from medclip_debias.errors import UserError, explained
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.optim import frozen_depth, frozen_part
@@ -45,17 +38,16 @@ _CLOSE = {"fp32": 1e-3, "fp16": 4e-3, "bf16": 3e-2}
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, eq=False)
-class _File:
-    """What a file is of, where it lies, and how its rows are computed (``sample``: the first)."""
+class _Part(NamedTuple):
+    """The features of ``image`` or ``text``, how rows are computed, ``chunk`` at a time.
+
+    ``sample`` are the first rows.
+    """
 
     what: str
-    key: dict[str, Any]
-    folder: Path
-    layout: Layout
-    chunk: int
-    copies: int
+    file: FeatureFile
     compute: Callable[[range], Tensor]
+    chunk: int
     sample: Tensor
 
 
@@ -83,8 +75,8 @@ class Features:
                 " local_words reads its words; leave one of them out."
             )
         self.run, self.model, self.progress = run, run.model, progress
-        self.images: StoredFeatures | None = None
-        self.texts: StoredFeatures | None = None
+        self.images: FeatureFile | None = None
+        self.texts: FeatureFile | None = None
         self._samples: dict[str, Tensor] = {}
         self._precision = Precision(settings.precision, run.model.device)
         self._folder = self.wanted.folder or run.prepared.folder / "features"
@@ -122,18 +114,17 @@ class Features:
 
     def make(self) -> None:
         """Open the files that the settings ask for, computed first where they are missing."""
-        for file in self._files():
-            self._write(file)
-            self._samples[file.what] = file.sample
-            if file.what == "image":
-                self.images = StoredFeatures(file.folder, file.layout, self._rows, file.copies)
+        for part in self._parts():
+            self._write(part)
+            self._samples[part.what] = part.sample
+            if part.what == "image":
+                self.images = part.file
             else:
-                self.texts = StoredFeatures(file.folder, file.layout, np.arange(file.layout.rows))
+                self.texts = part.file
 
     def planned(self) -> int:
         """Bytes that `make` would still write; nothing is written here."""
-        missing = [f for f in self._files() if not is_whole(f.folder, f.key, f.layout)]
-        return sum(file.layout.size for file in missing)
+        return sum(part.file.size for part in self._parts() if not part.file.is_whole())
 
     def check_weights(self, where: str) -> None:
         """See that a checkpoint did not bring other frozen weights than the features are of."""
@@ -153,8 +144,8 @@ class Features:
             hashes["text"] = state_hash([self.model.text_encoder])
         return hashes
 
-    def _files(self) -> Iterator[_File]:
-        train, rows = self.settings, len(self._rows)
+    def _parts(self) -> Iterator[_Part]:
+        train = self.settings
         if self.wanted.cache:
             k = self.wanted.augmentations
             key = {
@@ -169,28 +160,29 @@ class Features:
                 "channels_last": train.channels_last,
             }
             share = train.batch_size // (train.accumulate * self.run.ranks.world)
-            chunk, copies = max(2, min(64, share)), max(k, 1)
-            yield self._file("image", key, rows * copies, self._encode_images, chunk, copies)
+            chunk = max(2, min(64, share))
+            yield self._part("image", key, len(self._rows), self._encode_images, chunk, max(k, 1))
         if self.wanted.text:
             tokens = json.dumps(self.run.tokens).encode()
             key = {"tokens": hashlib.sha256(tokens).hexdigest()[:16]}
-            yield self._file("text", key, len(self.run.tokens), self._encode_texts, _TEXTS)
+            yield self._part("text", key, len(self.run.tokens), self._encode_texts, _TEXTS)
 
-    def _file(
+    def _part(
         self,
         what: str,
         key: dict[str, Any],
-        rows: int,
+        count: int,
         compute: Callable[[range], Tensor],
         chunk: int,
         copies: int = 1,
-    ) -> _File:
+    ) -> _Part:
         key = {"format": FORMAT, "what": what, "weights": self._weights[what], **key}
         key |= {"dtype": self.wanted.dtype, "precision": self.settings.precision}
+        rows, images = count * copies, self._rows if what == "image" else None
         sample = compute(range(min(2, rows)))
-        layout = Layout.of(sample, rows, self.wanted.dtype)
-        folder = self._folder / f"{what}-{json_hash(key)}"
-        return _File(what, key, folder, layout, chunk, copies, compute, sample)
+        folder, dtype = self._folder / f"{what}-{json_hash(key)}", self.wanted.dtype
+        file = FeatureFile(folder, key, rows, (), dtype, images=images, copies=copies)
+        return _Part(what, file.like(sample), compute, chunk, sample)
 
     @torch.no_grad()
     def _encode_images(self, part: range) -> Tensor:
@@ -229,35 +221,35 @@ class Features:
         assert features is not None
         return features
 
-    def _write(self, file: _File) -> None:
+    def _write(self, part: _Part) -> None:
         """Write the file where it is missing; of several processes one does, and the others wait.
 
         Where the one that writes fails, the next one tries, and says why it cannot.
         """
-        folder, layout = file.folder, file.layout
-        if is_whole(folder, file.key, layout):
-            self._compare(file)
+        file, folder = part.file, part.file.folder
+        if file.is_whole():
+            self._compare(part)
             return
         with explained(f"{folder}: cannot be written; set train.features.folder", OSError):
             folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / _LOCK)
         self._take(lock, folder)
         try:
-            if is_whole(folder, file.key, layout):  # written while this one waited
+            if file.is_whole():  # written while this one waited
                 return
             augmented = f" x {file.copies} augmentations" if file.copies > 1 else ""
-            what = "images" if file.what == "image" else "sentences"
+            what = "images" if part.what == "image" else "sentences"
             beside = [path for path in self._folder.iterdir() if path.is_dir() and path != folder]
             size = sum(f.stat().st_size for path in beside for f in path.iterdir() if f.is_file())
             folders = f"{len(beside)} other folder{'s' if len(beside) > 1 else ''} of features"
             others = f" ({folders} beside it: {readable(size)})" if beside else ""
             self.run.say(
-                f"{folder}: computes features of {layout.rows // file.copies} {what}{augmented}, "
-                f"{readable(layout.size)} in {layout.dtype}{others}."
+                f"{folder}: computes features of {file.rows // file.copies} {what}{augmented}, "
+                f"{readable(file.size)} in {file.dtype}{others}."
             )
-            for done in write_features(folder, file.key, layout, file.compute, file.chunk):
+            for done in file.write(part.compute, part.chunk):
                 if self.progress:
-                    self.progress(done, layout.rows)
+                    self.progress(done, file.rows)
         finally:
             lock.release()
 
@@ -282,14 +274,13 @@ class Features:
                         " command again."
                     ) from None
 
-    def _compare(self, file: _File) -> None:
+    def _compare(self, part: _Part) -> None:
         """Compute a few rows again: a damaged file, or another library, is seen at once."""
-        rows = file.layout.rows
-        stored = StoredFeatures(file.folder, file.layout, np.arange(rows))
-        for start in {0, max(rows - 2, 0)}:
-            part = range(start, min(start + 2, rows))
-            fresh, kept = file.compute(part).float().cpu(), stored.at(np.array(part)).float()
-            limit = _CLOSE["bf16" if self._precision.half else file.layout.dtype]
+        file = part.file
+        for start in {0, max(file.rows - 2, 0)}:
+            rows = range(start, min(start + 2, file.rows))
+            fresh, kept = part.compute(rows).float().cpu(), file.at(np.array(rows)).float()
+            limit = _CLOSE["bf16" if self._precision.half else file.dtype]
             if not (fresh - kept).abs().max() <= limit * fresh.abs().max():
                 raise UserError(
                     f"{file.folder}: row {start} of the stored features is not what the encoder "

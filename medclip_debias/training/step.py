@@ -390,9 +390,9 @@ def store_features(
     return {
         what: {
             "folder": str(file.folder),
-            "rows": file.layout.rows,
-            "shape": " x ".join(map(str, file.layout.shape)),
-            "bytes": file.layout.size,
+            "rows": file.rows,
+            "shape": " x ".join(map(str, file.shape)),
+            "bytes": file.size,
         }
         for what, file in files.items()
         if file is not None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import json
+import pickle
 import shutil
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from pydantic import ValidationError
 
 from medclip_debias.cli import run as command
 from medclip_debias.config import ImageEncoderSettings
-from medclip_debias.data.frozen_features import Layout, StoredFeatures, write_features
+from medclip_debias.data.frozen_features import FeatureFile
 from medclip_debias.errors import UserError
 from medclip_debias.training.settings import TrainSettings
 from medclip_debias.training.step import Trainer
@@ -154,67 +156,66 @@ def test_other_weights_set_rows_or_settings_have_another_folder(run, tmp_path):
 
 # --------------------------------------------------------------------------------- the file
 
-LAYOUT, KEY = Layout(7, (3, 2), "fp32"), {"weights": "a"}
+
+@pytest.fixture
+def file(tmp_path):
+    return FeatureFile(tmp_path, {"weights": "a"}, 7, (3, 2), "fp32")
 
 
 def rows(part):
     return torch.stack([torch.full((3, 2), float(number)) for number in part])
 
 
-def test_an_interrupted_writer_goes_on_where_it_stopped(tmp_path):
+def test_an_interrupted_writer_goes_on_where_it_stopped(file):
     asked = []
 
     def compute(part):
         asked.extend(part)
         return rows(part)
 
-    writer = write_features(tmp_path, KEY, LAYOUT, compute, 2)
+    writer = file.write(compute, 2)
     assert [next(writer) for _ in range(3)] == [0, 2, 4]
     writer.close()
-    assert not (tmp_path / "features.json").exists()
-    assert list(write_features(tmp_path, KEY, LAYOUT, compute, 2)) == [4, 6, 7]
+    assert not file.is_whole()
+    assert list(file.write(compute, 2)) == [4, 6, 7]
     assert asked == list(range(7))
-    stored = StoredFeatures(tmp_path, LAYOUT, np.arange(7))
-    assert torch.equal(stored.of(np.array([6, 0, 3])), rows([6, 0, 3]))
+    assert torch.equal(file.at(np.array([6, 0, 3])), rows([6, 0, 3]))
     # Of another key nothing is taken over.
-    assert next(write_features(tmp_path, {"weights": "b"}, LAYOUT, compute, 2)) == 0
+    assert next(replace(file, key={"weights": "b"}).write(compute, 2)) == 0
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 def test_rows_come_back_in_shape_layout_and_type(tmp_path, dtype):
     values = torch.randn(4, 5, 3, 2).contiguous(memory_format=torch.channels_last)
-    layout = Layout.of(values, 4, dtype)
-    assert layout.channels_last
-    list(write_features(tmp_path, {}, layout, lambda part: values[list(part)], 3))
-    stored = StoredFeatures(tmp_path, layout, np.array([10, 20]), copies=2)
-    some = stored.of(np.array([20, 10]), np.array([0, 1]))
+    images = np.array([10, 20])
+    file = FeatureFile(tmp_path, {}, 4, (), dtype, images=images, copies=2).like(values)
+    assert file.channels_last
+    list(file.write(lambda part: values[list(part)], 3))
+    some = pickle.loads(pickle.dumps(file)).of(np.array([20, 10]), np.array([0, 1]))
     half = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
     assert torch.equal(some, values.to(half)[[2, 1]])
 
 
 def test_a_full_disk_is_one_sentence_and_what_was_written_is_not_taken_for_whole(
-    tmp_path, monkeypatch
+    file, tmp_path, monkeypatch
 ):
     usage = shutil.disk_usage(tmp_path)._replace(free=10)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _: usage)
         with pytest.raises(UserError, match="are still to be written, but the disk has only"):
-            next(write_features(tmp_path, KEY, LAYOUT, rows, 2))
+            next(file.write(rows, 2))
     assert not list(tmp_path.iterdir())
-    writer = write_features(tmp_path, KEY, LAYOUT, rows, 2)
     sentence = r"is the disk full\?\); free some space"
     with files_of_at_most(64), pytest.raises(UserError, match=sentence):  # 168 are needed
-        list(writer)
-    assert list(write_features(tmp_path, KEY, LAYOUT, rows, 2))[-1] == 7
-    stored = StoredFeatures(tmp_path, LAYOUT, np.arange(7))
-    assert torch.equal(stored.at(np.arange(7)), rows(range(7)))
+        list(file.write(rows, 2))
+    assert list(file.write(rows, 2))[-1] == 7
+    assert torch.equal(file.at(np.arange(7)), rows(range(7)))
 
 
 def test_a_number_too_large_for_half_precision_is_refused(tmp_path):
-    layout = Layout(2, (1,), "fp16")
-    writer = write_features(tmp_path, {}, layout, lambda part: torch.full((2, 1), 1e6), 2)
+    file = FeatureFile(tmp_path, {}, 2, (1,), "fp16")
     with pytest.raises(UserError, match="that fp16 cannot represent"):
-        list(writer)
+        list(file.write(lambda part: torch.full((2, 1), 1e6), 2))
 
 
 @pytest.mark.parametrize("damage", ["bytes", "short", "copied"])
