@@ -15,6 +15,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -84,9 +85,10 @@ def make_data(folder: Path, scale: Scale) -> None:
     # Two batches in training: about seven in ten studies are, and some have no sentence.
     studies = scale.studies or max(4 * scale.batch, 60)
     sides = {"min_side": max(scale.size // 2, 64), "max_side": max(scale.size, 65)}
-    generate(folder / "tree", PhantomSettings(studies=studies, seed=1, **sides), None, 1)
+    cores = os.cpu_count() or 1
+    generate(folder / "tree", PhantomSettings(studies=studies, seed=1, **sides), None, cores)
     settings = PrepareSettings(size=scale.size + scale.margin)
-    prepare(folder / "tree", folder / "prepared", settings, workers=1)
+    prepare(folder / "tree", folder / "prepared", settings, workers=cores)
     prepared = PreparedSet.open(folder / "prepared")
     bert = LanguageModelSettings(
         vocabulary=2000,

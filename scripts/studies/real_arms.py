@@ -253,21 +253,23 @@ def train(out: Path, study: dict[str, Any], arm: dict[str, Any], folder: Path, s
     settings is the study's folder.
     """
     settings = [word.replace("OUT", f"{out}") for word in arm.get("settings", [])]
-    settings = [*study["settings"], *settings]
+    network = [f"model.image.arch={arm['arch']}"] if "arch" in arm else []
+    settings = [*study["settings"], *network, *settings]
     text = [f"model.text.folder={out / 'language_model'}", f"train.seed={seed}"]
     config = "phantom/base"
     if arm.get("pretrain"):
-        trunk = out / "trunks" / f"{arm['pretrain']}" / f"{seed}"
+        trunk = out / "trunks" / arm.get("arch", "") / f"{arm['pretrain']}" / f"{seed}"
         sets = training_sets(out, study, arm, text=False)
-        words = [f"out={trunk}", sets, *study["settings"], *text]
+        words = [f"out={trunk}", sets, *study["settings"], *network, *text]
         words += ["train.task=two_view", f"train.steps={arm['pretrain']}"]
-        words += ["train.sentences_per_study=1", "train.augment={brightness: 0.4, contrast: 0.4}"]
+        words += ["train.sentences_per_study=1"]
+        words += ["train.augment.brightness=0.4", "train.augment.contrast=0.4"]
         trunk.mkdir(parents=True, exist_ok=True)
         with FileLock(trunk.with_suffix(".lock")):
             if not (trunk / "finished.json").exists():
                 command("train", "phantom/base", "--loss", "clip", *words)
         config = "real/joint"  # the same steps from a trunk
-        settings = [word for word in settings if not word.startswith("model.")]
+        settings = [word for word in settings if not word.startswith(("model.", "preprocessing."))]
         text = [f"model.start_from={trunk / 'model'}", f"train.seed={seed}"]
     words = [f"out={folder}", training_sets(out, study, arm, text=True), *settings, *text]
     command("train", config, "--loss", arm.get("preset", study["preset"]), *words)
