@@ -46,6 +46,8 @@ TIMEOUT = 30.0
 """Seconds in which a scheduler must answer."""
 PATIENCE = 300.0
 """Seconds without any worker after which a cluster is given up."""
+LOOK = 5.0
+"""Seconds between two looks at whether scheduler and workers are still there."""
 _AGAIN = "what is done is kept: run the same command again to resume"
 _started: tuple[Any, ...] | None = None
 """What was started last in this worker: another command's pieces may come in between."""
@@ -258,10 +260,10 @@ def _result(client: Client, cluster: str, future: Future[R]) -> R:
     since = time.monotonic()
     while True:
         try:
-            return future.result(timeout=5)
+            return future.result(timeout=LOOK)
         except TimeoutError:
             if future.done():  # just now; a TimeoutError of the piece itself is raised again
-                return future.result(timeout=5)
+                return future.result(timeout=LOOK)
             if client.status != "running":
                 raise OSError(client.status) from None
             if client.nthreads():

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import json
 import multiprocessing
 import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
@@ -26,17 +25,12 @@ from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file
 from tests.data.set_files import set_files
 
-ENVIRONMENT = os.environ | {
-    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])]),
-    "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "50",
-}
-
 
 def chunk(piece):
     """Write a chunk that follows from its piece alone, in some time."""
     folder, number = piece
     content = b""
-    for _ in range(20):
+    for _ in range(10):
         content += hashlib.sha256(content + str(number).encode()).digest()
         time.sleep(0.005)
     with atomic_file(folder / f"{number}.chunk") as temporary:
@@ -70,37 +64,60 @@ def kept(_):
     return word_of_this_worker
 
 
+def run_scheduler(address):
+    from distributed import Scheduler
+
+    async def serve():
+        options = {"host": "127.0.0.1", "port": 0, "allowed_failures": 50}
+        async with Scheduler(**options, dashboard=False) as scheduler:
+            address.put(scheduler.address)
+            await scheduler.finished()
+
+    asyncio.run(serve())
+
+
+def run_worker(address):
+    from distributed import Worker
+
+    async def serve():
+        async with Worker(address, host="127.0.0.1", nthreads=1, dashboard=False) as worker:
+            await worker.finished()
+
+    asyncio.run(serve())
+
+
+BERT = "transformers.models.bert.modeling_bert"
+
+
 class Cluster:
     """A scheduler and three workers, each a process of its own, on loopback."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._processes = folder, []
-        self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", "0")
-        file = folder / "scheduler.json"
-        for _ in range(600):
-            if file.exists() and file.read_text().strip().endswith("}"):
-                break
-            time.sleep(0.1)
-        self.address = json.loads(file.read_text())["address"]
+    def __init__(self) -> None:
+        # Processes of a server that has loaded everything are there at once.
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(
+            ["distributed", "medclip_debias.language.scoring", BERT]
+        )
+        self._processes: list[BaseProcess] = []
+        address = self._context.Queue()
+        self.scheduler = self._start(run_scheduler, address)
+        self.address = address.get(timeout=60)
         self.workers = [self.worker() for _ in range(3)]
 
-    def _start(self, kind: str, *words: str) -> subprocess.Popen[bytes]:
-        file = ["--scheduler-file", str(self._folder / "scheduler.json")]
-        command = [sys.executable, "-m", "dask", kind, *words, *file, "--no-dashboard"]
-        process = subprocess.Popen(
-            command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+    def _start(self, function, argument) -> BaseProcess:
+        process = self._context.Process(target=function, args=(argument,))
+        process.start()
         self._processes.append(process)
         return process
 
-    def worker(self) -> subprocess.Popen[bytes]:
-        return self._start("worker", "--nthreads", "1", "--no-nanny", "--host", "127.0.0.1")
+    def worker(self) -> BaseProcess:
+        return self._start(run_worker, self.address)
 
     def kill_one(self, rng: random.Random) -> None:
         """End a worker as lack of memory would, and start another."""
         number = rng.randrange(len(self.workers))
         self.workers[number].kill()
-        self.workers[number].wait(30)
+        self.workers[number].join(30)
         self.workers[number] = self.worker()
 
     @contextmanager
@@ -126,14 +143,14 @@ class Cluster:
     def end(self) -> None:
         for process in self._processes:
             process.kill()
-            process.wait(30)
+            process.join(30)
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
+def cluster():
     """One for all tests below, the last of which ends it."""
     pytest.importorskip("distributed")
-    found = Cluster(tmp_path_factory.mktemp("cluster"))
+    found = Cluster()
     yield found
     found.end()
 
@@ -216,7 +233,7 @@ def test_killed_workers_of_a_cluster_change_no_byte(cluster, tmp_path):
     ours.mkdir()
     theirs.mkdir()
     expected = list(map_pieces(chunk, [(ours, n) for n in range(60)]))
-    with cluster.losing_workers(seed=4, pause=(0.1, 0.6), most=10):
+    with cluster.losing_workers(seed=4, pause=(0.05, 0.3), most=10):
         pieces = [(theirs, n) for n in range(60)]
         found = list(map_pieces(chunk, pieces, cluster=cluster.address))
     assert found == expected
@@ -259,7 +276,7 @@ def test_a_set_prepared_while_workers_are_killed_is_the_same_bytes(
     from medclip_debias.language.scoring import score_prepared
 
     there = {"cluster": cluster.address}
-    with cluster.losing_workers(seed=7, pause=(0.5, 2), most=3):
+    with cluster.losing_workers(seed=7, pause=(0.2, 1), most=3):
         prepare(small_phantom, tmp_path / "other", PrepareSettings(size=40), **there)
         made = prepare(small_phantom, tmp_path / "there", PrepareSettings(size=32), **there)
         claim_set(made.folder, **there)
@@ -278,7 +295,8 @@ def test_a_set_prepared_while_workers_are_killed_is_the_same_bytes(
 
 
 def test_what_goes_wrong_on_a_cluster_is_one_sentence(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(executor, "TIMEOUT", 2.0)
+    monkeypatch.setattr(executor, "TIMEOUT", 1.0)
+    monkeypatch.setattr(executor, "LOOK", 0.5)
     with pytest.raises(UserError, match="piece 0: is damaged; make it again"):
         list(map_pieces(fail, range(5), cluster=cluster.address))
     with pytest.raises(UserError, match="no Dask scheduler answers there"):

@@ -10,7 +10,7 @@ import time
 
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, dataloader
 
 from medclip_debias.data.workers import ahead
 from medclip_debias.errors import UserError
@@ -23,8 +23,10 @@ class Numbers(Dataset[torch.Tensor]):
 
 @pytest.mark.parametrize("stopped", [True, False])
 @pytest.mark.parametrize("attempt", range(4))
-def test_a_loader_process_that_is_killed_is_always_named(stopped, attempt):
+def test_a_loader_process_that_is_killed_is_always_named(stopped, attempt, monkeypatch):
     """A batch that it has announced and not handed over breaks the connection, not the queue."""
+    looks = dataloader._MultiProcessingDataLoaderIter._try_get_data  # every five seconds
+    monkeypatch.setattr(looks, "__defaults__", (0.3,))
     batches = ahead(Numbers(), range(1000), 1)
     assert next(batches)[0] == 0
     (worker,) = multiprocessing.active_children()
