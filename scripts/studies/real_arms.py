@@ -298,6 +298,8 @@ def name_items_alike(cell: Path, judged: Path, base: Path) -> None:
 
     Names depend on a set's content and secret, and cells pair by them.
     """
+    if judged == base:
+        return
     names = []
     for folder in (judged, base):
         prepared = PreparedSet.open(folder)
@@ -309,7 +311,7 @@ def name_items_alike(cell: Path, judged: Path, base: Path) -> None:
         keys = item_keys(read_secret(folder), prepared.content_hash, map(str, ids))
         names.append(dict(zip(map(str, ids), keys, strict=True)))
     known = {names[0][name]: key for name, key in names[1].items() if name in names[0]}
-    for path in sorted((cell / "items").glob("*.parquet")) if judged != base else ():
+    for path in sorted((cell / "items").glob("*.parquet")):
         items = pd.read_parquet(path)
         for column in ("item", "patient"):
             items[column] = items[column].map(lambda key: known.get(key, key))
