@@ -40,3 +40,11 @@ def model_folder(make_network, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model") / "model"
     make_network().save(folder)
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def autograd_before_exports():
+    """Start torch's autograd: after an export its threads forbid tests that fork later."""
+    import torch
+
+    torch.ones(1, requires_grad=True).sum().backward()

@@ -138,10 +138,13 @@ def batch_of(model, step, two_views, dtype, ranks=None, shard=False):
 
 
 def descent(content, two_views, dtype, ranks=None, shard=False):
-    """Loss, gradients and diagnostics of two steps of plain descent, and the state at its end."""
+    """Loss, gradients and diagnostics of steps of plain descent, and the state at its end.
+
+    One step, or two where the first leaves a state.
+    """
     model, objective = Pair(dtype), built(content).to(dtype)
     taken = []
-    for step in range(2):
+    for step in range(2 if list(objective.buffers()) else 1):
         batch = batch_of(model, step, two_views, dtype, ranks, shard)
         output = objective(batch)
         loss = batch.loss_of(output.per_anchor)

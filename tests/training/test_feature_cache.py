@@ -6,7 +6,6 @@ import fcntl
 import json
 import pickle
 import shutil
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -289,14 +288,18 @@ def test_a_second_writer_waits_for_the_first_as_long_as_that_goes_on(run, tmp_pa
         with (folder / "lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             (tmp_path / "held").touch()
-            time.sleep(5)
+            wait_until((tmp_path / "asked").exists)
+
+    def say(sentence):
+        sentences.append(sentence)
+        (tmp_path / "asked").touch()
 
     child, sentences = fork(hold), []
     wait_until((tmp_path / "held").exists)
     hasty = settings.train.model_copy(update={"stall_minutes": 0.001})
     with pytest.raises(UserError, match=r"has written nothing for 0\.001 minutes"):
         Trainer(settings.model_copy(update={"train": hasty}))
-    Trainer(settings, say=sentences.append)
+    Trainer(settings, say=say)
     assert "another process is writing these features" in sentences[0]
     assert "computes features" in sentences[1]
     assert exit_codes([child]) == [0]

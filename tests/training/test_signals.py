@@ -312,8 +312,8 @@ def test_a_killed_run_leaves_no_worker_behind(ended):
 
 @pytest.fixture
 def short_patience(monkeypatch):
-    """Processes wait for two seconds for what another one has to say, and not for five."""
-    monkeypatch.setattr(stall_module, "_PATIENCE", 2.0)
+    """Processes wait for a second for what another one has to say, and not for five."""
+    monkeypatch.setattr(stall_module, "_PATIENCE", 1.0)
 
 
 def test_a_stopped_process_ends_the_run(config, capfd, tmp_path, short_patience):
