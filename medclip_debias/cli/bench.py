@@ -156,7 +156,7 @@ def table(
     out: Annotated[Path | None, option("File; default the terminal.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check results, then models x cards: intervals, ranks, differences, published figures."""
+    """Check results, and print models x cards: intervals, ranks, differences, published figures."""
     from medclip_debias.bench.table import FORMATS, read_board
     from medclip_debias.files import write_text
 

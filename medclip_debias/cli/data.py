@@ -43,7 +43,9 @@ def phantom(
     out: Annotated[Path, argument("Folder to write.")],
     studies: Annotated[int, option("Number of studies.")] = 3000,
     seed: Seed = 0,
-    image_format: Annotated[ImageFormat, option("Of the images.", "--format")] = ImageFormat.dicom,
+    image_format: Annotated[
+        ImageFormat, option("Format of the images.", "--format")
+    ] = ImageFormat.dicom,
     options: Annotated[
         list[str] | None, option("A setting, as key=value; may be repeated.", "--set")
     ] = None,
@@ -126,7 +128,10 @@ def prepare(
     ] = None,
     report_settings: Annotated[
         list[str] | None,
-        option("As sections=[impression] min_words=2; may be repeated.", "--report-set"),
+        option(
+            "Setting of the reports, as min_words=2; may be repeated.",
+            "--report-set",
+        ),
     ] = None,
     language: Annotated[
         str, option("Language of the reports: en, es, or auto for the source's.")

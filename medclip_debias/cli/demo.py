@@ -98,7 +98,9 @@ def _beside(out: Path, prepared: Path, overrides: list[str], quick: bool) -> lis
 @app.command(rich_help_panel=START, example="demo --quick")
 def demo(
     out: Annotated[Path, option("Folder of the run.")] = Path("runs/demo"),
-    studies: Annotated[int | None, option(f"Of the phantom; default {STUDIES}.", min=1)] = None,
+    studies: Annotated[
+        int | None, option(f"Studies of the phantom; default {STUDIES}.", min=1)
+    ] = None,
     steps: Annotated[int | None, option("Training steps; default the config's.", min=1)] = None,
     quick: Annotated[bool, option("Takes a minute: every stage runs, nothing is learned.")] = False,
     fresh: Annotated[bool, option("Remove what is there first.")] = False,
@@ -131,7 +133,7 @@ def docs(
     page: Annotated[str | None, argument("Page to print, such as start.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say where the documentation is, or print a page."""
+    """Print where the documentation is, or a page of it."""
     from medclip_debias.errors import UserError, did_you_mean
     from medclip_debias.pages import pages
 

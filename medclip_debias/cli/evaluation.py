@@ -173,11 +173,11 @@ def suppression(
     aim: Annotated[
         str,
         option(
-            "What the threshold holds: share of true sentences kept, or of"
-            " others suppressed (specificity)."
+            "What the threshold ensures: a share of the true sentences kept, or of the absent ones"
+            " withheld (specificity)."
         ),
     ] = "kept",
-    share: Annotated[float, option("That share.")] = 0.98,
+    share: Annotated[float, option("The share that --aim ensures.")] = 0.98,
     evidence: Annotated[str, option("best, offset, negated, peak or score.")] = "best",
     device: Device = "auto",
     as_json: AsJson = False,
@@ -282,7 +282,8 @@ def calibrate(
         option("Prevalence where the model will be used, as 'Edema=.05'; may be repeated."),
     ] = None,
     options: Annotated[
-        list[str] | None, option("method=, coverage=, conformal=, labels.blank=, ...", "--set")
+        list[str] | None,
+        option("A choice, as coverage=0.95; may be repeated.", "--set"),
     ] = None,
     device: Device = "auto",
     as_json: AsJson = False,

@@ -56,7 +56,8 @@ def ground(
         float | None, option("Share of each map's range from which boxes are found.")
     ] = None,
     suppress: Annotated[
-        bool, option("No box for what is not in the image ('evaluate suppression').")
+        bool,
+        option("No box for a sentence that is not in the image, after 'evaluate suppression'."),
     ] = False,
     sharpen: Annotated[
         str, option("Sharper maps: none, contrast, redundant, prune or findings.")
@@ -71,12 +72,13 @@ def ground(
     scale: Annotated[
         str,
         option(
-            "Colours: one scale from the score of absent findings, image (lowest to highest of"
-            " all maps), or each map's own range."
+            "Colours: one (a scale that begins at the score of absent findings), image (the range"
+            " of all maps), or each (every map's own range)."
         ),
     ] = "one",
     limits: Annotated[
-        tuple[float, float] | None, option("Scores at both ends of the colours.")
+        tuple[float, float] | None,
+        option("Scores at the two ends of the colours, to compare images."),
     ] = None,
     max_side: Annotated[
         int, option("Longer side of the pictures, pixels; 0 for the original's.")
@@ -94,11 +96,11 @@ def ground(
     ] = None,
     query: Annotated[
         list[str] | None,
-        option("What studies to fetch must match, as StudyDate=20260101; may be repeated."),
+        option("Condition on the studies to fetch, as StudyDate=20260101; may be repeated."),
     ] = None,
     dicom_out: Annotated[Path | None, option("Folder for results that go to a PACS.")] = None,
     kinds: Annotated[
-        str | None, option("Kinds of them, of sr, seg, json; default sr,json.", "--as")
+        str | None, option("Results for --dicom-out: sr, seg, json; default sr,json.", "--as")
     ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -169,7 +171,7 @@ def index(
         list[str] | None, option("A setting, as landmarks=500 kind=ivf; may be repeated.", "--set")
     ] = None,
     sentences: Annotated[
-        Path | None, option("File of sentences to learn from besides the set's.")
+        Path | None, option("File of further sentences to learn from, beside the set's.")
     ] = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -210,10 +212,10 @@ def search(
     image: Annotated[Path | None, option("A DICOM, JPG or PNG file to look for.")] = None,
     k: Annotated[int, option("Results.", "-k", min=1)] = 10,
     candidates: Annotated[
-        int | None, option("Images ranked exactly; default as measured.", min=1)
+        int | None, option("Images ranked exactly; default as measured by 'index'.", min=1)
     ] = None,
     ranking: Annotated[
-        str, option("Candidates of an image: by regions, or global for none.")
+        str, option("Second stage of --image: regions, or global for none.")
     ] = "regions",
     model: Annotated[Path | None, option("Model folder, if it was moved since.")] = None,
     device: Device = "auto",

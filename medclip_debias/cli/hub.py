@@ -28,7 +28,7 @@ def card(
     licence: Annotated[
         str | None, option("Licence of the weights, as the hub writes it (apache-2.0).")
     ] = None,
-    name: Annotated[str | None, option("By default the run's.")] = None,
+    name: Annotated[str | None, option("Name of the model; default the run's.")] = None,
     dataset: Annotated[str | None, option("GROUP/NAME on the hub, for .eval_results.")] = None,
     as_json: AsJson = False,
 ) -> None:

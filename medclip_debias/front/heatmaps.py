@@ -16,15 +16,15 @@ class Heatmaps:
 
     Attributes:
         values: float32 ``[T, H, W]``, at the pixels of the original; NaN where the model saw
-            nothing. Of `kind`.
+            nothing. `kind` says what they are.
         sentences: the T sentences.
         scores: float32 ``[T]``, the whole image's score of each sentence, in [-1, 1].
-        kind: ``cosine``, of the region at a pixel with the sentence, in [-1, 1];
-            ``attention``, shares of it, in [0, 1]; or the method, ``gradcam`` (0 or more) or
-            ``occlusion`` (how far the score falls).
-        limits: lowest and highest value of all T maps: colours that run between them can be
-            compared from sentence to sentence. A map of a finding that is absent has a brightest
-            place, too, so read a map beside that of the opposite sentence, and with its score.
+        kind: ``cosine`` of the region with the sentence, in [-1, 1]; ``attention``, shares in
+            [0, 1]; or the method, ``gradcam`` (0 or more) or ``occlusion`` (how far the score
+            falls).
+        limits: lowest and highest value of all T maps; with these colour limits maps can be
+            compared. The map of an absent finding has a brightest place too, so look at it beside
+            that of the opposite sentence, and at the scores.
         image: uint8 ``[H, W]``, the radiograph in the grey levels that the model's images have.
     """
 
@@ -39,7 +39,7 @@ class Heatmaps:
         return len(self.sentences)
 
     def __getitem__(self, sentence: str | int) -> NDArray[np.float32]:
-        """The map ``[H, W]`` of a sentence, or of its number.
+        """The map ``[H, W]`` of a sentence, by its words or number.
 
         Raises:
             KeyError: it was not asked for.

@@ -52,17 +52,18 @@ class SyntheticModelWarning(ReportedWarning):
 
 
 def load(folder: Path | str, device: str = "auto", *, online: bool = False) -> Model:
-    """Read a model folder: one that `train` wrote (``RUN/model``), or ``import-model``.
+    """Read a model folder that ``train`` (``RUN/model``) or ``import-model`` wrote.
 
-    Nothing is downloaded unless asked for.
+    Nothing is downloaded unless ``online`` is true.
 
     Args:
-        folder: the model's, or with ``online`` the name of a model on the Hugging Face Hub.
-        device: ``cpu``, ``cuda``, or ``auto``: a GPU when there is one.
-        online: whether a model that is not here may be downloaded.
+        folder: the model's folder, or with ``online`` the name of a model on the Hugging Face Hub.
+        device: ``cpu``, ``cuda``, or ``auto`` for a GPU if there is one.
+        online: whether a model that is not on this machine may be downloaded.
 
     Raises:
-        UserError: it holds no whole model, cannot be downloaded, or there is no such device.
+        UserError: the folder holds no complete model, the model cannot be downloaded, or the
+            device does not exist.
     """
     name, folder = str(folder), Path(folder)
     if not folder.is_dir():
@@ -77,16 +78,16 @@ def load(folder: Path | str, device: str = "auto", *, online: bool = False) -> M
 
 
 class Model:
-    """An image-text model for use: everything it gives is an array or a table, without gradients.
+    """An image-text model. Its methods return arrays or tables, without gradients.
 
-    Images are paths (DICOM, JPG, PNG, or a folder of them), arrays, Pillow images, pydicom data
-    sets or what `read_radiograph` gave, one or several; `GivenImage.read` says what arrays may
-    hold. They are prepared as the model's training images were, which is what ``evaluate`` and
-    ``ground`` do with the same files. A text is one text, never its letters.
+    Images are paths (DICOM, JPG, PNG, or a folder of them), arrays (`GivenImage.read` says which),
+    Pillow images, pydicom data sets or results of `read_radiograph`, one or several. They are
+    prepared as the model's training images were, as ``evaluate`` and ``ground`` do with the same
+    files. A single string counts as one text.
 
     Attributes:
-        network: the model itself, for work with tensors; in evaluation mode.
-        name: the folder it came from, or ``""``.
+        network: the torch module, in evaluation mode, for work with tensors.
+        name: the folder that it was read from, or ``""``.
 
     Example:
         >>> model = load(folder, device="cpu")
@@ -147,26 +148,26 @@ class Model:
         prevalence: PrevalenceLike = "validation",
         batch_size: int = _BATCH,
     ) -> pd.DataFrame:
-        """Probabilities of classes that the model was not trained to name.
+        """Probabilities of classes described by sentences.
 
-        Of classes with two sides, each by itself: ``sigmoid(scale * d)``, d the mean score of the
-        positive sentences less that of the negative ones, as ``evaluate`` measures them; rows do
-        not add up to 1. Of a list of sentences, among each other: the softmax over them of ``scale
-        * score``; rows add up to 1, so it asks which sentence fits best, not whether it is true.
-        Both are as the model has them, and calibrated only as far as ``evaluate`` says (`ece`).
-        With ``calibration`` they are what labelled images made of the scores: of 100 images with a
-        probability of 0.2 about 20 have the finding, where ``prevalence`` holds.
+        For classes with a positive and a negative side, each class by itself: ``sigmoid(scale *
+        d)``, with d the mean score of the positive sentences minus that of the negative ones, as
+        in ``evaluate``; rows do not add up to 1. For a list of sentences: the softmax of ``scale *
+        score`` over them; rows add up to 1 and say which sentence fits best, not whether it is
+        true. Neither is calibrated (see `ece` in the results of ``evaluate``). With
+        ``calibration`` the probabilities are fitted to labelled images: of 100 images with a
+        probability of 0.2 about 20 have the finding, if ``prevalence`` is right.
 
         Args:
             images: I images.
             prompts: name of a prompt set (of the model's folder, or packaged), a YAML file of one,
                 class -> (positive, negative), each a sentence or several, or a list of two
                 sentences or more; by default the set that ``evaluate`` takes, chex5.
-            scale: what scores are multiplied by; by default what the model learned. Peers whose
-                files hold none (CLIP's, open_clip's and MedCLIP's hold it) need one.
-            calibration: a file that ``calibrate`` wrote for this model, or what `Calibration.read`
-                gave; takes the place of the scale. Its own prompts are the default; classes that
-                it could not calibrate are left out, with a warning.
+            scale: factor of the scores; by default the learned one. Peers whose files hold none
+                (those of CLIP, open_clip and MedCLIP do) need one.
+            calibration: a file that ``calibrate`` wrote for this model, or the result of
+                `Calibration.read`, in place of the scale. Its own prompts are the default; classes
+                that it could not calibrate are left out, with a warning.
             prevalence: with a calibration, see `decisions`.
             batch_size: images encoded at a time.
 
@@ -174,7 +175,7 @@ class Model:
             ``[I, classes]`` float64 in [0, 1]; rows are named by path, or by place from 0.
 
         Raises:
-            UserError: an image cannot be used, the prompts are none, no scale is known, or the
+            UserError: an image or the prompts cannot be used, no scale is known, or the
                 calibration is of another model or other prompts.
         """
         if calibration is not None:
@@ -222,11 +223,11 @@ class Model:
         coverage: float | None = None,
         batch_size: int = _BATCH,
     ) -> pd.DataFrame:
-        """Probability, and set of answers, of each image and class of a calibration.
+        """Probability and set of answers for each image and class of a calibration.
 
         The ``answer`` is ``present``, ``absent``, ``both`` (the model abstains: either may be true)
         or ``none`` (the image is unlike those with the finding and unlike those without it). The
-        truth is in the set for `coverage` of the images.
+        set contains the truth for a share ``coverage`` of the images.
 
         Args:
             images: I images.
@@ -234,7 +235,7 @@ class Model:
             prompts: of the classes wanted, as the calibration has them; all of them by default.
             prevalence: share of positives among such images: the calibration's own
                 (``validation``), a share by class name, or ``estimated`` from the scores of these
-                images, which takes many of them (docs/decisions.md).
+                images, which needs hundreds of them (docs/decisions.md).
             coverage: of the sets; by default the calibration's.
             batch_size: images encoded at a time.
 
@@ -312,10 +313,10 @@ class Model:
     # --------------------------------------------------------------------------- encoding
 
     def encode_images(self, images: ImagesLike, *, batch_size: int = _BATCH) -> NDArray[np.float32]:
-        """One unit vector of each whole image, for a search, a probe or a plot.
+        """One unit vector for each image, for a search, a probe or a plot.
 
-        A model that scores by regions compares each of them with a sentence: its `scores` are not
-        the cosines of these vectors, which are the direction of an image's mean region.
+        In a model that scores by regions these are the normalised mean regions, and `scores` are
+        not their cosines.
 
         Args:
             images: I images.
@@ -334,17 +335,17 @@ class Model:
         return np.concatenate(parts)
 
     def encode_texts(self, texts: str | Sequence[str]) -> NDArray[np.float32]:
-        """One unit vector of each text; a string is one text.
+        """One unit vector for each text; a string is one text.
 
         Args:
             texts: T texts, none of them empty.
 
         Returns:
-            ``[T, D]`` float32, rows of length 1; of a model with several vectors a sentence, the
-            one that lies with whole images.
+            ``[T, D]`` float32, rows of length 1; for a model with several vectors a sentence, the
+            one in the space of whole images.
 
         Raises:
-            UserError: there is no text, an empty one, or what is no text.
+            UserError: there is no text, or one is empty or not a string.
         """
         vectors = self._sentence_vectors(checked_sentences(texts))
         return finite(one_vector(vectors, self.network.outputs.sentence_rows), "encode_texts")
@@ -360,9 +361,9 @@ class Model:
         smoothing: float = 0.0,
         sharpen: Sharpen = "none",
     ) -> Heatmaps:
-        """Where on a radiograph each sentence is seen, at its original pixels.
+        """Maps of where on a radiograph each sentence is seen, at its original pixels.
 
-        All maps are held together: of 20 sentences over 3056 x 2544 pixels, 600 MB.
+        All maps are in memory together: 600 MB for 20 sentences over 3056 x 2544 pixels.
 
         Args:
             image: one image.
@@ -373,8 +374,8 @@ class Model:
             sharpen: ``none``, or a way to sharper maps (docs/grounding.md, Sharper maps).
 
         Raises:
-            UserError: the image or a sentence cannot be used, the model has no regions, or it does
-                not allow the method.
+            UserError: the image or a sentence cannot be used, the model has no regions, or the
+                method does not work with it.
         """
         texts, radiograph = self._one("heatmaps", image, sentences)
         settings = self.preprocessing.prepare
@@ -406,12 +407,12 @@ class Model:
         Args:
             image: one image.
             sentences: T sentences, none of them empty.
-            share: of a map's range, from its lowest value on, at which it is cut for boxes.
+            share: where a map is cut for boxes, as a share of its range from the lowest value.
             smoothing: sigma of a Gaussian over the model's grid of regions, in cells; 0 for none.
             sharpen: ``none``, or a way to sharper maps (docs/grounding.md, Sharper maps).
-            suppress: give no box for a sentence that is not in the image, by the rule that
-                ``medclip-debias evaluate suppression`` keeps in the model's folder; if False, every
-                sentence has boxes and none a confidence.
+            suppress: return no box for a sentence that is not in the image, by the rule that
+                ``medclip-debias evaluate suppression`` stores in the model's folder; if False,
+                every sentence has boxes, without a confidence.
 
         Returns:
             One row a box, by sentence and falling confidence: ``sentence``, ``x``, ``y``,
@@ -420,7 +421,7 @@ class Model:
 
         Raises:
             UserError: the image or a sentence cannot be used, the model has no regions, or its
-                folder no rule of suppression.
+                folder has no rule of suppression.
         """
         texts, radiograph = self._one("boxes", image, sentences)
         rule = read_rule(Path(self.name), self.network) if suppress else None

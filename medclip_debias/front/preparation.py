@@ -63,26 +63,27 @@ def prepare(
     update: bool = False,
     **options: Unpack[PrepareOptions],
 ) -> PreparedSet:
-    """Read a source once, into a set that models are trained and evaluated on.
+    """Read a source into a prepared set, on which models are trained and evaluated.
 
-    A run that was killed resumes when it is called again. ``funnel`` of the set counts whatever
-    was left aside, step by step.
+    A run that was killed resumes when it is called again. The set's ``funnel`` counts what each
+    step skipped.
 
     Args:
         source: folder or file; docs/data.md lists the kinds.
         out: folder to make.
-        for_model: model folder: prepare the images as this model expects them.
+        for_model: model folder; the images are prepared as this model expects them.
         workers: processes; all processors by default.
-        cluster: a Dask scheduler (``tcp://HOST:8786``), or a file of Slurm jobs, in their place.
+        cluster: a Dask scheduler (``tcp://HOST:8786``) or a file of Slurm jobs, instead of
+            processes.
         progress: called with (done, total) as the work proceeds.
-        say: called with each sentence on what was found, as ``print``.
+        say: called with each message, such as ``print``.
         overwrite: replace the set at ``out``.
-        update: prepare anew what changed since the set at ``out`` was prepared, keep the rest.
+        update: prepare what changed since the set at ``out`` was prepared, and keep the rest.
         options: `PrepareOptions`; ``report_set`` maps names to values, as ``--report-set`` does.
 
     Raises:
-        TypeError: there is no such option.
-        UserError: a value is not allowed, the source is unusable, or ``out`` is in the way.
+        TypeError: an option does not exist.
+        UserError: a value is invalid, the source cannot be used, or ``out`` exists.
     """
     given: dict[str, Any] = dict(options)
     known = PrepareOptions.__annotations__

@@ -24,18 +24,19 @@ def results(runs: Path | str | Iterable[Path | str], *, groups: bool = False) ->
 
     Args:
         runs: folder that ``evaluate`` wrote into (or its ``results.json``), or several.
-        groups: also those of groups, as of small boxes, of other ways to count, and of chance.
+        groups: include groups: subsets such as small boxes, other ways to count, chance.
 
     Returns:
         ``run`` (as given), ``protocol``, ``metric``, ``class`` and ``group`` (None for the whole),
-        ``value``, ``low`` and ``high`` (95% interval over patients; NaN without), ``n`` (what it
-        rests on), as `medclip_debias.evaluation.table`; ``unit`` (``share``,
-        ``ratio``, ``rank``, ``error``), ``lower_is_better``, ``title``. ``attrs["notes"]`` holds
-        what an evaluation says beside its metrics, by run, and ``attrs["skipped"]`` the protocols
-        that were not measured, with the reason: read them.
+        ``value``, ``low`` and ``high`` (95% interval over patients; NaN without), ``n`` (number
+        of items), as in `medclip_debias.evaluation.table`; ``unit`` (``share``, ``ratio``,
+        ``rank``, ``error``), ``lower_is_better``, ``title``. Read ``attrs["notes"]``, the
+        evaluation's remarks by run, and ``attrs["skipped"]``, the protocols that were not measured
+        with the reason.
 
     Raises:
-        UserError: there is no such folder, no whole ``results.json``, or a run is given twice.
+        UserError: a folder does not exist or has no complete ``results.json``, or a run is given
+            twice.
     """
     several = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
     names = [str(run) for run in several]
