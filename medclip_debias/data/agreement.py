@@ -38,16 +38,8 @@ def write_agreement(path: Path, texts: Sequence[str], studies: Sequence[str], ag
 def read_agreement(path: Path, texts: Sequence[str], studies: Sequence[str]) -> Bools:
     """Read the rows and columns wanted.
 
-    Args:
-        path: of the file.
-        texts: sentences, in the order wanted.
-        studies: study ids, in the order wanted.
-
     Returns:
         ``[len(studies), len(texts)]``: whether the study agrees with the sentence.
-
-    Raises:
-        UserError: the file cannot be read, or lacks a sentence or a study.
     """
     with explained(f"{path}: this is no table of agreement", Exception):
         with np.load(path, allow_pickle=False) as content:

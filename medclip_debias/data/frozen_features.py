@@ -162,11 +162,7 @@ class FeatureFile:
         return values.permute(0, 3, 1, 2) if self.channels_last else values
 
     def is_whole(self) -> bool:
-        """Whether all of the features are there.
-
-        Raises:
-            UserError: the folder holds others, or is damaged.
-        """
+        """Whether all of the features are there."""
         meta, data = self.folder / META, self.folder / DATA
         if not meta.is_file():
             return False
@@ -189,9 +185,6 @@ class FeatureFile:
         Args:
             compute: gives the rows of a range ``[len, ...]``; no other process may write meanwhile.
             chunk: rows at a time.
-
-        Raises:
-            UserError: the disk is full or cannot be written, or a number does not fit the type.
         """
         folder, done = self.folder, self._safe_rows()
         with explained(f"{folder}: cannot be written; set train.features.folder", OSError):

@@ -75,11 +75,7 @@ class Funnel:
         return max(rows, key=lambda r: r["dropped"] / max(r["kept"] + r["dropped"], 1))
 
     def stop_if_empty(self, kept: int) -> None:
-        """Stop when a step kept nothing, naming the step that dropped most.
-
-        Raises:
-            UserError: nothing is left.
-        """
+        """Stop when a step kept nothing, naming the step that dropped most."""
         if kept:
             return
         worst = self.worst()

@@ -37,11 +37,7 @@ _IDS = {"image_id", "study_id", "phrase_id"}
 
 
 def open_prepared(sets: Path | Sequence[SetSettings]) -> PreparedSet:
-    """Open a prepared set, or several as one.
-
-    Raises:
-        UserError: one of them cannot be opened, or they do not go together.
-    """
+    """Open a prepared set, or several as one."""
     if isinstance(sets, Path):
         return PreparedSet.open(sets)
     if len(sets) == 1 and sets[0].weight:  # alone its claims and evidence are those of its folder
@@ -54,18 +50,12 @@ class JointSet(PreparedSet):
 
     Images and studies of patients whom another set judges are in the split `ASIDE`.
 
-    Args:
-        sets: at least one, each once.
-
     Attributes:
         folder: that of the first set.
         weights: of each set.
         batches: name of the batches that each set has a part in.
         aside: by the name of a set, how many ``patients``, ``studies`` and ``images`` are left
             aside because another set has the patient in another split.
-
-    Raises:
-        UserError: a set cannot be opened, is listed twice, or was prepared otherwise.
     """
 
     def __init__(self, sets: Sequence[SetSettings]) -> None:
@@ -155,11 +145,7 @@ class JointSet(PreparedSet):
         return pixels
 
     def scores(self, expected_hash: str | None = None) -> dict[str, float]:
-        """Return the log-probability of every sentence; all by one language model.
-
-        Raises:
-            UserError: as `PreparedSet.scores`.
-        """
+        """Return the log-probability of every sentence; all by one language model."""
         scores: dict[str, float] = {}
         for part in self._parts:
             scores |= part.scores(expected_hash)
@@ -207,11 +193,7 @@ class JointSet(PreparedSet):
 
 
 class JointPixels:
-    """Images of several sets by one number, as `medclip_debias.data.store.PreparedSet.pixels`.
-
-    Args:
-        parts: uint8 ``[n, S, S]`` each.
-    """
+    """Images of several sets by one number, as `medclip_debias.data.store.PreparedSet.pixels`."""
 
     dtype = np.dtype(np.uint8)
 

@@ -89,11 +89,7 @@ def label_name(column: str) -> str | None:
 
 
 def label_columns(path: Path, names: Iterable[str]) -> dict[str, str]:
-    """Return the columns of a table that hold labels, and the label of each.
-
-    Raises:
-        UserError: two columns hold one label (``Lung Opacity`` and ``Airspace Opacity``).
-    """
+    """Return the columns of a table that hold labels, and the label of each."""
     columns: dict[str, str] = {}
     for name in names:
         label = label_name(name)
@@ -145,11 +141,7 @@ def unread_columns(path: Path, names: Iterable[str], known: Iterable[str]) -> li
 
 
 def read_label_table(path: Path) -> LabelTable:
-    """Read a CheXpert table (CSV, also gzipped) by ``study_id``, which may be written ``s1`` too.
-
-    Raises:
-        UserError: no ``study_id`` or no label column, a value that is no label, a study twice.
-    """
+    """Read a CheXpert table by ``study_id``, which may be written ``s1`` too."""
     table = read_table(path, required=("study_id",))
     columns = label_columns(path, table.columns)
     if not columns:

@@ -65,9 +65,6 @@ class TrainingStudies:
             prepared: the data.
             split: name of the split.
             text: False keeps studies that say nothing as well, for training on images alone.
-
-        Raises:
-            UserError: the split holds no such study.
         """
         if prepared.images.empty:
             raise UserError(
@@ -150,9 +147,6 @@ class Batch:
         """Cut into ``parts`` batches of equally many studies, in order.
 
         The images of a study, its sentences, and both views of an image stay together.
-
-        Raises:
-            UserError: the studies cannot be shared out evenly.
         """
         firsts = self.studies[: len(self.studies) // 2] if self.two_view else self.studies
         counts = torch.unique_consecutive(firsts, return_counts=True)[1]
@@ -211,9 +205,6 @@ class StepBatches(Dataset[Batch]):
     Attributes:
         features: stored features that are read in the place of images, None at first; the rest of
             the batch is the same with and without.
-
-    Raises:
-        UserError: too few studies, or a batch that the processes cannot share evenly.
     """
 
     def __init__(
@@ -365,11 +356,7 @@ class StepBatches(Dataset[Batch]):
 
 
 def iterate(batches: StepBatches, start: int, stop: int, workers: int) -> Generator[Batch]:
-    """Yield the batches of steps ``start`` to ``stop - 1``, read by ``workers`` processes.
-
-    Raises:
-        UserError: a worker died, or has too little shared memory or too few open files.
-    """
+    """Yield the batches of steps ``start`` to ``stop - 1``, read by ``workers`` processes."""
     return ahead(batches, range(start, stop), workers, size=batches.least_bytes)
 
 
@@ -377,9 +364,6 @@ def training_corpus(prepared: PreparedSet, split: str = "train") -> list[str]:
     """Every sentence of the studies that `TrainingStudies.of` trains on, one an occurrence.
 
     Of a set without images it is every study of ``split``.
-
-    Raises:
-        UserError: the split holds no such study.
     """
     if prepared.images.empty:
         names = prepared.studies["study_id"][prepared.studies["split"] == split]

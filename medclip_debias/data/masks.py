@@ -147,9 +147,6 @@ def as_coco(mask: Mask) -> str:
 def from_coco(value: object) -> Mask:
     """Return the mask of COCO's JSON, whose ``counts`` are text or a list; it is checked.
 
-    Args:
-        value: the JSON, or its text.
-
     Raises:
         ValueError: it is damaged; what the message says begins with a verb.
     """
@@ -194,11 +191,6 @@ def polygon_pixels(points: Sequence[Sequence[float]], height: int, width: int) -
 
     Inside is what a ray crosses an odd number of edges to reach. The rectangle from ``(x1, y1)``
     to ``(x2, y2)`` in whole pixels covers ``(x2 - x1) * (y2 - y1)`` of them, as its box does.
-
-    Args:
-        points: ``x, y`` of each corner; the last is joined to the first.
-        height: rows of the image.
-        width: columns.
     """
     corners = np.asarray(points, dtype=np.float64).reshape(-1, 2)
     pixels = np.zeros((height, width), dtype=np.bool_)

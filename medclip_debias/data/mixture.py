@@ -34,9 +34,6 @@ class Mixture:
         seed: decides, with the step, everything.
         names: of the sets, for messages.
         batches: whose batches each set has a part in; all share every batch by default.
-
-    Raises:
-        UserError: a set has fewer studies than a batch may take of it.
     """
 
     def __init__(

@@ -78,15 +78,7 @@ class NamedSplit:
         return f"Split {self.name} (sha256 {self.sha256}): {shares} studies.{rest}"
 
     def check_covers(self, path: Path, known: Collection[str]) -> None:
-        """Stop when the split and a source do not have the same studies.
-
-        Args:
-            path: its file, for the message.
-            known: ids of the source's studies.
-
-        Raises:
-            UserError: they have not; the sentence counts them.
-        """
+        """Stop when the split and a source do not have the same studies."""
         missing = sum(study not in self.studies for study in known)
         unknown = len(self.studies) - (len(known) - missing)
         if missing or unknown:
@@ -116,10 +108,6 @@ def plain_split(path: Path, images: Sequence[ImageRecord], ids: Collection[str])
             ``image_id`` (or ``image``: a file name).
         images: of the source.
         ids: of its studies.
-
-    Raises:
-        UserError: it cannot be read, lacks a column, names nothing of the source, or names a study
-            twice with two splits.
     """
     from medclip_debias.data.sources.tables import read_table
 
@@ -159,12 +147,7 @@ def file_sha256(path: Path) -> str:
 
 
 def read_split(path: Path) -> NamedSplit:
-    """Read a split file.
-
-    Raises:
-        UserError: it cannot be read, has no name line, has another hash than that line says,
-            names a study twice, or has a split that is none.
-    """
+    """Read a split file."""
     try:
         content = path.read_bytes()
         text = content.decode()

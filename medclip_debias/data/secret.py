@@ -20,11 +20,7 @@ _BYTES = 32
 
 
 def read_secret(folder: Path) -> bytes:
-    """Return the secret of the prepared set ``folder``; a set from before there were any gets one.
-
-    Raises:
-        UserError: it cannot be read or written, or is damaged.
-    """
+    """Return the secret of a prepared set; a set from before there were any gets one."""
     path = folder / FILE
     try:
         if not path.exists():

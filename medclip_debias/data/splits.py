@@ -47,16 +47,7 @@ def split_name(word: str, where: str) -> str:
 
 
 def splits_of(path: Path, rows: Iterable[tuple[int, str, str]], what: str) -> dict[str, str]:
-    """Return the split of each name in a table.
-
-    Args:
-        path: of the table, for messages.
-        rows: row, name and word of the split.
-        what: the names are, as in ``study``.
-
-    Raises:
-        UserError: a word is no split, or two rows of a name have different ones.
-    """
+    """Return the split of each name in a table."""
     splits: dict[str, str] = {}
     for row, name, word in rows:
         split = split_name(word, f"{path}, row {row}")
@@ -71,9 +62,6 @@ def check_leak(images: Sequence[ImageRecord]) -> None:
     """Stop when a study has two patients, or a study or a patient is in two splits.
 
     Images without a split are in none. The message names the rows, never the patient.
-
-    Raises:
-        UserError: there is such a study or patient.
     """
     patients: dict[str, ImageRecord] = {}
     studies: dict[str, ImageRecord] = {}

@@ -79,11 +79,6 @@ def label_sentences(
     each has one: `ABSENT` of them are to be learned from, the others (section `STATED`) are there
     for the claims of the study alone, for else most of what is learned would be that something is
     absent.
-
-    Args:
-        labels: label to 1 present, 0 absent, -1 uncertain, ``None`` unknown.
-        study: its id.
-        seed: of what is drawn.
     """
 
     def rank(text: str) -> str:

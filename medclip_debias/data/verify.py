@@ -28,9 +28,6 @@ def check_sample(prepared: PreparedSet) -> None:
 
     The first and the last row, and others that are chosen anew each time: where a share p of the
     rows was changed, one start sees it with probability 1 - (1 - p)^62 or more.
-
-    Raises:
-        UserError: something was changed; the sentence names the file.
     """
     for part in prepared.parts:
         _check_sample(part)
@@ -55,15 +52,8 @@ def _check_sample(prepared: PreparedSet) -> None:
 def changes(prepared: PreparedSet, progress: Progress | None = None) -> list[str]:
     """Compare the whole set with what was prepared.
 
-    Args:
-        prepared: the set.
-        progress: called with rows of pixels read and in all.
-
     Returns:
         A sentence, without its full stop, for each file that was changed; none for a whole set.
-
-    Raises:
-        UserError: a table cannot be read.
     """
     if len(prepared.parts) > 1:
         return [problem for part in prepared.parts for problem in changes(part, progress)]
@@ -89,11 +79,7 @@ def _bytes(prepared: PreparedSet, row: int) -> bytes:
 
 
 def _row_hashes(prepared: PreparedSet) -> pd.Series[str]:
-    """The manifest's hash of each row of pixels.
-
-    Raises:
-        UserError: it cannot be read, or is of another set.
-    """
+    """The manifest's hash of each row of pixels."""
     path = prepared.folder / MANIFEST
     table = read_table(path, REMEDY, ["row", "pixel_hash"])
     table = table[table["row"] >= 0]  # reports alone have a row of the manifest, and none of pixels

@@ -79,12 +79,7 @@ def is_frontal(view: str, views: Collection[str] = ()) -> bool:
 
 
 def frontal_images(views: Collection[str], meta: dict[str, Any]) -> NDArray[np.bool_]:
-    """``[images]``, which images of a prepared set count as frontal.
-
-    Args:
-        views: of each image of the set.
-        meta: content of the set's ``meta.json``.
-    """
+    """``[images]``, which images of a prepared set count as frontal."""
     import numpy as np
 
     selection = meta.get("selection")

@@ -89,9 +89,6 @@ def ahead(items: Dataset[_T], order: range, workers: int, *, size: int = 0) -> G
         order: of the items.
         workers: number of processes; 0 reads in this one.
         size: bytes of one item, to see beforehand whether shared memory suffices.
-
-    Raises:
-        UserError: a worker died, or there is too little shared memory or too few open files.
     """
     pinned = torch.cuda.is_available()
     if not workers:
@@ -164,15 +161,7 @@ def more_open_files() -> None:
 
 
 def check_shared_memory(need: int, folder: Path = _SHARED) -> None:
-    """Refuse to start where batches read ahead do not fit into shared memory.
-
-    Args:
-        need: bytes of all batches that are read ahead at a time.
-        folder: where shared memory lies.
-
-    Raises:
-        UserError: there is less.
-    """
+    """Refuse to start where batches read ahead do not fit into shared memory."""
     try:
         found = os.statvfs(folder)
     except OSError:  # as on a system that has no such folder

@@ -89,13 +89,7 @@ def forced_class(index: int, classes: int) -> int | None:
 
 
 def plan_study(settings: PhantomSettings, split: str, index: int) -> Study:
-    """Decide everything about a study: the same arguments give the same study.
-
-    Args:
-        settings: of the phantom.
-        split: ``train``, ``validate`` or ``test``: the stream to draw from.
-        index: number of the study in its stream.
-    """
+    """Decide everything about a study: the same arguments give the same study."""
     rng = np.random.default_rng([settings.seed, STREAMS[split], index])
     probabilities = class_probabilities(
         settings.classes, settings.probability_scale, settings.tail_exponent

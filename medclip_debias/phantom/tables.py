@@ -73,15 +73,7 @@ def write_truth_tables(
     names: Names | None = None,
     counts: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Write the folder ``truth`` of a tree in any layout; return the counts.
-
-    Args:
-        root: of the tree.
-        settings: of the phantom.
-        written: its studies.
-        names: ids of the layout; those of the plan by default.
-        counts: more of them, for ``meta.json`` and the result.
-    """
+    """Write the folder ``truth`` of a tree in any layout; return the counts."""
     studies = [w.study for w in written]
     if names is None:
         names = Names(

@@ -134,14 +134,7 @@ def _matches(clause: Clause) -> np.ndarray:
 
 
 class Truth:
-    """The phantom's tables: what every sentence states and every image shows.
-
-    Args:
-        folder: ``truth/`` of a phantom, or the phantom's folder.
-
-    Raises:
-        UserError: the folder holds no such tables.
-    """
+    """The phantom's tables: what every sentence states and every image shows."""
 
     def __init__(self, folder: Path) -> None:
         place = folder / "truth" if (folder / "truth").is_dir() else folder
@@ -163,11 +156,7 @@ class Truth:
         return np.array([self._eta[text] for text in texts], dtype=np.float64)
 
     def agreement(self, texts: list[str], images: list[str]) -> NDArray[np.bool_]:
-        """Whether each image agrees with each sentence: ``[texts, images]``.
-
-        Raises:
-            UserError: an image is not in the tables, or a statement is damaged.
-        """
+        """Whether each image agrees with each sentence: ``[texts, images]``."""
         missing = [name for name in images if name not in self._findings.index]
         if missing:
             raise UserError(
@@ -183,11 +172,7 @@ class Truth:
 
 
 def write_truth(truth: Truth, prepared: PreparedSet, path: Path) -> None:
-    """Write which training studies agree with which of their sentences, for ``remove_known``.
-
-    Raises:
-        UserError: the truth is of another phantom.
-    """
+    """Write which training studies agree with which of their sentences, for ``remove_known``."""
     from medclip_debias.data.agreement import write_agreement
 
     images = prepared.images[prepared.images["split"] == "train"].drop_duplicates("study_id")

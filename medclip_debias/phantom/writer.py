@@ -34,9 +34,6 @@ def generate(
 
     Returns:
         Counts: patients, studies, images, sentences, phrases and boxes.
-
-    Raises:
-        UserError: ``out`` exists and is not empty, or cannot be written.
     """
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -48,9 +48,6 @@ class DicomWeb:
         total: seconds that a whole answer may take.
         environment: where credentials are looked for: `TOKEN` (sent as a bearer token), or `USER`
             and `PASSWORD` (HTTP basic).
-
-    Raises:
-        UserError: the address is none, holds credentials, or credentials would travel unencrypted.
     """
 
     def __init__(
@@ -84,16 +81,7 @@ class DicomWeb:
         return self.url.startswith("https://") or self.is_local
 
     def search(self, path: str, query: Mapping[str, str], most: int) -> Iterator[Match]:
-        """Yield the matches of a QIDO-RS search, page by page, ``most`` at most.
-
-        Args:
-            path: below the base, as ``studies`` or ``studies/1.2.3/instances``.
-            query: attributes and the values that they must match.
-            most: matches.
-
-        Raises:
-            UserError: the server does not answer, or not with a list of matches.
-        """
+        """Yield the matches of a QIDO-RS search, page by page, ``most`` at most."""
         seen: set[str] = set()
         offset = 0
         while offset < most:
@@ -108,11 +96,7 @@ class DicomWeb:
             offset += len(page)
 
     def retrieve(self, path: str) -> bytes:
-        """One instance by WADO-RS, as the bytes of a DICOM file, in the syntax it is stored in.
-
-        Raises:
-            UserError: the server does not answer, or not with exactly one DICOM file.
-        """
+        """One instance by WADO-RS, as the bytes of a DICOM file, in the syntax it is stored in."""
         content_type, body = self._get(path, _ANY_SYNTAX, MAX_BYTES)
         kind, parameters = media_type(content_type)
         if kind == "application/dicom":

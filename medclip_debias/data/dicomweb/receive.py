@@ -51,11 +51,7 @@ class Received:
 def fetch(
     url: str | None, folder: Path, studies: Sequence[str], query: Sequence[str], say: Say
 ) -> list[Path]:
-    """`receive` from the server at ``url``, telling what was left aside; none without a ``url``.
-
-    Raises:
-        UserError: as of `receive` and `DicomWeb`; or studies or a query without a ``url``.
-    """
+    """`receive` from the server at ``url``, telling what was left aside; none without a ``url``."""
     if url is None:
         if studies or query:
             raise UserError("--study and --query need the address of a server: --dicomweb URL.")
@@ -80,16 +76,6 @@ def receive(
     What the server's list already shows to be no radiograph (reports, presentation states, other
     modalities, several frames) is not retrieved. The files hold patients: only their owner may
     read them, and their names are numbers.
-
-    Args:
-        server: the one that is asked.
-        folder: where files go; created when missing.
-        studies: study instance UIDs.
-        query: ``KEY=VALUE`` that studies must match (QIDO-RS), as ``StudyDate=20260101-20260131``.
-
-    Raises:
-        UserError: neither studies nor query, a UID or a pair that is none, a server that does not
-            answer as it should, or no radiograph at all.
     """
     if not studies and not query:
         raise UserError("say which studies to fetch: --study UID, or --query KEY=VALUE.")

@@ -66,13 +66,7 @@ def why_no_radiograph(file: Path) -> str:
 
 
 def kind_of_instance(storage_class: str, modality: str, frames: Any) -> str:
-    """``""`` for what may be one radiograph, else what to call it when it is counted.
-
-    Args:
-        storage_class: ``SOPClassUID``, ``""`` unknown.
-        modality: ``Modality``, ``""`` unknown.
-        frames: ``NumberOfFrames``, or None.
-    """
+    """``""`` for what may be one radiograph, else what to call it when it is counted."""
     fitting = [start for start in _NO_IMAGES if storage_class.startswith(start)]
     if fitting:
         return _NO_IMAGES[max(fitting, key=len)]

@@ -30,10 +30,6 @@ def plugins_of(syntax: str, bits: int) -> tuple[str, ...]:
 
     Decoders of lossy JPEG differ by a grey level. Left to itself pydicom takes whichever is
     installed, so the same files would give other bytes on another machine.
-
-    Args:
-        syntax: UID of the transfer syntax.
-        bits: ``BitsStored``.
     """
     if syntax == JPEG_EXTENDED and bits > 8:
         return TWELVE_BITS

@@ -80,16 +80,7 @@ _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC} | {0xF7}
 
 
 def read_dicom(path: Path, content: bytes, window: WindowPolicy) -> Radiograph:
-    """Decode the DICOM file ``content``.
-
-    Args:
-        path: named in messages.
-        content: the whole file.
-        window: ``first`` applies the first VOI LUT, else the first window; ``none`` neither.
-
-    Raises:
-        UserError: damaged, or not one grey image.
-    """
+    """Decode the DICOM file ``content``."""
     # pydicom warns about header values (sometimes quoting them) in files that read well.
     logging.getLogger("pydicom").setLevel(logging.CRITICAL)
     with warnings.catch_warnings(), np.errstate(all="ignore"):

@@ -58,12 +58,7 @@ def _view(header: Any) -> str:
 
 
 def read_header(path: Path, tags: list[str]) -> Any:
-    """Return a pydicom data set with these elements; ``None`` of a file that cannot be read.
-
-    Args:
-        path: a DICOM file, also packed (``.gz``) or without preamble.
-        tags: keywords of the elements, at least one.
-    """
+    """Return a pydicom data set with these elements; ``None`` of a file that cannot be read."""
     # pydicom warns about header values (sometimes quoting them) in files that read well.
     logging.getLogger("pydicom").setLevel(logging.CRITICAL)
     with warnings.catch_warnings():

@@ -26,15 +26,7 @@ def is_raster(content: bytes) -> bool:
 
 
 def read_raster(path: Path, content: bytes) -> NDArray[Any]:
-    """Read the pixels of a JPG or PNG file as grey values ``[H, W]``.
-
-    Args:
-        path: of the file, for messages.
-        content: its bytes.
-
-    Raises:
-        UserError: the file is truncated or damaged, too large, or no single image in grey levels.
-    """
+    """Read the pixels of a JPG or PNG file as grey values ``[H, W]``; ``path`` is for messages."""
     from PIL import Image
 
     damaged = f"{path}: the image is truncated or damaged; copy it again."

@@ -13,15 +13,7 @@ from medclip_debias.data.images.radiograph import Radiograph
 
 
 def prepare_image(image: Radiograph | NDArray[Any], settings: PrepareSettings) -> NDArray[np.uint8]:
-    """Return the ``size x size`` uint8 image: clip, stretch, equalise, pad with 0 (or cut), resize.
-
-    Args:
-        image: what `read_radiograph` gave, or a 2-D array in display polarity.
-        settings: how.
-
-    Raises:
-        UserError: the image holds a single grey value (between the clipping percentiles).
-    """
+    """Return the ``size x size`` uint8 image: clip, stretch, equalise, pad (or cut), resize."""
     return to_square(stretch(image, settings), settings.size, settings.fit, settings.resample)
 
 

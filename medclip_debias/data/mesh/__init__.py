@@ -114,11 +114,7 @@ class Mapping(Settings):
         return bool(index) and not _any(index, self.unindexed)
 
     def labels(self, index: Sequence[Entry]) -> dict[str, float | None]:
-        """Return 1 present, 0 absent, -1 uncertain or ``None`` (not known) for each column.
-
-        Args:
-            index: the entries of one report.
-        """
+        """Return 1 present, 0 absent, -1 uncertain or ``None`` (not known) for each column."""
         if not self.is_indexed(index):
             return dict.fromkeys(self._patterns)
         found = {name: self._value(name, index) for name in self._patterns}

@@ -58,9 +58,6 @@ def assemble(
         work: the run that made the only part; where the disk has no room for two copies of the
             rows, each chunk is removed when it was copied. Other parts are compared with their
             hashes and left as they are.
-
-    Raises:
-        UserError: nothing is left, or a part is damaged.
     """
     results = Results(parts, SelectionSettings.model_validate(plan.meta["selection"]))
     funnel = Funnel(plan.funnel)

@@ -116,15 +116,7 @@ class Chunks:
         return self.folder / (name + suffix)
 
     def make(self, kind: str, jobs: Iterable[Job], size: int, work: Work, pool: Pool) -> list[str]:
-        """Return the names of chunks that hold all jobs; only what is missing is made.
-
-        Args:
-            kind: first part of the names.
-            jobs: all jobs of the run.
-            size: jobs of a chunk.
-            work: makes the values; a function of a module, for it runs in other processes.
-            pool: where it runs.
-        """
+        """Return the names of chunks that hold all jobs; only what is missing is made."""
         self.folder.mkdir(exist_ok=True)
         known: dict[Key, str] = {}
         names: set[str] = set()

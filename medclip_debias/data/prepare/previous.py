@@ -23,11 +23,7 @@ from medclip_debias.parquet import read_parquet
 
 
 def check_update(out: Path, settings: PrepareSettings) -> PreparedSet:
-    """Return the set to update.
-
-    Raises:
-        UserError: there is none, or it was prepared with other settings.
-    """
+    """Return the set to update."""
     if not (out / "meta.json").is_file():
         raise UserError(
             f"{out}: there is no prepared set to update; leave out --update the first time."
@@ -50,15 +46,7 @@ def lend(
     options: dict[str, Any],
     pool: Pool,
 ) -> None:
-    """Write the rows of unchanged images, and the sentences of all reports, as chunks.
-
-    Args:
-        earlier: the set.
-        chunks: of the run.
-        selected: keys of the run's images.
-        options: how the source is read now.
-        pool: where it runs.
-    """
+    """Write the rows of unchanged images, and the sentences of all reports, as chunks."""
     folder = earlier.folder
     same = earlier.meta.get("made_by") == made_by() and earlier.meta.get("options") == options
     if not same or not (folder / INPUTS).is_file():

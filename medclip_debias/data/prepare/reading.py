@@ -78,9 +78,6 @@ class Reading:
         """Return the named split of a source: that of the file, or its own if it has one.
 
         None where every image is test.
-
-        Raises:
-            UserError: the file is damaged, or does not name the source's studies.
         """
         if self.all_test:
             return None

@@ -103,11 +103,7 @@ class Results:
         return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
     def count(self, funnel: Funnel, text_only: bool) -> list[Study]:
-        """Count every step from the studies to the rows; return the studies of the set.
-
-        Raises:
-            UserError: a step left nothing.
-        """
+        """Count every step from the studies to the rows; return the studies of the set."""
 
         def step(studies: list[Study], name: str, test: Callable[[Study], Any]) -> list[Study]:
             return funnel.keep(studies, name, "studies", test)

@@ -70,9 +70,6 @@ def prepare(
         overwrite: replace the prepared set at ``out``.
         update: prepare anew what changed since the set at ``out`` was prepared, keep the rest.
         **options: `Options`.
-
-    Raises:
-        UserError: the source is unusable, nothing is left of it, or ``out`` is in the way.
     """
     out = Path(out)
     run = Preparation(Path(source_path), settings, **options)
@@ -99,10 +96,6 @@ def prepare_part(
 
     Returns:
         Counts of what the part holds.
-
-    Raises:
-        UserError: the source is unusable, ``out`` is in the way, or ``update`` is given: there is
-            nothing to update before the parts are joined.
     """
     out, number = Path(out), shards.parse(shard)
     if update:
@@ -118,16 +111,7 @@ def prepare_part(
 
 
 def merge(parts: Sequence[Path], out: Path, *, overwrite: bool = False) -> PreparedSet:
-    """Join all parts to one prepared set: the same bytes as one run of `prepare`.
-
-    Args:
-        parts: folders that `prepare_part` wrote, in any order.
-        out: folder to make.
-        overwrite: replace the prepared set at ``out``.
-
-    Raises:
-        UserError: a part is missing, is there twice, is damaged or belongs to another set.
-    """
+    """Join all parts to one prepared set: the same bytes as one run of `prepare`."""
     out, folders = Path(out), [Path(folder) for folder in parts]
     again = _repeats(out, {}, overwrite)
     plan, contents = shards.read_parts(folders)

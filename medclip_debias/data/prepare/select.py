@@ -73,11 +73,7 @@ class Plan:
         return replace(self, listing=listing, selected=selected)
 
     def source_stamp(self, heads: int) -> str:
-        """Return a hash of what a set (or part) depends on: another file, another hash.
-
-        Args:
-            heads: sum of those of all studies.
-        """
+        """Return a hash of what a set (or part) depends on: another file, another hash."""
         return json_hash([self.meta["kind"], self.selected, f"{heads % (1 << 128):032x}"])
 
 
@@ -99,9 +95,6 @@ def select(
         chunks: where they are kept for a run that is resumed.
         split: takes the place of the source's own; it names every study.
         all_test: every image is test, those too that the source gives no split.
-
-    Raises:
-        UserError: a patient or study is in two splits, or no image is left.
     """
     funnel = Funnel()
     listed = source.images()

@@ -86,9 +86,6 @@ def read_parts(folders: Sequence[Path]) -> tuple[Plan, list[Part]]:
     """Return what all parts of a set share, and the parts.
 
     Of the pixels only the size is looked at: they are compared row by row when they are copied.
-
-    Raises:
-        UserError: a part is missing, is there twice, is damaged or belongs to another set.
     """
     if not folders:
         raise UserError("merge needs the folders of all parts, then the folder to make.")

@@ -81,12 +81,7 @@ class Study(NamedTuple):
         return int.from_bytes(digest, "big")
 
     def wanted_images(self, sentences: bool, selection: SelectionSettings) -> list[Image]:
-        """Return the images that enter the set if they can be read.
-
-        Args:
-            sentences: the study has any.
-            selection: what is taken of studies that have none.
-        """
+        """Return the images that enter the set if they can be read."""
         if sentences:
             return self.images
         everything = selection.without_sentence == "keep"

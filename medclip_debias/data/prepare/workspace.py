@@ -28,10 +28,6 @@ _LOCK, _SET, _OLD = "lock", "set", "old"
 class Workspace:
     """The folder ``OUT.partial`` of a run; what becomes ``OUT`` grows in its folder ``set``.
 
-    Args:
-        folder: the folder.
-        part: the run makes one part of a set; the chunks belong to it.
-
     Attributes:
         resumed: an earlier run left chunks here, which this run has not thrown away.
     """
@@ -86,9 +82,6 @@ def making(out: Path, overwrite: bool, part: bool = False) -> Iterator[Workspace
 
     What goes wrong with the disk is one sentence. The folder is removed when the input is at
     fault, and kept when a run can resume from it or an earlier run left work in it.
-
-    Raises:
-        UserError: another run owns the folder, it cannot be written, or ``out`` is in the way.
     """
     folder = _partial(out)
     remedy = "make room or choose another folder"

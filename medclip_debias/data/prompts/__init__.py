@@ -60,11 +60,7 @@ class PromptSet(Settings):
         return list(dict.fromkeys(text for side in sides for text in side))
 
     def only(self, classes: Sequence[str] | None) -> PromptSet:
-        """The same set with some of its classes; None for all.
-
-        Raises:
-            UserError: a class has no prompts in this set.
-        """
+        """The same set with some of its classes; None for all."""
         if classes is None:
             return self
         for name in classes:
@@ -82,9 +78,6 @@ def load_prompts(source: Path | str | Mapping[str, Any] = "chex5") -> PromptSet:
     Args:
         source: name of a set that comes with the package, path of a YAML file, or the
             content of one as a mapping (as a model folder keeps it).
-
-    Raises:
-        UserError: there is no such file, or a class lacks its prompts.
     """
     if isinstance(source, Mapping):
         return validate(PromptSet, source, "the model's prompt set")

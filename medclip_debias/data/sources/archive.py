@@ -267,12 +267,7 @@ def report_of(sections: Mapping[str, str]) -> str:
 
 
 class LabelCells:
-    """Reads label cells; one with a value that the archive does not define counts as blank.
-
-    Args:
-        path: of the table, for the words.
-        values: of the cells, without a trailing ``.0``, and what they stand for.
-    """
+    """Reads label cells; one with a value that the archive does not define counts as blank."""
 
     def __init__(self, path: Path, values: Mapping[str, float] = _CHEXPERT_VALUES) -> None:
         self.step = f"label cell of {path.name} has a value that the archive defines"

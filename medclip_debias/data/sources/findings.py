@@ -188,15 +188,7 @@ def read_coco(path: Path, marks: Marks) -> Names:
 def read_entries(
     path: Path, how: Mapping[str, Any], classes: Collection[str], size: list[int], marks: Marks
 ) -> Names:
-    """Read a list of an object an image.
-
-    Args:
-        path: of the list.
-        how: which of an object's keys hold the image, its findings, their corners and outlines.
-        classes: of the archive, as they are spelt here.
-        size: width and height of the images that were annotated.
-        marks: to add the findings to.
-    """
+    """Read a list of an object an image."""
     content = read_json_value(path, "download it again", encoding="utf-8-sig")
     if not isinstance(content, list) or not content:
         raise UserError(f"{path}: is not a list of images; download it again.")

@@ -95,10 +95,6 @@ class BoxFile:
 
     Attributes:
         elsewhere: listed images that share their name, and no more, with one of the source.
-
-    Raises:
-        UserError: it is no COCO file, an entry is broken (named by its id), or the name of an
-            image fits several.
     """
 
     def __init__(self, path: Path, images: Sequence[ImageRecord], root: Path) -> None:

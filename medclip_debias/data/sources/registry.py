@@ -125,12 +125,7 @@ FORMATS: Registry[Format] = Registry("format of a source", __package__)
 
 
 def source(*, takes: Collection[str] = (), **words: Any) -> Callable[[_R], _R]:
-    """Register the decorated class as a format; its attribute ``kind`` names it.
-
-    Args:
-        takes: names of the options of `Given` that it can use; the others are refused.
-        **words: the other attributes of `Format` but ``kind`` and ``reader``.
-    """
+    """Register the decorated class as a format; its attribute ``kind`` names it."""
 
     def add(reader: _R) -> _R:
         known = Format(kind=reader.kind, reader=reader, takes=frozenset(takes), **words)

@@ -38,9 +38,6 @@ def read_table(
         required: columns that must be there.
         optional: those of the others that are kept, as blank cells where they are missing;
             ``None`` keeps all that there are.
-
-    Raises:
-        UserError: the file cannot be read whole, or lacks a column.
     """
     columns = None if optional is None else [*required, *optional]
     frame = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path, columns)

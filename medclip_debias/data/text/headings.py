@@ -30,9 +30,6 @@ _DEIDENTIFIED = re.compile(r"_+|\bX{3,}\b")
 class Headings:
     """The headings of one language.
 
-    Args:
-        words: the language's file.
-
     Attributes:
         names: section by the spelling of its heading, in lower case.
         capitals_only: spellings that are headings in capitals alone.

@@ -29,9 +29,6 @@ _GOES_ON = re.compile(
 class Repairs:
     """The repairs of one language.
 
-    Args:
-        words: the language's file.
-
     Attributes:
         abbreviations: in lower case, whose full stop may not end a sentence.
     """
@@ -70,11 +67,7 @@ class Repairs:
         )
 
     def repaired(self, pieces: Iterable[str]) -> list[str]:
-        """Return the sentences of the pieces that PySBD made of one item.
-
-        Args:
-            pieces: in order, with the white space that stood around them.
-        """
+        """Return the sentences of the pieces that PySBD made of one item."""
         joined: list[list[str]] = []
         for piece in pieces:
             for part in self._cut(piece):

@@ -207,13 +207,7 @@ class Cut(NamedTuple):
 def report_sentences_counted(
     text: str, settings: ReportSettings = _DEFAULTS, declared: str = "en"
 ) -> Cut:
-    """Return the sentences as `report_sentences` does, and counts of what was left aside.
-
-    Args:
-        text: the report.
-        settings: sections, sentences and language.
-        declared: language of `LANGUAGES` that the source states, for ``auto``.
-    """
+    """Return the sentences as `report_sentences` does, and counts of what was left aside."""
     code = declared if settings.language == "auto" else settings.language
     spoken = language(code)
     found, aside = sections_counted(text, (*settings.sections, *settings.fallback), spoken)

@@ -61,10 +61,6 @@ def split_sentences(text: str, code: str = "en") -> tuple[list[str], Counter[str
     Items of a list are sentences of their own, without their numbers. Sentences without a word
     (list numbers, ``___`` or ``XXXX`` alone) are dropped, and so are signatures.
 
-    Args:
-        text: a section.
-        code: language of it, one of `medclip_debias.data.text.languages.LANGUAGES`.
-
     >>> split_sentences("1. No acute disease. 2. Stable 1.5 cm nodule.")[0]
     ['No acute disease.', 'Stable 1.5 cm nodule.']
     >>> split_sentences("1. Clear. ___. 2.")

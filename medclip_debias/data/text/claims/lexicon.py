@@ -140,9 +140,6 @@ def load_lexicon(source: Path | str | None = None) -> Lexicon:
             a YAML file. A file that names a ``base`` adds to it: its terms are appended, what it
             lists under ``remove`` is no longer a term, and ``join`` reads one finding as another.
             None for ``english``.
-
-    Raises:
-        UserError: there is no such file, or it names what does not exist.
     """
     source = DEFAULT if source is None else source
     if isinstance(source, str) and source in PACKAGED:

@@ -49,12 +49,7 @@ def is_modifier(item: Item) -> bool:
 
 
 def places(clause: Sequence[Item], carried: Place = Place()) -> dict[int, list[Place]]:
-    """The places of every finding of a clause, by its index.
-
-    Args:
-        clause: its items; modifiers that belong to a finding are marked as claimed.
-        carried: where the clause before said that the first finding is.
-    """
+    """The places of every finding of a clause, by its index."""
     nouns = [i for i, item in enumerate(clause) if is_noun(item)]
     before = {i: list(_prefix(clause, i)) for i in nouns}
     for indices in before.values():

@@ -43,11 +43,7 @@ class Item:
 
 
 class Scanner:
-    """Finds the terms of a lexicon.
-
-    Raises:
-        UserError: the terms of the lexicon stand for more than `MAX_TERMS` phrases.
-    """
+    """Finds the terms of a lexicon."""
 
     def __init__(self, lexicon: Lexicon) -> None:
         count = sum(phrase_count(term) for *_, term in lexicon.terms())

@@ -60,13 +60,6 @@ def write_claims(
 ) -> dict[str, Any]:
     """Read the claims of every distinct sentence and store them beside the set, atomically.
 
-    Args:
-        prepared: the set.
-        parser: reads a sentence.
-        progress: called with how many sentences are done, and how many there are.
-        cluster: where sentences are read instead of here
-            (`medclip_debias.data.executor.map_pieces`).
-
     Returns:
         Counts: sentences, those with and without a claim, claims, corrected words.
     """
@@ -97,10 +90,6 @@ def import_claims(
             missing or blank.
         lexicon: says which findings there are.
         parser: name of the program; by default that of the file.
-
-    Raises:
-        UserError: a row names a sentence that the set lacks, a finding that the lexicon lacks,
-            or a value that its column cannot have.
     """
     frame = read_table(table, required=("finding", "polarity"))
     if not {"sentence", "text"} & set(frame.columns):
@@ -128,11 +117,7 @@ def import_claims(
 
 
 def read_claims(prepared: PreparedSet) -> ClaimTable:
-    """Read the claims that are stored beside a set, and check that they fit it.
-
-    Raises:
-        UserError: there are none, or they are of another set or damaged.
-    """
+    """Read the claims that are stored beside a set, and check that they fit it."""
     if len(prepared.parts) > 1:
         return _of_parts(prepared)
     path = prepared.folder / FILE
@@ -198,11 +183,7 @@ def _of_parts(prepared: PreparedSet) -> ClaimTable:
 
 
 def claims_hash(prepared: PreparedSet | Path) -> str:
-    """What the claims of a set (or of the one in a folder) say, as 16 hex digits: rows and lexicon.
-
-    Raises:
-        UserError: as `read_claims`.
-    """
+    """16 hex digits that name what the claims of a set say: rows and lexicon."""
     if isinstance(prepared, PreparedSet) and len(prepared.parts) > 1:
         return json_hash([claims_hash(part) for part in prepared.parts])
     path = (prepared.folder if isinstance(prepared, PreparedSet) else prepared) / FILE
@@ -217,18 +198,7 @@ def claim_set(
     progress: Callable[[int, int], None] | None = None,
     cluster: str | None = None,
 ) -> dict[str, Any]:
-    """What the verb does: read the claims of a set by rules, or take those of a table.
-
-    Args:
-        folder: the prepared set.
-        lexicon: see `load_lexicon`.
-        table: claims that another program read.
-        progress: called with how many sentences are done, and how many there are.
-        cluster: where sentences are read instead of here.
-
-    Raises:
-        UserError: the lexicon or the table does not fit.
-    """
+    """What the verb does: read the claims of a set by rules, or take those of a table."""
     prepared = PreparedSet.open(folder)
     words = load_lexicon(lexicon)
     if table is not None:

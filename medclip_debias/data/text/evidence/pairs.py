@@ -50,9 +50,6 @@ class Evidence:
             among them. All by default.
         listed: studies whose sentences say labels, not a report, bool ``[S]``: what they do not
             mention is unknown, whatever readers always mention. None by default.
-
-    Raises:
-        UserError: ``always`` is no share and names no finding.
     """
 
     def __init__(
@@ -97,9 +94,6 @@ class Evidence:
         """Read the claims of a prepared set.
 
         The share of reports that mention a finding is taken over the training studies.
-
-        Raises:
-            UserError: the set has no claims yet, or ``always`` fits no finding.
         """
         if not isinstance(prepared, PreparedSet):
             prepared = PreparedSet.open(prepared)
@@ -118,10 +112,6 @@ class Evidence:
 
         A report agrees with its own sentences, but for those that it contradicts elsewhere
         (unknown). A sentence of several claims agrees if all do, and contradicts if one does.
-
-        Args:
-            studies: numbers of B studies.
-            sentences: numbers of T sentences.
 
         Returns:
             ``[B, T]``.

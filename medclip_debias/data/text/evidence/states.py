@@ -25,12 +25,7 @@ _CHUNK = 1 << 16
 
 
 def spread(start: Ints, keys: Ints) -> tuple[Ints, Ints]:
-    """Return the places of the elements of some lists, and which of ``keys`` each is of.
-
-    Args:
-        start: where each list begins, and the end of the last one.
-        keys: numbers of the lists.
-    """
+    """Return the places of the elements of some lists, and which of ``keys`` each is of."""
     counts = start[keys + 1] - start[keys]
     owners = np.repeat(np.arange(len(keys)), counts)
     within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -115,15 +110,7 @@ class States:
 def study_states(
     atoms: Atoms, study: Ints, sentence: Ints, studies: int, lexicon: Lexicon
 ) -> States:
-    """Gather what each study says.
-
-    Args:
-        atoms: of the sentences.
-        study: study of each occurrence of a sentence, rising.
-        sentence: number of the sentence.
-        studies: how many there are.
-        lexicon: for its hierarchy.
-    """
+    """Gather what each study says."""
     index = {name: number for number, name in enumerate(lexicon.names)}
     said_by = [
         sorted({(index[f], s) for f, s in implied(claim, lexicon)}) if claim else []

@@ -63,9 +63,6 @@ class Language:
 def language(code: str) -> Language:
     """Return a language by its code.
 
-    Raises:
-        UserError: it is none of `LANGUAGES`.
-
     >>> language("es").headings.kind_of("Impresión diagnóstica", capitals=False)
     ('section', 'impression')
     """
