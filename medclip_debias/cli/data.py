@@ -129,7 +129,7 @@ def prepare(
     report_settings: Annotated[
         list[str] | None,
         option(
-            "Setting of the reports, as min_words=2; may be repeated.",
+            "Setting of the reports, as sections=[impression]; may be repeated.",
             "--report-set",
         ),
     ] = None,
