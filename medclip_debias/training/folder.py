@@ -28,7 +28,6 @@ from medclip_debias.language.masked_lm import language_model_hash
 from medclip_debias.models.checkpoint import load_strictly
 from medclip_debias.training.checkpoint import (
     best_path,
-    checkpoints,
     drop_best,
     drop_checkpoints,
     load_checkpoint,
@@ -59,7 +58,6 @@ _FREE = {
 }
 EXTENDED = ("train.steps", "train.patience")
 """What may be raised when a run is continued."""
-CONTINUED = "continued.json"
 _FINISHED = "finished.json"
 _DATA = "provenance.data_hash"
 _CLAIMS = "provenance.claims_hash"
@@ -76,6 +74,7 @@ class RunFolder:
     Attributes:
         identity: the settings of the run and the hashes of what it starts from.
         settings: `identity` by dotted key, as checkpoints carry it.
+        plans: what `EXTENDED` was before each time that the run was continued.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -97,6 +96,7 @@ class RunFolder:
             "provenance": provenance,
         }
         self.settings = _flat(self.identity)
+        self.plans: list[dict[str, Any]] = []
 
     def open(
         self,
@@ -113,16 +113,12 @@ class RunFolder:
             remove_leftovers(self.checkpoints)
             if fresh:
                 drop_checkpoints(self.checkpoints)
-            if not checkpoints(self.checkpoints):
-                (self.out / CONTINUED).unlink(missing_ok=True)
         newest = load_newest(self.checkpoints, warn)
         if newest:
             before = _written_under(*newest)
-            plan = {name: before.get(name) for name in EXTENDED}
-            is_longer = longer or plan in self.plans()
-            self._check_same(before, longer=is_longer, allow_changed_data=allow_changed_data)
-            if is_longer:
-                self._note_plan(plan)
+            self._check_same(before, longer=longer, allow_changed_data=allow_changed_data)
+            self.plans = list(newest[1].get("plans", []))
+            self._note_plan({name: before.get(name) for name in EXTENDED})
         with explained(f"{self.out}: cannot be written; give another folder in 'out'", OSError):
             content = yaml.safe_dump(self.identity, sort_keys=False)
             write_text(self.out / "settings.yaml", content)
@@ -159,37 +155,24 @@ class RunFolder:
 
     # -------------------------------------------------------------- a run that is continued
 
-    def plans(self) -> list[dict[str, Any]]:
-        """What `EXTENDED` was before each time that the run was continued."""
-        content = read_json_or_none(self.out / CONTINUED)
-        noted = content.get("plans") if isinstance(content, dict) else None
-        return [
-            plan
-            for plan in (noted if isinstance(noted, list) else ())
-            if isinstance(plan, dict)
-            and plan.keys() == set(EXTENDED)
-            and isinstance(plan["train.steps"], int)
-        ]
-
-    def _note_plan(self, plan: Mapping[str, Any]) -> None:
+    def _note_plan(self, plan: dict[str, Any]) -> None:
         """Keep what the run was planned as before it was continued."""
-        earlier, new = self.plans(), {name: self.settings[name] for name in EXTENDED}
-        if plan in earlier or plan == new:
+        if all(plan[name] == self.settings[name] for name in EXTENDED):
             return
-        had, wanted = plan["train.steps"], new["train.steps"]
+        had, wanted = plan["train.steps"], self.settings["train.steps"]
         if not (isinstance(had, int) and had <= wanted):
             raise UserError(
                 f"{self.out}: its run has {had} steps, and {wanted} are asked for; a run is "
                 "continued with more, or give another 'out'."
             )
-        write_json(self.out / CONTINUED, {"plans": [*earlier, plan]})
+        self.plans.append(plan)
 
     def continues(self, start: int) -> list[str]:
         """What becomes of the learning rate, after ``start`` steps, in a run that had fewer."""
-        train, before = self.trainer.settings.train, self.plans()
-        if not (start and before):
+        train = self.trainer.settings.train
+        if not (start and self.plans):
             return []
-        had = before[-1]["train.steps"]
+        had = self.plans[-1]["train.steps"]
         sentence = f"a run of {had} steps, continued after step {start} to step {train.steps}: "
         if train.schedule == "constant":
             rate = "the learning rate stays, as in a run of so many steps from the start"
@@ -237,7 +220,8 @@ class RunFolder:
 
     def save(self, step: int, state: RunState) -> None:
         """Write a checkpoint; of the best weights, keep those of the two last checkpoints."""
-        content = self.trainer.state() | state.content() | {"settings": self.settings}
+        content = self.trainer.state() | state.content()
+        content |= {"settings": self.settings, "plans": self.plans}
         save_checkpoint(self.checkpoints, step, content)
         drop_best(self.checkpoints, keep={state.best.step, state.best_at_checkpoint})
         state.best_at_checkpoint = state.best.step
@@ -289,8 +273,8 @@ class RunFolder:
             self._check_same(written_under, longer=True, allow_changed_data=True)
             load_strictly(model, content["model"], str(path))
             provenance["best_step"] = int(content["step"])
-        if earlier_plans := self.plans():
-            provenance["continued"] = earlier_plans
+        if self.plans:
+            provenance["continued"] = self.plans
         model.prompts, model.provenance = default_prompts(), provenance
         model.eval()
         sentence = f"{folder}: the model cannot be written; free some space, then run the same"

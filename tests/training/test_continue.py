@@ -9,7 +9,6 @@ import pytest
 from medclip_debias.cli import run as command
 from medclip_debias.errors import UserError
 from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.training.folder import CONTINUED
 from medclip_debias.training.optim import learning_rate
 from medclip_debias.training.train import train
 from tests.training.conftest import same, table, train_until, weights
@@ -47,7 +46,6 @@ def test_a_cosine_goes_on_as_that_of_the_longer_run_and_says_so(run):
     with pytest.raises(UserError, match=r"other settings \(train.lr\)"):
         train(run(steps=6, lr=1e-4), longer=True)
     assert (run().out / "settings.yaml").read_bytes() == before
-    assert not (run().out / CONTINUED).exists()
 
     sentences = []
     settings = run(steps=8)

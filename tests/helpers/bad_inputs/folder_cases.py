@@ -246,14 +246,6 @@ def _no_run(world: World) -> list[str]:
     return ["train", str(world.copy("run") / "model")]
 
 
-@case(RUN, "continued.json: random bytes", "read", shows="continued")
-def _damaged_plan(world: World) -> list[str]:
-    run = world.copy("run")
-    text = '{"plans": [{"train.steps": 2, "train.patience": null}]}'
-    scramble(world.file("run/continued.json", text))
-    return world.resume(run)
-
-
 REPORT = "run folder (report)"
 
 
