@@ -27,10 +27,10 @@ from medclip_debias.data.prepare.collect import recipe
 from medclip_debias.data.records import file_stem
 from medclip_debias.data.sources.archive import find_table
 from medclip_debias.data.sources.ids import is_blank
+from medclip_debias.data.sources.image_files import is_file
 from medclip_debias.data.sources.paths import PathFinder
 from medclip_debias.data.sources.registry import Sure, formats
 from medclip_debias.data.sources.tables import read_table
-from medclip_debias.data.sources.tree import is_file
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.synthetic import is_phantom
 from medclip_debias.data.text.reports import ReportSettings

@@ -11,7 +11,7 @@ from medclip_debias.data.images.contents import (
     is_dicom_directory,
     why_no_radiograph,
 )
-from medclip_debias.data.sources.tree import walk_files
+from medclip_debias.data.sources.image_files import walk_files
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.sentences import read_lines
 

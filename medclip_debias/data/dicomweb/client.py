@@ -17,11 +17,12 @@ import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from email.message import Message
+from email.utils import collapse_rfc2231_value
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from medclip_debias.data.dicomweb.multipart import media_type, parts_of
 from medclip_debias.data.images.files import MAX_BYTES
 from medclip_debias.errors import UserError
 
@@ -170,6 +171,50 @@ class DicomWeb:
         if len(body) > most:
             raise UserError(f"{self.url}: sent more than {most >> 20} MiB at once; ask for less.")
         return answer.getheader("Content-Type") or "", body
+
+
+# ----------------------------------------------------------------------- what a server says
+
+
+def media_type(content_type: str) -> tuple[str, dict[str, str]]:
+    """Media type in lower case, and its parameters without quotes."""
+    message = Message()
+    message["Content-Type"] = content_type
+    pairs = message.get_params(failobj=[]) or []
+    # RFC 2231 writes boundary*=utf-8''B, of which the email package makes three values.
+    return message.get_content_type(), {
+        name.lower(): collapse_rfc2231_value(value) for name, value in pairs[1:]
+    }
+
+
+def parts_of(body: bytes, boundary: str) -> list[bytes]:
+    """The contents of the parts of ``body``, without their headers.
+
+    Text before the first and after the last boundary counts for nothing. A boundary stands at the
+    start of a line, so the same letters inside a line of a part do not end it.
+
+    Raises:
+        ValueError: the boundary does not occur, or the last part is not closed: the answer was
+            cut off.
+    """
+    mark = b"--" + boundary.encode("latin-1")
+    # A line break before the first boundary makes it like all others.
+    pieces = (b"\r\n" + body).split(b"\r\n" + mark)
+    if not boundary or len(pieces) < 2:
+        raise ValueError("no boundary")
+    if not pieces[-1].startswith(b"--"):
+        raise ValueError("not closed")
+    found = []
+    for piece in pieces[1:-1]:
+        # Behind the boundary: blanks, a line break, header lines, an empty line, the content.
+        head, empty_line, content = piece.partition(b"\r\n\r\n")
+        if not empty_line or not head.lstrip(b" \t").startswith(b"\r\n"):
+            if piece.lstrip(b" \t").startswith(b"\r\n\r\n"):  # a part without header lines
+                found.append(piece.lstrip(b" \t")[4:])
+                continue
+            raise ValueError("a part without header")
+        found.append(content)
+    return found
 
 
 def values(match: Match, tag: str) -> list[Any]:

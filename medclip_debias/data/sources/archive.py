@@ -8,20 +8,18 @@ defects. No bad row stops the reading: it is left aside, and counted.
 from __future__ import annotations
 
 import csv
-import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from medclip_debias.data.labels import Labels
 from medclip_debias.data.records import ImageRecord, PhraseRecord, Source, Step, StudyRecord
 from medclip_debias.data.sources.ids import is_blank, read_ids
-from medclip_debias.data.sources.image_files import ImagePlaces, ImageTree
+from medclip_debias.data.sources.image_files import ImagePlaces, ImageTree, is_file
 from medclip_debias.data.sources.registry import Given
 from medclip_debias.data.sources.tables import open_text, origins, read_table
 from medclip_debias.data.sources.texts import read_report
-from medclip_debias.data.sources.tree import is_file
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split
 from medclip_debias.errors import UserError
 
@@ -240,20 +238,6 @@ def find_table(folders: Iterable[Path], *patterns: str) -> Path | None:
             if tables:
                 return tables[0]
     return None
-
-
-def read_json_lines(path: Path) -> Iterator[dict[str, Any] | None]:
-    """Yield the object of each line of a JSON-lines file, ``None`` for what is no object."""
-    try:
-        with open_text(path) as file:
-            for line in filter(str.strip, file):
-                try:
-                    content = json.loads(line)
-                except (ValueError, RecursionError):
-                    content = None
-                yield content if isinstance(content, dict) else None
-    except (UserError, OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as lines of JSON; download it again.") from error
 
 
 def report_of(sections: Mapping[str, str]) -> str:

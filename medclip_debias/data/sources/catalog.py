@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +20,7 @@ from medclip_debias.data.sources.archive import (
     merged_labels,
     seeded_said,
 )
-from medclip_debias.data.sources.entries import ArchiveFiles, entries
+from medclip_debias.data.sources.entries import ArchiveFiles, entries, view_of
 from medclip_debias.data.sources.findings import (
     Marks,
     finding_name,
@@ -30,10 +31,9 @@ from medclip_debias.data.sources.findings import (
     read_runs,
 )
 from medclip_debias.data.sources.ids import is_blank, plain_id
+from medclip_debias.data.sources.image_files import is_file
 from medclip_debias.data.sources.registry import Given, Sure, source
-from medclip_debias.data.sources.stanford import named_rows, view_of
 from medclip_debias.data.sources.tables import named_tuples, origins, read_table, refuse_rows
-from medclip_debias.data.sources.tree import is_file
 from medclip_debias.data.sources.votes import Votes
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split, split_name
 from medclip_debias.errors import UserError
@@ -42,6 +42,9 @@ from medclip_debias.files import read_json_value
 if TYPE_CHECKING:
     import pandas as pd
 
+_PATH = r"(?i)([^/\\]+)[/\\](study[^/\\]*)[/\\][^/\\]+\.(?:jpe?g|png|dcm)$"
+"""Patient and study in a path of CheXpert: ``train/patient00001/study1/view1_frontal.jpg``."""
+_NO_REPORTS = "It has no reports: there are no sentences to train on."
 _NO_PATIENTS = "No patient ids: every image counts as its own patient."
 
 
@@ -53,6 +56,10 @@ class CatalogSource(ArchiveSource):
     """
 
     kind: ClassVar[str]
+    required: ClassVar[tuple[str, ...]] = ()
+    """More columns that a table must have."""
+    optional: ClassVar[tuple[str, ...] | None] = None
+    """Those that are read if they are there; None for all."""
 
     def __init__(self, root: Path, given: Given) -> None:
         import pandas as pd
@@ -62,6 +69,7 @@ class CatalogSource(ArchiveSource):
         self.files = ArchiveFiles(root, self.entry)
         self._marks = Marks(self.count)
         self._labels: dict[str, Labels] = {}
+        self._reports: dict[str, str | None] = {}
         self._sizes: dict[str, tuple[int, int]] = {}
         self._cells: dict[str, list[str]] = {}
         self._votes = Votes(self.entry["labels"], self.count) if self._voted else None
@@ -99,7 +107,7 @@ class CatalogSource(ArchiveSource):
         splits = {i.image_id: i.split for i in self.image_records} if self._voted else {}
         sizes = self.files.annotated_sizes(rows["image"])
         self.phrase_records = self._marks.phrases(sizes, splits)
-        self.add_studies(self._labels)
+        self.add_studies(self._labels, self._reports)
         self._describe(tables, rows)
 
     @classmethod
@@ -155,7 +163,8 @@ class CatalogSource(ArchiveSource):
         needed = [how[name] for name in ("patient", "study", "filled") if name in how]
         beside = [boxes["when"], *boxes["sides"]] if "when" in boxes else []
         single = how["image"] if len(how["image"]) == 1 else []
-        table = read_table(path, required=[*single, *needed, *beside])
+        required = [*single, *needed, *beside, *self.required]
+        table = read_table(path, required, self.optional)
         columns = [name for name in how["image"] if name in table]
         if not columns:
             raise UserError(
@@ -188,11 +197,16 @@ class CatalogSource(ArchiveSource):
             if unstated:
                 self.said.append(f"{path}: {unstated} frontal images are neither AP nor PA.")
         rows["origin"] = origins(path, table)
-        words = column(self.entry.get("split", {}).get("column"), split)
+        stated = self.entry.get("split", {}) if self.seed is None else {}
+        words = column(stated.get("column"), split)
         named = zip(words, rows["origin"], strict=True)
-        rows["split"] = [split_name(word, where) if word else "" for word, where in named]
+        must = stated.get("filled", False)
+        rows["split"] = [split_name(word, where) if word or must else "" for word, where in named]
         form = self.entry.get("file", "{0}")
-        cells = zip(*(table[name] for name in columns), strict=True)
+        places = [table[name] for name in columns]
+        if "dicom" in how:
+            places.insert(0, table[how["dicom"]].mask(table[how["dicom"]].map(is_blank), places[0]))
+        cells = zip(*places, strict=True)
         rows["files"] = [tuple(form.format(cell, split) for cell in row) for row in cells]
         once = rows.drop_duplicates("image")
         if "key" not in self.entry:  # elsewhere an image has several rows
@@ -201,7 +215,10 @@ class CatalogSource(ArchiveSource):
         # Numbers of studies are not unique over patients.
         owned = zip(*(once[name].tolist() for name in ("patient", "study", "image")), strict=True)
         ids = [(patient or i, f"{patient or i}/{s}" if s else i) for patient, s, i in owned]
-        return once.assign(patient=[p for p, _ in ids], study=[study for _, study in ids])
+        people = pd.Series([p for p, _ in ids], once.index, dtype=object)
+        if "path" in how and "patient" in how:  # of whom there may be others than paths say
+            people = column(how["patient"])[once.index].mask(lambda p: p.map(is_blank), people)
+        return once.assign(patient=people, study=[study for _, study in ids])
 
     def _clean(
         self, path: Path, table: pd.DataFrame, image: str, needed: list[str]
@@ -213,7 +230,9 @@ class CatalogSource(ArchiveSource):
         if table.empty:
             raise UserError(f"{path}: has no rows; download it again.")
         if "path" in self.entry["columns"]:
-            return named_rows(self, path, table, image)
+            ids = table[image].str.extract(_PATH)
+            step = f"path of {path.name} names patient, study and image"
+            return self.keep(table.assign(owner=ids[0], study=ids[1]), ids[0].notna(), step)
         blank = table[[image, *needed]].map(is_blank)
         for name in blank if self.entry["rows"] == "refused" else ():
             refuse_rows(path, table, blank[name], f"column '{name}' is blank; fill it in.")
@@ -258,7 +277,7 @@ class CatalogSource(ArchiveSource):
     def _add_images(self, rows: pd.DataFrame) -> None:
         entry, header = self.entry, self.entry.get("header")
         codes = entry.get("views", {})
-        find = self._below() if entry["place"] == "below" else self._along_paths(rows)
+        find = self._find(rows)
         unknown = 0
         for row in named_tuples(rows):
             file, patient, view = find(row.files), row.patient, row.view
@@ -277,6 +296,12 @@ class CatalogSource(ArchiveSource):
                 f"{self.root}: {unknown} images have no header that names a patient; each counts"
                 " as another patient."
             )
+
+    def _find(self, rows: pd.DataFrame) -> Callable[[tuple[str, ...]], Path]:
+        """Return the search for the file of an image by the names that it may have."""
+        if self.text_only:
+            return lambda _: Path()
+        return self._below() if self.entry["place"] == "below" else self._along_paths(rows)
 
     def _below(self) -> Callable[[tuple[str, ...]], Path]:
         """Return the search for images anywhere below a folder, by their names alone."""
@@ -300,7 +325,7 @@ class CatalogSource(ArchiveSource):
             pairs = list(zip(places, files, strict=True))
             exact = (images.exact(name) for images, name in pairs)
             alike = (images.find(name) for images, name in pairs)
-            return next(filter(None, (*exact, *alike)), None) or places[0].path(files[0])
+            return next(filter(None, chain(exact, alike)), None) or places[0].path(files[0])
 
         return find
 
@@ -427,8 +452,8 @@ class CatalogSource(ArchiveSource):
         people = len({image.patient_id for image in self.image_records})
         self.said += [
             f"{self.entry['title']} {self.root}: {len(rows)} images: {listed}; of"
-            f" {len(self.study_records)} studies and {people} patients. It has no reports: there"
-            " are no sentences to train on.",
+            f" {len(self.study_records)} studies and {people} patients."
+            + ("" if self._reports else f" {_NO_REPORTS}"),
             self.views_said(),
             self._split_said(),
         ]
@@ -452,14 +477,17 @@ class CatalogSource(ArchiveSource):
         return f"Split: {seeded_said(self.seed or 0)}."
 
 
-def _register(kind: str, entry: Mapping[str, Any]) -> None:
-    name = f"{entry['title'].replace('-', '')}Source"
-    source(
-        **{word: entry[word] for word in ("title", "looks", "give", "needs")},
-        takes=("split_seed",),
-        instead={"text_only": f"{entry['title']} has no reports; leave out --text-only"},
-    )(type(name, (CatalogSource,), {"kind": kind}))
+def register(kind: str, reader: type[CatalogSource] | None = None, **more: Any) -> None:
+    """Register an entry with its reader; ``more`` are words of the format."""
+    entry = entries()[kind]
+    if reader is None:
+        name = f"{entry['title'].replace('-', '')}Source"
+        reader = type(name, (CatalogSource,), {"kind": kind})
+    no_reports = {"text_only": f"{entry['title']} has no reports; leave out --text-only"}
+    words = {"takes": ("split_seed",), "instead": no_reports} | more
+    source(**{word: entry[word] for word in ("title", "looks", "give", "needs")}, **words)(reader)
 
 
 for _kind, _entry in entries().items():
-    _register(_kind, _entry)
+    if not _entry.get("reports"):  # they have a reader of their own
+        register(_kind)

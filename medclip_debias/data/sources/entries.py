@@ -10,9 +10,11 @@ from typing import Any
 
 import yaml
 
+from medclip_debias.data.records import file_stem
 from medclip_debias.data.sources.archive import find_table, header_of
+from medclip_debias.data.sources.ids import is_blank
+from medclip_debias.data.sources.image_files import is_file
 from medclip_debias.data.sources.tables import read_table, refuse_rows
-from medclip_debias.data.sources.tree import is_file
 from medclip_debias.errors import UserError
 from medclip_debias.files import open_guarded, read_text
 
@@ -137,3 +139,14 @@ class ArchiveFiles:
 def _first(folder: Path, names: Iterable[str]) -> Path | None:
     suffixes = [(name, f"{name}.gz") if not name.endswith(".json") else (name,) for name in names]
     return find_table([folder], *(pattern for patterns in suffixes for pattern in patterns))
+
+
+def view_of(side: str, way: str, name: str) -> str:
+    """Return the view of an image: AP, PA, LATERAL, FRONTAL (AP or PA unknown) or ``""``."""
+    if is_blank(side):
+        side = file_stem(name).rpartition("_")[2]
+    if side.lower() == "lateral":
+        return "LATERAL"
+    if not is_blank(way):
+        return way
+    return "FRONTAL" if side.lower() == "frontal" else ""

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 from medclip_debias.data.images.contents import SUFFIXES
 from medclip_debias.data.records import file_stem
-from medclip_debias.data.sources.tree import walk_files
 from medclip_debias.errors import UserError
 
 DICOM = (".dcm", ".dicom", ".dcm.gz", ".dicom.gz")
@@ -124,6 +123,41 @@ class ImageTree(_ImageFiles):
         """Return the file of a name, the first by path; where it should be, when it is nowhere."""
         known = self.by_name.get(name) or self._only(name, self._by_stem.get(file_stem(name), []))
         return known or self.root / folder / name
+
+
+def walk_files(root: Path, closed: Callable[[Path], None] | None = None) -> Iterator[Path]:
+    """Yield every file under ``root`` in a stable order, following links to folders once.
+
+    Image folders are often links to another disk, so links are followed; a folder that was
+    visited already (a link that leads back up) is not entered again.
+    """
+    seen: set[tuple[int, int]] = set()
+
+    def refused(error: OSError) -> None:
+        if closed is not None:
+            closed(Path(error.filename))
+
+    for folder, names, files in os.walk(root, onerror=refused, followlinks=True):
+        try:
+            status = Path(folder).stat()
+        except OSError:  # removed meanwhile, or a link to itself
+            names.clear()
+            continue
+        if (status.st_dev, status.st_ino) in seen:
+            names.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        names.sort()
+        for name in sorted(files):
+            yield Path(folder, name)
+
+
+def is_file(path: Path) -> bool:
+    """Tell whether ``path`` is a file; a name that no disk can hold is none, as is a link loop."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def names_in(folder: Path | str) -> list[str]:

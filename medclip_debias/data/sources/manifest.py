@@ -18,6 +18,7 @@ from medclip_debias.data.records import Step, StudyRecord, file_stem
 from medclip_debias.data.sources import ms_cxr
 from medclip_debias.data.sources.archive import ArchiveSource, seeded_said
 from medclip_debias.data.sources.ids import is_blank
+from medclip_debias.data.sources.image_files import is_file
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import (
     columns_there,
@@ -28,7 +29,6 @@ from medclip_debias.data.sources.tables import (
     refuse_rows,
 )
 from medclip_debias.data.sources.texts import mended_said, mended_steps, read_report
-from medclip_debias.data.sources.tree import is_file
 from medclip_debias.data.splits import split_name
 from medclip_debias.errors import MissingFiles, UserError
 

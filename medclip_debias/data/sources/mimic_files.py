@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from medclip_debias.data.sources.image_files import DICOM, images_by_stem, names_in
-from medclip_debias.data.sources.tree import is_file
+from medclip_debias.data.sources.image_files import DICOM, images_by_stem, is_file, names_in
 from medclip_debias.errors import UserError
 
 REPORTS_ZIP = "mimic-cxr-reports.zip"

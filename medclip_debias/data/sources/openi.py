@@ -26,7 +26,7 @@ from medclip_debias.data.records import Annotations, ImageRecord, StudyRecord
 from medclip_debias.data.sources import ms_cxr
 from medclip_debias.data.sources.archive import ArchiveSource
 from medclip_debias.data.sources.ids import Ids, check_match
-from medclip_debias.data.sources.image_files import DICOM
+from medclip_debias.data.sources.image_files import DICOM, is_file, walk_files
 from medclip_debias.data.sources.indiana import (
     ARCHIVES,
     PROJECTIONS,
@@ -41,7 +41,6 @@ from medclip_debias.data.sources.indiana import (
 )
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.texts import WITHOUT_MARKUP
-from medclip_debias.data.sources.tree import is_file, walk_files
 from medclip_debias.data.splits import SPLIT_SEED
 from medclip_debias.errors import UserError
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medclip_debias.data.dicomweb.multipart import media_type, parts_of
+from medclip_debias.data.dicomweb.client import media_type, parts_of
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=4), st.booleans(), st.booleans())
