@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from medclip_debias.data.prompts import load_prompts, packaged_sets
@@ -100,6 +101,7 @@ def inverted_warnings(aucs: Mapping[str, tuple[float, float, float]]) -> list[st
     ]
 
 
+@cache
 def _packaged() -> list[str]:
     texts = (text for name in packaged_sets() for text in load_prompts(name).texts)
     return sorted(set(texts))

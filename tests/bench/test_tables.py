@@ -82,8 +82,8 @@ def test_rivals_of_this_environment_give_the_same_output_and_a_figure(capsys, mo
     """Those that need no environment of their own, at toy size, one round."""
     for side in ("HEIGHT", "WIDTH"):  # the pictures are made small all the same
         monkeypatch.setattr(common, side, getattr(common, side) // 8)
-    names = ["loader", "similarity", "worlds", "prepare", "first_heatmap", "features"]
+    names = ["loader", "similarity", "worlds", "prepare", "features"]
     assert rivals.main(["--quick", "--rounds", "1", "--threads", "1", "--only", *names]) == 0
     said = capsys.readouterr().out
-    assert said.count("times") >= 2 * 6
+    assert said.count("times") >= 2 * 5
     assert "not measured" not in said

@@ -30,7 +30,7 @@ def archives(nih_folder, tmp_path):
     boxes += ["99999999_000.png,Others,Mass,1,1,2,2", "00000071_000.png,Else,Mass,1,1,4,4"]
     (folder / "boxes.csv").write_text("\n".join([*boxes, ""]))
     own = ["Image Index,Finding Label,Bbox [x,y,w,h],,,"]
-    own += [f"{n:08d}_000.png,Mass,1,2,5,4,,," for n in range(70, 76)]
+    own += [f"{n:08d}_000.png,Mass,1,2,5,4,,," for n in range(70, 72)]
     (folder / "BBox_List_2017.csv").write_text("\n".join([*own, ""]))
     reports = nih_folder("archives/reports", {f"{n:08d}_000": ("", "") for n in range(1, 81)})
     (reports / "Data_Entry_2017.csv").unlink()
@@ -67,7 +67,7 @@ def test_it_goes_from_a_folder_to_a_page_and_goes_on_where_it_stopped(archives, 
     assert boxes.details("grounding")["phrases"] == 16
     for method in ("gradcam", "occlusion"):  # beside the model's own maps, on the archive's boxes
         explained = read_results(out / "archives" / f"labels-{method}" / "results.json")
-        assert explained.details("grounding")["phrases"] == 6
+        assert explained.details("grounding")["phrases"] == 2
     trained = json.loads((out / "archives" / "labels" / "results.json").read_text())["archives"]
     assert trained["relation"] == "same set"
     model = (out / "model" / "model.safetensors").stat().st_mtime_ns

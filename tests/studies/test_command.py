@@ -132,9 +132,8 @@ def test_a_process_that_imports_all_anew_finds_the_studies_too(tmp_path):
 
 
 def test_the_folder_of_the_studies_runs_as_a_program(tmp_path):
-    words = ["fine-grained", *SMALL, "--out", str(tmp_path / "out"), "--json"]
-    found = json.loads(_python(tmp_path, str(REPO / "scripts/studies"), *words))
-    assert found["study"] == "fine-grained"
+    found = json.loads(_python(tmp_path, str(REPO / "scripts/studies"), "--list", "--json"))
+    assert "fine-grained" in found
 
 
 def _python(folder: Path, *words: str) -> str:

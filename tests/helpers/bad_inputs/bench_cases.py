@@ -143,15 +143,18 @@ def _no_model(world: World) -> list[str]:
 
 RESULTS = "benchmark results"
 SAMPLE = Path(__file__).parents[3] / "docs" / "benchmark"
-RESULT = "openi-debiased/phantom.retrieval@1"
+ON_CARD = "phantom.retrieval@1"
+RESULT = f"openi-debiased/{ON_CARD}"
 RECORD, ITEMS = f"{RESULT}/record.json", f"{RESULT}/items/study_retrieval.parquet"
 Damage = Callable[[Path], object]
 
 
 def _sample(world: World, verb: str, damage: Damage, *words: str) -> list[str]:
-    """A verb on a damaged copy of the sample."""
+    """A verb on a damaged copy of the sample, of one card."""
     folder = world.here / "results"
-    shutil.copytree(SAMPLE, folder)
+    for model in (path.name for path in SAMPLE.iterdir() if path.is_dir()):
+        shutil.copytree(SAMPLE / model / ON_CARD, folder / model / ON_CARD)
+        shutil.copy(SAMPLE / model / "model.json", folder / model)
     damage(folder)
     return ["bench", verb, str(folder), *words]
 
