@@ -15,8 +15,6 @@ from bad_inputs import folder_cases
 from bad_inputs.case import CASES, Case, play
 from bad_inputs.world import Base, World
 
-PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
-
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
@@ -78,9 +76,3 @@ def test_a_patients_name_in_a_message_is_a_fault(label_of_two, base, tmp_path, m
     real = cli.run
     monkeypatch.setattr(cli, "run", lambda words: note("Quackenbush") or real(words))
     assert "patient's name" in play(label_of_two, World(base, tmp_path / "case")).fault
-
-
-def test_the_page_counts_the_cases():
-    kinds = {case.area for case in CASES}
-    said = f"{len(CASES)} cases of {len(kinds)} kinds of input"
-    assert said in PAGE.read_text(encoding="utf-8"), f"docs/reliability.md says: {said}"
