@@ -26,7 +26,7 @@ from medclip_debias.data.prompts import PromptSet
 from medclip_debias.data.synthetic import in_phantom
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.metrics import sigmoid
-from medclip_debias.evaluation.zero_shot import prompt_differences
+from medclip_debias.evaluation.sides import prompt_differences
 from medclip_debias.front.images import warn
 from medclip_debias.front.model import Model, SyntheticModelWarning, load
 from medclip_debias.front.prompts import PromptsLike, asked_classes

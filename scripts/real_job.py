@@ -228,7 +228,7 @@ def calibrations(model: Path, prepared: dict[str, Path], out: Path, least: int) 
     from medclip_debias.data.prompts import load_prompts
     from medclip_debias.evaluation.decisions.probability import Unfit, fit, qualities
     from medclip_debias.evaluation.encoding import row_scores
-    from medclip_debias.evaluation.zero_shot import prompt_differences
+    from medclip_debias.evaluation.sides import prompt_differences
     from medclip_debias.models.load import load_model
 
     prompts, scorer = load_prompts(SHARED_PROMPTS), load_model(model)

@@ -32,9 +32,9 @@ from medclip_debias.evaluation.evaluate import Planned, measure, plan
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.presets import chosen_presets
 from medclip_debias.evaluation.protocol import Draw, Request
+from medclip_debias.evaluation.protocols.zero_shot import ONE_VALUE
 from medclip_debias.evaluation.provenance import versions
 from medclip_debias.evaluation.table import Results, read_results
-from medclip_debias.evaluation.zero_shot import ONE_VALUE
 from medclip_debias.files import atomic_folder, write_json
 from medclip_debias.grounding.saliency import with_maps
 

@@ -12,12 +12,12 @@ import numpy as np
 from medclip_debias import __version__
 from medclip_debias.data.labels import CHEX5
 from medclip_debias.evaluation.metrics import CALIBRATION_BINS, MIDDLE_THRESHOLDS, THRESHOLDS
+from medclip_debias.evaluation.multiclass import MULTICLASS_RULE
 from medclip_debias.evaluation.options import SEVERAL_PROMPTS
 from medclip_debias.evaluation.prompt_checks import UNSAID
 from medclip_debias.evaluation.protocol import Draw, Request
 from medclip_debias.evaluation.protocols.phrase_grounding import BOX_LEVELS
 from medclip_debias.evaluation.protocols.retrieval import PRECISIONS, RECALLS, SHOWN_RECALLS
-from medclip_debias.evaluation.zero_shot import MULTICLASS_RULE
 from medclip_debias.files import code_hash
 from medclip_debias.grounding.denials import FREQUENCIES, RULE
 from medclip_debias.grounding.validation import NOT_MEASURED

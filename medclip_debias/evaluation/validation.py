@@ -25,7 +25,7 @@ from medclip_debias.evaluation.encoding import row_scores
 from medclip_debias.evaluation.label_table import labels_of
 from medclip_debias.evaluation.metrics import auc, first_relevant_rank, median_rank, recall_at
 from medclip_debias.evaluation.protocol import Skipped
-from medclip_debias.evaluation.zero_shot import prompt_differences
+from medclip_debias.evaluation.sides import prompt_differences
 
 if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel

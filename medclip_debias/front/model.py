@@ -21,7 +21,7 @@ from medclip_debias.evaluation.decisions.calibration import Calibration
 from medclip_debias.evaluation.decisions.options import PrevalenceLike
 from medclip_debias.evaluation.metrics import sigmoid
 from medclip_debias.evaluation.prompt_checks import unsaid_prompts, unsaid_warning
-from medclip_debias.evaluation.zero_shot import prompt_differences
+from medclip_debias.evaluation.sides import prompt_differences
 from medclip_debias.front.calibrated import CalibrationLike, decide
 from medclip_debias.front.heatmaps import Heatmaps
 from medclip_debias.front.images import GivenImage, ImageLike, ImagesLike, given_images, warn

@@ -18,7 +18,7 @@ from medclip_debias.evaluation.decisions.calibration import Calibration, FittedC
 from medclip_debias.evaluation.decisions.options import DecisionOptions
 from medclip_debias.evaluation.decisions.thresholds import thresholds
 from medclip_debias.evaluation.metrics import sigmoid
-from medclip_debias.evaluation.zero_shot import SideScores
+from medclip_debias.evaluation.sides import SideScores
 from medclip_debias.grounding.absent import AbsentFindings, AbsentScores
 from medclip_debias.grounding.files import grounding_row
 from medclip_debias.grounding.ground import Grounder, Grounding, region_grid

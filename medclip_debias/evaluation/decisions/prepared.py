@@ -19,7 +19,7 @@ from medclip_debias.evaluation.decisions.options import Choices, checked_prevale
 from medclip_debias.evaluation.encoding import row_scores
 from medclip_debias.evaluation.label_table import labels_of
 from medclip_debias.evaluation.prompt_checks import unsaid_prompts
-from medclip_debias.evaluation.zero_shot import prompt_differences
+from medclip_debias.evaluation.sides import prompt_differences
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.models.device import best_device
 from medclip_debias.models.finite import NotFiniteError

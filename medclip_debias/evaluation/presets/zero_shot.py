@@ -20,7 +20,7 @@ from medclip_debias.evaluation.metrics import (
     sigmoid,
 )
 from medclip_debias.evaluation.presets import ZeroShotRule
-from medclip_debias.evaluation.zero_shot import SideScores, side_columns, with_both_labels
+from medclip_debias.evaluation.sides import SideScores, side_columns, with_both_labels
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

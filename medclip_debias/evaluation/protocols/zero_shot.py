@@ -1,6 +1,8 @@
-"""The protocol of zero-shot classification: does an image score higher with "X" or with "no X"?
+"""Zero-shot classification: does an image score higher with "X" or with "no X"?
 
-From scores to metrics: `medclip_debias.evaluation.zero_shot`.
+Per class, a positive and a negative score (`medclip_debias.evaluation.sides`). The decision is the
+larger one (a tie counts as negative); AUC and average precision are on the difference d, also on
+each side alone; calibration is on ``sigmoid(g2 d)``.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from medclip_debias.data.label_maps import maps_for
+from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation import zero_shot as scoring
-from medclip_debias.evaluation.bootstrap import Statistics
+from medclip_debias.evaluation.bootstrap import Statistics, weighted_auc, weighted_mean
+from medclip_debias.evaluation.catalogue import CHANCE
 from medclip_debias.evaluation.decisions.measure import Decider
 from medclip_debias.evaluation.label_table import (
     THE_SET,
@@ -26,6 +29,15 @@ from medclip_debias.evaluation.label_table import (
     labels_of,
     of_studies,
 )
+from medclip_debias.evaluation.metrics import (
+    best_threshold,
+    reliability,
+    sigmoid,
+    weighted_average_precision,
+    weighted_ece,
+    weighted_f1,
+)
+from medclip_debias.evaluation.multiclass import exclusive_classes, multiclass_accuracy
 from medclip_debias.evaluation.offsets import (
     needed_scale,
     offset_rows,
@@ -42,7 +54,8 @@ from medclip_debias.evaluation.protocol import (
     Skipped,
     patients_of,
 )
-from medclip_debias.evaluation.zero_shot import SideScores, prompt_differences
+from medclip_debias.evaluation.sides import SideScores, prompt_differences, with_both_labels
+from medclip_debias.evaluation.table import Row
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,6 +63,14 @@ if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
 
 Floats = NDArray[np.float64]
+NO_COLUMN, ONE_VALUE = "no such label column", "one label value only"
+AUCS = {
+    "auc": "mean_auc",
+    "auc_positive": "mean_auc_positive",
+    "auc_negative": "mean_auc_negative",
+}
+CONTRADICTION = "contradiction_rate"
+AVERAGED = (*AUCS, "accuracy", "balanced_accuracy", "average_precision", "ece", "f1")
 MADE_OF = "the list of classes: an image has its class and no other"
 
 
@@ -146,12 +167,12 @@ class ZeroShot(ScoreProtocol):
             self._kept = prompt_offsets(self._scores_of(self._unlabelled, {}), scale)
         sides = SideScores.of(self._scores_of(rows, self._views), self._prompts)
         mapped = self.labels.mapped
-        there: scoring.Validation | str = self._no_threshold
+        there: Validation | str = self._no_threshold
         if self._validation is not None:
             scores = self._scores_of(self._validation.rows, self._views)
             there = prompt_differences(scores, self._prompts), self._validation.values
         try:
-            measured = scoring.zero_shot(
+            measured = zero_shot(
                 sides,
                 self.labels.values,
                 patients,
@@ -247,7 +268,7 @@ class ZeroShot(ScoreProtocol):
         }
         scale = details.get("scale")
         scale = None if scale is None else float(scale)
-        return lambda weights: scoring.class_statistics(sides, truth, weights, scale, thresholds)
+        return lambda weights: class_statistics(sides, truth, weights, scale, thresholds)
 
     def counts(self) -> dict[str, int]:
         return {"labelled_images": self._images}
@@ -284,7 +305,7 @@ class ZeroShot(ScoreProtocol):
         if not lacking or self.labels.source.get("labels") != THE_SET:
             return {}
         return {
-            name: f"{scoring.NO_COLUMN}; --label-map {rules.name} has a rule for it"
+            name: f"{NO_COLUMN}; --label-map {rules.name} has a rule for it"
             for rules in maps_for(self._data.meta.get("kind"))
             for name in lacking
             if name in rules.classes
@@ -300,7 +321,7 @@ class ZeroShot(ScoreProtocol):
             positive = SideScores.of(self._scores_of(rows, views), self._prompts).positive
             scores = np.stack(list(positive.values()), axis=1)
             patients = patients_of(self._data, rows)
-            found = scoring.multiclass_accuracy(scores, truth, self._classes, patients, draw)
+            found = multiclass_accuracy(scores, truth, self._classes, patients, draw)
             return Measured(found.rows, found.details | source)
         except Skipped as reason:
             return Measured([], {"reason": str(reason)} | source)
@@ -308,7 +329,7 @@ class ZeroShot(ScoreProtocol):
     def _exclusive(self) -> tuple[list[int], NDArray[np.intp], Mapping[int, Sequence[int]]]:
         """Images of exactly one class, its number, and the images of those that are studies."""
         labels = self._listed or self.labels
-        truth = scoring.exclusive_classes(labels.values, self._classes)
+        truth = exclusive_classes(labels.values, self._classes)
         rows = [row for row, number in zip(labels.rows, truth, strict=True) if number >= 0]
         return rows, truth[truth >= 0], {} if self._listed else self._views
 
@@ -321,4 +342,146 @@ def _columns(items: pd.DataFrame, start: str) -> dict[str, Floats]:
 
 def judged_labels(items: pd.DataFrame) -> dict[str, Floats]:
     """Labels of the classes that have both."""
-    return scoring.with_both_labels(_columns(items, "label."))
+    return with_both_labels(_columns(items, "label."))
+
+
+# ----------------------------------------------------------------------- scores to metrics
+
+
+def class_statistics(
+    sides: SideScores,
+    truth: Mapping[str, Floats],
+    weights: Floats,
+    scale: float | None,
+    thresholds: Mapping[str, float],
+) -> dict[str, Floats]:
+    """Every metric of the classes of ``truth`` under each row of ``weights [b, images]``: ``[b]``.
+
+    ``CLASS/METRIC`` of each class, and the means over them (of contradictions the sum).
+    """
+    result: dict[str, Floats] = {}
+    for name, labels in truth.items():
+        known = ~np.isnan(labels)
+        positive, value, w = labels[known] == 1, sides.differences[name][known], weights[:, known]
+        right = (value > 0) == positive
+        halves = [weighted_mean(right[half], w[:, half]) for half in (positive, ~positive)]
+        of_class = {"auc": weighted_auc(positive, value, w)}
+        if name in sides.positive:
+            above, below = sides.positive[name][known], -sides.negative[name][known]
+            of_class["auc_positive"] = weighted_auc(positive, above, w)
+            of_class["auc_negative"] = weighted_auc(positive, below, w)
+        of_class |= {
+            "accuracy": weighted_mean(right, w),
+            "balanced_accuracy": (halves[0] + halves[1]) / 2,
+            "average_precision": weighted_average_precision(positive, value, w),
+        }
+        if scale is not None:
+            of_class["ece"] = weighted_ece(positive, sigmoid(scale * value), w)
+        if name in thresholds:
+            of_class["f1"] = weighted_f1(positive, value >= thresholds[name], w)
+        if name in sides.contradictions:
+            of_class[CONTRADICTION] = weighted_mean(sides.contradictions[name], weights)
+        result |= {f"{name}/{metric}": values for metric, values in of_class.items()}
+    for metric in AVERAGED:
+        of_metric = [result[f"{n}/{metric}"] for n in truth if f"{n}/{metric}" in result]
+        if of_metric:
+            result[AUCS.get(metric, metric)] = np.mean(of_metric, axis=0)
+    if sides.contradictions:
+        every = np.any(list(sides.contradictions.values()), axis=0)
+        result[CONTRADICTION] = weighted_mean(every, weights)
+    return result
+
+
+Validation = tuple[Mapping[str, Floats], Mapping[str, Floats]]
+"""Differences and labels of other images, on which the thresholds of F1 are chosen."""
+
+
+def zero_shot(
+    sides: SideScores,
+    labels: Mapping[str, Floats],
+    patients: Sequence[str],
+    *,
+    policy: LabelPolicy | None = None,
+    scale: float | None = 1.0,
+    validation: Validation | str = "no images to choose a threshold on",
+    not_judged: Mapping[str, str] | None = None,
+    draw: Draw | None = None,
+    n: int | None = None,
+) -> Measured:
+    """Metrics per class and their means over the classes that have them, with intervals.
+
+    Details are ``classes`` (counts, ``threshold`` and ``reliability``) and ``refused`` (classes
+    with one label value only, with their counts).
+    """
+    policy = policy or LabelPolicy()
+    truth: dict[str, Floats] = {}
+    counts: dict[str, dict[str, int]] = {}
+    refused: dict[str, dict[str, Any]] = {}
+    of_refused: list[Row] = []
+    for name, difference in sides.differences.items():
+        values = np.asarray(labels.get(name, np.full(len(difference), np.nan)), dtype=np.float64)
+        judged = policy.apply(values)
+        counts[name] = _counts(values, judged)
+        if counts[name]["positive"] and counts[name]["negative"]:
+            truth[name] = judged
+            continue
+        reason = ONE_VALUE if name in labels else (not_judged or {}).get(name, NO_COLUMN)
+        refused[name] = {"reason": reason, **counts[name]}
+        if name in sides.contradictions:
+            rate = float(sides.contradictions[name].mean())
+            of_refused.append(Row(CONTRADICTION, rate, of_class=name))
+    if not truth:
+        found = "; ".join(
+            f"{name} {c['positive']} present, {c['negative']} absent" for name, c in counts.items()
+        )
+        raise UserError(
+            f"Zero-shot classification needs images with both labels of a class, and none has "
+            f"them ({found}); evaluate a split with labels, or another label policy."
+        )
+    thresholds = {name: _threshold(name, validation, policy) for name in truth}
+    bounds = {name: t["value"] for name, t in thresholds.items() if "value" in t}
+    estimates = (draw or Draw()).estimates(
+        lambda weights: class_statistics(sides, truth, weights, scale, bounds), patients
+    )
+    measured = estimates.rows(n=n)
+    if sides.chance is not None:
+        measured.append(Row(CONTRADICTION, sides.chance, group=CHANCE))
+    classes = {}
+    for name, judged in truth.items():
+        known = ~np.isnan(judged)
+        positive, values = judged[known] == 1, sides.differences[name][known]
+        measured += estimates.rows(f"{name}/", n=len(positive), of_class=name)
+        classes[name] = {
+            "threshold": thresholds[name],
+            "reliability": [] if scale is None else reliability(positive, sigmoid(scale * values)),
+            **counts[name],
+        }
+    return Measured(measured + of_refused, {"classes": classes, "refused": refused})
+
+
+def _counts(values: Floats, judged: Floats) -> dict[str, int]:
+    return {
+        "images": len(judged),
+        "positive": int((judged == 1).sum()),
+        "negative": int((judged == 0).sum()),
+        "uncertain": int((values == -1).sum()),
+        "blank": int(np.isnan(values).sum()),
+        "left_out": int(np.isnan(judged).sum()),
+    }
+
+
+def _threshold(name: str, validation: Validation | str, policy: LabelPolicy) -> dict[str, Any]:
+    """The threshold of best F1 on the validation images, or the reason for none."""
+    if isinstance(validation, str):
+        return {"reason": validation}
+    differences, labels = validation
+    if name not in labels:
+        return {"reason": "no such label column on the images to choose a threshold on"}
+    values = np.asarray(labels[name], dtype=np.float64)
+    judged = policy.apply(values)
+    counts = {key: n for key, n in _counts(values, judged).items() if key != "left_out"}
+    known = ~np.isnan(judged)
+    if not (judged == 1).any() or not (judged == 0).any():
+        return {"reason": "one label value only on the images to choose a threshold on", **counts}
+    value, f1 = best_threshold(judged[known] == 1, differences[name][known])
+    return {"value": value, "f1_there": f1, **counts}

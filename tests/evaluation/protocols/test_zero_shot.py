@@ -15,15 +15,10 @@ from sklearn.metrics import (
 
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.multiclass import exclusive_classes, multiclass_accuracy
 from medclip_debias.evaluation.protocol import Draw, Skipped
-from medclip_debias.evaluation.zero_shot import (
-    SideScores,
-    class_statistics,
-    exclusive_classes,
-    multiclass_accuracy,
-    prompt_differences,
-    zero_shot,
-)
+from medclip_debias.evaluation.protocols.zero_shot import class_statistics, zero_shot
+from medclip_debias.evaluation.sides import SideScores, prompt_differences
 
 NAN = float("nan")
 SIDES = ("positive", "negative")
