@@ -6,6 +6,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from threading import RLock
@@ -178,14 +179,18 @@ def check_room(build: Callable[[], nn.Module], weights: Path, where: object) -> 
 
 
 def read_model(
-    build: Callable[[], M],
+    build: Callable[[Mapping[str, Tensor]], M],
     weights: Path,
     where: object,
     names: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = dict,
 ) -> M:
-    """Build a model and fill it; ``names`` leads from the file's names to the model's."""
-    check_room(build, weights, where)
+    """Build a model for the tensors of a file and fill it.
+
+    ``names`` leads from the file's names to the model's.
+    """
+    state = names(read_checkpoint(weights))
+    check_room(partial(build, state), weights, where)
     with uninitialised():
-        model = build()
-    load_strictly(model, names(read_checkpoint(weights)), str(weights))
+        model = build(state)
+    load_strictly(model, state, str(weights))
     return model

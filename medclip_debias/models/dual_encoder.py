@@ -304,7 +304,7 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         settings, preprocessing = file.architecture, file.preprocessing
         tokenizer = SentenceTokenizer.load(folder)
 
-        def built() -> DualEncoder:
+        def build(_: Mapping[str, Tensor]) -> DualEncoder:
             chosen = settings.text
             pooling = chosen.pooling or "cls"
             text = TextEncoder(file.text_config, chosen.use_projection_head, where, pooling)
@@ -316,7 +316,7 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
 
         family = IMAGE_ENCODERS.find(settings.image.arch, where, "architecture.image.arch")
         names = partial(_of_image, names=family.from_file)
-        model = read_model(built, folder / "model.safetensors", where, names)
+        model = read_model(build, folder / "model.safetensors", where, names)
         hashed = {key: value for key, value in config.items() if key not in cls._unhashed}
         files = _files_hash(folder)
         model.content_hash = json_hash([hashed, files])

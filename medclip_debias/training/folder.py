@@ -194,24 +194,16 @@ class RunFolder:
     ) -> RunLog:
         """Take back that the run has finished, and open its log."""
         (self.out / _FINISHED).unlink(missing_ok=True)
-        self._log = RunLog(self.trainer.settings, start, self.identity, warn, line)
-        self._heatmaps = Heatmaps(self.trainer, self._log, warn)
-        return self._log
+        self.log = RunLog(self.trainer.settings, start, self.identity, warn, line)
+        self.heatmaps = Heatmaps(self.trainer, self.log, warn)
+        return self.log
 
     def log_row(self, step: int, means: dict[str, float], pace: Pace) -> None:
         """Write the means since the last row, the rate, the speed and the memory."""
         epoch = step / self.trainer.batches.steps_per_epoch
         row = {"step": step, "epoch": epoch, "lr": self.trainer.rate(step - 1)}
         row |= means | pace.metrics() | memory(self.trainer.device)
-        self._log.write_row(row, pace.left(step))
-
-    def log_validation(self, step: int, metrics: Mapping[str, float], verdict: str) -> None:
-        """Write the metrics of a validation."""
-        self._log.write_validation(step, metrics, verdict)
-
-    def draw_heatmaps(self, step: int) -> None:
-        """Show where the model sees the example sentences now."""
-        self._heatmaps.draw(step)
+        self.log.write_row(row, pace.left(step))
 
     def save_best(self, step: int) -> None:
         """Write the weights of the best validation so far."""
@@ -235,7 +227,7 @@ class RunFolder:
         which = f"after step {step}, the last (train.keep: last)"
         if train.keep == "best":
             which = f"after step {best_step}, the best by {train.best_metric} (train.keep: best)"
-        self._log.say(f"finished: the model folder holds {weights} {which}")
+        self.log.say(f"finished: the model folder holds {weights} {which}")
 
     def is_finished(self, step: int) -> bool:
         """Whether the run has finished after ``step`` steps, and the model is as it was then."""

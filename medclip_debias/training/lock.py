@@ -20,6 +20,7 @@ from filelock import FileLock, SoftFileLock, Timeout
 from medclip_debias.errors import UserError, explained
 
 NAME = "lock"
+_PATIENCE = 1.0  # seconds, for `holder_of` takes the lock for a moment
 
 
 @contextmanager
@@ -33,7 +34,7 @@ def locked(out: Path) -> Iterator[None]:
         out.mkdir(parents=True, exist_ok=True)
         try:
             with warnings.catch_warnings(action="ignore"):  # that a disk has no locks
-                lock.acquire(timeout=1)  # `holder_of` takes it for a moment
+                lock.acquire(timeout=_PATIENCE)
         except Timeout:
             holder = _read(path)
             who = f" ({holder})" if holder else ""

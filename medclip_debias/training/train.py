@@ -177,7 +177,7 @@ def train(
                         is_best = state.best.see(done, metrics)
                         if folder:
                             stall.enter("files")
-                            folder.log_validation(done, metrics, state.best.verdict())
+                            folder.log.write_validation(done, metrics, state.best.verdict())
                             if is_best:
                                 folder.save_best(done)
                         is_stopped |= was_signalled
@@ -191,7 +191,7 @@ def train(
                     if validates or saves:
                         stall.enter(None)  # pictures are no part of the run, so they stall none
                         if folder and not is_stopped:
-                            folder.draw_heatmaps(done)
+                            folder.heatmaps.draw(done)
                         pace.restart()  # the next row is of steps alone
                     if progress and is_first:
                         progress(done, options.steps, state.loss)

@@ -38,10 +38,12 @@ Change = Callable[..., RunSettings]
 
 @pytest.fixture(autouse=True)
 def watchful_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loader's processes look after their parent twice a second, where torch waits for five."""
+    """The loader's processes and their parent look after each other twice a second, not in five."""
     from torch.utils.data._utils import worker
+    from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter as Parent
 
     monkeypatch.setattr(worker, "MP_STATUS_CHECK_INTERVAL", 0.5)
+    monkeypatch.setattr(Parent._try_get_data, "__defaults__", (0.5,))
 
 
 @pytest.fixture(scope="session")

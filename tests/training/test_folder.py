@@ -13,10 +13,17 @@ import pytest
 
 from medclip_debias.cli import run as command
 from medclip_debias.errors import UserError
+from medclip_debias.training import lock
 from medclip_debias.training.checkpoint import checkpoints
 from medclip_debias.training.lock import NAME, holder_of, locked
 from medclip_debias.training.train import train
 from tests.training.conftest import flip, fork, in_processes, train_until, wait_until
+
+
+@pytest.fixture(autouse=True)
+def short_patience(monkeypatch):
+    """A second run waits for a tenth of a second for the first, and not for one."""
+    monkeypatch.setattr(lock, "_PATIENCE", 0.1)
 
 
 @pytest.fixture(scope="module")

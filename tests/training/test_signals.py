@@ -165,7 +165,7 @@ def test_a_run_whose_terminal_is_closed_saves(config, run, whole):
         for number in range(3):
             os.dup2(terminal, number)
         os.close(terminal)
-        at_step(2, lambda: (os.kill(parent, signal.SIGUSR2), time.sleep(1)))
+        at_step(2, lambda: (os.kill(parent, signal.SIGUSR2), time.sleep(0.3)))
         start(path)
 
     try:
@@ -273,7 +273,7 @@ def test_a_process_that_waits_for_the_others_still_hears_a_signal(config, capfd,
     for name, value in names.items():
         monkeypatch.setenv(name, str(value))
     child = fork(lambda: start(path))
-    time.sleep(1.5)
+    time.sleep(0.5)
     os.kill(child, signal.SIGTERM)
     assert exit_codes([child], limit=20) == [75]
     assert "before its first step" in capfd.readouterr().err

@@ -15,13 +15,7 @@ from medclip_debias.config import SimilaritySettings, json_hash, validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_folder, file_hash, write_text
 from medclip_debias.models.aggregators import SHARP_MAX, SHARP_MIN
-from medclip_debias.models.checkpoint import (
-    check_room,
-    load_strictly,
-    need,
-    read_checkpoint,
-    uninitialised,
-)
+from medclip_debias.models.checkpoint import need, read_model
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.interface import ImageTextModel, Outputs
@@ -282,9 +276,9 @@ class Peer(ImageTextModel):
         preprocessing = validate(
             PeerPreprocessing, content.get("preprocessing", {}), where, "preprocessing."
         )
-        tokenizer, state = saved_tokenizer(settings, folder), read_checkpoint(weights)
+        tokenizer = saved_tokenizer(settings, folder)
 
-        def build() -> Peer:
+        def build(state: State) -> Peer:
             try:
                 return cls(settings, preprocessing, tokenizer, content.get("provenance"), state)
             except UserError as error:
@@ -296,10 +290,7 @@ class Peer(ImageTextModel):
                     f" ({type(error).__name__})."
                 ) from error
 
-        check_room(build, weights, where)
-        with uninitialised():
-            model = build()
-        load_strictly(model, state, str(weights))
+        model = read_model(build, weights, where)
         model.content_hash = files = model._hash(folder)
         model = model.to(device).eval()
         model.self_test = self_test(model, folder, files) if check else {"status": "off"}
