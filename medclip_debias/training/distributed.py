@@ -107,7 +107,7 @@ def device_of(name: str, place: Place) -> torch.device:
             )
         name = f"cuda:{place.local}"
     device = best_device(name)
-    if device.type == "cuda":
+    if device.index is not None:  # without a number it is the current one already
         torch.cuda.set_device(device)
     return device
 
