@@ -175,10 +175,10 @@ class Preprocessing(Settings):
 class SetSettings(Settings):
     """One of several prepared sets that a run learns from together (docs/training.md).
 
-    ``weight``: its share of what is learned from is its weight over the sum of all; with 0 nothing
-    is, but its patients count. ``patients``: sets of one name here share patient ids; by default
-    those of the same archive do. ``batches``: sets of one name here share batches, in which no
-    other set has a part; by default every batch is of all sets.
+    ``weight``: its share of a batch is its weight over the sum of all; with 0 it is not trained on,
+    but its patients are kept out of training elsewhere. ``patients``: sets with the same name share
+    patient ids; by default sets of the same archive do. ``batches``: sets with the same name share
+    batches that hold no other set; by default every batch is of all sets.
     """
 
     path: Path
@@ -215,7 +215,7 @@ class ImageEncoderSettings(Settings):
 
     ``arch`` is one of `medclip_debias.models.image_encoder.IMAGE_ENCODERS`. ``weights`` is a local
     file or folder, ``library`` (torchvision's own) or none. ``name`` is timm's name of the model,
-    where the folder does not say it. ``blocks`` puts so many new transformer blocks on the trunk.
+    if the folder does not say it. ``blocks`` is the number of new transformer blocks on the trunk.
     """
 
     arch: str = Field("resnet18", pattern=r"^\w+$")
@@ -293,7 +293,7 @@ class ModelSettings(Settings):
 
 
 class StartSettings(Settings):
-    """A run that trains a model on: another group's, as imported, or one of this project's.
+    """A run that starts from a trained model, imported or of this project.
 
     Encoders, projections, tokenizer, preprocessing and learned scale are those of the folder
     ``start_from``. ``similarity``: the model's ``own`` score, which is the cosine of the whole
@@ -335,11 +335,11 @@ class FeatureSettings(Settings):
     """Features of the frozen part of an encoder, computed once (docs/training.md).
 
     Attributes:
-        cache: read what the frozen part of the image encoder gives from a file.
+        cache: read the output of the frozen part of the image encoder from a file.
         dtype: of the file.
-        augmentations: how many augmentations of each image there are, of which a step takes one
-            at random; 0 augments anew in every step. It holds without ``cache``, too.
-        text: read what the frozen text encoder gives from a file.
+        augmentations: number of augmentations of each image, of which a step takes one at random;
+            0 augments anew in every step. It applies without ``cache`` too.
+        text: read the output of the frozen text encoder from a file.
         folder: of the files; by default ``features`` in the prepared set.
     """
 

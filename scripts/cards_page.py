@@ -18,25 +18,23 @@ KINDS = {
 
 _HEAD = """# Task cards
 
-Written from `medclip_debias/bench/cards/`, one YAML file a card. A card says which images of which
-archive are judged, by which prompts, published protocol and metrics; the first metric ranks.
-Another version of a card is another task: figures of two versions never stand in one table.
+A card says which images of which archive are judged, with which prompts, published protocol and
+metrics; the first metric ranks. Two versions of a card are two tasks, whose figures are never
+mixed. This page is generated from `medclip_debias/bench/cards/`, one YAML file a card.
 
-- **Images.** The number of the official list, where it is published; the card's notes say where.
-  A list is read from your own copy, never stored here; one with another number of images or
-  another hash is refused as that of another release. Hashes are open until somebody who has the
-  archive adds them to a card.
-- **Published figures** were not reproduced here. They stand beside ours with where they are from
-  and how they differ.
-- **Lists by a rule** (5x200, MS-CXR's single boxes) are made of your copy by `python
-  scripts/cards.py`, and stay there.
-- Cards of `phantom/` run on generated radiographs; everybody can run them. Cards of archives
-  never run on a phantom.
+- **Images.** The number in the official list, where it is published. Lists are read from your own
+  copy and never stored here; a list with another number of images or another hash is of another
+  release and cannot be used. Hashes are blank until somebody who has the archive adds them.
+- **Published figures** were not reproduced here. Each has its source and how it differs.
+- **Lists by a rule** (5x200, MS-CXR's single boxes) are made from your copy by `python
+  scripts/cards.py`.
+- Cards of `phantom/` run on generated radiographs, so everybody can run them; other cards never
+  run on a phantom.
 
 ## Writing one
 
-A file in that folder is a card because it is there; `tests/bench/test_cards.py` checks it, and runs
-it where the phantom has the archive's form.
+A YAML file in that folder is a card; `tests/bench/test_cards.py` checks it, and runs it where the
+phantom can take the archive's form.
 
 ```yaml
 name: myarchive/zero-shot         # what it is of, and the task

@@ -5,21 +5,21 @@ from __future__ import annotations
 from medclip_debias.data.label_maps import load_label_map, packaged_maps
 from medclip_debias.data.mesh import openi_mapping
 
-_PAGE = """# Label maps that come along
+_PAGE = """# Packaged label maps
 
-Written from `medclip_debias/data/label_maps/`. How they are
-used, and how to write one: [evaluation.md](evaluation.md#another-archive).
+What the label columns of an archive mean for the classes of a prompt set, and why; generated from
+`medclip_debias/data/label_maps/`. How to use and write one:
+[evaluation](evaluation.md#another-archive).
 
-Columns are those of the archive. Sets that `prepare` made of it keep them, or spell them as
-CheXpert does; both are found (capitals and underscores do not matter). `any of A, B` is present
-where one of them is, uncertain where one of them is uncertain and none present, blank where one is
-blank and none of that, and else absent. `blank: C` leaves the class open where C is present and the
+Columns are those of the archive, in its own spelling or CheXpert's (capitals and underscores do not
+matter). `any of A, B` is present where one of them is, else uncertain where one of them is, else
+blank where one of them is, else absent. `blank: C` makes the class blank where C is present and the
 class is not.
 
-A class of CheXpert's that an archive labels itself is taken as the archive has it, as `prepare`
-fills its columns, so that figures compare with published ones. Open-i's own headings leave open
-what [Open-i's table](openi.md) leaves open. What a map leaves out cannot be judged on the archive,
-and `results.json` says so with the reason given here.
+A CheXpert class that an archive labels itself is used as the archive has it, so that figures
+compare with published ones. Open-i's own headings are blank where [Open-i's table](openi.md#labels)
+is. Classes that are left out cannot be judged on the archive; `results.json` has the reason given
+here.
 """
 
 

@@ -174,9 +174,10 @@ def page() -> str:
     lines = [
         "# Metrics",
         "",
-        "Written from `medclip_debias/evaluation/catalogue.yaml`, which every table, plot and "
-        "comparison reads. How each is computed:",
-        "[evaluation.md](evaluation.md).",
+        "Every metric of tables, plots and comparisons, generated from "
+        "`medclip_debias/evaluation/catalogue.yaml`. How each is computed:",
+        "[evaluation](evaluation.md). Chance is what a model without any skill gets; 'measured': "
+        "it depends on the data, and the results have it in the group `chance`.",
     ]
     for protocol in PROTOCOL_TITLES:
         found = [m for m in (*METRICS, *VALIDATION) if m.protocol == protocol]

@@ -42,32 +42,31 @@ class EvaluationOptions(Settings):
         labels: what uncertain and blank labels stand for.
         smoothing: sigma of the Gaussian over heatmaps, in grid cells; 0 for none.
         boxes: how heatmaps become boxes.
-        merge_phrases: phrases on one image that are taken for one, with the boxes of all: those
-            of the same words (``phrase``; letter case, blanks and the full stop aside), or of one
-            ``category``, whose first phrase then speaks for all.
+        merge_phrases: which phrases of an image count as one, with the boxes of all: those with
+            the same words (``phrase``; except letter case, blanks and the full stop), or those of
+            one ``category``, represented by its first phrase.
         method: how maps are computed (`medclip_debias.grounding.saliency`).
         sharpen: how maps are sharpened without training (`medclip_debias.grounding.sharpen`).
-        suppression: how it is chosen when a sentence gets no box.
-        suppression_from: where: on the images of ``validate``, once for the ``model`` (what its
-            folder keeps), or nowhere (``none``: a sentence's words alone withhold its boxes).
-        sentences_per_image: most sentences that are not in an image, of each kind, asked of it.
+        suppression: the rule by which a sentence gets no box.
+        suppression_from: where the rule is fitted: on the images of ``validate``, or in advance
+            (``model``: its folder has it); ``none``: only a sentence's words withhold its boxes.
+        sentences_per_image: maximum number of absent sentences of each kind for an image.
         annotation_split: phrases that have a split of their own (MS-CXR 1.1): only those of the
             split that is evaluated (``as_split``), or ``all``.
-        report_score: a report's score with an image; the ``mean`` or ``max`` of its sentences'.
-        triplet_reports: what of a triplet's report is scored: its ``sentences``, put together by
+        report_score: a report's score with an image: the ``mean`` or ``max`` of its sentences'.
+        triplet_reports: how a triplet's report is scored: by its ``sentences`` and
             ``report_score``, or the ``whole`` text as one sentence, as CXR-Align's authors do.
         precision_match: when a retrieved study counts for precision@K: it has ``all`` of the
             query's positive labels, or ``any`` of them.
         offsets: whose unlabelled images set one constant per prompt of zero-shot classification:
             ``none``, those ``evaluated``, the split ``validate`` or ``train``, or the constants
             that the ``model`` folder keeps (`medclip_debias.evaluation.offsets`).
-        views: which images are judged: ``frontal`` leaves aside, and counts, lateral and other
-            views of the set, ``all`` judges every image.
-        several_views: of a study with several such images zero-shot classification judges
-            ``each``, and whole-study retrieval takes the first frontal one; with ``mean`` both
-            judge the study by the mean of its images' scores.
-        most_studies: studies taken for whole-study retrieval (a function of their ids).
-        preset: how others' code counts, added below ``presets`` of the results
+        views: which images are judged: ``frontal`` ones (others are counted), or ``all``.
+        several_views: for a study with several such images: with ``each`` zero-shot classification
+            judges every image and whole-study retrieval uses the first frontal one; with ``mean``
+            both judge the study by the mean of its images' scores.
+        most_studies: maximum number of studies of whole-study retrieval (chosen by their ids).
+        preset: protocols of others, added below ``presets`` of the results
             (`medclip_debias.evaluation.presets`): a name, several between commas, or ``all``;
             ``ours`` adds nothing.
         decisions: probabilities, thresholds and abstention of zero-shot classification

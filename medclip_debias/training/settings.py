@@ -25,7 +25,7 @@ RateSchedule = Literal["cosine", "constant"]
 
 
 class LoraSettings(Settings):
-    """Low-rank adapters on an encoder that else keeps its weights (Hu et al. 2022).
+    """Low-rank adapters on an encoder whose own weights are frozen (Hu et al. 2022).
 
     ``targets``: the linear maps of ``attention``, or every ``linear`` one of the blocks. Saved
     models hold the merged weights.
@@ -37,10 +37,10 @@ class LoraSettings(Settings):
 
 
 class EncoderParts(Settings):
-    """What of an encoder trains: at most one of these; nothing set is ``all``.
+    """Which part of an encoder trains: at most one of these; by default ``all``.
 
     ``last_blocks``: its last n transformer blocks (stages of a ResNet, Swin or ConvNeXt) and what
-    comes after them; as many as there are leaves out the stem or the embeddings alone.
+    comes after them; with n the number of blocks, all but the stem or the embeddings.
     """
 
     frozen: bool = False
@@ -66,9 +66,9 @@ class EncoderParts(Settings):
 class TrainableSettings(Settings):
     """Which parts of the encoders train; projections, similarity and loss always do.
 
-    Each ``all``, ``frozen``, ``{last_blocks: n}`` or ``{lora: {rank: n}}``. The rest computes no
-    gradients and is in evaluation mode: its batch norm uses and keeps its running statistics, and
-    it has no dropout. An encoder with adapters is in evaluation mode as a whole.
+    Each is ``all``, ``frozen``, ``{last_blocks: n}`` or ``{lora: {rank: n}}``. Frozen parts, and an
+    encoder with adapters as a whole, are in evaluation mode: no dropout, and batch norm with its
+    running statistics.
     """
 
     image: EncoderParts = EncoderParts()
@@ -76,11 +76,10 @@ class TrainableSettings(Settings):
 
 
 class LearningRateFactors(Settings):
-    """What ``lr`` is multiplied by: for each encoder, and for projections, similarity and loss.
+    """Factors of ``lr``: for each encoder, and (``heads``) for projections, similarity and loss.
 
-    ``layer_decay`` d multiplies it further by d for each layer below an encoder's last: the
-    layers of a network with L of them learn at ``d^0 .. d^(L-1)``, its stem or embeddings at
-    ``d^L``.
+    ``layer_decay`` d is a further factor d for each layer below an encoder's last: the L layers of
+    a network learn at ``d^0 .. d^(L-1)``, its stem or embeddings at ``d^L``.
     """
 
     image: float = Field(1.0, gt=0)
@@ -93,35 +92,35 @@ class TrainSettings(Settings):
     """The loop: AdamW, linear warm-up, cosine decay to 0 at ``steps`` (or a constant rate).
 
     Attributes:
-        batch_size: studies in the batch of all processes together.
-        accumulate: micro-batches that each process cuts its share into, for memory.
-        schedule: of the learning rate after the warm-up; with ``constant`` a run does not know its
-            end, so that one which is continued later is one that was longer from the start.
-        views_per_study: most images of a study in a batch.
+        batch_size: studies in a batch, of all processes together.
+        accumulate: micro-batches into which each process cuts its share, to save memory.
+        schedule: of the learning rate after the warm-up; with ``constant`` a run that is continued
+            later equals one of that length.
+        views_per_study: maximum number of images of a study in a batch.
         task: ``two_view`` learns from two augmentations of each image, without text.
         trainable: which parts of the encoders train.
-        ema: decay of an exponential moving average of the weights, which then is what is
-            validated and saved as the model.
-        precision: of the encoders; similarities and losses are float32 always.
+        ema: decay of an exponential moving average of the weights, which is validated and saved
+            as the model.
+        precision: of the encoders; similarities and losses are always float32.
         channels_last: memory layout of the image encoder.
-        compile: the encoders, with torch.compile.
-        fused: AdamW as one kernel; ``auto`` on a GPU.
+        compile: compile the encoders with torch.compile.
+        fused: AdamW as one kernel; ``auto``: on a GPU.
         checkpoint_text: compute the text encoder's activations twice instead of keeping them.
-        shard_loss: each of several processes computes the loss of its own anchors alone, where the
-            objective allows it; ``auto`` for large batches (`medclip_debias.training.step`).
-        deterministic: only algorithms whose result never varies, on a GPU too.
+        shard_loss: each of several processes computes the loss of its own anchors, if the
+            objective allows it; ``auto``: for large batches (`medclip_debias.training.step`).
+        deterministic: use deterministic algorithms only, also on a GPU.
         validate_every: steps between validations; 0 for none.
-        validate_images: most images, and most studies, of a validation.
-        best_metric: the metric of the validation that decides which weights are best, one of
+        validate_images: maximum number of images and of studies of a validation.
+        best_metric: the metric that decides which weights are best, one of
             `medclip_debias.evaluation.catalogue.VALIDATION`.
-        patience: validations without a better value after which the run ends; none: no such end.
+        patience: end the run after so many validations without a better value.
         keep: whether the model folder holds the ``last`` weights or the ``best``.
         preview: whether TensorBoard shows six radiographs of the validate split with heatmaps and
-            sentences; ``auto`` for generated images alone (docs/security.md).
+            sentences; ``auto``: only of generated images (docs/security.md).
         workers: processes of the data loader; 0 reads in the main one.
-        stall_minutes: how long a run may stand still (a batch, a step, a validation, a file)
-            before it ends with exit code 2 and says what it waited for; 0 for ever.
-        wandb: also log to Weights & Biases; ``offline`` only writes files.
+        stall_minutes: longest time of a batch, a step, a validation or a file, after which the
+            run ends with exit code 2 and says what it waited for; 0 for no limit.
+        wandb: also log to Weights & Biases; ``offline`` writes files only.
     """
 
     steps: int = Field(1000, ge=1)
@@ -218,10 +217,10 @@ def _begins(model: Any) -> str:
 
 
 class RunSettings(Settings):
-    """One training run. ``loss`` is validated by the objective named in ``loss.kind``.
+    """One training run. The objective named in ``loss.kind`` validates ``loss``.
 
     ``prepared`` names a prepared set, or lists several with their weights. ``model`` describes a
-    new model, or names with ``start_from`` one to train on; then ``preprocessing`` is that model's.
+    new model, or names with ``start_from`` a trained one, whose ``preprocessing`` then applies.
     """
 
     prepared: Prepared
