@@ -241,32 +241,15 @@ def _run_model(
                     runs.append(run)
                 else:
                     log.ran(card, record, fresh=False)
-        if not runs:
-            continue
-        vectors = CachedVectors(out / CACHE / "features", model, data)
-        with log.naming([run.card for run in runs]) as encoding:
-            began = time.perf_counter()
-            _encode(name, vectors, runs, how)
-            seconds = time.perf_counter() - began
-        for run in runs if not encoding.failed else ():
+        vectors = CachedVectors(out / CACHE / "features", model, data, how.batch_size)
+        # Those that look at regions first: what the others need of an image is then there, too.
+        for run in sorted(runs, key=lambda run: not run.reads_regions):
             with log.naming([run.card]):
-                record = run.write(out, vectors, how.draw, {"encode": seconds})
+                with how.bars(f"Images ({name})") as bar:
+                    record = run.write(out, vectors, how.draw, bar)
                 keep_model(out, model_record)
                 log.ran(run.card, record, fresh=True)
     return log.outcome, lines
-
-
-def _encode(name: str, vectors: CachedVectors, runs: Sequence[CardRun], how: How) -> None:
-    """One pass over what any of the cards needs."""
-    rows: set[int] = set()
-    mapped: set[int] = set()
-    texts: dict[str, None] = {}
-    for run in filter(lambda run: run.reads_vectors, runs):
-        rows |= run.planned.rows
-        mapped |= run.planned.rows if run.reads_regions else set()
-        texts |= dict.fromkeys(run.planned.texts)
-    with how.bars(f"Images ({name})") as bar:
-        vectors.encode(rows, list(texts), regions=mapped, batch_size=how.batch_size, progress=bar)
 
 
 @dataclass

@@ -28,6 +28,7 @@ from medclip_debias.data.label_maps import LabelMap, load_label_map
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.catalogue import PROTOCOLS, address
+from medclip_debias.evaluation.encoding import Progress, Vectors
 from medclip_debias.evaluation.evaluate import Planned, measure, plan
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.presets import chosen_presets
@@ -121,10 +122,11 @@ class CardRun:
         """Whether the regions of its images are looked at."""
         return any(protocol.reads_regions for protocol in self.planned.protocols)
 
-    @property
-    def reads_vectors(self) -> bool:
-        """Whether kept vectors will do; maps that explain a score need the images themselves."""
-        return self.inputs.options.method == "similarity"
+    def _vectors(self, vectors: CachedVectors) -> Vectors | None:
+        """The kept ones, where they will do; maps that explain a score need images themselves."""
+        if self.inputs.options.method != "similarity":
+            return None
+        return vectors.view(self.planned.rows, regions=self.reads_regions)
 
     def finished(self, out: Path, draw: Draw) -> Record | None:
         """The record in ``OUT/MODEL/CARD@VERSION``, if it is of these very inputs."""
@@ -159,10 +161,10 @@ class CardRun:
         return CardName(name=card.name, version=card.version, hash=card.content_hash)
 
     def write(
-        self, out: Path, vectors: CachedVectors, draw: Draw, seconds: Mapping[str, float]
+        self, out: Path, vectors: CachedVectors, draw: Draw, progress: Progress | None = None
     ) -> Record:
         """Measure, and write ``OUT/MODEL/CARD@VERSION`` as a whole."""
-        began = time.perf_counter()
+        began, encoded_before = time.perf_counter(), vectors.seconds
         card, images = self.card, self.images
         target = out / self.name / card.folder
         with ExitStack() as stack:
@@ -173,8 +175,9 @@ class CardRun:
                 temporary,
                 draw,
                 images.names,
-                vectors=vectors.read(regions=self.reads_regions) if self.reads_vectors else None,
+                vectors=self._vectors(vectors),
                 batch_size=_BATCH,
+                progress=progress,
             )
             places = {
                 str(self.archive): "ARCHIVE",
@@ -200,6 +203,7 @@ class CardRun:
                 boxes=boxes,
                 boxes_wanted=None if boxes is None else card.data.list.boxes,
             )
+            encoding = vectors.seconds - encoded_before
             record = Record(
                 card=self._card_name,
                 model_hash=str(self.model.content_hash),
@@ -209,7 +213,7 @@ class CardRun:
                 metrics=metrics,
                 reasons=reasons,
                 notes=(*_lacking(judged, results), *refused, *results["notes"]),
-                seconds={**seconds, "score": time.perf_counter() - began},
+                seconds={"encode": encoding, "score": time.perf_counter() - began - encoding},
                 versions=versions(),
                 command=self._command(draw),
             )

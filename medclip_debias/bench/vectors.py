@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import time
 import zlib
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.interface import ImageTextModel
-
-Progress = Callable[[int, int], None]
 
 _TEXTS = 8192
 """Sentences encoded between two writes: what a kill costs."""
@@ -72,13 +71,8 @@ class StoredVectors:
                 np.savez(file, keys=np.asarray(keys), values=values)
             self._index(path)
 
-    def read(self, keys: Sequence[Any], what: str) -> Tensor:
+    def read(self, keys: Sequence[Any]) -> Tensor:
         """Vectors ``[len(keys), ...]``; of sentences with rows of zeros up to the longest."""
-        if lacking := self.lacking(keys):
-            raise UserError(
-                f"{self.folder}: has no vectors of {len(lacking)} of {len(keys)} {what}; run"
-                " 'bench' again with the model and the data."
-            )
         places = [self._places[key] for key in keys]
         values = {path: torch.from_numpy(self._values(path)) for path, _ in places}
         return stacked([values[path][[row]] for path, row in places])
@@ -100,97 +94,36 @@ def _digest(text: str) -> str:
 
 
 class CachedVectors:
-    """The vectors of one model on one set."""
+    """The vectors of one model on one set; what is not there yet the network computes.
 
-    def __init__(self, cache: Path, model: ImageTextModel, data: PreparedSet) -> None:
-        self.model, self._data = model, data
+    ``seconds`` is how long the network was at work.
+    """
+
+    def __init__(
+        self, cache: Path, model: ImageTextModel, data: PreparedSet, batch_size: int = 32
+    ) -> None:
+        self.model, self.seconds = model, 0.0
+        self._network, self._batch_size = Network(model, data), batch_size
         folder = cache / str(model.content_hash)
         self.folder = folder / data.content_hash
         self._sentences = StoredVectors(folder / "sentences")
         self._regions = StoredVectors(self.folder / "regions")
         self._whole = StoredVectors(self.folder / "whole") if model.outputs.has_whole else None
 
-    def encode(
-        self,
-        rows: Collection[int],
-        texts: Sequence[str],
-        *,
-        regions: Collection[int] = (),
-        batch_size: int = 32,
-        progress: Progress | None = None,
-    ) -> int:
-        """Let the network encode what is not there yet; return how many images that were.
+    def view(self, rows: Collection[int], *, regions: bool) -> View:
+        """The vectors of these images; ``regions`` says whether those are looked at.
 
-        Args:
-            rows: of the set.
-            texts: sentences.
-            regions: those of ``rows`` whose regions will be looked at. A model that scores by
-                regions keeps those of every row.
-            batch_size: images at a time.
-            progress: called with images done and images in total.
+        A model that scores by regions keeps them of every image.
 
         Raises:
-            UserError: the disk has no room.
-            NotFiniteError: the model gives NaN or infinity.
+            UserError: the disk has no room for what is not there yet.
         """
-        network = Network(self.model, self._data)
-        mapped = set(regions) if self.model.outputs.whole_alone else set(rows)
-        lacking = set(self._regions.lacking(sorted(mapped)))
-        if self._whole is not None:
-            lacking |= set(self._whole.lacking(sorted(rows)))
-        self._check_room(len(lacking), len(lacking & mapped))
-        new = {_digest(text): text for text in texts}
-        digests = self._sentences.lacking([*new])
-        for start in range(0, len(digests), _TEXTS):
-            part = digests[start : start + _TEXTS]
-            with torch.inference_mode():
-                vectors = network.sentences([new[digest] for digest in part])
-            self._sentences.add(part, finite(vectors, "sentences"))
-        ordered = sorted(lacking)
-        for start in range(0, len(ordered), batch_size):
-            self._encode(network, ordered[start : start + batch_size], mapped)
-            if progress:
-                progress(min(start + batch_size, len(ordered)), len(ordered))
-        return len(ordered)
-
-    def read(self, *, regions: bool) -> View:
-        """The vectors, with the regions of the images or with what a whole score needs alone."""
-        return View(self, regions)
-
-    def sentences(self, texts: Sequence[str]) -> Tensor:
-        """Unit vectors ``[len(texts), D]``, on the model's device."""
-        stored = self._sentences.read(list(map(_digest, texts)), "sentences")
-        return stored.to(self.model.device)
-
-    def images(self, rows: Sequence[int], *, regions: bool) -> ImageFeatures:
-        """Features of images, on the model's device.
-
-        Without ``regions`` a model that scores by whole images has its whole as the only region.
-        """
-        alone = self.model.outputs.whole_alone
-        whole = None if self._whole is None else self._whole.read(rows, "images")
-        if whole is not None and not regions and alone:
-            return ImageFeatures(whole[:, None], whole).to(self.model.device)
-        kept = self._regions.read(rows, "images")
-        return ImageFeatures(kept, whole, attended=not alone).to(self.model.device)
-
-    def _encode(self, network: Network, rows: list[int], mapped: Collection[int]) -> None:
-        with torch.inference_mode():
-            features = network.images(rows)
-        count = self.model.grid.rows * self.model.grid.columns
-        if features.regions.shape[1] != count:
-            raise UserError(
-                f"the model gives {features.regions.shape[1]} regions per image but says that it"
-                f" has {count}; its folder is damaged."
-            )
-        kept = [place for place, row in enumerate(rows) if row in mapped]
-        self._regions.add([rows[place] for place in kept], finite(features.regions, "images")[kept])
-        if self._whole is not None and features.whole is not None:
-            self._whole.add(rows, finite(features.whole, "images"))
-
-    def _check_room(self, images: int, mapped: int) -> None:
-        regions = mapped * self.model.grid.rows * self.model.grid.columns
-        needed = 4 * self.model.dim * (regions + (0 if self._whole is None else images))
+        regions = regions or not self.model.outputs.whole_alone
+        images = len(self._lacking(rows, regions))
+        of_image = (self._whole is not None) + regions * self.model.grid.rows * (
+            self.model.grid.columns
+        )
+        needed = 4 * self.model.dim * images * of_image
         self.folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self.folder).free
         if needed > free:
@@ -198,6 +131,55 @@ class CachedVectors:
                 f"{self.folder}: the vectors of {images} images need {needed / 1e9:.1f} GB, and the"
                 f" disk has {free / 1e9:.1f} GB; make room or give another --out."
             )
+        return View(self, regions)
+
+    def sentences(self, texts: Sequence[str]) -> Tensor:
+        """Unit vectors ``[len(texts), D]``, on the model's device."""
+        new = {_digest(text): text for text in texts}
+        lacking = self._sentences.lacking([*new])
+        for start in range(0, len(lacking), _TEXTS):
+            part = lacking[start : start + _TEXTS]
+            with self._timed():
+                vectors = self._network.sentences([new[digest] for digest in part])
+            self._sentences.add(part, finite(vectors, "sentences"))
+        return self._sentences.read(list(map(_digest, texts))).to(self.model.device)
+
+    def images(self, rows: Sequence[int], *, regions: bool) -> ImageFeatures:
+        """Features of images, on the model's device; without regions the whole is the only one."""
+        lacking = self._lacking(rows, regions)
+        for start in range(0, len(lacking), self._batch_size):
+            self._encode(lacking[start : start + self._batch_size], regions)
+        whole = None if self._whole is None else self._whole.read(rows)
+        if whole is not None and not regions:
+            return ImageFeatures(whole[:, None], whole).to(self.model.device)
+        kept, attended = self._regions.read(rows), not self.model.outputs.whole_alone
+        return ImageFeatures(kept, whole, attended=attended).to(self.model.device)
+
+    def _lacking(self, rows: Collection[int], regions: bool) -> list[int]:
+        stores = [self._whole] if self._whole is not None else []
+        stores += [self._regions] if regions else []
+        return sorted(set().union(*(store.lacking(sorted(rows)) for store in stores)))
+
+    def _encode(self, rows: list[int], regions: bool) -> None:
+        with self._timed():
+            features = self._network.images(rows)
+        count = self.model.grid.rows * self.model.grid.columns
+        if features.regions.shape[1] != count:
+            raise UserError(
+                f"the model gives {features.regions.shape[1]} regions per image but says that it"
+                f" has {count}; its folder is damaged."
+            )
+        if regions:
+            self._regions.add(rows, finite(features.regions, "images"))
+        if self._whole is not None and features.whole is not None:
+            self._whole.add(rows, finite(features.whole, "images"))
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = time.perf_counter()
+        with torch.inference_mode():
+            yield
+        self.seconds += time.perf_counter() - began
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.bootstrap import weighted_auc
 from medclip_debias.evaluation.catalogue import COMPARED
 from medclip_debias.evaluation.statistics import ALPHA, holm, seed_summary
 from medclip_debias.experiments.differences import with_interval
@@ -281,25 +282,6 @@ def cells_of(folder: Path) -> pd.DataFrame:
     return table.astype(
         {**words, "label": "int8", "seed": "int32", **dict.fromkeys(SCORES, "uint16")}
     )
-
-
-def weighted_auc(labels: NDArray[np.bool_], ranks: Floats, weights: Floats) -> Floats:
-    """AUC of each draw, ties counting half; NaN where a draw has no image of one side.
-
-    Args:
-        labels: of n images.
-        ranks: of their scores.
-        weights: of the images in each draw, ``[draws, n]``.
-    """
-    order = np.argsort(ranks, kind="stable")
-    labels, weights = labels[order], weights[:, order]
-    starts = np.flatnonzero(np.diff(ranks[order], prepend=-1))
-    positive = np.add.reduceat(weights * labels, starts, axis=1)
-    negative = np.add.reduceat(weights * ~labels, starts, axis=1)
-    below = np.cumsum(negative, axis=1) - negative / 2
-    total = positive.sum(1) * negative.sum(1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray((positive * below).sum(1) / total)
 
 
 def mean_auc(cell: pd.DataFrame, score: str, patients: pd.Index, weights: Floats) -> Floats:

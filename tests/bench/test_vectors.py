@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -47,67 +48,81 @@ def peer(tmp_path_factory):
     return model
 
 
-def test_what_is_read_is_what_the_network_gave(peer, data, tmp_path):
+def kept(cache, model, data, rows, *, regions, **more):
+    """Features of images, as a card reads them."""
+    return CachedVectors(cache, model, data, **more).view(rows, regions=regions).images(rows)
+
+
+@pytest.fixture
+def encoded(peer, monkeypatch):
+    """Numbers of the images that the model encodes at a time."""
+    seen, encode = [], type(peer).encode_images
+
+    def counting(self, images):
+        seen.append(len(images))
+        return encode(self, images)
+
+    monkeypatch.setattr(type(peer), "encode_images", counting)
+    return seen
+
+
+def test_what_is_read_is_what_the_network_gave(peer, data, tmp_path, encoded):
     rows = [1, 4, 7, 8]
-    assert CachedVectors(tmp_path, peer, data).encode(rows, TEXTS, regions=rows, batch_size=4) == 4
-    again = CachedVectors(tmp_path, peer, data)  # as another process finds it
     with torch.inference_mode():
         direct, sentences = Network(peer, data).images(rows), peer.encode_sentences(TEXTS)
-    for regions in (True, False):
-        features = again.read(regions=regions).images(rows)
-        assert torch.equal(features.whole, direct.whole)
-        assert torch.equal(peer.score(features, sentences), peer.score(direct, sentences))
-    assert torch.equal(again.read(regions=True).images(rows).regions, direct.regions)
-    assert torch.equal(again.sentences(TEXTS[::-1]), sentences.flip(0))
-    assert again.encode(rows, TEXTS, regions=rows) == 0
+    encoded.clear()
+    for _ in range(2):  # once by the network, and once as another process finds it
+        for regions in (True, False):
+            features = kept(tmp_path, peer, data, rows, regions=regions, batch_size=4)
+            assert torch.equal(features.whole, direct.whole)
+            assert torch.equal(peer.score(features, sentences), peer.score(direct, sentences))
+        features = kept(tmp_path, peer, data, rows, regions=True)
+        assert torch.equal(features.regions, direct.regions)
+        found = CachedVectors(tmp_path, peer, data).sentences(TEXTS[::-1])
+        assert torch.equal(found, sentences.flip(0))
+    assert encoded == [4]
 
 
-def test_regions_are_kept_of_the_images_that_need_them(peer, data, tmp_path):
-    CachedVectors(tmp_path, peer, data).encode([0, 1, 2], TEXTS, regions=[1])
-    found = CachedVectors(tmp_path, peer, data)
-    assert len(found.images([0, 1, 2], regions=False)) == 3
-    assert len(found.images([1], regions=True)) == 1
-    with pytest.raises(UserError, match="no vectors of 2 of 3 images"):
-        found.images([0, 1, 2], regions=True)
-    assert found.encode([0, 1, 2], TEXTS, regions=[0, 1, 2]) == 2
-    assert len(found.images([0, 1, 2], regions=True)) == 3
+def test_regions_are_kept_of_the_images_that_need_them(peer, data, tmp_path, encoded):
+    kept(tmp_path, peer, data, [1], regions=True)
+    kept(tmp_path, peer, data, [0, 1, 2], regions=False)
+    assert len(kept(tmp_path, peer, data, [0, 1, 2], regions=True)) == 3
+    assert encoded == [1, 2, 2]
 
 
-def test_damaged_files_are_encoded_again(peer, data, tmp_path):
-    first = CachedVectors(tmp_path, peer, data)
-    first.encode([3, 5], TEXTS, regions=[3, 5])
-    before = first.images([3, 5], regions=True)
-    (path,) = (first.folder / "regions").iterdir()
+def test_damaged_files_are_encoded_again(peer, data, tmp_path, encoded):
+    before = kept(tmp_path, peer, data, [3, 5], regions=True)
+    (path,) = tmp_path.rglob("regions/*")
     whole = path.read_bytes()
     for damaged in (whole[: len(whole) // 2], whole[:600] + b"\x01" + whole[601:], b"short"):
         path.write_bytes(damaged)
-        found = CachedVectors(tmp_path, peer, data)
-        with pytest.raises(UserError, match="no vectors of 2 of 2 images"):
-            found.images([3, 5], regions=True)
-        assert found.encode([3, 5], TEXTS, regions=[3, 5]) == 2
-        assert torch.equal(found.images([3, 5], regions=True).regions, before.regions)
+        again = kept(tmp_path, peer, data, [3, 5], regions=True)
+        assert torch.equal(again.regions, before.regions)
         for other in set(path.parent.iterdir()) - {path}:
             other.unlink()
+    assert encoded == [2] * 4
 
 
 def test_vectors_that_are_no_numbers_are_not_kept(peer, data, tmp_path, monkeypatch):
-    found = CachedVectors(tmp_path, peer, data)
     wrong = torch.full((1, 16), torch.nan)
     monkeypatch.setattr(type(peer), "encode_sentences", lambda *_: wrong)
     with pytest.raises(NotFiniteError):
-        found.encode([0], TEXTS[:1])
+        CachedVectors(tmp_path, peer, data).sentences(TEXTS[:1])
     assert not [*tmp_path.rglob("*.npz")]
 
 
+def test_a_disk_without_room_is_a_sentence(peer, data, tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
+    with pytest.raises(UserError, match=r"the vectors of 2 images need .* make room"):
+        kept(tmp_path, peer, data, [3, 5], regions=True)
+
+
 def test_sentences_are_found_by_digests_and_not_stored(peer, data, tmp_path):
-    CachedVectors(tmp_path, peer, data).encode([], [*TEXTS, *TEXTS])
-    found = CachedVectors(tmp_path, peer, data)
-    found.encode([], ["Pneumothorax.", *TEXTS])
+    CachedVectors(tmp_path, peer, data).sentences([*TEXTS, *TEXTS])
+    CachedVectors(tmp_path, peer, data).sentences(["Pneumothorax.", *TEXTS])
     files = sorted(tmp_path.rglob("*.npz"))
     assert [len(np.load(path)["keys"]) for path in files] == [3, 1]
     assert not any(b"edema" in path.read_bytes() for path in files)
-    with pytest.raises(UserError, match="no vectors of 1 of 4 sentences"):
-        found.sentences([*TEXTS, "Never encoded."])
 
 
 @settings(max_examples=30, deadline=None)
@@ -122,4 +137,4 @@ def test_vectors_are_those_written_last(tmp_path_factory, batches):
     for found in (stored, StoredVectors(folder)):
         assert found.lacking(range(7)) == [row for row in range(7) if row not in model]
         if model:
-            assert np.array_equal(found.read([*model], "rows"), np.stack([*model.values()]))
+            assert np.array_equal(found.read([*model]), np.stack([*model.values()]))

@@ -7,28 +7,13 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.table import Results
 from studies import grids
-from studies.grids import cells_of, crossed, differences, over_settings, report, weighted_auc
+from studies.grids import cells_of, crossed, differences, over_settings, report
 from tests.helpers import results as made
-
-
-@settings(deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(4, 30), st.integers(1, 6))
-def test_weighted_auc_is_scikit_learns(seed, count, values):
-    rng = np.random.default_rng(seed)
-    labels = rng.permutation([True, False, *(rng.random(count - 2) < 0.5)])
-    ranks = rng.integers(0, values, count).astype(float)
-    weights = rng.multinomial(count, np.full(count, 1 / count), size=5).astype(float)
-    for draw, found in zip(weights, weighted_auc(labels, ranks, weights), strict=True):
-        sides = draw[labels].sum(), draw[~labels].sum()
-        expected = roc_auc_score(labels, ranks, sample_weight=draw) if all(sides) else np.nan
-        assert found == pytest.approx(expected, nan_ok=True)
 
 
 @pytest.fixture

@@ -451,5 +451,5 @@ def test_sentences_of_several_vectors(bert, tmp_path, bring):
     stored = StoredVectors(tmp_path / "sentences")
     stored.add(["a"], known["a"].numpy())
     stored.add(["b", "c"], stacked([known["b"], known["c"]]).numpy())
-    again = StoredVectors(tmp_path / "sentences").read(["c", "a", "b"], "sentences")
+    again = StoredVectors(tmp_path / "sentences").read(["c", "a", "b"])
     assert torch.equal(again, stacked([known[name] for name in "cab"]))
