@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from medclip_debias.data.prompts import default_prompts
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.peers.peer import Peer
-from medclip_debias.models.peers.settings import PeerPreprocessing, PeerSettings
-from medclip_debias.models.text_encoder import SentenceTokenizer
+from medclip_debias.models.peers.settings import PeerPreprocessing
+from tests.helpers.small_models import make_peer
 
 
 def save_language_model(folder: Path, texts: Sequence[str]) -> Path:
@@ -47,30 +46,15 @@ def save_model(folder: Path, language: Path, size: int, seed: int = 0) -> Path:
     return folder
 
 
-def make_peer(
-    language: Path,
-    content: dict[str, Any],
-    size: int,
-    input_size: int = 64,
-    shapes: dict[str, tuple[int, ...]] | None = None,
+def bench_peer(
+    language: Path, size: int, input_size: int = 64, *, text: Any = None, **content: Any
 ) -> Peer:
-    """An untrained model of another group's kind; its text's ``config`` is the language model's.
-
-    ``shapes`` are of tensors that sizes are read off.
-    """
-    config = json.loads((language / "config.json").read_text())
-    channels = 1 if content["kind"] == "gloria" else 3
-    torch.manual_seed(3)
-    content = {"dim": 16, "max_tokens": 16} | content
-    return Peer(
-        PeerSettings.model_validate(content | {"text": content["text"] | {"config": config}}),
-        PeerPreprocessing(
-            prepare=PrepareSettings(size=size),
-            input_size=input_size,
-            channel_mean=(0.5,) * channels,
-            channel_std=(0.25,) * channels,
-        ),
-        SentenceTokenizer.load(language),
-        {"synthetic": True},
-        {name: torch.empty(shape) for name, shape in (shapes or {}).items()},
-    ).eval()
+    """An untrained model of another group's kind, of images prepared at ``size``."""
+    channels = 1 if content.get("kind") == "gloria" else 3
+    how = PeerPreprocessing(
+        prepare=PrepareSettings(size=size),
+        input_size=input_size,
+        channel_mean=(0.5,) * channels,
+        channel_std=(0.25,) * channels,
+    )
+    return make_peer(language, how, text=text, provenance={"synthetic": True}, **content)

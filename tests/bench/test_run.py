@@ -28,7 +28,7 @@ from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.region_grid import RegionGrid
 from medclip_debias.phantom import PhantomSettings, generate
 from medclip_debias.training.lock import locked
-from tests.bench.models import make_peer, save_language_model, save_model
+from tests.bench.models import bench_peer, save_language_model, save_model
 
 SIZE = 72
 HOW = How(Draw(resamples=20), device="cpu", workers=1)
@@ -182,7 +182,7 @@ def test_peers_that_attend_have_the_figures_of_evaluate(models, data, out, tmp_p
     """Kept vectors of several rows a sentence, and the whole beside the regions."""
     for kind, content in PEERS.items():
         language = Path(models[0]).parent / "lm"
-        peer = make_peer(language, {"kind": kind, **content}, SIZE, shapes=SHAPES[kind])
+        peer = bench_peer(language, SIZE, kind=kind, shapes=SHAPES[kind], **content)
         # The numbers of a deep network would grow beyond all bounds.
         for parameter in (peer.text if kind == "kad" else peer).parameters():
             torch.nn.init.normal_(parameter, std=0.3)

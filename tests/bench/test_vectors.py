@@ -15,7 +15,7 @@ from medclip_debias.bench.vectors import CachedVectors, StoredVectors
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.encoding import Network
 from medclip_debias.models.finite import NotFiniteError
-from tests.bench.models import make_peer, save_language_model
+from tests.bench.models import bench_peer, save_language_model
 
 TEXTS = ["Pulmonary edema.", "No pleural effusion.", "The lungs are clear."]
 
@@ -41,9 +41,7 @@ def peer(tmp_path_factory):
     """A small model that scores by whole images, and has regions too."""
     language = save_language_model(tmp_path_factory.mktemp("peer") / "lm", TEXTS * 4)
     sizes = {"image_size": 32, "patch_size": 16, "width": 16, "layers": 1, "head_width": 8}
-    content = {"kind": "open_clip", "text": {"kind": "bert", "pooling": "none"}}
-    content |= {"image": {"kind": "open_clip", "config": sizes}}
-    model = make_peer(language, content, 32, 32)
+    model = bench_peer(language, 32, 32, image={"kind": "open_clip", "config": sizes})
     model.content_hash = "fedcba9876543210"
     return model
 

@@ -38,42 +38,20 @@ def demo_folder(phantom_tree, prepared_phantom, tmp_path_factory):
 
 def _write_peer(folder, language_model, prepared):
     """A folder as `import-model` writes it, of BiomedCLIP's kind, with random weights."""
-    import json
-
-    import torch
-
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.peers.peer import Peer
-    from medclip_debias.models.peers.settings import (
-        ImageSettings,
-        PeerPreprocessing,
-        PeerSettings,
-        TextSettings,
-    )
-    from medclip_debias.models.text_encoder import SentenceTokenizer
+    from medclip_debias.models.peers.settings import PeerPreprocessing
+    from tests.helpers.small_models import make_peer
 
-    torch.manual_seed(0)
-    config = json.loads((language_model / "config.json").read_text())
     sizes = {"image_size": 64, "patch_size": 16, "width": 32, "layers": 2, "head_width": 16}
-    vit = ImageSettings(kind="open_clip", config=sizes)
-    text = TextSettings(kind="bert", config=config, pooling="mlp")
-    settings = PeerSettings(
-        kind="open_clip", dim=12, max_tokens=24, image=vit, text=text, scale=20.0
-    )
-    own = PeerPreprocessing(
+    how = PeerPreprocessing(
         prepare=PreparedSet.open(prepared).settings,
         input_size=64,
         channel_mean=(0.4,) * 3,
         channel_std=(0.3,) * 3,
     )
-    tokenizer = SentenceTokenizer.load(language_model)
-    inside = {"text.head.0.weight": torch.empty(10, 1)}
-    peer = Peer(settings, own, tokenizer, state=inside)
-    with torch.no_grad():
-        for value in peer.parameters():
-            if value.abs().max() == 0:  # class tokens, places, projections
-                value.normal_(std=0.2)
-    peer.eval().save(folder)
+    head, image = {"text.head.0.weight": (10, 1)}, {"kind": "open_clip", "config": sizes}
+    content = {"dim": 12, "max_tokens": 24, "image": image, "scale": 20.0}
+    make_peer(language_model, how, head, {"pooling": "mlp"}, **content).save(folder)
 
 
 @pytest.fixture

@@ -26,14 +26,8 @@ from medclip_debias.grounding.files import GroundOptions, ground_files
 from medclip_debias.grounding.settings import SuppressionRule
 from medclip_debias.grounding.suppression import save_rule
 from medclip_debias.models.peers.families import published_preprocessing
-from medclip_debias.models.peers.peer import Peer
-from medclip_debias.models.peers.settings import (
-    ImageSettings,
-    PeerSettings,
-    TextSettings,
-)
-from medclip_debias.models.text_encoder import SentenceTokenizer
 from medclip_debias.phantom import PhantomSettings, generate
+from tests.helpers.small_models import make_peer
 
 LEFT, NONE = "Left pleural effusion.", "No pleural effusion."
 
@@ -355,16 +349,11 @@ def test_nothing_is_recorded_for_gradients(model, grey, monkeypatch):
 
 
 def test_an_imported_peer_loads_and_needs_a_scale(language_model, grey, tmp_path):
-    config = json.loads((language_model / "config.json").read_text())
-    text = TextSettings(kind="bert", config=config, pooling="mlp", token="mean")
     sizes = {"image_size": 64, "patch_size": 16, "width": 32, "layers": 1, "head_width": 16}
-    image = ImageSettings(kind="open_clip", config=sizes)
-    settings = PeerSettings(kind="open_clip", dim=6, max_tokens=16, image=image, text=text)
-    tokenizer = SentenceTokenizer.load(language_model)
-    torch.manual_seed(0)
-    inside = {"text.head.0.weight": torch.empty(10, 1)}
+    content = {"dim": 6, "image": {"kind": "open_clip", "config": sizes}}
+    head, text = {"text.head.0.weight": (10, 1)}, {"pooling": "mlp", "token": "mean"}
     how = published_preprocessing("open_clip", 64)
-    Peer(settings, how, tokenizer, state=inside).eval().save(tmp_path / "p")
+    make_peer(language_model, how, head, text, **content).save(tmp_path / "p")
     peer = md.load(tmp_path / "p", device="cpu")
     with pytest.raises(UserError, match="give scale="):
         peer.zero_shot(grey)

@@ -1,4 +1,4 @@
-"""Small models for tests: BERT folders as published, and models of this project."""
+"""Small models for tests: BERT folders as published, models of this project and of others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import torch
 
 from medclip_debias.config import ModelSettings, PrepareSettings, Preprocessing
 from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.settings import PeerSettings
+from medclip_debias.models.text_encoder import SentenceTokenizer
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "no", "pleural", "effusion", "##s", "left"]
 
@@ -63,3 +66,23 @@ def dual_encoder(folder, arch="resnet_small", size=40, side=32, clip=(0.5, 99.5)
     }
     place = Preprocessing(prepare=PrepareSettings(size=size, clip=clip), input_size=side)
     return DualEncoder.create(ModelSettings.model_validate(settings | more), place).eval()
+
+
+def make_peer(language, how, shapes=None, text=None, provenance=None, **content):
+    """Another group's model with weights at random, its images prepared as ``how`` says.
+
+    Its text's ``config`` is that of the BERT folder ``language``; ``shapes`` are of tensors that
+    sizes are read off.
+    """
+    torch.manual_seed(0)
+    config = json.loads((language / "config.json").read_text())
+    text = {"kind": "bert", "config": config} | (text or {})
+    content = {"kind": "open_clip", "dim": 16, "max_tokens": 16, "text": text} | content
+    settings, tokenizer = PeerSettings.model_validate(content), SentenceTokenizer.load(language)
+    state = {name: torch.empty(shape) for name, shape in (shapes or {}).items()}
+    peer = Peer(settings, how, tokenizer, provenance, state)
+    with torch.no_grad():
+        for value in peer.parameters():
+            if value.abs().max() == 0:  # class tokens, places, projections
+                value.normal_(std=0.2)
+    return peer.eval()

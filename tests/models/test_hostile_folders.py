@@ -16,11 +16,10 @@ from medclip_debias.config import PrepareSettings
 from medclip_debias.errors import UserError
 from medclip_debias.models.golden import SelfTestWarning
 from medclip_debias.models.load import expected_images, load_model
-from medclip_debias.models.peers.peer import Peer
-from medclip_debias.models.peers.settings import PeerPreprocessing, PeerSettings
+from medclip_debias.models.peers.settings import PeerPreprocessing
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, load_masked_lm
 from medclip_debias.settings_files import load_yaml
-from tests.helpers.small_models import dual_encoder, edit_json, write_bert
+from tests.helpers.small_models import dual_encoder, edit_json, make_peer, write_bert
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +29,9 @@ def honest(tmp_path_factory):
     bert = write_bert(place / "bert")[0]
     dual_encoder(bert, "resnet_tiny", 32, 32).save(place / "model")
     vision = {"image_size": 32, "patch_size": 16, "width": 16, "layers": 1, "head_width": 8}
-    text = {"kind": "bert", "config": json.loads((bert / "config.json").read_text())}
-    settings = {
-        "kind": "open_clip",
-        "dim": 8,
-        "max_tokens": 16,
-        "image": {"kind": "open_clip", "config": vision},
-        "text": text | {"pooling": "none"},
-    }
     how = PeerPreprocessing(prepare=PrepareSettings(size=32), input_size=32)
-    tokenizer = SentenceTokenizer.load(bert)
-    Peer(PeerSettings.model_validate(settings), how, tokenizer).save(place / "peer")
+    content = {"dim": 8, "image": {"kind": "open_clip", "config": vision}}
+    make_peer(bert, how, **content).save(place / "peer")
     return place
 
 
