@@ -59,7 +59,9 @@ def fit_boxes(
             continue
         inside = scale_boxes([box], annotated, actual)
         outside += not inside
-        clipped += bool(inside) and _leaves(box, size)
+        x, y, w, h = box
+        leaves = x < 0 or y < 0 or x + w > size[0] + 1e-6 or y + h > size[1] + 1e-6
+        clipped += bool(inside) and leaves
         found += inside
     return Fitted(found, flat, outside, clipped, in_pixels and annotated != actual)
 
@@ -98,8 +100,3 @@ def scale_boxes(
         if right > left and bottom > top:
             result.append([left, top, right - left, bottom - top])
     return result
-
-
-def _leaves(box: Box, size: tuple[int, int]) -> bool:
-    x, y, w, h = box
-    return x < 0 or y < 0 or x + w > size[0] + 1e-6 or y + h > size[1] + 1e-6

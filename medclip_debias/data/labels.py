@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.config import Settings
 from medclip_debias.data.sources.ids import STUDY, is_blank, read_ids
-from medclip_debias.data.sources.tables import columns_there, read_table
+from medclip_debias.data.sources.tables import columns_there, distinct_rows, read_table
 from medclip_debias.errors import UserError, did_you_mean
 
 CHEXPERT_LABELS = (
@@ -150,21 +150,14 @@ def read_label_table(path: Path) -> LabelTable:
             f" {columns_there(list(table.columns))}."
         )
     ids = read_ids(path, table, "study_id", STUDY)
-    result: dict[str, Labels] = {}
-    first: dict[str, int] = {}
-    rows = table.index.tolist()
-    for row, study in zip(rows, ids.ids, strict=True):
-        if study in first:
-            raise UserError(
-                f"{path}, row {row}: its study is already in row {first[study]}; keep one row."
-            )
-        first[study] = row
-        result[study] = {}
+    problem = "its study is already in row {}; keep one row."
+    numbered = table[[]].assign(study=ids.ids, row=table.index)
+    distinct_rows(path, numbered, "study", problem, ["row"])
+    result: dict[str, Labels] = {study: {} for study in ids.ids}
     for name, label in columns.items():
-        seen: dict[str, float | None] = {}
-        for row, study, text in zip(rows, ids.ids, table[name], strict=True):
-            if text not in seen:
-                seen[text] = label_value(text, f"{path}, row {row}, column '{name}'")
-            result[study][label] = seen[text]
+        firsts = table[name].drop_duplicates().items()
+        values = {t: label_value(t, f"{path}, row {row}, column '{name}'") for row, t in firsts}
+        for study, text in zip(ids.ids, table[name], strict=True):
+            result[study][label] = values[text]
     said = [*ids.said, *unread_columns(path, table.columns, _NO_LABELS)]
     return LabelTable(path, result, said)

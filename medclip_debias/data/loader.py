@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -92,7 +91,8 @@ class TrainingStudies:
         chosen = [np.array([number[t] for t in said.get(s, ())], dtype=np.int64) for s in studies]
         counts = np.bincount(np.concatenate(chosen), minlength=len(texts))
         found = [np.array(rows[s]) for s in studies]
-        frontal = [_frontal_or_all(of_study, prepared.frontal) for of_study in found]
+        chosen_rows = (of_study[prepared.frontal[of_study]] for of_study in found)
+        frontal = [f if len(f) else every for f, every in zip(chosen_rows, found, strict=True)]
         if not isinstance(prepared, JointSet):
             return cls(texts, found, chosen, counts, frontal)
         firsts = np.array([int(of_study[0]) for of_study in found])
@@ -102,11 +102,6 @@ class TrainingStudies:
 
     def __len__(self) -> int:
         return len(self.rows)
-
-
-def _frontal_or_all(rows: NDArray[np.int64], frontal: NDArray[np.bool_]) -> NDArray[np.int64]:
-    chosen = rows[frontal[rows]]
-    return chosen if len(chosen) else rows
 
 
 @dataclass(frozen=True)
@@ -310,6 +305,7 @@ class StepBatches(Dataset[Batch]):
         self._share = range(rank * share, (rank + 1) * share)
         self._rows = Ragged(studies.rows)
         self._frontal = self._rows if studies.frontal is None else Ragged(studies.frontal)
+        self._is_first = np.isin(self._rows.values, self._frontal.values)
         self._sentences = Ragged(studies.sentences)
         self._order: tuple[int, NDArray[np.int64]] | None = None
 
@@ -372,15 +368,10 @@ class StepBatches(Dataset[Batch]):
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Rows of the whole batch's images ``[I]`` and the place of each one's study."""
         if self.views_per_study > 1:
-            return self._rows.some(members, self.views_per_study, rng, self._is_frontal)
+            return self._rows.some(members, self.views_per_study, rng, self._is_first)
         views = 2 if self.two_view else 1
         rows = self._frontal.one(members, rng)
         return np.tile(rows, views), np.tile(np.arange(len(members)), views)
-
-    @cached_property
-    def _is_frontal(self) -> NDArray[np.bool_]:
-        """Which of the values of ``_rows`` are to be had first."""
-        return np.isin(self._rows.values, self._frontal.values)
 
     def _said(
         self, members: NDArray[np.int64], places: NDArray[np.int64], rng: np.random.Generator

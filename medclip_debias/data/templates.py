@@ -64,10 +64,10 @@ def sentences_of(label: str, state: State) -> tuple[str, ...]:
     wording = wordings().labels.get(label) or _by_name(label)
     if state not in wording.states:
         return ()
-    said = tuple(
-        _sentence(form.format(noun)) for noun in wording.nouns for form in wordings().states[state]
-    )
-    return said + (wording.sentences if state == "present" else ())
+    forms = wordings().states[state]
+    said = (form.format(noun) for noun in wording.nouns for form in forms)
+    sentences = tuple(words[:1].upper() + words[1:] for words in said)
+    return sentences + (wording.sentences if state == "present" else ())
 
 
 def label_sentences(
@@ -115,7 +115,3 @@ def _by_name(label: str) -> Wording:
     if len(claims) != 1 or claims[0] != Claim(claims[0].finding):
         return Wording(states=())
     return Wording(finding=claims[0].finding, nouns=(noun,))
-
-
-def _sentence(words: str) -> str:
-    return words[:1].upper() + words[1:]

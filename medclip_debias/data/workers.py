@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -207,17 +206,10 @@ def _begin(_: int) -> None:
     signal.signal(signal.SIGBUS, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_THE_PARENT)
     # Both only print a traceback, upon which the run would wait for ever.
-    Queue._on_queue_feeder_error = staticmethod(_not_sent)  # type: ignore[attr-defined]
-    sys.excepthook = _uncaught
-
-
-def _not_sent(error: BaseException, _: Any) -> NoReturn:
-    """End a worker that cannot hand a batch over."""
-    os._exit(_code(error))
-
-
-def _uncaught(_: type[BaseException], error: BaseException, __: TracebackType | None) -> NoReturn:
-    os._exit(_code(error))
+    Queue._on_queue_feeder_error = staticmethod(  # type: ignore[attr-defined]
+        lambda error, _: os._exit(_code(error))
+    )
+    sys.excepthook = lambda _, error, __: os._exit(_code(error))
 
 
 def _code(error: BaseException) -> int:

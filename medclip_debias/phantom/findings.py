@@ -58,10 +58,6 @@ def deform(thorax: Thorax, finding: FindingClass, rng: Rng, visibility: float) -
         thorax.spine = size * (1.0 if rng.random() < 0.4 else -1.0)
 
 
-def _mark_heart(scene: Scene) -> list[Mark]:
-    return [Mark(scene.thorax.heart(scene.u, scene.v) > 0.05)]
-
-
 def _mark_spine(scene: Scene) -> list[Mark]:
     middle = scene.thorax.spine_u(scene.v)
     # Both the straight and the curved course: the box holds all that the curve changed.
@@ -308,6 +304,6 @@ PAINTERS: dict[str, Painter] = {
     "pacemaker": _pacemaker,
 }
 MARKERS: dict[str, Callable[[Scene], list[Mark]]] = {
-    "cardiomegaly": _mark_heart,
+    "cardiomegaly": lambda scene: [Mark(scene.thorax.heart(scene.u, scene.v) > 0.05)],
     "scoliosis": _mark_spine,
 }

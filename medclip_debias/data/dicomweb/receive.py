@@ -79,8 +79,10 @@ def receive(
     """
     if not studies and not query:
         raise UserError("say which studies to fetch: --study UID, or --query KEY=VALUE.")
-    for uid in studies:
-        _check_uid(uid)
+    if not all(map(_UID.fullmatch, studies)):
+        raise UserError(
+            "--study needs a study instance UID: digits and dots, 64 at most, as 1.2.840.1."
+        )
     found = Received()
     wanted = list(dict.fromkeys([*studies, *_matching(server, query, found)]))
     instances: list[tuple[str, str, str]] = []
@@ -183,10 +185,3 @@ def _keep(path: Path, content: bytes, instance: str) -> None:
             raise UserError(
                 "the server sent a different image from the one requested; check the address."
             )
-
-
-def _check_uid(uid: str) -> None:
-    if not _UID.fullmatch(uid):
-        raise UserError(
-            "--study needs a study instance UID: digits and dots, 64 at most, as 1.2.840.1."
-        )

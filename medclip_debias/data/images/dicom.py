@@ -144,7 +144,12 @@ def _photometric(dataset: Any) -> str:
 
 def _check_kind(path: Path, dataset: Any) -> None:
     """Refuse what is not one grey radiograph, before any pixel is decoded."""
-    _check_modality(path, dataset)
+    what = other_modality(dataset.get("Modality"), dataset.get("SOPClassUID"))
+    if what:  # slices and pictures of other devices read well
+        raise UserError(
+            f"{path}: its header (Modality, SOPClassUID) says {what}, not a radiograph;"
+            " leave it out."
+        )
     if "FloatPixelData" in dataset or "DoubleFloatPixelData" in dataset:
         raise UserError(
             f"{path}: holds computed values (floating-point pixels), so it is not a radiograph;"
@@ -173,16 +178,6 @@ def _check_kind(path: Path, dataset: Any) -> None:
     _check_bits(path, dataset)
     if dataset.file_meta.TransferSyntaxUID.is_encapsulated:
         _check_codestream(path, dataset, height, width)
-
-
-def _check_modality(path: Path, dataset: Any) -> None:
-    """Refuse the slices and pictures of other devices: they read well and are no radiographs."""
-    what = other_modality(dataset.get("Modality"), dataset.get("SOPClassUID"))
-    if what:
-        raise UserError(
-            f"{path}: its header (Modality, SOPClassUID) says {what}, not a radiograph;"
-            " leave it out."
-        )
 
 
 def other_modality(modality: Any, storage_class: Any) -> str:
@@ -271,14 +266,10 @@ def _check_lossless(path: Path, dataset: Any) -> None:
     # In the scan FF stands before 00 (a byte FF) and D0 to D7 (restarts) alone, until the end.
     end = frame.rfind(b"\xff\xd9")
     scan = frame[place:end]
-    inside = {scan[at + 1] for at in _places(scan, b"\xff")} if end > place else {256}
+    marks = np.flatnonzero(np.frombuffer(scan[:-1], np.uint8) == 0xFF)
+    inside = {scan[at + 1] for at in marks} if end > place else {256}
     if not inside <= _IN_SCAN:
         raise damaged
-
-
-def _places(content: bytes, byte: bytes) -> NDArray[np.intp]:
-    values = np.frombuffer(content, np.uint8)
-    return np.flatnonzero(values[:-1] == byte[0])
 
 
 def codestream_size(frame: bytes) -> tuple[int, int] | None:

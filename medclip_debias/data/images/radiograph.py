@@ -160,7 +160,8 @@ class Radiograph:
         """
         import cv2
 
-        if settings.levels == "as_stored" and self._eight_bits:
+        eight_bits = len(self.values) == 256 and (np.sort(self.values) == np.arange(256)).all()
+        if settings.levels == "as_stored" and eight_bits:
             stored = self._shown.astype(np.uint8)
             return self._looked_up(255 - stored if self.inverted else stored)
         low, high = self.percentiles(settings.clip)
@@ -175,11 +176,6 @@ class Radiograph:
         table = levels.astype(np.uint8)
         grey = self._looked_up(255 - table if self.inverted else table)
         return np.asarray(cv2.equalizeHist(grey)) if settings.equalize else grey
-
-    @property
-    def _eight_bits(self) -> bool:
-        """Whether the values are the levels of an 8-bit file."""
-        return len(self.values) == 256 and bool((np.sort(self.values) == np.arange(256)).all())
 
     @property
     def _shown(self) -> NDArray[np.float64]:

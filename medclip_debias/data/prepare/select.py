@@ -107,7 +107,12 @@ def select(
             f"study is in the split {split.name}", "studies of the split", len(split.studies)
         )
     if all_test and listed:
-        _count_moved(listed, funnel)
+        patients = {image.patient_id for image in listed}
+        tested = {image.patient_id for image in listed if image.split == "test"}
+        funnel.step("is test (--all-test)", "images", len(listed))
+        funnel.step("is test (--all-test)", "patients", len(patients))
+        step = "was test by the source's split"
+        funnel.step(step, "patients of test", len(tested), len(patients))
         listed = [replace(image, split="test") for image in listed]
     phrases, files = source.phrases(), _Files({}, [], [])
 
@@ -176,15 +181,6 @@ def select(
         images = keep(images, step, lambda i: i.image_id in chosen)
     images = _hold_out(images, source.held_out_patients(), funnel)
     return plan(images, [])
-
-
-def _count_moved(images: Sequence[ImageRecord], funnel: Funnel) -> None:
-    """Count whom ``--all-test`` brings into test."""
-    patients = {image.patient_id for image in images}
-    before = {image.patient_id for image in images if image.split == "test"}
-    funnel.step("is test (--all-test)", "images", len(images))
-    funnel.step("is test (--all-test)", "patients", len(patients))
-    funnel.step("was test by the source's split", "patients of test", len(before), len(patients))
 
 
 def one_view(

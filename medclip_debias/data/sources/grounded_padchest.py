@@ -211,7 +211,8 @@ class GroundedPadChestSource(ArchiveSource):
             texts: list[str] = []
             for file in members.index:
                 texts += [f.text for f in entries[file] if f.text and f.text not in {*texts}]
-            report = "FINDINGS: " + " ".join(map(_stopped, texts)) if texts else None
+            texts = [t if t.endswith((".", "!", "?")) else f"{t}." for t in texts]
+            report = "FINDINGS: " + " ".join(texts) if texts else None
             normal = findings and not any(f.abnormal for f in findings)
             present = {name for f in findings if f.abnormal for name in f.labels}
             labels = columns.values({"normal"} if normal else present)
@@ -259,7 +260,3 @@ class GroundedPadChestSource(ArchiveSource):
                 "There are parts PadChest_GR.zip.001 ...: join them in their order and unpack the"
                 " zip that they make."
             )
-
-
-def _stopped(text: str) -> str:
-    return text if text.endswith((".", "!", "?")) else f"{text}."

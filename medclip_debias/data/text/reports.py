@@ -285,7 +285,9 @@ def _line_header(
     written = " ".join(match[1].split())
     known = written.lower() in headings.names
     spaced = match.end() == len(text) or text[match.end()].isspace()
-    capitals = (known and written.isupper()) or (spaced and _is_loud(written, headings))
+    capitals = (known and written.isupper()) or (
+        spaced and bool(headings.capitals.fullmatch(written))
+    )
     found = headings.kind_of(written, capitals)
     if found is None:
         return None
@@ -297,10 +299,6 @@ def _line_header(
         kind, name = "section", written.lower()
     structural = kind != "title" or capitals
     return _Header(match.start(), match.end(), name, kind, structural=structural)
-
-
-def _is_loud(written: str, headings: Headings) -> bool:
-    return bool(headings.capitals.fullmatch(written))
 
 
 def _starts_paragraph(text: str, line: int) -> bool:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from medclip_debias.data.text.languages import Language, language
@@ -73,7 +73,8 @@ def split_sentences(text: str, code: str = "en") -> tuple[list[str], Counter[str
         for block in spoken.list_line.split("\n" + paragraph):
             signed = False
             for item in _list_items(spoken.spaced_stop.sub(_STOP, " ".join(block.split()))):
-                for sentence in _item_sentences(item, code):
+                parts = (_segment(part, code) for part in item.split(_STOP.lstrip(".")))
+                for sentence in map(_without_mark, chain.from_iterable(parts)):
                     signed = _signs(sentence, signed, spoken)
                     reason = "signature" if signed else _wordless(sentence)
                     if reason:
@@ -81,12 +82,6 @@ def split_sentences(text: str, code: str = "en") -> tuple[list[str], Counter[str
                     elif sentence:
                         found.append(sentence)
     return found, dropped
-
-
-def _item_sentences(item: str, code: str) -> Iterator[str]:
-    for part in item.split(_STOP.lstrip(".")):
-        for sentence in _segment(part, code):
-            yield _without_mark(sentence)
 
 
 def deidentified_share(sentence: str) -> float:
