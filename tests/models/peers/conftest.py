@@ -12,7 +12,6 @@ import importlib.machinery
 import importlib.util
 import json
 import os
-import struct
 import sys
 from pathlib import Path
 
@@ -213,25 +212,14 @@ UNIGRAMS = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *zip(PIECES, SCORES, 
 
 
 def spiece(path, rows=UNIGRAMS, kind=1):
-    """Write SentencePiece's ``ModelProto`` by the rules of protocol buffers."""
+    """Write a SentencePiece file."""
+    from transformers.utils.sentencepiece_model_pb2_new import ModelProto
 
-    def varint(number):
-        low, number = number & 127, number >> 7
-        return bytes([low | 128]) + varint(number) if number else bytes([low])
-
-    def field(number, value):
-        if isinstance(value, int):
-            return varint(number << 3) + varint(value)
-        if isinstance(value, float):
-            return varint(number << 3 | 5) + struct.pack("<f", value)
-        return varint(number << 3 | 2) + varint(len(value)) + value
-
-    types = {"<pad>": 3, "</s>": 3, "<unk>": 2}
-    content = b""
+    types, proto = {"<pad>": 3, "</s>": 3, "<unk>": 2}, ModelProto()
     for piece, score in rows:
-        row = field(1, piece.encode()) + field(2, score) + field(3, types.get(piece, 1))
-        content += field(1, row)
-    path.write_bytes(content + field(2, field(3, kind)) + field(3, field(3, 1)))
+        proto.pieces.add(piece=piece, score=score, type=types.get(piece, 1))
+    proto.trainer_spec.model_type, proto.normalizer_spec.add_dummy_prefix = kind, True
+    path.write_bytes(proto.SerializeToString())
     return path
 
 
