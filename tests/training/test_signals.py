@@ -23,7 +23,7 @@ from medclip_debias.cli import run as command
 from medclip_debias.data import workers as workers_module
 from medclip_debias.evaluation import validation
 from medclip_debias.models.dual_encoder import DualEncoder
-from medclip_debias.training import stall as stall_module
+from medclip_debias.training import distributed
 from medclip_debias.training.checkpoint import checkpoints
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
@@ -313,7 +313,7 @@ def test_a_killed_run_leaves_no_worker_behind(ended):
 @pytest.fixture
 def short_patience(monkeypatch):
     """Processes wait for a second for what another one has to say, and not for five."""
-    monkeypatch.setattr(stall_module, "_PATIENCE", 1.0)
+    monkeypatch.setattr(distributed, "_PATIENCE", 1.0)
 
 
 def test_a_stopped_process_ends_the_run(config, capfd, tmp_path, short_patience):
