@@ -14,12 +14,12 @@ Name = TypeVar("Name", bound=str)
 
 
 class UserError(Exception):
-    """Something the user can mend: bad input, a bad setting, a file that does not fit.
+    """An error that the user can correct: bad input, a bad setting, a file that does not fit.
 
-    The message is one clear sentence naming the file (and row or key) and what to do.
-    The command line prints it without a traceback and exits with code 2. It never holds
-    report text, a patient's identity or a DICOM header: `without_patients` sees to paths. What
-    it quotes from a file cannot steer a terminal: see `printable`.
+    The message is one sentence that names the file (and row or key) and what to do. The command
+    line prints it without a traceback and exits with code 2. It never holds report text, a
+    patient's identity or a DICOM header (`without_patients` cleans paths), and what it quotes from
+    a file cannot control a terminal (`printable`).
     """
 
     def __init__(self, sentence: str) -> None:

@@ -33,10 +33,10 @@ class PreparedSet:
     """A prepared set, read lazily; use `PreparedSet.open`.
 
     Attributes:
-        folder: where it is.
+        folder: the set's folder.
         meta: content of ``meta.json``.
         settings: how its images were prepared.
-        content_hash: names the content; equal hash, equal images and tables.
+        content_hash: hash of images and tables.
     """
 
     def __init__(self, folder: Path, meta: dict[str, Any], settings: PrepareSettings) -> None:
@@ -50,7 +50,7 @@ class PreparedSet:
         """Open and check the prepared set in ``folder``.
 
         Raises:
-            UserError: it is not a whole prepared set of this format version.
+            UserError: it is not a complete prepared set of this format version.
         """
         folder = Path(folder)
         prepared = cls(folder, *_read_meta(folder))

@@ -66,12 +66,13 @@ def compare(
     Args:
         words: runs, as for `medclip_debias.evaluation.runs.read_groups`.
         named: groups of seeds, ``label=folder,folder``.
-        baseline: label or folder of the group that the others are compared with; the first.
-        metrics: those to compare (keys of docs/metrics.md); all. Fewer metrics chosen before
-            looking leave more power to each.
-        force: compare what was evaluated differently, and say so; without matching items such
-            metrics are only put side by side.
-        resamples: of the patients.
+        baseline: label or folder of the group that the others are compared with; default the
+            first.
+        metrics: keys of the metrics to compare (docs/metrics.md); default all. Fewer metrics chosen
+            before looking leave more power to each.
+        force: also compare runs that were evaluated differently, and say so; metrics whose items
+            do not match are shown side by side without a test.
+        resamples: number of resamples of the patients.
         seed: of the bootstrap.
 
     Raises:

@@ -117,7 +117,7 @@ def evaluate(
 ) -> Results:
     """Run the protocols that the set allows; write ``results.json``, ``items/``, ``heatmaps/``.
 
-    The metrics stand in ``metrics.parquet``, too (`medclip_debias.evaluation.table`).
+    ``metrics.parquet`` holds the metrics too (`medclip_debias.evaluation.table`).
     Zero-shot classification and whole-study retrieval use the images of ``split``; phrase
     grounding and box retrieval use those and the ``held_out`` ones (phrase images kept out of
     training).
@@ -127,23 +127,23 @@ def evaluate(
         prepared: a prepared set, prepared as the model was trained.
         out: folder for the results, often the run's own.
         split: ``test`` or ``validate``; phrases that have a split of their own must have this one.
-        allow_train: let ``split="train"`` through; the results say in ``notes`` what they are.
+        allow_train: allow ``split="train"``; ``notes`` of the results then say so.
         seed: of the bootstrap.
-        bootstrap: resamples; 0 for no intervals.
+        bootstrap: number of resamples; 0 for no intervals.
         batch_size: images encoded at a time.
         heatmaps: pictures to write; 0 for none.
-        device: where the model runs; ``auto`` takes a GPU when there is one.
+        device: where the model runs; ``auto``: a GPU if there is one.
         progress: called with images done and images in total.
         prompts: prompt set, by packaged name or YAML file; by default the model's own
             ``chex5``, else the packaged one.
         classes: classes of the prompt set to judge; all by default.
-        labels: table of labels that takes the place of the set's own.
-        label_map: what label columns of other names say of the classes: a packaged map's name or
+        labels: table of labels instead of the set's own.
+        label_map: how label columns of other names map to the classes: a packaged map's name or
             a YAML file (`medclip_debias.data.label_maps`).
         class_images: list of images for multi-class accuracy, as CheXpert 5x200's.
-        phrases: box file that takes the place of the set's own phrases.
+        phrases: box file instead of the set's own phrases.
         triplets: reports with a finding negated and omitted, as CXR-Align's.
-        options: every other choice.
+        options: all other options.
 
     Returns:
         The content of ``results.json``.

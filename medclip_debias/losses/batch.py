@@ -55,7 +55,7 @@ is repeated for two views and how a run looks it up (`medclip_debias.training.fi
 
 
 class ContrastiveBatch:
-    """The similarities of one batch, and what an objective may need beside them.
+    """The similarities of one batch, with optional fields that objectives read.
 
     Half-precision similarities are raised to float32: the objectives compute in float32 or
     better, also under autocast. ``batch["labels"]`` gives an optional field.
@@ -65,12 +65,12 @@ class ContrastiveBatch:
         scale: scalar ``g2`` in [1, 100] that multiplies them.
         image_of_sentence: ``[T]`` index of each sentence's own image.
         study_of_image: ``[I]`` number of each image's study.
-        **fields: of `FIELDS`, which says what each holds: ``[T]`` with the axis ``text``, ``[I]``
-            with ``image``, ``[T, T]`` with ``pair``; a last axis for columns.
+        **fields: those of `FIELDS`: ``[T]`` with the axis ``text``, ``[I]`` with ``image``,
+            ``[T, T]`` with ``pair``; a last axis for columns.
 
     Raises:
         ValueError: the batch is empty, or a field's shape, type or range is wrong.
-        FloatingPointError: a field holds a number that is none.
+        FloatingPointError: a field holds NaN or an infinite number.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class ContrastiveBatch:
     def from_embeddings(
         cls, images: Tensor, sentences: Tensor, scale: Tensor | float, **fields: Any
     ) -> ContrastiveBatch:
-        """Batch of plain embeddings: cosine of every image with every sentence.
+        """Make a batch from embeddings: the cosine of every image with every sentence.
 
         Images ``[I, D]`` and sentences ``[T, D]`` are brought to unit length, in float32 or better;
         ``scale`` is ``g2``, for instance ``model.logit_scale.exp()`` of open_clip.

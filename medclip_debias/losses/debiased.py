@@ -148,8 +148,8 @@ class DebiasedSettings(ContrastiveSettings):
     ``positives: study`` corrects with every image and sentence of the anchor's own study in the
     batch (M > 1 ``v_m`` of equation 8) instead of the pair alone; none of them is a negative.
     ``schedule`` multiplies eta by its strength. ``weigh_anchors`` multiplies each anchor's loss by
-    ``1 - eta``: at the start of training the corrected loss pulls on an anchor with 1 / (1 - eta),
-    so that what is true of nearly everyone takes nearly all the gradient (docs/theory.md).
+    ``1 - eta``; without it, sentences that are true of nearly everyone take nearly all the gradient
+    at the start of training (docs/theory.md).
     """
 
     kind: Literal["debiased"] = "debiased"

@@ -39,9 +39,9 @@ REGIMES: dict[str, dict[str, float]] = {
 
 
 class PhantomSettings(Settings):
-    """How many studies, of which kind, how well they are seen and reported.
+    """How many studies are generated, of which kind, and how visible and well reported they are.
 
-    A ``regime`` names a set of defaults; any setting that is given wins over it. ``easy`` is close
+    A ``regime`` names a set of defaults; any setting given overrides it. ``easy`` is close
     to a saturated benchmark, ``natural`` (the default) is harder, ``hospital`` denies effusion
     and pneumothorax in most reports and shows findings faintly.
     """

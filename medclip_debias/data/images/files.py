@@ -30,19 +30,19 @@ MAX_BYTES = 1 << 30
 def read_radiograph(path: Path | str, window: WindowPolicy = "first") -> Radiograph:
     """Read one radiograph.
 
-    DICOM: modality LUT, then VOI LUT or window when present, then MONOCHROME1 inversion; a
-    colour or palette DICOM is a screen capture more often than a radiograph, and is refused,
-    as are images of other devices (CT, MR, ultrasound ...). Padding is no part of the picture.
-    JPG and PNG: grey, turned as their EXIF data says; colour counts by its luminance (ITU-R
-    601-2: grey stored as colour keeps its very values, in 8 and in 16 bit), alpha is dropped.
+    DICOM: modality LUT, then VOI LUT or window if present, then MONOCHROME1 inversion. Colour and
+    palette images (usually screen captures) and images of other devices (CT, MR, ultrasound ...)
+    are errors. Padding is not part of the picture. JPG and PNG: rotated by their EXIF data;
+    colour is converted to luminance (ITU-R 601-2; grey stored as colour keeps its values), alpha
+    is dropped.
 
     Args:
         path: ``.dcm``, ``.dcm.gz``, ``.jpg`` or ``.png``; the content decides, not the name.
-        window: which display window of a DICOM file is applied, ``first`` or ``none``; a model
-            wants the one that its own images were read with (``preprocessing.prepare.window``).
+        window: display window of a DICOM file to apply, ``first`` or ``none``; for a model, that
+            of its ``preprocessing.prepare.window``.
 
     Raises:
-        UserError: the file is missing, truncated, absurdly large, or no single grey image.
+        UserError: the file is missing, truncated, too large, or not a single grey image.
     """
     path = Path(path)
     return radiograph_of(_read_bytes(path), path, window)

@@ -75,7 +75,7 @@ def check_scans(path: Path, jpeg: bytes, height: int, width: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Radiograph:
-    """Pixels as codes, and the value that each code stands for.
+    """Pixels as codes, and the value of each code.
 
     Attributes:
         codes: ``[H, W]`` unsigned integers.
@@ -83,9 +83,9 @@ class Radiograph:
         inverted: low values are bright (MONOCHROME1).
         padding: ``[n]``, codes of pixels outside the picture, or none. They count in no percentile
             and are shown as dark as the darkest pixel inside.
-        mended: what the file should say and does not, where that can mean one thing alone; as in
-            ``HighBit is missing``. ``""`` for most.
-        window: how it was read from a DICOM file; None for other files and for arrays.
+        mended: an omission of the file that can mean only one thing, such as ``HighBit is
+            missing``; ``""`` for most.
+        window: display window that was applied to a DICOM file; None for other files and arrays.
     """
 
     codes: NDArray[Any]
