@@ -101,7 +101,7 @@ class Trigram:
 def masked_lm_scores(fit: list[str], score: list[str], steps: int, seed: int) -> list[float]:
     """Pseudo-log-likelihood of ``score`` under a small BERT trained on ``fit``."""
     from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
-    from medclip_debias.language.pseudo_likelihood import pseudo_log_likelihood
+    from medclip_debias.language.scoring import pseudo_log_likelihood
     from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm
 
     settings = LanguageModelSettings(

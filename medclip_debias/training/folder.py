@@ -27,6 +27,7 @@ from medclip_debias.files import (
 from medclip_debias.language.masked_lm import language_model_hash
 from medclip_debias.models.checkpoint import load_strictly
 from medclip_debias.training.checkpoint import (
+    RunState,
     best_path,
     drop_best,
     drop_checkpoints,
@@ -37,7 +38,6 @@ from medclip_debias.training.checkpoint import (
 )
 from medclip_debias.training.logs import Heatmaps, RunLog, memory
 from medclip_debias.training.pace import Pace
-from medclip_debias.training.state import RunState
 from medclip_debias.training.step import Trainer
 
 # Settings that change how fast a run goes or how much it says, but not what it computes.

@@ -22,7 +22,12 @@ from medclip_debias.data.verify import check_sample
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import write_json
 from medclip_debias.models.start import TrainableModel
-from medclip_debias.training.checkpoint import checkpoints, load_checkpoint
+from medclip_debias.training.checkpoint import (
+    BestSoFar,
+    RunState,
+    checkpoints,
+    load_checkpoint,
+)
 from medclip_debias.training.distributed import Processes, StallTimer, processes
 from medclip_debias.training.folder import RunFolder
 from medclip_debias.training.lock import locked
@@ -34,7 +39,6 @@ from medclip_debias.training.signals import (
     StoppedBySignalError,
     StopSignals,
 )
-from medclip_debias.training.state import BestSoFar, RunState
 from medclip_debias.training.step import Trainer
 
 if TYPE_CHECKING:

@@ -82,7 +82,7 @@ def pll(options: Options) -> Iterator[Row]:
     from train_step import Scale, make_data
 
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.language.pseudo_likelihood import pseudo_log_likelihood
+    from medclip_debias.language.scoring import pseudo_log_likelihood
     from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm
 
     hidden, layers, count = (32, 1, 40) if options.quick else (256, 4, 300)

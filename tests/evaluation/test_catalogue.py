@@ -18,8 +18,8 @@ from medclip_debias.evaluation.item_tables import ITEMS
 from medclip_debias.evaluation.table import COLUMNS, Results
 from medclip_debias.reporting.content import metric_rows, tiles
 from medclip_debias.reporting.tables import results_table
+from medclip_debias.training.checkpoint import BestSoFar
 from medclip_debias.training.settings import TrainSettings
-from medclip_debias.training.state import BestSoFar
 
 
 def test_every_metric_that_has_an_interval_is_declared(evaluated):

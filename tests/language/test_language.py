@@ -19,7 +19,7 @@ from medclip_debias.language.masked_lm import (
     train_masked_lm,
     train_tokenizer,
 )
-from medclip_debias.language.pseudo_likelihood import last_hidden_at, pseudo_log_likelihood
+from medclip_debias.language.scoring import last_hidden_at, pseudo_log_likelihood
 from medclip_debias.language.vocabulary import allowed_words, without_others
 from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm
 
