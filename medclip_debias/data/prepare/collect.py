@@ -19,6 +19,7 @@ from medclip_debias.data.prepare.chunks import Chunks, Job, Pool, Progress, Say,
 from medclip_debias.data.prepare.pixels import images_of_a_chunk, read_rows
 from medclip_debias.data.prepare.previous import lend
 from medclip_debias.data.prepare.reading import Reading
+from medclip_debias.data.prepare.results import Results
 from medclip_debias.data.prepare.select import TRAINING, Plan, select
 from medclip_debias.data.prepare.studies import (
     CHUNK_STUDIES,
@@ -83,6 +84,10 @@ class Preparation:
         self.split = self.reading.split(self.source)
         self.pool.tell(*self.source.describe(), self.split.describe() if self.split else "")
 
+    def asked(self) -> dict[str, Any]:
+        """Return what the run is asked for and by which versions, as its set will repeat it."""
+        return recipe(self.settings, self.selection, self.reading) | {"made_by": made_by()}
+
     def collect(self, work: Workspace, earlier: PreparedSet | None = None) -> tuple[Part, Plan]:
         """Read every header, report and image that is in no chunk of ``work`` yet.
 
@@ -94,14 +99,8 @@ class Preparation:
             earlier: a set whose rows and sentences are taken where nothing changed.
         """
         shard = self.shard or (1, 1)
-        how = {
-            "source": str(self.source_path.resolve()),
-            "kind": self.source.kind,
-            **recipe(self.settings, self.selection, self.reading),
-            "made_by": made_by(),
-            "shard": list(shard),
-        }
-        self.pool.tell(work.follow(how))
+        how = {"source": str(self.source_path.resolve()), "kind": self.source.kind}
+        self.pool.tell(work.follow(how | self.asked() | {"shard": list(shard)}))
         chunks = Chunks(work.chunks, self.settings.size**2)
         self._select(chunks)
         work.check_room(len(self.plan.images) * chunks.row_bytes // shard[1])
@@ -111,10 +110,11 @@ class Preparation:
             lend(earlier, chunks, selected, self.reading.options(), self.pool)
         studies: list[Study] = []
         reports = self._read_reports(chunks, studies)
-        images = self._read_images(chunks, studies, reports)
+        part = Part(chunks, studies, self._labels, self._heads, reports, [])
+        part = part._replace(images=self._read_images(part))
         plan = replace(self.plan, images=[], stamps=[])
         del self.source, self.plan
-        return Part(chunks, studies, self._labels, self._heads, reports, images), plan
+        return part, plan
 
     def stamp(self) -> str:
         """Return the hash that a set prepared from the source as it is now would have."""
@@ -134,8 +134,7 @@ class Preparation:
             all_test=self.reading.all_test,
         )
         about = {"kind": self.source.kind, "synthetic": is_phantom(self.source_path)}
-        asked = recipe(self.settings, self.selection, self.reading)
-        self.plan = replace(plan, meta=about | asked | {"made_by": made_by()})
+        self.plan = replace(plan, meta=about | self.asked())
 
     # -------------------------------------------------------------------------- reports
 
@@ -231,21 +230,14 @@ class Preparation:
 
     # --------------------------------------------------------------------------- images
 
-    def _read_images(self, chunks: Chunks, studies: list[Study], reports: list[str]) -> list[str]:
-        by_key = {study.key: study for study in studies}
-        languages: Counter[str] = Counter()
-        wanted: list[Image] = []
-        for name in reports:
-            for key, value in chunks.values(name).items():
-                study = by_key.pop(key, None)
-                if study is not None:
-                    wanted += study.wanted_images(bool(value["sentences"]), self.selection)
-                    languages[value["words"].get("language", "en")] += study.report == READ
-        self.pool.tell(told_languages(+languages))
-        self.pool.expect(len(wanted))
+    def _read_images(self, part: Part) -> list[str]:
+        results = Results([part], self.selection)
+        self.pool.tell(told_languages(results.languages))
+        self.pool.expect(len(results.images))
         size = images_of_a_chunk(self.settings.size)
-        jobs = ((image.key, self.plan.images[image.at].path) for image in sorted(wanted))
-        return chunks.make("images", jobs, size, partial(read_rows, self.settings), self.pool)
+        wanted = sorted(results.images.values())
+        jobs = ((image.key, self.plan.images[image.at].path) for image in wanted)
+        return part.chunks.make("images", jobs, size, partial(read_rows, self.settings), self.pool)
 
 
 def _hash(text: str) -> str:

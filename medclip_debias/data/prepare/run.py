@@ -17,8 +17,8 @@ from typing import Any, TypedDict, Unpack
 from medclip_debias.config import PrepareSettings, SelectionSettings
 from medclip_debias.data.prepare import shards
 from medclip_debias.data.prepare.assemble import assemble
-from medclip_debias.data.prepare.chunks import Progress, Say, made_by
-from medclip_debias.data.prepare.collect import Preparation, recipe
+from medclip_debias.data.prepare.chunks import Progress, Say
+from medclip_debias.data.prepare.collect import Preparation
 from medclip_debias.data.prepare.previous import check_update
 from medclip_debias.data.prepare.reading import Reading
 from medclip_debias.data.prepare.workspace import PART, check_free, clear, making
@@ -128,8 +128,8 @@ def merge(parts: Sequence[Path], out: Path, *, overwrite: bool = False) -> Prepa
 
 def _is_finished(run: Preparation, out: Path, replaced: bool) -> bool:
     """Open the source; tell whether ``out`` is what the same command made of it, finished."""
-    asked = recipe(run.settings, run.selection, run.reading) | {"made_by": made_by()}
-    again = _repeats(out, asked | ({"shard": list(run.shard)} if run.shard else {}), replaced)
+    shard = {} if run.shard is None else {"shard": list(run.shard)}
+    again = _repeats(out, run.asked() | shard, replaced)
     with _listing_missing(out):
         run.open()
     if again:

@@ -55,22 +55,9 @@ class Plan:
     held_out: list[str]
     split: NamedSplit | None
     text_only: bool
-    listing: str = ""
-    selected: str = ""
+    listing: str
+    selected: str
     meta: dict[str, Any] = field(default_factory=dict)
-
-    def hashed(self) -> Plan:
-        """Return the plan with its hashes."""
-        digest = hashlib.sha256(repr([self.phrases, self.funnel]).encode())
-        for table in self.annotations:
-            digest.update(repr(table).encode())
-        for image, stamp in zip(self.images, self.stamps, strict=True):
-            size = stamp.partition(":")[0]  # times of change differ between copies
-            row = (image.image_id, image.study_id, image.patient_id, image.view, image.split, size)
-            digest.update(repr(row).encode())
-        listing = digest.hexdigest()[:16]
-        selected = json_hash([listing, self.stamps, self.held_out])
-        return replace(self, listing=listing, selected=selected)
 
     def source_stamp(self, heads: int) -> str:
         """Return a hash of what a set (or part) depends on: another file, another hash."""
@@ -117,18 +104,30 @@ def select(
     phrases, files = source.phrases(), _Files({}, [], [])
 
     def plan(images: list[ImageRecord], held_out: list[str]) -> Plan:
+        stamps = [files.stamps[image.image_id] for image in images]
+        annotations = source.annotations()
+        digest = hashlib.sha256(repr([phrases, funnel.rows]).encode())
+        for table in annotations:
+            digest.update(repr(table).encode())
+        for image, stamp in zip(images, stamps, strict=True):
+            size = stamp.partition(":")[0]  # times of change differ between copies
+            row = (image.image_id, image.study_id, image.patient_id, image.view, image.split, size)
+            digest.update(repr(row).encode())
+        listing = digest.hexdigest()[:16]
         return Plan(
             images=images,
-            stamps=[files.stamps[image.image_id] for image in images],
+            stamps=stamps,
             phrases=phrases,
-            annotations=source.annotations(),
+            annotations=annotations,
             funnel=funnel.rows,
             rejected=files.rejected,
             missing=files.missing,
             held_out=held_out,
             split=split,
             text_only=not listed,
-        ).hashed()
+            listing=listing,
+            selected=json_hash([listing, stamps, held_out]),
+        )
 
     if not listed:
         return plan([], sorted(source.held_out_patients()))
