@@ -34,7 +34,7 @@ def card(
 ) -> None:
     """Write a model card into the folder: data, funnel, metrics with intervals, use, limits."""
     from medclip_debias.hub.card import write_card
-    from medclip_debias.hub.public import CARD
+    from medclip_debias.hub.push import CARD
 
     written = write_card(model, results=results, licence=licence, name=name, dataset=dataset)
     for sentence in written.says:
@@ -78,10 +78,9 @@ def export(
 
     ONNX and torch.export files are compared with the model before they are kept.
     """
-    from medclip_debias.hub.bundle import FORM, export_bundle
     from medclip_debias.hub.export import export as run
 
-    content = export_bundle(model, out) if form == FORM else run(model, out, form)
+    content = run(model, out, form)
     warn(content["warning"])
     found = {name: one["difference"] for name, one in content["parity"].items()}
     show({"out": str(out), "largest difference": found}, as_json)

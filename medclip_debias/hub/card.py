@@ -23,7 +23,7 @@ from medclip_debias.evaluation.archives import archive_name, trained_on
 from medclip_debias.evaluation.table import read_results
 from medclip_debias.files import write_text
 from medclip_debias.front.results import results as metrics_table
-from medclip_debias.hub.public import CARD, EVAL_RESULTS, pathless, public_config
+from medclip_debias.hub.push import CARD, EVAL_RESULTS, pathless, public_config
 from medclip_debias.markdown import markdown_table, one_line, plain_words
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.synthetic import WARNING, trained_on_synthetic

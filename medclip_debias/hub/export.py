@@ -2,7 +2,7 @@
 
 Image tower, text tower and scores take and give plain tensors, so that a program without this
 package can run them; what stands between them and a file (preparing an image, cutting a sentence
-into tokens) is in ``export.json``.
+into tokens) is in ``export.json``. A bundle of MONAI runs the same weights by this package's code.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import shutil
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -28,9 +29,12 @@ from medclip_debias.errors import UserError, did_you_mean, explained
 from medclip_debias.files import atomic_folder, file_hash, write_json
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.golden import SENTENCES, golden_images
+from medclip_debias.models.load import load_model
 from medclip_debias.models.synthetic import synthetic_warning
+from medclip_debias.settings_files import load_yaml
 
 FORMAT = 1
+BUNDLE = "monai-bundle"
 FILE, SAMPLES = "export.json", "samples.npz"
 LIMITS = {"regions": 1e-4, "pooled": 1e-4, "sentences": 1e-4, "scores": 1e-4, "maps": 1e-3}
 """Largest difference of a number in [-1, 1] that passes, from the model in torch."""
@@ -75,17 +79,20 @@ def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
     Args:
         model: a folder that ``train`` wrote.
         out: folder to write; what is there is replaced.
-        form: ``onnx`` or ``torch-export``.
+        form: ``onnx``, ``torch-export``, or ``monai-bundle`` (`export_bundle`).
 
     Returns:
         The content of ``export.json``.
     """
+    if form == BUNDLE:
+        return export_bundle(model, out)
     if form == "open_clip":
         raise UserError(NOT_OPEN_CLIP)
     if form not in FORMS:
+        known = [*FORMS, BUNDLE]
         raise UserError(
-            f"--format {form}: there is no such format{did_you_mean(form, FORMS)}; it is one of "
-            f"{', '.join(FORMS)}."
+            f"--format {form}: there is no such format{did_you_mean(form, known)}; it is one of "
+            f"{', '.join(known)}."
         )
     if (Path(model) / "peer.yaml").is_file():
         raise UserError(
@@ -122,6 +129,38 @@ def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
         content = _description(network, parts, form, folder) | {"parity": parity}
         write_json(folder / FILE, content)
     return content
+
+
+def export_bundle(model: Path, out: Path) -> dict[str, Any]:
+    """Write ``configs/metadata.json``, ``configs/inference.json`` and the model in ``models/``.
+
+    Run it with ``python -m monai.bundle run --config_file OUT/configs/inference.json --bundle_root
+    OUT --images "['radiograph.dcm']"`` where this package is installed: it prints the table of
+    `medclip_debias.Model.zero_shot`, and writes it to ``OUT/output/zero_shot.csv``.
+
+    Args:
+        model: model folder, also of another group's model.
+        out: folder to write; what is there is replaced.
+
+    Returns:
+        ``warning``, that the model knows synthetic images alone, or None; ``parity``, empty: the
+        bundle runs the same weights by the same code.
+    """
+    network = load_model(Path(model))
+    files = load_yaml(Path(__file__).with_name("bundle.yaml"))
+    metadata, packages = files["metadata"], ("monai", "torch", "numpy")
+    side = network.preprocessing.input_size
+    metadata["network_data_format"]["inputs"]["image"]["spatial_shape"] = [side, side]
+    metadata |= {"version": __version__, "changelog": {__version__: "exported"}}
+    metadata |= {f"{name.replace('torch', 'pytorch')}_version": version(name) for name in packages}
+    metadata["required_packages_version"] = {"medclip-debias": __version__}
+    metadata["content_hash"] = network.content_hash
+    with atomic_folder(Path(out)) as folder:
+        shutil.copytree(model, folder / "models")
+        (folder / "configs").mkdir()
+        write_json(folder / "configs" / "metadata.json", metadata)
+        write_json(folder / "configs" / "inference.json", files["inference"])
+    return {"warning": synthetic_warning(network.provenance), "parity": {}}
 
 
 # ------------------------------------------------------------------------------------ parts

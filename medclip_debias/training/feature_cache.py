@@ -25,8 +25,7 @@ from medclip_debias.data.frozen_features import FeatureFile, readable
 from medclip_debias.errors import UserError, explained
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.optim import frozen_depth, frozen_part
-from medclip_debias.training.precision import Precision
-from medclip_debias.training.run import Run
+from medclip_debias.training.run import Precision, Run
 from medclip_debias.training.settings import TrainSettings
 
 FORMAT = 1

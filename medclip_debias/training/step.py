@@ -42,8 +42,7 @@ from medclip_debias.models.features import ImageFeatures
 from medclip_debias.training.distributed import average_gradients, total
 from medclip_debias.training.feature_cache import Features, Progress
 from medclip_debias.training.optim import learning_rate, set_rate
-from medclip_debias.training.precision import advice
-from medclip_debias.training.run import MaskedSentences, Run
+from medclip_debias.training.run import MaskedSentences, Run, advice
 from medclip_debias.training.settings import RunSettings, TrainSettings
 
 SHARD_FROM = 2**22

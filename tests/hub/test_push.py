@@ -13,8 +13,7 @@ import pytest
 from medclip_debias.cli import run
 from medclip_debias.errors import UserError
 from medclip_debias.hub.card import write_card
-from medclip_debias.hub.public import FILES
-from medclip_debias.hub.push import outgoing, push
+from medclip_debias.hub.push import FILES, outgoing, push
 from medclip_debias.models.dual_encoder import DualEncoder
 
 

@@ -20,7 +20,7 @@ from medclip_debias.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from medclip_debias.training.precision import advice
+from medclip_debias.training.run import advice
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
 from tests.disk import files_of_at_most

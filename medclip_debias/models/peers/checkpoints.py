@@ -14,9 +14,14 @@ from torch import Tensor
 from medclip_debias.errors import UserError
 from medclip_debias.models.backbones.dinov2 import Dinov2Regions
 from medclip_debias.models.checkpoint import layers_in, shape_of, summed_channels
-from medclip_debias.models.peers.families import Family, family, published_preprocessing, read_book
+from medclip_debias.models.peers.families import (
+    Family,
+    family,
+    published_preprocessing,
+    read_book,
+    read_processor,
+)
 from medclip_debias.models.peers.images import PATCHES, State
-from medclip_debias.models.peers.processor import read_processor
 from medclip_debias.models.peers.settings import Kind, PeerPreprocessing, PeerSettings
 from medclip_debias.models.peers.tokenizers import PeerTokenizer
 from medclip_debias.models.text_encoder import (

@@ -15,7 +15,7 @@ from medclip_debias.files import read_json
 from medclip_debias.models.backbones.dinov2 import Dinov2Regions
 from medclip_debias.models.checkpoint import shape_of
 from medclip_debias.models.peers.checkpoints import Published
-from medclip_debias.models.peers.processor import read_processor
+from medclip_debias.models.peers.families import read_processor
 from medclip_debias.models.peers.settings import (
     ImageSettings,
     Kind,

@@ -24,11 +24,10 @@ from medclip_debias.grounding.suppression import Suppressor
 from medclip_debias.models.golden import SelfTestWarning
 from medclip_debias.models.interface import need_vectors
 from medclip_debias.models.load import load_model
-from medclip_debias.models.peers.families import published_preprocessing
+from medclip_debias.models.peers.families import published_preprocessing, read_processor
 from medclip_debias.models.peers.images import image_tower
 from medclip_debias.models.peers.importing import import_model
 from medclip_debias.models.peers.peer import Peer
-from medclip_debias.models.peers.processor import read_processor
 from medclip_debias.models.peers.sentence_towers import text_tower
 from medclip_debias.models.peers.settings import PeerSettings
 from medclip_debias.models.sentences import stacked
