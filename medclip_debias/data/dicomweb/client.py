@@ -136,12 +136,11 @@ class DicomWeb:
     def _get(self, path: str, accept: str, most: int) -> tuple[str, bytes]:
         # http.client asks no proxy, follows no redirect, and reads no netrc.
         parts, late = urlsplit(self.url), threading.Event()
-        connection = HTTPConnection(parts.hostname or "", parts.port, timeout=self._timeout)
+        host, port = parts.hostname or "", parts.port
+        connection = HTTPConnection(host, port, timeout=self._timeout)
         if parts.scheme == "https":
             tls = ssl.create_default_context()
-            connection = HTTPSConnection(
-                parts.hostname or "", parts.port, timeout=self._timeout, context=tls
-            )
+            connection = HTTPSConnection(host, port, timeout=self._timeout, context=tls)
         secret = {"Authorization": self._secret} if self._secret else {}
         try:
             connection.connect()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from medclip_debias.data.dicomweb.client import DicomWeb, first
+from medclip_debias.data.dicomweb.client import DicomWeb, Match, first
 from medclip_debias.data.images.contents import kind_of_instance
 from medclip_debias.data.images.elements import header_start
 from medclip_debias.data.images.headers import read_header
@@ -47,6 +47,14 @@ class Received:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.left_aside.most_common())
         return f"the server's studies: skipped {kinds}." if kinds else ""
 
+    def uid(self, match: Match, tag: str, what: str) -> str:
+        """The UID of what a server lists; ``""``, and counted, where it is none."""
+        uid = first(match, tag)
+        if _UID.fullmatch(uid):
+            return uid
+        self.left_aside[f"{what} without a valid UID"] += 1
+        return ""
+
 
 def fetch(
     url: str | None, folder: Path, studies: Sequence[str], query: Sequence[str], say: Say
@@ -59,10 +67,10 @@ def fetch(
     server = DicomWeb(url)
     if not server.is_encrypted:
         say(f"{server.url}: patients' images travel unencrypted; use https where you can.")
-    found = receive(server, folder, studies, query)
-    if told := found.told():
+    received = receive(server, folder, studies, query)
+    if told := received.told():
         say(told)
-    return found.files
+    return received.files
 
 
 def receive(
@@ -83,34 +91,29 @@ def receive(
         raise UserError(
             "--study needs a study instance UID: digits and dots, 64 at most, as 1.2.840.1."
         )
-    found = Received()
-    wanted = list(dict.fromkeys([*studies, *_matching(server, query, found)]))
-    instances: list[tuple[str, str, str]] = []
-    for study in wanted:
-        instances += _instances(server, study, found)
-    failed = ""
-    for number, place in enumerate(instances, start=1):
+    received, failed = Received(), ""
+    wanted = dict.fromkeys([*studies, *_matching(server, query, received)])
+    places = [place for study in wanted for place in _instances(server, study, received)]
+    for number, place in enumerate(places, start=1):
         path = folder / f"{number:04d}.dcm"
         try:
             content = server.retrieve("studies/{}/series/{}/instances/{}".format(*place))
             _keep(path, content, place[2])
-            found.files.append(path)
+            received.files.append(path)
         except UserError as error:
             failed = failed or str(error)
-            found.left_aside["radiographs that could not be retrieved"] += 1
-    if not found.files:
+            received.left_aside["radiographs that could not be retrieved"] += 1
+    if not received.files:
         raise UserError(
             failed
             or f"{server.url}: holds no radiograph of these studies"
-            f" ({found.told() or 'no study matches.'}); check UID or query."
+            f" ({received.told() or 'no study matches.'}); check UID or query."
         )
-    return found
+    return received
 
 
-def _matching(server: DicomWeb, query: Sequence[str], found: Received) -> list[str]:
+def _matching(server: DicomWeb, query: Sequence[str], received: Received) -> list[str]:
     """UIDs of the studies that match."""
-    if not query:
-        return []
     pairs = {}
     for number, text in enumerate(query, start=1):
         pair = _QUERY.fullmatch(text)
@@ -120,13 +123,8 @@ def _matching(server: DicomWeb, query: Sequence[str], found: Received) -> list[s
                 " ModalitiesInStudy=DX."
             )
         pairs[pair[1]] = pair[2]
-    uids = []
-    for match in server.search("studies", pairs, MOST_STUDIES + 1):
-        uid = first(match, _STUDY)
-        if _UID.fullmatch(uid):
-            uids.append(uid)
-        else:
-            found.left_aside["studies without a valid UID"] += 1
+    matches = server.search("studies", pairs, MOST_STUDIES + 1) if pairs else ()
+    uids = list(filter(None, (received.uid(match, _STUDY, "studies") for match in matches)))
     if len(uids) > MOST_STUDIES:
         raise UserError(
             f"{server.url}: more than {MOST_STUDIES:,} studies match; make the query narrower."
@@ -134,44 +132,33 @@ def _matching(server: DicomWeb, query: Sequence[str], found: Received) -> list[s
     return uids
 
 
-def _instances(server: DicomWeb, study: str, found: Received) -> list[tuple[str, str, str]]:
+def _instances(server: DicomWeb, study: str, received: Received) -> Iterator[tuple[str, str, str]]:
     """Study, series and instance UID of what may be a radiograph in a study.
 
     Series by series: not every server searches the instances of a whole study.
     """
+
+    def listed(path: str, query: dict[str, str]) -> Iterator[Match]:
+        for match in server.search(path, query, MOST_INSTANCES):
+            received.listed += 1
+            if received.listed > MOST_LISTED:
+                raise UserError(
+                    f"{server.url}: lists more than {MOST_LISTED:,} series and instances of these"
+                    " studies; ask for fewer studies."
+                )
+            yield match
+
     wanted = {"includefield": ",".join((_CLASS, _MODALITY, _FRAMES))}
-    places = []
-    for listed in server.search(f"studies/{study}/series", {}, MOST_INSTANCES):
-        _count(server, found)
-        series = first(listed, _SERIES)
-        if not _UID.fullmatch(series):
-            found.left_aside["series without a valid UID"] += 1
-            continue
+    for listed_series in listed(f"studies/{study}/series", {}):
+        series = received.uid(listed_series, _SERIES, "series")
         path = f"studies/{study}/series/{series}/instances"
-        for match in server.search(path, wanted, MOST_INSTANCES):
-            _count(server, found)
-            kind = kind_of_instance(
-                first(match, _CLASS),
-                first(match, _MODALITY) or first(listed, _MODALITY),
-                first(match, _FRAMES),
-            )
-            instance = first(match, _INSTANCE)
+        for match in listed(path, wanted) if series else ():
+            modality = first(match, _MODALITY) or first(listed_series, _MODALITY)
+            kind = kind_of_instance(first(match, _CLASS), modality, first(match, _FRAMES))
             if kind:
-                found.left_aside[kind] += 1
-            elif not _UID.fullmatch(instance):
-                found.left_aside["instances without a valid UID"] += 1
-            else:
-                places.append((study, series, instance))
-    return places
-
-
-def _count(server: DicomWeb, found: Received) -> None:
-    found.listed += 1
-    if found.listed > MOST_LISTED:
-        raise UserError(
-            f"{server.url}: lists more than {MOST_LISTED:,} series and instances of these studies;"
-            " ask for fewer studies."
-        )
+                received.left_aside[kind] += 1
+            elif instance := received.uid(match, _INSTANCE, "instances"):
+                yield study, series, instance
 
 
 def _keep(path: Path, content: bytes, instance: str) -> None:

@@ -23,6 +23,8 @@ from medclip_debias.files import exchange, read_json_or_none, take_back, write_j
 
 CHUNKS, PART = "chunks", "part.json"
 _LOCK, _SET, _OLD = "lock", "set", "old"
+LOCKED = 2.0
+"""Seconds in which the lock must be had; workers of a killed run hold it for a moment."""
 
 
 class Workspace:
@@ -90,7 +92,7 @@ def making(out: Path, overwrite: bool, part: bool = False) -> Iterator[Workspace
         folder.mkdir(parents=True, exist_ok=True)
         try:
             with warnings.catch_warnings(action="ignore"):  # that a disk has no locks
-                lock.acquire(timeout=2)  # workers of a killed run hold it for a moment
+                lock.acquire(timeout=LOCKED)
         except Timeout:
             raise UserError(
                 f"{out}: another run is preparing it right now; wait for it or give another folder."

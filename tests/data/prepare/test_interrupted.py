@@ -13,7 +13,7 @@ import pytest
 from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data import images
-from medclip_debias.data.prepare import pixels, prepare, prepare_part
+from medclip_debias.data.prepare import pixels, prepare, prepare_part, workspace
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from tests.data.set_files import set_files
@@ -192,7 +192,10 @@ def alive(pid: int) -> bool:
 
 
 class TestTwoAtOnce:
-    def test_the_second_is_refused_and_the_first_unharmed(self, small_phantom, tmp_path, capsys):
+    def test_the_second_is_refused_and_the_first_unharmed(
+        self, small_phantom, tmp_path, capsys, monkeypatch
+    ):
+        monkeypatch.setattr(workspace, "LOCKED", 0.1)
         out = tmp_path / "o"
         go, going = FORK.Event(), FORK.Event()
 
