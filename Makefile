@@ -31,7 +31,7 @@ test: $(STAMP)
 	OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs 2 --output-sync=line unit short
 
 short: $(STAMP)
-	nice -n 15 $(MAKE) --no-print-directory check wheel-check newcomer
+	nice -n 15 $(MAKE) --no-print-directory check newcomer
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -44,8 +44,8 @@ check: $(STAMP)
 unit: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 10
 
-# The wheel, built and used alone outside this folder; and README.md and docs/start.md followed to the
-# letter in a copy of it, short and without a network (scripts/newcomer.py alone: the whole, anew).
+# README.md and docs/start.md followed to the letter with the wheel, which is checked first, short and
+# without a network (scripts/newcomer.py alone: the whole, anew). wheel-check: the wheel alone.
 wheel-check: $(STAMP)
 	$(BIN)/python scripts/wheel_check.py
 

@@ -264,7 +264,7 @@ def clone(folder: Path) -> None:
 
 
 def shorten(folder: Path, scratch: Path) -> None:
-    """Give a clone settings that train a few steps, and install the wheel that it makes.
+    """Give a clone settings that train a few steps; check and install the wheel that it makes.
 
     So one walk through the pages shows both: that they hold, and that the wheel goes the whole way.
     """
@@ -272,12 +272,13 @@ def shorten(folder: Path, scratch: Path) -> None:
 
     from medclip_debias.cli.demo import QUICK
     from medclip_debias.settings_files import apply_overrides
-    from wheel_check import build, make_environment
+    from wheel_check import build, check
 
     settings = folder / "configs/phantom/base.yaml"
     content = apply_overrides(yaml.safe_load(settings.read_text("utf-8")), QUICK["train"])
     settings.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-    make_environment(folder / ".venv", str(build(scratch, folder)))
+    (scratch / "elsewhere").mkdir()
+    check(build(scratch, folder), folder / ".venv", scratch / "elsewhere")
     for name in ("medclip_debias", "configs"):  # nothing but the wheel is there to be used
         shutil.rmtree(folder / name)
     (folder / ".venv/.installed").touch()

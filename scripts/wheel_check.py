@@ -3,8 +3,8 @@
 Builds the source archive and from it the wheel, in a copy, without a network; compares what is in
 it with the package; installs it into an environment of its own, which sees the packages of the
 running Python but not this checkout, and asks it from a folder outside the checkout for its
-version, pages and settings. The whole way is gone with such a wheel by
-`newcomer.py --quick`. Ends with 1 and a sentence where something is missing.
+version, pages and settings. `newcomer.py --quick`, a part of `make test`, does the same with the
+wheel with which it goes the whole way. Ends with 1 and a sentence where something is missing.
 """
 
 from __future__ import annotations
@@ -120,12 +120,18 @@ def left_out(wheel: Path) -> list[str]:
     return sorted(there ^ inside)
 
 
-def use(wheel: Path, folder: Path) -> None:
-    """Install the wheel into an environment of its own and use it from ``folder``."""
-    environment = folder / "environment"
+def check(wheel: Path, environment: Path, place: Path) -> None:
+    """End with 1 unless the wheel holds the package's files and its environment answers.
+
+    Args:
+        wheel: as `build` made it.
+        environment: gets the wheel and nothing else.
+        place: an empty folder outside the checkout, from which it is asked.
+    """
+    different = left_out(wheel)
+    expect(not different, f"the wheel holds the package's files, but for {different}")
+    print(f"{wheel.name}, {wheel.stat().st_size / 2**20:.1f} MiB")
     make_environment(environment, str(wheel))
-    place = folder / "elsewhere"
-    place.mkdir()
 
     def command(*words: str) -> str:
         print(f"$ {' '.join(words[:6])}", flush=True)
@@ -174,11 +180,9 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="wheel-") as name:
-        wheel = build(Path(name))
-        different = left_out(wheel)
-        expect(not different, f"the wheel holds the package's files, but for {different}")
-        print(f"{wheel.name}, {wheel.stat().st_size / 2**20:.1f} MiB")
-        use(wheel, Path(name))
+        place = Path(name) / "elsewhere"
+        place.mkdir()
+        check(build(Path(name)), Path(name) / "environment", place)
     print(f"the wheel is whole; {took(began)}")
 
 
