@@ -68,9 +68,12 @@ def test_a_signal_reaches_the_program_and_its_code_is_waited_for(tmp_path, name)
     command, environment = worker(tmp_path, body)
     running = subprocess.Popen(command, env=environment)
     until(tmp_path / "ready")
-    (file,) = (tmp_path / "codes").glob("pid-*-1")
-    until(file)
-    assert int(file.read_text()) == running.pid
+    codes = tmp_path / "codes"
+    end = time.monotonic() + 20
+    while not (files := list(codes.glob("pid-*-1"))):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert int(files[0].read_text()) == running.pid
     running.send_signal(getattr(signal, f"SIG{name}"))
     assert running.wait(30) == 0
     assert (tmp_path / "codes" / "rank-3").read_text() == f"{SAVED}\n"

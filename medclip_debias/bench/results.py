@@ -23,11 +23,10 @@ from medclip_debias.bench.record import (
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.bootstrap import Replicated, replicates
 from medclip_debias.evaluation.catalogue import METRICS, Metric, address
-from medclip_debias.evaluation.item_tables import FOLDER, ITEMS
+from medclip_debias.evaluation.item_tables import FOLDER, ITEMS, read_items
 from medclip_debias.evaluation.table import Results as Table
 from medclip_debias.evaluation.table import checked
 from medclip_debias.files import read_json
-from medclip_debias.parquet import read_parquet
 
 KNOWN = {metric.key: metric for metric in METRICS}
 RESAMPLES, SEED = 1000, 0
@@ -84,20 +83,9 @@ class Result:
     def items(self, protocol: str) -> pd.DataFrame:
         """An item table, sorted by item, so that equal sets of items are equal tables."""
         if protocol not in self._tables:
-            path = self.item_file(protocol)
-            try:
-                table = read_parquet(path, rows=_MOST_ITEMS, folder=self.root)
-            except FileNotFoundError:
-                raise UserError(f"{path}: is missing; {_AGAIN}.") from None
-            except (OSError, ValueError) as error:
-                kind = type(error).__name__
-                raise UserError(f"{path}: cannot be read ({kind}); {_AGAIN}.") from error
-            for column in ("item", "patient"):
-                if column not in table.columns:
-                    raise UserError(f"{path}: has no column '{column}'; {_AGAIN}.")
-            if not len(table) or table["item"].duplicated().any():
-                raise UserError(f"{path}: lists an item twice, or lists none; {_AGAIN}.")
-            self._tables[protocol] = table.sort_values("item", kind="stable", ignore_index=True)
+            self._tables[protocol] = read_items(
+                self.item_file(protocol), _AGAIN, rows=_MOST_ITEMS, folder=self.root
+            )
         return self._tables[protocol]
 
     def has_truth(self, protocol: str) -> bool:

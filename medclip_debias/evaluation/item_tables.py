@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from medclip_debias.errors import UserError
 from medclip_debias.evaluation.protocol import Protocol, registered
 from medclip_debias.files import atomic_folder
+from medclip_debias.parquet import MAX_ROWS, read_parquet
 
 FOLDER = "items"
 ITEMS: dict[str, type[Protocol]] = {kind.name: kind for kind in registered()}
@@ -49,3 +51,28 @@ def write_items(out: Path, tables: Mapping[str, pd.DataFrame], names: ItemNames)
             others = table.drop(columns=["id", "patient"]).reset_index(drop=True)
             anonymous = pd.concat([pd.DataFrame(keys), others], axis=1)
             anonymous.to_parquet(temporary / f"{name}.parquet", index=False)
+
+
+def read_items(
+    path: Path, again: str, *, rows: int = MAX_ROWS, folder: Path | None = None
+) -> pd.DataFrame:
+    """An item table, sorted by item, so that equal sets of items are equal tables.
+
+    Args:
+        path: of the file.
+        again: what to do about a table that cannot be used.
+        rows: of the largest table that is read.
+        folder: out of which no link may lead.
+    """
+    try:
+        table = read_parquet(path, rows=rows, folder=folder)
+    except FileNotFoundError:
+        raise UserError(f"{path}: is missing; {again}.") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({type(error).__name__}); {again}.") from error
+    for column in ("item", "patient"):
+        if column not in table.columns:
+            raise UserError(f"{path}: has no column '{column}'; {again}.")
+    if not len(table) or table["item"].duplicated().any():
+        raise UserError(f"{path}: lists an item twice, or lists none; {again}.")
+    return table.sort_values("item", kind="stable", ignore_index=True)

@@ -15,9 +15,8 @@ from pandas.api.types import is_numeric_dtype
 from medclip_debias.config import json_hash
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import PROTOCOLS
-from medclip_debias.evaluation.item_tables import ITEMS
+from medclip_debias.evaluation.item_tables import ITEMS, read_items
 from medclip_debias.evaluation.table import Results, read_results
-from medclip_debias.parquet import read_parquet
 
 # Where a training run's own place and seed stand: what may differ between seeds of one group.
 PLACE = ("out", "prepared", "best_step", "medclip_debias", "data", "synthetic")
@@ -76,29 +75,10 @@ def read_run(folder: Path) -> Run:
         if protocol not in results.protocols:
             continue
         path = folder / "items" / f"{ITEMS[protocol].file}.parquet"
-        if not path.is_file():
-            raise UserError(
-                f"{path}: is missing, and runs are compared item by item; run 'evaluate' again."
-            )
-        tables[protocol] = _read_items(path)
+        tables[protocol] = read_items(path, "run 'evaluate' again")
     if not tables:
         raise UserError(f"{folder}/results.json: holds no metric that could be compared.")
     return Run(folder, results, tables)
-
-
-def _read_items(path: Path) -> pd.DataFrame:
-    try:
-        table = read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path}: cannot be read ({type(error).__name__}); run 'evaluate' again."
-        ) from error
-    missing = [name for name in ("item", "patient") if name not in table.columns]
-    if missing:
-        raise UserError(f"{path}: has no column '{missing[0]}'; run 'evaluate' again.")
-    if table["item"].duplicated().any() or not len(table):
-        raise UserError(f"{path}: lists an item twice, or lists none; run 'evaluate' again.")
-    return table.sort_values("item", kind="stable", ignore_index=True)
 
 
 # ------------------------------------------------------------------------------ grouping

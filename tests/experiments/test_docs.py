@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from medclip_debias.cli import run
+from medclip_debias.evaluation import compare
 from medclip_debias.evaluation import evaluate as evaluation
 
 PAGE = Path(__file__).parents[2] / "docs/experiments.md"
@@ -27,6 +28,7 @@ def test_the_example_runs_as_written_and_prints_what_the_page_says(tmp_path, mon
     # What the grid asks for; test_trainings.py has a cell that is evaluated whole.
     only = {"grounding", "retrieval"}
     monkeypatch.setattr(evaluation, "plan", partial(evaluation.plan, only=only))
+    monkeypatch.setattr(compare, "compare", partial(compare.compare, resamples=100))
     Path("grid.yaml").write_text(blocks[1][1])
     for line in (blocks[0][1] + blocks[2][1]).splitlines():
         capsys.readouterr()
