@@ -263,7 +263,7 @@ def test_what_is_missing_is_said_in_one_sentence(runs):
     with pytest.raises(UserError, match=r"phrases\.parquet: cannot be read"):
         compare([a, b])
     shutil.rmtree(runs / "b" / "items")
-    with pytest.raises(UserError, match="compared item by item"):
+    with pytest.raises(UserError, match="is missing; run 'evaluate' again"):
         compare([a, b])
     (runs / "b" / "results.json").unlink()
     with pytest.raises(UserError, match=r"results\.json: there is no such file"):
