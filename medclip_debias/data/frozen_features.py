@@ -137,13 +137,13 @@ class FeatureFile:
     # ------------------------------------------------------------------------------ reading
 
     @cached_property
-    def _values(self) -> Tensor:
-        path, count = str(self.folder / DATA), self.rows * math.prod(self.shape)
-        values = torch.from_file(path, False, count, dtype=_DTYPES[self.dtype])
-        return values.view(self.rows, *self.shape)
+    def _numbers(self) -> NDArray[np.integer[Any]]:
+        """As integers of the same size, for numpy has no bfloat16."""
+        size = _DTYPES[self.dtype].itemsize
+        return np.memmap(self.folder / DATA, f"i{size}", "r", shape=(self.rows, *self.shape))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_values"}
+        return {name: value for name, value in vars(self).items() if name != "_numbers"}
 
     def of(self, images: NDArray[np.int64], copies: NDArray[np.int64] | None = None) -> Tensor:
         """Features ``[len(images), ...]`` of images, in the type of the file.
@@ -158,7 +158,7 @@ class FeatureFile:
 
     def at(self, places: NDArray[np.int64]) -> Tensor:
         """Rows of the file."""
-        values = self._values[torch.from_numpy(places)]
+        values = torch.from_numpy(self._numbers[places]).view(_DTYPES[self.dtype])
         return values.permute(0, 3, 1, 2) if self.channels_last else values
 
     def is_whole(self) -> bool:
