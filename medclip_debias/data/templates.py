@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import as_file, files
+from pathlib import Path
 from typing import Literal
 
 from medclip_debias.config import Settings, json_hash, validate
@@ -45,8 +45,8 @@ class Wordings(Settings):
 @cache
 def wordings() -> Wordings:
     """Return how labels are said."""
-    with as_file(files(__package__) / "templates.yaml") as path:
-        return validate(Wordings, load_yaml(path), path.name)
+    path = Path(__file__).with_name("templates.yaml")
+    return validate(Wordings, load_yaml(path), path.name)
 
 
 def wordings_hash() -> str:

@@ -83,8 +83,7 @@ def read_dicom(path: Path, content: bytes, window: WindowPolicy) -> Radiograph:
     """Decode the DICOM file ``content``."""
     # pydicom warns about header values (sometimes quoting them) in files that read well.
     logging.getLogger("pydicom").setLevel(logging.CRITICAL)
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
         try:
             dataset = read_elements(io.BytesIO(content), path, _ELEMENTS)
             if content[128:132] != b"DICM":

@@ -61,8 +61,7 @@ def read_header(path: Path, tags: list[str]) -> Any:
     """Return a pydicom data set with these elements; ``None`` of a file that cannot be read."""
     # pydicom warns about header values (sometimes quoting them) in files that read well.
     logging.getLogger("pydicom").setLevel(logging.CRITICAL)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         try:
             with open_guarded(path, "check the path") as file:
                 packed = path.suffix.lower() == ".gz"

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -225,8 +224,7 @@ def _plain(name: str) -> str:
 
 
 def packaged_maps() -> list[str]:
-    names = (Path(entry.name) for entry in files(__package__).iterdir())
-    return sorted(name.stem for name in names if name.suffix == ".yaml")
+    return sorted(path.stem for path in Path(__file__).parent.glob("*.yaml"))
 
 
 def load_label_map(source: Path | str) -> LabelMap:
@@ -246,8 +244,8 @@ def load_label_map(source: Path | str) -> LabelMap:
 
 @cache
 def _packaged_map(name: str) -> LabelMap:
-    with as_file(files(__package__) / f"{name}.yaml") as path:
-        return validate(LabelMap, load_yaml(path), f"{name}.yaml of the package")
+    path = Path(__file__).with_name(f"{name}.yaml")
+    return validate(LabelMap, load_yaml(path), f"{path.name} of the package")
 
 
 def maps_for(kind: str | None) -> list[LabelMap]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from importlib.resources import as_file, files
+from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import Field
@@ -171,5 +171,5 @@ def _any(index: Sequence[Entry], headings: Iterable[str]) -> bool:
 
 @lru_cache(maxsize=1)
 def openi_mapping() -> Mapping:
-    with as_file(files(__package__) / "mapping.yaml") as path:
-        return validate(Mapping, load_yaml(path), "mapping.yaml of the package")
+    path = Path(__file__).with_name("mapping.yaml")
+    return validate(Mapping, load_yaml(path), f"{path.name} of the package")

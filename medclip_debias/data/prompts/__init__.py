@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.resources import as_file, files
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -81,11 +80,10 @@ def load_prompts(source: Path | str | Mapping[str, Any] = "chex5") -> PromptSet:
     """
     if isinstance(source, Mapping):
         return validate(PromptSet, source, "the model's prompt set")
-    packaged = files(__package__) / f"{source}.yaml"
-    if isinstance(source, str) and packaged.is_file():
-        with as_file(packaged) as path:
-            return validate(PromptSet, load_yaml(path), str(source))
-    return validate(PromptSet, load_yaml(Path(source)), str(source))
+    path = Path(source)
+    if isinstance(source, str) and source in packaged_sets():
+        path = Path(__file__).with_name(f"{source}.yaml")
+    return validate(PromptSet, load_yaml(path), str(source))
 
 
 def sets_of(own: Mapping[str, Any]) -> list[PromptSet]:
@@ -95,8 +93,7 @@ def sets_of(own: Mapping[str, Any]) -> list[PromptSet]:
 
 
 def packaged_sets() -> tuple[str, ...]:
-    names = (entry.name for entry in files(__package__).iterdir())
-    return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
+    return tuple(sorted(path.stem for path in Path(__file__).parent.glob("*.yaml")))
 
 
 def default_prompts() -> dict[str, Any]:

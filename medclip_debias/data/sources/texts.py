@@ -126,8 +126,7 @@ def read_list(text: str, *, depth: int = MAX_DEPTH) -> list[Any] | None:
     if len(text) > MAX_CHARACTERS:
         return None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes that Python does not know
+        with warnings.catch_warnings(action="ignore"):  # of escapes that Python does not know
             value = ast.literal_eval(_TOKEN.sub(_as_literal, text.strip()))
         return _strings(value, depth)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

@@ -211,8 +211,7 @@ def _abbreviations() -> frozenset[str]:
 
 @lru_cache(maxsize=8)
 def _segmenter(code: str = "en") -> Any:
-    with warnings.catch_warnings():  # its regular expressions predate raw strings
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):  # its regular expressions predate raw strings
         import pysbd
 
     return pysbd.Segmenter(language=code, clean=False)

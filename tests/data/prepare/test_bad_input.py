@@ -2,9 +2,6 @@
 
 import gzip
 import json
-import struct
-import zipfile
-import zlib
 
 import numpy as np
 import pandas as pd
@@ -51,55 +48,21 @@ class TestTables:
         assert found.images["image_id"].tolist() == ["a", "b", "d", "e"]
 
 
-class TestReports:
-    def test_one_that_is_not_utf8_loses_nothing_else(self, tiny_tree, prepared):
-        tiny_tree.report("101").write_bytes(" FINDINGS: Clear \xe9 lungs.\n".encode("latin-1"))
-        _, found, _ = prepared(tiny_tree.root)
-        kept = set(found.images["image_id"]) | set(rejections(found))
-        assert kept == {"a", "b", "d", "e"}
-
-    def test_a_zip_with_names_that_climb_out_writes_nothing_there(
-        self, tiny_tree, prepared, tmp_path
-    ):
-        place = tiny_tree.root / "mimic-cxr-reports.zip"
-        with zipfile.ZipFile(place, "w") as archive:
-            archive.writestr("../escaped.txt", "FINDINGS: x.")
-            for study in ("101", "102"):
-                report = tiny_tree.report(study)
-                archive.write(report, report.relative_to(tiny_tree.root))
-                report.unlink()
-        code, found, _ = prepared(tiny_tree.root)
-        assert not list(tmp_path.rglob("escaped.txt"))
-        assert code == 2 or set(found.images["image_id"]) == set("abde")
-
-    def test_an_entity_bomb_is_refused_or_rejected(self, tmp_path, prepared):
-        bomb = "".join(f'<!ENTITY e{i} "{f"&e{i - 1};" * 20}">' for i in range(1, 9))
-        text = f'<?xml version="1.0"?><!DOCTYPE x [<!ENTITY e0 "lol">{bomb}]><x>&e8;</x>'
-        folder = tmp_path / "openi" / "ecgen-radiology"
-        folder.mkdir(parents=True)
-        (folder / "1.xml").write_text(text)
-        code, _, said = prepared(tmp_path / "openi")
-        assert code == 2
-        assert "1.xml" in said
-
-
 class TestImages:
     """Files that are no picture are rejected with file and reason, and never a row of zeros."""
 
-    @pytest.mark.parametrize("kind", ["empty", "no_pixels", "constant", "bomb", "text", "loop"])
+    @pytest.mark.parametrize("kind", ["empty", "no_pixels", "constant", "loop"])
     def test_an_unusable_one_is_rejected_by_name(self, tiny_tree, prepared, write_dicom, kind):
         path = tiny_tree.image("a")
         path.unlink()
         if kind == "loop":
             path.symlink_to(path)
-        elif kind == "bomb":
-            path.write_bytes(png_header(30_000, 30_000))
         elif kind == "no_pixels":
             write_dicom(path, tiny_tree.picture, PixelData=None)
         elif kind == "constant":
             write_dicom(path, np.full((19, 19), 7, dtype=np.uint16))
         else:
-            path.write_bytes(b"" if kind == "empty" else b"no image")
+            path.write_bytes(b"")
         _, found, _ = prepared(tiny_tree.root)
         assert found.images["image_id"].tolist() == ["b", "d", "e"]
         reason = rejections(found)["a"]
@@ -142,14 +105,3 @@ def test_a_phantom_says_that_it_is_one(tiny_tree, prepared, tmp_path, capsys):
     figures = json.loads(capsys.readouterr().out)
     assert figures["synthetic"] is False
     assert len(figures["manifest_hash"]) == 64
-
-
-def png_header(width, height):
-    """A PNG that says it is large and holds almost nothing."""
-
-    def block(name, content):
-        body = name + content
-        return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
-
-    size = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + block(b"IHDR", size) + block(b"IDAT", zlib.compress(b""))
