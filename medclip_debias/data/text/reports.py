@@ -131,17 +131,16 @@ def words_in(text: str) -> int:
 class ReportSettings(Settings):
     """Which sections of a report are used, in which order, and which sentences are dropped.
 
-    ``sections`` are all used, in the ``order`` of the report or of this list; a report with none
-    of them gives the first of ``fallback`` that it has. A name is the header in lower case with
-    ``_`` between its words; beside the headers there are ``last_paragraph`` (what follows the
-    first paragraph of the last section, in reports without findings and impression), ``note`` (a
-    text without headers) and ``preamble``. Sentences of fewer than ``min_words`` or more than
-    ``max_words`` words are dropped, with ``drop_repeated`` also those that the report says again.
-    A sentence without any word but ``XXXX`` and ``___`` is always dropped; ``max_deidentified``
-    drops those of whose words a larger share is such a mark.
+    All ``sections`` are used, in the ``order`` of the report or of this list; of a report with none
+    of them, the first of ``fallback`` that it has. A name is the header in lower case with ``_``
+    between its words; further names are ``last_paragraph`` (what follows the first paragraph of the
+    last section, in reports without findings and impression), ``note`` (a text without headers)
+    and ``preamble``. Sentences of fewer than ``min_words`` or more than ``max_words`` words are
+    dropped, with ``drop_repeated`` also repeated ones. A sentence of ``XXXX`` and ``___`` alone is
+    always dropped; ``max_deidentified`` drops those with a larger share of such marks.
 
-    ``language`` is one of `LANGUAGES`, or ``auto``: the one that the source states (English where
-    it states none).
+    ``language`` is one of `LANGUAGES`, or ``auto`` for the source's own (English if it states
+    none).
     """
 
     sections: tuple[str, ...] = Field(("findings", "impression"), min_length=1)
