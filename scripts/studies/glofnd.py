@@ -151,9 +151,8 @@ def fixed_vectors(cell: Cell) -> Row:
 
 def exact_quantiles(points: Floats, alpha: float) -> Floats:
     """``1 - alpha`` quantile of each unit vector's cosines with all others: ``[n]``."""
-    cosine = points @ points.T
-    np.fill_diagonal(cosine, np.nan)
-    return np.asarray(np.nanquantile(cosine, 1 - alpha, axis=1))
+    cosine, others = points @ points.T, ~np.eye(len(points), dtype=bool)
+    return np.asarray(np.quantile(cosine[others].reshape(len(points), -1), 1 - alpha, axis=1))
 
 
 def thresholds(policy: Any, samples: int) -> Floats:
