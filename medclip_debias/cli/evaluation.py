@@ -151,17 +151,13 @@ def offsets(
 ) -> None:
     """Compute one constant per prompt from unlabelled images; store it with the model."""
     from medclip_debias.data.prompts import load_prompts
-    from medclip_debias.data.store import PreparedSet
     from medclip_debias.evaluation.offsets import FILE, save_offsets
-    from medclip_debias.grounding.preparation import check_preparation
-    from medclip_debias.models.device import best_device
-    from medclip_debias.models.load import load_model
+    from medclip_debias.grounding.preparation import model_and_set
 
     if split not in ("train", "validate"):
         raise UserError(f"--split is '{split}'; choose train or validate.")
-    data, texts = PreparedSet.open(prepared), load_prompts(prompts).texts
-    loaded = load_model(model, best_device(device))
-    check_preparation(loaded.preprocessing, data)
+    texts = load_prompts(prompts).texts
+    loaded, data = model_and_set(model, prepared, device)
     found = save_offsets(model, loaded, data, texts, split)
     show({"offsets": str(model / FILE), "images": found["images"], "prompts": len(texts)}, as_json)
 
@@ -184,19 +180,14 @@ def suppression(
 ) -> None:
     """Choose the evidence below which a sentence gets no box; store it with the model."""
     from medclip_debias.config import validate
-    from medclip_debias.data.store import PreparedSet
     from medclip_debias.evaluation.suppression_choice import choose_rule
-    from medclip_debias.grounding.preparation import check_preparation
+    from medclip_debias.grounding.preparation import model_and_set
     from medclip_debias.grounding.settings import SuppressionSettings
     from medclip_debias.grounding.suppression import FILE, save_rule
-    from medclip_debias.models.device import best_device
-    from medclip_debias.models.load import load_model
 
     content = {"aim": aim, "share": share, "evidence": evidence}
     settings = validate(SuppressionSettings, content, "the command line")
-    data = PreparedSet.open(prepared)
-    loaded = load_model(model, best_device(device))
-    check_preparation(loaded.preprocessing, data)
+    loaded, data = model_and_set(model, prepared, device)
     rule = choose_rule(loaded, data, settings)
     save_rule(model, rule)
     tried = rule.chosen["tried"][rule.evidence]

@@ -30,7 +30,7 @@ from medclip_debias.evaluation.representations import (
     uniformity,
 )
 from medclip_debias.files import write_json
-from medclip_debias.grounding.preparation import check_preparation
+from medclip_debias.grounding.preparation import model_and_set
 from medclip_debias.models.finite import finite
 from medclip_debias.models.interface import compares, need_vectors
 from medclip_debias.models.sentences import one_vector
@@ -89,10 +89,6 @@ def probe(
     The probe learns from the set's train split. ``truth`` is that of the phantom that the set came
     from, for false negatives.
     """
-    from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.device import best_device
-    from medclip_debias.models.load import load_model
-
     if split == "train":
         raise UserError(
             "The probe learns from the split 'train', so it cannot be scored on it; give --split "
@@ -100,9 +96,7 @@ def probe(
         )
     began = time.perf_counter()
     options = options or ProbeOptions()
-    data = PreparedSet.open(Path(prepared))
-    model = load_model(Path(model_folder), best_device(device))
-    check_preparation(model.preprocessing, data)
+    model, data = model_and_set(model_folder, prepared, device)
     known_truth = Truth(Path(truth)) if truth is not None else None
     if known_truth is not None:
         need_vectors(model, "probe --truth", several=compares(model, "images"))

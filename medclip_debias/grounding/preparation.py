@@ -1,7 +1,8 @@
-"""The one check that a prepared set holds images as a model expects them."""
+"""A model and a prepared set that holds images as it expects them."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medclip_debias.config import Preprocessing
@@ -9,6 +10,7 @@ from medclip_debias.errors import UserError
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.interface import ImageTextModel
 
 
 def differences(preprocessing: Preprocessing, data: PreparedSet) -> list[str]:
@@ -32,3 +34,17 @@ def check_preparation(preprocessing: Preprocessing, data: PreparedSet) -> None:
         "prepare it again with the model's settings: medclip-debias prepare SOURCE OUT "
         f"{wanted.command_line()}."
     )
+
+
+def model_and_set(
+    model_folder: Path, prepared: Path, device: str
+) -> tuple[ImageTextModel, PreparedSet]:
+    """Open a model and a set whose images are as it expects them."""
+    from medclip_debias.data.store import PreparedSet
+    from medclip_debias.models.device import best_device
+    from medclip_debias.models.load import load_model
+
+    data = PreparedSet.open(Path(prepared))
+    model = load_model(Path(model_folder), best_device(device))
+    check_preparation(model.preprocessing, data)
+    return model, data

@@ -18,7 +18,6 @@ from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
-import torch
 
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet
@@ -30,9 +29,8 @@ from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
 from medclip_debias.evaluation.protocols.sentence_boxes import SentenceBoxes, sentence_statistics
 from medclip_debias.evaluation.table import Row
 from medclip_debias.grounding.counterparts import Reader
-from medclip_debias.grounding.preparation import check_preparation
+from medclip_debias.grounding.preparation import model_and_set
 from medclip_debias.grounding.settings import Sharpen, SuppressionSettings
-from medclip_debias.models.load import load_model
 
 AIMS = (("kept", 0.98), ("kept", 0.95), ("kept", 0.90), ("specificity", 0.95))
 SHOWN = ("cnr", "miou", "pointing", "dice_fixed")
@@ -212,9 +210,7 @@ def main() -> None:
     parser.add_argument("--phantom", type=Path, help="the phantom's tree, for its truth")
     parser.add_argument("--bootstrap", type=int, default=1000)
     options = parser.parse_args()
-    model = load_model(options.model, torch.device("cpu"))
-    data = PreparedSet.open(options.prepared)
-    check_preparation(model.preprocessing, data)
+    model, data = model_and_set(options.model, options.prepared, "cpu")
     draw = Draw(options.bootstrap)
     with TemporaryDirectory() as folder:
         phrases = with_validation(options.phantom, data, Path(folder)) if options.phantom else None

@@ -12,7 +12,6 @@ from medclip_debias.data.label_maps import load_label_map
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.records import SPLITS
-from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.decisions.calibration import Calibration, fit_classes, known_classes
 from medclip_debias.evaluation.decisions.options import Choices, checked_prevalence
@@ -20,10 +19,8 @@ from medclip_debias.evaluation.encoding import row_scores
 from medclip_debias.evaluation.label_table import labels_of
 from medclip_debias.evaluation.prompt_checks import unsaid_prompts
 from medclip_debias.evaluation.sides import prompt_differences
-from medclip_debias.grounding.preparation import check_preparation
-from medclip_debias.models.device import best_device
+from medclip_debias.grounding.preparation import model_and_set
 from medclip_debias.models.finite import NotFiniteError
-from medclip_debias.models.load import load_model
 from medclip_debias.settings_files import apply_overrides
 
 
@@ -82,9 +79,7 @@ def calibrate(
             f"A calibration is made on the split 'validate' or another that the model has not"
             f" learned from, not on '{split}'{did_you_mean(split, SPLITS)}."
         )
-    data = PreparedSet.open(Path(prepared))
-    model = load_model(Path(model_folder), best_device(device))
-    check_preparation(model.preprocessing, data)
+    model, data = model_and_set(model_folder, prepared, device)
     asked = load_prompts(prompts or model.prompts.get("chex5") or "chex5").only(classes)
     prevalence = prevalence or {}
     known_classes(prevalence, asked)
