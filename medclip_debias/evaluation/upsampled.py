@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -314,6 +314,7 @@ def pixel_edges(boxes: ArrayLike, height: int, width: int) -> NDArray[np.intp]:
     return np.clip(np.ceil(corners - 0.5), 0, limit).astype(np.intp)
 
 
+@lru_cache(maxsize=1024)
 def float32_bound(threshold: float, *, above: bool = False) -> float:
     """The float64 from which a score, rounded to float32, reaches ``threshold``, or exceeds it.
 
