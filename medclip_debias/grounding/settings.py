@@ -21,11 +21,14 @@ KINDS: tuple[EvidenceKind, ...] = ("offset", "negated", "peak", "score")
 
 
 class SuppressionSettings(Settings):
-    """How the rule is chosen on validation images."""
+    """How the rule of suppression is chosen on validation images.
 
-    # ``best`` takes the one that keeps most (or suppresses most) there.
+    ``evidence``: its kind; ``best`` takes the one that keeps (or suppresses) most there. ``aim``
+    and ``share``: the share of true sentences ``kept``, or of absent ones suppressed
+    (``specificity``), that the threshold ensures.
+    """
+
     evidence: Literal["best", "offset", "negated", "peak", "score"] = "best"
-    # That a share of the sentences that are there are kept, or of those that are not suppressed.
     aim: Literal["kept", "specificity"] = "kept"
     share: float = Field(0.98, gt=0, lt=1)
 

@@ -32,8 +32,8 @@ Progress = Callable[[int, int, float], None]
 class LanguageModelSettings(Settings):
     """Size and training of the masked language model (BERT: Devlin et al. 2019).
 
-    ``min_patients``: the tokenizer learns words of the reports of so many patients alone, where
-    the corpus names the patients (`medclip_debias.language.vocabulary`).
+    ``min_patients``: the tokenizer learns only words in the reports of so many patients, if the
+    corpus names the patients (`medclip_debias.language.vocabulary`).
     """
 
     vocabulary: int = Field(2000, ge=50)
