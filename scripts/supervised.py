@@ -121,7 +121,10 @@ def supervised(
         raise UserError("The supervised reference learns one prepared set; name one in 'prepared'.")
     data = PreparedSet.open(settings.prepared)
     names, truth = _labels(data)
-    learned = truth if targets == "labels" else _claimed(data, names)
+    learned = truth
+    if targets == "claims":
+        of_images = claimed(data, names).reindex(data.images["study_id"].astype(str))
+        learned = of_images.to_numpy(dtype=np.float64)
     rows = {s: np.flatnonzero(data.images["split"] == s) for s in ("train", "validate", split)}
     usable = [
         _both(learned[rows["train"], n]) and _both(truth[rows[split], n]) for n in range(len(names))
@@ -208,10 +211,11 @@ def _labels(data: PreparedSet) -> tuple[list[str], Floats]:
     return names, np.stack([policy.apply(column) for column in values.T], axis=1)
 
 
-def _claimed(data: PreparedSet, names: Sequence[str]) -> Floats:
-    """What the reports claim of the label columns ``[images, columns]``; NaN where unknown.
+def claimed(data: PreparedSet, names: Sequence[str]) -> pd.DataFrame:
+    """What the reports claim of label columns: a row a study; NaN where it is not known.
 
-    "No Finding" is 1 where nothing is claimed present but devices and what surgery left.
+    "No Finding" is 1 where nothing is claimed present but devices and what surgery left. Of a
+    column that is none of the lexicon's findings nothing is known.
     """
     table = read_claims(data)
     lexicon = table.lexicon
@@ -232,13 +236,16 @@ def _claimed(data: PreparedSet, names: Sequence[str]) -> Floats:
             wanted = set(lexicon.names) - left_aside
         values = np.array(
             [
-                1.0 if wanted & certain[study] else np.nan if wanted & possible[study] else 0.0
+                1.0
+                if wanted & certain[study]
+                else np.nan
+                if not wanted or wanted & possible[study]
+                else 0.0
                 for study in certain
             ]
         )
         columns.append(1 - values if name == "No Finding" else values)
-    frame = pd.DataFrame(np.stack(columns, axis=1), index=list(certain))
-    return frame.reindex(data.images["study_id"].astype(str)).to_numpy(dtype=np.float64)
+    return pd.DataFrame(np.stack(columns, axis=1), index=list(certain), columns=list(names))
 
 
 def _both(values: Floats) -> bool:

@@ -253,14 +253,13 @@ def train(out: Path, study: dict[str, Any], arm: dict[str, Any], folder: Path, s
     settings is the study's folder.
     """
     settings = [word.replace("OUT", f"{out}") for word in arm.get("settings", [])]
-    network = [f"model.image.arch={arm['arch']}"] if "arch" in arm else []
-    settings = [*study["settings"], *network, *settings]
+    settings = [*study["settings"], *settings]
     text = [f"model.text.folder={out / 'language_model'}", f"train.seed={seed}"]
     config = "phantom/base"
     if arm.get("pretrain"):
-        trunk = out / "trunks" / arm.get("arch", "") / f"{arm['pretrain']}" / f"{seed}"
+        trunk = out / "trunks" / f"{arm['pretrain']}" / f"{seed}"
         sets = training_sets(out, study, arm, text=False)
-        words = [f"out={trunk}", sets, *study["settings"], *network, *text]
+        words = [f"out={trunk}", sets, *study["settings"], *text]
         words += ["train.task=two_view", f"train.steps={arm['pretrain']}"]
         words += ["train.sentences_per_study=1"]
         words += ["train.augment.brightness=0.4", "train.augment.contrast=0.4"]

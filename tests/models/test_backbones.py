@@ -95,7 +95,7 @@ def test_weights_of_another_network_and_pickles_with_code_are_refused(tmp_path):
         refused("no library weights", arch, "library")
 
 
-@pytest.mark.parametrize("arch", ["resnet_small", "resnet18", "resnet18_8", "resnet50"])
+@pytest.mark.parametrize("arch", ["resnet_small", "resnet18", "resnet50"])
 def test_a_region_of_a_resnet_is_centred_where_the_encoder_says(arch, monkeypatch):
     """With all weights equal, the gradient's centroid is the receptive field's centre."""
     full = resnet.ARCHITECTURES[arch]  # channels have no part in where it looks

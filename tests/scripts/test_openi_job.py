@@ -98,13 +98,13 @@ def test_a_classifier_of_claims_learns_what_the_reports_say_and_is_judged_by_the
     data = prepare(tree, tmp_path / "set", PrepareSettings(size=72), workers=1)
     claim_set(data.folder)
     names, labels = reference._labels(data)
-    claimed = reference._claimed(data, names)
+    claimed = reference.claimed(data, [*names, "Unheard Of"]).loc[data.images["study_id"]]
     order = data.images["study_id"].str.removeprefix("CXR").astype(int).to_numpy()
-    heart, none = names.index("Cardiomegaly"), names.index("No Finding")
     expected = np.choose(order % 3, [1.0, np.nan, 0.0])
-    np.testing.assert_array_equal(claimed[:, heart], expected)
-    np.testing.assert_array_equal(claimed[:, none], 1 - expected)
-    assert (labels[:, heart] == order % 2).all()
+    np.testing.assert_array_equal(claimed["Cardiomegaly"], expected)
+    np.testing.assert_array_equal(claimed["No Finding"], 1 - expected)
+    assert claimed["Unheard Of"].isna().all()
+    assert (labels[:, names.index("Cardiomegaly")] == order % 2).all()
     found = reference.supervised(
         settings(data.folder), tmp_path / "out", steps=2, bootstrap=10, targets="claims"
     )

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 import real_job
 from medclip_debias.cli import run
@@ -14,6 +15,9 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.table import read_results
 from medclip_debias.settings_files import apply_overrides
+from medclip_debias.training.resolve import load_run
+from medclip_debias.training.step import Trainer
+from studies.real_supervised import fit, targets
 
 LABELS = ("Cardiomegaly", "Effusion|Edema", "No Finding", "Mass")
 TINY = real_job.Plan(language_model=2, pretrain=1, train=1, bootstrap=0, least=2)
@@ -70,11 +74,31 @@ def test_it_goes_from_a_folder_to_a_page_and_goes_on_where_it_stopped(archives, 
         assert explained.details("grounding")["phrases"] == 2
     trained = json.loads((out / "archives" / "labels" / "results.json").read_text())["archives"]
     assert trained["relation"] == "same set"
+    learned_by_a_classifier(out)
     model = (out / "model" / "model.safetensors").stat().st_mtime_ns
     run_stages(real_job.stages(archives, out, TINY), out, run)
     again = capsys.readouterr().out
     assert "is there already" in again
     assert (out / "model" / "model.safetensors").stat().st_mtime_ns == model
+
+
+def learned_by_a_classifier(out):
+    """Targets of the joint run's studies: claims of reports, labels where there is no report."""
+    trainer = Trainer(load_run(out))
+    classes = ["Cardiomegaly", "Pleural Effusion", "Infiltration"]
+    wanted = targets(trainer, ["labels"], classes).numpy()
+    firsts = [int(rows[0]) for rows in trainer.studies.rows]
+    images = trainer.prepared.images["image_id"].iloc[firsts]
+    numbers = images.str.extract(r"(\d{8})_000")[0].astype(int).to_numpy()
+    reports = images.str.startswith("reports/").to_numpy()
+    odd = numbers[reports] % 2
+    assert (wanted[reports, 0] == odd).all()
+    assert (wanted[reports, 1] == 1 - odd).all()
+    assert np.isnan(wanted[reports, 2]).all()  # none of the lexicon's findings by that name
+    assert (wanted[~reports, 0] == (numbers[~reports] % 4 == 0)).all()
+    assert (wanted[~reports, 1] == (numbers[~reports] % 4 == 1)).all()
+    network = fit(trainer, torch.from_numpy(wanted))
+    assert network(trainer.batches[0].images).shape == (len(trainer.batches[0].images), 3)
 
 
 def test_reports_have_half_of_the_batches_and_films_count_alike_alone(

@@ -1,8 +1,7 @@
 """Residual networks that keep their regions: one feature vector for each cell of a grid.
 
-ResNet-18/34/50 are built from torchvision's blocks and carry its parameter names. ``resnet18_8``
-has no stride in its last two stages: at 112 pixels 14 x 14 regions in the place of 4 x 4.
-``resnet_small`` is the same class with fewer, narrower layers, for runs on a processor.
+ResNet-18/34/50 are built from torchvision's blocks and carry its parameter names. ``resnet_small``
+is the same class with fewer, narrower layers, for runs on a processor.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ ARCHITECTURES: dict[str, Arch] = {
     "resnet_small": Arch("basic", 24, 5, False, ((1, 32, 2), (1, 64, 2), (1, 128, 1))),
     "resnet_small_16": Arch("basic", 24, 5, False, ((1, 32, 2), (1, 64, 2), (1, 128, 2))),
     "resnet18": _imagenet("basic", (2, 2, 2, 2)),
-    "resnet18_8": Arch("basic", 64, 7, True, ((2, 64, 1), (2, 128, 2), (2, 256, 1), (2, 512, 1))),
     "resnet34": _imagenet("basic", (3, 4, 6, 3)),
     "resnet50": _imagenet("bottleneck", (3, 4, 6, 3)),
 }
@@ -148,15 +146,14 @@ def load_weights(encoder: ResNetRegions, state: dict[str, Tensor], where: str) -
 def _library_weights(arch: str) -> dict[str, Tensor]:
     from torchvision import models
 
-    name = arch.removesuffix("_8")
-    if name not in ("resnet18", "resnet34", "resnet50"):
+    if arch not in ("resnet18", "resnet34", "resnet50"):
         raise UserError(f"{arch} has no library weights; set model.image.weights to null.")
     sentence = (
         f"torchvision's weights of {arch} cannot be downloaded here; give a local file in "
         "model.image.weights"
     )
     with explained(sentence, OSError, RuntimeError):
-        weights = models.get_model_weights(name).DEFAULT
+        weights = models.get_model_weights(arch).DEFAULT
         state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True)
         return state
 

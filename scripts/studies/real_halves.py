@@ -1,0 +1,118 @@
+"""What claims of some findings do for classes of others: arms of a study on real films.
+
+    python scripts/studies/real_halves.py OUT [--arms FILE] [--seeds N ...]
+
+An arm whose claims are of chosen findings is judged on the classes whose prompts claim none of
+these, nor a finding that implies one or is implied by it. Prints, for each such arm and judged
+set, AUC of both prompts over these classes minus that of the study's first arm, over patients and
+seeds, and the same for the arm ``positives``, whose claims are of all findings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from medclip_debias.data.prompts import PromptSet, load_prompts
+from medclip_debias.data.text.claims.rules import RuleParser
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.compare import compare
+from studies.real_arms import PROMPTS, whole_cells
+
+ALL_FINDINGS = "positives"
+"""The arm that every other one is read beside."""
+
+
+def unknown_classes(prompts: PromptSet, chosen: Collection[str]) -> list[str]:
+    """Classes of a prompt set of which claims of the findings ``chosen`` tell nothing.
+
+    A class whose prompts claim no finding of the lexicon ("No Finding") is in no such list.
+
+    >>> unknown_classes(load_prompts("chexpert"), ["pleural_effusion"])[:2]
+    ['Atelectasis', 'Cardiomegaly']
+    """
+    parser = RuleParser()
+    lexicon = parser.lexicon
+    related = {name for f in chosen for name in lexicon.ancestors[f] | lexicon.descendants[f]}
+    unknown = []
+    for name, sides in prompts.classes.items():
+        texts = sides.positive
+        findings = {claim.finding for text in texts for claim in parser.parse(text).claims}
+        if findings and not findings & related:
+            unknown.append(name)
+    return unknown
+
+
+def cut_to(cell: Path, classes: Collection[str], out: Path) -> None:
+    """Write a copy of a cell whose zero-shot items have ``classes`` alone."""
+    shutil.copytree(cell, out)
+    path = out / "items" / "zero_shot.parquet"
+    items = pd.read_parquet(path)
+    named = [str(column) for column in items]
+    columns = [c for c in named if c in ("item", "patient") or c.split(".", 1)[-1] in classes]
+    items[columns].to_parquet(path, index=False)
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path, help="folder of the study, with its cells")
+    parser.add_argument("--arms", type=Path, default=Path("configs/studies/real_correction.yaml"))
+    parser.add_argument("--seeds", type=int, nargs="+", help="only these of the study's; all")
+    options = parser.parse_args()
+    study, out = yaml.safe_load(options.arms.read_text(encoding="utf-8")), options.out
+    study["seeds"] = options.seeds or study["seeds"]
+    done = whole_cells(out, study)
+    first = next(iter(study["arms"]))
+    judged = [a for a, keys in study["outcomes"].items() if any("zero_shot" in k for k in keys)]
+    rows = []
+    for arm, settings in study["arms"].items():
+        findings = settings.get("claims", {}).get("finding")
+        for archive in judged if findings and arm in done else ():
+            compared = [first, arm, ALL_FINDINGS]
+            seeds = sorted(set.intersection(*(set(done[name]) for name in compared)))
+            names = unknown_classes(load_prompts(PROMPTS.get(archive, "chestxray14")), findings)
+            with tempfile.TemporaryDirectory() as folder:
+                groups = []
+                for name in compared:
+                    places = [Path(folder) / name / f"{seed}" for seed in seeds]
+                    for seed, place in zip(seeds, places, strict=True):
+                        cut_to(out / "cells" / archive / name / f"{seed}", names, place)
+                    groups.append(f"{name}=" + ",".join(map(str, places)))
+                metrics = ["zero_shot.mean_auc"]
+                row = compare([], named=groups, metrics=metrics, force=True)["rows"][0]
+                items = pd.read_parquet(places[0] / "items" / "zero_shot.parquet")
+            for name in compared[1:]:
+                group = row["groups"][name]
+                rows.append(
+                    {
+                        "archive": archive,
+                        "claims of": arm,
+                        "classes": sum(str(c).startswith("label.") for c in items),
+                        "seeds": len(seeds),
+                        "arm": name,
+                        first: row["groups"][first]["value"],
+                        "minus": group["difference"],
+                        "low": group["difference_interval"][0],
+                        "high": group["difference_interval"][1],
+                    }
+                )
+    print(pd.DataFrame(rows).round(3).to_string(index=False))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        print(f"real_halves: {error}", file=sys.stderr)
+        sys.exit(2)
