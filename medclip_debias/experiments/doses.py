@@ -90,28 +90,21 @@ def training_counts(prepared: PreparedSet) -> dict[str, int]:
 # ------------------------------------------------------------------- settings of objectives
 
 
-def with_etas(
-    loss: Mapping[str, Any], change: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Change = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+def changed(
+    loss: Mapping[str, Any], *, eta: Change = dict, policy: Change = dict
 ) -> dict[str, Any]:
-    """The settings of an objective (and of its ``core``) with every eta changed."""
+    """The settings of an objective, and of its ``core``, with every eta and policy changed."""
     result = dict(loss)
     if isinstance(result.get("core"), Mapping):
-        result["core"] = with_etas(result["core"], change)
+        result["core"] = changed(result["core"], eta=eta, policy=policy)
     if isinstance(result.get("eta"), Mapping):
-        result["eta"] = dict(change(result["eta"]))
-    return result
-
-
-def with_policies(
-    loss: Mapping[str, Any], change: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-) -> dict[str, Any]:
-    """The same with every policy on negatives changed."""
-    result = dict(loss)
-    if isinstance(result.get("core"), Mapping):
-        result["core"] = with_policies(result["core"], change)
+        result["eta"] = dict(eta(result["eta"]))
     if isinstance(result.get("negatives"), list | tuple):
         result["negatives"] = [
-            dict(change(one)) if isinstance(one, Mapping) else one for one in result["negatives"]
+            dict(policy(one)) if isinstance(one, Mapping) else one for one in result["negatives"]
         ]
     return result
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from medclip_debias.config import Settings, validate
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.options import EvaluationOptions
-from medclip_debias.experiments.doses import is_dose, with_etas, with_policies, with_start
+from medclip_debias.experiments.doses import changed, is_dose, with_start
 from medclip_debias.losses.objective import loss_settings
 from medclip_debias.named_settings import config_file
 from medclip_debias.settings_files import apply_overrides, inherited, load_yaml, merge
@@ -186,20 +186,20 @@ def resolved(content: Mapping[str, Any], where: str) -> dict[str, Any]:
             f"{where}: setting 'prepared' lists several sets, but an experiment evaluates on the"
             " one that it trains on; name one, or use 'train' and 'evaluate' on each."
         )
-    loss = with_policies(run.loss, lambda policy: with_start(policy, run.train.steps))
+    loss = changed(run.loss, policy=lambda policy: with_start(policy, run.train.steps))
     doses: list[Mapping[str, Any]] = []
 
     def plain(eta: Mapping[str, Any]) -> Mapping[str, Any]:
         doses.append(eta)
         return {"kind": "constant"} if is_dose(eta) else eta
 
-    known = loss_settings(with_etas(loss, plain), where).model_dump(mode="json")
+    known = loss_settings(changed(loss, eta=plain), where).model_dump(mode="json")
     asked = iter(doses)
 
     def back(eta: Mapping[str, Any]) -> Mapping[str, Any]:
         given = next(asked, eta)
         return given if is_dose(given) else eta
 
-    result = run.model_dump(mode="json") | {"loss": with_etas(known, back)}
+    result = run.model_dump(mode="json") | {"loss": changed(known, eta=back)}
     del result["out"]
     return result

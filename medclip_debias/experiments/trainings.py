@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from medclip_debias.config import Settings, json_hash, validate
 from medclip_debias.data.executor import cpus, map_pieces
 from medclip_debias.errors import UserError
-from medclip_debias.experiments.doses import dose, is_dose, with_etas
+from medclip_debias.experiments.doses import changed, dose, is_dose
 from medclip_debias.experiments.experiment import Cell, Experiment, Row, Summary, Table
 from medclip_debias.experiments.grid import ONLY, GridSettings, runs
 from medclip_debias.files import file_hash
@@ -124,7 +124,7 @@ class Trainings(Experiment):
             model = Path(run["model"]["text"]["folder"])
             return dose(eta, prepared, language_model=model)
 
-        content = run | {"out": str(folder), "loss": with_etas(run["loss"], filled)}
+        content = run | {"out": str(folder), "loss": changed(run["loss"], eta=filled)}
         return validate(RunSettings, content, _name(cell))
 
     # ------------------------------------------------------------------------- the seconds
@@ -166,7 +166,7 @@ class Trainings(Experiment):
         from medclip_debias.training.step import Trainer
 
         self.begin(1)
-        run = cell["run"] | {"loss": with_etas(cell["run"]["loss"], _constant)}
+        run = cell["run"] | {"loss": changed(cell["run"]["loss"], eta=_constant)}
         with tempfile.TemporaryDirectory() as folder:
             settings = validate(RunSettings, run | {"out": folder}, _name(cell))
             before = 0.0

@@ -236,7 +236,7 @@ def resolve(
         known = {"path": str(place.agreement)} if given.get("path") == "@agreement" else {}
         return doses.with_start({**given, **known}, steps)
 
-    return doses.with_policies(doses.with_etas(loss, eta), policy)
+    return doses.changed(loss, eta=eta, policy=policy)
 
 
 def train_model(
