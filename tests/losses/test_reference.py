@@ -38,11 +38,14 @@ def cases():
     return {k: v for k, v in named.items() if not any(word in k for word in RANDOM)}
 
 
-@pytest.mark.parametrize("name", cases())
+NAMED = cases()
+
+
+@pytest.mark.parametrize("name", NAMED)
 def test_each_loss_is_its_formula_pair_by_pair(name, make_batch):
     """From scale 1 to 100, also where two images are of one study."""
-    settings = loss_settings(cases()[name], "test")
-    for draw, scale in enumerate((1.0, 3.0, 14.0, 40.0, 100.0)):
+    settings = loss_settings(NAMED[name], "test")
+    for draw, scale in enumerate((1.0, 14.0, 100.0)):
         for studies in (None, STUDIES):
             batch = make_batch(draw, scale, study_of_image=studies)
             losses = build_objective(settings).double()(batch).per_anchor.tolist()
