@@ -34,12 +34,5 @@ def all_of_phantoms(files: Iterable[Path]) -> bool:
 
     A copy elsewhere does not: what is not known to be generated counts as real.
     """
-    known: dict[Path, bool] = {}
-    found = []
-    for file in files:
-        parents = file.absolute().parents
-        for folder in parents:
-            if folder not in known:
-                known[folder] = _holds_truth(folder)
-        found.append(any(known[folder] for folder in parents))
+    found = list(map(in_phantom, files))
     return bool(found) and all(found)

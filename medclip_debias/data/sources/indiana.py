@@ -14,10 +14,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from medclip_debias.data.records import Step, file_stem
-from medclip_debias.data.sources.ids import is_blank, read_ids
+from medclip_debias.data.records import file_stem
+from medclip_debias.data.sources.archive import ArchiveSource
+from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.tables import distinct_rows, named_tuples, origins, read_table
 from medclip_debias.data.sources.texts import (
     BLANK,
@@ -67,14 +68,6 @@ class IndianaReport:
     problem: str = ""
     sections: tuple[str, ...] = ()
     markup: bool = False
-
-
-class ReportTable(NamedTuple):
-    """The reports of a table, without images, and what was left aside or mended."""
-
-    reports: list[IndianaReport]
-    steps: list[Step]
-    said: list[str]
 
 
 def read_xml(path: Path) -> list[IndianaReport]:
@@ -183,15 +176,12 @@ def _parse(origin: str, content: bytes | str) -> IndianaReport:
 # ----------------------------------------------------------------------------- Kaggle's tables
 
 
-def read_reports(path: Path) -> ReportTable:
+def read_reports(source: ArchiveSource, path: Path) -> list[IndianaReport]:
+    """Read the reports of a table, without images; ``source`` notes what was odd in it."""
     columns = ["MeSH", *map(str.lower, SECTIONS)]
-    table = read_table(
-        path, ["uid", "findings", "impression"], ["MeSH", "comparison", "indication"]
-    )
-    if table.empty:
-        raise UserError(f"{path}: the table has no rows; download it again.")
-    ids = read_ids(path, table, "uid").ids
-    table["uid"] = [f"CXR{uid.upper().removeprefix('CXR')}" for uid in ids]
+    others = ["MeSH", "comparison", "indication"]
+    table = source.read_rows(path, ["uid", "findings", "impression"], others, {"number": "uid"})
+    table["uid"] = [f"CXR{uid.upper().removeprefix('CXR')}" for uid in table["number"]]
     problem = "its uid is already in row {} with other content; keep one row per report."
     rows = distinct_rows(path, table[["uid", *columns]], "uid", problem)
     counts: Counter[str] = Counter()
@@ -210,19 +200,20 @@ def read_reports(path: Path) -> ReportTable:
         counts.update(mended - {BLANK})
         index = [] if is_blank(row.MeSH) else row.MeSH.split(";")
         reports.append(_report(row.uid, parts, index, origin))
-    steps: list[Step] = []
-    said = mended_said(path, counts)
+    source.said += mended_said(path, counts)
     if repeats := len(table) - len(reports):
-        steps.append((f"row of {path.name} repeats no other", "reports", len(reports), len(table)))
-        said.append(f"{path}: {repeats} rows repeat an earlier row and are skipped.")
+        step = f"row of {path.name} repeats no other"
+        source.count(step, "reports", len(reports), len(table))
+        source.said.append(f"{path}: {repeats} rows repeat an earlier row and are skipped.")
     if blank_cells:
-        steps.append(("cell that is a word for blank is empty", "cells", blank_cells, None))
-        said.append(
+        step = "cell that is a word for blank is empty"
+        source.counted.append((step, "cells", blank_cells, None))
+        source.said.append(
             f"{path}: {blank_cells} cells are a program's word for blank ('nan', 'None') and count"
             " as empty."
         )
-    steps += mended_steps(counts, len(reports))
-    return ReportTable(sorted(reports, key=_number), steps, said)
+    source.counted += mended_steps(counts, len(reports))
+    return sorted(reports, key=_number)
 
 
 def read_projections(path: Path) -> tuple[pd.DataFrame, int]:

@@ -102,12 +102,12 @@ class MimicCxrSource(ArchiveSource):
                 " --reports."
             )
         self._labels = self._read_labels()
-        self._progression: progression.Progression | None = None
+        self._changes: list[Annotations] = []
+        self._followed: frozenset[str] = frozenset()
         over_time = find_table((*places, root), progression.PATTERN)
         if over_time is not None and not self.text_only:
-            self._progression = progression.Progression(over_time, self.image_records)
-            self.counted += self._progression.steps
-            self.said += self._progression.said
+            changes, self._followed = progression.read_progression(self, over_time)
+            self._changes.append(changes)
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
@@ -129,11 +129,10 @@ class MimicCxrSource(ArchiveSource):
 
     def held_out_patients(self) -> frozenset[str]:
         """Return the patients of MS-CXR and MS-CXR-T: they are kept for evaluation."""
-        later = frozenset() if self._progression is None else self._progression.patients
-        return later if self.boxes is None else later | self.boxes.patients()
+        return self._followed if self.boxes is None else self._followed | self.boxes.patients()
 
     def annotations(self) -> list[Annotations]:
-        return [] if self._progression is None else [self._progression.annotations()]
+        return self._changes
 
     def describe(self) -> list[str]:
         said = [self._describe_images()]

@@ -85,7 +85,7 @@ class OpeniSource(ArchiveSource):
         self.reports_path = reports
         self._is_table = reports.suffix.lower() == ".csv"
         if self._is_table:
-            self._reports, self.counted, self.said = read_reports(reports)
+            self._reports = read_reports(self, reports)
         else:
             self._reports = read_xml(reports)
             if is_file(self.root / REPORTS_CSV):

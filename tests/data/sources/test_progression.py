@@ -8,8 +8,10 @@ from medclip_debias.config import PrepareSettings, SelectionSettings
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.records import ImageRecord
 from medclip_debias.data.sources import ms_cxr
+from medclip_debias.data.sources.archive import ArchiveSource
 from medclip_debias.data.sources.detect import detect
-from medclip_debias.data.sources.progression import Progression
+from medclip_debias.data.sources.progression import read_progression
+from medclip_debias.data.sources.registry import Given
 from medclip_debias.errors import UserError
 from tests.data.sources.trees import write_table
 
@@ -33,24 +35,32 @@ def write(folder, rows=ROWS, header=HEADER):
     return write_table(folder / NAME, header, *rows)
 
 
-def counts(found):
+@pytest.fixture
+def source(tmp_path):
+    """An archive that has these images."""
+    archive = ArchiveSource(tmp_path, Given())
+    archive.image_records += IMAGES
+    return archive
+
+
+def counts(steps):
     return {
-        step[0].replace(f" of {NAME}", "").replace(f" ({NAME})", ""): step[2:] for step in found
+        step[0].replace(f" of {NAME}", "").replace(f" ({NAME})", ""): step[2:] for step in steps
     }
 
 
-def test_each_judged_finding_of_a_pair_is_a_row(tmp_path):
-    found = Progression(write(tmp_path), IMAGES)
-    assert found.annotations().rows == [
+def test_each_judged_finding_of_a_pair_is_a_row(tmp_path, source):
+    changes, patients = read_progression(source, write(tmp_path))
+    assert changes.rows == [
         ("a", "b", "edema", "improving", "one_expert"),
         ("a", "b", "pleural effusion", "stable", "multiple_experts"),
         ("b", "c", "pleural effusion", "worsening", ""),
     ]
-    assert found.patients == {"1"}
-    assert "3 progressions of 2 pairs" in found.said[0]
+    assert patients == {"1"}
+    assert "3 progressions of 2 pairs" in source.said[0]
 
 
-def test_pairs_that_do_not_fit_and_repeats_are_counted(tmp_path):
+def test_pairs_that_do_not_fit_and_repeats_are_counted(tmp_path, source):
     rows = [
         *ROWS,
         ("b", "z", "s", "1", "stable", "x", "", ""),  # not listed
@@ -58,15 +68,15 @@ def test_pairs_that_do_not_fit_and_repeats_are_counted(tmp_path):
         ROWS[0],
         ("c", "b", "s", "1", "", "", "improving", ""),  # otherwise than above
     ]
-    found = Progression(write(tmp_path, rows), IMAGES)
-    assert counts(found.steps) == {
+    changes, _ = read_progression(source, write(tmp_path, rows))
+    assert counts(source.counted) == {
         "both images of a row are listed": (5, 6),
         "both are of one patient": (4, 5),
         "progression has such a pair": (6, 9),
         "progression is not a repeat": (3, 6),
         "repeats of a progression agree (others: skipped)": (2, 3),
     }
-    assert [row[2] for row in found.annotations().rows] == ["edema", "pleural effusion"]
+    assert [row[2] for row in changes.rows] == ["edema", "pleural effusion"]
 
 
 @pytest.mark.parametrize(
@@ -77,9 +87,9 @@ def test_pairs_that_do_not_fit_and_repeats_are_counted(tmp_path):
         ([ROWS[0]], ("image", *HEADER[1:]), "column 'dicom_id' is missing"),
     ],
 )
-def test_a_broken_table_is_refused(tmp_path, rows, header, sentence):
+def test_a_broken_table_is_refused(tmp_path, rows, header, sentence, source):
     with pytest.raises(UserError, match=sentence):
-        Progression(write(tmp_path, rows, header), IMAGES)
+        read_progression(source, write(tmp_path, rows, header))
 
 
 def test_it_is_not_taken_for_ms_cxrs_boxes(tmp_path):
