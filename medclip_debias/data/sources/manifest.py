@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from medclip_debias.data.labels import label_columns, label_value, unread_columns
-from medclip_debias.data.records import Step, StudyRecord, file_stem
+from medclip_debias.data.records import StudyRecord, file_stem
 from medclip_debias.data.sources import ms_cxr
 from medclip_debias.data.sources.archive import ArchiveSource, seeded_said
 from medclip_debias.data.sources.ids import is_blank
@@ -73,7 +73,7 @@ class ManifestSource(ArchiveSource):
         table = self._read()
         pairs = [read_report(cell) for cell in table["report"]]
         table["report"] = [text for text, _ in pairs]
-        self._mended = Counter(kind for _, kinds in pairs for kind in kinds)
+        mended = Counter(kind for _, kinds in pairs for kind in kinds)
         self._fill_ids(table)
         files = [path.parent / name for name in table["image"]]
         rows = table.drop(columns="image").rename(columns=lambda name: name.removesuffix("_id"))
@@ -83,6 +83,8 @@ class ManifestSource(ArchiveSource):
         if boxes is not None:
             self.boxes = ms_cxr.BoxFile(boxes, self.image_records, path.parent)
         self.study_records = self._read_studies(table)
+        self.counted += mended_steps(mended, len(self.image_records))
+        self._describe(mended)
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
@@ -105,25 +107,23 @@ class ManifestSource(ArchiveSource):
         patients = {patient for patient, _ in studies}
         return (self.boxes.patients() & patients) | self.boxes.mimic_patients(studies)
 
-    def steps(self) -> list[Step]:
-        return self.counted + mended_steps(self._mended, len(self.image_records))
-
-    def describe(self) -> list[str]:
+    def _describe(self, mended: Counter[str]) -> None:
         what = "reports alone" if self.text_only else f"{len(self.image_records)} images"
-        said = [f"Manifest {self.path}: {what} of {len(self.study_records)} studies."]
-        said += self.said + mended_said(self.path, self._mended)
+        studies = len(self.study_records)
+        self.said.insert(0, f"Manifest {self.path}: {what} of {studies} studies.")
+        self.said += mended_said(self.path, mended)
         if "patient_id" not in self._columns:
-            said.append("No column 'patient_id': every study counts as its own patient.")
+            self.said.append("No column 'patient_id': every study counts as its own patient.")
         if "view" not in self._columns and not self.text_only:
-            said.append("No column 'view': every image counts as frontal.")
+            self.said.append("No column 'view': every image counts as frontal.")
         if self.seed is not None:
-            said.append(f"Split: {seeded_said(self.seed)}.")
+            self.said.append(f"Split: {seeded_said(self.seed)}.")
         elif "split" not in self._columns:
-            said.append("No column 'split': patients are split 80/10/10 by a hash of their id.")
+            words = "No column 'split': patients are split 80/10/10 by a hash of their id."
+            self.said.append(words)
         if self.boxes is not None:
             held_out = self.held_out_patients() if self.boxes.is_ms_cxr() else None
-            said += self.boxes.describe(held_out)
-        return said
+            self.said += self.boxes.describe(held_out)
 
     def _read(self) -> pd.DataFrame:
         """Return the table with lower-case names of columns and the report in ``report``."""
