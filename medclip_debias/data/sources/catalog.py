@@ -200,8 +200,8 @@ class CatalogSource(ArchiveSource):
         stated = self.entry.get("split", {}) if self.seed is None else {}
         words = column(stated.get("column"), split)
         named = zip(words, rows["origin"], strict=True)
-        must = stated.get("filled", False)
-        rows["split"] = [split_name(word, where) if word or must else "" for word, where in named]
+        filled = stated.get("filled", False)
+        rows["split"] = [split_name(word, where) if word or filled else "" for word, where in named]
         form = self.entry.get("file", "{0}")
         places = [table[name] for name in columns]
         if "dicom" in how:
