@@ -68,7 +68,7 @@ def dual_encoder(folder, arch="resnet_small", size=40, side=32, clip=(0.5, 99.5)
     return DualEncoder.create(ModelSettings.model_validate(settings | more), place).eval()
 
 
-def make_peer(language, how, shapes=None, text=None, provenance=None, **content):
+def make_peer(language, how, shapes=None, text=None, provenance=None, tokenizer=None, **content):
     """Another group's model with weights at random, its images prepared as ``how`` says.
 
     Its text's ``config`` is that of the BERT folder ``language``; ``shapes`` are of tensors that
@@ -78,7 +78,8 @@ def make_peer(language, how, shapes=None, text=None, provenance=None, **content)
     config = json.loads((language / "config.json").read_text())
     text = {"kind": "bert", "config": config} | (text or {})
     content = {"kind": "open_clip", "dim": 16, "max_tokens": 16, "text": text} | content
-    settings, tokenizer = PeerSettings.model_validate(content), SentenceTokenizer.load(language)
+    settings = PeerSettings.model_validate(content)
+    tokenizer = tokenizer or SentenceTokenizer.load(language)
     state = {name: torch.empty(shape) for name, shape in (shapes or {}).items()}
     peer = Peer(settings, how, tokenizer, provenance, state)
     with torch.no_grad():

@@ -34,19 +34,13 @@ from medclip_debias.models.peers import tokenizers as peer_tokenizers
 from medclip_debias.models.peers.fusion import SimilarityAttention
 from medclip_debias.models.peers.images import image_tower
 from medclip_debias.models.peers.open_clip import installed_merges
-from medclip_debias.models.peers.peer import Peer
-from medclip_debias.models.peers.settings import (
-    ImageSettings,
-    PeerPreprocessing,
-    PeerSettings,
-    TextSettings,
-)
+from medclip_debias.models.peers.settings import PeerPreprocessing, PeerSettings
 from medclip_debias.models.peers.tokenizers import ClipTokenizer
-from medclip_debias.models.text_encoder import SentenceTokenizer
 from medclip_debias.training.optim import frozen_part
 from medclip_debias.training.settings import RunSettings, TrainSettings
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
+from tests.helpers.small_models import make_peer
 from tests.training.conftest import largest_difference, same, table, train_until, weights
 
 SIDE, DIM = 64, 12
@@ -60,9 +54,27 @@ CLIP_TEXT = {
     "layers": 2,
     "heads": 2,
 }
-INSIDE = {"image.projector.0.weight": 16, "text.head.0.weight": 10}
-"""Widths of layers inside the heads of random towers."""
 CONVNEXT = {"timm_model_name": "test_convnext", "image_size": SIDE, "timm_pool": ""}
+MLP = {"pooling": "mlp"}
+TOWERS = {
+    "chexzero": ({"kind": "open_clip", "config": VIT}, {"kind": "open_clip", "config": CLIP_TEXT}),
+    "biovil": ({"kind": "resnet50"}, {"pooling": "projection"}),
+    "biomedclip": ({"kind": "open_clip", "config": VIT | {"no_ln_pre": True}}, MLP),
+    "convnext": ({"kind": "open_clip", "config": CONVNEXT, "timm_stride": 32}, MLP),
+    "conns": ({"kind": "dinov2"}, {"kind": "encoder", "pooling": "cls"}),
+}
+INSIDE = {"image.projector.0.weight": (16, 1), "text.head.0.weight": (10, 1)}
+TRUNK = "image.encoder.trunk."
+DINO = {
+    f"{TRUNK}embeddings.patch_embeddings.projection.weight": (DIM, 3, 16, 16),
+    f"{TRUNK}embeddings.position_embeddings": (1, 1 + (SIDE // 16) ** 2, DIM),
+    f"{TRUNK}encoder.layer.0.mlp.fc1.weight": (4 * DIM, DIM),
+    f"{TRUNK}encoder.layer.1.mlp.fc1.weight": (4 * DIM, DIM),
+    "image.blocks.layer.0.mlp.fc1.weight": (4 * DIM, DIM),
+    "image.head.weight": (DIM,),
+    "text.head.weight": (1, 1),
+}
+"""Of tensors that sizes are read off."""
 KINDS = ("chexzero", "biovil", "biomedclip", "ours")
 NON_COMMERCIAL = "CC BY-NC 4.0"
 # Over the bound of 100 of what is trained, as SigLIP's published scale is.
@@ -98,74 +110,28 @@ def start(prepared_phantom, small_language_model, tmp_path_factory):
 
     def peer(kind, scale):
         config = json.loads((small_language_model / "config.json").read_text())
-        projected = config | {"projection_size": DIM}
-        mlp = TextSettings(kind="bert", config=config, pooling="mlp")
-        image, text = {
-            "chexzero": (
-                ImageSettings(kind="open_clip", config=VIT),
-                TextSettings(kind="open_clip", config=CLIP_TEXT),
-            ),
-            "biovil": (
-                ImageSettings(kind="resnet50"),
-                TextSettings(kind="bert", config=projected, pooling="projection"),
-            ),
-            "biomedclip": (
-                ImageSettings(kind="open_clip", config=VIT | {"no_ln_pre": True}),
-                mlp,
-            ),
-            "convnext": (
-                ImageSettings(kind="open_clip", config=CONVNEXT, timm_stride=32),
-                mlp,
-            ),
-            "conns": (
-                ImageSettings(kind="dinov2"),
-                TextSettings(kind="encoder", config=config, pooling="cls"),
-            ),
-        }[kind]
+        image, text = TOWERS[kind]
+        tokenizer = None
         if kind == "chexzero":
             tokenizer = ClipTokenizer.from_merges(installed_merges())
-        else:
-            tokenizer = SentenceTokenizer.load(small_language_model)
-        settings = PeerSettings(
-            kind=kind if kind in ("chexzero", "biovil", "conns") else "open_clip",
-            fusion={"kind": "similarity_attention"} if kind == "conns" else None,
-            dim=DIM,
-            max_tokens=24,
-            image=image,
-            text=text,
-            scale=scale,
-        )
+        if kind == "biovil":
+            text = text | {"config": config | {"projection_size": DIM}}
         channels = 1 if kind == "biovil" else 3
-        preprocessing = PeerPreprocessing(
+        how = PeerPreprocessing(
             prepare=prepare,
             input_size=SIDE,
             channel_mean=(0.4,) * channels,
             channel_std=(0.3,) * channels,
         )
-        model = Peer(settings, preprocessing, tokenizer, state=state_of(kind))
-        with torch.no_grad():
-            if isinstance(model.fusion, SimilarityAttention):
+        content = {"dim": DIM, "max_tokens": 24, "image": image, "scale": scale}
+        content |= {"kind": kind if kind in ("chexzero", "biovil", "conns") else "open_clip"}
+        content |= {"fusion": {"kind": "similarity_attention"} if kind == "conns" else None}
+        shapes = DINO if kind == "conns" else INSIDE
+        model = make_peer(small_language_model, how, shapes, text, tokenizer=tokenizer, **content)
+        if isinstance(model.fusion, SimilarityAttention):
+            with torch.no_grad():
                 model.fusion.loss_temperature.fill_(-math.log(scale))
-            for value in model.parameters():
-                if value.abs().max() == 0:  # class tokens, places, projections
-                    value.normal_(std=0.2)
         return model
-
-    def state_of(kind):
-        """The tensors that sizes are read off."""
-        from transformers import Dinov2Config, Dinov2Model
-
-        if kind != "conns":
-            return {name: torch.empty(width, 1) for name, width in INSIDE.items()}
-        sizes = {"hidden_size": DIM, "num_hidden_layers": 2, "num_attention_heads": 1}
-        sizes |= {"image_size": SIDE, "patch_size": 16}
-        trunk = Dinov2Model(Dinov2Config(**sizes)).state_dict()
-        state = {f"image.encoder.trunk.{name}": value for name, value in trunk.items()}
-        state["image.blocks.layer.0.mlp.fc1.weight"] = torch.empty(4 * DIM, DIM)
-        return state | {
-            "image.head.weight": torch.empty(DIM),
-            "text.head.weight": torch.empty(1, 1),
-        }
 
     stages = ((1, 16, 1), (1, 16, 2), (1, 32, 2), (1, 32, 2))
     with pytest.MonkeyPatch.context() as patch:
