@@ -135,17 +135,29 @@ def load_strictly(module: nn.Module, state: Mapping[str, Tensor], where: str) ->
     module.load_state_dict({key: state.get(key, own[key]).to(own[key].dtype) for key in own})
 
 
+_MOST_LAYERS, _WIDEST, _MOST_WORDS = 256, 131_072, 2_000_000
+"""Far above every published model: a name or an empty tensor could say any size."""
+
+
 def layers_in(state: Mapping[str, Tensor], pattern: str) -> int:
     """One more than the largest number that ``pattern``'s group catches, 0 for none."""
     matches = (re.search(pattern, key) for key in state)
-    return 1 + max((int(match[1]) for match in matches if match), default=-1)
+    count = 1 + max((int(match[1][:9]) for match in matches if match), default=-1)
+    if count > _MOST_LAYERS:
+        raise UserError(f"these weights are of another architecture; they have {count} layers.")
+    return count
 
 
 def shape_of(state: Mapping[str, Tensor], name: str) -> tuple[int, ...]:
     """Shape of the tensor ``name``."""
     if name not in state:
         raise UserError(f"these weights are of another architecture; tensor '{name}' is missing.")
-    return tuple(state[name].shape)
+    shape, most = tuple(state[name].shape), _MOST_WORDS if "embedding" in name else _WIDEST
+    if not all(0 < size <= most for size in shape):
+        raise UserError(
+            f"these weights are of another architecture; tensor '{name}' is {list(shape)}."
+        )
+    return shape
 
 
 _BUILDING = RLock()

@@ -260,6 +260,32 @@ def test_a_peers_architecture_that_is_none(peer, old, new, words):
     refused(peer, words)
 
 
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("image.model.blocks.99999999999.x", (1,)),
+        ("image.model.patch_embed.proj.weight", (10**9, 0, 1, 1)),
+        ("image.model.blocks.0.mlp.fc1.weight", (10**9, 0)),
+    ],
+)
+def test_tensors_that_claim_a_size_without_numbers(bert_folder, tmp_path, name, shape):
+    """Of a peer whose tower is as large as they say."""
+    shapes = {
+        "image.model.patch_embed.proj.weight": (16, 3, 16, 16),
+        "image.model.pos_embed": (1, 5, 16),
+        "image.model.blocks.0.mlp.fc1.weight": (24, 16),
+        "fusion.layers.0.linear1.weight": (8, 16),
+    }
+    content = {"kind": "carzero", "image": {"kind": "vit"}}
+    content |= {"fusion": {"kind": "query_attention", "positions": 9, "heads": 2}}
+    text, how = {"kind": "words", "positions": 9}, PeerPreprocessing(input_size=32)
+    make_peer(bert_folder, how, shapes, text, **content).save(tmp_path / "peer")
+    load_model(tmp_path / "peer")
+    weights = tmp_path / "peer" / "model.safetensors"
+    save_file(load_file(weights) | {name: torch.empty(shape)}, weights)
+    refused(tmp_path / "peer", "another architecture")
+
+
 def nine(start, form):
     """Nine aliases of the level below, in each of ten levels."""
     levels = (form.format(n=n, below=",".join([f"*a{n - 1}"] * 9)) for n in range(1, 11))

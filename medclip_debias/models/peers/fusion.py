@@ -120,9 +120,7 @@ class SimilarityAttention(Fusion):
 
     def scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         scores = []
-        for each in tokens_of(
-            features
-        ):  # one image at a time: all cosines of a batch would be large
+        for each in tokens_of(features):  # all cosines of a batch at once would be large
             cosines = sentences @ each.T
             mean = (cosines / self._log_temperature.exp()).softmax(dim=-1) @ each
             scores.append((F.normalize(mean, dim=-1) * sentences).sum(dim=-1))
@@ -150,8 +148,8 @@ class QueryAttention(Fusion):
         self.layers = _layers(settings, state, dim)
         steps: list[nn.Module] = []
         names = (f"fusion.mlp_head.{number}.weight" for number in range(0, 10, 2))
-        widths = [dim, *(len(state[name]) for name in names if name in state)]
-        for before, after in pairwise(widths):
+        inside = [shape_of(state, name)[0] for name in names if name in state][:-1]
+        for before, after in pairwise([dim, *inside, 1]):
             steps += [nn.Linear(before, after), nn.ReLU()]
         self.mlp_head = nn.Sequential(*steps[:-1])
 

@@ -60,7 +60,7 @@ class BioViLImages(Tower):
         self.backbone_to_vit: nn.Conv2d | None = None
         self.vit_pooler: TemporalPooler | None = None
         if "image.backbone_to_vit.weight" in state:
-            temporal = len(state["image.backbone_to_vit.weight"])
+            temporal = rows(state, "image.backbone_to_vit.weight")
             self.backbone_to_vit = nn.Conv2d(width, temporal, 1, bias=False)
             self.missing_previous_emb = nn.Parameter(torch.zeros(1, temporal, 1, 1))
             self.vit_pooler = TemporalPooler(temporal, side=14)

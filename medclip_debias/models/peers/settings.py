@@ -5,7 +5,7 @@ Sizes that tensors have are read off them when the towers are built.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -41,29 +41,29 @@ class PeerPreprocessing(Preprocessing):
     network_resize: Literal["bilinear_corners", "bicubic"] = "bicubic"
 
 
-def _within_limits(tower: Any) -> Any:
-    """Refuse absurd sizes; towers of transformers' own kinds have them checked by `hf_config`."""
-    if tower.kind in ("open_clip", "hf_clip"):
-        within_limits(tower.config)
-    return tower
+class TowerSettings(Settings):
+    """What both towers have; ``config`` is what the network's own library calls so."""
 
-
-class ImageSettings(Settings):
-    """An image tower: whose network it is, and what its tensors do not tell.
-
-    ``config`` is what the network's own library calls its configuration; ``timm_stride`` is a timm
-    network's.
-    """
-
-    kind: Literal["resnet50", "vit", "swin", "dinov2", "rad_dino", "open_clip", "hf_clip"]
+    kind: str
     config: dict[str, Any] = Field({})
     quick_gelu: bool = False
+
+    @model_validator(mode="after")
+    def _limits(self) -> Self:
+        """Towers of transformers' own kinds have their sizes checked by `hf_config`."""
+        if self.kind in ("open_clip", "hf_clip"):
+            within_limits(self.config)
+        return self
+
+
+class ImageSettings(TowerSettings):
+    """An image tower: whose network it is; ``timm_stride`` is a timm network's."""
+
+    kind: Literal["resnet50", "vit", "swin", "dinov2", "rad_dino", "open_clip", "hf_clip"]
     timm_stride: int = Field(0, ge=0, le=512)
 
-    _limits = model_validator(mode="after")(_within_limits)
 
-
-class TextSettings(Settings):
+class TextSettings(TowerSettings):
     """A text tower: whose network it is, and how one vector is computed from a sentence.
 
     Of a ``bert``, ``pooling`` is CXR-BERT's ``projection`` head on [CLS]; ``last4`` sums the last
@@ -77,8 +77,6 @@ class TextSettings(Settings):
     """
 
     kind: Literal["open_clip", "hf_clip", "bert", "encoder", "words", "none"]
-    config: dict[str, Any] = Field({})
-    quick_gelu: bool = False
     pad: int = Field(0, ge=0)
     pieces: bool = False
     # fmt: off
@@ -90,8 +88,6 @@ class TextSettings(Settings):
     token: Literal["first", "mean", "pooler", "last"] = "first"
     positions: int = Field(0, ge=0, le=4096)
     separator: bool = True
-
-    _limits = model_validator(mode="after")(_within_limits)
 
 
 class FusionSettings(Settings):
