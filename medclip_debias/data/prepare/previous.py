@@ -63,7 +63,7 @@ def lend(
             " images were read again. Check the disk, and what was made with this set."
         )
     reports = _reports(folder / "sentences.parquet", inputs[inputs["what"] == "report"])
-    for _ in pool.map(partial(_write_reports, chunks), cut(reports, CHUNK_STUDIES)):
+    for _ in pool.map(partial(chunks.write, "reports"), map(dict, cut(reports, CHUNK_STUDIES))):
         pass
 
 
@@ -108,7 +108,3 @@ def _reports(sentences: Path, reports: Any) -> Iterator[_Row]:
             found = [[section, text] for _, section, text in group]
             counts = {"dropped": json.loads(dropped), "words": json.loads(words)}
             yield (study, stamp), {"sentences": found, **counts}
-
-
-def _write_reports(chunks: Chunks, rows: list[_Row]) -> None:
-    chunks.write("reports", dict(rows))
