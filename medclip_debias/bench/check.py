@@ -247,7 +247,7 @@ def _figure_faults(
         claimed = claimed or content.interval(protocol, metric.name)
         if figure and None in claimed:
             yield f"{result.folder / RECORD}: gives no interval for '{metric.key}'."
-        elif claimed and not _same_interval(claimed, interval, one, resamples):
+        elif claimed and not same_interval(claimed, interval, one, resamples):
             shown = " to ".join(f"{end:.6g}" for end in interval)
             yield (
                 f"{path}: gives the interval {shown} for '{metric.key}', and"
@@ -255,22 +255,28 @@ def _figure_faults(
             )
 
 
-def _same_interval(
+def same_interval(
     claimed: Sequence[float], interval: Sequence[float], one: Replicated, resamples: int
 ) -> bool:
     """Whether two intervals differ by no more than two draws of resamples do.
 
     The patients were drawn under their own names there, and under digests here. The level of an
-    end, the share of resamples that lie beyond it, then has a standard error of
-    ``sqrt(p (1 - p) / resamples)`` in each draw; five of these are allowed.
+    end, the share of resamples that lie beyond it, is a binomial one in each draw: what is allowed
+    is its exact interval (Clopper and Pearson 1934) that holds all but two of a million, and a
+    tenth of the interval's width, since few patients have few values.
     """
+    from scipy.stats import beta
+
     defined = one.replicates[~np.isnan(one.replicates)]
     room = 0.1 * (interval[1] - interval[0]) + TOLERANCE
+    drawn = 1 / (1 / resamples + 1 / RESAMPLES)
     for end, ours, sign in zip(claimed, interval, (1, -1), strict=True):
-        level = float((sign * defined <= sign * ours).mean())
-        error = 5 * math.sqrt(level * (1 - level) * (1 / resamples + 1 / RESAMPLES))
-        outer, inner = np.quantile(sign * defined, [max(level - error, 0), min(level + error, 1)])
-        if not outer - room <= sign * end <= inner + TOLERANCE:
+        below = drawn * float((sign * defined < sign * ours).mean())
+        upto = drawn * float((sign * defined <= sign * ours).mean())
+        low = beta.ppf(1e-6, below, drawn - below + 1) if below else 0.0
+        high = beta.ppf(1 - 1e-6, upto + 1, drawn - upto) if upto < drawn else 1.0
+        outer, inner = np.quantile(sign * defined, [low, high])
+        if not outer - room <= sign * end <= inner + room:
             return False
     return True
 

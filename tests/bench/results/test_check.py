@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from medclip_debias.bench.check import faults_of, validate_folder
+from medclip_debias.bench.check import faults_of, same_interval, validate_folder
 from medclip_debias.bench.record import read_record
-from medclip_debias.bench.results import Result
+from medclip_debias.bench.results import RESAMPLES, Result
 from medclip_debias.cli import run
-from medclip_debias.evaluation.bootstrap import expanded_interval
+from medclip_debias.evaluation.bootstrap import Replicated, expanded_interval
 from medclip_debias.evaluation.catalogue import address, of_protocol
 
 SAMPLE = Path(__file__).parents[3] / "docs" / "benchmark"
@@ -107,6 +107,28 @@ def test_impossible_figures_are_refused_whatever_the_items_say(sample, make):
 def test_an_interval_that_the_items_do_not_give_is_refused(sample, make, interval, sentence):
     forge_figure(make, sample / DEMO / ZERO, "zero_shot.mean_auc", AUC, *interval)
     assert any("zero_shot.mean_auc'" in f and sentence in f for f in faults(sample))
+
+
+@pytest.mark.parametrize("patients", [14, 50, 300])
+def test_intervals_of_honest_draws_pass_however_few_and_others_do_not(patients):
+    """Means of real and of 0/1 values, drawn once by who claims and once by who checks."""
+    rng = np.random.default_rng(patients)
+
+    def drawn(values, resamples):
+        counts = rng.multinomial(len(values), [1 / len(values)] * len(values), size=resamples)
+        return counts @ values / len(values)
+
+    def passes(values, resamples, scale):
+        ours, ends = drawn(values, RESAMPLES), np.quantile(drawn(values, resamples), [0.025, 0.975])
+        one = Replicated(values.mean(), ours, np.empty(0), len(values))
+        claimed = values.mean() + scale * (ends - values.mean())
+        return same_interval(claimed, np.quantile(ours, [0.025, 0.975]), one, resamples)
+
+    for _ in range(30):
+        for values in (rng.normal(size=patients), (rng.random(patients) < 0.2).astype(float)):
+            assert all(passes(values, resamples, 1.0) for resamples in (50, 100, 1000))
+        assert not passes(rng.normal(size=patients), RESAMPLES, 2.5)
+        assert not passes(rng.normal(size=patients), RESAMPLES, 0.2)
 
 
 def test_items_that_are_left_out_are_missed(sample, make):
