@@ -47,26 +47,36 @@ OTHERS = 5
 """Other images whose boxes are laid on an image."""
 
 
-def phrase_metrics(heatmap: Upsampled, boxes: ArrayLike, rule: BoxRule) -> dict[str, float]:
+_MIDDLE = np.isin(THRESHOLDS, MIDDLE_THRESHOLDS)
+
+
+def phrase_metrics(
+    heatmap: Upsampled, boxes: ArrayLike, rule: BoxRule, cut: ArrayLike | None = None
+) -> dict[str, float]:
     """Metrics of one phrase, at the resolution of its original image.
 
     Boxes are in original pixels, their union the truth. ``box_recall_L`` is the share of the
     phrase's boxes that some box cut from the map overlaps with an IoU of at least L; ``area`` the
-    truth's share of the image.
+    truth's share of the image. ``cut`` are the boxes cut from the map, where they are known.
     """
-    contrast = heatmap.cnr()
-    cut, _ = heatmap.regions_at_least(box_threshold(heatmap, rule), rule.connectivity)
+    contrast, overlap = heatmap.cnr(), heatmap.iou(THRESHOLDS)
+    cut = cut_boxes(heatmap, rule) if cut is None else cut
     best = best_overlaps(boxes, cut)
     recalls = {f"box_recall_{level}": float((best >= level).mean()) for level in BOX_LEVELS}
     return {
         "cnr": abs(contrast),
         "cnr_signed": contrast,
-        "miou": float(heatmap.iou(THRESHOLDS).mean()),
-        "miou_middle": float(heatmap.iou(MIDDLE_THRESHOLDS).mean()),
+        "miou": float(overlap.mean()),
+        "miou_middle": float(overlap[_MIDDLE].mean()),
         "pointing_game": heatmap.pointing_game(),
         **recalls,
         "area": heatmap.area / (heatmap.height * heatmap.width),
     }
+
+
+def cut_boxes(heatmap: Upsampled, rule: BoxRule) -> list[list[float]]:
+    """The boxes that a rule cuts from a map, whatever its true boxes are."""
+    return heatmap.regions_at_least(box_threshold(heatmap, rule), rule.connectivity)[0]
 
 
 def best_overlaps(truth: ArrayLike, found: ArrayLike) -> Floats:
@@ -282,10 +292,13 @@ class PhraseGrounding(MapProtocol):
         """
 
         def metrics_of(
-            scores: NDArray[np.floating], geometry: SquareGeometry, boxes: ArrayLike
+            scores: NDArray[np.floating],
+            geometry: SquareGeometry,
+            boxes: ArrayLike,
+            cut: ArrayLike | None = None,
         ) -> dict[str, float]:
             heatmap = self._heatmap(scores, geometry, boxes)
-            found = phrase_metrics(heatmap, boxes, self._options.boxes)
+            found = phrase_metrics(heatmap, boxes, self._options.boxes, cut)
             for rule, share in cuts.items():
                 if share is not None:
                     found[f"dice_{rule}"] = float(heatmap.dice([share])[0])
@@ -303,7 +316,9 @@ class PhraseGrounding(MapProtocol):
                 continue
             others = [phrases[place] for place in places]
             moved = [moved_boxes(o.boxes, o.geometry, geometry) for o in others[:OTHERS]]
-            laid.append(mean([metrics_of(self._maps[number], geometry, boxes) for boxes in moved]))
+            scores = self._maps[number]
+            cut = cut_boxes(self._heatmap(scores, geometry, phrase.boxes), self._options.boxes)
+            laid.append(mean([metrics_of(scores, geometry, boxes, cut) for boxes in moved]))
             prior = place_prior(others, geometry, self._grid)
             priors.append(metrics_of(prior, geometry, phrase.boxes))
             own[ABOVE_OTHERS] = own["cnr_signed"] - laid[-1]["cnr_signed"]
