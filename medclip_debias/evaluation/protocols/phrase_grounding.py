@@ -158,6 +158,7 @@ class PhraseGrounding(MapProtocol):
         self.curves: dict[int, Floats] = {}
         self._maps: dict[int, NDArray[np.float32]] = {}
         self._metrics: dict[int, dict[str, float]] = {}
+        self._cut_boxes: dict[int, list[list[float]]] = {}
 
     def take(self, number: int, scores: NDArray[np.float32], grid: RegionGrid) -> None:
         phrase, self._grid = self._asked_phrases[number], grid
@@ -165,7 +166,9 @@ class PhraseGrounding(MapProtocol):
         self.curves[number] = heatmap.dice(DICE_SHARES)
         if number < len(self._phrases):
             self._maps[number] = scores
-            self._metrics[number] = phrase_metrics(heatmap, phrase.boxes, self._options.boxes)
+            rule = self._options.boxes
+            cut = self._cut_boxes[number] = cut_boxes(heatmap, rule)
+            self._metrics[number] = phrase_metrics(heatmap, phrase.boxes, rule, cut)
 
     def _heatmap(
         self, scores: NDArray[np.floating], geometry: SquareGeometry, boxes: ArrayLike
@@ -299,9 +302,9 @@ class PhraseGrounding(MapProtocol):
         ) -> dict[str, float]:
             heatmap = self._heatmap(scores, geometry, boxes)
             found = phrase_metrics(heatmap, boxes, self._options.boxes, cut)
-            for rule, share in cuts.items():
-                if share is not None:
-                    found[f"dice_{rule}"] = float(heatmap.dice([share])[0])
+            chosen = {rule: share for rule, share in cuts.items() if share is not None}
+            dice = heatmap.dice(list(chosen.values())).tolist()
+            found |= {f"dice_{rule}": value for rule, value in zip(chosen, dice, strict=True)}
             return {name: found[name] for name in COLUMNS if name in found}
 
         def mean(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -316,8 +319,7 @@ class PhraseGrounding(MapProtocol):
                 continue
             others = [phrases[place] for place in places]
             moved = [moved_boxes(o.boxes, o.geometry, geometry) for o in others[:OTHERS]]
-            scores = self._maps[number]
-            cut = cut_boxes(self._heatmap(scores, geometry, phrase.boxes), self._options.boxes)
+            scores, cut = self._maps[number], self._cut_boxes[number]
             laid.append(mean([metrics_of(scores, geometry, boxes, cut) for boxes in moved]))
             prior = place_prior(others, geometry, self._grid)
             priors.append(metrics_of(prior, geometry, phrase.boxes))
