@@ -49,23 +49,35 @@ class Axis:
     ) -> Axis:
         """Cut the ``x`` or ``y`` axis; ``edges`` are pixels where boxes begin or end."""
         cells = grid.columns if axis == "x" else grid.rows
-        place, visible = axis_places(geometry, axis, grid)
-        seen = np.flatnonzero(visible)
-        if not seen.size:
+        first, bends, weights = _bends(geometry, grid, axis)
+        if not len(weights):
             return cls(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros((0, cells)), 0)
-        first, last = int(seen[0]), int(seen[-1]) + 1
-        place = place[first:last]
-        # Before the first and behind the last centre the map is constant: pieces of their own.
-        piece = np.clip(np.floor(place), -1, cells - 1)
-        bends = first + np.flatnonzero(np.diff(piece)) + 1
+        last = first + len(weights)
         starts = np.unique(np.r_[first, bends, edges[(edges > first) & (edges < last)]])
         ends = np.r_[starts[1:], last]
-        weights = axis_weights(place, cells)
         return cls(starts.astype(np.intp), ends.astype(np.intp), weights, first)
 
     def at(self, pixels: Ints) -> Floats:
         """Weights of the cells at some pixels."""
         return self.weights[pixels - self.offset]
+
+
+@lru_cache(maxsize=4)
+def _bends(geometry: SquareGeometry, grid: RegionGrid, axis: str) -> tuple[int, Ints, Floats]:
+    """The first seen pixel of an axis, where the map bends, and the cells' weights at each pixel.
+
+    The same for every map and all boxes of an image, which are looked at one after the other.
+    """
+    cells = grid.columns if axis == "x" else grid.rows
+    place, visible = axis_places(geometry, axis, grid)
+    seen = np.flatnonzero(visible)
+    if not seen.size:
+        return 0, np.zeros(0, np.intp), np.zeros((0, cells))
+    first, last = int(seen[0]), int(seen[-1]) + 1
+    place = place[first:last]
+    # Before the first and behind the last centre the map is constant: pieces of their own.
+    piece = np.clip(np.floor(place), -1, cells - 1)
+    return first, first + np.flatnonzero(np.diff(piece)) + 1, axis_weights(place, cells)
 
 
 class Upsampled:
