@@ -15,7 +15,6 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from medclip_debias.data.records import Box, ImageRecord, PhraseRecord, file_stem
-from medclip_debias.data.sources import progression
 from medclip_debias.data.sources.findings import Corners
 from medclip_debias.data.sources.ids import PATIENT, STUDY, is_blank, plain_id
 from medclip_debias.data.sources.paths import Match, PathFinder
@@ -25,6 +24,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.files import read_json_value
 
 PATTERN = "MS_CXR_*.json"
+TEMPORAL_PREFIX = "MS_CXR_T_"
 _CSV_PATTERN = "MS_CXR_*.csv"
 _PATHS = ("path", "file_name")
 _PATIENT = re.compile(r"(?:^|/)p(\d{8})/")
@@ -45,7 +45,7 @@ def find(folder: Path, *others: str) -> Path | None:
     """Return the file of boxes in ``folder``: MS-CXR's JSON or else CSV, or one like ``others``."""
     for pattern in (PATTERN, _CSV_PATTERN):
         # Of MS-CXR-T, which lies in the same place and has no boxes, the names begin alike.
-        files = [p for p in folder.glob(pattern) if not p.name.startswith(progression.PREFIX)]
+        files = [p for p in folder.glob(pattern) if not p.name.startswith(TEMPORAL_PREFIX)]
         if files:
             break
     files = sorted([*files, *(path for other in others for path in folder.glob(other))])

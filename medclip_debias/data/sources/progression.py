@@ -14,11 +14,11 @@ from pathlib import Path
 from medclip_debias.data.records import Annotations, file_stem
 from medclip_debias.data.sources.archive import ArchiveSource
 from medclip_debias.data.sources.ids import Ids, check_match, is_blank
+from medclip_debias.data.sources.ms_cxr import TEMPORAL_PREFIX
 from medclip_debias.data.sources.tables import read_table, refuse_rows
 from medclip_debias.errors import UserError
 
-PREFIX = "MS_CXR_T_"
-PATTERN = f"{PREFIX}temporal_image_classification_*.csv*"
+PATTERN = f"{TEMPORAL_PREFIX}temporal_image_classification_*.csv*"
 TABLE = "progression"
 STATES = ("improving", "stable", "worsening")
 
