@@ -94,6 +94,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and what it counts, in the plural unless it is one.
+
+    >>> counted(1, "fault"), counted(1200, "fault")
+    ('1 fault', '1200 faults')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def one_of(value: str, known: Sequence[Name], what: str) -> Name:
     """``value``, which has to be one of the names ``known`` of ``what``.
 

@@ -12,6 +12,7 @@ import yaml
 from medclip_debias.cli import run
 from medclip_debias.doctor.findings import GIB
 from medclip_debias.doctor.machine import shared_memory
+from medclip_debias.errors import counted
 from medclip_debias.training.resolve import load_run
 
 CONFIG = Path(__file__).parents[1] / "configs" / "mimic_cxr" / "base.yaml"
@@ -91,7 +92,8 @@ def test_the_doctor_looks_at_the_machine_alone_and_prints_a_table(capsys):
     assert not {"data", "step"} & set(names)
     states = [line.split("  ", 1)[1].split()[0] for line in lines[:-1] if line[0] != " "]
     assert set(states) <= {"ok", "warning"}
-    assert lines[-1] == f"{states.count('warning')} warnings, 0 that would stop the run"
+    summary = f"{counted(states.count('warning'), 'warning')}, 0 that would stop the run"
+    assert lines[-1] == summary
     # What to do stands below every warning, in the column of what was found.
     remedies = [line for line in lines if line.lstrip().startswith("->")]
     assert len(remedies) == states.count("warning")

@@ -24,7 +24,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from medclip_debias.bench.record import CACHE, RECORD, RESULTS, Figure
 from medclip_debias.bench.results import RESAMPLES, Result, can_be_recomputed, metric_of
 from medclip_debias.bench.sharing import link_fault, model_faults
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, counted
 from medclip_debias.evaluation.bootstrap import Replicated
 from medclip_debias.evaluation.catalogue import METRICS, of_protocol
 from medclip_debias.evaluation.item_tables import ITEMS
@@ -62,9 +62,10 @@ class Report:
     def sentences(self) -> list[str]:
         """The outcome in sentences."""
         return [
-            f"{self.models} models with {self.results} results: {len(self.faults)} faults. "
-            f"{self.recomputed} figures were recomputed from their items and agree.",
-            *(f"{count} figures are taken as given: {why}." for why, count in self.taken.items()),
+            f"{counted(self.models, 'model')} with {counted(self.results, 'result')}:"
+            f" {counted(len(self.faults), 'fault')}. {counted(self.recomputed, 'figure')}"
+            " recomputed from the items, in agreement with them.",
+            *(f"{counted(n, 'figure')} not recomputed: {why}." for why, n in self.taken.items()),
         ]
 
 

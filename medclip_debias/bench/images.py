@@ -11,20 +11,23 @@ the same images and reports.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from medclip_debias.bench.card import Card
-from medclip_debias.config import Preprocessing, SelectionSettings, json_hash, validate
+from medclip_debias.config import PrepareSettings, SelectionSettings, json_hash, validate
+from medclip_debias.data.label_maps import LabelMap, load_label_map
 from medclip_debias.data.prepare import Reading, prepare
 from medclip_debias.data.prepare.assemble import MISSING_IMAGES
 from medclip_debias.data.prepare.chunks import Progress, Say
 from medclip_debias.data.prepare.collect import recipe
-from medclip_debias.data.records import file_stem
+from medclip_debias.data.prompts import PromptSet, load_prompts
+from medclip_debias.data.records import ImageRecord, file_stem
 from medclip_debias.data.sources.archive import find_table
 from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.image_files import is_file
@@ -35,8 +38,11 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.synthetic import is_phantom
 from medclip_debias.data.text.reports import ReportSettings
 from medclip_debias.data.verify import check_sample
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.evaluation.catalogue import PROTOCOLS, address
 from medclip_debias.evaluation.item_tables import ItemNames
+from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.presets import chosen_presets
 from medclip_debias.evaluation.protocol import HELD_OUT
 from medclip_debias.files import read_json_value, read_text
 
@@ -199,52 +205,151 @@ def _cells(card: Card, path: Path) -> Collection[str]:
     return [line for line in map(str.strip, lines) if line]
 
 
-# --------------------------------------------------------------------------------------------- sets
+# ---------------------------------------------------------------------- a card on its archive
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How a set is made; equal recipes are one set."""
+class CardInputs:
+    """All that a card names, read and checked before hours of work.
 
+    A set of it is an archive as one preprocessing wants its images: cards and models of equal
+    `set_key` share one.
+    """
+
+    card: Card
     archive: Path
-    preprocessing: Preprocessing
+    listed: Listed | None
     selection: SelectionSettings
     reading: Reading
+    protocols: frozenset[str]
+    prompts: PromptSet
+    options: EvaluationOptions
+    label_map: LabelMap | None
+    files: Mapping[str, Any]
 
     @classmethod
-    def of(cls, card: Card, archive: Path, preprocessing: Preprocessing) -> Recipe:
-        """The set that a card needs for a model."""
+    def of(cls, card: Card, archive: Path) -> CardInputs:
+        """Read what a card names."""
         where = f"card {card.full_name}"
-        selection = validate(SelectionSettings, card.data.prepare, where, "data.prepare.")
-        text = validate(ReportSettings, card.data.reports, where, "data.reports.")
-        all_test = card.data.list.split == "all"
-        reading = Reading(kind=card.data.archive, text=text, all_test=all_test)
-        return cls(archive, preprocessing, selection, reading)
+        protocols = frozenset(address(key)[0] for key in card.metrics)
+        if unknown := sorted(protocols - set(PROTOCOLS)):
+            raise UserError(
+                f"{card.full_name}: this version has no protocol"
+                f" '{unknown[0]}'{did_you_mean(unknown[0], PROTOCOLS)}."
+            )
+        files = {keyword: archive / name for keyword, name in card.data.files if name is not None}
+        for path in files.values():
+            if not path.is_file():
+                raise UserError(
+                    f"{path}: is not there, and {card.full_name} is measured with it; it comes"
+                    f" with: {card.data.obtain.rstrip('.')}."
+                )
+        chosen_presets(card.preset)
+        options = {**card.options, "preset": card.preset}
+        return cls(
+            card=card,
+            archive=archive,
+            listed=read_list(card, archive),
+            selection=validate(SelectionSettings, card.data.prepare, where, "data.prepare."),
+            reading=Reading(
+                kind=card.data.archive,
+                text=validate(ReportSettings, card.data.reports, where, "data.reports."),
+                all_test=card.data.list.split == "all",
+            ),
+            protocols=protocols,
+            prompts=load_prompts(card.prompts or "chex5").only(card.classes),
+            options=validate(EvaluationOptions, options, where, "options."),
+            label_map=None if card.label_map is None else load_label_map(card.label_map),
+            files=files,
+        )
 
-    @property
-    def key(self) -> str:
+    def set_key(self, squares: PrepareSettings) -> str:
         """16 hex digits; what a model does after the stored square is not of the set."""
-        how = recipe(self.preprocessing.prepare, self.selection, self.reading)
+        how = recipe(squares, self.selection, self.reading)
         return json_hash([str(self.archive.resolve()), self.reading.kind, how])
 
-    def make(
-        self, cache: Path, workers: int | None, progress: Progress | None, say: Say | None
+    def prepared(
+        self,
+        squares: PrepareSettings,
+        cache: Path,
+        workers: int | None = None,
+        progress: Progress | None = None,
+        say: Say | None = None,
     ) -> PreparedSet:
         """Prepare the set, or what is left of it to do, or what changed in the archive."""
-        out = cache / "sets" / self.key
-        how = {"selection": self.selection, "reading": self.reading, "workers": workers}
-        rows = self.preprocessing.prepare
+        out = cache / "sets" / self.set_key(squares)
+        make = partial(
+            prepare,
+            self.archive,
+            out,
+            squares,
+            selection=self.selection,
+            reading=self.reading,
+            workers=workers,
+            progress=progress,
+        )
         try:
-            data = prepare(self.archive, out, rows, **how, progress=progress)  # type: ignore[arg-type]
+            data = make()
         except UserError:
             if not (out / "meta.json").is_file():
                 raise
             # Of an earlier version, or the archive changed since.
-            data = prepare(self.archive, out, rows, **how, progress=progress, update=True)  # type: ignore[arg-type]
+            data = make(update=True)
             if say:
                 say(f"{self.archive}: changed, or was prepared by another version; read again.")
         check_sample(data)
         return data
+
+    def images(self, data: PreparedSet) -> CardImages:
+        """Find the card's images in a prepared set.
+
+        Where the archive has an official list, the listed images are judged, whatever split the
+        set gave them. Else those of the card's split are, and those that its tables put there and
+        that are not on the disk, or cannot be read, are missing.
+        """
+        split = "test" if self.reading.all_test else self.card.data.list.split
+        images = data.images
+        if self.listed is not None:
+            among = self.listed.among(images["image_id"].tolist())
+            present = frozenset(filter(None, among))
+            if not present:
+                raise UserError(
+                    f"{self.listed.file}: none of its {len(among)} images is among the"
+                    f" {len(images)} of {self.archive}; the list and the images are from different"
+                    " releases."
+                )
+            chosen = only_listed(data, present, split)
+            names = frozenset(self.listed.names)
+            return CardImages(chosen, split, names, present, among.count(""))
+        splits = {split, HELD_OUT} if self.card.kind in HELD else {split}
+        there = images.loc[images["split"].isin(splits), "image_id"]
+        found = frozenset(map(str, there))
+        lost = self._lost(data, splits) - found
+        return CardImages(data, split, found | lost, found, len(lost))
+
+    def _lost(self, data: PreparedSet, splits: Collection[str]) -> set[str]:
+        """Ids of the images of the splits whose files are not there or cannot be read."""
+        names: set[str] = set()
+        for path in (data.folder / MISSING_IMAGES, data.folder / "rejected.csv"):
+            if path.is_file():
+                names |= set(pd.read_csv(path, dtype=str, keep_default_na=False)["image_id"])
+        if not names:
+            return set()
+        source = self.reading.source(self.archive)  # it alone knows the split of what is missing
+        named = self.reading.split(source)
+        held_out = source.held_out_patients() if HELD_OUT in splits else frozenset()
+
+        def split_of(image: ImageRecord) -> str:
+            if self.reading.all_test:
+                return "test"
+            return image.split if named is None else named.studies.get(image.study_id, "")
+
+        return {
+            image.image_id
+            for image in source.images()
+            if image.image_id in names
+            and (split_of(image) in splits or image.patient_id in held_out)
+        }
 
 
 @dataclass(frozen=True)
@@ -269,33 +374,6 @@ class CardImages:
         return ItemNames(list_hash(self.listed), hashlib.sha256(text.encode()).digest())
 
 
-def card_images(card: Card, archive: Path, recipe: Recipe, data: PreparedSet) -> CardImages:
-    """Find the card's images in a prepared set.
-
-    Where the archive has an official list, the listed images are judged, whatever split the set
-    gave them. Else those of the card's split are, and those that its tables put there and that are
-    not on the disk, or cannot be read, are missing.
-    """
-    split = "test" if card.data.list.split == "all" else card.data.list.split
-    images = data.images
-    listed = read_list(card, archive)
-    if listed is not None:
-        among = listed.among(images["image_id"].tolist())
-        present = frozenset(filter(None, among))
-        if not present:
-            raise UserError(
-                f"{listed.file}: none of its {len(listed.names)} images is among the"
-                f" {len(images)} of {archive}; the list and the images are from different releases."
-            )
-        own = only_listed(data, present, split)
-        return CardImages(own, split, frozenset(listed.names), present, among.count(""))
-    judged = {split, HELD_OUT} if card.kind in HELD else {split}
-    there = images.loc[images["split"].isin(judged), "image_id"]
-    found = frozenset(map(str, there))
-    lost = _lost(data, recipe, judged) - found
-    return CardImages(data, split, found | lost, found, len(lost))
-
-
 def only_listed(data: PreparedSet, found: Collection[str], split: str) -> PreparedSet:
     """The same set, whose ``split`` has the images ``found`` and no others."""
     images = data.images
@@ -306,26 +384,3 @@ def only_listed(data: PreparedSet, found: Collection[str], split: str) -> Prepar
         split=images["split"].mask(judged, NOT_LISTED).mask(listed, split)
     )
     return changed
-
-
-def _lost(data: PreparedSet, recipe: Recipe, judged: Collection[str]) -> set[str]:
-    """Ids of the judged images whose files are not there or cannot be read."""
-    names: set[str] = set()
-    for file in (MISSING_IMAGES, "rejected.csv"):
-        path = data.folder / file
-        if path.is_file():
-            table = pd.read_csv(path, dtype=str, keep_default_na=False)
-            names |= set(table["image_id"])
-    if not names:
-        return set()
-    source = recipe.reading.source(recipe.archive)  # it alone knows the split of what is missing
-    named = recipe.reading.split(source)
-    held_out = source.held_out_patients() if HELD_OUT in judged else frozenset()
-    lost = set()
-    for image in source.images():
-        if image.image_id in names:
-            split = image.split if named is None else named.studies.get(image.study_id, "")
-            split = "test" if recipe.reading.all_test else split
-            if split in judged or image.patient_id in held_out:
-                lost.add(image.image_id)
-    return lost

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.bench.card import Card
-from medclip_debias.bench.images import Archives, Recipe, card_images, read_list
+from medclip_debias.bench.images import Archives, CardInputs
 from medclip_debias.bench.record import (
     CACHE,
     Record,
@@ -25,9 +25,9 @@ from medclip_debias.bench.record import (
     named_models,
     record_of,
 )
-from medclip_debias.bench.scoring import CardRun, Inputs
+from medclip_debias.bench.scoring import CardRun
 from medclip_debias.bench.vectors import CachedVectors
-from medclip_debias.config import Preprocessing
+from medclip_debias.config import PrepareSettings
 from medclip_debias.data.executor import map_pieces
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.protocol import Draw
@@ -73,6 +73,7 @@ class How:
 
 
 Key = tuple[str, str]
+_SetJob = tuple[CardInputs, PrepareSettings, Path, int | None]
 
 
 @dataclass
@@ -127,15 +128,10 @@ def bench(
     folders = {name: folder.absolute() for name, folder in named_models(models).items()}
     root, out = root.absolute(), out.absolute()
     archives, outcome = Archives(root), Outcome()
-    tasks: list[tuple[Card, Path]] = []
+    tasks: list[CardInputs] = []
     for card in cards:
         try:
-            archive = archives.of(card)
-            # What is wrong with a card or its list shall be said before hours of work.
-            Inputs.of(card, archive)
-            Recipe.of(card, archive, Preprocessing())
-            read_list(card, archive)
-            tasks.append((card, archive))
+            tasks.append(CardInputs.of(card, archives.of(card)))
         except UserError as error:
             outcome.not_run["", card.full_name] = str(error)
     if not tasks:
@@ -177,31 +173,31 @@ def _held(out: Path) -> Iterator[None]:
 
 
 def _prepare_sets(
-    folders: Sequence[Path], tasks: Sequence[tuple[Card, Path]], out: Path, how: How
+    folders: Sequence[Path], tasks: Sequence[CardInputs], out: Path, how: How
 ) -> None:
     """Prepare every set once, on a cluster: models there share them."""
-    recipes: dict[str, Recipe] = {}
-    for folder, (card, archive) in product(folders, tasks):
+    jobs: dict[str, _SetJob] = {}
+    for folder, task in product(folders, tasks):
         with suppress(UserError):  # the model's own run names it
-            recipe = Recipe.of(card, archive, expected_images(folder))
-            recipes[recipe.key] = recipe
-    sets = [(recipe, out / CACHE, how.workers) for recipe in recipes.values()]
+            squares = expected_images(folder).prepare
+            jobs[task.set_key(squares)] = task, squares, out / CACHE, how.workers
     with how.bars("Sets") as bar:
-        for number, _ in enumerate(map_pieces(_prepare, sets, cluster=how.cluster), start=1):
-            bar(number, len(sets))
+        made = map_pieces(_prepare, list(jobs.values()), cluster=how.cluster)
+        for number, _ in enumerate(made, start=1):
+            bar(number, len(jobs))
 
 
-def _prepare(job: tuple[Recipe, Path, int | None]) -> None:
-    recipe, cache, workers = job
+def _prepare(job: _SetJob) -> None:
+    task, *where = job
     with suppress(UserError):  # the model's own run names it
-        recipe.make(cache, workers, None, None)
+        task.prepared(*where)
 
 
 # ------------------------------------------------------------------------------- one model
 
 
 def _run_model(
-    job: tuple[str, Path, Path, How, Sequence[tuple[Card, Path]]],
+    job: tuple[str, Path, Path, How, Sequence[CardInputs]],
 ) -> tuple[Outcome, list[str]]:
     """One model on its cards; what was said, too, where nobody listened."""
     from medclip_debias.models.device import best_device
@@ -211,50 +207,41 @@ def _run_model(
     name, folder, out, how, tasks = job
     lines: list[str] = []
     log = _Log(name, len(tasks), how.say or lines.append)
-    cards = [card for card, _ in tasks]
-    with log.naming(cards) as loading:
+    with log.naming(tasks):
         model = load_model(folder, best_device(how.device))
         need_vectors(model, "bench", several=True)
-    if loading.failed:
+    if log.outcome.not_run:
         return log.outcome, lines
-    model_record = record_of(name, model)
+    model_record, squares = record_of(name, model), model.preprocessing.prepare
     check_model(out, model_record)
-    sets: dict[str, tuple[Recipe, list[Card]]] = {}
-    for card, archive in tasks:
-        with log.naming([card]):
-            recipe = Recipe.of(card, archive, model.preprocessing)
-            sets.setdefault(recipe.key, (recipe, []))[1].append(card)
-    for recipe, of_set in sets.values():
-        with log.naming(of_set) as preparing, how.bars("Reports, images") as bar:
-            data = recipe.make(out / CACHE, how.workers, bar, log.say)
-        if preparing.failed:
+    sets: dict[str, list[CardInputs]] = {}
+    for task in tasks:
+        sets.setdefault(task.set_key(squares), []).append(task)
+    for of_set in sets.values():
+        data = None
+        with log.naming(of_set), how.bars("Reports, images") as bar:
+            data = of_set[0].prepared(squares, out / CACHE, how.workers, bar, log.say)
+        if data is None:
             continue
         runs = []
-        for card in of_set:
-            with log.naming([card]):
-                images = card_images(card, recipe.archive, recipe, data)
-                inputs = Inputs.of(card, recipe.archive)
-                run = CardRun(name, folder, model, card, recipe.archive, images, inputs)
+        for task in of_set:
+            with log.naming([task]):
+                run = CardRun(name, folder, model, task, task.images(data))
                 record = None if how.again else run.finished(out, how.draw)
                 if record is None:
                     run.plan()
                     runs.append(run)
                 else:
-                    log.ran(card, record, fresh=False)
+                    log.ran(task.card, record, fresh=False)
         vectors = CachedVectors(out / CACHE / "features", model, data, how.batch_size)
         # Those that look at regions first: what the others need of an image is then there, too.
         for run in sorted(runs, key=lambda run: not run.reads_regions):
-            with log.naming([run.card]):
+            with log.naming([run.inputs]):
                 with how.bars(f"Images ({name})") as bar:
                     record = run.write(out, vectors, how.draw, bar)
                 keep_model(out, model_record)
                 log.ran(run.card, record, fresh=True)
     return log.outcome, lines
-
-
-@dataclass
-class _Attempt:
-    failed: bool = False
 
 
 class _Log:
@@ -265,16 +252,14 @@ class _Log:
         self._total, self._over, self._worked, self._began = total, 0, 0, time.monotonic()
 
     @contextmanager
-    def naming(self, cards: Sequence[Card]) -> Iterator[_Attempt]:
+    def naming(self, tasks: Sequence[CardInputs]) -> Iterator[None]:
         """Name the cards that cannot be run, and go on."""
-        attempt = _Attempt()
         try:
-            yield attempt
+            yield
         except (UserError, NotFiniteError) as error:
-            attempt.failed = True
-            for card in cards:
-                self.outcome.not_run[self.name, card.full_name] = str(error)
-                self._passed(f"{self.name} on {card.full_name}: not run.")
+            for task in tasks:
+                self.outcome.not_run[self.name, task.card.full_name] = str(error)
+                self._passed(f"{self.name} on {task.card.full_name}: not run.")
 
     def ran(self, card: Card, record: Record, *, fresh: bool) -> None:
         """Note a card's record."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from medclip_debias.bench.card import Card
-from medclip_debias.bench.images import PLACES, CardImages
+from medclip_debias.bench.images import PLACES, CardImages, CardInputs
 from medclip_debias.bench.record import (
     RECORD,
     RESULTS,
@@ -23,15 +23,11 @@ from medclip_debias.bench.record import (
     without_places,
 )
 from medclip_debias.bench.vectors import CachedVectors
-from medclip_debias.config import validate
-from medclip_debias.data.label_maps import LabelMap, load_label_map
-from medclip_debias.data.prompts import PromptSet, load_prompts
-from medclip_debias.errors import UserError, did_you_mean
-from medclip_debias.evaluation.catalogue import PROTOCOLS, address
+from medclip_debias.data.label_maps import LabelMap
+from medclip_debias.errors import UserError
+from medclip_debias.evaluation.catalogue import address
 from medclip_debias.evaluation.encoding import Progress, Vectors
 from medclip_debias.evaluation.evaluate import Planned, measure, plan
-from medclip_debias.evaluation.options import EvaluationOptions
-from medclip_debias.evaluation.presets import chosen_presets
 from medclip_debias.evaluation.protocol import Draw, Request
 from medclip_debias.evaluation.protocols.zero_shot import ONE_VALUE
 from medclip_debias.evaluation.provenance import versions
@@ -46,44 +42,6 @@ _BATCH = 64
 """Images whose vectors are looked at together."""
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """What a card gives to the evaluation, read and checked before any work is done."""
-
-    protocols: frozenset[str]
-    prompts: PromptSet
-    options: EvaluationOptions
-    label_map: LabelMap | None
-    files: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, card: Card, archive: Path) -> Inputs:
-        """Read what a card names."""
-        protocols = frozenset(address(key)[0] for key in card.metrics)
-        unknown = sorted(protocols - set(PROTOCOLS))
-        if unknown:
-            raise UserError(
-                f"{card.full_name}: this version has no protocol"
-                f" '{unknown[0]}'{did_you_mean(unknown[0], PROTOCOLS)}."
-            )
-        files = {keyword: archive / name for keyword, name in card.data.files if name is not None}
-        for path in files.values():
-            if not path.is_file():
-                raise UserError(
-                    f"{path}: is not there, and {card.full_name} is measured with it; it comes"
-                    f" with: {card.data.obtain.rstrip('.')}."
-                )
-        chosen_presets(card.preset)
-        content = {**card.options, "preset": card.preset}
-        return cls(
-            protocols,
-            load_prompts(card.prompts or "chex5").only(card.classes),
-            validate(EvaluationOptions, content, f"card {card.full_name}", "options."),
-            None if card.label_map is None else load_label_map(card.label_map),
-            files,
-        )
-
-
 @dataclass
 class CardRun:
     """One model on one card."""
@@ -91,11 +49,14 @@ class CardRun:
     name: str
     folder: Path
     model: ImageTextModel
-    card: Card
-    archive: Path
+    inputs: CardInputs
     images: CardImages
-    inputs: Inputs
     planned: Planned = field(init=False)
+
+    @property
+    def card(self) -> Card:
+        """What is asked."""
+        return self.inputs.card
 
     def plan(self) -> None:
         """See what is asked of the model."""
@@ -180,7 +141,7 @@ class CardRun:
                 progress=progress,
             )
             places = {
-                str(self.archive): "ARCHIVE",
+                str(self.inputs.archive): "ARCHIVE",
                 str(self.folder): "MODEL",
                 str(images.data.folder): "SET",
                 str(out): "RESULTS",

@@ -26,7 +26,7 @@ from medclip_debias.bench.results import (
     metric_of,
     read_folder,
 )
-from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.errors import UserError, counted, did_you_mean
 from medclip_debias.evaluation.compare import NOT_SHOWN, NOT_TESTED, ONE_EACH
 from medclip_debias.evaluation.statistics import ALPHA, average_ranks, compared, holm
 from medclip_debias.reporting import tables
@@ -232,7 +232,7 @@ def notes(board: Board) -> Iterator[str]:
         yield f"Not measured: {name}, {keys}: {why}."
     untested = board.compared[board.compared["p"].isna()]
     for reason, count in untested.groupby("reason", sort=False).size().items():
-        yield f"Not tested: {count} differences ({reason})."
+        yield f"Not tested: {counted(count, 'difference')} ({reason})."
 
 
 def _grouped(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:

@@ -26,7 +26,7 @@ from medclip_debias.cli.common import (
     words,
 )
 from medclip_debias.cli.help import USUAL, UsualGroup
-from medclip_debias.errors import UserError, did_you_mean, printable
+from medclip_debias.errors import UserError, counted, did_you_mean, printable
 
 bench = group(
     "bench", EVALUATION, "Run models on the benchmark's task cards; tables of results.", UsualGroup
@@ -189,6 +189,6 @@ def validate(results: Folder, as_json: AsJson = False) -> None:
         for fault in report.faults:
             must_know(printable(fault))
     if report.faults:
-        raise UserError(f"{results}: {len(report.faults)} faults.")
+        raise UserError(f"{results}: {counted(len(report.faults), 'fault')}.")
     if not as_json:
         typer.echo("\n".join(report.sentences))

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, counted
 
 OK, WARNING, STOPS, SKIPPED = "ok", "warning", "failed", "not checked"
 _NAME_WIDTH, _STATE_WIDTH = 20, 11  # of the longest; lines are printed before the last is known
@@ -136,5 +136,5 @@ def lines(finding: Finding) -> str:
 def summary(findings: Sequence[Finding]) -> str:
     """How many findings there are of each kind that matters."""
     counts = Counter(finding.state for finding in findings)
-    text = f"{counts[WARNING]} warnings, {counts[STOPS]} that would stop the run"
+    text = f"{counted(counts[WARNING], 'warning')}, {counts[STOPS]} that would stop the run"
     return text + (f", {counts[SKIPPED]} not checked" if counts[SKIPPED] else "")

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, counted
 from medclip_debias.experiments.experiment import Cell, Table
 from medclip_debias.experiments.grid import read_grid
 from medclip_debias.experiments.runner import Progress, plan, prediction, run_experiment
@@ -67,7 +67,7 @@ def run_grid(
     experiment = Trainings(grid, folder / "runs")
     lost = _forget(experiment, folder)
     if lost and say:
-        say(f"{folder}: {lost} measured cells have lost their evaluation; they are measured again.")
+        say(f"{folder}: {counted(lost, 'cell')} without their evaluation, measured again.")
     for other in others:
         taken = reuse(experiment, folder, other, progress)
         if say:
@@ -145,7 +145,7 @@ def reuse(
         taken[_take(experiment, there, notes[name], note, folder / "cells")] += 1
         if progress is not None:
             progress(done, len(wanted))
-    told = f"{other}: {taken['cells']} cells taken from there"
+    told = f"{other}: {counted(taken['cells'], 'cell')} taken from there"
     if taken["without_evaluation"]:
         told += f"; {taken['without_evaluation']} have lost their evaluation and are measured here"
     if taken["begun"]:

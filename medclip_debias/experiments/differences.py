@@ -13,18 +13,25 @@ star in a table is at most 5%.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from medclip_debias.evaluation.catalogue import Metric
+from medclip_debias.evaluation.statistics import (
+    ALPHA,
+    average_ranks,
+    holm,
+    paired_seeds,
+    seed_summary,
+)
 from medclip_debias.experiments.experiment import Row, Table
 
 Groups = Mapping[Any, Mapping[int, Row]]
 """Rows of each method by seed."""
-Difference = tuple[float, tuple[float, float], float]
-"""Value, 95% t interval, p after Holm's correction (nan where too few seeds forbid a verdict)."""
+Difference = tuple[float, tuple[float, float] | None, float]
+"""Value, 95% interval, p after Holm's correction (nan where too few seeds forbid a verdict)."""
 Contrasts = Mapping[Any, tuple[Mapping[int, Row], Mapping[int, Row]]]
 """Rows by seed of one side and of the other, for each contrast by its name."""
 
@@ -94,44 +101,29 @@ class SeedTables:
 
     def ranks(self, groups: Groups, metrics: Sequence[str]) -> list[float]:
         """Each method's mean rank over the metrics, 1 for the best, by the means over seeds."""
-        from medclip_debias.evaluation.statistics import average_ranks
-
         means = [
             [np.mean([row[m] for row in own.values()]) for m in metrics] for own in groups.values()
         ]
         lower = [self.metric(m).lower_is_better for m in metrics]
         return [float(rank) for rank in average_ranks(means, lower)]
 
-    def means(self, title: str, groups: Groups, metrics: Sequence[str] | None = None) -> Table:
-        """Mean and sd over seeds of every method, with its mean rank over the metrics."""
+    def means(
+        self,
+        title: str,
+        groups: Groups,
+        metrics: Sequence[str] | None = None,
+        *,
+        intervals: bool = False,
+    ) -> Table:
+        """Mean and sd (or 95% t interval) over seeds of every method, and its mean rank."""
         chosen = self.shown if metrics is None else metrics
-        body = [
-            [
-                str(name),
-                *(mean_sd([row[m] for row in own.values()], self.metric(m).digits) for m in chosen),
-                f"{rank:.1f}",
-            ]
-            for (name, own), rank in zip(groups.items(), self.ranks(groups, chosen), strict=True)
-        ]
-        return Table(title, ["", *(self.metric(m).title for m in chosen), "mean rank"], body)
-
-    def intervals(self, title: str, groups: Groups, metrics: Sequence[str] | None = None) -> Table:
-        """Mean and 95% t interval over seeds of every method, with its mean rank."""
-        from medclip_debias.evaluation.statistics import seed_summary
-
-        chosen = self.shown if metrics is None else metrics
+        shown = _mean_interval if intervals else mean_sd
         body = []
         for (name, own), rank in zip(groups.items(), self.ranks(groups, chosen), strict=True):
-            cells = []
-            for metric in chosen:
-                found, d = (
-                    seed_summary([r[metric] for r in own.values()]),
-                    self.metric(metric).digits,
-                )
-                low, high = found.interval or (found.mean, found.mean)
-                cells.append(f"{found.mean:.{d}f} [{low:.{d}f}, {high:.{d}f}]")
+            cells = [shown([r[m] for r in own.values()], self.metric(m).digits) for m in chosen]
             body.append([str(name), *cells, f"{rank:.1f}"])
-        return Table(title, ["method", *(self.metric(m).title for m in chosen), "mean rank"], body)
+        head = "method" if intervals else ""
+        return Table(title, [head, *(self.metric(m).title for m in chosen), "mean rank"], body)
 
     def contrasts(
         self, pairs: Contrasts, metrics: Sequence[str]
@@ -146,8 +138,6 @@ class SeedTables:
             By metric and contrast, those with seeds enough for a difference. The p of a metric
             with too few seeds for a verdict is nan, which is below nothing, and is not counted.
         """
-        from medclip_debias.evaluation.statistics import holm, paired_seeds
-
         found: dict[str, dict[Any, Difference]] = {metric: {} for metric in metrics}
         for metric, own in found.items():
             for name, sides in pairs.items():
@@ -175,45 +165,59 @@ class SeedTables:
         family = list(dict.fromkeys((*held, metric)))
         return self.contrasts(_to_baseline(groups, baseline), family)[metric]
 
-    def star_note(self, metrics: Iterable[str], seeds: int) -> str:
-        """For a title: which of the metrics have too few seeds for a star; often empty."""
-        chosen = set(metrics)
-        return "".join(
-            f" ({metric.title}: no star with fewer than {metric.seeds_needed} seeds)"
-            for name, metric in self.metrics.items()
-            if name in chosen and seeds < metric.seeds_needed
-        )
-
     def difference_table(
         self, title: str, groups: Groups, baseline: Any, metrics: Sequence[str] | None = None
     ) -> Table:
-        """Paired differences to ``baseline`` with 95% intervals; a star where Holm's p < .05.
+        """Paired differences to ``baseline`` with 95% intervals; a star where Holm's p <= .05.
 
         The correction is over the whole table. Metrics with too few seeds for a star are named in
         the title.
         """
-        title += self.star_note(self.shown if metrics is None else metrics, len(groups[baseline]))
+        chosen, seeds = self.shown if metrics is None else metrics, len(groups[baseline])
+        title += "".join(
+            f" ({metric.title}: no star with fewer than {metric.seeds_needed} seeds)"
+            for name, metric in self.metrics.items()
+            if name in chosen and seeds < metric.seeds_needed
+        )
         pairs = _to_baseline(groups, baseline)
         return self.contrast_table(title, pairs, metrics, head=f"minus {baseline}")
 
     def contrast_table(
         self, title: str, pairs: Contrasts, metrics: Sequence[str] | None = None, *, head: str = ""
     ) -> Table:
-        """Differences with 95% intervals, a row for each contrast; a star where Holm's p < .05."""
+        """Differences with 95% intervals, a row for each contrast; a star where Holm's p <= .05."""
         chosen = self.shown if metrics is None else metrics
         columns = self.contrasts(pairs, chosen)
-        body = []
-        for name in pairs:
-            cells = []
-            for metric in chosen:
-                if name not in columns[metric]:
-                    cells.append("")
-                    continue
-                value, interval, p = columns[metric][name]
-                star = " *" if p < 0.05 else ""
-                cells.append(with_interval(value, interval, self.metric(metric).digits) + star)
-            body.append([str(name), *cells])
-        return Table(title, [head, *(self.metric(m).title for m in chosen)], body)
+        rows = {name: {m: columns[m][name] for m in chosen if name in columns[m]} for name in pairs}
+        return self.written(title, rows, chosen, head=head)
+
+    def written(
+        self,
+        title: str,
+        rows: Mapping[Any, Mapping[str, Difference]],
+        metrics: Sequence[str],
+        *,
+        head: str = "",
+    ) -> Table:
+        """A table of differences by name and metric; one that is not there is blank."""
+        body = [
+            [str(name), *(self.cell(m, own[m]) if m in own else "" for m in metrics)]
+            for name, own in rows.items()
+        ]
+        return Table(title, [head, *(self.metric(m).title for m in metrics)], body)
+
+    def cell(self, metric: str, difference: Difference) -> str:
+        """A difference, its interval where it has one, and a star where p is at most .05."""
+        value, interval, p = difference
+        digits = self.metric(metric).digits
+        shown = with_interval(value, interval, digits) if interval else f"{value:+.{digits}f}"
+        return shown + (" *" if p <= ALPHA else "")
+
+
+def _mean_interval(values: Sequence[float], digits: int) -> str:
+    found = seed_summary(values)
+    low, high = found.interval or (found.mean, found.mean)
+    return f"{found.mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def _to_baseline(groups: Groups, baseline: Any) -> Contrasts:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, counted
 from medclip_debias.evaluation.catalogue import COMPARED, Metric
-from medclip_debias.experiments.differences import SeedTables, by_method, with_interval
+from medclip_debias.evaluation.statistics import ALPHA, holm, seed_summary
+from medclip_debias.experiments.differences import Difference, SeedTables, by_method
 from medclip_debias.experiments.experiment import Row, Summary, Table
 from medclip_debias.experiments.grid import ONLY, GridSettings
 
@@ -59,11 +60,14 @@ class Contrast:
     p_holm: float | None = None
 
     @property
+    def gap(self) -> Difference:
+        """As tables and plots take it."""
+        return self.difference, self.interval, math.nan if self.p_holm is None else self.p_holm
+
+    @property
     def shown(self) -> bool:
         """Whether chance is ruled out."""
-        from medclip_debias.evaluation.statistics import ALPHA
-
-        return self.p_holm is not None and self.p_holm <= ALPHA
+        return self.gap[2] <= ALPHA
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,18 @@ class Judged:
     def between(self, setting: str, method: str, against: str) -> dict[str, Contrast]:
         """By metric."""
         wanted = (setting, method, against)
+        each = {(one.setting, one.method, one.against, one.metric): one for one in self.contrasts}
+        return {metric: one for (*pair, metric), one in each.items() if tuple(pair) == wanted}
+
+    def gaps(
+        self, setting: str, compared: Sequence[tuple[str, str]]
+    ) -> dict[str, dict[str, Difference]]:
+        """Differences by what is subtracted from what, and metric."""
         return {
-            one.metric: one
-            for one in self.contrasts
-            if (one.setting, one.method, one.against) == wanted
+            f"{method} minus {against}": {
+                metric: one.gap for metric, one in self.between(setting, method, against).items()
+            }
+            for method, against in compared
         }
 
 
@@ -95,7 +107,6 @@ def pairs(grid: GridSettings) -> list[tuple[str, str]]:
 def judged(grid: GridSettings, rows: Sequence[Row], folder: Path) -> Judged:
     """Compare the runs of a grid."""
     from medclip_debias.evaluation.compare import RESAMPLES, compare
-    from medclip_debias.evaluation.statistics import holm
 
     if any(letter in str(folder) for letter in ",*?[]="):
         raise UserError(f"{folder}: holds one of , * ? [ ] =; give another folder in --out.")
@@ -166,45 +177,24 @@ def summarised(grid: GridSettings, rows: Sequence[Row], found: Judged) -> Summar
         prefix = "" if setting == ONLY else f"`{setting}`: "
         if len(grid.seeds) > 1:
             title = f"{prefix}mean and 95% interval over {len(grid.seeds)} seeds"
-            shown.append(tables.intervals(title, groups))
+            shown.append(tables.means(title, groups, intervals=True))
         else:
             shown.append(tables.means(f"{prefix}metrics of one seed", groups))
         if set(SIDES) & set(metrics) and all(s in r["metrics"] for s in SIDES for r in mine):
             title = f"{prefix}zero-shot AUC by 'X' alone, by 'no X' alone, and by both"
             sides = SeedTables({metric.key: metric for metric in COMPARED if metric.key in SIDES})
-            shown.append(sides.intervals(title, groups, SIDES))
+            shown.append(sides.means(title, groups, SIDES, intervals=True))
         for title, to_baseline in (
             (f"difference to {grid.baseline}", True),
             ("difference to the controls", False),
         ):
             compared = [p for p in pairs(grid) if (p[1] == grid.baseline) == to_baseline]
-            if not compared:
-                continue
-            shown.append(_difference_table(prefix + title, setting, compared, metrics, found))
+            if compared:
+                gaps = found.gaps(setting, compared)
+                shown.append(tables.written(prefix + title, gaps, tables.shown))
         dose = _dose_table(f"{prefix}the objective at the end of training", mine)
         shown += [dose] if dose else []
     return Summary(_findings(grid, rows, metrics, found), shown, figures)
-
-
-def _difference_table(
-    title: str,
-    setting: str,
-    compared: Sequence[tuple[str, str]],
-    metrics: Mapping[str, Metric],
-    found: Judged,
-) -> Table:
-    body = []
-    for method, against in compared:
-        own = found.between(setting, method, against)
-        cells = [_cell(own[key], metric) if key in own else "" for key, metric in metrics.items()]
-        body.append([f"{method} minus {against}", *cells])
-    return Table(title, ["", *(metric.title for metric in metrics.values())], body)
-
-
-def _cell(one: Contrast, metric: Metric) -> str:
-    if one.interval is None:
-        return f"{one.difference:+.{metric.digits}f}"
-    return with_interval(one.difference, one.interval, metric.digits) + (" *" if one.shown else "")
 
 
 def _dose_table(title: str, rows: Sequence[Row]) -> Table | None:
@@ -220,8 +210,6 @@ def _dose_table(title: str, rows: Sequence[Row]) -> Table | None:
 
 
 def _means(groups: Mapping[Any, Mapping[int, Row]], metrics: Mapping[str, Metric]) -> Row:
-    from medclip_debias.evaluation.statistics import seed_summary
-
     found: Row = {}
     for method, own in groups.items():
         summaries = {key: seed_summary([row[key] for row in own.values()]) for key in metrics}
@@ -253,7 +241,7 @@ def _findings(
     if untested:
         names = ", ".join(dict.fromkeys(metrics[k].title for k in untested if k in metrics))
         said.append(
-            f"{len(untested)} differences are not tested, since too few patients allow no "
+            f"{counted(len(untested), 'difference')} not tested, since too few patients allow no "
             f"interval: {names}."
         )
     if len(grid.seeds) == 1:
@@ -274,10 +262,10 @@ def _findings(
 
 
 def _verdict(own: Mapping[str, Contrast], metrics: Mapping[str, Metric]) -> str:
-    parts = []
+    parts, tables = [], SeedTables(metrics)
     for word, better in (("better", True), ("worse", False)):
         texts = [
-            f"{metrics[key].title} {_cell(one, metrics[key]).removesuffix(' *')}"
+            f"{metrics[key].title} {tables.cell(key, one.gap).removesuffix(' *')}"
             for key, one in own.items()
             if one.shown and one.better is better and key in metrics
         ]
@@ -306,13 +294,7 @@ def plotted(grid: GridSettings, rows: Sequence[Row], found: Judged) -> Figure:
     figure.set_size_inches(3.1 * len(keys) + 1.5, (0.9 + 0.28 * lines) * len(grid.settings))
     for place, one in enumerate(axes):
         setting, key = list(grid.settings)[place // len(keys)], keys[place % len(keys)]
-        gaps = {}
-        for method, against in pairs(grid):
-            contrast = found.between(setting, method, against).get(key)
-            if contrast is not None:
-                gap = contrast.difference
-                p = math.nan if contrast.p_holm is None else contrast.p_holm
-                gaps[f"{method} minus {against}"] = (gap, contrast.interval or (gap, gap), p)
-        places = [f"{method} minus {against}" for method, against in pairs(grid)]
-        intervals(one, gaps, places, names=place % len(keys) == 0)
+        gaps = found.gaps(setting, pairs(grid))
+        of_metric = {name: own[key] for name, own in gaps.items() if key in own}
+        intervals(one, of_metric, list(gaps), names=place % len(keys) == 0)
     return figure

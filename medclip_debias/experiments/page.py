@@ -1,4 +1,7 @@
-"""The Markdown page of an experiment: what was done and found, the tables, how to repeat it."""
+"""The page of an experiment: what was done and found, the tables, how to repeat it.
+
+It is written in Markdown; the HTML page is that Markdown with the plot in it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from medclip_debias.experiments.experiment import Experiment, Summary, Table
 from medclip_debias.markdown import markdown_table
@@ -14,10 +17,10 @@ from medclip_debias.markdown import markdown_table
 
 def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> str:
     """Write the page; the files that it points to lie beside it."""
-    settings = experiment.shown(results["settings"])
     lines = [f"# {experiment.title}", ""]
     if experiment.source:
         lines += [f"Source: {experiment.source}.", ""]
+    settings = experiment.shown(results["settings"])
     lines += [
         experiment.about.strip(),
         "",
@@ -35,9 +38,9 @@ def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> 
         experiment.command(),
         "```",
         f"{results['cells']} cells, {results['seconds']:.0f} s of measuring in all (what another "
-        f"{experiment.kind} had measured before is not counted). Settings: "
-        + ", ".join(f"`{key}` {value}" for key, value in settings.items())
-        + ".",
+        f"{experiment.kind} had measured before is not counted). Settings:",
+        "",
+        *(f"- {key.replace('_', ' ')}: {_words(value)}" for key, value in settings.items()),
         "",
         "Every cell: [results.json](results.json) (`results.json` of the run); settings "
         f"for {experiment.reader}: [settings.yaml](settings.yaml).",
@@ -46,42 +49,45 @@ def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> 
     return "\n".join(lines)
 
 
-def html_page(
-    experiment: Experiment, found: Summary, results: Mapping[str, Any], svg: bytes
-) -> str:
-    """The same as one HTML page that needs no other file, with the plot ``svg`` in it."""
+def html_page(text: str, svg: bytes) -> str:
+    """A page in Markdown as one HTML page that needs no other file, with the plot ``svg`` in it."""
+    from markdown_it import MarkdownIt
+
     from medclip_debias.reporting.page import render
     from medclip_debias.reporting.plots import inline
 
-    settings = experiment.shown(results["settings"])
-    return render(
-        "experiment.html.j2",
-        heading=words(experiment.title),
-        source=experiment.source,
-        introduction=prose(experiment.about),
-        outdated=prose("\n".join(_outdated(experiment, results))),
-        findings=[words(sentence) for sentence in found.findings],
-        plot=inline(svg, f"Plot of {experiment.title}; its numbers are in the tables"),
-        tables=[
-            (
-                words(one.title),
-                list(one.columns),
-                [[words(cell) for cell in row] for row in one.rows],
-            )
-            for one in found.tables
-        ],
-        command=experiment.command(),
-        cells=results["cells"],
-        seconds=results["seconds"],
-        settings=[[key.replace("_", " "), _shown(value)] for key, value in settings.items()],
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = markdown.parse(text)
+    title = tokens[1].content
+    names = iter(range(1, len(tokens)))
+    for place, token in enumerate(tokens):
+        if token.type == "th_open":
+            token.attrSet("scope", "col")
+        elif token.type == "tr_open" and tokens[place + 1].type == "td_open":
+            head, _, end = tokens[place + 1 : place + 4]  # the first cell names the row
+            head.tag = end.tag = "th"
+            head.attrSet("scope", "row")
+    plot = inline(svg, f"Plot of {title}; its numbers are in the tables")
+    markdown.add_render_rule("image", lambda *_: str(plot))
+    markdown.add_render_rule(
+        "table_open",
+        lambda *_: (
+            f'<div class="scroll" tabindex="0" role="region" aria-label="Table {next(names)}">'
+            "<table>"
+        ),
     )
+    markdown.add_render_rule("table_close", lambda *_: "</table></div>")
+    body = markdown.renderer.render(tokens[3:], markdown.options, {})
+    first, *rest = map(Markup, re.split(r"<h2>(.*?)</h2>\n", body))
+    sections = list(zip(rest[::2], rest[1::2], strict=True))
+    return render("experiment.html.j2", heading=title, introduction=first, sections=sections)
 
 
-def _shown(value: Any) -> str:
+def _words(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return ", ".join(_shown(each) for each in value) or "none"
+        return ", ".join(map(_words, value)) or "none"
     if isinstance(value, Mapping):
-        return "; ".join(f"{key.replace('_', ' ')}: {_shown(each)}" for key, each in value.items())
+        return "; ".join(f"{key.replace('_', ' ')}: {_words(each)}" for key, each in value.items())
     return "none" if value is None else str(value)
 
 
@@ -107,35 +113,3 @@ def tables(given: Sequence[Table]) -> list[str]:
         for one in given
         for line in (f"### {one.title}", "", *markdown_table(one.columns, one.rows), "")
     ]
-
-
-# ------------------------------------------------------- the few forms of Markdown, as HTML
-
-
-def prose(text: str) -> Markup:
-    """Paragraphs and lists, with code and bold words; links become their words.
-
-    >>> str(prose("As **told** by `eta`, [here](a.md)."))
-    '<p>As <strong>told</strong> by <code>eta</code>, here.</p>'
-    """
-    blocks = []
-    for block in re.split(r"\n\s*\n", text.strip()):
-        lines = [line.strip() for line in block.splitlines() if line.strip()]
-        if not lines:
-            continue
-        if lines[0].startswith("- "):
-            items = re.split(r"\n\s*- ", "\n" + block.strip())[1:]
-            listed = "".join(f"<li>{words(item)}</li>" for item in items)
-            blocks.append(f'<ul class="sentences">{listed}</ul>')
-        else:
-            blocks.append(f"<p>{words(' '.join(lines))}</p>")
-    return Markup("\n".join(blocks))
-
-
-def words(text: str) -> Markup:
-    """One line of `prose`."""
-    plain = str(escape(" ".join(text.split())))
-    plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", plain)
-    plain = re.sub(r"`([^`]+)`", r"<code>\1</code>", plain)
-    plain = re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", plain)
-    return Markup(plain)

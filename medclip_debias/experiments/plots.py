@@ -37,7 +37,7 @@ def panels(count: int, titles: Sequence[str] = (), rows: int = 1) -> tuple[Figur
 
 def intervals(
     axes: Axes,
-    found: Mapping[Any, tuple[float, tuple[float, float], float]],
+    found: Mapping[Any, tuple[float, tuple[float, float] | None, float]],
     rows: Sequence[Any],
     names: bool,
 ) -> None:
@@ -47,7 +47,8 @@ def intervals(
     for height, name in enumerate(reversed(rows)):
         if name in found:
             value, ends, p = found[name]
-            axes.plot(ends, [height, height], color="#555555", linewidth=1.2)
+            if ends is not None:
+                axes.plot(ends, [height, height], color="#555555", linewidth=1.2)
             filled = "#000000" if p < 0.05 else "#ffffff"
             axes.plot(value, height, "o", markersize=4.5, color="#000000", markerfacecolor=filled)
         else:

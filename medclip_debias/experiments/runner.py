@@ -12,7 +12,7 @@ import yaml
 
 from medclip_debias import __version__
 from medclip_debias.data.executor import cpus, map_pieces
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, counted
 from medclip_debias.experiments.experiment import Cell, Experiment, Row
 from medclip_debias.experiments.page import html_page, page
 from medclip_debias.files import atomic_file, read_json, write_json, write_text
@@ -65,10 +65,11 @@ def plan(
 def prediction(experiment: Experiment, ahead: Plan) -> str:
     """One line: the cells, and how long the missing ones take."""
     done = len(ahead.cells) - len(ahead.missing)
-    first = f"{len(ahead.inputs)} inputs to make first, " if ahead.inputs else ""
+    first = f"{counted(len(ahead.inputs), 'input')} to make first, " if ahead.inputs else ""
     return (
-        f"{experiment.label()}: {len(ahead.cells)} cells, {done} measured already, {first}about "
-        f"{_duration(ahead.seconds)} for the rest with {ahead.workers} processes"
+        f"{experiment.label()}: {counted(len(ahead.cells), 'cell')}, {done} measured already,"
+        f" {first}about {_duration(ahead.seconds)} for the rest with"
+        f" {counted(ahead.workers, 'worker')}"
     )
 
 
@@ -108,7 +109,8 @@ def run_experiment(
     if followers:
         after = plan(experiment, out, workers, followers)
         if say:
-            say(f"{name}: {len(followers)} cells follow, about {_duration(after.seconds)}")
+            more = counted(len(followers), "cell")
+            say(f"{name}: {more} to follow, about {_duration(after.seconds)}")
         joined += _measured(experiment, out, after, progress, cluster)
     rows = [values for values, _ in joined]
     seconds = sum(seconds for _, seconds in joined)
@@ -153,9 +155,9 @@ def _write(
         "rows": rows,
     }
     _draw(experiment, rows, out)
-    write_text(out / "page.md", page(experiment, found, results))
-    svg = (out / "figure.svg").read_bytes()
-    write_text(out / "page.html", html_page(experiment, found, results, svg))
+    text = page(experiment, found, results)
+    write_text(out / "page.md", text)
+    write_text(out / "page.html", html_page(text, (out / "figure.svg").read_bytes()))
     write_text(out / "settings.yaml", yaml.safe_dump(results["settings"], sort_keys=False))
     write_json(out / "results.json", results)
     return results

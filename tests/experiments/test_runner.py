@@ -71,8 +71,8 @@ def test_a_stopped_run_resumes_and_gives_what_an_uninterrupted_one_gives(
     lines = []
     whole = run_experiment(roots, tmp_path / "whole", say=lines.append)
     assert lines == [
-        "roots: 4 cells, 0 measured already, 1 inputs to make first, about 12 s for the rest "
-        "with 1 processes"
+        "roots: 4 cells, 0 measured already, 1 input to make first, about 12 s for the rest "
+        "with 1 worker"
     ]
     assert [row["root"] ** 2 for row in whole["rows"]] == pytest.approx([2, 3, 5, 7])
     calls, measure = [], Roots.measure
@@ -152,7 +152,7 @@ def test_the_page_points_to_the_files_beside_it(tmp_path, roots):
         assert (tmp_path / "out" / name).is_file()
     assert "| 2 | 1.414214 |" in page
     html = (tmp_path / "out/page.html").read_text()
-    assert '<th scope="row">2</th><td>1.414214</td>' in html
+    assert '<th scope="row">2</th>\n<td>1.414214</td>' in html
     assert '<svg class="plot" role="img"' in html
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from medclip_debias.experiments.page import prose
+from medclip_debias.experiments.page import html_page
 from medclip_debias.reporting import plots
 from medclip_debias.reporting.page import render
 from medclip_debias.reporting.prepared_page import (
@@ -163,12 +163,19 @@ def test_pages_of_tables_have_contents_and_rows_with_heads():
     assert "<nav" not in html  # two sections need no list
 
 
-def test_prose_is_escaped():
-    text = "Some *a* <b> `c_d` **e** [f](g).\n\n- one\n  more\n- two"
-    assert str(prose(text)) == (
-        "<p>Some *a* &lt;b&gt; <code>c_d</code> <strong>e</strong> f.</p>\n"
-        '<ul class="sentences"><li>one more</li><li>two</li></ul>'
-    )
+def test_the_markdown_of_an_experiment_becomes_an_escaped_page():
+    text = "# T <i>\n\nSome <b> `c_d` **e**.\n\n## Findings\n\n- one\n  more\n\n![T](p.svg)\n"
+    text += "\n### Roots\n\n| a | b |\n| --- | --- |\n| <u> | 2 |\n"
+    html = html_page(text, b'<svg viewBox="0 0 1 1"></svg>')
+    check(html)
+    for part in (
+        "<h1>T &lt;i&gt;</h1>",
+        "<p>Some &lt;b&gt; <code>c_d</code> <strong>e</strong>.</p>",
+        '<h2 id="findings">Findings</h2>',
+        '<svg class="plot" role="img"',
+        '<th scope="row">&lt;u&gt;</th>\n<td>2</td>',
+    ):
+        assert part in html
 
 
 def test_settings_of_the_loop_are_said_or_as_usual():

@@ -91,7 +91,7 @@ def test_withheld_labels_are_not_tested_and_say_so(results):
     board = read_board(results)
     assert np.isnan(cell(board, AUC, "b").p)
     assert not np.isnan(cell(board, AUC, "c").p)
-    assert "Not tested: 1 differences (the labels are withheld)." in FORMATS["md"](board)
+    assert "Not tested: 1 difference (the labels are withheld)." in FORMATS["md"](board)
 
 
 @pytest.mark.parametrize(
