@@ -188,9 +188,9 @@ def _prepare_sets(
 
 
 def _prepare(job: _SetJob) -> None:
-    task, *where = job
+    task, squares, cache, workers = job
     with suppress(UserError):  # the model's own run names it
-        task.prepared(*where)
+        task.prepared(squares, cache, workers)
 
 
 # ------------------------------------------------------------------------------- one model
