@@ -140,7 +140,6 @@ def _of_split(
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write a list and print what was taken; exit code 2 for what cannot be used."""
     parser = argparse.ArgumentParser(description=__doc__)
     rules = parser.add_subparsers(dest="rule", required=True)
     five = rules.add_parser("five-by-200", help="images of one class of five each")

@@ -278,7 +278,6 @@ def _expand(text: str, values: dict[str, str]) -> str:
 
 
 def main() -> None:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--chroot", type=Path, help="a bare Debian, as debootstrap makes it")
     parser.add_argument("--work", type=Path, help="empty folder on the same disk, for the stages")

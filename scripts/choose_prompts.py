@@ -70,7 +70,6 @@ def _prompts(candidates: PromptSet, side: str) -> list[str]:
 
 
 def main() -> None:
-    """Print the counts, then the set as YAML."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("prepared", type=Path, help="prepared set; its training text is read")
     parser.add_argument("candidates", type=Path, help="YAML file of a prompt set")

@@ -238,7 +238,6 @@ def make_small(path: Path) -> None:
 
 
 def main() -> None:
-    """Write the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="folder of a finished demo")
     names = ["example", "grounding", "false_negatives", "differences", "data_flow"]

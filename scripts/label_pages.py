@@ -24,7 +24,6 @@ here.
 
 
 def label_maps() -> str:
-    """Every map that comes along, as a table."""
     parts = [_PAGE]
     for name in packaged_maps():
         found = load_label_map(name)

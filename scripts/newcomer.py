@@ -62,12 +62,10 @@ class Step:
 
     @property
     def command(self) -> str:
-        """The command without the remark behind it."""
         return "" if self.python else self.text.split("  #")[0].strip()
 
     @property
     def title(self) -> str:
-        """The step in one line."""
         if self.python:
             return f"Python, {len(self.text.splitlines())} lines"
         return self.text.replace("\\\n", " ")
@@ -147,7 +145,6 @@ class Shell:
             self._answer("wait $server")  # it may take a moment to end
 
     def close(self) -> None:
-        """End the shell, and what still runs in it."""
         _end(self.process)
 
     def _answer(self, command: str, value: str = "$?") -> str:
@@ -204,7 +201,6 @@ def _started(words: list[str | Path], **more: Any) -> subprocess.Popen[str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a process and its children."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
     process.wait()
@@ -316,7 +312,6 @@ def follow(todo: list[Step], quick: bool) -> None:
 
 
 def main() -> None:
-    """Print the plan, and follow it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plan", action="store_true", help="only print what would be done")
     parser.add_argument("--quick", action="store_true", help="a minute, and no network")

@@ -64,7 +64,6 @@ def judged_classes(
 def stages(
     data: Path, out: Path, config: Path, steps: int | None, least: int, loss: str | None = None
 ) -> list[Stage]:
-    """Return every stage, in order."""
     prepared, lm, model = out / "prepared", out / "language_model", out / "model"
     overrides = [f"out={out}", f"prepared={prepared}", f"model.text.folder={lm}"]
     overrides += [f"train.steps={steps}"] if steps else []
@@ -122,7 +121,6 @@ def auc_table(out: Path) -> str:
 
 
 def main() -> None:
-    """Run every stage, and leave results.json, probe.json, supervised.json and report.html."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, help="folder of Open-i (docs/openi.md)")
     parser.add_argument("--out", type=Path, default=Path("runs/openi"))

@@ -39,7 +39,6 @@ def stages(data: Path, grid: str) -> list[Stage]:
 
 
 def main() -> None:
-    """Read the command line and run every stage."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, help="folder of Open-i")
     parser.add_argument("--grid", default=GRID, help="grid file or name")

@@ -20,7 +20,6 @@ from phantom_layouts import LAYOUTS, ArchiveSettings, write_archive
 
 
 def main() -> None:
-    """Read the command line, write the tree and print what it holds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path, help="folder to write; it must not exist")
     parser.add_argument("--layout", choices=sorted(LAYOUTS), required=True)

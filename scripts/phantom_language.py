@@ -161,7 +161,6 @@ def numbers(reports: list[str], limit: int, seed: int, masked_lm: int) -> dict[s
 
 
 def main() -> None:
-    """Print both sides as a table, or as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("openi", type=Path, help="NLMCXR_reports.tgz")
     parser.add_argument("phantom", type=Path, help="folder of a phantom")

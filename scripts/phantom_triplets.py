@@ -141,7 +141,6 @@ def _replaced(sentences: Sequence[Sentence], finding: str, denied: Sentence) -> 
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Write the table and print what was made; exit code 2 for what cannot be used."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -35,7 +35,6 @@ def act(words: list[str]) -> int:
 
 
 def main() -> None:
-    """Fork for every line until there are no more."""
     for line in sys.stdin:
         child = os.fork()
         if not child:

@@ -23,7 +23,6 @@ from medclip_debias.models.region_grid import RegionGrid
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Print the metrics of both placements side by side; exit code 2 for what cannot be used."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("prepared", type=Path)

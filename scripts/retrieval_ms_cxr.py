@@ -26,7 +26,6 @@ TASKS = (
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Evaluate and print; exit code 2 with one sentence for what cannot be used."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("prepared", type=Path)

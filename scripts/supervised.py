@@ -86,7 +86,6 @@ class Classifier(nn.Module):
         self.head = nn.Linear(self.encoder.width, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Score images ``[B, 1, S, S]``."""
         logits: Tensor = self.head(self.encoder(images).mean(dim=(2, 3)))
         return logits
 
@@ -294,7 +293,6 @@ def _mean_auc(scores: Floats, truth: Floats) -> float:
 
 
 def main() -> None:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("config", type=Path, help="YAML file of a training run")
     parser.add_argument("overrides", nargs="*", help="settings as key=value")

@@ -164,7 +164,6 @@ def check(wheel: Path, environment: Path, place: Path) -> None:
 
 
 def settings_names() -> set[str]:
-    """Names of the settings in the checkout."""
     root = REPO / "configs"
     return {path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml")}
 
@@ -176,7 +175,6 @@ def expect(true: bool, what: str) -> None:
 
 
 def main() -> None:
-    """Build, compare, install, use."""
     argparse.ArgumentParser(description=__doc__).parse_args()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="wheel-") as name:

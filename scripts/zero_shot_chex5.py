@@ -20,7 +20,6 @@ COLUMNS = ("auc", "accuracy", "balanced_accuracy", "average_precision", "f1", "e
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Evaluate and print; exit code 2 with one sentence for what cannot be used."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("prepared", type=Path)
@@ -72,7 +71,6 @@ def show(results: Results) -> None:
 
 
 def cell(results: Results, metric: str, of_class: str | None = None) -> str:
-    """A metric and its interval."""
     value = results.value("zero_shot", metric, of_class)
     if value is None:
         return "-"

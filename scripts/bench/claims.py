@@ -14,16 +14,15 @@ claimed without a doubt alone, ``--split test`` the reports of one split of
 
 from __future__ import annotations
 
-import argparse
 import csv
 import hashlib
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import typer
 
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
@@ -32,6 +31,7 @@ from medclip_debias.data.text.reports import report_sentences
 from medclip_debias.phantom.truth import Clause, statement_from_json
 
 DRAWS, SEED = 1000, 0
+app = typer.Typer(help=__doc__, add_completion=False)
 
 # ---------------------------------------------------------------------------------- phantom
 
@@ -62,13 +62,13 @@ def of_clause(clause: Clause) -> tuple[str, ...]:
 
 
 def of_claim(claim: Claim) -> tuple[str, ...]:
-    """A claim that was read, in the same words."""
     finding = TYPE_OF[claim.finding]
     zone = claim.zone if finding in ZONED else ""
     graded = READ_GRADE.get(claim.severity, "")
     return finding, claim.polarity, claim.certainty, claim.side, zone, graded
 
 
+@app.command()
 def phantom(folders: list[Path]) -> None:
     """Print precision and recall of each kind of claim over all occurrences of sentences."""
     parser = RuleParser(load_lexicon("phantom"))
@@ -194,7 +194,10 @@ def stated(parser: RuleParser, sentences: Iterable[str], certain: bool = False) 
     return found
 
 
-def openi(folder: Path, half: str, split: str | None = None, certain: bool = False) -> None:
+@app.command()
+def openi(
+    folder: Path, half: str = "held out", split: str | None = None, certain: bool = False
+) -> None:
     """Print precision, recall and F1 with bootstrap intervals over reports."""
     parser = RuleParser()
     sentences, marked = openi_reports(folder, half, split)
@@ -231,7 +234,8 @@ def openi(folder: Path, half: str, split: str | None = None, certain: bool = Fal
 VERDICTS = ("right", "missed", "wrong")
 
 
-def sample(folder: Path, out: Path, count: int, seed: int) -> None:
+@app.command()
+def sample(folder: Path, out: Path, count: int = 300, seed: int = SEED) -> None:
     """Write sentences of the held-out half with what was read, for the verdicts of a reader."""
     parser = RuleParser()
     sentences, _ = openi_reports(folder, "held out")
@@ -246,12 +250,12 @@ def sample(folder: Path, out: Path, count: int, seed: int) -> None:
 
 
 def shown(claim: Claim) -> str:
-    """A claim in a few words."""
     sign = ("+" if claim.present else "-") + ("" if claim.certain else "?")
     parts = (claim.side, claim.zone, claim.severity, claim.change)
     return " ".join([sign + claim.finding, *filter(None, parts)])
 
 
+@app.command()
 def verdicts(path: Path) -> None:
     """Print how many sentences have each verdict, with exact intervals."""
     from scipy.stats import binomtest
@@ -268,30 +272,5 @@ def verdicts(path: Path) -> None:
             print(f"| {number} | {name} | {given[name]} | {share:.3f} | {low:.3f} to {high:.3f} |")
 
 
-def main() -> None:
-    """Run what the command line names."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("what", choices=["phantom", "openi", "sample", "verdicts"])
-    parser.add_argument("paths", type=Path, nargs="*")
-    parser.add_argument("--half", choices=["tuned", "held out"], default="held out")
-    parser.add_argument("--split", choices=["train", "validate", "test"])
-    parser.add_argument("--certain", action="store_true")
-    parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=SEED, help="of the sample")
-    chosen = parser.parse_args()
-    began = time.perf_counter()
-    if chosen.what == "phantom":
-        phantom(chosen.paths)
-    elif chosen.what == "openi":
-        openi(chosen.paths[0], chosen.half, chosen.split, chosen.certain)
-    elif chosen.what == "sample":
-        sample(chosen.paths[0], chosen.paths[1], chosen.count, chosen.seed)
-    else:
-        verdicts(chosen.paths[0])
-    print(f"\n{time.perf_counter() - began:.1f} s")
-
-
 if __name__ == "__main__":
-    main()
+    app()

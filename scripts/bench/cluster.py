@@ -7,7 +7,6 @@ reckons from the figures.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import time
 from pathlib import Path
 
 import psutil
+import typer
 
 from medclip_debias.data.executor import map_pieces
 
@@ -23,25 +23,18 @@ MIB = 2**20
 
 
 def size(payload: bytes) -> int:
-    """Do nothing with a piece."""
     return len(payload)
 
 
 def start(kind: str, file: Path, *words: str) -> subprocess.Popen[bytes]:
-    """Start a scheduler or a worker on loopback."""
     command = [sys.executable, "-m", "dask", kind, *words, "--scheduler-file", str(file)]
     return subprocess.Popen(
         [*command, "--no-dashboard"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
 
 
-def main() -> None:
+def main(pieces: int = 10_000, bytes_each: int = 64 * 1024, workers: int = 2) -> None:
     """Print one line: pieces, seconds, pieces a second, memory of the scheduler."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pieces", type=int, default=10_000)
-    parser.add_argument("--bytes", type=int, default=64 * 1024, help="of a piece")
-    parser.add_argument("--workers", type=int, default=2)
-    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "scheduler.json"
         processes = [start("scheduler", file, "--host", "127.0.0.1", "--port", "0")]
@@ -53,12 +46,12 @@ def main() -> None:
                 time.sleep(0.1)
             address = json.loads(file.read_text())["address"]
             words = ("--nthreads", "1", "--no-nanny", "--host", "127.0.0.1")
-            processes += [start("worker", file, *words) for _ in range(given.workers)]
+            processes += [start("worker", file, *words) for _ in range(workers)]
             scheduler = psutil.Process(processes[0].pid)
-            list(map_pieces(size, [b"x" * given.bytes] * 100, cluster=address))  # imports
+            list(map_pieces(size, [b"x" * bytes_each] * 100, cluster=address))  # imports
             before, began = scheduler.memory_info().rss, time.perf_counter()
-            pieces = (b"x" * given.bytes for _ in range(given.pieces))
-            count = sum(1 for _ in map_pieces(size, pieces, cluster=address))
+            work = (b"x" * bytes_each for _ in range(pieces))
+            count = sum(1 for _ in map_pieces(size, work, cluster=address))
             seconds = time.perf_counter() - began
             after = scheduler.memory_info().rss
         finally:
@@ -66,11 +59,11 @@ def main() -> None:
                 process.kill()
                 process.wait(timeout=60)
     print(
-        f"{count} pieces of {given.bytes} bytes, {given.workers} workers: {seconds:.1f} s,"
+        f"{count} pieces of {bytes_each} bytes, {workers} workers: {seconds:.1f} s,"
         f" {count / seconds:.0f} a second; scheduler {before / MIB:.0f} MiB before,"
         f" {after / MIB:.0f} MiB after"
     )
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

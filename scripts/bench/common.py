@@ -9,7 +9,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -52,27 +51,6 @@ def write_dicom(
         dataset.WindowCenter, dataset.WindowWidth = "2000", "3500"
     dataset.PixelData = array.tobytes()
     dataset.save_as(path, enforce_file_format=True)
-
-
-def medians(
-    ways: Mapping[str, Callable[[], int]], before: Mapping[str, Callable[[], None]] | None = None
-) -> dict[str, float]:
-    """Milliseconds an image: medians of `ROUNDS` rounds, all ways in turn in each round.
-
-    Args:
-        ways: name to a function that handles some images and returns how many.
-        before: what is done, without being timed, before each call of the way of that name.
-    """
-
-    def once(name: str, way: Callable[[], int]) -> float:
-        if before and name in before:
-            before[name]()
-        began = time.perf_counter()
-        count = way()
-        return (time.perf_counter() - began) / count
-
-    found = in_turn({name: partial(once, name, way) for name, way in ways.items()})
-    return {name: 1000 * median(values) for name, values in found.items()}
 
 
 def in_turn(
@@ -215,7 +193,6 @@ class Page:
 
 
 def unmeasured(what: str, goal: str, error: Exception) -> Row:
-    """A row that says why there is no number."""
     said = " ".join(str(error).split()) or type(error).__name__
     return Row(what, goal, "not measured", None, said[:160])
 
@@ -232,13 +209,6 @@ def machine(*packages: str) -> str:
     load = os.getloadavg()[0]
     names = ", ".join(f"{package} {version(package)}" for package in packages)
     return f"{os.cpu_count()} cores, {platform.machine()}, load {load:.1f} at the start, {names}"
-
-
-def show(found: Mapping[str, float], ours: str) -> None:
-    """Print a Markdown table; the last column is how often ``ours`` fits into each."""
-    print("| way | ms an image | times ours |\n| --- | ---: | ---: |")
-    for name, value in found.items():
-        print(f"| {name} | {value:.3f} | {value / found[ours]:.1f} |")
 
 
 def resident(name: str) -> int:

@@ -102,7 +102,6 @@ METRICS = {
 
 
 def covers(interval: Sequence[float] | None, truth: float) -> bool:
-    """Whether an interval holds the truth."""
     return interval is not None and interval[0] <= truth <= interval[1]
 
 
@@ -192,14 +191,12 @@ def false_alarms(job: tuple[int, float, int]) -> tuple[float, float]:
 
 
 def table(title: str, rows: Mapping[str, list[tuple[float, float]]], heads: list[str]) -> None:
-    """Print a table of pairs "before / now"."""
     print(f"\n| {title} | {' | '.join(heads)} |\n| --- |{' --- |' * len(heads)}")
     for name, pairs in rows.items():
         print(f"| {name} | {' | '.join(f'{a:.3f} / {b:.3f}' for a, b in pairs)} |", flush=True)
 
 
 def main() -> None:
-    """Print the tables."""
     trials = int(sys.argv[1]) if len(sys.argv) > 1 else 400
     with Pool() as pool:
         found = pool.map(level, [(f, n, trials) for f in METRICS for n in PATIENTS], 1)

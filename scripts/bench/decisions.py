@@ -13,11 +13,11 @@ RUN2, of the same model on another set, every class is calibrated on all of RUN 
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import typer
 from numpy.typing import NDArray
 
 from medclip_debias.evaluation.decisions.calibration import FittedClass, fit_classes
@@ -104,7 +104,7 @@ def read(run: Path, finding: str) -> pd.DataFrame:
     return items.rename(columns=columns)[["patient", "score", "label"]].dropna()
 
 
-def elsewhere(run: Path, other: Path) -> None:
+def on_another_set(run: Path, other: Path) -> None:
     """Print what calibrations of one set are worth on another, at its own prevalence."""
     names = [
         "finding",
@@ -132,26 +132,25 @@ def elsewhere(run: Path, other: Path) -> None:
         print(f"| {finding} | {shares} | {' | '.join(f'{v:.3f}' for v in values)} |")
 
 
-def main() -> None:
+def main(
+    run: Path,
+    finding: str = "Pleural Effusion",
+    replicates: int = 400,
+    elsewhere: Path | None = None,
+) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--finding", default="Pleural Effusion")
-    parser.add_argument("--replicates", type=int, default=400)
-    parser.add_argument("--elsewhere", type=Path)
-    given = parser.parse_args()
-    if given.elsewhere:
-        elsewhere(given.run, given.elsewhere)
+    if elsewhere:
+        on_another_set(run, elsewhere)
         return
-    results = read_results(given.run / "results.json")
-    table = read(given.run, given.finding)
+    results = read_results(run / "results.json")
+    table = read(run, finding)
     rng = np.random.default_rng(0)
     scale = results.details("zero_shot")["scale"]
-    parts = [replicate(rng, table, scale) for _ in range(given.replicates)]
-    auc = results.value("zero_shot", "auc", given.finding)
+    parts = [replicate(rng, table, scale) for _ in range(replicates)]
+    auc = results.value("zero_shot", "auc", finding)
     sizes = {name: np.mean([p["sizes", ""][name] for p in parts]) for name in parts[0]["sizes", ""]}
     print(
-        f"{given.finding}, AUC {auc:.3f}; {given.replicates} replicates, images on average: "
+        f"{finding}, AUC {auc:.3f}; {replicates} replicates, images on average: "
         f"{sizes['here']:.0f} to calibrate on, {sizes['there']:.0f} in the target, of them "
         f"{sizes['positive there']:.0f} with the finding.\n"
     )
@@ -174,4 +173,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

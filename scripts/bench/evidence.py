@@ -12,14 +12,13 @@ the claims of PREPARED's, with sides, zones and severities drawn anew; the n-th 
 
 from __future__ import annotations
 
-import argparse
 import resource
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import typer
 from claims import openi_reports
 
 from medclip_debias.data.store import PreparedSet
@@ -32,13 +31,14 @@ from medclip_debias.phantom.truth import Truth
 
 STUDIES, SENTENCES, EACH = 377_000, 400_000, 7
 BATCH, COLUMNS, ROUNDS = 64, 192, 200
+app = typer.Typer(help=__doc__, add_completion=False)
 
 
 def peak() -> float:
-    """Largest memory of this process so far, MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+@app.command()
 def scale(folder: Path) -> None:
     """Time and memory of building evidence, and of one batch."""
     table = read_claims(PreparedSet.open(folder))
@@ -87,6 +87,7 @@ def _moved(claim: Claim, rng: np.random.Generator) -> Claim:
     return replace(claim, side=pick(SIDES), zone=pick(ZONES), severity=pick(SEVERITIES))
 
 
+@app.command()
 def truth(folder: Path, tree: Path) -> None:
     """How often a verdict is what the images show, over all training pairs, by closed world."""
     prepared = PreparedSet.open(folder)
@@ -118,6 +119,7 @@ def truth(folder: Path, tree: Path) -> None:
     print(f"true share: {(agrees * weight).sum() / (len(agrees) * weight.sum()):.3f}")
 
 
+@app.command()
 def world(folder: Path) -> None:
     """Share of Open-i's reports that mention each finding, present or absent."""
     parser = RuleParser()
@@ -132,6 +134,7 @@ def world(folder: Path) -> None:
         print(f"| {name} | {shares[name]:.2f} |")
 
 
+@app.command()
 def denials(folder: Path) -> None:
     """Of all pairs of a training study and another one's sentence, which agree, and what they say.
 
@@ -170,18 +173,5 @@ def denials(folder: Path) -> None:
         print(f"| {name} | {share:.4f} | {found:.4f} |")
 
 
-def main() -> None:
-    """Run what the command line names."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("what", choices=["scale", "truth", "world", "denials"])
-    parser.add_argument("paths", type=Path, nargs="+")
-    chosen = parser.parse_args()
-    works: dict[str, Callable[..., None]]
-    works = {"scale": scale, "truth": truth, "world": world, "denials": denials}
-    works[chosen.what](*chosen.paths)
-
-
 if __name__ == "__main__":
-    main()
+    app()

@@ -60,7 +60,6 @@ class Rival:
         return line
 
     def __call__(self) -> float:
-        """Seconds of its work."""
         assert self.process.stdin is not None
         print("go", file=self.process.stdin, flush=True)
         return float(self._answer())

@@ -97,7 +97,6 @@ LEFT_OUT = (
 
 
 def verb(*words: object) -> None:
-    """Run one verb in this process, silently."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         code = run([str(word) for word in words])
@@ -138,7 +137,6 @@ class Sets:
 
 
 def exponent(sizes: list[int], seconds: list[float]) -> float:
-    """Slope of log seconds over log size."""
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 
@@ -165,7 +163,6 @@ def row(name: str, grows: str, sizes: list[int], found: list[list[float]]) -> Ro
 
 
 def main(words: list[str] | None = None) -> int:
-    """Make the sets, measure every verb, write each row as soon as it is there."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -70,7 +70,6 @@ def one_case(batch: int, form: str, repeats: int, aggregator: str) -> dict[str, 
 
 
 def free_bytes() -> int:
-    """Memory that a new process may take."""
     rows = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     (found,) = (row.split()[1] for row in rows if row.startswith("MemAvailable:"))
     return int(found) * 1024
@@ -119,7 +118,6 @@ def memory(sizes: list[int], rounds: int, repeats: int, aggregator: str) -> None
 
 
 def timed(step: Callable[[], object]) -> float:
-    """Seconds of one call."""
     start = time.perf_counter()
     step()
     return time.perf_counter() - start
@@ -197,7 +195,6 @@ def encoder(images: int, repeats: int) -> None:
 
 
 def main() -> None:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=2)
     verbs = parser.add_subparsers(dest="verb", required=True)

@@ -9,7 +9,6 @@ machine counts little.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from statistics import median
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 
+import typer
 from common import machine
 
 from medclip_debias.config import validate
@@ -42,24 +42,17 @@ def step_seconds(run: Run, steps: int) -> float:
     return median(gaps[LEFT_OUT:])
 
 
-def main() -> None:
+def main(name: str, rounds: int = 3, steps: int = 20) -> None:
     """Measure every arm and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("grid", help="YAML file of a grid, or the name of one")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=20)
-    given = parser.parse_args()
-    if given.steps <= LEFT_OUT + 1:
-        parser.error(f"--steps must be above {LEFT_OUT + 1}, which are left out")
-    grid = read_grid(Path(config_file(given.grid)))
+    if steps <= LEFT_OUT + 1:
+        sys.exit(f"--steps must be above {LEFT_OUT + 1}, which are left out")
+    grid = read_grid(Path(config_file(name)))
     arms = {run.method: run for run in runs(grid) if run.seed == grid.seeds[0]}
     found: dict[str, list[float]] = {method: [] for method in arms}
     print(machine("torch"), file=sys.stderr)
-    for _ in range(given.rounds):
+    for _ in range(rounds):
         for method, run in arms.items():
-            found[method].append(step_seconds(run, given.steps))
+            found[method].append(step_seconds(run, steps))
     base = found[grid.baseline]
     print("| arm | ms a step | times the first |\n| --- | ---: | ---: |")
     for method, own in found.items():
@@ -69,4 +62,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

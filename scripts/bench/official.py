@@ -40,7 +40,6 @@ def embeddings(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def apart(ours: Tensor, theirs: Tensor) -> float:
-    """Relative distance of two gradients."""
     return float((ours - theirs).norm() / theirs.norm())
 
 
@@ -271,7 +270,6 @@ def xclr(tau_s: float) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Print the tables."""
     torch.set_num_threads(1)
     print("| difference from the public code | at | relative |\n| --- | --- | --- |")
     for gamma in (1.0, 0.9, 0.5, 0.1):

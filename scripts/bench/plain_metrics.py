@@ -16,13 +16,11 @@ def unit(values):
 
 
 def mean(values):
-    """Arithmetic mean."""
     values = list(values)
     return sum(values) / len(values)
 
 
 def dot(a, b):
-    """Scalar product."""
     return sum(x * y for x, y in zip(a, b, strict=True))
 
 
@@ -60,7 +58,6 @@ def table(labels, said):
 
 
 def accuracy(labels, said):
-    """Share of right decisions."""
     tp, _, _, tn = table(labels, said)
     return (tp + tn) / len(labels)
 
@@ -105,7 +102,6 @@ def best_mcc(labels, scores):
 
 
 def softmax(values):
-    """Shares of the exponentials."""
     powers = [math.exp(v) for v in values]
     return [p / sum(powers) for p in powers]
 
@@ -149,7 +145,6 @@ def enlarged(grid, side):
 
 
 def moments(values):
-    """Mean and population variance."""
     middle = mean(values)
     return middle, mean((v - middle) ** 2 for v in values)
 
@@ -158,7 +153,6 @@ CLASSES = ("Edema", "Pneumonia", "Atelectasis")
 
 
 def vector(rng, dim=5):
-    """A random unit vector."""
     return unit([rng.gauss(0, 1) for _ in range(dim)])
 
 

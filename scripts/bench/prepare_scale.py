@@ -136,7 +136,6 @@ def one_memory(images: int) -> dict:
 
 
 def main() -> None:
-    """Run one measurement and print it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["speed", "memory"])
     parser.add_argument("--images", type=int, default=48)

@@ -57,12 +57,10 @@ def sides_of(image, texts, how):
 
 
 def positive_side(positive, _negative):
-    """The positive prompt alone."""
     return positive
 
 
 def zero_shot(inputs):
-    """Expected values of every zero-shot preset."""
     texts, test, validation = inputs["texts"], inputs["test"], inputs["validation"]
 
     def scored(part, how, rule):
@@ -176,7 +174,6 @@ def zero_shot(inputs):
 
 
 def as_grid(phrase):
-    """A map as rows."""
     n = math.isqrt(len(phrase["map"]))
     return [phrase["map"][n * row : n * (row + 1)] for row in range(n)]
 
@@ -290,7 +287,6 @@ def biovil(inputs):
 
 
 def padded_map(phrase, height, width):
-    """The padded square's map, cut to the original."""
     side = max(height, width)
     top, left = (side - height) // 2, (side - width) // 2
     square = enlarged(as_grid(phrase), side)
@@ -432,7 +428,6 @@ def gloria(inputs):
 
 
 def build():
-    """Inputs and expected values."""
     rng = random.Random(20)
     inputs = {
         "zero_shot": zero_shot_inputs(rng),
@@ -463,7 +458,6 @@ def build():
 
 
 def main():
-    """Write or check the file."""
     found = json.loads(json.dumps(build()))
     if "--check" in sys.argv[1:]:
         if json.loads(FILE.read_text(encoding="utf-8")) != found:

@@ -7,9 +7,10 @@ One pass of `medclip-debias evaluate --preset all`; writes markdown tables to st
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+import typer
 
 from medclip_debias.evaluation.evaluate import EvaluationOptions, evaluate
 from medclip_debias.evaluation.table import Results
@@ -69,21 +70,15 @@ def table(part: str, results: Results) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(model: Path, prepared: Path, split: str = "test", prompts: str | None = None) -> None:
     """Evaluate once, and print a table for each part."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("prepared", type=Path)
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--prompts")
-    given = parser.parse_args()
     with TemporaryDirectory() as folder:
         results = evaluate(
-            given.model,
-            given.prepared,
+            model,
+            prepared,
             Path(folder),
-            split=given.split,
-            prompts=given.prompts,
+            split=split,
+            prompts=prompts,
             bootstrap=0,
             heatmaps=0,
             options=EvaluationOptions(preset="all"),
@@ -92,4 +87,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -94,7 +94,6 @@ def himl(folder: Path, texts: list[str]) -> tuple[Callable[[], object], Any]:
 
 
 def main() -> None:
-    """Load, write what was found, and answer one line for each line."""
     kind, folder, threads = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     answers, sys.stdout = sys.stdout, sys.stderr  # libraries print what they like
     torch.set_num_threads(threads)

@@ -66,7 +66,6 @@ class Options:
     python: Callable[[], Path]
 
     def rival(self, kind: str) -> Rival:
-        """A process of the rivals' environment."""
         return Rival(self.python(), kind, self.folder, self.threads)
 
     def turns(self, ways: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
@@ -457,7 +456,6 @@ def same(ours: Any, theirs: Any, tolerance: float) -> None:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Measure the rows that are asked for; each is written as soon as it is there."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

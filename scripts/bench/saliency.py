@@ -8,13 +8,13 @@ pairs of phrases, and the seconds that all maps of an image take beyond encoding
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import numpy as np
 import torch
+import typer
 
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet
@@ -58,21 +58,18 @@ def measured(model: Any, data: PreparedSet, method: str, phrases: Path | None) -
     return items[items["groundable"]].reset_index(drop=True), seconds / len(protocol.rows)
 
 
-def main() -> None:
+def main(
+    model: Path,
+    prepared: Path,
+    phrases: Annotated[Path | None, typer.Option(help="boxes instead of the set's own")] = None,
+    bootstrap: int = 1000,
+    device: str = "cpu",
+) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("prepared", type=Path)
-    parser.add_argument("--phrases", type=Path, help="boxes instead of the set's own phrases")
-    parser.add_argument("--bootstrap", type=int, default=1000)
-    parser.add_argument("--device", default="cpu")
-    words = parser.parse_args()
     import monai.visualize  # noqa: F401  (its import is no part of the seconds)
 
-    model, data = load_model(words.model, words.device), PreparedSet.open(words.prepared)
-    rows: dict[str, Any] = {}
-    for method in get_args(MapMethod):
-        rows[method] = measured(model, data, method, words.phrases)
+    loaded, data = load_model(model, device), PreparedSet.open(prepared)
+    rows = {method: measured(loaded, data, method, phrases) for method in get_args(MapMethod)}
     plain = rows["similarity"][0]
     patients = plain["patient"].tolist()
     print(f"{len(plain)} phrases of {len(set(patients))} patients\n")
@@ -80,7 +77,7 @@ def main() -> None:
     print(f"| --- |{' --- |' * (len(METRICS) + 1)}")
 
     def cell(values: Any) -> str:
-        draw = Draw(words.bootstrap)
+        draw = Draw(bootstrap)
         found = draw.estimates(lambda w: {"x": weighted_mean(values, w)}, patients)["x"].interval
         ends = "" if found is None else f" ({found[0]:.3f} to {found[1]:.3f})"
         return f"{np.mean(values):.3f}{ends}"
@@ -94,4 +91,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -9,14 +9,15 @@ measured is not measured anew. ROOT holds Open-i (docs/openi.md) and the phantom
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import pandas as pd
+import typer
 
 from medclip_debias.cli import run
 from medclip_debias.files import write_json
@@ -36,22 +37,21 @@ def do(*words: str) -> None:
         sys.exit(code)
 
 
-def main() -> None:
+def main(
+    data: Annotated[Path, typer.Argument(help="folder that holds the archives")],
+    models: Annotated[list[str], typer.Argument(help="NAME=FOLDER")],
+    baseline: Annotated[str, typer.Option(help="name of the model to compare with")],
+    out: Path = Path("runs/benchmark"),
+    repository: Path = REPOSITORY,
+) -> None:
     """Measure, copy, check, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("data", type=Path, help="folder that holds the archives")
-    parser.add_argument("models", nargs="+", help="NAME=FOLDER")
-    parser.add_argument("--baseline", required=True, help="name of the model to compare with")
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmark"))
-    parser.add_argument("--repository", type=Path, default=REPOSITORY)
-    options = parser.parse_args()
-    results, shared = options.out, options.repository
-    words = ["--tasks", ",".join(CARDS), "--data", str(options.data), "--out", str(results)]
-    do("bench", *options.models, *words)
-    for word in options.models:
+    results, shared = out, repository
+    words = ["--tasks", ",".join(CARDS), "--data", str(data), "--out", str(results)]
+    do("bench", *models, *words)
+    for word in models:
         publish(results / word.partition("=")[0], shared)
     do("bench", "validate", str(shared))
-    do("bench", "table", str(shared), "--baseline", options.baseline)
+    do("bench", "table", str(shared), "--baseline", baseline)
 
 
 def publish(model: Path, shared: Path) -> None:
@@ -69,4 +69,4 @@ def publish(model: Path, shared: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

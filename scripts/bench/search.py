@@ -9,17 +9,18 @@ apart from the regions, as texts do from images, and name a finding and a place 
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import statistics
 import time
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
 import psutil
 import torch
 import torch.nn.functional as F
+import typer
 
 from medclip_debias.config import SimilaritySettings
 from medclip_debias.grounding.search.learn import learn
@@ -71,7 +72,6 @@ class World:
         return F.normalize(torch.randn(count, DIM, generator=self.rng), dim=1)
 
     def draw(self, shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Findings by their frequency, and places."""
         count = int(np.prod(shape))
         finding = torch.multinomial(self.frequency, count, replacement=True, generator=self.rng)
         place = torch.randint(0, PLACES, (count,), generator=self.rng)
@@ -122,7 +122,7 @@ def build(folder: Path, images: int, world: World, settings: IndexSettings) -> d
     return {"made": made - began, "learned and measured": time.perf_counter() - made}
 
 
-def ask(folder: Path, vectors: torch.Tensor, candidates: int | None) -> tuple[list[float], list]:
+def ask(folder: Path, vectors: torch.Tensor) -> tuple[list[float], list]:
     """Milliseconds and rows found of each sentence, one at a time, from a fresh opening."""
     began = time.perf_counter()
     index = SearchIndex.open(folder)
@@ -130,41 +130,36 @@ def ask(folder: Path, vectors: torch.Tensor, candidates: int | None) -> tuple[li
     spent, found = [], []
     for vector in vectors:
         began = time.perf_counter()
-        hits = index.by_sentence(vector, score, 10, candidates)
+        hits = index.by_sentence(vector, score, 10)
         spent.append(1000 * (time.perf_counter() - began))
         found.append(np.array([hit.row for hit in hits]))
     return spent, found
 
 
-def main() -> None:
+def main(
+    folder: Annotated[Path, typer.Argument(help="where to put the index; removed afterwards")],
+    images: int = 50_000,
+    queries: int = 200,
+    threads: int = 2,
+) -> None:
     """Build, ask, compare with exact scores of every image, print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="where to put the index; removed afterwards")
-    parser.add_argument("--images", type=int, default=50_000)
-    parser.add_argument("--queries", type=int, default=200)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--kind", default="auto")
-    parser.add_argument("--candidates", type=int, help="default: as measured when built")
-    parser.add_argument("--image-queries", type=int, default=2)
-    parser.add_argument("--keep", action="store_true")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(threads)
     import faiss
 
-    faiss.omp_set_num_threads(options.threads)
+    faiss.omp_set_num_threads(threads)
     world = World(seed=1)
-    settings = IndexSettings(kind=options.kind, image_queries=options.image_queries)
-    for name, seconds in build(options.folder, options.images, world, settings).items():
+    settings = IndexSettings(image_queries=2)
+    for name, seconds in build(folder, images, world, settings).items():
         print(f"{name}: {seconds:.0f} s")
-    for path in sorted(options.folder.iterdir()):
+    for path in sorted(folder.iterdir()):
         print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB")
-    index = SearchIndex.open(options.folder)
+    index = SearchIndex.open(folder)
     print(f"kind {index.meta['kind']}, candidates {index.meta['candidates']}")
     for kind in ("sentences", "images"):
         print(f"recall@10 of {kind} by candidates: {index.meta['recall'].get(kind)}")
-    vectors = world.sentences(options.queries)
-    spent, found = ask(options.folder, vectors, options.candidates)
-    exact = np.empty((options.images, len(vectors)), np.float32)
+    vectors = world.sentences(queries)
+    spent, found = ask(folder, vectors)
+    exact = np.empty((images, len(vectors)), np.float32)
     began = time.perf_counter()
     for place, block in blocks(index._regions):
         exact[place] = sentence_scores(score, block, vectors)
@@ -176,9 +171,8 @@ def main() -> None:
     print(f"recall@10 of {len(recalls)} other sentences: {np.mean(recalls):.4f}")
     print(f"exact scores of every image for all of them: {scanned:.0f} s")
     print(f"peak of this process: {psutil.Process().memory_info().rss / 1e9:.1f} GB at the end")
-    if not options.keep:
-        shutil.rmtree(options.folder)
+    shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -2,37 +2,33 @@
 
     python scripts/bench/sentences.py SOURCE                       # figures of the judged sample
     python scripts/bench/sentences.py SOURCE --show                # print those without a verdict
-    python scripts/bench/sentences.py SOURCE --splitter OLD.py     # the same of another splitter
-    python scripts/bench/sentences.py SOURCE --against OLD.py      # the sentences that differ
 
 SOURCE is any source that `medclip-debias prepare` takes. Every sentence of findings and impression
 has a key: a hash of its report's id, section and place (characters that are no blank before its
-start and its end). A sample is the ``--count`` sentences whose key, hashed with a ``--seed``, comes
+start and its end). A sample is the 300 sentences whose key, hashed with a seed (17, 18), comes
 first: each sentence is as likely as any other, and a sentence that two splitters share is in the
-samples of both, so that its verdict holds for both. Verdicts are in ``--judged``, a table without
-any text:
+samples of both, so that its verdict holds for both. Verdicts are in judged_openi.csv, a table
+without any text:
 
 - ``ok``: begins and ends where a reader would begin and end it;
 - ``cut``: the cut behind it should not be there;
 - ``missed N``: N cuts are missing in it; ``cut missed N`` for both.
 
-What each of these means is in docs/data.md. Text is printed with ``--show`` and ``--against``
-alone.
+What each of these means is in docs/data.md. Text is printed with ``--show`` alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import hashlib
-import importlib.util
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import typer
 from scipy.stats import binomtest
 
 from medclip_debias.data.sources.detect import detect
@@ -42,7 +38,7 @@ from medclip_debias.data.text.sentences import deidentified_share, split_sentenc
 _NUMBERED = re.compile(r".*\(?\d{1,2}[.)]")
 _GLUED = re.compile(r"[a-z]{2}\.[A-Z][a-z]")
 JUDGED = Path(__file__).with_name("judged_openi.csv")
-Splitter = Callable[[str], list[str]]
+COUNT, SEEDS = 300, (17, 18)
 
 
 class Sentence(NamedTuple):
@@ -58,69 +54,6 @@ class Sentence(NamedTuple):
     after: str
     gap: str
     report: str
-
-
-def main() -> int:
-    """Print the sample, what differs, or the figures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("source", type=Path)
-    parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--seed", type=int, nargs="+", default=[17, 18])
-    parser.add_argument("--judged", type=Path, default=JUDGED)
-    parser.add_argument("--splitter", type=Path, help="file with another split_sentences")
-    parser.add_argument("--against", type=Path, help="file with the split_sentences to compare to")
-    parser.add_argument("--show", action="store_true", help="print sentences without a verdict")
-    chosen = parser.parse_args()
-    texts = [
-        (f"{study.study_id}|{name}", text)
-        for study in detect(chosen.source).studies()
-        for name, text in sections(study.report or "").items()
-        if name in ("findings", "impression")
-    ]
-    split = splitter(chosen.splitter) if chosen.splitter else _kept
-    if chosen.against:
-        for line in differences(texts, split, splitter(chosen.against)):
-            print(line)
-        return 0
-    found = [sentence for place, text in texts for sentence in located(place, text, split(text))]
-    samples = [sample(found, chosen.count, seed) for seed in chosen.seed]
-    sampled = list({sentence.key: sentence for drawn in samples for sentence in drawn}.values())
-    verdicts = read_verdicts(chosen.judged)
-    missing = [sentence for sentence in sampled if sentence.key not in verdicts]
-    if chosen.show:
-        for sentence in missing:
-            print(f"{sentence.key}  {sentence.before} [[{sentence.text}]] {sentence.after}")
-        return 0
-    if missing:
-        print(f"{len(missing)} of {len(sampled)} have no verdict: --show.", file=sys.stderr)
-        return 1
-    print(counts(found, [text for _, text in texts]))
-    for seed, drawn in zip(chosen.seed, samples, strict=True):
-        print(f"\nsample of seed {seed}\n{figures([verdicts[s.key] for s in drawn])}")
-    if len(samples) > 1:
-        print(f"\nall samples\n{figures([verdicts[s.key] for s in sampled])}")
-    return 0
-
-
-def _kept(text: str) -> list[str]:
-    return split_sentences(text)[0]
-
-
-def splitter(path: Path) -> Splitter:
-    """Return `split_sentences` of another file, such as one that git holds of earlier times."""
-    spec = importlib.util.spec_from_file_location("other_splitter", path)
-    if spec is None or spec.loader is None:
-        raise SystemExit(f"{path}: is no Python file.")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-
-    def split(text: str) -> list[str]:
-        found = module.split_sentences(text)
-        return list(found[0] if isinstance(found, tuple) else found)  # with counts since
-
-    return split
 
 
 def located(place: str, text: str, sentences: list[str]) -> Iterator[Sentence]:
@@ -205,16 +138,29 @@ def figures(verdicts: list[tuple[int, int]]) -> str:
     return "\n".join(lines)
 
 
-def differences(texts: list[tuple[str, str]], split: Splitter, other: Splitter) -> Iterator[str]:
-    """Yield each cut that one of two splitters makes alone: ``+`` the first, ``-`` the other."""
-    for place, text in texts:
-        both = [{s.key: s for s in located(place, text, cut(text))} for cut in (split, other)]
-        for mark, mine, theirs in (("+", both[0], both[1]), ("-", both[1], both[0])):
-            for key in mine:
-                if key not in theirs:
-                    s = mine[key]
-                    yield f"{mark} {key}  {s.before} [[{s.text}]] {s.after}"
+def main(source: Path, show: bool = False) -> None:
+    """Print the figures of the judged samples, or the sentences that have no verdict."""
+    texts = [
+        (f"{study.study_id}|{name}", text)
+        for study in detect(source).studies()
+        for name, text in sections(study.report or "").items()
+        if name in ("findings", "impression")
+    ]
+    found = [s for place, text in texts for s in located(place, text, split_sentences(text)[0])]
+    samples = {f"sample of seed {seed}": sample(found, COUNT, seed) for seed in SEEDS}
+    samples["all samples"] = list({s.key: s for drawn in samples.values() for s in drawn}.values())
+    verdicts = read_verdicts(JUDGED)
+    missing = [sentence for sentence in samples["all samples"] if sentence.key not in verdicts]
+    if show:
+        for one in missing:
+            print(f"{one.key}  {one.before} [[{one.text}]] {one.after}")
+    elif missing:
+        sys.exit(f"{len(missing)} sentences have no verdict: --show.")
+    else:
+        print(counts(found, [text for _, text in texts]))
+        for title, drawn in samples.items():
+            print(f"\n{title}\n{figures([verdicts[s.key] for s in drawn])}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(main)

@@ -8,16 +8,16 @@ sentences are judged against the truth that the phantom wrote them from.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import numpy as np
 import pandas as pd
+import typer
 
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet
@@ -47,7 +47,6 @@ def measured(
 
 
 def interval(found: Any) -> str:
-    """An interval in brackets."""
     return "" if found is None else f" [{found[0]:.3f}, {found[1]:.3f}]"
 
 
@@ -194,7 +193,6 @@ def said_of(boxes: Any, report: pd.DataFrame) -> Iterator[tuple[Any, str]]:
 
 
 def show(title: str, rows: Iterator[list[str]]) -> None:
-    """Print a Markdown table."""
     print(f"\n{title}\n", flush=True)
     for number, row in enumerate(rows):
         print(f"| {' | '.join(row)} |", flush=True)
@@ -202,24 +200,23 @@ def show(title: str, rows: Iterator[list[str]]) -> None:
             print("| --- " * len(row) + "|")
 
 
-def main() -> None:
+def main(
+    model: Path,
+    prepared: Path,
+    phantom: Annotated[Path | None, typer.Option(help="its tree, for its truth")] = None,
+    bootstrap: int = 1000,
+) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path, help="model folder")
-    parser.add_argument("prepared", type=Path, help="prepared set")
-    parser.add_argument("--phantom", type=Path, help="the phantom's tree, for its truth")
-    parser.add_argument("--bootstrap", type=int, default=1000)
-    options = parser.parse_args()
-    model, data = model_and_set(options.model, options.prepared, "cpu")
-    draw = Draw(options.bootstrap)
+    loaded, data = model_and_set(model, prepared, "cpu")
+    draw = Draw(bootstrap)
     with TemporaryDirectory() as folder:
-        phrases = with_validation(options.phantom, data, Path(folder)) if options.phantom else None
-        if options.phantom:
-            show("Denials by their words, against the phantom's truth", words_rows(options.phantom))
-        show("Dice", dice_rows(model, data, draw, phrases))
-        show("Suppression", suppression_rows(model, data, draw, phrases))
-        show("Sharper maps", sharpening_rows(model, data, draw, phrases))
+        phrases = with_validation(phantom, data, Path(folder)) if phantom else None
+        if phantom:
+            show("Denials by their words, against the phantom's truth", words_rows(phantom))
+        show("Dice", dice_rows(loaded, data, draw, phrases))
+        show("Suppression", suppression_rows(loaded, data, draw, phrases))
+        show("Sharper maps", sharpening_rows(loaded, data, draw, phrases))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -50,7 +50,6 @@ def run(similarity: torch.Tensor, optimizer: str, rate: float) -> tuple[float, f
 
 
 def main() -> None:
-    """Print the table."""
     torch.set_num_threads(1)
     similarity = similarities()
     print("| optimiser | lr | mean absolute error | removed |\n| --- | --- | --- | --- |")

@@ -169,11 +169,9 @@ class Way:
         return padded.to(self.model.device), mask.to(self.model.device)
 
     def loss(self, batch: Batch) -> Tensor:
-        """The loss, with its graph."""
         raise NotImplementedError
 
     def step(self, number: int, batch: Batch) -> Tensor:
-        """One whole step; returns its loss."""
         raise NotImplementedError
 
 
@@ -185,7 +183,6 @@ class Engine(Way):
         del self.model, self.parameters  # the trainer has its own
 
     def step(self, number: int, batch: Batch) -> Tensor:
-        """One step of the engine."""
         return self.trainer.step(number, batch)["loss"]
 
 
@@ -200,7 +197,6 @@ class Plain(Way):
         )
 
     def loss(self, batch: Batch) -> Tensor:
-        """Symmetric InfoNCE of the similarity as docs/methods.md writes it."""
         model = self.model
         features = model.image_encoder(self.images(batch))
         regions = model.image_projection(features.flatten(2).transpose(1, 2))
@@ -221,7 +217,6 @@ class Plain(Way):
         return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
 
     def step(self, _: int, batch: Batch) -> Tensor:
-        """zero_grad, forward, backward, clip, step."""
         self.optimizer.zero_grad()
         with self.autocast():
             loss = self.loss(batch)
@@ -261,7 +256,6 @@ class OpenClip(Way):
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
     def loss(self, batch: Batch) -> Tensor:
-        """open_clip's loss of pooled embeddings."""
         model = self.model
         features = model.image_encoder(self.images(batch))
         pooled = model.image_projection(features.mean(dim=(2, 3)))
@@ -273,7 +267,6 @@ class OpenClip(Way):
         return result
 
     def step(self, _: int, batch: Batch) -> Tensor:
-        """zero_grad, autocast forward, backward, clip, step, clamp of the scale."""
         self.optimizer.zero_grad()
         with self.autocast():
             loss = self.loss(batch)
@@ -462,7 +455,6 @@ class Alone(ShardedBatch):
     """A share without other processes: sums over them are its own."""
 
     def total(self, value: Tensor) -> Tensor:
-        """As it is."""
         return value
 
 

@@ -25,7 +25,6 @@ MARKED = re.compile(r"<!-- tables ([\d ]*)-->(.*?)<!-- /tables -->", re.DOTALL)
 
 
 def titles() -> dict[str, str]:
-    """Title of every study by name."""
     return {name: kind.title for name, kind in STUDIES.all().items()}
 
 
@@ -98,7 +97,6 @@ def read_cells(path: Path) -> dict[str, Any]:
 
 
 def _table(path: Path) -> dict[str, Any]:
-    """The content of a published table."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

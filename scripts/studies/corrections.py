@@ -96,7 +96,6 @@ class Table1(PhantomStudy):
         return self.cell(None, seed, data={"dials": {"regime": regime}}, **names)
 
     def groups(self, rows: Sequence[Row]) -> Parts:
-        """The reported cells of each regime."""
         reported = where(rows, role="report")
         regimes = dict.fromkeys(row["regime"] for row in reported)
         return {regime: by_method(where(reported, regime=regime)) for regime in regimes}
@@ -124,7 +123,6 @@ class FalseNegatives(PhantomStudy):
     name: ClassVar[str] = "false-negatives"
 
     def cells(self) -> list[dict[str, Any]]:
-        """How many negatives are false, and every arm, for each seed."""
         s = self.settings
         rates = [
             {"part": "rate", "seed": seed, "data": self.cell({}, seed)["data"]} for seed in s.seeds
@@ -137,13 +135,11 @@ class FalseNegatives(PhantomStudy):
         ]
 
     def measure(self, cell: Cell) -> Row:
-        """Train and measure, or count."""
         if cell["part"] == "train":
             return super().measure(cell)
         return false_rate(PhantomFolder(self.shared_folder(cell)))
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """How many are false, what removing them gains, what the controls leave."""
         rates, groups = where(rows, part="rate"), by_method(where(rows, part="train"))
         body = [[spread(rates, name, 2) for name in ("mean", "q05", "q50", "q95")]]
         head = ["mean", "5th percentile", "median", "95th percentile"]
@@ -173,7 +169,6 @@ class TrainingLength(PhantomStudy):
     name: ClassVar[str] = "training-length"
 
     def cells(self) -> list[dict[str, Any]]:
-        """Seeds, lengths, arms."""
         s = self.settings
         return [
             self.cell(None, seed, method=arm, steps=round(length * s.train["steps"]))
@@ -183,7 +178,6 @@ class TrainingLength(PhantomStudy):
         ]
 
     def groups(self, rows: Sequence[Row]) -> Parts:
-        """Rows of each length."""
         return parts_of(rows, "steps", "{:,} steps")
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
@@ -206,7 +200,6 @@ class TrainingLength(PhantomStudy):
 def minus(
     one: Mapping[int, Row], other: Mapping[int, Row], metrics: Sequence[str]
 ) -> dict[int, Row]:
-    """The difference of each seed in every metric."""
     return {seed: {m: row[m] - other[seed][m] for m in metrics} for seed, row in one.items()}
 
 
@@ -234,7 +227,6 @@ class Noise(PhantomStudy):
         ]
 
     def groups(self, rows: Sequence[Row]) -> Parts:
-        """Rows of each share of mismatched reports."""
         return parts_of(rows, "noise", "{:.0%} mismatched")
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
@@ -265,7 +257,6 @@ class XCLR(PhantomStudy):
     identity, text = "identity", "text encoder"
 
     def cells(self) -> list[dict[str, Any]]:
-        """Seeds; sources, temperatures, shares."""
         s = self.settings
         tau = "tau_s {:g}".format
 
@@ -302,7 +293,6 @@ class XCLR(PhantomStudy):
         return int(tests + max(20, round(share * (studies - tests))))
 
     def groups(self, rows: Sequence[Row]) -> Parts:
-        """Sources, temperatures, shares."""
         sources = by_method(where(rows, part="source"))
         main = next(iter(sources[self.text].values()))["candidate"]
         taus = by_method(where(rows, part="tau")) | {main: sources[self.text]}
@@ -312,7 +302,6 @@ class XCLR(PhantomStudy):
         return {"Source": sources, "Temperature": identity | ordered, **shares}
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """Means and differences to symmetric InfoNCE in each part."""
         parts = self.groups(rows)
         return [t for title, own in parts.items() for t in compared(title, own, self.identity)]
 
@@ -325,7 +314,6 @@ class Estimator(PhantomStudy):
     judged: ClassVar[tuple[str, ...]] = ("auc", "accuracy", "cnr", "recall")
 
     def _arms(self) -> dict[str, dict[str, Any]]:
-        """References, then the variants."""
         known = methods()
         etas = {
             "true eta": known["true probability"]["as it is"]["eta"],
@@ -346,21 +334,17 @@ class Estimator(PhantomStudy):
         ]
 
     def cells(self) -> list[dict[str, Any]]:
-        """All variants and references on the search seeds."""
         return self._cells("search", self.settings.search_seeds, list(self._arms()))
 
     def follow_up(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """The best variant, the collapsed one and the references on fresh seeds."""
         best = best_candidate([r for r in rows if r["method"] in self.settings.variants])
         names = dict.fromkeys((BASELINE, LANGUAGE_MODEL, self.collapsed, best))
         return self._cells("judge", self.settings.seeds, list(names))
 
     def groups(self, rows: Sequence[Row]) -> Parts:
-        """What was judged on fresh seeds."""
         return {"Fresh seeds:": by_method(where(rows, role="judge"))}
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """Search, then judgement."""
         metrics = ("clamped", "mean_eta", *self.judged)
         body = []
         for name, own in by_method(where(rows, role="search")).items():

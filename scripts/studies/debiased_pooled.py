@@ -67,7 +67,6 @@ class PooledDebiased(DebiasedContrastive):
 
     @property
     def requires(self) -> frozenset[str]:
-        """What eta, the pool and the policies read."""
         pool = {"text_similarity"} if self.settings.pool == "text" else set[str]()
         return super().requires | pool
 

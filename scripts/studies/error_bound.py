@@ -25,7 +25,6 @@ class ErrorBound(Study):
     name: ClassVar[str] = "error-bound"
 
     def cells(self) -> list[dict[str, Any]]:
-        """One world a cell: all N, M and eta of it share their points."""
         s = self.settings
         names = ("classes", "points", "draws", "negatives", "positives", "etas")
         shared = {name: getattr(s, name) for name in names}
@@ -37,11 +36,9 @@ class ErrorBound(Study):
         ]
 
     def measure(self, cell: Cell) -> Row:
-        """Errors and bounds of one world."""
         return {"points_of_grid": _world(cell)}
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """Whether the bound held, how loose it is, and the error of each eta."""
         points = flat(rows)
         # Two standard errors below: a violation must not be Monte Carlo noise.
         broken = [p for p in points if p["error"] - 2 * p["standard_error"] > p["bound"]]
@@ -63,7 +60,6 @@ class ErrorBound(Study):
         ]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
-        """Error over N, with one positive and with the most."""
         points, ms = flat(rows), self.settings.positives
         shown = {f"M = {m}": (where(points, M=m), "error") for m in (ms[0], ms[-1])}
         figure = lines(shown, "N", "eta", log=True)
@@ -73,7 +69,6 @@ class ErrorBound(Study):
 
 
 def flat(rows: Sequence[Row]) -> list[Row]:
-    """One row for each world, eta, N and M."""
     return [{"seed": row["seed"], **point} for row in rows for point in row["points_of_grid"]]
 
 

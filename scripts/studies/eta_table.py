@@ -12,12 +12,12 @@ line of each.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import typer
 
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
@@ -127,18 +127,13 @@ def write_tables(prepared: Path, out: Path, tree: Path | None) -> list[str]:
     return lines
 
 
-def main() -> None:
-    """Read the command line, write the tables, print a line of each."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("prepared", type=Path, help="prepared set with scores and claims")
-    parser.add_argument("out", type=Path, help="folder of the tables")
-    parser.add_argument("--tree", type=Path, help="phantom that the set was prepared from")
-    options = parser.parse_args()
+def main(prepared: Path, out: Path, tree: Path | None = None) -> None:
     try:
-        print("\n".join(write_tables(options.prepared, options.out, options.tree)))
+        print("\n".join(write_tables(prepared, out, tree)))
     except UserError as error:
-        parser.exit(2, f"{error}\n")
+        typer.echo(error, err=True)
+        raise typer.Exit(2) from error
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -39,7 +39,6 @@ class EtaTradeoff(PhantomStudy):
     name: ClassVar[str] = "eta-tradeoff"
 
     def cells(self) -> list[dict[str, Any]]:
-        """Trainings, then estimates."""
         s = self.settings
         arms: dict[str, Any] = {
             f"eta {value:g}": {"kind": "debiased", "eta": {"kind": "constant", "value": value}}
@@ -62,14 +61,12 @@ class EtaTradeoff(PhantomStudy):
         ]
 
     def measure(self, cell: Cell) -> Row:
-        """Train and measure, or compare an estimate with the truth."""
         if cell["part"] == "train":
             return super().measure(cell)
         place = PhantomFolder(self.shared_folder(cell))
         return tracking(place, PhantomData(**cell["data"]), cell["estimate"], cell["share"])
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """The sweep, and how well each estimate tracks the truth."""
         groups, tracked = by_method(where(rows, part="train")), where(rows, part="estimate")
         found = compared(f"{len(next(iter(groups.values())))} seeds", groups, next(iter(groups)))
         shares = sorted({row["share"] for row in tracked})

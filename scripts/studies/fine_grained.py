@@ -48,7 +48,6 @@ class FineGrained(Study):
     seconds_a_cell: ClassVar[float] = 0.3
 
     def cells(self) -> list[dict[str, Any]]:
-        """Example 1 by g; example 2 by p2 and tau."""
         s = self.settings
         first = [{"example": 1, "g": g, "starts": s.starts} for g in ("g1", "g2")]
         return first + [
@@ -58,7 +57,6 @@ class FineGrained(Study):
         ]
 
     def measure(self, cell: Cell) -> Row:
-        """Minimisers and their top-1 errors."""
         if cell["example"] == 1:
             return example_1(cell["g"], cell["starts"])
         return example_2(cell["rare"], cell["tau"], cell["angles"])
@@ -86,7 +84,6 @@ class FineGrained(Study):
         ]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
-        """Errors over p2 at each temperature."""
         points = [
             {"rare": r["rare"], "tau": f"tau {r['tau']:g}", "error": r["clip_error"]}
             for r in where(rows, example=2)
@@ -218,7 +215,6 @@ class FineGrainedPhantom(PhantomStudy):
     name: ClassVar[str] = "fine-grained-phantom"
 
     def cells(self) -> list[dict[str, Any]]:
-        """Settings by seed, on the phantoms that the other studies use."""
         s = self.settings
         arms: dict[str, Any] = {PLAIN: {"kind": "infonce"}}
         for form, how in FORMS.items():
@@ -232,11 +228,9 @@ class FineGrainedPhantom(PhantomStudy):
         ]
 
     def metrics(self, model: DualEncoder, place: PhantomFolder) -> Row:
-        """What every study measures, and severity."""
         return measure(model, place) | severity_auc(model, place)
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """Severity and the general metrics, and paired differences; one family."""
         groups = by_method(rows)
         each = {
             f"severity_{name}": Metric("", f"severity_{name}", name, "", "share") for name in PAIRS

@@ -9,7 +9,6 @@ Run as ``python scripts/studies/flip_claims.py PREPARED OUT --share 0.15``.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import shutil
@@ -17,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import typer
 
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.claims.claim import Claim
@@ -70,18 +70,11 @@ def flip(prepared: Path, out: Path, share: float, seed: int) -> dict[str, int]:
     return {"claims": len(rows), "flipped": turned}
 
 
-def main() -> None:
-    """Read the command line, write the copy, print the counts."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("prepared", type=Path, help="prepared set with claims")
-    parser.add_argument("out", type=Path, help="folder of the copy")
-    parser.add_argument("--share", type=float, default=0.15, help="of the claims to turn, 0 to 1")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    if not 0 <= options.share <= 1:
-        parser.error("--share must be from 0 to 1")
-    print(flip(options.prepared, options.out, options.share, options.seed))
+def main(prepared: Path, out: Path, share: float = 0.15, seed: int = 0) -> None:
+    if not 0 <= share <= 1:
+        raise typer.BadParameter("--share must be from 0 to 1")
+    print(flip(prepared, out, share, seed))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

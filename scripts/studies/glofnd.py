@@ -41,7 +41,6 @@ class GloFNDStudy(Study):
     seconds_a_cell: ClassVar[float] = 10.0
 
     def cells(self) -> list[dict[str, Any]]:
-        """Rules by alpha by seed; policies by alpha and start by seed."""
         s, found = self.settings, []
         fixed = {name: getattr(s, name) for name in ("points", "visits", "rate", "batch")}
         train = {name: getattr(s, name) for name in ("steps", "batch", "temperature")}
@@ -62,7 +61,6 @@ class GloFNDStudy(Study):
         return found
 
     def measure(self, cell: Cell) -> Row:
-        """One rule on fixed vectors, or one training."""
         return fixed_vectors(cell) if cell["part"] == "fixed" else training(cell)
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
@@ -107,7 +105,6 @@ class GloFNDStudy(Study):
         ]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
-        """F1 of each rule over alpha, and the probe over the start."""
         train = where(rows, part="train")
         own = where(train, policy=QUANTILE, start=0.0)
         rules = [

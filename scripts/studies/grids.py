@@ -1,6 +1,6 @@
 """Grids of `medclip-debias experiment` on a study's page: published, tabulated, recomputed.
 
-    python scripts/studies/grids.py page docs/studies/NAME.md [GRID_FOLDER ...] [--plot METHOD ...]
+    python scripts/studies/grids.py page docs/studies/NAME.md [GRID_FOLDER ...] [--plot METHOD]...
     python scripts/studies/grids.py outcomes METHOD AGAINST GRID_FOLDER ...
     python scripts/studies/grids.py moved ONE_FOLDER OTHER_FOLDER
     python scripts/studies/grids.py publish GRID_FOLDER ... --out docs/studies/NAME_cells.parquet
@@ -22,7 +22,6 @@ generalization error).
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Sequence
@@ -30,10 +29,11 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+import typer
 from numpy.typing import NDArray
 
 if __name__ == "__main__":
@@ -62,7 +62,6 @@ TEST_TO_TRAIN = 0.1 / 0.8
 
 
 def results_of(folder: Path) -> dict[str, Any]:
-    """What a grid left."""
     results = read_json(folder / "results.json", "run 'medclip-debias experiment' to write it")
     if "rows" not in results or "contrasts" not in (results.get("figures") or {}):
         raise UserError(f"{folder}/results.json: holds no grid of 'medclip-debias experiment'.")
@@ -372,50 +371,44 @@ def report(table: pd.DataFrame, method: str, against: str) -> list[str]:
 
 # -------------------------------------------------------------------------- the command line
 
-
-def main() -> None:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    names = ("page", "publish", "moved", "intervals", "outcomes")
-    page, publish, moved_, intervals, outcomes_ = map(verbs.add_parser, names)
-    page.add_argument("page", type=Path)
-    page.add_argument("--plot", nargs="*", default=[], help="methods of the plot")
-    publish.add_argument("--out", type=Path, required=True)
-    intervals.add_argument("table", type=Path)
-    for verb in (intervals, outcomes_):
-        verb.add_argument("method")
-        verb.add_argument("against")
-    for verb in (page, publish, moved_, outcomes_):
-        verb.add_argument("folders", type=Path, nargs="*", help="of measured grids")
-    options: Any = parser.parse_args()
-    try:
-        print("\n".join(_run(options)))
-    except (UserError, FileNotFoundError) as error:
-        parser.exit(2, f"{error}\n")
+app = typer.Typer(help=__doc__, add_completion=False)
+Plots = Annotated[list[str] | None, typer.Option("--plot", help="a method of the plot")]
+Grids = Annotated[list[Path] | None, typer.Argument(help="folders of measured grids")]
 
 
-def _run(options: Any) -> list[str]:
-    """The lines of a verb."""
-    match options.verb:
-        case "page":
-            grids = write_page(options.page, options.folders)
-            if options.plot:
-                plot(grids, options.plot, options.page.with_suffix(".png"))
-            return [f"{options.page}: {grids['grid'].nunique()} grids"]
-        case "publish":
-            table = pd.concat([cells_of(folder) for folder in options.folders], ignore_index=True)
-            table.to_parquet(options.out, compression="zstd", index=False)
-            return [f"{options.out}: {len(table):,} rows, {options.out.stat().st_size:,} bytes"]
-        case "intervals":
-            return report(pd.read_parquet(options.table), options.method, options.against)
-        case "outcomes":
-            return outcomes(options.folders, options.method, options.against)
-        case _:
-            return moved(*options.folders)
+@app.command("page")
+def print_page(page: Path, folders: Grids = None, plots: Plots = None) -> None:
+    grids = write_page(page, folders or [])
+    if plots:
+        plot(grids, plots, page.with_suffix(".png"))
+    print(f"{page}: {grids['grid'].nunique()} grids")
+
+
+@app.command("publish")
+def publish_cells(folders: list[Path], out: Annotated[Path, typer.Option()]) -> None:
+    table = pd.concat([cells_of(folder) for folder in folders], ignore_index=True)
+    table.to_parquet(out, compression="zstd", index=False)
+    print(f"{out}: {len(table):,} rows, {out.stat().st_size:,} bytes")
+
+
+@app.command("intervals")
+def print_intervals(table: Path, method: str, against: str) -> None:
+    print("\n".join(report(pd.read_parquet(table), method, against)))
+
+
+@app.command("outcomes")
+def print_outcomes(method: str, against: str, folders: list[Path]) -> None:
+    print("\n".join(outcomes(folders, method, against)))
+
+
+@app.command("moved")
+def print_moved(one: Path, other: Path) -> None:
+    print("\n".join(moved(one, other)))
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        app()
+    except (UserError, FileNotFoundError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)

@@ -40,7 +40,6 @@ class LongTail(Study):
     parts: ClassVar[dict[str, str]] = {"all": "all classes", "rare": "subsampled classes"}
 
     def cells(self) -> list[dict[str, Any]]:
-        """Share by kind by seed."""
         s = self.settings
         names = ("data", "root", "steps", "batch", "temperature", "labels")
         common = {name: getattr(s, name) for name in names if hasattr(s, name)}
@@ -52,11 +51,9 @@ class LongTail(Study):
         ]
 
     def images(self, cell: Cell) -> Split:
-        """What a cell trains and tests on."""
         return digits() if cell["data"] == "digits" else cifar10(cell["root"])
 
     def measure(self, cell: Cell) -> Row:
-        """Train and probe."""
         import torch
 
         from medclip_debias.losses import DebiasedContrastive, DebiasedSettings, TableEta
@@ -85,7 +82,6 @@ class LongTail(Study):
         return row
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """Accuracies, and paired differences from CL, each seed's mean over r."""
         shares, kinds = (sorted({row[n] for row in rows}) for n in ("share", "kind"))
         kinds = [kind for kind in KINDS if kind in kinds]
         labels = sorted((float(s) for s in rows[0]["labels"]), reverse=True)
@@ -106,7 +102,6 @@ class LongTail(Study):
         return [*found, Table("Minus CL, mean over r", head, differences)]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
-        """Accuracy over r for each share of labels."""
         named = [{**row, "kind": KINDS[row["kind"]]} for row in rows]
         labels = sorted((float(s) for s in rows[0]["labels"]), reverse=True)
         shown = {f"{s:.0%} of the labels": (named, f"all at {s:g}") for s in labels}
@@ -121,11 +116,9 @@ class LongTailPhantom(LongTail):
     seconds_a_cell: ClassVar[float] = 40.0
 
     def shared(self, cell: Cell) -> Shared:
-        """The images."""
         return Shared({"images of one type": dict(cell["data"])}, make_images)
 
     def images(self, cell: Cell) -> Split:
-        """Training and test images with the numbers of their types."""
         with np.load(self.shared_folder(cell) / "images.npz", allow_pickle=False) as file:
             train, types, test, truth = (
                 file[f"{part}_{what}"] for part in ("train", "test") for what in ("pixels", "types")

@@ -38,7 +38,6 @@ class MMCLRobustness(Study):
     seconds_a_cell: ClassVar[float] = 3.0
 
     def cells(self) -> list[dict[str, Any]]:
-        """Parts 1, 1 with captions, 2, 2 with captions, digits; each by seed."""
         s = self.settings
         base, two = {"samples": s.samples, "tests": s.tests}, {"tests": 400}
         digits = {"part": "digits", "steps": s.digit_steps, "agree": s.digit_agree}
@@ -59,7 +58,6 @@ class MMCLRobustness(Study):
         return [{**part, "seed": seed} for seed in range(s.seeds) for part in parts]
 
     def measure(self, cell: Cell) -> Row:
-        """Accuracies of one cell."""
         if cell["part"] in ("model 1", "captions 1"):
             return _model_1(cell)
         if cell["part"] in ("model 2", "captions 2"):
@@ -69,7 +67,6 @@ class MMCLRobustness(Study):
         return accuracy(cell["kind"], mentioned, **how)
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """Theorem by theorem, then the digits."""
         captions, two, rich = (
             where(rows, part=part) for part in ("captions 1", "model 2", "captions 2")
         )
@@ -121,7 +118,6 @@ class MMCLRobustness(Study):
         ]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
-        """Captions in model 1, and digits."""
         captions = where(rows, part="captions 1")
         digits = where(rows, part="digits", kind="contrastive")
         shown = {

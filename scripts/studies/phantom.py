@@ -92,7 +92,6 @@ class PhantomFolder:
         self.truth, self.agreement = root / "truth", root / "agreement.npz"
 
     def open(self) -> PreparedSet:
-        """The prepared set."""
         from medclip_debias.data.store import PreparedSet
 
         return PreparedSet.open(self.prepared)
@@ -406,12 +405,10 @@ class PhantomStudy(Study):
         return float(6 + self.settings.seconds_per_step * cell["train"]["steps"])
 
     def shared(self, cell: Cell) -> Shared:
-        """The phantom; its time is that of its studies."""
         data = cell["data"]
         return Shared(data, make_phantom, 0.027 * (data["studies"] + data["test_studies"]))
 
     def measure(self, cell: Cell) -> Row:
-        """Train and measure, unless another study has measured the same."""
         path = self._measured(cell)
         if path.is_file():
             return read_json(path, "remove it to measure it again")
@@ -420,7 +417,6 @@ class PhantomStudy(Study):
         return row
 
     def trained(self, cell: Cell) -> Row:
-        """Train one model and measure it."""
         import torch
 
         torch.set_num_threads(1)
@@ -433,7 +429,6 @@ class PhantomStudy(Study):
         return metrics | self.metrics(model, place)
 
     def metrics(self, model: DualEncoder, place: PhantomFolder) -> Row:
-        """What a trained model is measured by."""
         return measure(model, place)
 
     def _measured(self, cell: Cell) -> Path:

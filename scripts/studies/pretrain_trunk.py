@@ -11,12 +11,12 @@ Run as ``python scripts/studies/pretrain_trunk.py PREPARED OUT.safetensors``;
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import typer
 
 if __name__ == "__main__":
     # As a package of its own: its modules' names are too common for the top level.
@@ -104,18 +104,16 @@ def pretrain(
     return {"images": len(images), "matched": matched}
 
 
-def main() -> None:
-    """Read the command line, train, write, print the counts."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("prepared", type=Path, help="prepared set")
-    parser.add_argument("out", type=Path, help="file of the weights, .safetensors")
-    parser.add_argument("--arch", default="resnet_small")
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    print(pretrain(**vars(options)))
+def main(
+    prepared: Path,
+    out: Path,
+    arch: str = "resnet_small",
+    steps: int = 1500,
+    batch: int = 128,
+    seed: int = 0,
+) -> None:
+    print(pretrain(prepared, out, arch=arch, steps=steps, batch=batch, seed=seed))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -62,7 +62,6 @@ class SpuriousMarker(PhantomStudy):
     version: ClassVar[int] = 1
 
     def cells(self) -> list[dict[str, Any]]:
-        """Arms by tie by seed."""
         s = self.settings
         same = {"kind": "remove_by_label", "match": "equal", "labels": [s.label]}
         arms: dict[str, Any] = {
@@ -83,7 +82,6 @@ class SpuriousMarker(PhantomStudy):
         ]
 
     def measure(self, cell: Cell) -> Row:
-        """Train one arm and judge it."""
         import torch
 
         torch.set_num_threads(1)
@@ -111,7 +109,6 @@ class SpuriousMarker(PhantomStudy):
         return [*found, Table(title, ["", *SHOWN.values()], body), _contrasts(rows, ties)]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
-        """Four metrics over the tie, a line for each arm."""
         shown = ("auc", "auc_against", "auc_marker", "worst_group")
         return lines({SHOWN[m]: (rows, m) for m in shown}, "tie", "method")
 

@@ -77,7 +77,6 @@ class Study(Experiment):
         return Summary([*_starred(found)] or ["No table has a star."], found)
 
     def seconds(self, cell: Cell) -> float:  # noqa: ARG002
-        """About how long a cell takes; only for the prediction."""
         return self.seconds_a_cell
 
     def command(self) -> str:
