@@ -6,6 +6,7 @@ Each study trains the methods of methods.yaml, or variants of them, on the phant
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -62,11 +63,10 @@ class Table1(PhantomStudy):
 
     def cells(self) -> list[dict[str, Any]]:
         """The candidates of every method that has several, on the phantoms for choosing."""
-        first, s = self.settings.regimes[0], self.settings
+        s = self.settings
         return [
-            self._cell(method, candidate, SELECTION_SEED + number, first, "choose")
-            for number in range(s.search_seeds)
-            for method in s.methods
+            self._cell(method, candidate, SELECTION_SEED + number, s.regimes[0], "choose")
+            for number, method in product(range(s.search_seeds), s.methods)
             if method not in CONTROLS and len(methods()[method]) > 1
             for candidate in methods()[method]
         ]
@@ -77,22 +77,14 @@ class Table1(PhantomStudy):
         chosen = {name: best_candidate(where(rows, method=name)) for name in names}
         chosen |= {c: chosen[LANGUAGE_MODEL] for c in CONTROLS if LANGUAGE_MODEL in chosen}
         s = self.settings
+        chosen = {name: next(iter(methods()[name])) for name in s.methods} | chosen
         return [
-            self._cell(
-                method, chosen.get(method, next(iter(methods()[method]))), seed, regime, "report"
-            )
-            for regime in s.regimes
-            for seed in s.seeds
-            for method in s.methods
+            self._cell(method, chosen[method], seed, regime, "report")
+            for regime, seed, method in product(s.regimes, s.seeds, s.methods)
         ]
 
     def _cell(self, method: str, candidate: str, seed: int, regime: str, role: str) -> Row:
-        names: dict[str, Any] = {
-            "role": role,
-            "regime": regime,
-            "method": method,
-            "candidate": candidate,
-        }
+        names: Row = {"role": role, "regime": regime, "method": method, "candidate": candidate}
         return self.cell(None, seed, data={"dials": {"regime": regime}}, **names)
 
     def groups(self, rows: Sequence[Row]) -> Parts:
@@ -129,9 +121,7 @@ class FalseNegatives(PhantomStudy):
         ]
         return rates + [
             self.cell(None, seed, replicate=replicate, part="train", method=arm)
-            for seed in s.seeds
-            for replicate in range(s.replicates)
-            for arm in s.arms
+            for seed, replicate, arm in product(s.seeds, range(s.replicates), s.arms)
         ]
 
     def measure(self, cell: Cell) -> Row:
@@ -151,12 +141,7 @@ class FalseNegatives(PhantomStudy):
 
 
 def false_rate(place: PhantomFolder) -> Row:
-    """Share of a training sentence's negatives that agree with it.
-
-    Returns:
-        ``mean``, ``q05``, ``q50`` and ``q95`` of the true class probability over the sentences
-        of the training studies, each occurrence counted.
-    """
+    """True class probability over the occurrences of sentences in the training studies."""
     counts = training_counts(place.open())
     values = np.repeat(list(eta_true(place).values()), list(counts.values()))
     low, middle, high = np.quantile(values, [0.05, 0.5, 0.95]).tolist()
@@ -172,9 +157,7 @@ class TrainingLength(PhantomStudy):
         s = self.settings
         return [
             self.cell(None, seed, method=arm, steps=round(length * s.train["steps"]))
-            for seed in s.seeds
-            for length in s.lengths
-            for arm in s.arms
+            for seed, length, arm in product(s.seeds, s.lengths, s.arms)
         ]
 
     def groups(self, rows: Sequence[Row]) -> Parts:
@@ -212,18 +195,10 @@ class Noise(PhantomStudy):
     def cells(self) -> list[dict[str, Any]]:
         """Seeds, shares, methods; without noise the data are those of the other studies."""
         s = self.settings
+        data = {share: {"dials": {"report_noise": share}} if share else None for share in s.noise}
         return [
-            self.cell(
-                None,
-                seed,
-                data={"dials": {"report_noise": noise}} if noise else None,
-                method=method,
-                candidate=candidate,
-                noise=noise,
-            )
-            for seed in s.seeds
-            for noise in s.noise
-            for method, candidate in s.arms.items()
+            self.cell(None, seed, data=data[noise], method=arm[0], candidate=arm[1], noise=noise)
+            for seed, noise, arm in product(s.seeds, s.noise, s.arms.items())
         ]
 
     def groups(self, rows: Sequence[Row]) -> Parts:
@@ -240,8 +215,7 @@ class Noise(PhantomStudy):
         for name in noisy:
             with_it, without = ([*part[name].values()] for part in (noisy, clean))
             sides = {m: (by_seed(with_it, m), by_seed(without, m)) for m in self.judged}
-            gaps = [gap(one, two, METRICS[m].digits) for m, (one, two) in sides.items()]
-            body.append([name, *gaps])
+            body.append([name, *(gap(*two, METRICS[m].digits) for m, two in sides.items())])
         head = ["", *(METRICS[m].title for m in self.judged)]
         return [
             *found,
@@ -283,8 +257,7 @@ class XCLR(PhantomStudy):
                 share=share,
                 candidate=arms[name][1],
             )
-            for seed in s.seeds
-            for part, name, share in parts
+            for seed, (part, name, share) in product(s.seeds, parts)
         ]
 
     def _studies(self, share: float) -> int:
@@ -329,8 +302,7 @@ class Estimator(PhantomStudy):
         arms = self._arms()
         return [
             self.cell(arms[name], seed, role=role, method=name, candidate=name)
-            for seed in seeds
-            for name in names
+            for seed, name in product(seeds, names)
         ]
 
     def cells(self) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -28,12 +29,8 @@ class ErrorBound(Study):
         s = self.settings
         names = ("classes", "points", "draws", "negatives", "positives", "etas")
         shared = {name: getattr(s, name) for name in names}
-        return [
-            {"exponent": exponent, "spread": spread, "seed": seed, **shared}
-            for exponent in s.exponents
-            for spread in s.spreads
-            for seed in range(s.seeds)
-        ]
+        axes = product(s.exponents, s.spreads, range(s.seeds))
+        return [{"exponent": e, "spread": v, "seed": seed, **shared} for e, v, seed in axes]
 
     def measure(self, cell: Cell) -> Row:
         return {"points_of_grid": _world(cell)}
@@ -44,13 +41,14 @@ class ErrorBound(Study):
         broken = [p for p in points if p["error"] - 2 * p["standard_error"] > p["bound"]]
         ratios = sorted(p["bound"] / p["error"] for p in points if p["error"] > 0)
         n, ms = max(p["N"] for p in points), sorted({p["M"] for p in points})
-        errors = {
-            eta: [np.mean([p["error"] for p in where(points, eta=eta, N=n, M=m)]) for m in ms]
-            for eta in dict.fromkeys(p["eta"] for p in points)
+        own = {eta: where(points, eta=eta, N=n) for eta in dict.fromkeys(p["eta"] for p in points)}
+        means = {
+            eta: [np.mean([p["error"] for p in where(some, M=m)]) for m in ms]
+            for eta, some in own.items()
         }
         body = [
-            [eta, *(f"{value:.4f}" for value in own)]
-            for eta, own in sorted(errors.items(), key=lambda each: each[1][-1])
+            [eta, *(f"{value:.4f}" for value in values)]
+            for eta, values in sorted(means.items(), key=lambda each: each[1][-1])
         ]
         held = [f"{len(points)}", f"{len(broken)}", f"{np.median(ratios):.0f}", f"{ratios[0]:.1f}"]
         head = ["settings", "violations", "bound / error, median", "tightest"]
@@ -121,19 +119,14 @@ def _world(cell: Cell) -> list[Row]:
     for kind in cell["etas"]:
         each = misspecified(rho, kind)
         eta = each[labels][:, None]
-        for n in cell["negatives"]:
-            for m in cell["positives"]:
-                g = np.maximum((sums["u", n] - eta * sums["v", m]) / (1 - eta), math.exp(-1))
-                ours, limit = (np.log1p(n * h / sums["pair"]) for h in (g, outside[:, None]))
-                difference = (ours - limit).mean(axis=0)
-                error = float(difference.std(ddof=1) / math.sqrt(len(difference)))
-                terms = bound_terms(rho, each, n, m, weights)
-                found.append(
-                    {
-                        **{"eta": kind, "N": n, "M": m, "error": float(abs(difference.mean()))},
-                        **{"standard_error": error, "bound": sum(terms), "term_eta": terms[2]},
-                    }
-                )
+        for n, m in product(cell["negatives"], cell["positives"]):
+            g = np.maximum((sums["u", n] - eta * sums["v", m]) / (1 - eta), math.exp(-1))
+            ours, limit = (np.log1p(n * h / sums["pair"]) for h in (g, outside[:, None]))
+            difference = (ours - limit).mean(axis=0)
+            error = float(difference.std(ddof=1) / math.sqrt(len(difference)))
+            terms = bound_terms(rho, each, n, m, weights)
+            row = {"eta": kind, "N": n, "M": m, "error": float(abs(difference.mean()))}
+            found.append(row | {"standard_error": error, "bound": sum(terms), "term_eta": terms[2]})
     return found
 
 

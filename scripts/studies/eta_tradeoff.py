@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -49,15 +50,12 @@ class EtaTradeoff(PhantomStudy):
         arms[LANGUAGE_MODEL] = {"kind": "debiased", "eta": {"kind": "language_model", **s.eta}}
         trained = [
             self.cell(loss, seed, part="train", method=name, candidate=name)
-            for seed in s.seeds
-            for name, loss in arms.items()
+            for seed, (name, loss) in product(s.seeds, arms.items())
         ]
         return trained + [
             {"part": "estimate", "estimate": estimate, "share": share, "seed": seed}
             | {"data": self.cell({}, seed)["data"]}
-            for seed in s.seeds
-            for estimate in s.estimates
-            for share in s.shares
+            for seed, estimate, share in product(s.seeds, s.estimates, s.shares)
         ]
 
     def measure(self, cell: Cell) -> Row:
@@ -81,11 +79,9 @@ class EtaTradeoff(PhantomStudy):
 
 
 def tracking(place: PhantomFolder, data: PhantomData, estimate: str, share: float) -> Row:
-    """How an estimate of the log probability goes with the truth.
+    """How an estimate of the log probability goes with the truth, over sentences by occurrence.
 
-    Returns:
-        ``spearman`` over the training sentences by occurrence, ``slope`` of the least-squares
-        line of true on estimated, and ``sentences``, how many distinct ones were judged.
+    ``slope`` is that of the least-squares line of true on estimated.
     """
     from scipy.stats import spearmanr
 

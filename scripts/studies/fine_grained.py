@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -52,8 +53,7 @@ class FineGrained(Study):
         first = [{"example": 1, "g": g, "starts": s.starts} for g in ("g1", "g2")]
         return first + [
             {"example": 2, "rare": p, "tau": tau, "angles": s.angles}
-            for p in s.rare
-            for tau in s.temperatures
+            for p, tau in product(s.rare, s.temperatures)
         ]
 
     def measure(self, cell: Cell) -> Row:
@@ -223,8 +223,7 @@ class FineGrainedPhantom(PhantomStudy):
                 arms[f"{form}, weight {weight:g}"] = loss | {"weight": weight, **how}
         return [
             self.cell(loss, seed, method=name, candidate=name)
-            for seed in s.seeds
-            for name, loss in arms.items()
+            for seed, (name, loss) in product(s.seeds, arms.items())
         ]
 
     def metrics(self, model: DualEncoder, place: PhantomFolder) -> Row:

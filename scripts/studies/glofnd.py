@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -45,17 +46,15 @@ class GloFNDStudy(Study):
         fixed = {name: getattr(s, name) for name in ("points", "visits", "rate", "batch")}
         train = {name: getattr(s, name) for name in ("steps", "batch", "temperature")}
         for seed in range(s.seeds):
+            common = {"part": "train", "seed": seed, **train}
             found += [
                 {"part": "fixed", "alpha": alpha, "rule": rule, "seed": seed, **fixed}
-                for alpha in s.alphas
-                for rule in RULES
+                for alpha, rule in product(s.alphas, RULES)
             ]
-            common = {"part": "train", "seed": seed, **train}
             found.append(common | {"policy": "none", "alpha": 0.0, "start": 0.0})
             found += [
                 common | {"policy": policy, "alpha": alpha, "start": start}
-                for policy in POLICIES
-                for alpha in s.alphas
+                for policy, alpha in product(POLICIES, s.alphas)
                 for start in (s.starts if alpha == ALPHA else s.starts[:1])
             ]
         return found

@@ -182,8 +182,7 @@ def probe(
 ) -> tuple[float, float, float]:
     """Logistic regression on ``share`` of the labels (at least one of each class).
 
-    Returns:
-        Accuracy on all test images, on the ``rare`` classes, on the others.
+    Accuracy on all test images, on the ``rare`` classes, on the others.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -43,11 +44,9 @@ class LongTail(Study):
         s = self.settings
         names = ("data", "root", "steps", "batch", "temperature", "labels")
         common = {name: getattr(s, name) for name in names if hasattr(s, name)}
+        axes = product(range(s.seeds), s.shares, s.kinds)
         return [
-            {"share": share, "kind": kind, "seed": seed, **common}
-            for seed in range(s.seeds)
-            for share in s.shares
-            for kind in s.kinds
+            {"share": share, "kind": kind, "seed": seed, **common} for seed, share, kind in axes
         ]
 
     def images(self, cell: Cell) -> Split:
@@ -76,36 +75,34 @@ class LongTail(Study):
         for share in cell["labels"]:
             rare = tuple(range(classes // 2, classes))
             values = probe(found, labels[keep], other, truth, share, cell["seed"], rare)
-            row |= dict(
-                zip((f"{p} at {share:g}" for p in ("all", "rare", "whole")), values, strict=True)
-            )
+            names = (f"{part} at {share:g}" for part in ("all", "rare", "whole"))
+            row |= dict(zip(names, values, strict=True))
         return row
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         shares, kinds = (sorted({row[n] for row in rows}) for n in ("share", "kind"))
         kinds = [kind for kind in KINDS if kind in kinds]
-        labels = sorted((float(s) for s in rows[0]["labels"]), reverse=True)
         found, differences = [], []
-        for share in labels:
-            for part, title in self.parts.items():
-                name = f"{part} at {share:g}"
-                body = [
-                    [KINDS[k], *(spread(where(rows, kind=k, share=r), name) for r in shares)]
-                    for k in kinds
-                ]
-                heading = f"Accuracy with {share:.0%} of the labels, {title}"
-                found.append(Table(heading, ["", *(f"r = {r:g}" for r in shares)], body))
-                own = [by_seed(where(rows, kind=kind), name) for kind in kinds]
-                each = [gap(one, own[0], 4) for one in own[1:]]
-                differences.append([f"{share:.0%} of the labels, {title}", *each])
+        for share, (part, title) in product(_labels(rows), self.parts.items()):
+            name, of = f"{part} at {share:g}", f"{share:.0%} of the labels, {title}"
+            body = [
+                [KINDS[k], *(spread(where(rows, kind=k, share=r), name) for r in shares)]
+                for k in kinds
+            ]
+            found.append(Table(f"Accuracy with {of}", ["", *(f"r = {r:g}" for r in shares)], body))
+            plain, *others = (by_seed(where(rows, kind=kind), name) for kind in kinds)
+            differences.append([of, *(gap(one, plain, 4) for one in others)])
         head = ["", *(KINDS[kind] for kind in kinds[1:])]
         return [*found, Table("Minus CL, mean over r", head, differences)]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         named = [{**row, "kind": KINDS[row["kind"]]} for row in rows]
-        labels = sorted((float(s) for s in rows[0]["labels"]), reverse=True)
-        shown = {f"{s:.0%} of the labels": (named, f"all at {s:g}") for s in labels}
+        shown = {f"{s:.0%} of the labels": (named, f"all at {s:g}") for s in _labels(rows)}
         return lines(shown, "share", "kind")
+
+
+def _labels(rows: Sequence[Row]) -> list[float]:
+    return sorted((float(share) for share in rows[0]["labels"]), reverse=True)
 
 
 class LongTailPhantom(LongTail):
@@ -156,12 +153,7 @@ def etas(kind: str, share: float, labels: Integers, classes: int = 10) -> Floats
 
 
 def make_images(content: Mapping[str, Any], folder: Path) -> None:
-    """Write ``images.npz`` of balanced one-type images of a phantom.
-
-    Args:
-        content: ``studies``, ``test_studies``, ``size`` and ``regime`` of "images of one type".
-        folder: gets the file.
-    """
+    """Write ``images.npz`` of balanced one-type images of a phantom into ``folder``."""
     import pandas as pd
 
     from medclip_debias.data.prepare import prepare
@@ -188,14 +180,9 @@ def make_images(content: Mapping[str, Any], folder: Path) -> None:
 def one_type(prepared: PreparedSet, truth: Any, split: str) -> tuple[NDArray[np.int64], Integers]:
     """Images of ``split`` whose findings are all of one of `TYPES`, equally many of each.
 
-    Args:
-        prepared: the prepared phantom.
-        truth: its ``images.parquet``, by image.
-        split: whose images.
-
-    Returns:
-        Rows in the prepared set, and the number of each one's type in `TYPES`. At most one image
-        of a study is taken; of a type with more images than the rarest one, the first.
+    Rows in the prepared set, and the number of each one's type in `TYPES`. At most one image of a
+    study is taken; of a type with more images than the rarest one, the first. ``truth`` is the
+    phantom's ``images.parquet``, by image.
     """
     from medclip_debias.phantom.catalogue import CLASS_NAMES, CLASSES
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +28,18 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 ALPHA, BETA, CORE, SPURIOUS = 10.0, 1 / 3, 1.0, 0.1
 COLOURS = {"inside": "as in training", "test": "at random", "against": "disagree"}
+KEYS = ("kind", "core", "spurious")
+TESTED_1 = {
+    "all": ("contrastive", "supervised"),
+    "sign disagrees": ("against", "supervised_against"),
+}
+"""For each test set of data model 1 the accuracies of both kinds of learning."""
+HEADS = (
+    ["p_spu", "tested on", "contrastive", "closed form", "supervised"],
+    ["pi_core", "pi_spu = 0", "pi_spu = 1", "weight linear in pi_core", "as printed"],
+    ["", "value", "contrastive", "supervised"],
+    ["training", "pi_core", "pi_spu", *(f"colours {words}" for words in COLOURS.values())],
+)
 
 
 class MMCLRobustness(Study):
@@ -67,54 +78,40 @@ class MMCLRobustness(Study):
         return accuracy(cell["kind"], mentioned, **how)
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        captions, two, rich = (
-            where(rows, part=part) for part in ("captions 1", "model 2", "captions 2")
-        )
+        captions = where(rows, part="captions 1")
+        two, rich = (where(rows, part=part) for part in ("model 2", "captions 2"))
         first = []
         for agree in sorted({r["agree"] for r in where(rows, part="model 1")}):
             own = where(rows, part="model 1", agree=agree)
-            every, disagree = accuracy_1(agree, CORE, SPURIOUS, 1.0)
-            for name, theory in (("contrastive", every), ("against", disagree)):
-                other = "supervised" + ("" if name == "contrastive" else "_against")
-                tested = "all" if name == "contrastive" else "sign disagrees"
-                means = [np.mean([r[key] for r in own]) for key in (name, other)]
-                first.append(
-                    [f"{agree:g}", tested, f"{means[0]:.3f}", f"{theory:.3f}", f"{means[1]:.3f}"]
-                )
-        by_core = [
-            [f"{core:g}"]
-            + [
-                f"{np.mean([r['against'] for r in where(captions, core=core, spurious=b)]):.3f}"
-                for b in (0.0, 1.0)
-            ]
-            + [f"{where(captions, core=core)[0][name]:.3f}" for name in ("theory", "printed")]
-            for core in sorted({r["core"] for r in captions})
+            tested = zip(TESTED_1.items(), accuracy_1(agree, CORE, SPURIOUS, 1.0), strict=True)
+            for (words, names), theory in tested:
+                means = [float(np.mean([r[name] for r in own])) for name in names]
+                values = (f"{value:.3f}" for value in (means[0], theory, means[1]))
+                first.append([f"{agree:g}", words, *values])
+        by_core = []
+        for core in sorted({r["core"] for r in captions}):
+            own = where(captions, core=core)
+            means = [np.mean([r["against"] for r in where(own, spurious=b)]) for b in (0.0, 1.0)]
+            closed = own[0]["theory"], own[0]["printed"]
+            by_core.append([f"{core:g}", *(f"{value:.3f}" for value in (*means, *closed))])
+        numbers = [
+            [name, f"{value:g}", *_both(where(every, **{name: value}))]
+            for name, every in (("m", two), ("pi", rich))
+            for value in sorted({r[name] for r in every})
         ]
         least = least_classes(ALPHA, BETA)
         pi = least_mentioned(rich[0]["m"], ALPHA, BETA)
-        numbers = [
-            [name, f"{value:g}", *(spread(own, side) for side in ("contrastive", "supervised"))]
-            for name, every in (("m", two), ("pi", rich))
-            for value in sorted({r[name] for r in every})
-            for own in (where(every, **{name: value}),)
-        ]
+        digits = where(rows, part="digits")
+        body = []
+        for kind, core, mentioned in sorted({tuple(r[n] for n in KEYS) for r in digits}):
+            own = where(digits, kind=kind, core=core, spurious=mentioned)
+            said = ["-", "-"] if kind == "supervised" else [f"{core:g}", f"{mentioned:g}"]
+            body.append([kind, *said, *(spread(own, name) for name in COLOURS)])
         return [
-            Table(
-                "Data model 1",
-                ["p_spu", "tested on", "contrastive", "closed form", "supervised"],
-                first,
-            ),
-            Table(
-                "Captions in data model 1: accuracy where the sign disagrees",
-                ["pi_core", "pi_spu = 0", "pi_spu = 1", "weight linear in pi_core", "as printed"],
-                by_core,
-            ),
-            Table(
-                f"Data model 2: thresholds m = {least:.0f} and pi = {pi:.3f}",
-                ["", "value", "contrastive", "supervised"],
-                numbers,
-            ),
-            _digit_table(where(rows, part="digits")),
+            Table("Data model 1", HEADS[0], first),
+            Table("Captions in data model 1: accuracy where the sign disagrees", HEADS[1], by_core),
+            Table(f"Data model 2: thresholds m = {least:.0f} and pi = {pi:.3f}", HEADS[2], numbers),
+            Table("Coloured digits: accuracy, mean and sd over seeds", HEADS[3], body),
         ]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
@@ -161,15 +158,8 @@ def _model_2(cell: Cell) -> Row:
     }
 
 
-def _digit_table(digits: Sequence[Row]) -> Table:
-    body = []
-    for kind, core, spurious in sorted({(r["kind"], r["core"], r["spurious"]) for r in digits}):
-        own = where(digits, kind=kind, core=core, spurious=spurious)
-        said = ["-", "-"] if kind == "supervised" else [f"{core:g}", f"{spurious:g}"]
-        body.append([kind, *said, *(spread(own, name) for name in COLOURS)])
-    colours = [f"colours {words}" for words in COLOURS.values()]
-    title = "Coloured digits: accuracy, mean and sd over seeds"
-    return Table(title, ["training", "pi_core", "pi_spu", *colours], body)
+def _both(rows: Sequence[Row]) -> list[str]:
+    return [spread(rows, side) for side in ("contrastive", "supervised")]
 
 
 # --------------------------------------------------------------------------- data model 1
@@ -180,12 +170,8 @@ def features_1(
 ) -> tuple[Floats, Floats, Floats]:
     """Features ``[n, 2]``, labels and spurious signs of Definition 4.1.
 
-    Args:
-        rng: source of every number.
-        n: samples.
-        agree: probability that the spurious sign equals the label; 1/2 is the true distribution.
-        core: sigma of the core feature.
-        spurious: sigma of the spurious one.
+    The sign equals the label with probability ``agree``; 1/2 is the true distribution. ``core`` and
+    ``spurious`` are the features' sigmas.
     """
     y = rng.choice([-1.0, 1.0], n)
     a = np.where(rng.random(n) < agree, y, -y)
@@ -226,13 +212,11 @@ def contrastive_scores(images: Floats, texts: Floats, test: Floats, prompts: Flo
 def accuracy_1(agree: float, core: float, spurious: float, weight: float) -> tuple[float, float]:
     """Accuracy of the score ``(1 + weight core^2) z_core + (2 agree - 1) z_spu``.
 
-    With captions that mention the core's variation with probability pi the ``weight`` is pi: the
-    covariance of an image's variation with a caption that shows it only sometimes is pi times its
-    variance. Theorem 5.2 prints pi squared, which would be right were the variation scaled by pi
-    instead of left out at random. Theorem 4.4, without its o(1), is weight 1.
-
-    Returns:
-        On all samples of the true distribution, and on those with ``a != y``.
+    On all samples of the true distribution, and on those with ``a != y``. With captions that
+    mention the core's variation with probability pi the ``weight`` is pi: the covariance of an
+    image's variation with a caption that shows it only sometimes is pi times its variance. Theorem
+    5.2 prints pi squared, which would be right were the variation scaled by pi instead of left out
+    at random. Theorem 4.4, without its o(1), is weight 1.
     """
     from scipy.stats import norm
 
@@ -245,11 +229,9 @@ def accuracy_1(agree: float, core: float, spurious: float, weight: float) -> tup
 def supervised_1(
     images: Floats, y: Floats, test: Floats, tolerance: float = 1e-4
 ) -> tuple[Floats, bool]:
-    """Scores of the maximum-margin classifier that gradient descent on logistic loss reaches.
+    """Scores ``[t]`` of the maximum-margin classifier, and whether the training set was separable.
 
-    Returns:
-        ``[t]`` scores, and whether the training set was separable (then the direction is the
-        limit of gradient descent; Soudry et al. 2018).
+    Then it is the limit of gradient descent on logistic loss (Soudry et al. 2018).
     """
     from sklearn.svm import SVC
 
@@ -319,22 +301,14 @@ def least_mentioned(m: int, alpha: float, beta: float) -> float:
 
 # Shades as (red, green, blue): three of blue, three of red.
 SHADES = np.array(
-    [
-        [0.0, 0.0, 0.6],
-        [0.1, 0.1, 0.8],
-        [0.2, 0.2, 1.0],
-        [0.6, 0.0, 0.0],
-        [0.8, 0.1, 0.1],
-        [1.0, 0.2, 0.2],
-    ]
-)
+    [0.0, 0.0, 0.6, 0.1, 0.1, 0.8, 0.2, 0.2, 1.0, 0.6, 0.0, 0.0, 0.8, 0.1, 0.1, 1.0, 0.2, 0.2]
+).reshape(6, 3)
 # Caption coordinates: digits -4.5 .. 4.5, shades -2.5 .. 2.5, class and colour means between.
 DIGIT_VALUES = np.arange(10) - 4.5
 SHADE_VALUES = np.arange(6) - 2.5
 
 
-@dataclass(frozen=True)
-class Digits:
+class Digits(NamedTuple):
     """Images ``[n, 192]``, captions ``[n, 2]``, class (0, 1), whether the colour is the other's."""
 
     images: Floats
@@ -350,15 +324,11 @@ def coloured(
     agree: float,
     mentioned: tuple[float, float],
 ) -> Digits:
-    """Colour the background, and write captions.
+    """Colour the background of grey images ``[n, 64]``, and write captions.
 
-    Args:
-        rng: source of every number.
-        images: ``[n, 64]`` grey in 0..1.
-        digits: 0..9; 0 to 4 are class 0 (blue in training), the others class 1 (red).
-        agree: share of images with their class's colour.
-        mentioned: probability that a caption names the digit, and the shade; otherwise it has
-            the mean of the class's digits, of the colour's shades.
+    Digits 0 to 4 are class 0 (blue in training), the others class 1 (red); a share ``agree`` has
+    its class's colour. A caption names digit and shade with the probabilities ``mentioned``, else
+    the mean of the class's digits, of the colour's shades.
     """
     n = len(digits)
     labels = (digits >= 5).astype(np.int64)
@@ -384,15 +354,11 @@ def accuracy(
     steps: int,
     seed: int,
 ) -> dict[str, float]:
-    """Train on colours that agree, test on colours at random.
+    """Train on colours that agree; accuracy on the test set with colours as in `COLOURS`.
 
     Both train the same two-layer image network with Adam and batches of 128: ``supervised``
     by cross-entropy, ``contrastive`` by symmetric InfoNCE with a two-layer caption network;
     its prompts are the captions of each class's mean digit and a colour between the two.
-
-    Returns:
-        Accuracy on the test set, where the colour is the other class's, and on colours that
-        agree (in distribution).
     """
     import torch
     import torch.nn.functional as F

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -76,9 +77,7 @@ class SpuriousMarker(PhantomStudy):
                 data={"dials": {"marker_class": s.finding, "marker_correlation": tie}},
                 **{"method": name, "candidate": name, "tie": tie, "finding": s.finding},
             )
-            for seed in s.seeds
-            for tie in s.ties
-            for name, loss in arms.items()
+            for seed, tie, (name, loss) in product(s.seeds, s.ties, arms.items())
         ]
 
     def measure(self, cell: Cell) -> Row:
@@ -93,20 +92,17 @@ class SpuriousMarker(PhantomStudy):
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Every metric of every arm and tie, what the closest tie costs, and who pays less."""
         ties = sorted({row["tie"] for row in rows})
-        found = []
+        head, found = ["", *SHOWN.values()], []
         for tie in ties:
-            groups = by_method(where(rows, tie=tie))
-            body = [
-                [arm, *(spread([*own.values()], name) for name in SHOWN)]
-                for arm, own in groups.items()
-            ]
-            found.append(Table(f"Tie {tie:g}: mean (sd) over seeds", ["", *SHOWN.values()], body))
-        body = []
-        for arm in (SUPERVISED, CONTRASTIVE, EXCLUDED):
-            ends = [[_of(rows, arm, tie, m) for m in SHOWN] for tie in (ties[-1], ties[0])]
-            body.append([arm, *(gap(one, other) for one, other in zip(*ends, strict=True))])
+            groups = by_method(where(rows, tie=tie)).items()
+            body = [[arm, *(spread([*own.values()], m) for m in SHOWN)] for arm, own in groups]
+            found.append(Table(f"Tie {tie:g}: mean (sd) over seeds", head, body))
+        body = [
+            [arm, *(gap(_of(rows, arm, ties[-1], m), _of(rows, arm, ties[0], m)) for m in SHOWN)]
+            for arm in (SUPERVISED, CONTRASTIVE, EXCLUDED)
+        ]
         title = f"Tie {ties[-1]:g} minus tie {ties[0]:g}"
-        return [*found, Table(title, ["", *SHOWN.values()], body), _contrasts(rows, ties)]
+        return [*found, Table(title, head, body), _contrasts(rows, ties)]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         shown = ("auc", "auc_against", "auc_marker", "worst_group")
@@ -121,19 +117,19 @@ def _contrasts(rows: Sequence[Row], ties: Sequence[float]) -> Table:
     """Contrastive minus the others; a star for what a tie changes, all comparisons one family."""
     body: list[list[str]] = []
     ps: list[float | None] = []
-    for other in (SUPERVISED, EXCLUDED):
-        for metric in ("auc_against", "worst_group"):
-            before = [_of(rows, arm, ties[0], metric) for arm in (CONTRASTIVE, other)]
-            for tie in ties[1:]:
-                own = [_of(rows, arm, tie, metric) for arm in (CONTRASTIVE, other)]
-                one, two = (
-                    {seed: value - first[seed] for seed, value in values.items()}
-                    for values, first in zip(own, before, strict=True)
-                )
-                found = paired_seeds(one, two)
-                ps.append(None if found is None else found[2])
-                name = f"minus {other}, {SHOWN[metric]}, tie {tie:g}"
-                body.append([name, gap(own[0], own[1]), gap(one, two)])
+    for other, metric in product((SUPERVISED, EXCLUDED), ("auc_against", "worst_group")):
+        first, *later = (
+            [_of(rows, arm, tie, metric) for arm in (CONTRASTIVE, other)] for tie in ties
+        )
+        for tie, own in zip(ties[1:], later, strict=True):
+            one, two = (
+                {seed: value - before[seed] for seed, value in values.items()}
+                for values, before in zip(own, first, strict=True)
+            )
+            found = paired_seeds(one, two)
+            ps.append(None if found is None else found[2])
+            name = f"minus {other}, {SHOWN[metric]}, tie {tie:g}"
+            body.append([name, gap(own[0], own[1]), gap(one, two)])
     for row, p in zip(body, holm(ps), strict=True):
         row[-1] += " *" if p is not None and p < 0.05 else ""
     return Table(f"{CONTRASTIVE} against", ["", "at the tie", "in what the tie changes"], body)
@@ -253,23 +249,14 @@ def judged(
 def metrics(
     there: Bools, marker: Bools, scores: Floats, validate: Bools, others: Floats
 ) -> dict[str, float]:
-    """How well scores tell the finding, with and without the marker's help.
+    """How well scores of test images tell the finding, with and without the marker's help.
 
-    Args:
-        there: whether each test image has the finding.
-        marker: whether it has the marker.
-        scores: of the test images.
-        validate: whether each image has the finding on which the threshold is chosen; the marker
-            is tied to the finding there as in training.
-        others: scores of those.
-
-    Returns:
-        ``auc`` on all test images, ``auc_with`` and ``auc_without`` marker; ``auc_against``:
-        finding without marker against marker without finding, the pairs that a model that reads
-        the marker gets wrong; ``auc_validate``; ``auc_marker``, how well the score tells the marker
-        among images without finding; ``accuracy``, balanced, and ``worst_group``, the lowest share
-        of right decisions in the four groups, at the threshold with the best balanced accuracy on
-        ``validate``. What a split cannot tell is 0.5, and left out of the worst group.
+    ``validate`` and ``others`` are truth and scores of the images on which the threshold is chosen,
+    where the marker is tied to the finding as in training. ``auc_against``: finding without marker
+    against marker without finding, the pairs that a model that reads the marker gets wrong;
+    ``auc_marker``: how well the score tells the marker among images without finding;
+    ``worst_group``: the lowest share of right decisions in the four groups. What a split cannot
+    tell is 0.5, and left out of the worst group.
     """
     right = (scores > best_threshold(validate, others)) == there
     groups = [right[(there == f) & (marker == m)] for f in (True, False) for m in (True, False)]
