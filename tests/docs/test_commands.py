@@ -118,7 +118,7 @@ def test_every_make_target_exists():
 
 
 def options_of(script):
-    """The options that a script's parser declares, read from its source: imports take long."""
+    """The options that a script declares, read from its source: imports take long."""
     files = [script] if script.is_file() else sorted(script.glob("*.py"))
     for node in (n for f in files for n in ast.walk(ast.parse(f.read_text(encoding="utf-8")))):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
@@ -126,6 +126,14 @@ def options_of(script):
             negated = "BooleanOptionalAction" in ast.unparse(node)
             yield from names
             yield from (name.replace("--", "--no-", 1) for name in names if negated)
+        if isinstance(node, ast.FunctionDef) and (node.name == "main" or node.decorator_list):
+            given = node.args.args  # of a command by typer
+            first = len(given) - len(node.args.defaults)
+            yield from (
+                "--" + argument.arg.replace("_", "-")
+                for place, argument in enumerate(given)
+                if place >= first or "Option(" in ast.unparse(argument)
+            )
 
 
 def test_every_script_exists_and_takes_these_options():
