@@ -38,16 +38,8 @@ def five_by_count(
     An image is a candidate where it is frontal, one of `FIVE` is 1, and every other label of
     CheXpert is 0 or blank (uncertain ones exclude it), as GLoRIA (Huang et al. 2021) takes them.
     GLoRIA draws without a seed; here the lowest hashes of seed and id are taken, images outside
-    the training split first.
-
-    Args:
-        source: whose images and labels.
-        out: CSV to write: ``image_id``, ``class``, ``split``.
-        count: images of each class.
-        seed: of the hash.
-
-    Returns:
-        By class: ``candidates``, and how many of those taken are of the training split.
+    the training split first. Returns by class how many there were, and how many taken are of the
+    training split.
     """
     labels = {
         study.study_id: only
@@ -88,16 +80,7 @@ def single_box(path: Path, out: Path, split: str = "test") -> dict[str, int]:
     """Write the part of MS-CXR's COCO file whose images have one box in all.
 
     RadZero (Park et al. 2025) points on 167 such images of the test split and has not published
-    their list.
-
-    Args:
-        path: ``MS_CXR_Local_Alignment_*.json``; version 1.1 has a split for each annotation.
-        out: JSON to write.
-        split: that annotations must have, where they have any.
-
-    Returns:
-        How many ``images`` and ``annotations`` there are, how many are ``of_split``, and how many
-        images ``kept``.
+    their list. Annotations of ``split`` are taken, all where none has a split (before version 1.1).
     """
     content = read_json_value(path, "get MS-CXR's JSON file again", encoding="utf-8-sig")
     parts = [content.get(key) if isinstance(content, dict) else None for key in _PARTS]

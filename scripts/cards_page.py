@@ -60,11 +60,7 @@ differs: [Laterals are left aside.]
 
 
 def page(cards: Iterable[Card] | None = None) -> str:
-    """Return the page.
-
-    Args:
-        cards: those that are shown; by default the packaged ones.
-    """
+    """The page of the given cards, by default the packaged ones."""
     found = list(packaged_cards().values() if cards is None else cards)
     lines = [_HEAD.rstrip()]
     for kind, title in KINDS.items():

@@ -51,11 +51,7 @@ class Stage:
 
 
 def parse(text: str) -> tuple[dict[str, str], list[Stage]]:
-    """Arguments before the first FROM, and the stages.
-
-    Raises:
-        ValueError: an instruction before the first FROM that is no ARG.
-    """
+    """Arguments before the first FROM, and the stages."""
     outer: dict[str, str] = {}
     stages: list[Stage] = []
     for one in _instructions(text):

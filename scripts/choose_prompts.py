@@ -11,10 +11,10 @@ the split `train` are read, and no label.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
+import typer
 import yaml
 
 from medclip_debias.data.prompts import PromptSet, load_prompts
@@ -27,12 +27,7 @@ LEAST, MOST, MOST_FINDINGS = 3, 3, 8
 
 
 def studies_that_say(prompts: Iterable[str], sentences: list[tuple[str, str]]) -> dict[str, int]:
-    """How many studies have the words of each prompt, unbroken, in one of their sentences.
-
-    Args:
-        prompts: what is looked for.
-        sentences: study and text of each sentence.
-    """
+    """How many studies have the words of each prompt, unbroken, in one sentence (study, text)."""
     bare = [(study, f" {bare_words(text)} ") for study, text in sentences]
     return {
         prompt: len({study for study, text in bare if f" {bare_words(prompt)} " in text})
@@ -69,14 +64,10 @@ def _prompts(candidates: PromptSet, side: str) -> list[str]:
     return sorted({text for sides in candidates.classes.values() for text in getattr(sides, side)})
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("prepared", type=Path, help="prepared set; its training text is read")
-    parser.add_argument("candidates", type=Path, help="YAML file of a prompt set")
-    options = parser.parse_args()
-    candidates = load_prompts(options.candidates)
-    chosen, counts = choose(candidates, PreparedSet.open(options.prepared))
-    for name, sides in candidates.classes.items():
+def main(prepared: Path, candidates: Path) -> None:
+    known = load_prompts(candidates)
+    chosen, counts = choose(known, PreparedSet.open(prepared))
+    for name, sides in known.classes.items():
         for side in ("positive", "negative"):
             kept = getattr(chosen.classes[name], side)
             for text in getattr(sides, side):
@@ -90,4 +81,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

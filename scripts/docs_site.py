@@ -27,12 +27,7 @@ _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
 
 def anchor(heading: str, separator: str = "-") -> str:
-    """The anchor of a heading, as ``#adding-one``.
-
-    Args:
-        heading: its words, Markdown or not.
-        separator: what stands for a blank.
-    """
+    """The anchor of a heading, as ``#adding-one``."""
     words = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading)
     kept = re.sub(r"[^\w\- ]", "", words.strip().lower())
     return kept.replace(" ", separator)
@@ -143,12 +138,7 @@ def with_every_table(text: str, page: Path) -> str:
 
 
 def turned(text: str, page: str) -> str:
-    """A page's text with the links that lead elsewhere on the site than in the repository.
-
-    Args:
-        text: Markdown.
-        page: the page's path in docs/, or the name of a file of `OUTSIDE`.
-    """
+    """A page's text with the links that lead elsewhere on the site than in the repository."""
 
     def turn(found: re.Match[str]) -> str:
         before, target, after = found.groups()

@@ -46,14 +46,7 @@ _MARK = "@@ended "
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a page tells its reader to do.
-
-    Attributes:
-        page: of the step.
-        text: a command line, or a block of Python.
-        python: whether it is the latter.
-        left_out: why it is not done, or empty.
-    """
+    """What a page tells its reader to do: a command, or a block of Python; why it is left out."""
 
     page: str
     text: str
@@ -72,13 +65,7 @@ class Step:
 
 
 def steps(page: str, text: str) -> Iterator[Step]:
-    """Every step of a page in its order.
-
-    Args:
-        page: its name.
-        text: Markdown. Fences of another language than a shell's or Python's tell nobody to do
-            anything.
-    """
+    """Every step of a page in its order; fences of other languages tell nobody to do anything."""
     for found in _FENCE.finditer(text):
         kind, body = found.groups()
         headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", text[: found.start()]), re.M)

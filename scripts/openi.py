@@ -6,10 +6,12 @@ it stopped; `--fresh` starts over. docs/openi.md says what each stage does.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from medclip_debias.cli import run
 from medclip_debias.cli.stages import Stage, run_stages
@@ -20,6 +22,9 @@ from medclip_debias.evaluation.table import read_results
 from medclip_debias.markdown import markdown_table
 from medclip_debias.reporting.sections import supervised_table
 from medclip_debias.training.resolve import load_run
+
+if TYPE_CHECKING:
+    from supervised import Targets
 
 CONFIG = Path("openi/base")
 LANGUAGE_MODEL = ["hidden=64", "heads=2", "layers=2", "vocabulary=2000", "batch_size=64"]
@@ -78,21 +83,17 @@ def stages(
         given = [f"{model}", f"{prepared}", "--out", f"{out}"]
         return ["evaluate", *given, "--prompts", "openi", "--classes", classes]
 
-    def supervised() -> None:
-        from supervised import supervised as run
+    def learn(name: str, folder: Path, targets: Targets) -> Stage:
+        def work() -> None:
+            from supervised import supervised
 
-        run(settings, out, steps=SUPERVISED_STEPS)
+            supervised(settings, folder, steps=SUPERVISED_STEPS, targets=targets)
 
-    def classifier_of_claims() -> None:
-        from supervised import supervised as run
+        words = ["python", "scripts/supervised.py", f"{config}", *overrides]
+        words += ["--steps", f"{SUPERVISED_STEPS}", "--out", f"{folder}"]
+        words += ["--targets", targets] if targets != "labels" else []
+        return Stage(name, words, folder / "supervised.json", work)
 
-        run(settings, by_claims, steps=SUPERVISED_STEPS, targets="claims")
-
-    by_claims = out / "classifier_of_claims"
-    words = ["python", "scripts/supervised.py", f"{config}", *overrides]
-    words += ["--steps", f"{SUPERVISED_STEPS}", "--out"]
-    words_of_claims = [*words, f"{by_claims}", "--targets", "claims"]
-    words += [f"{out}"]
     return [
         Stage("prepare", ["prepare", f"{data}", f"{prepared}", *how], prepared),
         Stage("language_model", ["language-model", f"{prepared}", f"{lm}", *LANGUAGE_MODEL], lm),
@@ -101,13 +102,8 @@ def stages(
         Stage("train", ["train", f"{config}", *chosen, *overrides]),
         Stage("evaluate", evaluate),
         Stage("probe", ["evaluate", "probe", f"{model}", f"{prepared}", "--out", f"{probes}"]),
-        Stage("supervised", words, out / "supervised.json", supervised),
-        Stage(
-            "classifier_of_claims",
-            words_of_claims,
-            by_claims / "supervised.json",
-            classifier_of_claims,
-        ),
+        learn("supervised", out, "labels"),
+        learn("classifier_of_claims", out / "classifier_of_claims", "claims"),
         Stage("report", ["report", f"{out}"]),
     ]
 
@@ -120,30 +116,26 @@ def auc_table(out: Path) -> str:
     return "\n".join(markdown_table(table.head, [*classes, mean], words=1))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path, help="folder of Open-i (docs/openi.md)")
-    parser.add_argument("--out", type=Path, default=Path("runs/openi"))
-    parser.add_argument("--config", type=Path, default=CONFIG)
-    parser.add_argument("--loss", help="preset of the objective; default the config's")
-    parser.add_argument("--steps", type=int, help="training steps; default the config's")
-    parser.add_argument("--least", type=int, default=LEAST, help="test images of a judged class")
-    parser.add_argument("--table", action="store_true", help="print the AUCs of --out alone")
-    parser.add_argument("--fresh", action="store_true", help="remove what is there first")
-    options = parser.parse_args()
-    if options.table:
-        print(auc_table(options.out))
-        return
-    if options.fresh:
-        shutil.rmtree(options.out, ignore_errors=True)
-    given = (options.data, options.out, options.config, options.steps, options.least, options.loss)
-    run_stages(stages(*given), options.out, run)
-    print(auc_table(options.out))
+def main(
+    data: Annotated[Path, typer.Argument(help="folder of Open-i (docs/openi.md)")],
+    out: Path = Path("runs/openi"),
+    config: Path = CONFIG,
+    loss: Annotated[str | None, typer.Option(help="preset; default the config's")] = None,
+    steps: Annotated[int | None, typer.Option(help="of training; default the config's")] = None,
+    least: Annotated[int, typer.Option(help="test images of a judged class")] = LEAST,
+    table: Annotated[bool, typer.Option(help="print the AUCs of --out alone")] = False,
+    fresh: Annotated[bool, typer.Option(help="remove what is there first")] = False,
+) -> None:
+    if fresh and not table:
+        shutil.rmtree(out, ignore_errors=True)
+    if not table:
+        run_stages(stages(data, out, config, steps, least, loss), out, run)
+    print(auc_table(out))
 
 
 if __name__ == "__main__":
     try:
-        main()
+        typer.run(main)
     except UserError as error:
         print(f"medclip-debias: {error}", file=sys.stderr)
         sys.exit(2)

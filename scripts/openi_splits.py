@@ -9,8 +9,9 @@ again, it goes on where it stopped.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+
+import typer
 
 from medclip_debias.cli import run
 from medclip_debias.cli.stages import Stage, run_stages
@@ -38,13 +39,9 @@ def stages(data: Path, grid: str) -> list[Stage]:
     return [*found, Stage("experiment", ["experiment", grid])]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path, help="folder of Open-i")
-    parser.add_argument("--grid", default=GRID, help="grid file or name")
-    options = parser.parse_args()
-    run_stages(stages(options.data, options.grid), Path("runs/openi"), run)
+def main(data: Path, grid: str = GRID) -> None:
+    run_stages(stages(data, grid), Path("runs/openi"), run)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

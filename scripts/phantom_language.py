@@ -12,8 +12,6 @@ sentences depends on how many there are.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import random
 import re
@@ -22,6 +20,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import typer
 from defusedxml.ElementTree import fromstring
 
 WORD = re.compile(r"[a-z]+|\d+|_+|[^\sa-z\d]")
@@ -160,25 +159,12 @@ def numbers(reports: list[str], limit: int, seed: int, masked_lm: int) -> dict[s
     return result
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("openi", type=Path, help="NLMCXR_reports.tgz")
-    parser.add_argument("phantom", type=Path, help="folder of a phantom")
-    parser.add_argument("--reports", type=int, help="reports on each side (default: all)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--masked-lm", type=int, default=0, help="training steps; 0 for none")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    sides = {"Open-i": openi_reports(options.openi), "phantom": phantom_reports(options.phantom)}
-    limit = min(len(reports) for reports in sides.values())
-    limit = min(limit, options.reports or limit)
-    table = {
-        name: numbers(reports, limit, options.seed, options.masked_lm)
-        for name, reports in sides.items()
-    }
-    if options.json:
-        print(json.dumps(table, indent=1))
-        return
+def main(
+    openi: Path, phantom: Path, reports: int | None = None, seed: int = 0, masked_lm: int = 0
+) -> None:
+    sides = {"Open-i": openi_reports(openi), "phantom": phantom_reports(phantom)}
+    limit = min(reports or 10**9, *map(len, sides.values()))
+    table = {name: numbers(texts, limit, seed, masked_lm) for name, texts in sides.items()}
     print(f"{'':28s}" + "".join(f"{name:>12s}" for name in table))
     for row in next(iter(table.values())):
         cells = (f"{side[row]:12.3f}".rstrip("0").rstrip(".") for side in table.values())
@@ -186,4 +172,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -34,12 +34,10 @@ COLUMNS = ("study_id", "finding", "original", "negated", "omitted")
 
 @dataclass(frozen=True)
 class MadeTriplets:
-    """What `make_triplets` made, and of how many studies it could make none.
+    """A table with `COLUMNS`, a row a study, and of how many studies none could be made.
 
-    Attributes:
-        table: with `COLUMNS`, one row a study.
-        without_finding: studies no sentence of which states one present finding and no other.
-        nothing_left: studies that say nothing else.
+    ``without_finding``: no sentence states one present finding and no other; ``nothing_left``: they
+    say nothing else.
     """
 
     table: pd.DataFrame
@@ -48,12 +46,7 @@ class MadeTriplets:
 
 
 def make_triplets(folder: Path, seed: int = 0) -> MadeTriplets:
-    """Triplets of every study of a phantom, of any layout.
-
-    Args:
-        folder: of the phantom; its ``truth`` is read.
-        seed: of the finding that is picked and of the words that deny it.
-    """
+    """Triplets of every study of a phantom, of any layout, from its ``truth``."""
     with explained(f"{folder}: holds no truth of a phantom (truth/*.parquet)", Exception):
         place = folder / "truth"
         images = read_parquet(place / "images.parquet").drop_duplicates("study_id")

@@ -11,15 +11,15 @@ classification has.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
+import typer
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -104,16 +104,8 @@ def supervised(
 ) -> dict[str, Any]:
     """Train and test the classifier; write ``supervised.json``.
 
-    Args:
-        settings: of a run: its set, image encoder, input size and batch size.
-        out: folder for the results.
-        steps: of training.
-        targets: what is learned; see the module.
-        lr: highest learning rate of AdamW.
-        every: steps between looks at the validation images.
-        split: what is measured.
-        bootstrap: resamples.
-        seed: of everything drawn.
+    ``targets``: what is learned (see the module); ``every``: steps between looks at the validation
+    images; ``split``: what is measured.
     """
     began = time.perf_counter()
     if not isinstance(settings.prepared, Path):
@@ -292,23 +284,21 @@ def _mean_auc(scores: Floats, truth: Floats) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("config", type=Path, help="YAML file of a training run")
-    parser.add_argument("overrides", nargs="*", help="settings as key=value")
-    parser.add_argument("--targets", choices=["labels", "claims"], default="labels")
-    parser.add_argument("--classes", help="of the printed mean, with commas; default all")
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
-    settings = load_run(options.config, options.overrides)
-    how = {"steps": options.steps, "targets": options.targets, "seed": options.seed}
-    classes = supervised(settings, options.out, **how)["classes"]
-    judged = options.classes.split(",") if options.classes else list(classes)
-    mean = np.mean([classes[name]["auc"] for name in judged])
+def main(
+    config: Annotated[Path, typer.Argument(help="YAML file of a training run")],
+    out: Annotated[Path, typer.Option()],
+    overrides: Annotated[list[str] | None, typer.Argument(help="settings as key=value")] = None,
+    targets: Targets = "labels",
+    classes: Annotated[str | None, typer.Option(help="of the printed mean, with commas")] = None,
+    steps: int = 1000,
+    seed: int = 0,
+) -> None:
+    settings = load_run(config, overrides or [])
+    found = supervised(settings, out, steps=steps, targets=targets, seed=seed)["classes"]
+    judged = classes.split(",") if classes else list(found)
+    mean = np.mean([found[name]["auc"] for name in judged])
     print(f"mean AUC {mean:.3f} over {len(judged)} classes")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -9,7 +9,6 @@ wheel with which it goes the whole way. Ends with 1 and a sentence where somethi
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -30,11 +29,9 @@ _KEPT = ("HOME", "LANG", "TMPDIR", "OMP_NUM_THREADS", "SSL_CERT_FILE", *_PROXIES
 
 
 def variables(*folders: Path, **more: str) -> dict[str, str]:
-    """The variables of a shell that knows nothing of this checkout.
+    """The variables of a shell that knows nothing of this checkout, ``folders`` first in ``PATH``.
 
-    Args:
-        folders: put before the caller's in ``PATH``, of which virtual environments are left out.
-        more: further variables.
+    Virtual environments are left out of it.
     """
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     own = os.environ.get("PATH", os.defpath).split(":")
@@ -43,23 +40,14 @@ def variables(*folders: Path, **more: str) -> dict[str, str]:
 
 
 def took(began: float) -> str:
-    """Time since ``began``, and of all programs that were started and have ended.
-
-    Args:
-        began: of `time.perf_counter`.
-    """
+    """Time since ``began``, and of all programs that were started and have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     processor = used.ru_utime + used.ru_stime
     return f"{time.perf_counter() - began:.0f} s, {processor:.0f} s of processors"
 
 
 def make_environment(folder: Path, *what: str) -> None:
-    """Make a virtual environment, and install into it without a network and without dependencies.
-
-    Args:
-        folder: of the environment, not there yet.
-        what: words for ``uv pip install``, as a wheel's path.
-    """
+    """Make a virtual environment, and install wheels without a network and dependencies."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin/python"
     inside = subprocess.run(
@@ -85,12 +73,7 @@ LOADED = "import medclip_debias; print(medclip_debias.__file__)"
 
 
 def build(folder: Path, checkout: Path = REPO) -> Path:
-    """Build source archive and wheel from a copy of the sources; the wheel's path.
-
-    Args:
-        folder: to build in.
-        checkout: whose sources.
-    """
+    """Build source archive and wheel from a copy of the sources; the wheel's path."""
     source = folder / "source"
     source.mkdir()
     for name in BUILT_FROM:
@@ -121,12 +104,9 @@ def left_out(wheel: Path) -> list[str]:
 
 
 def check(wheel: Path, environment: Path, place: Path) -> None:
-    """End with 1 unless the wheel holds the package's files and its environment answers.
+    """End with 1 unless the wheel holds the package's files and a new environment answers.
 
-    Args:
-        wheel: as `build` made it.
-        environment: gets the wheel and nothing else.
-        place: an empty folder outside the checkout, from which it is asked.
+    It is asked from ``place``, an empty folder outside the checkout.
     """
     different = left_out(wheel)
     expect(not different, f"the wheel holds the package's files, but for {different}")
@@ -175,7 +155,6 @@ def expect(true: bool, what: str) -> None:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="wheel-") as name:
         place = Path(name) / "elsewhere"

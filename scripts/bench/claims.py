@@ -19,6 +19,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -196,7 +197,10 @@ def stated(parser: RuleParser, sentences: Iterable[str], certain: bool = False) 
 
 @app.command()
 def openi(
-    folder: Path, half: str = "held out", split: str | None = None, certain: bool = False
+    folder: Path,
+    half: Literal["tuned", "held out"] = "held out",
+    split: Literal["train", "validate", "test"] | None = None,
+    certain: bool = False,
 ) -> None:
     """Print precision, recall and F1 with bootstrap intervals over reports."""
     parser = RuleParser()

@@ -56,14 +56,10 @@ def write_dicom(
 def in_turn(
     ways: Mapping[str, Callable[[], float]], rounds: int = ROUNDS, budget: float = float("inf")
 ) -> dict[str, list[float]]:
-    """What each way measures, in each round; all ways take turns, in turned order every second one.
+    """Seconds of each way in each round; all take turns, in turned order every second one.
 
-    A round before the first is not counted: it fills caches, imports, and builds tables.
-
-    Args:
-        ways: name to a function that does the work and returns its seconds.
-        rounds: how many, and at least one.
-        budget: seconds after which no further round begins, once one is there.
+    A round before the first is not counted: it fills caches, imports, and builds tables. After
+    ``budget`` seconds no further round begins, once one is there.
     """
     began = time.perf_counter()
     for way in ways.values():
@@ -90,15 +86,7 @@ def timed(work: Callable[[], object]) -> Callable[[], float]:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table with goals.
-
-    Attributes:
-        what: what was measured, and the key of the line.
-        goal: in words, or empty where none was set.
-        measured: in words, with its spread.
-        met: whether the goal is; None where none was set or nothing was measured.
-        note: what else a reader must know.
-    """
+    """One line of a table with goals; ``what`` is its key, ``met`` None where there is no goal."""
 
     what: str
     goal: str
@@ -141,14 +129,10 @@ def shown(seconds: float) -> str:
 
 
 class Page:
-    """A table of a page between two comments, written anew with every row that is measured.
+    """A table of a page between ``<!-- NAME -->`` and ``<!-- /NAME -->``; no page: printed alone.
 
     What an earlier run measured stays until the same row is measured again, so that a run that
     breaks, or measures some rows only, keeps the rest.
-
-    Args:
-        path: Markdown file, or None to print alone.
-        name: of the table: it lies between ``<!-- NAME -->`` and ``<!-- /NAME -->``.
     """
 
     def __init__(self, path: Path | None, name: str) -> None:

@@ -11,7 +11,7 @@ closed form. With 400 trials, the default, a share of 0.95 is known to 0.02 (two
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from multiprocessing import Pool
 
@@ -33,6 +33,8 @@ from medclip_debias.evaluation.statistics import difference as compared
 PATIENTS = (20, 40, 80, 150, 400)
 SEEDS = (2, 3, 5, 10)
 Sample = tuple[list[str], Callable[[Floats], Mapping[str, Floats]], float]
+Interval = tuple[float, float] | None
+Coverage = tuple[Interval, Interval, float]
 
 
 class Population:
@@ -101,22 +103,11 @@ METRICS = {
 }
 
 
-def covers(interval: Sequence[float] | None, truth: float) -> bool:
-    return interval is not None and interval[0] <= truth <= interval[1]
-
-
-def level(job: tuple[str, int, int]) -> tuple[float, float]:
-    """Coverage of the plain percentile interval and of the one that is used."""
-    name, patients, trials = job
-    rng = np.random.default_rng([sum(map(ord, name)), patients])
-    plain = used = 0
-    for trial in range(trials):
-        names, statistics, truth = METRICS[name](rng, patients)
-        one = replicates({"": statistics}, names, resamples=1000, seed=trial)[""]["f"]
-        found, before = one.interval, percentile_interval(one.replicates)
-        used += covers(found, truth)
-        plain += covers(before, truth)
-    return plain / trials, used / trials
+def level(name: str, rng: np.random.Generator, patients: int, trial: int) -> Coverage:
+    """Of a metric: the plain percentile interval, the one that is used, and the truth."""
+    names, statistics, truth = METRICS[name](rng, patients)
+    one = replicates({"": statistics}, names, resamples=1000, seed=trial)[""]["f"]
+    return percentile_interval(one.replicates), one.interval, truth
 
 
 def two_models(name: str, rng: np.random.Generator, patients: int) -> tuple[list[str], list, float]:
@@ -139,20 +130,24 @@ def two_models(name: str, rng: np.random.Generator, patients: int) -> tuple[list
 DIFFERENCES = ("mean", "AUC, 31% positive", "median rank")
 
 
-def difference(job: tuple[str, int, int]) -> tuple[float, float]:
-    """Coverage of the paired percentile interval and of the one that is used."""
-    name, patients, trials = job
-    rng = np.random.default_rng([1, sum(map(ord, name)), patients])
-    plain = used = 0
+def difference(name: str, rng: np.random.Generator, patients: int, trial: int) -> Coverage:
+    """The same of a paired difference."""
+    names, (one, two), truth = two_models(name, rng, patients)
+    both = replicates({"a": one, "b": two}, names, resamples=1000, seed=trial)
+    a, b = both["a"]["f"], both["b"]["f"]
+    return percentile_interval(a.replicates - b.replicates), compared(a, b).interval, truth
+
+
+def coverage(job: tuple[bool, str, int, int]) -> tuple[float, float]:
+    """How often the plain percentile interval, and the one that is used, hold the truth."""
+    single, name, patients, trials = job
+    rng = np.random.default_rng([*([] if single else [1]), sum(map(ord, name)), patients])
+    held = []
     for trial in range(trials):
-        names, (one, two), truth = two_models(name, rng, patients)
-        both = replicates({"a": one, "b": two}, names, resamples=1000, seed=trial)
-        one_run, two_run = both["a"]["f"], both["b"]["f"]
-        found = compared(one_run, two_run).interval
-        before = percentile_interval(one_run.replicates - two_run.replicates)
-        used += covers(found, truth)
-        plain += covers(before, truth)
-    return plain / trials, used / trials
+        *both, truth = (level if single else difference)(name, rng, patients, trial)
+        held.append([i is not None and i[0] <= truth <= i[1] for i in both])
+    plain, used = np.mean(held, axis=0).tolist()
+    return plain, used
 
 
 def false_alarms(job: tuple[int, float, int]) -> tuple[float, float]:
@@ -199,8 +194,8 @@ def table(title: str, rows: Mapping[str, list[tuple[float, float]]], heads: list
 def main() -> None:
     trials = int(sys.argv[1]) if len(sys.argv) > 1 else 400
     with Pool() as pool:
-        found = pool.map(level, [(f, n, trials) for f in METRICS for n in PATIENTS], 1)
-        gaps = pool.map(difference, [(f, n, trials) for f in DIFFERENCES for n in PATIENTS], 1)
+        found = pool.map(coverage, [(True, f, n, trials) for f in METRICS for n in PATIENTS], 1)
+        gaps = pool.map(coverage, [(False, f, n, trials) for f in DIFFERENCES for n in PATIENTS], 1)
         ratios = (0.0, 0.5, 1.0, 5.0)
         alarms = pool.map(false_alarms, [(s, r, 4 * trials) for r in ratios for s in SEEDS], 1)
     heads = [f"{n} patients" for n in PATIENTS]

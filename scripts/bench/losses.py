@@ -12,15 +12,14 @@ from __future__ import annotations
 import argparse
 import resource
 import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import torch.nn.functional as F
-from common import in_fork
+from common import in_fork, timed
 
 from medclip_debias.config import ImageEncoderSettings, SimilaritySettings
 from medclip_debias.losses.batch import ContrastiveBatch
@@ -58,21 +57,17 @@ def one_case(batch: int, form: str, repeats: int, aggregator: str) -> dict[str, 
     objective(ContrastiveBatch(few, similarity.scale)).loss.backward()
     x.grad = y.grad = None
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
+
+    def pass_of_both() -> None:
         scores = similarity(x, y)
         objective(ContrastiveBatch(scores, similarity.scale)).loss.backward()
-        seconds.append(time.perf_counter() - start)
+
+    seconds = []
+    for _ in range(repeats):
+        seconds.append(timed(pass_of_both)())
         x.grad = y.grad = None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     return {"bytes": peak * 1024, "seconds": seconds}
-
-
-def free_bytes() -> int:
-    rows = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    (found,) = (row.split()[1] for row in rows if row.startswith("MemAvailable:"))
-    return int(found) * 1024
 
 
 def direct_bytes(batch: int, aggregator: str) -> int:
@@ -94,7 +89,7 @@ def memory(sizes: list[int], rounds: int, repeats: int, aggregator: str) -> None
     print("| B | form | peak bytes | of direct | seconds | of direct |")
     print("| --- | --- | --- | --- | --- | --- |")
     for batch in sizes:
-        needed, free = direct_bytes(batch, aggregator), free_bytes()
+        needed, free = direct_bytes(batch, aggregator), psutil.virtual_memory().available
         forms = list(FORMS)
         if needed > 0.9 * free:
             forms.remove("direct")
@@ -115,12 +110,6 @@ def memory(sizes: list[int], rounds: int, repeats: int, aggregator: str) -> None
                 ratios = (f"{peak / base:.3f}", f"{median / slow:.2f}")
             row = (batch, form, f"{peak / 2**20:.0f} MiB", ratios[0], f"{median:.2f}", ratios[1])
             print("| " + " | ".join(map(str, row)) + " |", flush=True)
-
-
-def timed(step: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    step()
-    return time.perf_counter() - start
 
 
 def contenders() -> Iterator[tuple[str, Objective]]:
@@ -173,9 +162,9 @@ def costs(batch: int, repeats: int) -> None:
     alone: list[float] = []
     spent: dict[str, list[float]] = {name: [] for name in known}
     for _ in range(repeats):
-        alone.append(timed(lambda: score().backward(gradient)))
+        alone.append(timed(lambda: score().backward(gradient))())
         for name, objective in known.items():
-            spent[name].append(timed(partial(loss, objective, leaf)))
+            spent[name].append(timed(partial(loss, objective, leaf))())
     base, plain = statistics.median(alone), statistics.median(spent["infonce"])
     print(f"\nB = {batch}: similarity alone {base * 1e3:.1f} ms\n")
     print("| objective | loss alone, ms | similarity + loss against plain InfoNCE |")
@@ -189,7 +178,7 @@ def encoder(images: int, repeats: int) -> None:
     """Time of the image encoder's forward and backward pass on a few images."""
     model = build_image_encoder(ImageEncoderSettings())
     pixels = torch.randn(images, 1, INPUT, INPUT)
-    values = [timed(lambda: model(pixels).mean().backward()) for _ in range(repeats)]
+    values = [timed(lambda: model(pixels).mean().backward())() for _ in range(repeats)]
     each = statistics.median(values) / images
     print(f"\nImage encoder (resnet18, {INPUT} px): {each * 1e3:.0f} ms an image\n")
 

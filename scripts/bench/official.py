@@ -58,12 +58,7 @@ def libauc_two_views(
 ) -> Tensor:
     """GCLoss_v1: each view has its own new ``u``; only what is stored is their mean.
 
-    Args:
-        views: two unit vectors of each image, ``[n, DIM]`` each.
-        ids: sample of each image.
-        u: stored averages; changed.
-        gamma: weight of the new value.
-        pooled: not the public code: both views use the mean, as ours.
+    ``pooled`` is not the public code: both views use the mean, as ours. ``u`` is changed.
     """
     n, rows = len(ids), []
     fresh = sum(u.get(i, 0.0) for i in ids.tolist()) == 0
@@ -163,11 +158,8 @@ def version_2(gamma: float, root: bool) -> tuple[float, float]:
     """Distance at the similarities, each brought to length 1, and of the temperatures at the end.
 
     FastCLIP's individual temperatures: Adam with no memory in epoch 0, bias-corrected by epochs,
-    moved before the candidates' half of the gradient, and a loss without the factor tau.
-
-    Args:
-        gamma: of the averages.
-        root: divide by the root of the second moment (FastCLIP), or by itself (GloFND's fork).
+    moved before the candidates' half of the gradient, and a loss without the factor tau. ``root``:
+    divide by the root of the second moment (FastCLIP), or by itself (GloFND's fork).
     """
     generator = torch.Generator().manual_seed(0)
     settings = SogCLRSettings(temperature="individual", gamma=gamma, tau=TAU, tau_lr=5e-3, rho=2.0)

@@ -49,12 +49,8 @@ def precision_recall_area(labels, scores):
 def table(labels, said):
     """True positive, false positive, false negative, true negative."""
     pairs = [(bool(a), bool(b)) for a, b in zip(labels, said, strict=True)]
-    return (
-        pairs.count((True, True)),
-        pairs.count((False, True)),
-        pairs.count((True, False)),
-        pairs.count((False, False)),
-    )
+    kinds = ((True, True), (False, True), (True, False), (False, False))
+    return tuple(map(pairs.count, kinds))
 
 
 def accuracy(labels, said):
@@ -132,16 +128,14 @@ def enlarged(grid, side):
         place = min(max((pixel + 0.5) * n / side - 0.5, 0.0), n - 1.0)
         low = min(int(place), n - 2)
         places.append((low, place - low))
-    result = []
-    for top, down in places:
-        row = []
-        for left, right in places:
-            row.append(
-                (1 - down) * ((1 - right) * grid[top][left] + right * grid[top][left + 1])
-                + down * ((1 - right) * grid[top + 1][left] + right * grid[top + 1][left + 1])
-            )
-        result.append(row)
-    return result
+    return [
+        [
+            (1 - down) * ((1 - right) * grid[top][left] + right * grid[top][left + 1])
+            + down * ((1 - right) * grid[top + 1][left] + right * grid[top + 1][left + 1])
+            for left, right in places
+        ]
+        for top, down in places
+    ]
 
 
 def moments(values):
@@ -229,8 +223,7 @@ def retrieval_inputs(rng):
     classes = [number % 3 for number in range(12)]
     own = {text: vector(rng) for text in dict.fromkeys(texts)}
     scores = []
-    for number, text in enumerate(texts):
+    for text in texts:
         image = unit([0.5 * v + rng.gauss(0, 0.4) for v in own[text]])
         scores.append([dot(image, own[other]) for other in texts])
-        assert classes[number] >= 0
     return {"texts": texts, "classes": classes, "scores": scores, "precisions": [2, 3, 5]}

@@ -12,13 +12,11 @@ import json
 import resource
 import statistics
 import tempfile
-import threading
 import time
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import psutil
 from common import in_fork, write_dicom
 
 WHOLE_IMAGES = 377_110
@@ -65,48 +63,26 @@ def memory(sizes: list[int], images: int, side: tuple[int, int], workers: int) -
     each = (high["peak_mib"] - low["peak_mib"]) / (b - a)
     whole = round(high["peak_mib"] + each * (WHOLE_IMAGES - b))
     main = {"peak_mib": peaks, "kib_per_image": round(1024 * each, 2), "whole_set_mib": whole}
-    return {
-        "main_process": main,
-        "large_files": in_fork(partial(one_workers, images, side, workers)),
-    }
+    with tempfile.TemporaryDirectory() as folder:
+        in_fork(lambda: {"written": str(write_dicoms(Path(folder), images, side))})
+        large = in_fork(partial(one_workers, Path(folder), workers))
+    return {"main_process": main, "large_files": {"images": images, "side": list(side)} | large}
 
 
-def one_workers(images: int, side: tuple[int, int], workers: int) -> dict:
-    """Prepare ``images`` files of ``side`` pixels; the peak of this process and of each worker.
+def one_workers(root: Path, workers: int) -> dict:
+    """Prepare the files of a folder; the peak of this process and of its largest worker.
 
-    A worker's peak is the kernel's own (``VmHWM``), read until the process ends. Forked workers
-    share what the main process has loaded; the peak counts that, too.
+    Forked workers share what the main process has loaded; the peak counts that, too.
     """
     from medclip_debias.config import PrepareSettings
     from medclip_debias.data.prepare import prepare
 
-    peaks: dict[int, int] = {}
-    done = threading.Event()
-
-    def watch() -> None:
-        me = psutil.Process()
-        while not done.wait(0.02):
-            for child in me.children(recursive=True):
-                try:
-                    status = Path(f"/proc/{child.pid}/status").read_text(encoding="ascii")
-                except OSError:  # it has just ended
-                    continue
-                line = next((k for k in status.splitlines() if k.startswith("VmHWM")), "VmHWM: 0")
-                peaks[child.pid] = max(peaks.get(child.pid, 0), int(line.split()[1]))
-
-    with tempfile.TemporaryDirectory() as folder:
-        in_fork(lambda: {"written": str(write_dicoms(Path(folder), images, side))})
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        try:
-            prepare(Path(folder), Path(folder) / "out", PrepareSettings(), workers=workers)
-        finally:
-            done.set()
-            watcher.join()
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    worst = max(peaks.values()) / 1024
-    shown = {"images": images, "side": list(side), "workers": workers, "processes": len(peaks)}
-    return shown | {"main_mib": round(own), "worst_worker_mib": round(worst)}
+    prepare(root, root / "out", PrepareSettings(), workers=workers)
+    own, worst = (
+        round(resource.getrusage(who).ru_maxrss / 1024)
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return {"workers": workers, "main_mib": own, "worst_worker_mib": worst}
 
 
 def one_memory(images: int) -> dict:

@@ -211,6 +211,14 @@ def by_category(values, categories):
     return mean(means)
 
 
+def contrast(inside, outside):
+    """Contrast to noise, with its sign; NaN where nothing is inside."""
+    if not inside:
+        return math.nan
+    (a, va), (b, vb) = moments(inside), moments(outside)
+    return (a - b) / math.sqrt(va + vb)
+
+
 def afloc(inputs):
     """Expected values on the square of 224 pixels, its centre of 196 scored."""
     ious = {t: [] for t in (0.1, 0.2, 0.3, 0.4, 0.5)}
@@ -229,18 +237,13 @@ def afloc(inputs):
         pixels = [(heatmap[r][c], covered[r][c]) for r in scored for c in scored]
         low, high = min(v for v, _ in pixels), max(v for v, _ in pixels)
         pixels = [((v - low) / (high - low) * 2 - 1, n) for v, n in pixels]
+        true = sum(n > 0 for _, n in pixels)
         for threshold, found in ious.items():
             said = sum(v > threshold for v, _ in pixels)
-            true = sum(n > 0 for _, n in pixels)
             both = sum(v > threshold and n > 0 for v, n in pixels)
-            either = said + true - both
-            found.append(math.nan if said == 0 or true == 0 else both / either)
+            found.append(math.nan if 0 in (said, true) else both / (said + true - both))
         inside, outside = [v for v, n in pixels if n == 1], [v for v, n in pixels if n == 0]
-        if inside:
-            (a, va), (b, vb) = moments(inside), moments(outside)
-            cnrs.append((a - b) / math.sqrt(va + vb))
-        else:
-            cnrs.append(math.nan)
+        cnrs.append(contrast(inside, outside))
         kinds.append(phrase["category"])
     at = {f"{t:g}": by_category(found, kinds) for t, found in ious.items()}
     return {
@@ -275,12 +278,7 @@ def biovil(inputs):
             both = sum(v >= threshold and inside for v, inside in pixels)
             either = sum(v >= threshold or inside for v, inside in pixels)
             found.append(both / either if either else 0.0)
-        inner, outer = [v for v, i in pixels if i], [v for v, i in pixels if not i]
-        if inner:
-            (a, va), (b, vb) = moments(inner), moments(outer)
-            cnrs.append(abs(a - b) / math.sqrt(va + vb))
-        else:
-            cnrs.append(math.nan)
+        cnrs.append(abs(contrast([v for v, i in pixels if i], [v for v, i in pixels if not i])))
         kinds.append(phrase["category"])
     at = {f"{t:g}": by_category(found, kinds) for t, found in ious.items()}
     return {"iou": at, "miou": mean(at.values()), "cnr": by_category(cnrs, kinds)}
@@ -385,8 +383,7 @@ def ours(inputs):
             either = sum(v >= step / 20 or i for v, i in pixels)
             at.append(both / (either + 1e-6))
         ious.append(mean(at))
-        (a, va), (b, vb) = (moments([v for v, i in pixels if i == k]) for k in (True, False))
-        cnrs.append(abs(a - b) / math.sqrt(va + vb))
+        cnrs.append(abs(contrast([v for v, i in pixels if i], [v for v, i in pixels if not i])))
         highest = max(v for v, _ in pixels)
         points.append(mean(i for v, i in pixels if abs(v - highest) < 1e-12))
     return {"miou": mean(ious), "cnr": mean(cnrs), "pointing_game": mean(points)}

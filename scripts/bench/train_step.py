@@ -229,10 +229,7 @@ class Plain(Way):
 class OpenClip(Way):
     """open_clip's step (`open_clip_train/train.py`), with the mean of the regions as the image.
 
-    Args:
-        trainer: gives encoders and data.
-        precision: of autocast.
-        padded: pad sentences to the longest that is read, as open_clip's tokenizers do.
+    ``padded``: pad sentences to the longest that is read, as open_clip's tokenizers do.
     """
 
     def __init__(self, trainer: Trainer, precision: str, *, padded: bool) -> None:
@@ -333,11 +330,7 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
 
 
 def agree(folder: Path, scale: Scale) -> float:
-    """Relative difference of the losses of engine and plain loop, without dropout, in float32.
-
-    Raises:
-        AssertionError: it is above `AGREE`.
-    """
+    """Relative difference of the losses of engine and plain loop, in float32, at most `AGREE`."""
     exact = replace(scale, precision="fp32", compile=False)
     trainer = Trainer(settings(folder, exact, lr=1e-12))
     batch = trainer.batches[0]

@@ -144,13 +144,7 @@ def renewed(page: Path, lines: Callable[[Sequence[int]], list[str]]) -> str:
 
 
 def page_lines(study: Study, rows: Sequence[Row], numbers: Sequence[int] = ()) -> list[str]:
-    """The lines of a study's page between its markers, from the cells alone.
-
-    Args:
-        study: of the page.
-        rows: its cells.
-        numbers: of the tables that the page shows, from 1; all.
-    """
+    """The lines of a study's page between its markers: the tables with these numbers, or all."""
     every = study.tables(rows)
     found, minor = on_the_page(shown(every, numbers), study.minor)
     more = len(every) - len(found)

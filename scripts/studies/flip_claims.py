@@ -44,11 +44,7 @@ def chosen(sentence: str, finding: str, share: float, seed: int) -> bool:
 
 
 def flip(prepared: Path, out: Path, share: float, seed: int) -> dict[str, int]:
-    """Write the copy.
-
-    Returns:
-        How many claims there are, and how many were turned.
-    """
+    """Write the copy; returns how many claims there are, and how many were turned."""
     if out.exists():
         raise UserError(f"{out}: is there already; give another folder, or remove it.")
     table = read_claims(PreparedSet.open(prepared))

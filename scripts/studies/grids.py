@@ -183,13 +183,7 @@ def plot(grids: pd.DataFrame, methods: Sequence[str], path: Path) -> None:
 
 
 def pooled(rows: pd.DataFrame, method: str, against: str) -> str:
-    """Mean difference, Student's 95% over seeds, and how many seeds lie above 0.
-
-    Args:
-        rows: ``method``, ``seed`` and ``value`` of each cell.
-        method: of the difference.
-        against: what it is compared with.
-    """
+    """Mean difference of cells, Student's 95% over seeds, and how many seeds lie above 0."""
     own = rows[rows["method"].isin((method, against))]
     if own.duplicated(["method", "seed"]).any():
         raise UserError(f"a seed of '{method}' or '{against}' is in two of the grids.")

@@ -64,18 +64,11 @@ def fit(
     trunk: torch.nn.Module | None = None,
     views: Callable[[Tensor, torch.Generator], Tensor] | None = None,
 ) -> Encoder:
-    """Train SimCLR with Adam, learning rate 1e-3 and a cosine to 0.
+    """Train SimCLR on images ``[n, C, H, W]`` in 0..1 with Adam, rate 1e-3 and a cosine to 0.
 
-    Args:
-        images: ``[n, C, H, W]`` in 0..1.
-        objective: of two-view batches.
-        steps: of Adam.
-        batch: images a step, sampled without replacement within it.
-        temperature: tau; the similarity's scale is ``1 / tau``.
-        seed: of everything.
-        fields: what the objective reads beside the similarities, one entry an image.
-        trunk: another network than the one that fits the images' shape.
-        views: another random view than `view`.
+    ``fields`` is what the objective reads beside the similarities (scale ``1 / temperature``), one
+    entry an image; ``trunk`` another network than the one that fits the images' shape; ``views``
+    another random view than `view`.
     """
     import torch
 

@@ -246,10 +246,9 @@ def train_model(
     aggregator: str,
     scratch: Path,
 ) -> tuple[DualEncoder, dict[str, Any]]:
-    """The model of one cell in evaluation mode; arguments as for `trainer_of`.
+    """The model of one cell in evaluation mode, arguments as for `trainer_of`.
 
-    Returns:
-        Also the means of what the objective reported over the last tenth of the steps.
+    Also the means of what the objective reported over the last tenth of the steps.
     """
     trainer = trainer_of(place, train, loss, seed, aggregator, scratch)
     last = max(1, train.steps // 10)
@@ -370,14 +369,11 @@ class PhantomStudy(Study):
         replicate: int = 0,
         **names: Any,
     ) -> dict[str, Any]:
-        """A cell: one objective on the phantom of ``seed``.
+        """A cell: one objective on the phantom of ``seed``, which is that of the training, too.
 
-        Args:
-            loss: of the objective; None for that of the method and candidate in ``names``.
-            seed: of data and training.
-            data: what is changed in the settings' ``data``; ``dials`` are merged.
-            replicate: of the training: the same phantom, other weights and batches.
-            **names: plain values that say what the cell is for; ``steps`` changes the training.
+        Without a ``loss`` it is that of the method and candidate in ``names``, plain values that
+        say what the cell is for (``steps`` changes the training). ``data`` is what is changed in
+        the settings' ``data``; replicates have the same phantom, other weights and batches.
         """
         s = self.settings
         if loss is None:

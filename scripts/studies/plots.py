@@ -29,13 +29,9 @@ def line(axes: Axes, x: Any, y: Any, style: int, label: str | None = None, **mor
 def lines(
     shown: Mapping[str, tuple[Sequence[Row], str]], x: str, series: str, *, log: bool = False
 ) -> Figure:
-    """Panels with a line for each series: mean over the rows at each place, with one sd.
+    """Panels with a line for each ``series`` over ``x``: mean over the rows, with one sd.
 
-    Args:
-        shown: title of a panel, its rows and the name of the number.
-        x: what names the place in a row.
-        series: what names the series.
-        log: whether places lie on a logarithmic axis.
+    ``shown`` has the title of a panel, its rows and the name of the number.
     """
     figure, axes = panels(len(shown), list(shown))
     for one, (rows, name) in zip(axes, shown.values(), strict=True):

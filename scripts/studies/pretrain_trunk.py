@@ -65,9 +65,7 @@ def pretrain(
 ) -> dict[str, float]:
     """Train and write the trunk.
 
-    Returns:
-        Training images, and the share of 256 training images whose other view is the nearest of
-        256.
+    Returns how many images it saw, and the share of 256 whose other view is the nearest of 256.
     """
     import torch
     from safetensors.torch import save_file
