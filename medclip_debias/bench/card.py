@@ -103,7 +103,30 @@ class Published(Settings):
     protocol: str = ""
 
 
-class Card(Settings):
+class CardName(Settings):
+    """A card's name, as ``chestxray14/zero-shot``, and version."""
+
+    name: str
+    version: int
+
+    @property
+    def full_name(self) -> str:
+        """Name and version, as ``chestxray14/zero-shot@1``."""
+        return f"{self.name}@{self.version}"
+
+    @property
+    def folder(self) -> str:
+        """Name of a folder for it, as ``chestxray14.zero-shot@1``."""
+        return self.full_name.replace("/", ".")
+
+
+class MeasuredCard(CardName):
+    """Which card was run, and the hash of its content."""
+
+    hash: str
+
+
+class Card(CardName):
     """A task, versioned: another version is another task.
 
     Attributes:
@@ -138,14 +161,9 @@ class Card(Settings):
     differs: tuple[str, ...] = ()
 
     @property
-    def full_name(self) -> str:
-        """Name and version, as ``chestxray14/zero-shot@1``."""
-        return f"{self.name}@{self.version}"
-
-    @property
-    def folder(self) -> str:
-        """Name of a folder for it, as ``chestxray14.zero-shot@1``."""
-        return self.full_name.replace("/", ".")
+    def measured(self) -> MeasuredCard:
+        """What a record holds of it."""
+        return MeasuredCard(name=self.name, version=self.version, hash=self.content_hash)
 
     @property
     def content_hash(self) -> str:

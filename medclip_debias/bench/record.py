@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field
 
+from medclip_debias.bench.card import MeasuredCard
 from medclip_debias.config import Settings, validate
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.archives import trained_on
@@ -40,14 +41,6 @@ class Figure(Settings):
     value: float
     low: float | None = None
     high: float | None = None
-
-
-class CardName(Settings):
-    """Which card was run."""
-
-    name: str
-    version: int
-    hash: str
 
 
 class Judged(Settings):
@@ -96,7 +89,7 @@ class Record(Settings):
     """A model on a card."""
 
     format: Literal[1] = 1
-    card: CardName
+    card: MeasuredCard
     model_hash: str
     preset: str
     judged: Judged

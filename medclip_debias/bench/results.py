@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from medclip_debias.bench.card import Card, Published, packaged_cards
+from medclip_debias.bench.card import Card, CardName, Published, packaged_cards
 from medclip_debias.bench.record import (
     CACHE,
     MODEL,
@@ -50,8 +50,7 @@ class Result:
     @property
     def card_names(self) -> tuple[str, str]:
         """What its card is called, without and with its version."""
-        card = self.record.card
-        return card.name, f"{card.name}@{card.version}"
+        return self.record.card.name, self.record.card.full_name
 
     @property
     def complete(self) -> bool:
@@ -116,20 +115,19 @@ class Result:
 class Task:
     """A card that somebody was run on."""
 
-    name: str
-    version: int
+    named: CardName
     card: Card | None
     results: dict[str, Result]
 
     @property
     def full_name(self) -> str:
         """Name and version."""
-        return f"{self.name}@{self.version}"
+        return self.named.full_name
 
     @property
     def generated(self) -> bool:
         """Whether its radiographs are the phantom's."""
-        return self.name.startswith("phantom/")
+        return self.named.name.startswith("phantom/")
 
     def figures(self, key: str) -> dict[str, Published]:
         """What others published of a metric, by whose it is; not reproduced."""
@@ -250,6 +248,5 @@ def _task(results: list[Result]) -> Task:
                 " run 'bench' on the same images, or leave one out with --models."
             )
     card = packaged_cards().get(named.name)
-    same = card is not None and (card.version, card.content_hash) == (named.version, named.hash)
-    by_model = {result.model: result for result in results}
-    return Task(named.name, named.version, card if same else None, by_model)
+    same = card is not None and card.measured == named
+    return Task(named, card if same else None, {result.model: result for result in results})

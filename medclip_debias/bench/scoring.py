@@ -15,7 +15,6 @@ from medclip_debias.bench.images import PLACES, CardImages, CardInputs
 from medclip_debias.bench.record import (
     RECORD,
     RESULTS,
-    CardName,
     Figure,
     Judged,
     Record,
@@ -87,7 +86,7 @@ class CardRun:
         """The kept ones, where they will do; maps that explain a score need images themselves."""
         if self.inputs.options.method != "similarity":
             return None
-        return vectors.view(self.planned.rows, regions=self.reads_regions)
+        return vectors.of_card(self.planned.rows, regions=self.reads_regions)
 
     def finished(self, out: Path, draw: Draw) -> Record | None:
         """The record in ``OUT/MODEL/CARD@VERSION``, if it is of these very inputs."""
@@ -98,7 +97,7 @@ class CardRun:
             return None
         label_map = self.inputs.label_map
         same = (
-            record.card == self._card_name
+            record.card == self.card.measured
             and record.model_hash == self.model.content_hash
             and record.judged.set_hash == self.images.data.content_hash
             and record.judged.list_hash == self.images.list_hash
@@ -115,11 +114,6 @@ class CardRun:
             and (folder / "items").is_dir()
         )
         return record if same else None
-
-    @property
-    def _card_name(self) -> CardName:
-        card = self.card
-        return CardName(name=card.name, version=card.version, hash=card.content_hash)
 
     def write(
         self, out: Path, vectors: CachedVectors, draw: Draw, progress: Progress | None = None
@@ -166,7 +160,7 @@ class CardRun:
             )
             encoding = vectors.seconds - encoded_before
             record = Record(
-                card=self._card_name,
+                card=card.measured,
                 model_hash=str(self.model.content_hash),
                 preset=card.preset,
                 judged=judged,

@@ -105,9 +105,8 @@ def _result_faults(folder: Path, model: ModelRecord | None, results: list[Result
         yield str(error)
         return
     yield from _card_faults(path, record)
-    if folder.name != f"{record.card.name.replace('/', '.')}@{record.card.version}":
-        named = f"{record.card.name}@{record.card.version}"
-        yield f"{path}: is of {named}, but its folder belongs to another card."
+    if folder.name != record.card.folder:
+        yield f"{path}: is of {record.card.full_name}, but its folder belongs to another card."
     if model is not None and record.model_hash != model.hash:
         yield f"{path}: is of the model {record.model_hash}, and {MODEL} names {model.hash}."
     if not record.command.strip():

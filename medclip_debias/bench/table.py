@@ -30,7 +30,7 @@ from medclip_debias.errors import UserError, counted, did_you_mean
 from medclip_debias.evaluation.compare import NOT_SHOWN, NOT_TESTED, ONE_EACH
 from medclip_debias.evaluation.statistics import ALPHA, average_ranks, compared, holm
 from medclip_debias.reporting import tables
-from medclip_debias.reporting.content import interval, number
+from medclip_debias.reporting.content import estimate, interval, number
 from medclip_debias.reporting.page import render
 from medclip_debias.reporting.tables import PrintedTable, p_value, verdict
 
@@ -70,7 +70,7 @@ class Board:
     def rows(self) -> Iterator[tuple[Task, str, pd.DataFrame]]:
         """Card, metric and the cells of all models."""
         for task in self.results.tasks:
-            of_task = self.cells[self.cells["card"] == task.name]
+            of_task = self.cells[self.cells["card"] == task.named.name]
             for key in task.metrics:
                 yield task, key, of_task[of_task["metric"] == key]
 
@@ -144,7 +144,8 @@ def _records(frame: pd.DataFrame) -> list[Any]:
 def _cell(results: Results, task: Task, key: str, model: str) -> dict[str, Any]:
     """What a model reached in one metric of one card."""
     result = task.results.get(model)
-    cell = dict.fromkeys(COLUMNS) | {"card": task.name, "version": task.version, "metric": key}
+    named = task.named
+    cell = dict.fromkeys(COLUMNS) | {"card": named.name, "version": named.version, "metric": key}
     cell |= {"lower_is_better": metric_of(key).lower_is_better, "model": model, "source": ""}
     cell |= {"synthetic": results.models[model].synthetic, "state": "not run", "reason": ""}
     if result is None:
@@ -316,9 +317,8 @@ def _words(cell: Any, digits: int) -> str:
     """A figure with its interval, and what it lacks."""
     if pd.isna(cell.value):
         return str(cell.state)
-    shown = number(cell.value, digits)
-    if pd.notna(cell.low) and pd.notna(cell.high):
-        shown += f" ({interval((cell.low, cell.high), digits)})"
+    bounds = (cell.low, cell.high) if pd.notna(cell.low) and pd.notna(cell.high) else None
+    shown = estimate(cell.value, bounds, digits)
     return f"{shown}, incomplete" if cell.state == "incomplete" else shown
 
 

@@ -13,7 +13,6 @@ import time
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,13 +95,15 @@ def _digest(text: str) -> str:
 class CachedVectors:
     """The vectors of one model on one set; what is not there yet the network computes.
 
-    ``seconds`` is how long the network was at work.
+    Attributes:
+        seconds: how long the network was at work.
+        regions: whether the regions of images are looked at (`of_card`).
     """
 
     def __init__(
         self, cache: Path, model: ImageTextModel, data: PreparedSet, batch_size: int = 32
     ) -> None:
-        self.model, self.seconds = model, 0.0
+        self.model, self.seconds, self.regions = model, 0.0, True
         self._network, self._batch_size = Network(model, data), batch_size
         folder = cache / str(model.content_hash)
         self.folder = folder / data.content_hash
@@ -110,19 +111,17 @@ class CachedVectors:
         self._regions = StoredVectors(self.folder / "regions")
         self._whole = StoredVectors(self.folder / "whole") if model.outputs.has_whole else None
 
-    def view(self, rows: Collection[int], *, regions: bool) -> View:
-        """The vectors of these images; ``regions`` says whether those are looked at.
+    def of_card(self, rows: Collection[int], *, regions: bool) -> CachedVectors:
+        """The vectors as a card reads them, of these images, and perhaps of their regions.
 
         A model that scores by regions keeps them of every image.
 
         Raises:
             UserError: the disk has no room for what is not there yet.
         """
-        regions = regions or not self.model.outputs.whole_alone
-        images = len(self._lacking(rows, regions))
-        of_image = (self._whole is not None) + regions * self.model.grid.rows * (
-            self.model.grid.columns
-        )
+        self.regions = regions or not self.model.outputs.whole_alone
+        images, grid = len(self._lacking(rows)), self.model.grid
+        of_image = (self._whole is not None) + self.regions * grid.rows * grid.columns
         needed = 4 * self.model.dim * images * of_image
         self.folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self.folder).free
@@ -131,7 +130,7 @@ class CachedVectors:
                 f"{self.folder}: the vectors of {images} images need {needed / 1e9:.1f} GB, and the"
                 f" disk has {free / 1e9:.1f} GB; make room or give another --out."
             )
-        return View(self, regions)
+        return self
 
     def sentences(self, texts: Sequence[str]) -> Tensor:
         """Unit vectors ``[len(texts), D]``, on the model's device."""
@@ -144,23 +143,23 @@ class CachedVectors:
             self._sentences.add(part, finite(vectors, "sentences"))
         return self._sentences.read(list(map(_digest, texts))).to(self.model.device)
 
-    def images(self, rows: Sequence[int], *, regions: bool) -> ImageFeatures:
+    def images(self, rows: Sequence[int]) -> ImageFeatures:
         """Features of images, on the model's device; without regions the whole is the only one."""
-        lacking = self._lacking(rows, regions)
+        lacking = self._lacking(rows)
         for start in range(0, len(lacking), self._batch_size):
-            self._encode(lacking[start : start + self._batch_size], regions)
+            self._encode(lacking[start : start + self._batch_size])
         whole = None if self._whole is None else self._whole.read(rows)
-        if whole is not None and not regions:
+        if whole is not None and not self.regions:
             return ImageFeatures(whole[:, None], whole).to(self.model.device)
         kept, attended = self._regions.read(rows), not self.model.outputs.whole_alone
         return ImageFeatures(kept, whole, attended=attended).to(self.model.device)
 
-    def _lacking(self, rows: Collection[int], regions: bool) -> list[int]:
+    def _lacking(self, rows: Collection[int]) -> list[int]:
         stores = [self._whole] if self._whole is not None else []
-        stores += [self._regions] if regions else []
+        stores += [self._regions] if self.regions else []
         return sorted(set().union(*(store.lacking(sorted(rows)) for store in stores)))
 
-    def _encode(self, rows: list[int], regions: bool) -> None:
+    def _encode(self, rows: list[int]) -> None:
         with self._timed():
             features = self._network.images(rows)
         count = self.model.grid.rows * self.model.grid.columns
@@ -169,7 +168,7 @@ class CachedVectors:
                 f"the model gives {features.regions.shape[1]} regions per image but says that it"
                 f" has {count}; its folder is damaged."
             )
-        if regions:
+        if self.regions:
             self._regions.add(rows, finite(features.regions, "images"))
         if self._whole is not None and features.whole is not None:
             self._whole.add(rows, finite(features.whole, "images"))
@@ -180,19 +179,3 @@ class CachedVectors:
         with torch.inference_mode():
             yield
         self.seconds += time.perf_counter() - began
-
-
-@dataclass(frozen=True)
-class View:
-    """What a card reads: `medclip_debias.evaluation.encoding.Vectors`."""
-
-    vectors: CachedVectors
-    regions: bool
-
-    def sentences(self, texts: Sequence[str]) -> Tensor:
-        """See `CachedVectors.sentences`."""
-        return self.vectors.sentences(texts)
-
-    def images(self, rows: Sequence[int]) -> ImageFeatures:
-        """See `CachedVectors.images`."""
-        return self.vectors.images(rows, regions=self.regions)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 from medclip_debias.cli.common import (
@@ -92,8 +95,6 @@ def study(
 
     The studies come with the source tree (scripts/studies), not with the installed package.
     """
-    from medclip_debias.experiments.source_tree import studies_of_the_source
-
     studies = studies_of_the_source()
     if listing or name is None:
         show(studies.titles(), as_json)
@@ -121,3 +122,19 @@ def study(
         show({key: results[key] for key in ("study", "findings", "figures", "cells")}, as_json)
         return
     show({"finding": results["findings"], "page": str(folder / "page.md")}, as_json)
+
+
+def studies_of_the_source() -> ModuleType:
+    """The module ``studies.command`` of the source tree, which the package does not hold.
+
+    Its folder joins ``sys.path``, so that processes find it however they are started.
+    """
+    scripts = Path(__file__).resolve().parents[2] / "scripts"
+    if "studies" not in sys.modules:  # else this is `python scripts/studies`
+        if not (scripts / "studies" / "command.py").is_file():
+            raise UserError(
+                "the papers' studies are not part of the installed package: they come with its "
+                "source tree; get that and run 'python scripts/studies --list' in it."
+            )
+        sys.path.insert(0, str(scripts))
+    return importlib.import_module("studies.command")

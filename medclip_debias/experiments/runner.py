@@ -16,7 +16,7 @@ from medclip_debias.errors import UserError, counted
 from medclip_debias.experiments.experiment import Cell, Experiment, Row
 from medclip_debias.experiments.page import html_page, page
 from medclip_debias.files import atomic_file, read_json, write_json, write_text
-from medclip_debias.reporting.plots import lay_out
+from medclip_debias.reporting.plots import drawn_as
 
 Progress = Callable[[int, int], None]
 
@@ -154,7 +154,10 @@ def _write(
         "seconds": seconds,
         "rows": rows,
     }
-    _draw(experiment, rows, out)
+    figure = experiment.figure(rows)
+    for kind in ("svg", "png"):
+        with atomic_file(out / f"figure.{kind}") as temporary:
+            temporary.write_bytes(drawn_as(kind, figure, dpi=160))
     text = page(experiment, found, results)
     write_text(out / "page.md", text)
     write_text(out / "page.html", html_page(text, (out / "figure.svg").read_bytes()))
@@ -238,19 +241,6 @@ def _measure(job: tuple[Experiment, Cell, str]) -> str | None:
 
 def _path(experiment: Experiment, out: Path, cell: Cell) -> Path:
     return out / "cells" / f"{experiment.key(cell)}.json"
-
-
-def _draw(experiment: Experiment, rows: list[Row], out: Path) -> None:
-    import matplotlib as mpl
-
-    figure = experiment.figure(rows)
-    lay_out(figure)
-    # Without a date, and with a fixed salt, equal plots give equal bytes.
-    with mpl.rc_context({"svg.hashsalt": "medclip-debias"}):
-        for suffix in ("svg", "png"):
-            plain = {"Date": None} if suffix == "svg" else {"Software": None}
-            with atomic_file(out / f"figure.{suffix}") as temporary:
-                figure.savefig(temporary, format=suffix, dpi=160, metadata=plain)
 
 
 def _duration(seconds: float) -> str:

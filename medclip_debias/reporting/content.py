@@ -44,6 +44,12 @@ def interval(value: Sequence[float] | None, digits: int = 3) -> str:
     return " to ".join(f"{float(end):.{digits}f}" for end in value) if value else NOTHING
 
 
+def estimate(value: Any, bounds: Sequence[float] | None, digits: int = 3) -> str:
+    """A number, with its 95% interval in brackets where it has one."""
+    shown = number(value, digits)
+    return f"{shown} ({interval(bounds, digits)})" if bounds else shown
+
+
 def duration(seconds: Any) -> str:
     """Seconds as people say them.
 

@@ -6,7 +6,6 @@ that `templates/page.css` knows it by, so that one plot reads in light, in dark 
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 import math
@@ -180,27 +179,24 @@ def _drawn(figure: Any, axes: Any, label: str, x: str, y: str = "") -> Markup:
 
 
 def svg_of(figure: Any) -> bytes:
-    """A plot's SVG; no date and a fixed salt: equal plots are equal bytes."""
+    """A plot's SVG, whose words stay words: found by search, read aloud, in the page's letters."""
+    return drawn_as("svg", figure, {"svg.fonttype": "none"})
+
+
+def drawn_as(
+    kind: str, figure: Any, style: Mapping[str, Any] | None = None, **options: Any
+) -> bytes:
+    """A plot as SVG or PNG; without a date and with a fixed salt equal plots are equal bytes."""
     import matplotlib as mpl
 
-    buffer = io.BytesIO()
-    # Words stay words: found by search, read aloud, in the page's own letters.
-    with mpl.rc_context({"svg.hashsalt": "medclip-debias", "svg.fonttype": "none"}):
-        lay_out(figure)
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    buffer, metadata = io.BytesIO(), {"svg": {"Date": None}, "png": {"Software": None}}[kind]
+    with mpl.rc_context({"svg.hashsalt": "medclip-debias", **(style or {})}):
+        # The parts get their places once: each `savefig` would draw all of it twice.
+        if (layout := figure.get_layout_engine()) is not None:
+            layout.execute(figure)
+            figure.set_layout_engine(None)
+        figure.savefig(buffer, format=kind, metadata=metadata, **options)
     return buffer.getvalue()
-
-
-def lay_out(figure: Any) -> None:
-    """Give the parts of a figure their places, once: each `savefig` would draw all of it twice."""
-    if (layout := figure.get_layout_engine()) is not None:
-        layout.execute(figure)
-        figure.set_layout_engine(None)
-
-
-def data_address(content: bytes, kind: str) -> str:
-    """``content`` as a ``data:`` address that an ``<img>`` shows."""
-    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 # ---------------------------------------------------------------------------- comparisons
@@ -208,7 +204,6 @@ def data_address(content: bytes, kind: str) -> str:
 
 def forest(content: Mapping[str, Any]) -> dict[str, bytes]:
     """The differences of ``comparison.json`` as SVG and PNG; none of it hangs on colour alone."""
-    import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -224,15 +219,7 @@ def forest(content: Mapping[str, Any]) -> dict[str, bytes]:
         _panel(axes, row, labels, named=place % columns == 0)
     for axes in panels[len(rows) :]:
         axes.set_axis_off()
-    kinds: dict[str, dict[str, Any]] = {"svg": {"metadata": {"Date": None}}, "png": {"dpi": 200}}
-    drawn = {}
-    with mpl.rc_context({"svg.hashsalt": "medclip-debias"}):
-        lay_out(figure)
-        for kind, options in kinds.items():
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, **options)
-            drawn[kind] = buffer.getvalue()
-    return drawn
+    return {"svg": drawn_as("svg", figure), "png": drawn_as("png", figure, dpi=200)}
 
 
 def _panel(axes: Any, row: Mapping[str, Any], labels: list[str], *, named: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import warnings
 from pathlib import Path
@@ -15,7 +16,6 @@ from medclip_debias.config import validate
 from medclip_debias.errors import ReportedWarning, UserError
 from medclip_debias.evaluation.table import EXAMPLES, Results, read_results
 from medclip_debias.files import read_json, read_text
-from medclip_debias.reporting.plots import data_address
 from medclip_debias.settings_files import load_yaml
 
 _LARGEST = 16 << 20
@@ -163,4 +163,4 @@ def _picture(folder: Path, file: str) -> str:
     content = path.read_bytes()
     if not content.startswith(_PNG):
         raise UserError(f"{path}: is not a PNG picture; {_AGAIN}.")
-    return data_address(content, "image/png")
+    return f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"

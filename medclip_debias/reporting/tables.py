@@ -16,6 +16,7 @@ from medclip_debias.markdown import markdown_table, one_line, plain_words
 from medclip_debias.reporting.content import (
     NOTHING,
     at,
+    estimate,
     few_patients,
     interval,
     number,
@@ -105,9 +106,8 @@ def results_table(runs: Mapping[str, Results]) -> PrintedTable:
     """Every metric of one run or of several by name, with 95% intervals."""
 
     def cell(metric: Metric, results: Results) -> str:
-        place, digits = (metric.protocol, metric.name), metric.digits
-        shown, bounds = number(results.value(*place), digits), results.interval(*place)
-        return f"{shown} ({interval(bounds, digits)})" if bounds else shown
+        place = metric.protocol, metric.name
+        return estimate(results.value(*place), results.interval(*place), metric.digits)
 
     rows = ((m.title, *(cell(m, results) for results in runs.values())) for m in METRICS)
     measured = tuple(row for row in rows if set(row[1:]) != {NOTHING})

@@ -48,7 +48,7 @@ def peer(tmp_path_factory):
 
 def kept(cache, model, data, rows, *, regions, **more):
     """Features of images, as a card reads them."""
-    return CachedVectors(cache, model, data, **more).view(rows, regions=regions).images(rows)
+    return CachedVectors(cache, model, data, **more).of_card(rows, regions=regions).images(rows)
 
 
 @pytest.fixture

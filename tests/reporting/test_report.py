@@ -104,10 +104,17 @@ def write_run(folder: Path, results=RESULTS, settings=SETTINGS, heatmaps=13) -> 
     return folder
 
 
-def test_the_figures_stand_in_the_page(tmp_path):
-    path = write_report(write_run(tmp_path / "run"))
-    assert path == tmp_path / "run" / "report.html"
-    text = text_of(path)
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """The report of a whole run."""
+    run = write_run(tmp_path_factory.mktemp("whole") / "run")
+    path = write_report(run)
+    assert path == run / "report.html"
+    return path
+
+
+def test_the_figures_stand_in_the_page(report):
+    text = text_of(report)
     for words in (
         "0.912",
         "0.880 to 0.940",
@@ -133,9 +140,10 @@ def test_the_figures_stand_in_the_page(tmp_path):
         assert words in text, words
 
 
-@pytest.mark.parametrize(
-    "name", ["heatmaps/0.png", "heatmaps/index.json", "settings.yaml", "results.json"]
-)
+LINKED = ["heatmaps/0.png", "heatmaps/index.json", "settings.yaml", "results.json"]
+
+
+@pytest.mark.parametrize("name", LINKED)
 def test_a_link_in_a_shared_run_shows_no_file_of_ones_own(tmp_path, name):
     run = write_run(tmp_path / "run")
     secret = tmp_path / "secret"
@@ -147,15 +155,8 @@ def test_a_link_in_a_shared_run_shows_no_file_of_ones_own(tmp_path, name):
     assert not (run / "report.html").exists()
 
 
-def test_a_heatmap_that_is_no_picture_is_not_shown(tmp_path):
-    run = write_run(tmp_path / "run")
-    (run / "heatmaps" / "0.png").write_text("root:x:0:0")
-    with pytest.raises(UserError, match=r"0\.png: is not a PNG picture"):
-        write_report(run)
-
-
-def test_the_paper_stands_beside_its_own_metrics_only(tmp_path):
-    page = write_report(write_run(tmp_path / "run")).read_text()
+def test_the_paper_stands_beside_its_own_metrics_only(report):
+    page = report.read_text()
     rows = re.findall(
         r"<tr><th scope=\"row\">([^<]+)</th>\s*(<td class=\"num main.*?)</tr>", page, flags=re.S
     )
@@ -196,9 +197,8 @@ def test_maps_that_were_not_validated_are_said_to_be(tmp_path):
     assert "not measured" not in write_report(write_run(tmp_path / "b", validated)).read_text()
 
 
-def test_the_page_needs_nothing_else(tmp_path):
-    path = write_report(write_run(tmp_path / "run"))
-    page = path.read_text()
+def test_the_page_needs_nothing_else(report):
+    page = report.read_text()
     assert "Sentence 3 &lt;b&gt;&amp;" in page  # sentences are text, never markup
     assert "<b>&" not in page
     assert len(check(page).links) > 6
@@ -231,6 +231,9 @@ def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"results\.json: cannot be read as JSON"):
         write_report(run)
     (run / "results.json").write_text(json.dumps(RESULTS))
+    (run / "heatmaps" / "3.png").write_text("root:x:0:0")
+    with pytest.raises(UserError, match=r"3\.png: is not a PNG picture"):
+        write_report(run)
     (run / "heatmaps" / "3.png").unlink()
     with pytest.raises(UserError, match=r"3\.png: this picture is missing"):
         write_report(run)

@@ -17,7 +17,6 @@ from medclip_debias.evaluation.table import Results
 from medclip_debias.reporting.comparison import comparison_part, write_comparison
 from medclip_debias.reporting.plots import forest
 from medclip_debias.reporting.tables import (
-    PrintedTable,
     comparison_table,
     latex,
     markdown,
@@ -90,12 +89,6 @@ def test_the_caption_says_what_limits_the_comparison():
     for row in few["rows"]:
         row["patients"] = 100
     assert "Fewer than" not in comparison_table(few).caption
-
-
-def test_markdown_is_well_formed():
-    table = PrintedTable(("run", "x|y"), (("a_b & 5%", "1"), ("c", "2")), "50% of {it}.")
-    lines = markdown(table).splitlines()
-    assert lines[:3] == ["| run | x\\|y |", "| --- | ---: |", "| a_b & 5% | 1 |"]
 
 
 def unescaped(text):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from medclip_debias.cli import experiments as verbs
 from medclip_debias.cli import run
 from medclip_debias.errors import UserError
-from medclip_debias.experiments import source_tree
 from medclip_debias.experiments.experiment import Table
 from studies.command import on_the_page, read_cells, run_named
 from studies.study import STUDIES
@@ -105,7 +105,7 @@ def test_an_installed_package_without_its_source_says_how_to_get_the_studies(
 ):
     for name in [one for one in sys.modules if one.partition(".")[0] == "studies"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(source_tree, "__file__", str(tmp_path / "a" / "b" / "source_tree.py"))
+    monkeypatch.setattr(verbs, "__file__", str(tmp_path / "a" / "b" / "experiments.py"))
     assert run(["study", "--list"]) == 2
     said = capsys.readouterr().err
     assert "not part of the installed package" in said
@@ -114,7 +114,7 @@ def test_an_installed_package_without_its_source_says_how_to_get_the_studies(
 
 SPAWNED = """
 import multiprocessing
-from medclip_debias.experiments.source_tree import studies_of_the_source
+from medclip_debias.cli.experiments import studies_of_the_source
 
 if __name__ == "__main__":
     studies_of_the_source()

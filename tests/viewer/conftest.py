@@ -17,29 +17,28 @@ from PIL import Image
 from medclip_debias.viewer.answers import Answers
 
 # As for grounding: a model with its index, and functions that make models and images.
-from tests.grounding.conftest import make_model, radiograph  # noqa: F401
+from tests.grounding.conftest import make_model  # noqa: F401
 from tests.grounding.search.conftest import index_folder, model_folder  # noqa: F401
 
 
-@pytest.fixture
-def image_folder(tmp_path, radiograph):  # noqa: F811
+@pytest.fixture(scope="session")
+def image_folder(tmp_path_factory):
     """A folder with one good radiograph, one that is none, and one in a folder of its own."""
-    folder = tmp_path / "images"
+    folder = tmp_path_factory.mktemp("viewed") / "images"
     (folder / "more").mkdir(parents=True)
-    for name, shape in (("good.png", (90, 70)), ("more/wide.png", (60, 110))):
-        grey = radiograph(*shape, (20, 30, 15)).astype(np.uint8)
-        Image.fromarray(grey).save(folder / name)
+    picture(folder / "good.png", 90, 70)
+    picture(folder / "more" / "wide.png", 60, 110)
     (folder / "letter.jpg").write_text("Dear patient")
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def answers(model_folder, image_folder):  # noqa: F811
-    """Answers of a model with a folder of images and no index."""
+    """Answers of a model with a folder of images and no index; do not change them."""
     return Answers.open(model_folder, images=image_folder, device="cpu")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def searching(model_folder, index_folder):  # noqa: F811
     """Answers of a model with an index."""
     return Answers.open(model_folder, index_folder, device="cpu")
@@ -112,11 +111,8 @@ def served(answers: Answers, work: Path, token: str | None = TOKEN) -> Iterator[
 
 
 @pytest.fixture(scope="module")
-def site(model_folder, index_folder, tmp_path_factory):  # noqa: F811
+def site(model_folder, index_folder, image_folder, tmp_path_factory):  # noqa: F811
     """The page with an index and a folder of radiographs."""
-    image_folder = tmp_path_factory.mktemp("folder")
-    picture(image_folder / "good.png", 90, 70)
-    (image_folder / "letter.jpg").write_text("Dear patient")
     answers = Answers.open(model_folder, index_folder, image_folder, device="cpu")
     with served(answers, tmp_path_factory.mktemp("work")) as found:
         yield found

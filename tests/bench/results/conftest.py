@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from medclip_debias.bench.card import Card
-from medclip_debias.bench.record import CardName, Figure, Judged, ModelRecord, Record
+from medclip_debias.bench.record import Figure, Judged, ModelRecord, Record
 from medclip_debias.files import write_json
 from tests.helpers.results import row, rows
 
@@ -72,7 +72,7 @@ def write_result(root, name, card, metrics, results, columns, file, **changes):
     table = pd.DataFrame(IDS | columns)
     table.to_parquet(folder / "items" / f"{file}.parquet", index=False)
     record = {
-        "card": CardName(name=card.name, version=card.version, hash=card.content_hash),
+        "card": card.measured,
         "model_hash": HASHES[name],
         "preset": "ours",
         "judged": Judged(archive="openi", set_hash="d" * 64, list_hash="e" * 16, wanted=8, found=8),
