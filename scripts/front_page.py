@@ -14,8 +14,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -238,10 +239,10 @@ def make_small(path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path, help="folder of a finished demo")
     names = ["example", "grounding", "false_negatives", "differences", "data_flow"]
     names += ["report", "viewer"]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, help="folder of a finished demo")
     parser.add_argument("--only", choices=names, action="append", help="one of the pictures")
     arguments = parser.parse_args()
     run, wanted = arguments.run, arguments.only or names
@@ -252,28 +253,24 @@ def main() -> None:
 
     mpl.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
     IMAGES.mkdir(exist_ok=True)
-    for name, draw_all, height in (
-        ("example", draw_example, 3.1),
-        ("grounding", draw_grounding, 4.2),
-    ):
-        if name in wanted:
-            figure = plt.figure(figsize=(12, height), layout="constrained")
-            draw_all(run, figure)
-            figure.savefig(IMAGES / f"{name}.png", dpi=90)
-            make_small(IMAGES / f"{name}.png")
-    for name, draw, height in (
-        ("false_negatives", lambda axes: draw_false_negatives(run, axes), 3.2),
-        ("differences", draw_differences, 2.9),
-        ("data_flow", draw_data_flow, 4.2),
-    ):
-        if name in wanted:
-            width = 10 if name == "data_flow" else 7.5
-            figure, axes = plt.subplots(figsize=(width, height), layout="constrained")
-            draw(axes)
-            figure.savefig(IMAGES / f"{name}.png", dpi=90)
-    for name, photograph in (("report", photograph_report), ("viewer", photograph_viewer)):
-        if name in wanted:
-            photograph(run, IMAGES / f"{name}.png")
+    figures: dict[str, tuple[Callable[[Any], None], tuple[float, float]]] = {
+        "example": (partial(draw_example, run), (12, 3.1)),
+        "grounding": (partial(draw_grounding, run), (12, 4.2)),
+        "false_negatives": (lambda f: draw_false_negatives(run, f.subplots()), (7.5, 3.2)),
+        "differences": (lambda f: draw_differences(f.subplots()), (7.5, 2.9)),
+        "data_flow": (lambda f: draw_data_flow(f.subplots()), (10, 4.2)),
+    }
+    for name in wanted:
+        path = IMAGES / f"{name}.png"
+        if name in figures:
+            draw, size = figures[name]
+            figure = plt.figure(figsize=size, layout="constrained")
+            draw(figure)
+            figure.savefig(path, dpi=90)
+        else:
+            (photograph_report if name == "report" else photograph_viewer)(run, path)
+        if name in ("example", "grounding"):
+            make_small(path)
 
 
 if __name__ == "__main__":

@@ -195,13 +195,6 @@ def machine(*packages: str) -> str:
     return f"{os.cpu_count()} cores, {platform.machine()}, load {load:.1f} at the start, {names}"
 
 
-def resident(name: str) -> int:
-    """Bytes of this process: ``VmRSS`` now, ``VmHWM`` at its peak (Linux)."""
-    text = Path("/proc/self/status").read_text(encoding="ascii")
-    (found,) = (line.split()[1] for line in text.splitlines() if line.startswith(f"{name}:"))
-    return int(found) * 1024
-
-
 def in_fork(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What ``work`` returns in a child of this process, whose memory is then its own."""
     reading, writing = os.pipe()

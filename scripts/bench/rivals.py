@@ -199,13 +199,11 @@ def loader(options: Options) -> Iterator[Row]:
 
 def step(options: Options) -> Iterator[Row]:
     """A training step: open_clip's and a plain loop (train_step.py), on batches already read."""
-    from train_step import Scale, agree, make_data, settings, step_rows, ways
+    from train_step import SMALL, Scale, agree, make_data, settings, step_rows, ways
 
     from medclip_debias.training.step import Trainer
 
-    scale = Scale(batch=32, hidden=256, layers=4, workers=0)
-    if options.quick:
-        scale = Scale(batch=8, size=48, arch="resnet_small", hidden=16, layers=1, workers=0)
+    scale = SMALL if options.quick else Scale(batch=32, workers=0)
     make_data(options.folder, scale)
     torch.set_num_threads(options.threads)
     agree(options.folder, scale)
@@ -221,11 +219,9 @@ def step(options: Options) -> Iterator[Row]:
 
 def features(options: Options) -> Iterator[Row]:
     """An epoch with a frozen image encoder: computed in every step against stored features."""
-    from train_step import Scale, make_data, stored_features
+    from train_step import SMALL, Scale, make_data, stored_features
 
-    scale = Scale(batch=32, hidden=256, layers=4, workers=0, studies=200)
-    if options.quick:
-        scale = Scale(batch=8, size=48, arch="resnet_small", hidden=16, layers=1, workers=0)
+    scale = SMALL if options.quick else Scale(batch=32, workers=0, studies=200)
     make_data(options.folder, scale)
     torch.set_num_threads(options.threads)
     return stored_features(options.folder, scale, options.turns)
@@ -349,23 +345,14 @@ def verbs(options: Options) -> Iterator[Row]:
 
 def first_heatmap(options: Options) -> Iterator[Row]:
     """From the console to a first heatmap, everything read from the disk."""
-    from medclip_debias.config import (
-        ImageEncoderSettings,
-        ModelSettings,
-        PrepareSettings,
-        Preprocessing,
-        TextEncoderSettings,
-    )
+    from medclip_debias.config import ModelSettings, PrepareSettings, Preprocessing
     from medclip_debias.models.dual_encoder import DualEncoder
 
     words = sorted({word.lower() for side in SIDES for word in side.split()} | {*FINDINGS, "."})
     hidden, layers = (64, 2) if options.quick else (768, 12)
     text = bert_folder(options.folder / "text", words, hidden, layers)
     arch = "resnet18" if options.quick else "resnet50"
-    settings = ModelSettings(
-        image=ImageEncoderSettings.model_validate({"arch": arch}),
-        text=TextEncoderSettings(folder=text),
-    )
+    settings = ModelSettings.model_validate({"image": {"arch": arch}, "text": {"folder": text}})
     whole = Preprocessing(prepare=PrepareSettings(size=512), input_size=480)
     DualEncoder.create(settings, whole).save(options.folder / "model")
     write_dicom(options.folder / "a.dcm", picture(0))
