@@ -299,7 +299,8 @@ def _faults_between(results: Sequence[Result]) -> Iterator[str]:
             path = result.item_file(protocol)
             ours, theirs = set(result.items(protocol)["item"]), {item for item, _ in usual}
             shared = len(ours & theirs)
-            of_images = protocol in _OF_THE_IMAGES or _same_set(result, reference)
+            sets = {one.record.judged.set_hash for one in (result, reference)}
+            of_images = protocol in _OF_THE_IMAGES or len(sets) == 1
             if shared < len(ours | theirs) and (of_images or 2 * shared < len(ours)):
                 yield (
                     f"{path}: {len(ours - theirs)} of its {len(ours)} items are not those of"
@@ -324,10 +325,6 @@ def _faults_between(results: Sequence[Result]) -> Iterator[str]:
                     f"{two.item_file(protocol)}: holds the scores of the model '{one.model}'"
                     f" ({one.item_file(protocol)}) under another name."
                 )
-
-
-def _same_set(one: Result, two: Result) -> bool:
-    return one.record.judged.set_hash == two.record.judged.set_hash
 
 
 def _items_of(result: Result, protocol: str) -> tuple[tuple[str, str], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from medclip_debias.bench.vectors import CachedVectors
 from medclip_debias.data.label_maps import LabelMap
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import address
-from medclip_debias.evaluation.encoding import Progress, Vectors
+from medclip_debias.evaluation.encoding import Progress
 from medclip_debias.evaluation.evaluate import Planned, measure, plan
 from medclip_debias.evaluation.protocol import Draw, Request
 from medclip_debias.evaluation.protocols.zero_shot import ONE_VALUE
@@ -82,12 +82,6 @@ class CardRun:
         """Whether the regions of its images are looked at."""
         return any(protocol.reads_regions for protocol in self.planned.protocols)
 
-    def _vectors(self, vectors: CachedVectors) -> Vectors | None:
-        """The kept ones, where they will do; maps that explain a score need images themselves."""
-        if self.inputs.options.method != "similarity":
-            return None
-        return vectors.of_card(self.planned.rows, regions=self.reads_regions)
-
     def finished(self, out: Path, draw: Draw) -> Record | None:
         """The record in ``OUT/MODEL/CARD@VERSION``, if it is of these very inputs."""
         folder = out / self.name / self.card.folder
@@ -122,15 +116,16 @@ class CardRun:
         began, encoded_before = time.perf_counter(), vectors.seconds
         card, images = self.card, self.images
         target = out / self.name / card.folder
-        with ExitStack() as stack:
-            stack.callback(_remove_empty, target.parent)
-            temporary = stack.enter_context(atomic_folder(target))
+        kept = None  # maps that explain a score need images themselves
+        if self.inputs.options.method == "similarity":
+            kept = vectors.of_card(self.planned.rows, regions=self.reads_regions)
+        with _removed_if_empty(target.parent), atomic_folder(target) as temporary:
             results = measure(
                 self.planned,
                 temporary,
                 draw,
                 images.names,
-                vectors=self._vectors(vectors),
+                vectors=kept,
                 batch_size=_BATCH,
                 progress=progress,
             )
@@ -183,10 +178,14 @@ class CardRun:
         return shlex.join(words)
 
 
-def _remove_empty(folder: Path) -> None:
+@contextmanager
+def _removed_if_empty(folder: Path) -> Iterator[None]:
     """Leave no empty folder of a model behind when its card fails."""
-    with suppress(OSError):  # it holds results
-        folder.rmdir()
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # it holds results
+            folder.rmdir()
 
 
 def figures(card: Card, results: Results) -> tuple[dict[str, Figure], dict[str, str]]:

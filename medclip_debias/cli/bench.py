@@ -75,24 +75,22 @@ def run(
         say=None if as_json else note,
     )
     outcome = run_all(models, cards, root, out, how)
-    shown = outcome.summary()
+    reasons = {
+        (model, card): f"not run: {model or 'every model'} on {card}: {why}"
+        for (model, card), why in outcome.not_run.items()
+    }
+    failed = [key for key in reasons if key[1] in named or not outcome.records]
     if as_json:
-        show(shown, as_json)
+        show(outcome.summary(), as_json)
     else:
-        for row in shown["ran"]:
-            show(
-                {f"{row['model']} {row['card']}": {"status": row["status"], **row["metrics"]}},
-                False,
-            )
-    failed = {key: why for key, why in outcome.not_run.items() if key[1] in named}
-    failed = failed if outcome.records else outcome.not_run
-    lines = [f"{model or 'every model'} on {card}: {why}" for (model, card), why in failed.items()]
-    for (model, card), why in outcome.not_run.items():
-        line = f"{model or 'every model'} on {card}: {why}"
-        if not as_json and line not in lines[-1:]:  # that one ends the command
-            must_know(f"not run: {line}")
-    if lines:
-        raise UserError(f"not run: {lines[-1]}")
+        for (model, card), record in outcome.records.items():
+            values = {key: figure.value for key, figure in record.metrics.items()}
+            show({f"{model} {card}": {"status": record.status, **values}}, as_json)
+        for key, reason in reasons.items():
+            if key not in failed[-1:]:  # that one ends the command
+                must_know(reason)
+    if failed:
+        raise UserError(reasons[failed[-1]])
 
 
 @bench.command("list", example="bench list --data archives")

@@ -131,6 +131,7 @@ class Trainings(Experiment):
 
     def seconds(self, cell: Cell) -> float:
         """Steps that are left, and the evaluation, at a pace that was measured."""
+        from medclip_debias.data.store import PreparedSet
         from medclip_debias.training.checkpoint import checkpoints
 
         train = cell["run"]["train"]
@@ -140,7 +141,8 @@ class Trainings(Experiment):
             pace, before = self.settings.seconds_per_step, 0.0
         else:
             pace, before = self._pace_of(cell)
-        batches = self._judged(cell) / train["batch_size"]
+        splits = PreparedSet.open(Path(cell["run"]["prepared"])).images["split"]
+        batches = int((splits == cell["evaluate"]["split"]).sum()) / train["batch_size"]
         left = max(0, train["steps"] - done)
         return float(2 * before + pace * (left + ENCODING_SHARE * batches))
 
@@ -151,12 +153,6 @@ class Trainings(Experiment):
             # Not in this process: it would hold the device, and threads that no child inherits.
             (self._pace[setting],) = map_pieces(_trial, [(self, cell)], 2)
         return self._pace[setting]
-
-    def _judged(self, cell: Cell) -> int:
-        from medclip_debias.data.store import PreparedSet
-
-        images = PreparedSet.open(Path(cell["run"]["prepared"])).images
-        return int((images["split"] == cell["evaluate"]["split"]).sum())
 
     def trial(self, cell: Cell) -> tuple[float, float]:
         """Take a few steps of the run of ``cell``; nothing is written to its folder."""

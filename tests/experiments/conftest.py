@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.loader import training_corpus
 from medclip_debias.data.prepare import prepare
@@ -23,12 +25,26 @@ from medclip_debias.settings_files import load_yaml
 
 GRID = Path(__file__).parents[2] / "configs/experiments/phantom_small.yaml"
 METHOD, MEAN, SHUFFLED = "eta", "its mean", "its values shuffled"
+METRICS = ["zero_shot.mean_auc", "grounding.cnr", "study_retrieval.report.median_rank"]
 METHODS = {
     "CLIP": {"loss": {"kind": "clip"}},
     METHOD: {"loss": {"kind": "debiased", "eta": {"kind": "language_model", "k": 0.02}}},
     MEAN: {"loss": {"kind": "debiased", "eta": {"kind": "mean_of", "k": 0.02}}},
     SHUFFLED: {"loss": {"kind": "debiased", "eta": {"kind": "shuffled", "k": 0.02}}},
 }
+
+
+TWO = {name: METHODS[name] for name in ("CLIP", SHUFFLED)}
+
+
+def measured(folder: Path) -> dict[tuple[str, int], tuple[object, object]]:
+    """What a grid's cells of `TWO` with seed 0 gave, whatever their names and places."""
+    rows = json.loads((folder / "results.json").read_text())["rows"]
+    found = {
+        (row["method"].removeprefix("my "), row["seed"]): (row["metrics"], row["train"])
+        for row in rows
+    }
+    return {(method, 0): found[method, 0] for method in TWO}
 
 
 def write_grid(path: Path, **changes: object) -> Path:
@@ -63,17 +79,40 @@ class Place(NamedTuple):
         return [f"{key}={value}" for key, value in (chosen | more).items() if value is not None]
 
 
+@contextmanager
+def _quick() -> Iterator[None]:
+    only = {"zero_shot", "grounding", "study_retrieval"}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(evaluation, "plan", partial(evaluation.plan, only=only))
+        patched.setattr(compare, "compare", partial(compare.compare, resamples=200))
+        yield
+
+
 @pytest.fixture(scope="module")
 def quick_judgement() -> Iterator[None]:
     """Models are measured by what `GRID` asks for alone, and compared with few resamples.
 
     One cell of test_trainings.py is evaluated with every protocol.
     """
-    only = {"zero_shot", "grounding", "study_retrieval"}
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(evaluation, "plan", partial(evaluation.plan, only=only))
-        patched.setattr(compare, "compare", partial(compare.compare, resamples=200))
+    with _quick():
         yield
+
+
+@pytest.fixture(scope="session")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with every method and its controls."""
+    path = tmp_path_factory.mktemp("file") / "small.yaml"
+    return write_grid(path, controls={METHOD: [MEAN, SHUFFLED]}, metrics=METRICS)
+
+
+@pytest.fixture(scope="session")
+def done(grid: Path, place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The grid's folder after one run, without a prediction that was given."""
+    out = tmp_path_factory.mktemp("grid") / "out"
+    words = ["experiment", str(grid), *place.words(seconds_per_step=None)]
+    with _quick():
+        assert run([*words, "--out", str(out)]) == 0
+    return out
 
 
 @pytest.fixture(scope="session")

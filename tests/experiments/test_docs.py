@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from functools import partial
@@ -30,6 +31,8 @@ def test_the_example_runs_as_written_and_prints_what_the_page_says(tmp_path, mon
     only = {"grounding", "retrieval"}
     monkeypatch.setattr(evaluation, "plan", partial(evaluation.plan, only=only))
     monkeypatch.setattr(compare, "compare", partial(compare.compare, resamples=100))
+    # In one process: those of the executor are tested in tests/data.
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
     monkeypatch.setattr(trainings, "map_pieces", lambda function, jobs, _: map(function, jobs))
     Path("grid.yaml").write_text(blocks[1][1])
     for line in (blocks[0][1] + blocks[2][1]).splitlines():

@@ -15,26 +15,15 @@ from medclip_debias.experiments import trainings
 from medclip_debias.experiments.command import run_grid
 from medclip_debias.settings_files import load_yaml
 from medclip_debias.training.step import Trainer
-from tests.experiments.conftest import METHODS, SHUFFLED, write_grid
+from tests.experiments.conftest import TWO, measured, write_grid
 
-TWO = {name: METHODS[name] for name in ("CLIP", SHUFFLED)}
 pytestmark = pytest.mark.usefixtures("quick_judgement")
 
 
-@pytest.fixture(scope="module")
-def first(place, tmp_path_factory, quick_judgement):
-    """Folder of a grid of two methods, one seed."""
-    folder = tmp_path_factory.mktemp("first")
-    path = write_grid(folder / "first.yaml", methods=TWO)
-    words = ["experiment", str(path), *place.words(seeds="[0]")]
-    assert run([*words, "--out", str(folder / "out")]) == 0
-    return folder / "out"
-
-
 @pytest.fixture
-def copied(first, tmp_path):
-    """A copy of it, to be damaged."""
-    return shutil.copytree(first, tmp_path / "other")
+def copied(done, tmp_path):
+    """A copy of the grid that has been run, to be damaged."""
+    return shutil.copytree(done, tmp_path / "other")
 
 
 @pytest.fixture
@@ -49,25 +38,19 @@ def never(*_, **__):
     raise AssertionError("measured again")
 
 
-def measured(folder):
-    """Content of the results that must not depend on names and places."""
-    rows = json.loads((folder / "results.json").read_text())["rows"]
-    return [(row["metrics"], row["train"], row["seed"]) for row in rows]
-
-
 def test_cells_of_another_grid_are_taken_whatever_they_are_called(
-    first, words, tmp_path, monkeypatch, capsys
+    done, words, tmp_path, monkeypatch, capsys
 ):
     with monkeypatch.context() as patched:
         patched.setattr(trainings.Trainings, "measure", never)
         for count in (2, 0):  # what is there is not taken twice
-            assert run([*words, "--reuse", str(first)]) == 0
-            assert f"{first}: {count} cells taken from there." in capsys.readouterr().err
+            assert run([*words, "--reuse", str(done)]) == 0
+            assert f"{done}: {count} cells taken from there." in capsys.readouterr().err
     out = tmp_path / "out"
-    assert measured(out) == measured(first)
+    assert measured(out) == measured(done)
     for note in (out / "cells").iterdir():
         content = json.loads(note.read_text())
-        assert content["taken_from"] == str(first)
+        assert content["taken_from"] == str(done)
         evaluated = out / "runs" / content["values"]["folder"]
         assert (evaluated / "results.json").is_file()
         assert evaluated.parent.name.startswith("my-")
@@ -77,7 +60,7 @@ def test_cells_of_another_grid_are_taken_whatever_they_are_called(
     assert len(list((out / "runs").iterdir())) == 2
 
 
-def test_copying_is_progress(first, words):
+def test_copying_is_progress(done, words):
     _, grid, *given, _, out = words
     shown = []
     run_grid(
@@ -85,7 +68,7 @@ def test_copying_is_progress(first, words):
         given,
         out=Path(out),
         planned=True,
-        others=[first],
+        others=[done],
         progress=lambda *place: shown.append(place),
     )
     assert shown == [(1, 2), (2, 2)]
@@ -94,7 +77,7 @@ def test_copying_is_progress(first, words):
 def test_what_lost_its_evaluation_or_has_begun_here_is_measured_here_and_said(
     copied, words, tmp_path, capsys
 ):
-    lost, begun = sorted((copied / "runs").iterdir())
+    lost, begun = (next((copied / "runs").glob(f"{n}_seed0_*")) for n in ("CLIP", "its-values-*"))
     shutil.rmtree(next(lost.glob("evaluate_*")))
     (tmp_path / "out/runs" / f"my_{begun.name[-10:]}" / "checkpoints").mkdir(parents=True)
     assert run([*words, "--plan", "--reuse", str(copied)]) == 0

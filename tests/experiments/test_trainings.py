@@ -19,27 +19,20 @@ from medclip_debias.experiments import trainings
 from medclip_debias.experiments.doses import language_eta
 from medclip_debias.settings_files import load_yaml
 from medclip_debias.training.step import Trainer
-from tests.experiments.conftest import GRID, MEAN, METHOD, METHODS, SHUFFLED, write_grid
+from tests.experiments.conftest import (
+    GRID,
+    MEAN,
+    METHOD,
+    METHODS,
+    METRICS,
+    SHUFFLED,
+    TWO,
+    measured,
+    write_grid,
+)
 
-METRICS = ["zero_shot.mean_auc", "grounding.cnr", "study_retrieval.report.median_rank"]
 pytestmark = pytest.mark.usefixtures("quick_judgement")
 PAIRS = [(METHOD, "CLIP"), (MEAN, "CLIP"), (SHUFFLED, "CLIP"), (METHOD, MEAN), (METHOD, SHUFFLED)]
-
-
-@pytest.fixture(scope="module")
-def grid(tmp_path_factory):
-    """Every method of this test, with its controls."""
-    path = tmp_path_factory.mktemp("file") / "small.yaml"
-    return write_grid(path, controls={METHOD: [MEAN, SHUFFLED]}, metrics=METRICS)
-
-
-@pytest.fixture(scope="module")
-def done(grid, place, tmp_path_factory, quick_judgement):
-    """Its folder after one run, without a prediction that was given."""
-    out = tmp_path_factory.mktemp("grid") / "out"
-    words = ["experiment", str(grid), *place.words(seconds_per_step=None)]
-    assert run([*words, "--out", str(out)]) == 0
-    return out
 
 
 @pytest.fixture(scope="module")
@@ -123,14 +116,10 @@ def test_nothing_is_measured_twice_whatever_it_is_called(
 
 
 def test_an_interrupted_cell_resumes_at_its_checkpoint_and_gives_the_same(
-    place, tmp_path, monkeypatch, capsys
+    place, done, tmp_path, monkeypatch, capsys
 ):
-    methods = {name: METHODS[name] for name in ("CLIP", SHUFFLED)}
-    path = write_grid(tmp_path / "grid.yaml", methods=methods)
+    path = write_grid(tmp_path / "grid.yaml", methods=TWO)
     words = ["experiment", str(path), *place.words(seeds="[0]"), "--json", "--out"]
-    assert run([*words, str(tmp_path / "whole")]) == 0
-    expected = json.loads(capsys.readouterr().out)
-    assert "One seed says nothing" in " ".join(expected["findings"])
     step, taken = Trainer.step, []
 
     def stop(self, number, *rest, **more):
@@ -145,7 +134,8 @@ def test_an_interrupted_cell_resumes_at_its_checkpoint_and_gives_the_same(
     monkeypatch.setattr(Trainer, "step", lambda *a, **more: taken.append(a[1]) or step(*a, **more))
     assert run([*words, str(tmp_path / "cut")]) == 0
     assert taken == [0, 1, 2, 3, 0, 1, 2, 2, 3]
-    assert json.loads(capsys.readouterr().out)["figures"] == expected["figures"]
+    assert measured(tmp_path / "cut") == measured(done)
+    assert "One seed says nothing" in " ".join(json.loads(capsys.readouterr().out)["findings"])
 
 
 def test_a_cell_may_be_trained_by_train_and_a_new_evaluation_trains_nothing(
@@ -182,11 +172,11 @@ def test_a_cell_may_be_trained_by_train_and_a_new_evaluation_trains_nothing(
 
     monkeypatch.setattr(Trainer, "step", never)
     # The phantom has boxes in its test split alone.
-    for split, measured in (("test", True), ("validate", False)):
+    for split, boxes in (("test", True), ("validate", False)):
         capsys.readouterr()
         assert run([*words(**{"evaluate.split": split}), "--json"]) == 0
         findings = " ".join(json.loads(capsys.readouterr().out)["findings"])
-        assert ("Not measured in any cell: grounding: " not in findings) == measured
+        assert ("Not measured in any cell: grounding: " not in findings) == boxes
     assert len(list((tmp_path / "out/runs").iterdir())) == 1
 
 

@@ -192,13 +192,10 @@ def test_one_of_the_two_is_enough_and_none_is_no_table(tmp_path):
     assert not supervised_table(written(tmp_path / "b"), OF_LABELS).rows
 
 
-@pytest.mark.parametrize("other", [{"data_hash": "e"}, {"split": "validate"}])
-def test_a_file_of_other_images_is_left_out(tmp_path, other):
-    run = written(tmp_path / "r", PROBE, SUPERVISED, **other)
-    assert not supervised_table(run, OF_LABELS).rows
-
-
-def test_a_damaged_file_and_a_link_are_refused(tmp_path):
+def test_files_of_other_images_are_left_out_and_damaged_ones_and_links_refused(tmp_path):
+    for number, other in enumerate(({"data_hash": "e"}, {"split": "validate"})):
+        run = written(tmp_path / str(number), PROBE, SUPERVISED, **other)
+        assert not supervised_table(run, OF_LABELS).rows
     run = written(tmp_path / "r", probe=[])
     with pytest.raises(UserError, match=r"probe\.json: holds no classes"):
         supervised_table(run, OF_LABELS)
