@@ -160,11 +160,8 @@ def named_pages(entry: Any) -> Iterator[str]:
     """The pages of a navigation, as mkdocs.yml has it."""
     if isinstance(entry, str):
         yield entry
-    elif isinstance(entry, dict):
-        for below in entry.values():
-            yield from named_pages(below)
-    elif isinstance(entry, list):
-        for below in entry:
+    else:
+        for below in entry.values() if isinstance(entry, dict) else entry:
             yield from named_pages(below)
 
 

@@ -18,6 +18,7 @@ import re
 import tarfile
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -116,19 +117,17 @@ def masked_lm_scores(fit: list[str], score: list[str], steps: int, seed: int) ->
 def spread(name: str, scores: list[float]) -> dict[str, float]:
     """Mean, standard deviation and percentiles of log probabilities."""
     mean = sum(scores) / len(scores)
-    return {
-        f"{name}, mean": mean,
-        f"{name}, sd": math.sqrt(sum((s - mean) ** 2 for s in scores) / len(scores)),
-        f"{name}, 5%": quantile(scores, 0.05),
-        f"{name}, 50%": quantile(scores, 0.5),
-        f"{name}, 95%": quantile(scores, 0.95),
-    }
+    sd = math.sqrt(sum((s - mean) ** 2 for s in scores) / len(scores))
+    return {f"{name}, mean": mean, f"{name}, sd": sd, **quantiles(name, scores)}
 
 
-def quantile(values: list[float], q: float) -> float:
-    """Quantile by nearest rank."""
+def quantiles(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Quantiles by nearest rank."""
     ordered = sorted(values)
-    return ordered[min(int(q * len(ordered)), len(ordered) - 1)]
+    return {
+        f"{name}, {percent}%": ordered[min(percent * len(ordered) // 100, len(ordered) - 1)]
+        for percent in (5, 50, 95)
+    }
 
 
 def numbers(reports: list[str], limit: int, seed: int, masked_lm: int) -> dict[str, float]:
@@ -149,9 +148,7 @@ def numbers(reports: list[str], limit: int, seed: int, masked_lm: int) -> dict[s
         "top-100 coverage": sum(n for _, n in counts.most_common(100)) / len(sentences),
         "words": len({w for s in sentences for w in WORD.findall(s.lower())}),
         "tokens per sentence, mean": sum(lengths) / len(lengths),
-        "tokens per sentence, 5%": quantile([float(n) for n in lengths], 0.05),
-        "tokens per sentence, 50%": quantile([float(n) for n in lengths], 0.5),
-        "tokens per sentence, 95%": quantile([float(n) for n in lengths], 0.95),
+        **quantiles("tokens per sentence", lengths),
         **spread("trigram log p", [trigram.log_prob(s) for s in score]),
     }
     if masked_lm:

@@ -135,8 +135,7 @@ def fixed_vectors(cell: Cell) -> Row:
     data, at, distances = torch.from_numpy(points), [], []
     for epoch in range(cell["visits"]):
         order = torch.from_numpy(rng.permutation(n))
-        for number in range(n // size):
-            rows = order[number * size : (number + 1) * size]
+        for rows in order[: n // size * size].split(size):
             batch = TwoViewBatch.from_views(data[rows], data[rows], 1.0, sample_ids=rows)
             policy(batch.anchors("symmetric")[0], batch)
         if epoch % max(1, cell["visits"] // 40) == 0 or epoch == cell["visits"] - 1:
@@ -208,13 +207,11 @@ def _objective(cell: Cell, samples: int) -> Objective:
 
     kind, _, init = cell["policy"].partition(" ")
     start, alpha = round(cell["start"] * cell["steps"]), cell["alpha"]
+    glofnd = {"kind": "glofnd", "alpha": alpha, "init": init, "filter_step": start}
     negatives: dict[str, list[dict[str, Any]]] = {
         "none": [],
         "fnc": [{"kind": "fnc", "alpha": alpha, "start_step": start}],
-        "glofnd": [
-            {"kind": "glofnd", "alpha": alpha, "init": init, "filter_step": start}
-            | {"samples": samples}
-        ],
+        "glofnd": [glofnd | {"samples": samples}],
     }
     settings = {"kind": "infonce", "negatives": negatives[kind]}
     return build_objective(loss_settings(settings, cell["part"]))

@@ -253,7 +253,6 @@ def moved(one: Path, other: Path) -> list[str]:
 
 
 def cells_of(folder: Path) -> pd.DataFrame:
-    """A row for each image, class and cell of a measured grid."""
     parts, results = [], results_of(folder)
     for row in results["rows"]:
         path = folder / "runs" / row["folder"] / "items" / "zero_shot.parquet"
