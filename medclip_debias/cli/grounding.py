@@ -24,6 +24,7 @@ from medclip_debias.cli.common import (
     warn,
     words,
 )
+from medclip_debias.errors import UserError, counted
 
 
 @app.command(
@@ -150,7 +151,7 @@ def ground(
     for line in result["boxes_left_aside"]:
         note(line)
     for reason, count in (result["delivered"] or {}).get("left_out", {}).items():
-        note(f"{reason} ({count} images).")
+        note(f"{reason} ({counted(count, 'image')}).")
     if as_json:
         show(result, as_json)
     elif len(result["images"]) == 1:
@@ -279,7 +280,6 @@ def view(
 
     With an index its images can be searched, too. Ctrl-C ends it.
     """
-    from medclip_debias.errors import UserError
     from medclip_debias.viewer.access import new_token, read_token
     from medclip_debias.viewer.serve import LOOPBACK, PORT, check_installed, serve
 

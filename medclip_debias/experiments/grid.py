@@ -26,7 +26,7 @@ _NAME = re.compile(r"[^=,*?\[\]]+")
 
 
 class EvaluateSettings(Settings):
-    """What ``evaluate`` is asked for, the same in every cell.
+    """What ``evaluate`` is asked for by its keywords, the same in every cell.
 
     Attributes:
         split: that is judged.

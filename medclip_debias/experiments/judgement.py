@@ -81,9 +81,9 @@ class Judged:
 
     def between(self, setting: str, method: str, against: str) -> dict[str, Contrast]:
         """By metric."""
-        wanted = (setting, method, against)
-        each = {(one.setting, one.method, one.against, one.metric): one for one in self.contrasts}
-        return {metric: one for (*pair, metric), one in each.items() if tuple(pair) == wanted}
+        wanted = setting, method, against
+        pairs = ((one, (one.setting, one.method, one.against)) for one in self.contrasts)
+        return {one.metric: one for one, pair in pairs if pair == wanted}
 
     def gaps(
         self, setting: str, compared: Sequence[tuple[str, str]]
@@ -175,11 +175,9 @@ def summarised(grid: GridSettings, rows: Sequence[Row], found: Judged) -> Summar
         )
         figures["means"][setting] = _means(groups, metrics)
         prefix = "" if setting == ONLY else f"`{setting}`: "
-        if len(grid.seeds) > 1:
-            title = f"{prefix}mean and 95% interval over {len(grid.seeds)} seeds"
-            shown.append(tables.means(title, groups, intervals=True))
-        else:
-            shown.append(tables.means(f"{prefix}metrics of one seed", groups))
+        count = len(grid.seeds)
+        title = f"mean and 95% interval over {count} seeds" if count > 1 else "metrics of one seed"
+        shown.append(tables.means(prefix + title, groups, intervals=count > 1))
         if set(SIDES) & set(metrics) and all(s in r["metrics"] for s in SIDES for r in mine):
             title = f"{prefix}zero-shot AUC by 'X' alone, by 'no X' alone, and by both"
             sides = SeedTables({metric.key: metric for metric in COMPARED if metric.key in SIDES})

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from medclip_debias.config import Settings, json_hash, validate
 from medclip_debias.data.executor import cpus, map_pieces
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.catalogue import COMPARED
 from medclip_debias.experiments.doses import changed, dose, is_dose
 from medclip_debias.experiments.experiment import Cell, Experiment, Row, Summary, Table
 from medclip_debias.experiments.grid import ONLY, GridSettings, runs
+from medclip_debias.experiments.judgement import HOW, Judged, judged, plotted, summarised
 from medclip_debias.files import file_hash
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from medclip_debias.experiments.judgement import Judged
     from medclip_debias.training.settings import RunSettings
 
 TRIAL_STEPS = 3  # the first loads and allocates; the last is timed
@@ -47,8 +48,6 @@ class Trainings(Experiment):
 
     def __init__(self, settings: GridSettings, inputs: Path) -> None:
         """Take a grid, and the folder of its runs."""
-        from medclip_debias.experiments.judgement import HOW
-
         super().__init__(settings, inputs)
         self.title = settings.title or settings.name
         self.about = f"{settings.about.strip()}\n\n{HOW}".strip()
@@ -190,12 +189,10 @@ class Trainings(Experiment):
 
     def measure(self, cell: Cell) -> Row:
         """Train (or resume), evaluate, and read the metrics."""
-        from medclip_debias.evaluation.catalogue import COMPARED
         from medclip_debias.evaluation.evaluate import evaluate
         from medclip_debias.evaluation.validation import validator_of
         from medclip_debias.training.train import train
 
-        given = self.settings.evaluate
         try:
             settings = self.run_settings(cell)
             limit = settings.train.validate_images
@@ -206,18 +203,9 @@ class Trainings(Experiment):
                 trained.model,
                 settings.prepared,
                 self.evaluated(cell),
-                split=given.split,
-                bootstrap=given.bootstrap,
-                batch_size=given.batch_size,
                 heatmaps=0,
                 device=settings.train.device,
-                prompts=given.prompts,
-                classes=given.classes,
-                labels=given.labels,
-                class_images=given.class_images,
-                phrases=given.phrases,
-                triplets=given.triplets,
-                options=given.options,
+                **dict(self.settings.evaluate),
             )
         except UserError as error:
             raise UserError(f"{_name(cell)}, seed {cell['seed']}: {error}") from error
@@ -232,21 +220,15 @@ class Trainings(Experiment):
 
     def summary(self, rows: Sequence[Row]) -> Summary:
         """Means, differences to the baseline and to the controls, and what they say."""
-        from medclip_debias.experiments.judgement import summarised
-
         found = summarised(self.settings, rows, self._judge(rows))
         self.tables = list(found.tables)
         return found
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Differences to the baseline and to the controls with their intervals."""
-        from medclip_debias.experiments.judgement import plotted
-
         return plotted(self.settings, rows, self._judge(rows))
 
     def _judge(self, rows: Sequence[Row]) -> Judged:
-        from medclip_debias.experiments.judgement import judged
-
         if self._found is None:
             assert self.inputs is not None
             self._found = judged(self.settings, rows, self.inputs)
