@@ -27,7 +27,7 @@ TASKS = (
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model_folder", type=Path, metavar="model")
     parser.add_argument("prepared", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--phrases", type=Path)
@@ -35,15 +35,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="auto")
     given = parser.parse_args(words)
     try:
-        results = evaluate(
-            given.model,
-            given.prepared,
-            given.out,
-            split=given.split,
-            phrases=given.phrases,
-            device=given.device,
-            heatmaps=0,
-        )
+        results = evaluate(**vars(given), heatmaps=0)
     except UserError as error:
         print(error, file=sys.stderr)
         return EXIT_CODE

@@ -21,7 +21,7 @@ COLUMNS = ("auc", "accuracy", "balanced_accuracy", "average_precision", "f1", "e
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model_folder", type=Path, metavar="model")
     parser.add_argument("prepared", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--labels", type=Path)
@@ -30,16 +30,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="auto")
     given = parser.parse_args(words)
     try:
-        results = evaluate(
-            given.model,
-            given.prepared,
-            given.out,
-            split=given.split,
-            labels=given.labels,
-            prompts=given.prompts,
-            device=given.device,
-            heatmaps=0,
-        )
+        results = evaluate(**vars(given), heatmaps=0)
         if "zero_shot" not in results.protocols:
             raise UserError(results["skipped"]["zero_shot"])
     except UserError as error:

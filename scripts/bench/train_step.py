@@ -159,19 +159,12 @@ class Way:
         padded, mask = F.pad(padded, more, value=self.model.tokenizer.pad_id), F.pad(mask, more)
         return padded.to(self.model.device), mask.to(self.model.device)
 
-    def loss(self, batch: Batch) -> Tensor:
-        raise NotImplementedError
 
-    def step(self, number: int, batch: Batch) -> Tensor:
-        raise NotImplementedError
-
-
-class Engine(Way):
+@dataclass
+class Engine:
     """This package: `Trainer.step`."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        super().__init__(trainer, trainer.settings.train.precision)
-        del self.model, self.parameters  # the trainer has its own
+    trainer: Trainer
 
     def step(self, number: int, batch: Batch) -> Tensor:
         return self.trainer.step(number, batch)["loss"]
