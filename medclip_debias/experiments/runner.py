@@ -112,9 +112,13 @@ def run_experiment(
             more = counted(len(followers), "cell")
             say(f"{name}: {more} to follow, about {_duration(after.seconds)}")
         joined += _measured(experiment, out, after, progress, cluster)
-    rows = [values for values, _ in joined]
-    seconds = sum(seconds for _, seconds in joined)
-    return _write(experiment, rows, out, seconds, type(experiment).version, __version__)
+    measured = {
+        "version": type(experiment).version,
+        "medclip_debias": __version__,
+        "seconds": sum(seconds for _, seconds in joined),
+        "rows": [values for values, _ in joined],
+    }
+    return _write(experiment, measured, out)
 
 
 def rewrite(experiment: Experiment, results: Mapping[str, Any], out: Path) -> dict[str, Any]:
@@ -126,11 +130,8 @@ def rewrite(experiment: Experiment, results: Mapping[str, Any], out: Path) -> di
     """
     if out.is_file():
         raise UserError(f"{out}: is a file; give a folder for the results.")
-    rows, version = list(results["rows"]), int(results["version"])
     try:
-        return _write(
-            experiment, rows, out, results["seconds"], version, str(results["medclip_debias"])
-        )
+        return _write(experiment, results, out)
     except (KeyError, TypeError, ValueError, IndexError) as error:  # cells come from a file
         raise UserError(
             f"the cells do not hold what {experiment.label()} reads ({type(error).__name__}: "
@@ -138,20 +139,19 @@ def rewrite(experiment: Experiment, results: Mapping[str, Any], out: Path) -> di
         ) from error
 
 
-def _write(
-    experiment: Experiment, rows: list[Row], out: Path, seconds: float, version: int, software: str
-) -> dict[str, Any]:
+def _write(experiment: Experiment, measured: Mapping[str, Any], out: Path) -> dict[str, Any]:
     """All files of a run but its cells; the content of ``results.json``."""
+    rows = list(measured["rows"])
     found = experiment.summary(rows)
     results = {
         experiment.kind: experiment.label(),
-        "version": version,
-        "medclip_debias": software,
+        "version": measured["version"],
+        "medclip_debias": measured["medclip_debias"],
         "settings": experiment.settings.model_dump(mode="json"),
         "findings": found.findings,
         "figures": found.figures,
         "cells": len(rows),
-        "seconds": seconds,
+        "seconds": measured["seconds"],
         "rows": rows,
     }
     figure = experiment.figure(rows)
