@@ -65,6 +65,7 @@ def _prompts(candidates: PromptSet, side: str) -> list[str]:
 
 
 def main(prepared: Path, candidates: Path) -> None:
+    """Print how many training studies say each candidate, then the prompt set as YAML."""
     known = load_prompts(candidates)
     chosen, counts = choose(known, PreparedSet.open(prepared))
     for name, sides in known.classes.items():

@@ -126,6 +126,7 @@ def main(
     table: Annotated[bool, typer.Option(help="print the AUCs of --out alone")] = False,
     fresh: Annotated[bool, typer.Option(help="remove what is there first")] = False,
 ) -> None:
+    """Run every stage on Open-i; leave results.json, probe.json, supervised.json, report.html."""
     if fresh and not table:
         shutil.rmtree(out, ignore_errors=True)
     if not table:

@@ -40,6 +40,7 @@ def stages(data: Path, grid: str) -> list[Stage]:
 
 
 def main(data: Path, grid: str = GRID) -> None:
+    """Prepare every split of the grid with a language model of its own, then measure the grid."""
     run_stages(stages(data, grid), Path("runs/openi"), run)
 
 

@@ -159,6 +159,7 @@ def numbers(reports: list[str], limit: int, seed: int, masked_lm: int) -> dict[s
 def main(
     openi: Path, phantom: Path, reports: int | None = None, seed: int = 0, masked_lm: int = 0
 ) -> None:
+    """Print the numbers of Open-i's language beside a phantom's."""
     sides = {"Open-i": openi_reports(openi), "phantom": phantom_reports(phantom)}
     limit = min(reports or 10**9, *map(len, sides.values()))
     table = {name: numbers(texts, limit, seed, masked_lm) for name, texts in sides.items()}

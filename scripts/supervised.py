@@ -293,6 +293,7 @@ def main(
     steps: int = 1000,
     seed: int = 0,
 ) -> None:
+    """Train a classifier on labels, or on the claims of the reports, and test it on labels."""
     settings = load_run(config, overrides or [])
     found = supervised(settings, out, steps=steps, targets=targets, seed=seed)["classes"]
     judged = classes.split(",") if classes else list(found)

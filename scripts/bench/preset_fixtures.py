@@ -261,6 +261,22 @@ def in_boxes(boxes, row, column):
     return any(x <= column + 0.5 < x + w and y <= row + 0.5 < y + h for x, y, w, h in boxes)
 
 
+def with_truth(heatmap, boxes, top=0, left=0):
+    """Each pixel's value, and whether it lies in a box of an image that the map is a part of."""
+    return [
+        (value, in_boxes(boxes, row + top, column + left))
+        for row, line in enumerate(heatmap)
+        for column, value in enumerate(line)
+    ]
+
+
+def first_highest(heatmap):
+    """Row and column of the first highest pixel."""
+    best = max(map(max, heatmap))
+    row = next(number for number, line in enumerate(heatmap) if best in line)
+    return row, heatmap[row].index(best)
+
+
 def biovil(inputs):
     """Resized to 80 at the shorter side, of which the centre of 64 is seen (hi-ml: 512, 448)."""
     ious, cnrs, kinds = {t: [] for t in (0.1, 0.2, 0.3, 0.4, 0.5)}, [], []
@@ -269,11 +285,7 @@ def biovil(inputs):
         side = int(64 * min(height, width) / 80)
         top, left = (height - side) // 2, (width - side) // 2
         heatmap = enlarged(blurred(as_grid(phrase), 1.5), side)
-        pixels = [
-            (heatmap[r][c], in_boxes(phrase["boxes"], r + top, c + left))
-            for r in range(side)
-            for c in range(side)
-        ]
+        pixels = with_truth(heatmap, phrase["boxes"], top, left)
         for threshold, found in ious.items():
             both = sum(v >= threshold and inside for v, inside in pixels)
             either = sum(v >= threshold or inside for v, inside in pixels)
@@ -301,17 +313,12 @@ def radzero(inputs):
         if boxes_on[phrase["image"]] != 1:
             continue
         heatmap = padded_map(phrase, *inputs["sizes"][phrase["image"]])
-        best, place = -math.inf, (0, 0)
-        for row, line in enumerate(heatmap):
-            for column, value in enumerate(line):
-                if value > best:
-                    best, place = value, (row, column)
-        (x, y, w, h), (row, column) = phrase["boxes"][0], place
+        row, column = first_highest(heatmap)
+        x, y, w, h = phrase["boxes"][0]
         hits.append(x <= column <= x + w and y <= row <= y + h)
         pixels = [
-            (1 / (1 + math.exp(-inputs["scale"] * value)), in_boxes(phrase["boxes"], r, c))
-            for r, line in enumerate(heatmap)
-            for c, value in enumerate(line)
+            (1 / (1 + math.exp(-inputs["scale"] * value)), inside)
+            for value, inside in with_truth(heatmap, phrase["boxes"])
         ]
         curve = []
         for step in range(101):
@@ -333,9 +340,7 @@ def radzero_chestxdet(inputs):
     hits, kinds = [], []
     for phrase, boxes in merged_phrases(inputs):
         heatmap = padded_map(phrase, *inputs["sizes"][phrase["image"]])
-        best = max(max(line) for line in heatmap)
-        row = next(r for r, line in enumerate(heatmap) if best in line)
-        column = heatmap[row].index(best)
+        row, column = first_highest(heatmap)
         hits.append(float(any(x <= column <= x + w and y <= row <= y + h for x, y, w, h in boxes)))
         kinds.append(phrase["category"])
     return {"phrases": len(hits), "pointing_game": by_category(hits, kinds)}
@@ -372,11 +377,7 @@ def ours(inputs):
     ious, cnrs, points = [], [], []
     for phrase in inputs["phrases"]:
         heatmap = padded_map(phrase, *inputs["sizes"][phrase["image"]])
-        pixels = [
-            (value, in_boxes(phrase["boxes"], r, c))
-            for r, line in enumerate(heatmap)
-            for c, value in enumerate(line)
-        ]
+        pixels = with_truth(heatmap, phrase["boxes"])
         at = []
         for step in range(-20, 21):
             both = sum(v >= step / 20 and i for v, i in pixels)

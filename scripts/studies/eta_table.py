@@ -128,6 +128,7 @@ def write_tables(prepared: Path, out: Path, tree: Path | None) -> list[str]:
 
 
 def main(prepared: Path, out: Path, tree: Path | None = None) -> None:
+    """Write tables of eta of a stated dose for a prepared set with scores and claims."""
     try:
         print("\n".join(write_tables(prepared, out, tree)))
     except UserError as error:

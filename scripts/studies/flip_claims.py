@@ -67,6 +67,7 @@ def flip(prepared: Path, out: Path, share: float, seed: int) -> dict[str, int]:
 
 
 def main(prepared: Path, out: Path, share: float = 0.15, seed: int = 0) -> None:
+    """Copy a prepared set with a share of its claims turned into their opposite."""
     if not 0 <= share <= 1:
         raise typer.BadParameter("--share must be from 0 to 1")
     print(flip(prepared, out, share, seed))

@@ -110,6 +110,7 @@ def main(
     batch: int = 128,
     seed: int = 0,
 ) -> None:
+    """Pre-train a small trunk on the training images of a prepared set (SimCLR)."""
     print(pretrain(prepared, out, arch=arch, steps=steps, batch=batch, seed=seed))
 
 
