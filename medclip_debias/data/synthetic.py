@@ -34,5 +34,6 @@ def all_of_phantoms(files: Iterable[Path]) -> bool:
 
     A copy elsewhere does not: what is not known to be generated counts as real.
     """
-    found = list(map(in_phantom, files))
+    holds_truth = lru_cache(maxsize=None)(_holds_truth)  # for this call: a folder may become one
+    found = [any(map(holds_truth, file.absolute().parents)) for file in files]
     return bool(found) and all(found)
