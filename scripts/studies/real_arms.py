@@ -34,6 +34,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from medclip_debias.cli import run
+from medclip_debias.config import json_hash
 from medclip_debias.data.loader import TrainingStudies
 from medclip_debias.data.secret import read_secret
 from medclip_debias.data.store import PreparedSet
@@ -52,6 +53,7 @@ ITEMS = {
     "zero_shot": {"mean_auc": "score", "mean_auc_positive": "positive"},
     "phrases": {"pointing_game": "pointing", "cnr_above_others": "cnr_above_others"},
     "laterality": {"right_side": "right_side"},
+    "study_retrieval": {"recall": "rank_{}_strict"},
 }
 """Files of items that are published: their metrics, and the columns (of a class, sides)."""
 PROMPTS = {"openi": "openi"}
@@ -249,16 +251,16 @@ def training_sets(out: Path, study: dict[str, Any], arm: dict[str, Any], *, text
 def train(out: Path, study: dict[str, Any], arm: dict[str, Any], folder: Path, seed: int) -> None:
     """Train one cell; an arm with ``pretrain`` starts from a trunk of that many steps of SimCLR.
 
-    Arms of a seed share the trunk, which knows nothing of their settings. ``OUT`` in an arm's
-    settings is the study's folder.
+    Arms of a seed that learn from the same films share the trunk, which knows nothing of their
+    settings. ``OUT`` in an arm's settings is the study's folder.
     """
     settings = [word.replace("OUT", f"{out}") for word in arm.get("settings", [])]
     settings = [*study["settings"], *settings]
     text = [f"model.text.folder={out / 'language_model'}", f"train.seed={seed}"]
     config = "phantom/base"
     if arm.get("pretrain"):
-        trunk = out / "trunks" / f"{arm['pretrain']}" / f"{seed}"
         sets = training_sets(out, study, arm, text=False)
+        trunk = out / "trunks" / f"{arm['pretrain']}_{json_hash(sets)}" / f"{seed}"
         words = [f"out={trunk}", sets, *study["settings"], *text]
         words += ["train.task=two_view", f"train.steps={arm['pretrain']}"]
         words += ["train.sentences_per_study=1"]
@@ -375,10 +377,10 @@ def table(out: Path, study: dict[str, Any]) -> None:
         for arm, done in seeds.items()
         for seed in done
         for frame in judged_items(out / "cells" / name / arm / f"{seed}" / "items")
+        if f"{frame['metric'].iloc[0]}" in {m.split(".")[-1] for m in study["outcomes"][name]}
     ]
-    cells = pd.concat(items, ignore_index=True)
-    outcomes = {key.split(".")[-1] for keys in study["outcomes"].values() for key in keys}
-    cells = cells[cells["metric"].isin(outcomes)]
+    order = ["archive", "metric", "class", "item", "arm", "seed"]
+    cells = pd.concat(items).sort_values(order, ignore_index=True)
     texts = cells.select_dtypes(exclude="number").columns
     cells[texts] = cells[texts].astype("category")
     with atomic_file(out / "cells.parquet") as temporary:
@@ -419,11 +421,23 @@ def judged_items(folder: Path) -> Iterator[pd.DataFrame]:
                 part = known[["item", "patient"]].assign(metric=metric, value=ranks, **named)
                 yield part[columns]
             continue
+        if file == "study_retrieval":
+            for way in ("text_to_image", "image_to_text"):
+                ranks = items[kept["recall"].format(way)].astype("float32")
+                named = {"class": way, "label": np.float32("nan"), "metric": "recall"}
+                yield items[["item", "patient"]].assign(value=ranks, **named)[columns]
+            continue
         category = items["category"] if "category" in items else pd.Series(dtype="object")
         for metric, column in kept.items():
             values = items[column].astype("float32")
             further: dict[str, Any] = {"class": category, "label": pd.Series(dtype="float32")}
             yield items[["item", "patient"]].assign(metric=metric, value=values, **further)[columns]
+
+
+def read_study(options: argparse.Namespace) -> dict[str, Any]:
+    """The study of ``--arms``, with the seeds of ``--seeds`` where they are given."""
+    study: dict[str, Any] = yaml.safe_load(options.arms.read_text(encoding="utf-8"))
+    return study | {"seeds": options.seeds or study["seeds"]}
 
 
 def main() -> None:
@@ -435,8 +449,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", help="only these of the study's; all")
     parser.add_argument("--table", action="store_true", help="of what is there; train nothing")
     options = parser.parse_args()
-    study, out = yaml.safe_load(options.arms.read_text(encoding="utf-8")), options.out
-    study["seeds"] = options.seeds or study["seeds"]
+    study, out = read_study(options), options.out
     for name, arm in study["arms"].items():
         arm |= {"variant": f"claims_{name}"} if "claims" in arm else {}
     out.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,6 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -27,7 +26,7 @@ from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.data.text.claims.rules import RuleParser
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.compare import compare
-from studies.real_arms import PROMPTS, whole_cells
+from studies.real_arms import PROMPTS, read_study, whole_cells
 
 ALL_FINDINGS = "positives"
 """The arm that every other one is read beside."""
@@ -70,8 +69,7 @@ def main() -> None:
     parser.add_argument("--arms", type=Path, default=Path("configs/studies/real_correction.yaml"))
     parser.add_argument("--seeds", type=int, nargs="+", help="only these of the study's; all")
     options = parser.parse_args()
-    study, out = yaml.safe_load(options.arms.read_text(encoding="utf-8")), options.out
-    study["seeds"] = options.seeds or study["seeds"]
+    study, out = read_study(options), options.out
     done = whole_cells(out, study)
     first = next(iter(study["arms"]))
     judged = [a for a, keys in study["outcomes"].items() if any("zero_shot" in k for k in keys)]

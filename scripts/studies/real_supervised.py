@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-import yaml
 from torch import nn
 
 if __name__ == "__main__":
@@ -37,7 +36,7 @@ from medclip_debias.training.optim import learning_rate
 from medclip_debias.training.resolve import load_run
 from medclip_debias.training.step import Trainer
 from openi import judged_classes
-from studies.real_arms import PROMPTS, training_sets
+from studies.real_arms import PROMPTS, read_study, training_sets
 from supervised import claimed
 
 
@@ -75,7 +74,7 @@ def targets(trainer: Trainer, labelled: list[str], classes: list[str]) -> torch.
 def fit(trainer: Trainer, wanted: torch.Tensor) -> Classifier:
     """Train encoder and layer on the run's batches, by its schedule and its optimiser."""
     train = trainer.settings.train
-    network = Classifier(trainer.model, wanted.shape[1])
+    network = Classifier(trainer.model, wanted.shape[1]).to(trainer.device)
     optimizer = torch.optim.AdamW(network.parameters(), weight_decay=train.weight_decay)
     for step in range(train.steps):
         rate = learning_rate(step, peak=train.lr, warmup=train.warmup_steps, steps=train.steps)
@@ -135,7 +134,7 @@ def main() -> None:
     parser.add_argument("--arms", type=Path, default=Path("configs/studies/real_correction.yaml"))
     parser.add_argument("--seeds", type=int, nargs="+", help="only these of the study's; all")
     options = parser.parse_args()
-    study, out = yaml.safe_load(options.arms.read_text(encoding="utf-8")), options.out
+    study, out = read_study(options), options.out
     arm = next(iter(study["arms"]))
     judged = {
         name: out / "sets" / "72" / name
@@ -150,7 +149,7 @@ def main() -> None:
         }
     )
     print("seed,archive,classes,supervised,arm")
-    for seed in options.seeds or study["seeds"]:
+    for seed in study["seeds"]:
         with tempfile.TemporaryDirectory() as folder:
             words = [f"out={folder}", training_sets(out, study, {}, text=True), *study["settings"]]
             words += [f"model.text.folder={out / 'language_model'}", f"train.seed={seed}"]

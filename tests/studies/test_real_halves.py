@@ -1,15 +1,20 @@
-"""Classes that chosen claims tell nothing of, and a classifier's targets on several archives."""
+"""Beside the arms on real films: classes that claims tell nothing of, differences over seeds."""
 
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.text.claims.rules import RuleParser
+from studies import real_arms
 from studies.real_halves import unknown_classes
+from studies.real_seeds import differences
 
 STUDY = Path(__file__).parents[2] / "configs/studies/real_correction.yaml"
 PROMPTS = {name: load_prompts(name) for name in ("openi", "chestxray14")}
@@ -39,3 +44,37 @@ def test_a_finding_that_implies_the_class_or_is_implied_makes_it_known():
     assert "Fracture" in unknown_classes(PROMPTS["openi"], ["pleural_effusion"])
     for finding in ("fracture", "acute_fracture", "old_fracture"):
         assert "Fracture" not in unknown_classes(PROMPTS["openi"], [finding])
+
+
+def test_differences_over_seeds_are_those_of_paired_t_tests():
+    rng = np.random.default_rng(0)
+    index = pd.MultiIndex.from_product([["a", "b", "c"], range(5)], names=["arm", "seed"])
+    outcomes = pd.DataFrame(rng.normal(size=(15, 2)), index, ["x", "y"])
+    outcomes.loc["b"] += 3.0
+    outcomes.loc["c", "y"] = np.nan
+    table = differences(outcomes, "a").set_index(["arm", "outcome"])
+    for arm, outcome in [("b", "x"), ("b", "y"), ("c", "x")]:
+        paired = stats.ttest_rel(outcomes.loc[arm, outcome], outcomes.loc["a", outcome])
+        low, high = paired.confidence_interval()
+        row = table.loc[(arm, outcome)]
+        assert row["difference"] - row["half"] == pytest.approx(low)
+        assert row["difference"] + row["half"] == pytest.approx(high)
+        assert arm == "c" or row["p"] == pytest.approx(paired.pvalue)
+    family = table.loc["b"]
+    assert family["p_holm"].min() == pytest.approx(2 * family["p"].min())
+    assert pd.isna(table.loc[("c", "x"), "p"])
+    assert ("c", "y") not in table.index
+
+
+def test_arms_share_a_trunk_where_they_learn_from_the_same_films(tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr(real_arms, "command", lambda *words: commands.append(words))
+    monkeypatch.setattr(
+        real_arms, "training_sets", lambda out, study, arm, *, text: f"prepared={arm['labels']}"
+    )
+    study = {"settings": [], "preset": "clip"}
+    for labels in ("many", "many", "few"):
+        arm = {"pretrain": 2, "labels": labels}
+        real_arms.train(tmp_path, study, arm, tmp_path / "run", 0)
+    starts = [word for words in commands for word in map(str, words) if "start_from" in word]
+    assert starts[0] == starts[1] != starts[2]
