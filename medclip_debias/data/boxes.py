@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from medclip_debias.data.records import RELATIVE, Box
+from medclip_debias.data.records import RELATIVE, Box, PhraseRecord
+from medclip_debias.errors import UserError
 
 SHAPE_TOLERANCE = 0.01
 """How far the sides' ratio of an annotated image may differ from that of the image at hand."""
+_MOST_OUTSIDE = 0.1
+_FEW = 3
 
 
 class Fitted(NamedTuple):
@@ -64,6 +67,26 @@ def fit_boxes(
         clipped += bool(inside) and leaves
         found += inside
     return Fitted(found, flat, outside, clipped, in_pixels and annotated != actual)
+
+
+def check_sizes(fitted: Iterable[tuple[PhraseRecord, Fitted]]) -> None:
+    """Stop where boxes show that their images are not as large as those that were annotated.
+
+    Where nothing says how large these were, one box in ten (and three) outside its image says that
+    it was larger, and that the boxes inside lie at wrong places, too.
+
+    Raises:
+        UserError: so many boxes of images without ``annotated_size`` lie outside.
+    """
+    unstated = [(p, boxes) for p, boxes in fitted if p.annotated_size is None]
+    outside = sum(boxes.outside for _, boxes in unstated)
+    listed = sum(len(phrase.boxes) for phrase, _ in unstated)
+    if outside >= max(_FEW, _MOST_OUTSIDE * listed):
+        raise UserError(
+            f"{outside} of {listed} boxes lie outside their images, so they were drawn on larger"
+            " images, and nothing says how large those were; give the images that were annotated,"
+            " or their width and height beside the boxes."
+        )
 
 
 def same_shape(annotated: tuple[int, int], actual: tuple[int, int]) -> bool:

@@ -23,7 +23,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from medclip_debias.data.records import ImageRecord, file_stem
+from medclip_debias.data.records import ImageRecord
+from medclip_debias.data.sources.ids import PATIENT, STUDY, Ids
+from medclip_debias.data.sources.paths import PathFinder
 from medclip_debias.data.splits import SHARES, split_name, splits_of
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file, file_hash, open_guarded
@@ -101,11 +103,12 @@ class HasNamedSplit(Protocol):
 def plain_split(path: Path, images: Sequence[ImageRecord], ids: Collection[str]) -> NamedSplit:
     """Read a table that says the split of studies, patients or images, as archives give it.
 
-    Studies that it does not name have no split.
+    Studies that it does not name have no split. Ids are found however they are written (`Ids`),
+    images by their paths (`PathFinder`).
 
     Args:
         path: CSV or Parquet with a column ``split`` and one of ``study_id``, ``patient_id`` and
-            ``image_id`` (or ``image``: a file name).
+            ``image_id`` (or ``image``: a file's name or path).
         images: of the source.
         ids: of its studies.
     """
@@ -117,15 +120,18 @@ def plain_split(path: Path, images: Sequence[ImageRecord], ids: Collection[str])
         raise UserError(f"{path}: needs a column {', '.join(_KEYS[:-1])} or {_KEYS[-1]}.")
     members: dict[str, list[str]] = {}
     for image in images:
-        key = {"study_id": image.study_id, "patient_id": image.patient_id}.get(column)
-        members.setdefault(image.image_id if key is None else key, []).append(image.study_id)
-    if column == "study_id":
-        members = {study: [study] for study in ids}
-    keys = [file_stem(key) if column == "image" else key for key in table[column]]
+        key = image.patient_id if column == "patient_id" else image.image_id
+        members.setdefault(key, []).append(image.study_id)
+    if column in ("study_id", "patient_id"):
+        members = {study: [study] for study in ids} if column == "study_id" else members
+        find = Ids(members, STUDY if column == "study_id" else PATIENT).find
+    else:
+        find = PathFinder.of_images(images, Path(), table[column].tolist()).image
+    keys = list(map(find, table[column]))
     named = zip(table.index.tolist(), keys, table["split"], strict=True)
     rows = ((row, study, word) for row, key, word in named for study in members.get(key, ()))
     studies = splits_of(path, rows, "study")
-    unknown = sum(key not in members for key in keys)
+    unknown = keys.count("")
     if not studies:
         raise UserError(f"{path}: none of its {len(table)} rows matches anything in this source.")
     name = re.sub(r"[^\w.+-]", "_", path.name.split(".")[0])[:100] or "split"

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medclip_debias.data.boxes import fit_boxes, same_shape, scale_boxes
-from medclip_debias.data.records import RELATIVE
+from medclip_debias.data.boxes import check_sizes, fit_boxes, same_shape, scale_boxes
+from medclip_debias.data.records import RELATIVE, PhraseRecord
+from medclip_debias.errors import UserError
 
 
 def test_boxes_scale_with_the_image():
@@ -74,3 +75,21 @@ def test_boxes_in_fractions_of_the_sides_fit_any_image(actual, corners):
         assert found.boxes[0] == pytest.approx(expected, abs=1e-9)
     else:
         assert found.flat == 1
+
+
+@pytest.mark.parametrize(("annotated", "refused"), [(None, True), ((1024, 1024), False)])
+def test_boxes_that_leave_their_images_show_that_these_were_made_smaller(annotated, refused):
+    """Drawn at 1024 pixels on images of 256: those that lie inside lie at wrong places."""
+    drawn = [(64.0 * n, 64.0 * n, 100.0, 100.0) for n in range(12)]
+    phrases = [PhraseRecord(str(n), str(n), "", "", (b,), annotated) for n, b in enumerate(drawn)]
+    fitted = [(p, fit_boxes(p.boxes, p.annotated_size, (256, 256))) for p in phrases]
+    if refused:
+        with pytest.raises(UserError, match="8 of 12 boxes lie outside"):
+            check_sizes(fitted)
+    check_sizes(fitted if not refused else [(p, f) for p, f in fitted if f.boxes])
+
+
+def test_a_single_box_at_a_wrong_place_is_only_counted():
+    boxes = [(1.0, 1.0, 5.0, 5.0)] * 12 + [(900.0, 1.0, 5.0, 5.0)]
+    phrase = PhraseRecord("1", "1", "", "", tuple(boxes), None)
+    check_sizes([(phrase, fit_boxes(boxes, None, (256, 256)))])

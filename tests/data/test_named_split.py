@@ -7,8 +7,9 @@ import pytest
 from PIL import Image
 
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.named_split import NamedSplit, read_split
+from medclip_debias.data.named_split import NamedSplit, plain_split, read_split
 from medclip_debias.data.prepare import Reading, prepare
+from medclip_debias.data.records import ImageRecord
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import split_name
 from medclip_debias.errors import UserError
@@ -136,6 +137,34 @@ def test_a_plain_table_splits_by_study_patient_or_image(tiny_tree, tmp_path, col
     assert set(splits.values()) <= expected
     assert any("1 rows match nothing in the source" in line for line in said)
     assert any(row["step"] == "split is known" and row["dropped"] for row in made.funnel)
+
+
+@pytest.mark.parametrize("form", ["{}", "{}.0", "p{}", "000{}"])
+def test_a_plain_table_finds_patients_as_other_programs_write_them(manifest, tmp_path, form):
+    """Spreadsheets drop zeros, data frames add points: such a row used to leave its patient out."""
+    for name, patient in zip("pqr", ("00101", "00102", "00103"), strict=True):
+        manifest.write_text(manifest.read_text().replace(f",{name},", f",{patient},"))
+    path = tmp_path / "mine.csv"
+    rows = [f"{form.format(101 + at)},{split}" for at, split in enumerate(("test", "val", "train"))]
+    path.write_text("\n".join(["patient_id,split", *rows]))
+    images = detect(manifest).images()
+    split = plain_split(path, images, {image.study_id for image in images})
+    assert (dict(split.studies), split.unknown) == (
+        {"a": "test", "b": "validate", "c": "train"},
+        0,
+    )
+
+
+@pytest.mark.parametrize("named", ["one/x.png", "./one/x.jpg", "one/x"])
+def test_a_plain_table_tells_images_of_one_name_apart_by_their_folders(tmp_path, named):
+    images = [
+        ImageRecord(f"{folder}/x.png", folder, folder, tmp_path / folder / "x.png", "PA", "")
+        for folder in ("one", "two")
+    ]
+    path = tmp_path / "mine.csv"
+    path.write_text(f"image,split\n{named},test\nx.png,train\n")
+    split = plain_split(path, images, ["one", "two"])
+    assert (dict(split.studies), split.unknown) == ({"one": "test"}, 1)
 
 
 def test_a_plain_table_that_names_nothing_or_two_splits_is_refused(tiny_tree, tmp_path):

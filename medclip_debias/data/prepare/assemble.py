@@ -23,7 +23,7 @@ import pandas as pd
 
 from medclip_debias.config import PrepareSettings, SelectionSettings
 from medclip_debias.data import layout
-from medclip_debias.data.boxes import Fitted, fit_boxes
+from medclip_debias.data.boxes import Fitted, check_sizes, fit_boxes
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.masks import as_coco
 from medclip_debias.data.named_split import SPLIT_FILE
@@ -226,6 +226,7 @@ def _count_boxes(fitted: _Boxes, funnel: Funnel) -> None:
     if not fitted:
         return
     known = [(phrase, boxes) for phrase, boxes in fitted if boxes is not None]
+    check_sizes(known)
     alike = [(phrase, boxes) for phrase, boxes in known if not boxes.other_shape]
     listed = sum(len(phrase.boxes) for phrase, _ in alike)
     with_area = listed - sum(boxes.flat for _, boxes in alike)

@@ -105,7 +105,7 @@ class CatalogSource(ArchiveSource):
             self._labels[image] = {name: float(name in present) for name in shown}
         self._add_classes()
         splits = {i.image_id: i.split for i in self.image_records} if self._voted else {}
-        sizes = self.files.annotated_sizes(rows["image"])
+        sizes = {**self._marks.sizes, **self.files.annotated_sizes(rows["image"])}
         self.phrase_records = self._marks.phrases(sizes, splits)
         self.add_studies(self._labels, self._reports)
         self._describe(tables, rows)
@@ -333,7 +333,7 @@ class CatalogSource(ArchiveSource):
         seeded = seeded_split(patient, SPLIT_SEED if self.seed is None else self.seed)
         if self.seed is not None:
             return seeded
-        split = split or seeded if self._lists is None else self._lists.get(name, "")
+        split = split or seeded if self._lists is None else self._lists.get(file_stem(name), "")
         validates = split == "train" and seeded == "validate" and not self.files.validates()
         return "validate" if validates else split
 

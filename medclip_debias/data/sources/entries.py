@@ -90,7 +90,7 @@ class ArchiveFiles:
         return classes[: labels.get("fewer", {}).get(table.name)]
 
     def split_lists(self) -> dict[str, str] | None:
-        """Return the list that names each image; training and validation are one."""
+        """Return the split of each image by its stem; training and validation are one."""
         split = self.entry.get("split", {})
         if "train" not in split:
             return None
@@ -108,9 +108,9 @@ class ArchiveFiles:
             read_text(path, "download it again", limit=_MOST_OF_A_LIST, encoding="utf-8-sig")
             for path in paths
         )
-        splits = {line.strip(): "train" for line in train.splitlines()}
+        splits = {file_stem(line.strip()): "train" for line in train.splitlines()}
         for line, name in enumerate(test.splitlines(), start=1):
-            if name.strip() and splits.setdefault(name.strip(), "test") == "train":
+            if name.strip() and splits.setdefault(file_stem(name.strip()), "test") == "train":
                 raise UserError(
                     f"{paths[1]}, line {line}: its image is also in {paths[0].name}; download both"
                     " again."

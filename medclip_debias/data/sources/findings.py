@@ -95,12 +95,14 @@ class Marks:
         count: notes what was left aside while they were read.
         present: findings by image, also of those whose box or mask cannot be read.
         masks: by image and finding, at the size of the image that was annotated.
+        sizes: width and height of images when they were annotated, where their list has them.
     """
 
     def __init__(self, count: Count) -> None:
         self.count = count
         self.present: dict[str, set[str]] = {}
         self.masks: dict[tuple[str, str], Mask] = {}
+        self.sizes: dict[str, tuple[int, int]] = {}
         self._boxes: dict[tuple[str, str], list[Box]] = {}
         self._texts: dict[str, str] = {}
 
@@ -169,13 +171,17 @@ def read_coco(path: Path, marks: Marks) -> Names:
     content = read_json_value(path, "download it again")
     try:
         names = {image["id"]: str(image["file_name"]) for image in content["images"]}
+        sides = [(i["file_name"], i.get("width"), i.get("height")) for i in content["images"]]
         classes = {one["id"]: finding_name(one["name"]) for one in content["categories"]}
         listed = [(a["image_id"], a["category_id"], a["bbox"]) for a in content["annotations"]]
-        boxes = [(names.get(i), classes.get(c), box_of(sides)) for i, c, sides in listed]
+        boxes = [(names.get(i), classes.get(c), box_of(box)) for i, c, box in listed]
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path}: is not a list of images, categories and annotations; download it again."
         ) from error
+    for name, width, height in sides:
+        if all(isinstance(side, int) and 0 < side < _FAR for side in (width, height)):
+            marks.sizes[file_stem(str(name))] = width, height
     good = [(n, f, box) for n, f, box in boxes if n is not None and f is not None and box]
     for name, finding, box in good:
         marks.add(file_stem(name), finding, [box])

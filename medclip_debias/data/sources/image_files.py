@@ -7,6 +7,7 @@ image format is taken where it is the only one, and counted.
 
 from __future__ import annotations
 
+import filecmp
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -38,17 +39,25 @@ class _ImageFiles:
         self.renamed: set[str] = set()
 
     def _only(self, name: str, files: Sequence[str]) -> Path | None:
-        """The one file of a name's stem, ``None`` for none."""
-        if len(files) > 1:
-            first, second = (Path(file).name for file in files[:2])
-            raise UserError(
-                f"{files[0]}: '{Path(name).name}' is not there, and both {first} and {second} have"
-                " its stem; keep one of them."
-            )
+        """The one file of a name or of its stem, ``None`` for none."""
         if not files:
             return None
-        self.renamed.add(name)
-        return Path(files[0])
+        first, *others = map(Path, files)
+        others = [path for path in others if not filecmp.cmp(first, path, shallow=False)]
+        if others and first.name == others[0].name:
+            one, two = (path.relative_to(self.root).as_posix() for path in (first, others[0]))
+            raise UserError(
+                f"{self.root}: both {one} and {two} have the name of one image, and are two; keep"
+                " one of them there."
+            )
+        if others:
+            raise UserError(
+                f"{first}: '{Path(name).name}' is not there, and both {first.name} and"
+                f" {others[0].name} have its stem; keep one of them."
+            )
+        if first.name != Path(name).name:
+            self.renamed.add(name)
+        return first
 
 
 class ImagePlaces(_ImageFiles):
@@ -112,17 +121,17 @@ class ImageTree(_ImageFiles):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.by_name: dict[str, Path] = {}
+        self.by_name: dict[str, list[str]] = {}
         self._by_stem: dict[str, list[str]] = {}
         for path in walk_files(root):
-            if path.name.lower().endswith(SUFFIXES) and path.name not in self.by_name:
-                self.by_name[path.name] = path
+            if path.name.lower().endswith(SUFFIXES):
+                self.by_name.setdefault(path.name, []).append(str(path))
                 self._by_stem.setdefault(file_stem(path.name), []).append(str(path))
 
     def path(self, name: str, folder: str = "") -> Path:
-        """Return the file of a name, the first by path; where it should be, when it is nowhere."""
-        known = self.by_name.get(name) or self._only(name, self._by_stem.get(file_stem(name), []))
-        return known or self.root / folder / name
+        """Return the file of a name; where it should be, when it is nowhere."""
+        files = self.by_name.get(name) or self._by_stem.get(file_stem(name), [])
+        return self._only(name, files) or self.root / folder / name
 
 
 def walk_files(root: Path, closed: Callable[[Path], None] | None = None) -> Iterator[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,19 @@ def test_two_files_of_one_stem_are_refused_unless_one_has_the_very_name(image, t
         ImagePlaces(tmp_path, ["archive/train/p1/a.dcm"]).path("archive/train/p1/a.dcm")
     with pytest.raises(UserError, match=sentence):
         ImageTree(tmp_path).path("a.dcm")
+
+
+def test_a_name_in_two_folders_is_refused(image, tmp_path):
+    """Small copies or masks under the very names of the images lie beside many archives."""
+    small = tmp_path / "archive" / "images-64" / image.name
+    small.parent.mkdir()
+    shutil.copy(image, small)
+    tree = ImageTree(tmp_path)
+    assert tree.path(image.name) == small  # the very same file
+    small.write_bytes(b"another")
+    for name in (image.name, image.with_suffix(".jpg").name):
+        with pytest.raises(UserError, match=r"images-64/a\.png and archive/train/p1/a\.png have"):
+            tree.path(name)
 
 
 def test_an_image_that_is_nowhere_has_the_place_where_the_others_are(image, tmp_path):

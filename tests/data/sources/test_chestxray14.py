@@ -91,6 +91,15 @@ def test_an_image_that_no_list_names_has_no_split_and_without_lists_the_hash_spl
     ]
 
 
+@pytest.mark.parametrize("named", ["{}.jpg", "images/{}.png", "{}"])
+def test_lists_name_images_by_their_stems_as_the_table_does(tree, named):
+    splits = {i.image_id: i.split for i in detect(tree).images()}
+    for name in ("train_val_list.txt", "test_list.txt"):
+        stems = [line.removesuffix(".png") for line in (tree / name).read_text().split()]
+        (tree / name).write_text("\n".join(map(named.format, stems)))
+    assert {i.image_id: i.split for i in detect(tree).images()} == splits
+
+
 def test_boxes_are_phrases_in_pixels_of_1024(tree):
     source = detect(tree)
     phrases = {(p.image_id, p.category): p for p in source.phrases()}

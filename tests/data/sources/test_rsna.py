@@ -6,13 +6,13 @@ import shutil
 import numpy as np
 import pytest
 
-from medclip_debias.config import PrepareSettings
+from medclip_debias.config import PrepareSettings, SelectionSettings
 from medclip_debias.data.prepare import Reading, prepare
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
 from tests.data.sources.counts import steps
-from tests.data.sources.trees import write_table
+from tests.data.sources.trees import write_image, write_table
 
 HEADER = "patientId,x,y,width,height,Target"
 A, B, C = (f"0000000{n}-1c29-4943-afc9-b6754be640eb" for n in range(3))
@@ -83,6 +83,23 @@ def test_what_is_odd_in_the_tables_is_counted(tmp_path):
     }
     labels = {s.study_id: s.labels for s in source.studies()}
     assert labels[C] == {"Pneumonia": 1.0, "No Finding": None, "Lung Opacity": None}
+
+
+def test_boxes_fit_a_copy_of_another_size(tmp_path):
+    """Boxes are in pixels of 1024 x 1024; people keep the images as PNG of 256."""
+    write(tmp_path)
+    for level, name in enumerate((A, B, C)):
+        write_image(tmp_path / "stage_2_train_images" / f"{name}.png", level, (256, 256))
+    made = prepare(
+        tmp_path,
+        tmp_path / "set",
+        PrepareSettings(size=32),
+        selection=SelectionSettings(blank_view="include"),
+        reading=Reading(all_test=True),
+        workers=1,
+    )
+    boxes = [[66.0, 38.0, 53.25, 94.75], [140.5, 38.0, 64.0, 113.25]]
+    assert made.phrases["boxes"].tolist() == [boxes]
 
 
 def test_its_real_dicom_files_are_prepared_with_their_views(tmp_path, shared_data):

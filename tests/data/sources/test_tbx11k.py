@@ -81,6 +81,18 @@ def test_boxes_are_phrases_and_classes_are_labels(tree, tmp_path):
     assert set(phrases) == {"tb1", "tb2"}
 
 
+def test_boxes_of_lists_fit_a_copy_of_another_size(tmp_path):
+    """The archive's images have 512 pixels a side, copies of it 256 or 224."""
+    write_image(tmp_path / "imgs" / "tb1.png", 0, (40, 40))
+    path = coco(tmp_path, ["tb/tb1.png"], [(0, 0, [128, 256, 64, 32])])
+    content = json.loads(path.read_text())
+    content["images"][0] |= {"width": 512, "height": 512}
+    path.write_text(json.dumps(content))
+    keep = SelectionSettings(without_sentence="keep")
+    made = prepare(tmp_path, tmp_path / "o", PrepareSettings(size=32), selection=keep, workers=1)
+    assert made.phrases["boxes"].tolist() == [[[10.0, 20.0, 5.0, 2.5]]]
+
+
 def test_a_seed_splits_anew(tree):
     found = {image.image_id: image.split for image in detect(tree, split_seed=3).images()}
     assert found == {name: seeded_split(name, 3) for name in ("tb1", "tb2", "h1")}
