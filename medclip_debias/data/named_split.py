@@ -124,10 +124,11 @@ def plain_split(path: Path, images: Sequence[ImageRecord], ids: Collection[str])
         members.setdefault(key, []).append(image.study_id)
     if column in ("study_id", "patient_id"):
         members = {study: [study] for study in ids} if column == "study_id" else members
-        find = Ids(members, STUDY if column == "study_id" else PATIENT).find
+        known = Ids(members, STUDY if column == "study_id" else PATIENT)
+        keys = list(map(known.find, table[column]))
     else:
-        find = PathFinder.of_images(images, Path(), table[column].tolist()).image
-    keys = list(map(find, table[column]))
+        finder = PathFinder.of_images(images, Path(), table[column].tolist())
+        keys = list(map(finder.image, table[column]))
     named = zip(table.index.tolist(), keys, table["split"], strict=True)
     rows = ((row, study, word) for row, key, word in named for study in members.get(key, ()))
     studies = splits_of(path, rows, "study")

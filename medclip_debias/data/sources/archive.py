@@ -18,7 +18,7 @@ from medclip_debias.data.records import ImageRecord, PhraseRecord, Source, Step,
 from medclip_debias.data.sources.ids import is_blank, read_ids
 from medclip_debias.data.sources.image_files import ImagePlaces, ImageTree, is_file
 from medclip_debias.data.sources.registry import Given
-from medclip_debias.data.sources.tables import open_text, origins, read_table
+from medclip_debias.data.sources.tables import delimiter, open_text, origins, read_table
 from medclip_debias.data.sources.texts import read_report
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split
 from medclip_debias.errors import UserError
@@ -215,7 +215,9 @@ def header_of(path: Path) -> tuple[str, ...]:
     try:
         with open_text(path) as file:
             first = file.readline(1 << 16)
-        return tuple(name.strip() for name in next(csv.reader([first]), []))
+        return tuple(
+            name.strip() for name in next(csv.reader([first], delimiter=delimiter(first)), [])
+        )
     except (UserError, OSError, EOFError, UnicodeDecodeError, csv.Error):
         return ()
 

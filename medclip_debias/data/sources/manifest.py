@@ -9,6 +9,7 @@ counts as frontal, and without ``split`` patients are split by `seeded_split`.
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 MANIFESTS = ("manifest.csv", "manifest.csv.gz", "manifest.parquet")
 _TABLES = (".csv", ".csv.gz", ".parquet")
 _COLUMNS = ("image", "patient_id", "study_id", "view", "split")
+_OURS = {name.replace("_", ""): name for name in (*_COLUMNS, "report", "text")}
+_OURS["viewposition"] = "view"
+"""Our name of a column that is spelt otherwise: ``Patient ID``, DICOM's ``PatientID``."""
 _SHOWN = 10
 
 
@@ -126,14 +130,17 @@ class ManifestSource(ArchiveSource):
             self.said += self.boxes.describe(held_out)
 
     def _read(self) -> pd.DataFrame:
-        """Return the table with lower-case names of columns and the report in ``report``."""
+        """Return the table with our names of columns and the report in ``report``."""
         table = read_table(self.path)
         names: list[str] = table.columns.tolist()
-        table.columns = table.columns.str.lower()
+        lower = [name.lower() for name in names]
+        ours = (_OURS.get(re.sub(r"[\W_]+", "", name), name) for name in lower)
+        pairs = zip(lower, ours, strict=True)
+        table.columns = [name if known in lower else known for name, known in pairs]
         self._columns = {*table}
         there = columns_there(names)
         if len(self._columns) < len(names):
-            raise UserError(f"{self.path}: two columns differ in case alone; rename one.")
+            raise UserError(f"{self.path}: two columns differ in case or blanks alone; rename one.")
         if not self._columns & {"report", "text"}:
             raise UserError(f"{self.path}: column 'report' or 'text' is missing; {there}.")
         if "image" not in table and not self.text_only:
@@ -147,7 +154,9 @@ class ManifestSource(ArchiveSource):
             if name in table:
                 table[name] = self.ids(self.path, table, name)
         text = "report" if "report" in table else "text"
-        self.said += unread_columns(self.path, names, {*_COLUMNS, text})
+        columns = zip(names, table.columns, strict=True)
+        others = [name for name, column in columns if column not in {*_COLUMNS, text}]
+        self.said += unread_columns(self.path, others, ())
         table["report"] = table[text]
         return table.assign(row=table.index, origin=origins(self.path, table))
 

@@ -1,4 +1,8 @@
-"""Reading tables that came from elsewhere: CSV (also gzipped, with BOM, CRLF) and Parquet."""
+"""Reading tables that came from elsewhere: Parquet, and CSV.
+
+A CSV may be gzipped, have a BOM and CRLF, and semicolons or tabs between its cells, as
+spreadsheets of many countries write it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Collection, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
@@ -145,7 +150,9 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     line = 0
     try:
         with open_text(path) as file:
-            reader = csv.reader(_lines(path, file), strict=True)
+            lines = _lines(path, file)
+            first = next(lines, "")
+            reader = csv.reader(chain([first], lines), delimiter=delimiter(first), strict=True)
             for count, row in enumerate(reader, start=1):
                 if count > MAX_ROWS:
                     raise UserError(f"{path}: has more than {MAX_ROWS:,} rows; split the table.")
@@ -167,6 +174,15 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise UserError(f"{path}, row {line + 1}: {problem}.") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({type(error).__name__}).") from error
+
+
+def delimiter(header: str) -> str:
+    """Return what separates the cells of a table, by its first line.
+
+    >>> delimiter("image;report"), delimiter("Image Index,Bbox [x;y]"), delimiter("image")
+    (';', ',', ',')
+    """
+    return max(",;\t", key=header.count)
 
 
 def open_text(path: Path) -> TextIO:

@@ -61,6 +61,35 @@ def test_images_and_studies_are_read(manifest):
     assert source.phrases() == []
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"patient_id": "Patient ID", "study_id": "Study-ID", "view": "View"},
+        {
+            "image": "IMAGE",
+            "patient_id": "PatientID",
+            "study_id": "StudyID",
+            "view": "ViewPosition",
+        },
+    ],
+)
+def test_columns_are_known_however_they_are_spelt(manifest, names):
+    """One that was not read left patients in two splits, or laterals among the frontal images."""
+    plain, spelt = (detect(manifest(h)) for h in (HEADER, [names.get(n, n) for n in HEADER]))
+    for source in (plain, spelt):
+        assert "No column" not in " ".join(source.describe())
+        assert "not read" not in " ".join(source.describe())
+    assert spelt.images() == plain.images()
+    assert list(spelt.studies()) == list(plain.studies())
+
+
+def test_our_own_name_of_a_column_comes_before_another_spelling(manifest):
+    other = [[*row, "x"] for row in ROWS]
+    source = detect(manifest([*HEADER, "Patient ID"], other))
+    assert {image.patient_id for image in source.images()} == {"p1", "p2"}
+    assert "not read: column 'Patient ID'" in " ".join(source.describe())
+
+
 def test_parquet_reads_as_csv(manifest, tmp_path):
     path = manifest()
     expected = detect(path).images()

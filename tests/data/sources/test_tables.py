@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from medclip_debias.data.sources import tables
+from medclip_debias.data.sources.archive import header_of
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.errors import UserError
 
@@ -23,6 +24,14 @@ def test_marks_and_line_ends_of_any_system_read_the_same(tmp_path, start, end):
     table = read_table(path)
     assert table.to_dict("list") == {"a": ["1", "3"], "b": ["2", "4"]}
     assert table.index.tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_a_spreadsheet_of_any_country_reads_the_same(tmp_path, mark):
+    text = f'image{mark}report\na.png{mark}"Clear{mark} no, none."\n'
+    table = read_table(write(tmp_path / "a.csv", text))
+    assert table.to_dict("list") == {"image": ["a.png"], "report": [f"Clear{mark} no, none."]}
+    assert header_of(tmp_path / "a.csv") == ("image", "report")
 
 
 def test_rows_are_the_true_lines_of_the_file(tmp_path):
