@@ -2,14 +2,15 @@
 
 Ids get the name of their set, so that two archives may use the same. Patients stay on one side of
 every split: who is judged in one set is not learned from in another. Sets whose patient ids mean
-the same people are those of one archive (`ARCHIVES`), or of one ``patients`` in the settings.
+the same people are those of one archive (`ARCHIVES`), or of one ``patients`` in the settings;
+patients of any sets who share a film, pixel by pixel, are one person.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from medclip_debias.config import SetSettings
-from medclip_debias.data.store import PreparedSet
+from medclip_debias.data.layout import MANIFEST
+from medclip_debias.data.sources.ids import plain_id
+from medclip_debias.data.store import PreparedSet, read_table
 from medclip_debias.errors import UserError
 
 ARCHIVES: Mapping[str, str] = {
@@ -29,6 +32,13 @@ ARCHIVES: Mapping[str, str] = {
     "padchest_gr": "padchest",
 }
 """Kinds of source whose patients are those of another kind; each of the others is its own."""
+FAMILIES = (
+    frozenset(("chestxray14", "rsna", "siim", "chestx_det")),
+    frozenset(("chexpert", "chexpert_plus", "chexlocalize")),
+    frozenset(("padchest", "padchest_gr")),
+)
+"""Kinds of source whose images come from one archive: RSNA's, SIIM's and ChestX-Det's are images of
+ChestX-ray14, under other names."""
 SPLITS = ("test", "held_out", "validate", "train")
 """A patient who is in several splits stays in the first of these alone."""
 ASIDE = "aside"
@@ -126,12 +136,23 @@ class JointSet(PreparedSet):
         return np.cumsum([0, *map(len, self._parts)])
 
     def describe(self) -> list[str]:
-        """Return a sentence on each set of which something is left aside."""
-        return [
+        """Return a sentence on each set of which something is left aside, and on what may leak."""
+        said = [
             f"{name}: {counts['patients']} patients are in another split elsewhere; their"
             f" {counts['studies']} studies ({counts['images']} images) are not used"
             for name, counts in self.aside.items()
         ]
+        kinds = [str(part.meta["kind"]) for part in self._parts]
+        for family in FAMILIES:
+            pairs = zip(kinds, self._people, strict=True)
+            apart = {kind: name for kind, name in pairs if kind in family}
+            if len(set(apart.values())) > 1:
+                said.append(
+                    f"{' and '.join(sorted(apart))}: their films are of one archive under other"
+                    " patient ids; who is judged in one may be learned from in another unless the"
+                    " pixels are the same"
+                )
+        return said
 
     @cached_property
     def frontal(self) -> NDArray[np.bool_]:
@@ -167,18 +188,23 @@ class JointSet(PreparedSet):
         return pd.concat(tables, ignore_index=True)
 
     def _patients(self, number: int, table: pd.DataFrame) -> pd.Series[str]:
-        return f"{self._people[number]}/" + table["patient_id"].astype(str)
+        return f"{self._people[number]}/" + table["patient_id"].astype(str).map(plain_id)
 
     def _splits_of_patients(self) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
         """The split that each patient stays in, and what that leaves aside in which set."""
-        tables = []
+        tables, films = [], []
         for number, part in enumerate(self._parts):
             table = part.studies[["study_id", "patient_id", "split"]].astype(str)
             tables.append(table.assign(patient_id=self._patients(number, table)))
+            path = part.folder / MANIFEST
+            pixels = read_table(path, "run 'prepare' again", ["study_id", "pixel_hash"])
+            films.append(pixels.merge(tables[-1], on="study_id")[["patient_id", "pixel_hash"]])
         ranks = {split: rank for rank, split in enumerate(SPLITS)}
         everyone = pd.concat(tables)
-        ranked = everyone["split"].map(ranks).groupby(everyone["patient_id"]).min()
-        splits = {str(patient): SPLITS[int(rank)] for patient, rank in ranked.items()}
+        person = everyone["patient_id"].map(_one_person(pd.concat(films)))
+        ranked = everyone["split"].map(ranks).groupby(person).transform("min")
+        pairs = zip(everyone["patient_id"], ranked, strict=True)
+        splits = {str(patient): SPLITS[int(rank)] for patient, rank in pairs}
         aside = {}
         for number, (part, table) in enumerate(zip(self._parts, tables, strict=True)):
             moved = table[table["split"] != table["patient_id"].map(splits)]
@@ -190,6 +216,23 @@ class JointSet(PreparedSet):
                     "images": int(images),
                 }
         return splits, aside
+
+
+def _one_person(films: pd.DataFrame) -> Callable[[str], str]:
+    """Return what gives patients one name who share a film under several ids."""
+    other_names: dict[str, str] = {}
+
+    def name_of(patient: str) -> str:
+        while patient in other_names:
+            patient = other_names[patient]
+        return patient
+
+    films = films[films["pixel_hash"] != ""].drop_duplicates()  # reports alone have no pixels
+    shared = films[films.duplicated("pixel_hash", keep=False)]
+    for _, patients in shared.groupby("pixel_hash")["patient_id"]:
+        first, *others = dict.fromkeys(map(name_of, patients))
+        other_names.update(dict.fromkeys(others, first))
+    return name_of
 
 
 class JointPixels:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from medclip_debias.data.joint import FAMILIES
+
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.interface import ImageTextModel
@@ -14,14 +16,6 @@ ANOTHER, NOT_KNOWN = "another archive", "unknown"
 
 ANYBODYS = ("manifest",)
 """Kinds of source that are no archive: two such sets may come from one hospital or from two."""
-
-FAMILIES = (
-    frozenset(("chestxray14", "rsna", "siim", "chestx_det")),
-    frozenset(("chexpert", "chexpert_plus", "chexlocalize")),
-    frozenset(("padchest", "padchest_gr")),
-)
-"""Kinds of source whose images come from one archive: RSNA's, SIIM's and ChestX-Det's are images of
-ChestX-ray14, under other names."""
 
 
 def describe_archives(model: ImageTextModel, data: PreparedSet) -> dict[str, Any]:

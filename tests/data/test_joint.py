@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,6 +119,41 @@ def test_no_patient_is_learned_from_and_judged(made):
     views = whole.by_name()
     assert (views["a"].images["split"] == ASIDE).sum() == 2
     assert len(views["b"]) == len(PreparedSet.open(second))
+
+
+def test_a_film_under_two_ids_is_one_patients(made, tmp_path):
+    """ChestX-Det's files are ChestX-ray14's, renumbered: patient 5 trains here, 77 is tested there.
+
+    Of the third set, patient 88 has a film of 77, and so is 5, too, whose other film trains here.
+    """
+    first = made("a", images(range(1, 10), "train"))
+    films = tmp_path / "a" / "images"
+    for name, patient, split in (("det", 77, "test"), ("more", 88, "train")):
+        folder = tmp_path / "kept" / name
+        (folder / "images").mkdir(parents=True)
+        rows = ["Image Index,Finding Labels,Patient ID,View Position"]
+        copies = {"det": ("00000005_000",), "more": ("00000005_000", "00000006_001")}[name]
+        for at, film in enumerate(copies):
+            image = f"{patient:08d}_{at:03d}.png"
+            shutil.copy(films / f"{film}.png", folder / "images" / image)
+            rows.append(f"{image},Mass,{patient},PA")
+        (folder / "Data_Entry_2017.csv").write_text("\n".join([*rows, ""]))
+        lists = {"train_val_list.txt": "train", "test_list.txt": "test"}
+        for file, part in lists.items():
+            named = "\n".join(row.split(",")[0] for row in rows[1:])
+            (folder / file).write_text(named if part == split else "")
+        reading = Reading(label_sentences=True)
+        prepare(folder, tmp_path / name, PrepareSettings(size=SIZE), reading=reading, workers=1)
+    sets = [SetSettings(path=first)]
+    sets += [SetSettings(path=tmp_path / name, patients=name) for name in ("det", "more")]
+    whole = open_prepared(sets)
+    assert isinstance(whole, JointSet)
+    aside = whole.images[whole.images["split"] == ASIDE]
+    assert sorted(aside["image_id"]) == [
+        *(f"a/0000000{patient}_00{film}" for patient in (5, 6) for film in (0, 1)),
+        *(f"more/00000088_00{film}" for film in (0, 1)),
+    ]
+    assert whole.aside["a"] == {"patients": 2, "studies": 4, "images": 4}
 
 
 def test_batches_have_the_shares_of_the_weights(reports, made):

@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 
 from medclip_debias.cli import run
+from medclip_debias.data.joint import FAMILIES
 from medclip_debias.data.sources.registry import formats
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.archives import FAMILIES, archive_notes, describe_archives
+from medclip_debias.evaluation.archives import archive_notes, describe_archives
 from medclip_debias.evaluation.compare import compare
 from medclip_debias.evaluation.table import read_results
 from medclip_debias.models.dual_encoder import DualEncoder
