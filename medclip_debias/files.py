@@ -80,6 +80,28 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def check_out(out: Path, mark: str = "*", what: str = "") -> None:
+    """Refuse a folder to write, before the work, that would end in an error or cost other files.
+
+    Args:
+        out: a folder that is made, or written into.
+        mark: pattern of a file that an earlier ``what`` holds, which alone may be replaced; by
+            default what is there stays, and does not matter.
+
+    Raises:
+        UserError: a file is in its place, it cannot be written to, or it holds something else.
+    """
+    place = out
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise UserError(f"{place}: is a file; give a folder for what is written.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UserError(f"{place}: cannot be written to; give another folder.")
+    if place == out and any(out.iterdir()) and not any(out.glob(mark)):
+        raise UserError(f"{out}: is not empty and holds no {what}; give another folder for it.")
+
+
 def exchange(new: Path, target: Path, retired: Path) -> None:
     """Put the folder ``new`` in the place of ``target`` by renames; `take_back` mends a kill."""
     shutil.rmtree(retired, ignore_errors=True)

@@ -6,7 +6,6 @@ it stopped; `--fresh` starts over. docs/openi.md says what each stage does.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from medclip_debias.cli import run
-from medclip_debias.cli.stages import Stage, run_stages
+from medclip_debias.cli.stages import Stage, run_stages, start_over
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
@@ -128,7 +127,7 @@ def main(
 ) -> None:
     """Run every stage on Open-i; leave results.json, probe.json, supervised.json, report.html."""
     if fresh and not table:
-        shutil.rmtree(out, ignore_errors=True)
+        start_over(out)
     if not table:
         run_stages(stages(data, out, config, steps, least, loss), out, run)
     print(auc_table(out))

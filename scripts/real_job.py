@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from medclip_debias.cli import run
-from medclip_debias.cli.stages import Stage, run_stages
+from medclip_debias.cli.stages import Stage, run_stages, start_over
 from medclip_debias.data.loader import TrainingStudies
 from medclip_debias.data.prompts import packaged_sets
 from medclip_debias.data.sources.detect import detect
@@ -399,7 +398,7 @@ def main() -> None:
     options = parser.parse_args()
     out = options.out or Path("runs/real_quick" if options.quick else "runs/real")
     if options.fresh:
-        shutil.rmtree(out, ignore_errors=True)
+        start_over(out)
     run_stages(stages(options.data, out, QUICK if options.quick else Plan()), out, run)
 
 

@@ -17,6 +17,7 @@ from medclip_debias.files import (
     atomic_file,
     atomic_folder,
     check_guarded,
+    check_out,
     exchange,
     json_or_none,
     open_guarded,
@@ -257,6 +258,30 @@ def folder_with(path, word):
     path.mkdir()
     (path / "word").write_text(word)
     return path
+
+
+def test_an_output_that_would_cost_other_files_is_refused_before_the_work(tmp_path):
+    taken, other = tmp_path / "file", tmp_path / "other"
+    taken.write_text("mine")
+    for out in (taken, taken / "inside" / "it"):
+        with pytest.raises(UserError, match="file: is a file; give a folder"):
+            check_out(out)
+    other.mkdir()
+    for free in (other, tmp_path / "new" / "folder"):
+        check_out(free, "index.json", "index")
+    (other / "notes.txt").write_text("mine")
+    check_out(other)
+    with pytest.raises(UserError, match="holds no index"):
+        check_out(other, "index.json", "index")
+    (other / "index.json").write_text("{}")
+    check_out(other, "index.json", "index")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(UserError, match="cannot be written to"):
+        check_out(tmp_path / "results")
 
 
 @pytest.mark.parametrize("old", [None, "old"])

@@ -31,7 +31,7 @@ from medclip_debias.config import PrepareSettings
 from medclip_debias.data.executor import map_pieces
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.protocol import Draw
-from medclip_debias.files import write_text
+from medclip_debias.files import check_out, write_text
 from medclip_debias.models.finite import NotFiniteError
 from medclip_debias.models.load import expected_images
 from medclip_debias.training.lock import holder_of, locked
@@ -154,8 +154,7 @@ def bench(
 @contextmanager
 def _held(out: Path) -> Iterator[None]:
     """Hold a folder of results; its cache is nothing to publish, and says so to git."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out}: is a file; give a folder for results.")
+    check_out(out)
     cache = out / CACHE
     with ExitStack() as stack:
         try:

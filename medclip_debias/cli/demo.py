@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from medclip_debias.cli.common import PROGRAM, START, AsJson, app, argument, option, show
-from medclip_debias.cli.stages import Stage, run_stages
+from medclip_debias.cli.stages import Stage, run_stages, start_over
 
 CONFIG = "phantom/demo"
 STUDIES, QUICK_STUDIES = 6000, 160
@@ -111,9 +111,7 @@ def demo(
     Every line behind `$` is a command that you can type yourself. Ten to twelve minutes.
     """
     if fresh:
-        import shutil
-
-        shutil.rmtree(out, ignore_errors=True)
+        start_over(out, "*phantom*")
     number = studies or (QUICK_STUDIES if quick else STUDIES)
     todo = stages(out, number, steps, quick)
     if not as_json:

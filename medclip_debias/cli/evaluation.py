@@ -330,6 +330,7 @@ def compare(
     """Test the differences between runs, and list their settings."""
     from medclip_debias.evaluation.compare import compare as run
     from medclip_debias.evaluation.provenance import plain
+    from medclip_debias.files import check_out
     from medclip_debias.reporting.comparison import write_comparison
     from medclip_debias.reporting.tables import (
         comparison_table,
@@ -338,6 +339,8 @@ def compare(
         settings_table,
     )
 
+    if out is not None:
+        check_out(out)
     content = run(
         runs,
         named=group or (),

@@ -8,6 +8,7 @@ What the verb `demo` and scripts/openi.py share.
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ import typer
 
 from medclip_debias.cli.common import must_know
 from medclip_debias.errors import UserError
-from medclip_debias.files import read_json
+from medclip_debias.files import check_out, read_json
 
 Verb = Callable[[list[str]], int]
 
@@ -69,6 +70,12 @@ class PeakMemory(threading.Thread):
             self.bytes = max(self.bytes, total)
             if self._ended.wait(0.5):
                 return
+
+
+def start_over(out: Path, mark: str = "*prepared*") -> None:
+    """Remove an earlier run of the stages, which holds ``mark``; any other folder is refused."""
+    check_out(out, mark, "earlier run")
+    shutil.rmtree(out, ignore_errors=True)
 
 
 def run_stages(stages: Sequence[Stage], out: Path, verb: Verb) -> None:

@@ -40,7 +40,7 @@ from medclip_debias.evaluation.table import (
     rows,
     without_rows,
 )
-from medclip_debias.files import atomic_file, remove_leftovers
+from medclip_debias.files import atomic_file, check_out, remove_leftovers
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.grounding.saliency import with_maps
 from medclip_debias.models.finite import NotFiniteError
@@ -172,6 +172,7 @@ def evaluate(
     options = options or EvaluationOptions()
     chosen_presets(options.preset)  # refused before any work
     out = Path(out)
+    check_out(out)
     remove_leftovers(out)
     data = PreparedSet.open(Path(prepared))
     check_sample(data)

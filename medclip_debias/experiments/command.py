@@ -15,7 +15,7 @@ from medclip_debias.experiments.experiment import Cell, Table
 from medclip_debias.experiments.grid import read_grid
 from medclip_debias.experiments.runner import Progress, plan, prediction, run_experiment
 from medclip_debias.experiments.trainings import Trainings
-from medclip_debias.files import atomic_folder, read_json, write_json, write_text
+from medclip_debias.files import atomic_folder, check_out, read_json, write_json, write_text
 
 FOLDER = Path("runs/experiments")
 
@@ -62,8 +62,7 @@ def run_grid(
         )
     grid = read_grid(path, words)
     folder = out or FOLDER / grid.name
-    if folder.is_file():
-        raise UserError(f"{folder}: is a file; give a folder in --out.")
+    check_out(folder)
     experiment = Trainings(grid, folder / "runs")
     lost = _forget(experiment, folder)
     if lost and say:

@@ -15,7 +15,7 @@ from medclip_debias.data.executor import cpus, map_pieces
 from medclip_debias.errors import UserError, counted
 from medclip_debias.experiments.experiment import Cell, Experiment, Row
 from medclip_debias.experiments.page import html_page, page
-from medclip_debias.files import atomic_file, read_json, write_json, write_text
+from medclip_debias.files import atomic_file, check_out, read_json, write_json, write_text
 from medclip_debias.reporting.plots import drawn_as
 
 Progress = Callable[[int, int], None]
@@ -99,8 +99,7 @@ def run_experiment(
         The content of ``results.json``.
     """
     name = experiment.label()
-    if out.is_file():
-        raise UserError(f"{out}: is a file; give a folder for the results.")
+    check_out(out)
     ahead = ahead or plan(experiment, out, workers)
     if say:
         say(prediction(experiment, ahead))
@@ -128,8 +127,7 @@ def rewrite(experiment: Experiment, results: Mapping[str, Any], out: Path) -> di
     its cells and the versions that measured them. ``out`` gets all but ``cells/``, so that a run
     there measures from the start.
     """
-    if out.is_file():
-        raise UserError(f"{out}: is a file; give a folder for the results.")
+    check_out(out)
     try:
         return _write(experiment, results, out)
     except (KeyError, TypeError, ValueError, IndexError) as error:  # cells come from a file

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from medclip_debias.config import Settings
 from medclip_debias.data.synthetic import all_of_phantoms
 from medclip_debias.errors import UserError
-from medclip_debias.files import atomic_file, write_json
+from medclip_debias.files import atomic_file, check_out, write_json
 from medclip_debias.grounding.absent import AbsentFindings
 from medclip_debias.grounding.dicom_out.deliver import DeliverTo, Delivery
 from medclip_debias.grounding.ground import Grounder, Grounding, highest_pixel, region_grid
@@ -114,7 +114,8 @@ def ground_files(
         UserError: no sentence, an empty one, a model without regions, no image that can be read,
             or a file of boxes that does not fit.
     """
-    options = options or GroundOptions()
+    options, out = options or GroundOptions(), Path(out)
+    check_out(out)
     sentences = checked_sentences(texts)
     model = with_maps(model, options.method)
     region_grid(model)
@@ -127,7 +128,6 @@ def ground_files(
         sharpen=options.sharpen,
         rule=rule,
     )
-    out = Path(out)
     folders = dict(zip(images, _folders(out, images), strict=True))
     warning = synthetic_warning(model.provenance, all_of_phantoms(images))
     warnings = " ".join(filter(None, (warning, maps_warning)))

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from medclip_debias import __version__
 from medclip_debias.errors import UserError, did_you_mean, explained
-from medclip_debias.files import atomic_folder, file_hash, write_json
+from medclip_debias.files import atomic_folder, check_out, file_hash, write_json
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.golden import SENTENCES, golden_images
 from medclip_debias.models.load import load_model
@@ -78,7 +78,7 @@ def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
 
     Args:
         model: a folder that ``train`` wrote.
-        out: folder to write; what is there is replaced.
+        out: folder to write; an earlier export there is replaced.
         form: ``onnx``, ``torch-export``, or ``monai-bundle`` (`export_bundle`).
 
     Returns:
@@ -106,6 +106,7 @@ def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
                 f"--format {form} needs the package {name}; run 'pip install"
                 " medclip-debias[export]'."
             )
+    check_out(Path(out), FILE, "export of this form")
     network = DualEncoder.load(Path(model))
     parts, several = _parts(network), _samples(network)[0]
     with atomic_folder(Path(out)) as folder:
@@ -140,12 +141,13 @@ def export_bundle(model: Path, out: Path) -> dict[str, Any]:
 
     Args:
         model: model folder, also of another group's model.
-        out: folder to write; what is there is replaced.
+        out: folder to write; an earlier export there is replaced.
 
     Returns:
         ``warning``, that the model knows synthetic images alone, or None; ``parity``, empty: the
         bundle runs the same weights by the same code.
     """
+    check_out(Path(out), "configs/metadata.json", "bundle")
     network = load_model(Path(model))
     files = load_yaml(Path(__file__).with_name("bundle.yaml"))
     metadata, packages = files["metadata"], ("monai", "torch", "numpy")

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from medclip_debias.config import Settings
 from medclip_debias.errors import UserError
-from medclip_debias.files import atomic_folder, file_hash, write_json, write_text
+from medclip_debias.files import atomic_folder, check_out, file_hash, write_json, write_text
 from medclip_debias.language.vocabulary import allowed_words, without_others
 from medclip_debias.models.checkpoint import WEIGHT_FILES
 from medclip_debias.models.text_encoder import SPECIAL_TOKENS, SentenceTokenizer, read_text_config
@@ -108,13 +108,7 @@ def train_masked_lm(
     settings = settings or LanguageModelSettings()
     if len(sentences) < 2:
         raise UserError("the corpus holds fewer than two sentences; there is nothing to learn.")
-    if out.is_file():
-        raise UserError(f"{out}: is a file; give a folder for the language model.")
-    # An earlier language model may be replaced, nothing else.
-    if out.is_dir() and any(out.iterdir()) and not (out / "tokenizer.json").is_file():
-        raise UserError(
-            f"{out}: is not empty and holds no language model; give another folder for it."
-        )
+    check_out(out, "tokenizer.json", "language model")
     started = time.perf_counter()
     words, left_out = sentences, None
     if patients_of is not None:

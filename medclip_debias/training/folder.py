@@ -26,6 +26,7 @@ from medclip_debias.files import (
 )
 from medclip_debias.language.masked_lm import language_model_hash
 from medclip_debias.models.checkpoint import load_strictly
+from medclip_debias.settings_files import load_yaml
 from medclip_debias.training.checkpoint import (
     RunState,
     best_path,
@@ -116,6 +117,7 @@ class RunFolder:
         newest = load_newest(self.checkpoints, warn)
         if newest:
             before = _written_under(*newest)
+            longer = longer or self._was_continued()
             self._check_same(before, longer=longer, allow_changed_data=allow_changed_data)
             self.plans = list(newest[1].get("plans", []))
             self._note_plan({name: before.get(name) for name in EXTENDED})
@@ -154,6 +156,14 @@ class RunFolder:
             )
 
     # -------------------------------------------------------------- a run that is continued
+
+    def _was_continued(self) -> bool:
+        """Whether `settings.yaml` has this plan, of a run killed before it had a checkpoint."""
+        try:
+            noted = _flat(load_yaml(self.out / "settings.yaml"))
+        except UserError:
+            return False
+        return all(noted.get(name) == self.settings[name] for name in EXTENDED)
 
     def _note_plan(self, plan: dict[str, Any]) -> None:
         """Keep what the run was planned as before it was continued."""

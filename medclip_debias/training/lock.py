@@ -18,6 +18,7 @@ from pathlib import Path
 from filelock import FileLock, SoftFileLock, Timeout
 
 from medclip_debias.errors import UserError, explained
+from medclip_debias.files import check_out
 
 NAME = "lock"
 _PATIENCE = 1.0  # seconds, for `holder_of` takes the lock for a moment
@@ -27,8 +28,7 @@ _PATIENCE = 1.0  # seconds, for `holder_of` takes the lock for a moment
 def locked(out: Path) -> Iterator[None]:
     """Hold the folder of a run."""
     path = out / NAME
-    if out.is_file():
-        raise UserError(f"{out}: is a file; give a folder for the run in 'out'.")
+    check_out(out)
     lock = FileLock(path)
     with explained(f"{out}: cannot be written; give another folder in 'out'", OSError):
         out.mkdir(parents=True, exist_ok=True)

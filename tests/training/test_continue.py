@@ -64,6 +64,18 @@ def test_a_cosine_goes_on_as_that_of_the_longer_run_and_says_so(run):
     assert plans == [4, 8]
 
 
+def test_a_continued_run_that_was_killed_before_its_first_checkpoint_resumes_as_any_run(run):
+    train(run(steps=4))
+    longer = run(steps=8)
+    train_until(longer, 5, longer=True)
+    assert not (longer.out / "checkpoints" / "step_00000006.pt").exists()
+    with pytest.raises(UserError, match="give --continue"):
+        train(run(steps=10))
+    result = train(longer)
+    assert (result.resumed_at, result.steps) == (4, 8)
+    assert DualEncoder.load(result.model).provenance["continued"][0]["train.steps"] == 4
+
+
 def test_the_verb_continues_a_run_by_its_folder(config, tmp_path, capsys):
     out = str(tmp_path / "run")
     assert command(["train", config(steps=2), "--quiet"]) == 0

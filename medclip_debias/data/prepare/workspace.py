@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from medclip_debias.data.executor import WorkerKilled
 from medclip_debias.errors import UserError
-from medclip_debias.files import exchange, read_json_or_none, take_back, write_json
+from medclip_debias.files import check_out, exchange, read_json_or_none, take_back, write_json
 
 CHUNKS, PART = "chunks", "part.json"
 _LOCK, _SET, _OLD = "lock", "set", "old"
@@ -134,10 +134,9 @@ def clear(out: Path) -> None:
 
 def check_free(out: Path, overwrite: bool) -> None:
     """Stop unless ``out`` is free, or is something of ours that may be replaced."""
+    check_out(out)
     if not out.exists():
         return
-    if not out.is_dir():
-        raise UserError(f"{out}: is a file; give a folder to make.")
     if not any(out.iterdir()):
         return
     if not overwrite:

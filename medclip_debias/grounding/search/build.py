@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from medclip_debias.errors import UserError
-from medclip_debias.files import exchange, read_json_or_none, take_back, write_json
+from medclip_debias.files import check_out, exchange, read_json_or_none, take_back, write_json
 from medclip_debias.grounding.preparation import check_preparation
 from medclip_debias.grounding.search.learn import learn
 from medclip_debias.grounding.search.ranking import Progress
@@ -22,6 +22,7 @@ from medclip_debias.grounding.search.settings import IndexSettings
 from medclip_debias.grounding.search.store import (
     FORMAT,
     ITEMS,
+    META,
     REGIONS,
     map_regions,
     write_items,
@@ -80,6 +81,7 @@ def build_index(
     out = Path(out)
     retired = out.with_name(f".{out.name}.retired")
     take_back(out, retired)  # what a run left that was killed while it exchanged the folders
+    check_out(out, META, "index")
     if out.exists() and not overwrite:
         raise UserError(f"{out}: is already there; give another folder or --overwrite.")
     data = PreparedSet.open(Path(prepared))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from medclip_debias.config import PrepareSettings, validate
 from medclip_debias.errors import UserError, did_you_mean, explained
-from medclip_debias.files import file_hash, read_bytes
+from medclip_debias.files import check_out, file_hash, read_bytes
 from medclip_debias.models.checkpoint import (
     load_strictly,
     read_checkpoint,
@@ -24,7 +24,7 @@ from medclip_debias.models.peers.checkpoints import named_tensors, read_publishe
 from medclip_debias.models.peers.families import family
 from medclip_debias.models.peers.folder_models import MODEL_TYPES, read_folder
 from medclip_debias.models.peers.open_clip import read_open_clip
-from medclip_debias.models.peers.peer import Peer
+from medclip_debias.models.peers.peer import FILE, Peer
 from medclip_debias.models.peers.settings import Kind, Score
 
 BAD = (AssertionError, ValueError, TypeError, ZeroDivisionError, RuntimeError, AttributeError)
@@ -73,6 +73,7 @@ def import_model(
                 f"there is no {what} '{value}'{did_you_mean(value, known)}; known are "
                 f"{', '.join(known)}."
             )
+    check_out(out, FILE, "imported model")
     if score != "whole" and kind != "gloria":
         raise UserError(f"only gloria has a local score; leave --score {score} out for {kind}.")
     kind = cast("Kind", kind)

@@ -142,6 +142,36 @@ def _output_in_a_file(world: World) -> list[str]:
     return world.train(out=str(world.file("file", "x") / "run"))
 
 
+def _in_the_way(world: World, name: str, *words: str) -> list[str]:
+    """A verb that is to write where something of the user's lies."""
+    world.file(name, "something of the user's")
+    run = world.base.run
+    places = {"MODEL": run / "model", "SET": world.base.prepared, "OUT": world.out, "RUN": run}
+    return [str(places.get(word, word)) for word in words]
+
+
+BUNDLE = ("--format", "monai-bundle")
+cases(
+    "outputs",
+    _in_the_way,
+    {
+        "export: a folder of other things": ("out/notes.txt", "export", "MODEL", "OUT", *BUNDLE),
+        "index: a folder of other things": (
+            *("out/notes.txt", "index", "MODEL", "SET", "--out", "OUT", "--overwrite"),
+        ),
+        "index: a file": ("out", "index", "MODEL", "SET", "--out", "OUT", "--overwrite"),
+        "import-model: a folder of other things": (
+            *("out/notes.txt", "import-model", "rad_dino", "SET", "--out", "OUT"),
+        ),
+        "demo: a folder of other things": (
+            *("out/notes.txt", "demo", "--quick", "--fresh", "--out", "OUT"),
+        ),
+        "evaluate: a file": ("out", "evaluate", "MODEL", "SET", "--out", "OUT"),
+        "compare: a file": ("out", "compare", "RUN", "RUN", "--out", "OUT"),
+    },
+)
+
+
 # ------------------------------------------------------------------------- prompts and options
 
 PROMPTS = "prompts and options (evaluate)"
