@@ -7,6 +7,7 @@ later over the earlier. What has a name instead of a file, as the presets of the
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,13 +50,13 @@ def inherited(
         if colon and named and word in named:
             base = named[word](base, name, str(path))
         else:
-            above = _load_yaml(path.parent / parent, named, (*seen, path.resolve()))
+            above = _load_yaml(path.parent / parent, named, (*seen, Path(os.path.realpath(path))))
             base = merge(base, above)
     return base
 
 
 def _load_yaml(path: Path, named: Named | None, seen: tuple[Path, ...]) -> dict[str, Any]:
-    if path.resolve() in seen:
+    if Path(os.path.realpath(path)) in seen:
         raise UserError(
             f"{path}: 'extends' leads back to a file that it came from; remove one of its links."
         )

@@ -121,6 +121,11 @@ class RunFolder:
             self._check_same(before, longer=longer, allow_changed_data=allow_changed_data)
             self.plans = list(newest[1].get("plans", []))
             self._note_plan({name: before.get(name) for name in EXTENDED})
+        elif not fresh and (self.out / _FINISHED).is_file():
+            raise UserError(
+                f"{self.out}: holds a finished run whose checkpoints are gone, and its model would "
+                "be replaced; give another 'out', or --fresh to start over."
+            )
         with explained(f"{self.out}: cannot be written; give another folder in 'out'", OSError):
             content = yaml.safe_dump(self.identity, sort_keys=False)
             write_text(self.out / "settings.yaml", content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -74,6 +75,18 @@ def test_a_continued_run_that_was_killed_before_its_first_checkpoint_resumes_as_
     result = train(longer)
     assert (result.resumed_at, result.steps) == (4, 8)
     assert DualEncoder.load(result.model).provenance["continued"][0]["train.steps"] == 4
+
+
+def test_a_finished_model_without_its_checkpoints_is_not_replaced_unasked(run):
+    first = train(run(steps=2))
+    before, rows = weights(first.model), (run().out / "metrics.csv").read_bytes()
+    shutil.rmtree(run().out / "checkpoints")
+    for again in (run(steps=2), run(steps=2, lr=1e-2)):
+        with pytest.raises(UserError, match="checkpoints are gone"):
+            train(again)
+    assert same(before, weights(first.model))
+    assert (run().out / "metrics.csv").read_bytes() == rows
+    assert not same(before, weights(train(run(steps=2, lr=1e-2), fresh=True).model))
 
 
 def test_the_verb_continues_a_run_by_its_folder(config, tmp_path, capsys):

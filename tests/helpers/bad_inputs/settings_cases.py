@@ -131,6 +131,13 @@ cases(
 )
 
 
+@case(AREA, "a link to itself")
+def _link_to_itself(world: World) -> list[str]:
+    path = world.here / "run.yaml"
+    path.symlink_to(path)
+    return ["train", str(path)]
+
+
 @case(AREA, "an output that is a file")
 def _output_is_a_file(world: World) -> list[str]:
     world.file("out", "something of the user's")
