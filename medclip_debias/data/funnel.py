@@ -12,7 +12,7 @@ T = TypeVar("T")
 ASIDE = (
     *("label rows", "label cells", "rows", "test studies", "reports", "boxes", "projection rows"),
     *("index entries", "locations", "cells", "image files", "studies of the split"),
-    *("images by view", "patients of test"),
+    *("images by view", "images by split", "patients of test"),
 )
 """Units of steps that drop no image and no study."""
 

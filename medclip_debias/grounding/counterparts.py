@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from medclip_debias.data.text.claims.claim import Claim
 from medclip_debias.data.text.claims.lexicon import Lexicon
@@ -15,16 +15,11 @@ GENERAL = "No acute cardiopulmonary process."
 """Stands against a sentence in which no finding of the lexicon is named."""
 
 
-@cache
-def _packaged_parser() -> RuleParser:
-    return RuleParser()  # its lexicon stands for thousands of phrases
-
-
 class Reader:
     """Reads sentences with the rules of docs/claims.md; each distinct one once."""
 
     def __init__(self, lexicon: Lexicon | None = None) -> None:
-        self._parser = RuleParser(lexicon) if lexicon else _packaged_parser()
+        self._parser = RuleParser(lexicon)
         self.lexicon = self._parser.lexicon
         self.claims = lru_cache(maxsize=1 << 17)(self._claims)
 

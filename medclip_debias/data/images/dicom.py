@@ -36,6 +36,7 @@ _ELEMENTS = (
     *("BitsAllocated", "HighBit", "PixelPaddingValue", "PixelPaddingRangeLimit"),
     *("ExtendedOffsetTable", "ExtendedOffsetTableLengths"),
     *("ModalityLUTSequence", "RescaleSlope", "RescaleIntercept", "VOILUTSequence"),
+    "PresentationLUTShape",
     *_OF_WINDOW,
 )
 _RADIOGRAPHS = (  # storage classes of radiographs
@@ -51,6 +52,8 @@ _OLDER_RADIOGRAPHS = (  # what a Part-10 file may be stored as, too
 )
 NO_HIGH_BIT = "HighBit is missing"
 """As in one in twenty files of CheXpert Plus; BitsStored - 1 is the one value that agrees."""
+TWO_POLARITIES = "PresentationLUTShape and PhotometricInterpretation contradict each other"
+"""The latter counts (PS3.3, C.7.6.3.1.2 and C.11.6): the film may be shown as its negative."""
 
 _STORAGE = "1.2.840.10008.5.1.4.1.1."  # all standard storage classes; vendors have their own
 _MODALITIES = frozenset(("CR", "DX", "DR", "RG", "RF", "XR", "XC", "OT", "SC", "HC"))
@@ -101,8 +104,11 @@ def read_dicom(path: Path, content: bytes, window: WindowPolicy) -> Radiograph:
                 f"{path}: the DICOM file is truncated or damaged"
                 f" ({type(error).__name__}); copy it again."
             ) from error
+    inverted = _photometric(dataset) == "MONOCHROME1"
     mended = NO_HIGH_BIT if dataset.get("HighBit") in (None, "") else ""
-    return Radiograph(codes, values, _photometric(dataset) == "MONOCHROME1", padding, mended)
+    if dataset.get("PresentationLUTShape") == ("IDENTITY" if inverted else "INVERSE"):
+        mended = mended or TWO_POLARITIES
+    return Radiograph(codes, values, inverted, padding, mended)
 
 
 # ----------------------------------------------------------------------- before decoding

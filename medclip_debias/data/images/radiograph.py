@@ -83,8 +83,8 @@ class Radiograph:
         inverted: low values are bright (MONOCHROME1).
         padding: ``[n]``, codes of pixels outside the picture, or none. They count in no percentile
             and are shown as dark as the darkest pixel inside.
-        mended: an omission of the file that can mean only one thing, such as ``HighBit is
-            missing``; ``""`` for most.
+        mended: an omission or a contradiction of the file that was passed over, such as ``HighBit
+            is missing``; ``""`` for most.
         window: display window that was applied to a DICOM file; None for other files and arrays.
     """
 

@@ -89,6 +89,7 @@ def assemble(
     for name, table in (*tables.items(), ("phrase_boxes", _phrase_boxes(fitted))):
         _write_parquet(folder / f"{name}.parquet", table, name)
     manifest = _manifest(images, results.rows, studies, sentences.hashes)
+    _count_copies(manifest, funnel)
     manifest.to_parquet(folder / layout.MANIFEST, index=False)
     _inputs(studies, results).to_parquet(folder / INPUTS, index=False)
     rejected = [*plan.rejected, *results.rejected]
@@ -257,6 +258,15 @@ def _manifest(
         pixel_hash=[row.hash for row in rows] if rows else "",
         text_hash=[texts[study] for study in shown["study_id"]],
     )
+
+
+def _count_copies(manifest: pd.DataFrame, funnel: Funnel) -> None:
+    """Count the images whose very pixels are in another split, too: a patient has two ids."""
+    splits = manifest.groupby("pixel_hash")["split"].transform("nunique")
+    copies = int(((splits > 1) & (manifest["pixel_hash"] != "")).sum())
+    if copies:
+        step, alone = "image of these pixels is in one split alone", len(manifest) - copies
+        funnel.step(step, "images by split", alone, len(manifest))
 
 
 def _inputs(studies: Sequence[Study], results: Results) -> pd.DataFrame:

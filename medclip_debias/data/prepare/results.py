@@ -130,7 +130,7 @@ class Results:
         self._count_words(funnel)
         self._count_sentences(funnel)
         if text_only:
-            return left
+            return self._count_of(left, funnel)
         listed = sum(len(study.images) for study in self.studies)
         name = "study has a sentence, or labels or boxes for evaluation"
         funnel.step(name, "images", len(self.images), listed)
@@ -142,7 +142,16 @@ class Results:
         wanted = [study for study in self.studies if any(i.at in self.images for i in study.images)]
         readable = {row.at for row in self.rows}
         name = "study has a readable image"
-        return step(wanted, name, lambda s: any(i.at in readable for i in s.images))
+        left = step(wanted, name, lambda s: any(i.at in readable for i in s.images))
+        return self._count_of(left, funnel)
+
+    def _count_of(self, studies: list[Study], funnel: Funnel) -> list[Study]:
+        """Count the sentences of studies that left the set since; return the others."""
+        cut = sum(report.sentences for report in self.reports.values())
+        kept = sum(self.reports[study.study_id].sentences for study in studies)
+        if kept < cut:
+            funnel.step("study of the sentence is in the set", "sentences", kept, cut)
+        return studies
 
     def _count_words(self, funnel: Funnel) -> None:
         """Count the words of each section that is left aside, so that a loss can be seen."""

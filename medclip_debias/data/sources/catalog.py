@@ -402,7 +402,7 @@ class CatalogSource(ArchiveSource):
         classes = known.groupby(how["image"])[how["column"]].agg(set)
         for image in self._labels:
             names = classes.get(image, ())
-            self._labels[image] |= values[min(names)] if len(names) == 1 else blank
+            self._labels[image] |= blank | (values[min(names)] if len(names) == 1 else {})
         step = f"row of {path.name} names an image and a class"
         self.count(step, "label rows", len(known), len(table))
         single = int((classes.map(len) == 1).sum())

@@ -290,8 +290,10 @@ def _line_header(
     found = headings.kind_of(written, capitals)
     if found is None:
         return None
-    # Wrapped prose can start a line with "comparison:"; a header has its own paragraph.
-    if not written[0].isupper() and not _starts_paragraph(text, match.start()):
+    # Wrapped prose can start a line with "comparison:"; a header has its own paragraph, unless the
+    # whole report is in lower case.
+    prose = not written[0].isupper() and any(map(str.isupper, text))
+    if prose and not _starts_paragraph(text, match.start()):
         return None
     kind, name = found
     if kind in ("organ", "other") and written.lower().replace(" ", "_") in own:

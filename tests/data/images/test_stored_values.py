@@ -78,6 +78,19 @@ class TestHighBit:
         assert read_radiograph(whole).mended == ""
         assert read_radiograph(without).mended == "HighBit is missing"
 
+    @pytest.mark.parametrize(("photometric", "agrees"), [(1, "INVERSE"), (2, "IDENTITY")])
+    def test_two_words_on_polarity_that_contradict_each_other_are_said(
+        self, tmp_path, write_dicom, photometric, agrees
+    ):
+        name = f"MONOCHROME{photometric}"
+        array = np.arange(24 * 20, dtype=np.uint16).reshape(24, 20)
+        plain = write_dicom(tmp_path / "plain.dcm", array, PhotometricInterpretation=name)
+        for shape in ("IDENTITY", "INVERSE"):
+            elements = {"PhotometricInterpretation": name, "PresentationLUTShape": shape}
+            image = read_radiograph(write_dicom(tmp_path / f"{shape}.dcm", array, **elements))
+            np.testing.assert_array_equal(image.display(), read_image(plain))
+            assert bool(image.mended) == (shape != agrees)
+
     @pytest.mark.parametrize(
         "elements",
         [

@@ -61,6 +61,32 @@ class TestTinyTree:
         assert found["patient has no boxes (others move to held_out)"] == (2, 1)
         assert "view is frontal" in table(prepared.funnel)
 
+    def test_sentences_of_studies_whose_images_cannot_be_read_are_counted(
+        self, tiny_tree, tmp_path
+    ):
+        """The last count of every unit is what the set holds."""
+        image = next(tiny_tree.root.rglob("a.dcm"))
+        image.write_bytes(image.read_bytes()[:400])
+        prepared = prepare(tiny_tree.root, tmp_path / "o", SMALL, workers=1)
+        last = {row["unit"]: row["kept"] for row in prepared.funnel}
+        for unit in ("images", "studies", "sentences", "phrases"):
+            assert last[unit] == len(getattr(prepared, unit)), unit
+        step = counts(prepared)["study of the sentence is in the set"]
+        assert step == (len(prepared.sentences), 2)
+
+    def test_one_film_in_two_splits_is_counted(self, prepared):
+        """Found by comparing every pair of images."""
+        splits = prepared.images["split"]
+        copies = {
+            row
+            for row, one in enumerate(prepared.pixels)
+            for other, two in enumerate(prepared.pixels)
+            if splits[row] != splits[other] and np.array_equal(one, two)
+        }
+        assert copies
+        step = counts(prepared)["image of these pixels is in one split alone"]
+        assert step == (len(prepared) - len(copies), len(copies))
+
     def test_words_of_sections_left_aside_are_counted_printed_and_stored(
         self, tiny_tree, tmp_path, capsys
     ):

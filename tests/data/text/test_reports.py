@@ -410,6 +410,13 @@ def test_malformed_reports_are_read_where_the_public_parser_fails(fault, text):
     assert report_sentences(text) == BODY
 
 
+def test_a_report_wholly_in_lower_case_has_its_headings_on_any_line():
+    text = "findings: lungs clear.\nimpression: normal.\n"
+    assert report_sentences(text) == [("findings", "lungs clear."), ("impression", "normal.")]
+    prose = "FINDINGS: Larger in\ncomparison: the left effusion.\n"
+    assert list(sections(prose)) == ["findings"]
+
+
 def test_an_addendum_with_its_own_impression_replaces_the_first():
     text = " \n IMPRESSION: Normal.\n " + "_" * 78 + "\n ADDENDUM:\n \n IMPRESSION: Nodule.\n"
     assert sections(text)["impression"] == reference_sections(text)["impression"] == "Nodule."

@@ -74,6 +74,12 @@ def test_a_wrong_cut_counts():
     assert wrong_cuts(["A b.", "C."], ["A b."]) == 2  # a cut is missing, and a word
 
 
+def test_what_a_finding_is_compared_with_belongs_to_its_sentence():
+    text = "Effusion is larger, cf. prior film. Cf. CT of May. Nodule of 5 mm vs. 3 mm."
+    expected = ["Effusion is larger, cf. prior film.", "Cf. CT of May.", "Nodule of 5 mm vs. 3 mm."]
+    assert sentences_of(text) == expected
+
+
 def test_sentences_of_judged_sections_are_cut_no_further():
     for text, expected in judged():
         if sentences_of(text) == expected:

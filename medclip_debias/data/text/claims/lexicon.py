@@ -117,6 +117,31 @@ class Lexicon(Settings):
         for kind, values in self.modifiers.items():
             yield from ((kind, value, term) for value, terms in values.items() for term in terms)
 
+    @cached_property
+    def phrases(self) -> dict[tuple[str, ...], dict[str, tuple[str, ...]]]:
+        """Every phrase that its terms stand for, thousands: the kinds of each, and their values.
+
+        Raises:
+            UserError: there are too many.
+        """
+        count = sum(phrase_count(term) for *_, term in self.terms())
+        count += sum(map(phrase_count, self.remove))
+        if count > MAX_TERMS:
+            raise UserError(
+                f"The lexicon '{self.name}' has terms for {count:,} phrases, more than"
+                f" {MAX_TERMS:,}; give it fewer words that may be left out."
+            )
+        removed = {words for term in self.remove for words in expanded(term)}
+        phrases: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {}
+        for kind, value, term in self.terms():
+            for words in expanded(term):
+                if words in removed:
+                    continue
+                kinds = phrases.setdefault(words, {})
+                values = kinds.get(kind, ())
+                kinds[kind] = values if value in values else (*values, value)
+        return phrases
+
 
 CUES = (
     *("negation_before", "negation_after", "not_a_negation", "uncertainty_before"),

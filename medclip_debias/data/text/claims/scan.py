@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from medclip_debias.data.text.claims.lexicon import (
-    MAX_TERMS,
-    Lexicon,
-    expanded,
-    phrase_count,
-    tokens,
-)
-from medclip_debias.errors import UserError
+from medclip_debias.data.text.claims.lexicon import Lexicon, tokens
 
 SHORTEST_CORRECTED = 5
 """Letters of a word that may be read as a word of the lexicon one letter away."""
@@ -46,27 +39,11 @@ class Scanner:
     """Finds the terms of a lexicon."""
 
     def __init__(self, lexicon: Lexicon) -> None:
-        count = sum(phrase_count(term) for *_, term in lexicon.terms())
-        count += sum(map(phrase_count, lexicon.remove))
-        if count > MAX_TERMS:
-            raise UserError(
-                f"The lexicon '{lexicon.name}' has terms for {count:,} phrases, more than"
-                f" {MAX_TERMS:,}; give it fewer words that may be left out."
-            )
-        removed = {words for term in lexicon.remove for words in expanded(term)}
-        terms: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {}
-        for kind, value, term in lexicon.terms():
-            for words in expanded(term):
-                if words in removed:
-                    continue
-                kinds = terms.setdefault(words, {})
-                values = kinds.get(kind, ())
-                kinds[kind] = values if value in values else (*values, value)
-        self._terms = terms
+        self._terms = lexicon.phrases
         self._longest: dict[str, int] = {}
-        for words in terms:
+        for words in self._terms:
             self._longest[words[0]] = max(self._longest.get(words[0], 0), len(words))
-        self._words = {word for words in terms for word in words}
+        self._words = {word for words in self._terms for word in words}
         self._near = _near(self._words)
 
     def scan(self, text: str) -> tuple[list[Item], int]:
