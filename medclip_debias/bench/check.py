@@ -193,13 +193,15 @@ def _count_faults(result: Result, protocol: str, path: Path, table: pd.DataFrame
     judged = result.record.judged
     by_image = result.content.get("options", {}).get("several_views") in (None, "each")
     if protocol == "zero_shot" and by_image:
-        unlabelled = judged.found - len(table)
+        counts = result.content.get("counts", {})
+        labelled = min(len(table), counts.get("labelled_images", len(table)))
+        unlabelled = judged.found - labelled
         noted = f"{unlabelled} of the {judged.found} judged images have no label"
-        if unlabelled < 0:
+        if len(table) > judged.found:
             yield f"{path}: has {len(table)} items of {judged.found} judged images."
         elif unlabelled and not any(note.startswith(noted) for note in result.record.notes):
             yield (
-                f"{path}: has {len(table)} of the {judged.found} images that {RECORD} calls found,"
+                f"{path}: has {labelled} of the {judged.found} images that {RECORD} calls found,"
                 " and no note says that the others have no label."
             )
 

@@ -209,8 +209,8 @@ def _lacking(judged: Judged, results: Results) -> Iterator[str]:
             f"{judged.missing} of the {judged.wanted} images of the card's list are not on the"
             " disk, or cannot be read."
         )
-    labelled = results.details("zero_shot").get("images")
-    if isinstance(labelled, int) and labelled < judged.found:
+    labelled = int(results["counts"]["labelled_images"])
+    if "zero_shot" in results.protocols and labelled < judged.found:
         yield (
             f"{judged.found - labelled} of the {judged.found} judged images have no label, and are"
             " left out of zero-shot classification."

@@ -78,22 +78,32 @@ class Estimates(dict[str, Replicated]):
         prefix: str = "",
         *,
         n: int | None = None,
+        fewer: Mapping[str, int] | None = None,
         of_class: str | None = None,
         group: str | None = None,
     ) -> list[Row]:
-        """The statistics called ``prefix + NAME`` as rows, where they are finite."""
-        measured = []
+        """The statistics called ``prefix + NAME`` as rows, where they are finite.
+
+        They rest on ``n`` items, but those that ``fewer`` names on as many as it says.
+        """
+        measured, fewer = [], fewer or {}
         for place, one in self.items():
             name = place.removeprefix(prefix)
             if place.startswith(prefix) and "/" not in name and math.isfinite(one.value):
                 low, high = one.interval or (None, None)
-                measured.append(Row(name, one.value, low, high, n, of_class, group))
+                rests_on = fewer.get(place, n)
+                measured.append(Row(name, one.value, low, high, rests_on, of_class, group))
         return measured
 
-    def class_rows(self, classes: Sequence[str]) -> list[Row]:
-        """The statistics ``CLASS/NAME`` of each of the classes of the items."""
-        counts = sorted(Counter(classes).items())
-        return [row for name, n in counts for row in self.rows(f"{name}/", n=n, of_class=name)]
+    def class_rows(
+        self, classes: Sequence[str], fewer: Mapping[str, int] | None = None
+    ) -> list[Row]:
+        """The statistics ``CLASS/NAME`` of each of the classes of the items; see `rows`."""
+        return [
+            row
+            for name, n in sorted(Counter(classes).items())
+            for row in self.rows(f"{name}/", n=n, fewer=fewer, of_class=name)
+        ]
 
 
 @dataclass(frozen=True)
@@ -223,12 +233,16 @@ class Protocol(ABC):
         draw: Draw,
         items: pd.DataFrame,
         details: dict[str, Any],
-        classes: Sequence[str] | None = None,
+        classes: Sequence[str] = (),
+        fewer: Mapping[str, int] | None = None,
     ) -> Measured:
-        """The `statistics` of the items with intervals, also of each of their classes."""
+        """The `statistics` of the items with intervals, also of each of their classes.
+
+        ``fewer`` as for `Estimates.rows`.
+        """
         estimates = draw.estimates(self.statistics(details, items), items["patient"].tolist())
-        of_classes = [] if classes is None else estimates.class_rows(classes)
-        return Measured(estimates.rows(n=len(items)) + of_classes, details, items)
+        whole = estimates.rows(n=len(items), fewer=fewer)
+        return Measured(whole + estimates.class_rows(classes, fewer), details, items)
 
     def counts(self) -> dict[str, int]:
         """How many there are of each of `counted`."""

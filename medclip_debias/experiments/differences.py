@@ -173,14 +173,18 @@ class SeedTables:
         The correction is over the whole table. Metrics with too few seeds for a star are named in
         the title.
         """
-        chosen, seeds = self.shown if metrics is None else metrics, len(groups[baseline])
-        title += "".join(
-            f" ({metric.title}: no star with fewer than {metric.seeds_needed} seeds)"
-            for name, metric in self.metrics.items()
-            if name in chosen and seeds < metric.seeds_needed
-        )
+        chosen = self.shown if metrics is None else metrics
+        title += self.without_star(chosen, len(groups[baseline]))
         pairs = _to_baseline(groups, baseline)
         return self.contrast_table(title, pairs, metrics, head=f"minus {baseline}")
+
+    def without_star(self, metrics: Sequence[str], seeds: int) -> str:
+        """What the title of a table says of metrics that need more than ``seeds`` for a star."""
+        return "".join(
+            f" ({metric.title}: no star with fewer than {metric.seeds_needed} seeds)"
+            for name, metric in self.metrics.items()
+            if name in metrics and seeds < metric.seeds_needed
+        )
 
     def contrast_table(
         self, title: str, pairs: Contrasts, metrics: Sequence[str] | None = None, *, head: str = ""
@@ -216,8 +220,10 @@ class SeedTables:
 
 def _mean_interval(values: Sequence[float], digits: int) -> str:
     found = seed_summary(values)
-    low, high = found.interval or (found.mean, found.mean)
-    return f"{found.mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+    ends = (
+        "" if found.interval is None else " [{:.{d}f}, {:.{d}f}]".format(*found.interval, d=digits)
+    )
+    return f"{found.mean:.{digits}f}{ends}"
 
 
 def _to_baseline(groups: Groups, baseline: Any) -> Contrasts:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 HOW = """
 Every method is trained with the same seeds (batches, starting weights, augmentation) and judged on
 the same patients. A difference is the mean over seeds of a method minus that of the other; its 95%
-interval covers both the patients (paired bootstrap) and, from two seeds on, the seeds (paired t),
-and its p is the larger of the two. A star, and a filled dot in the plot, marks p of at most .05
+interval and its p cover the patients (paired bootstrap) and, from two seeds on, the seeds too (t).
+A star, and a filled dot in the plot, marks p of at most .05
 after Holm's correction over all differences of this page, to the baseline and to the controls.
 The absence of a star is not proof of equality.
 """.strip()
@@ -47,7 +47,7 @@ SIDES = tuple(f"zero_shot.mean_auc{side}" for side in ("_positive", "_negative",
 
 @dataclass
 class Contrast:
-    """One metric of a method minus that of another."""
+    """One metric of a method minus that of another; with too ``few_seeds`` it has no star."""
 
     setting: str
     method: str
@@ -58,11 +58,13 @@ class Contrast:
     p: float | None
     better: bool | None
     p_holm: float | None = None
+    few_seeds: bool = False
 
     @property
     def gap(self) -> Difference:
         """As tables and plots take it."""
-        return self.difference, self.interval, math.nan if self.p_holm is None else self.p_holm
+        p = math.nan if self.p_holm is None or self.few_seeds else self.p_holm
+        return self.difference, self.interval, p
 
     @property
     def shown(self) -> bool:
@@ -124,8 +126,9 @@ def judged(grid: GridSettings, rows: Sequence[Row], folder: Path) -> Judged:
             content = compare(given, baseline=other, metrics=grid.metrics)
             contrasts += _contrasts(setting, other, content)
             codes |= {code for group in content["groups"] for code in group["code_hashes"] if code}
+    needed = {metric.key: metric.seeds_needed for metric in COMPARED}
     for one, p in zip(contrasts, holm([one.p for one in contrasts]), strict=True):
-        one.p_holm = p
+        one.p_holm, one.few_seeds = p, len(grid.seeds) < needed[one.metric]
     tested = sum(one.p is not None for one in contrasts)
     return Judged(contrasts, tested, RESAMPLES, len(codes))
 
@@ -189,7 +192,8 @@ def summarised(grid: GridSettings, rows: Sequence[Row], found: Judged) -> Summar
             compared = [p for p in pairs(grid) if (p[1] == grid.baseline) == to_baseline]
             if compared:
                 gaps = found.gaps(setting, compared)
-                shown.append(tables.written(prefix + title, gaps, tables.shown))
+                starless = tables.without_star(tables.shown, count)
+                shown.append(tables.written(prefix + title + starless, gaps, tables.shown))
         dose = _dose_table(f"{prefix}the objective at the end of training", mine)
         shown += [dose] if dose else []
     return Summary(_findings(grid, rows, metrics, found), shown, figures)

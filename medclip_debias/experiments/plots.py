@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from medclip_debias.evaluation.statistics import ALPHA
 from medclip_debias.palette import GRID
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def intervals(
     rows: Sequence[Any],
     names: bool,
 ) -> None:
-    """Differences with their intervals, first on top; a dot is filled where p < .05."""
+    """Differences with their intervals, first on top; a dot is filled where p is at most .05."""
     if unknown := [str(name) for name in found if name not in rows]:
         raise ValueError(f"no place for {', '.join(unknown)}")
     for height, name in enumerate(reversed(rows)):
@@ -49,7 +50,7 @@ def intervals(
             value, ends, p = found[name]
             if ends is not None:
                 axes.plot(ends, [height, height], color="#555555", linewidth=1.2)
-            filled = "#000000" if p < 0.05 else "#ffffff"
+            filled = "#000000" if p <= ALPHA else "#ffffff"
             axes.plot(value, height, "o", markersize=4.5, color="#000000", markerfacecolor=filled)
         else:
             absent: dict[str, Any] = {"fontsize": 7, "va": "center", "color": "#555555"}

@@ -35,8 +35,8 @@ def one_to_one(truth: ArrayLike, found: ArrayLike, level: float) -> int:
 def hits_in_order(truth: ArrayLike, found: ArrayLike, level: float) -> NDArray[np.bool_]:
     """Which found boxes ``[F, 4]``, highest confidence first, are right: ``[F]``.
 
-    Each takes the true box that it overlaps most, unless that IoU is less than ``level`` or
-    an earlier box has taken it (as PASCAL VOC and COCO count; a second box on one truth is wrong).
+    Each takes the true box that it overlaps most of those that no earlier one has taken (as COCO
+    counts), unless that IoU is less than ``level``; a second box on one truth is wrong.
     """
     shared = overlaps(truth, found)
     hits = np.zeros(shared.shape[1], dtype=bool)

@@ -3,9 +3,9 @@
     python scripts/studies/real_seeds.py docs/studies/correction_seeds.csv [--base ARM]
 
 Prints, for each outcome, the base's mean over the seeds, and for each other arm the difference to
-it with 95% by t over the seeds that both have. A star: p < .05 after Holm's correction over all
-arms that have every outcome. Films are the same in each seed; how much another sample of them
-would change is not in these intervals.
+it with 95% by t over the seeds that both have. A star: p of at most .05 after Holm's correction
+over all arms that have every outcome. Films are the same in each seed; how much another sample of
+them would change is not in these intervals.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+
+from medclip_debias.evaluation.statistics import ALPHA, holm, paired_seeds
 
 
 def differences(outcomes: pd.DataFrame, base: str) -> pd.DataFrame:
@@ -25,21 +26,20 @@ def differences(outcomes: pd.DataFrame, base: str) -> pd.DataFrame:
         outcomes: a column for each outcome, by arm and seed; blank where an arm has none.
         base: the arm that the others are compared with.
     """
-    from medclip_debias.evaluation.statistics import holm
-
     rows = []
     for arm in outcomes.index.get_level_values("arm").unique().drop(base):
-        gaps = outcomes.loc[arm] - outcomes.loc[base]
-        for name, gap in gaps.items():
-            if (known := gap.dropna()).empty:
-                continue
-            error, free = stats.sem(known), len(known) - 1
-            p = 2 * stats.t.sf(abs(known.mean()) / error, free)
-            half = stats.t.ppf(0.975, free) * error
-            whole = bool(gaps.notna().all(axis=None))
-            rows.append((arm, name, free + 1, known.mean(), half, p if whole else None))
+        whole = bool((outcomes.loc[arm] - outcomes.loc[base]).notna().all(axis=None))
+        for name in outcomes:
+            one, other = (
+                {int(seed): float(value) for seed, value in outcomes[name][side].dropna().items()}
+                for side in (arm, base)
+            )
+            if found := paired_seeds(one, other):
+                gap, (_, high), p, _ = found
+                seeds = len(one.keys() & other.keys())
+                rows.append((arm, name, seeds, gap, high - gap, p if whole else None))
     table = pd.DataFrame(rows, columns=["arm", "outcome", "seeds", "difference", "half", "p"])
-    table["p_holm"] = holm([None if pd.isna(p) else float(p) for p in table["p"]])
+    table["p_holm"] = holm(table["p"].tolist())
     return table
 
 
@@ -58,7 +58,7 @@ def main() -> None:
         mean, middle = outcomes.loc[options.base, name].mean(), np.median(part["half"])
         print(f"{name}: {options.base} {mean:.3f}; half of an interval {middle:.3f} (median)")
         for arm, gap, half, p in part[["arm", "difference", "half", "p_holm"]].to_numpy():
-            star = " *" if p is not None and p < 0.05 else ""
+            star = " *" if p is not None and p <= ALPHA else ""
             print(f"  {arm:26} {gap:+.3f} [{gap - half:+.3f}, {gap + half:+.3f}]{star}")
 
 

@@ -73,6 +73,28 @@ def test_what_is_compared_is_computed_from_the_items(evaluated):
             assert found[name][0] == pytest.approx(stored, abs=1e-9), (protocol, name)
 
 
+def test_n_counts_the_items_that_a_metric_rests_on(evaluated):
+    results, out = evaluated
+    boxes = pd.read_parquet(out / "items" / "sentence_boxes.parquet")
+    changes = pd.read_parquet(out / "items" / "progression.parquet")
+    ends = changes[changes["state"] != 1]
+    expected = {
+        ("sentence_boxes", "box_precision_0.3", None): len(boxes),
+        ("sentence_boxes", "box_recall_0.3", None): (boxes["truths"] > 0).sum(),
+        ("sentence_boxes", "kept", None): boxes["there"].sum(),
+        ("sentence_boxes", "specificity", None): (~boxes["there"]).sum(),
+        ("sentence_boxes", "specificity_elsewhere", None): (boxes["kind"] == "elsewhere").sum(),
+        ("progression", "macro_accuracy", None): len(changes),
+        ("progression", "order_auc", None): len(ends),
+        ("progression", "order_auc", "edema"): (ends["finding"] == "edema").sum(),
+        ("progression", "macro_accuracy", "edema"): (changes["finding"] == "edema").sum(),
+    }
+    found = {place: results.row(*place)["n"] for place in expected}
+    assert found == expected
+    assert 0 < found["sentence_boxes", "kept", None] < len(boxes)
+    assert 0 < len(ends) < len(changes)
+
+
 @pytest.mark.parametrize("metric", VALIDATION, ids=lambda metric: metric.name)
 def test_early_stopping_follows_the_direction_of_the_catalogue(metric):
     TrainSettings(best_metric=metric.name, validate_every=1)

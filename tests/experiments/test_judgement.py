@@ -80,6 +80,30 @@ def test_only_what_the_correction_leaves_has_a_star_and_a_word():
     assert sorted(dots) == ["#000000", "#ffffff", "#ffffff"]
 
 
+def test_a_metric_that_needs_more_seeds_has_no_star_no_word_and_a_hollow_dot():
+    judged = contrasts()
+    for one in judged.contrasts:
+        one.few_seeds = one.metric == RANK
+    found = summarised(grid(), rows(), judged)
+    assert (
+        found.findings[0] == "new against plain: better in Zero-shot AUC +0.050 [+0.025, +0.100]."
+    )
+    cells = [cell for table in found.tables[1:3] for row in table.rows for cell in row]
+    assert [cell for cell in cells if cell.endswith("*")] == ["+0.050 [+0.025, +0.100] *"]
+    (_, axes) = plotted(grid(), rows(), judged).axes
+    dots = [line.get_markerfacecolor() for line in axes.lines if line.get_marker() == "o"]
+    assert dots == ["#ffffff"] * 3
+
+
+def test_one_seed_has_no_interval():
+    given = [row for row in rows() if row["seed"] == 0]
+    for row in given:
+        row["metrics"] |= {f"{AUC}_positive": 0.5, f"{AUC}_negative": 0.5}
+    tables = summarised(grid(seeds=[0]), given, contrasts()).tables
+    (table,) = [table for table in tables if "'no X'" in table.title]
+    assert [row[1:3] for row in table.rows] == [["0.500", "0.500"]] * 3
+
+
 def test_means_are_those_of_the_seeds():
     given = rows()
     found = summarised(grid(), given, contrasts()).figures["means"][ONLY]

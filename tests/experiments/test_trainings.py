@@ -82,12 +82,13 @@ def test_differences_are_those_of_the_means_over_seeds_under_one_correction(resu
         assert low <= contrast["difference"] <= high
     assert results["figures"]["tests"] == len(contrasts) == 15
     assert [c["p_holm"] for c in contrasts] == holm([c["p"] for c in contrasts])
+    assert {c["metric"] for c in contrasts if c["few_seeds"]} == {"grounding.cnr"}
 
 
 def test_tables_plot_and_page_are_written(done):
     page = (done / "page.md").read_text()
     assert f"- {METHOD} against {MEAN}: " in page
-    assert "### difference to the controls" in page
+    assert "### difference to the controls (CNR: no star with fewer than 10 seeds)" in page
     assert "15 differences are one family for Holm's correction" in page
     assert (done / "tables.tex").read_text().count("\\begin{table}") == 5
     assert (done / "figure.png").stat().st_size > 10_000

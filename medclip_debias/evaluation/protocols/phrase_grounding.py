@@ -110,10 +110,15 @@ def phrase_rows(items: pd.DataFrame, draw: Draw, within: str = "") -> list[Row]:
         }
 
     estimates = draw.estimates(statistics, items["patient"].tolist())
+    known = {
+        f"{group}/{name}" if group else name: int((~np.isnan(v[members])).sum())
+        for group, members in groups.items()
+        for name, v in values.items()
+    }
     measured = []
     for group, members in groups.items():
         label, n = ", ".join(filter(None, (within, group))) or None, int(members.sum())
-        measured += estimates.rows(f"{group}/" if group else "", n=n, group=label)
+        measured += estimates.rows(f"{group}/" if group else "", fewer=known, group=label)
         mean = float(area[members].mean())
         measured.append(Row("area", mean, n=n, group=label))
         if not group:

@@ -180,6 +180,12 @@ class ProgressionProtocol(ScoreProtocol):
             }
         )
         counts = Counter(zip(findings, states.tolist(), strict=True))
+        ends = {
+            f"{name}/order_auc": better + worse
+            for name in self._said
+            if (better := counts[name, STATES.index("improving")])
+            and (worse := counts[name, STATES.index("worsening")])
+        }
         details = {
             "classes": {
                 name: {state: counts[name, number] for number, state in enumerate(STATES)}
@@ -194,7 +200,8 @@ class ProgressionProtocol(ScoreProtocol):
             },
             **self._left_out,
         }
-        return self.measured(draw, items, details, findings)
+        fewer = ends | {"order_auc": sum(ends.values())}
+        return self.measured(draw, items, details, findings, fewer)
 
     @classmethod
     def statistics(cls, details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:

@@ -119,13 +119,14 @@ def paired_ways(
     return ways
 
 
-def rank_rows(
-    ways: Sequence[Way], draw: Draw, mode: str, *, n: int, group: str | None
-) -> list[Row]:
+def rank_rows(ways: Sequence[Way], draw: Draw, mode: str, *, group: str | None) -> list[Row]:
     """Recall and median rank over the directions, and R@K and median rank of each.
 
-    Intervals redraw the patients of the queries; the candidates stay as they are.
+    Intervals redraw the patients of the queries; the candidates stay as they are. Over the
+    directions ``n`` are the pairs, or nothing where these have different numbers of queries.
     """
+    queries = {len(way.ranks) for way in ways}
+    n = queries.pop() if len(queries) == 1 else None
     # Queries of all directions side by side, so that one draw of patients serves them all.
     sizes = np.cumsum([len(way.ranks) for way in ways])[:-1]
     everybody = [name for way in ways for name in way.patients]
@@ -218,10 +219,9 @@ class RankedPairs(Protocol):
 
     def pair_rows(self, ways: Mapping[str, Sequence[Way]], draw: Draw) -> list[Row]:
         """`rank_rows` of what `paired_ways` gave, the whole ``strict``; and those of chance."""
-        n = len(ways["strict"][0].ranks)
-        measured = rank_rows(ways["strict"], draw, "strict", n=n, group=None)
-        measured += rank_rows(ways["lenient"], draw, "lenient", n=n, group="lenient")
-        return measured + rows(chance(n), group=CHANCE)
+        measured = rank_rows(ways["strict"], draw, "strict", group=None)
+        measured += rank_rows(ways["lenient"], draw, "lenient", group="lenient")
+        return measured + rows(chance(len(ways["strict"][0].ranks)), group=CHANCE)
 
     @classmethod
     def statistics(cls, details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
@@ -441,7 +441,7 @@ class StudyRetrieval(RankedPairs):
         return [
             row
             for mode, both in ways.items()
-            for row in rank_rows(both, draw, mode, n=len(study), group=f"sentences, {mode}")
+            for row in rank_rows(both, draw, mode, group=f"sentences, {mode}")
         ]
 
     def _precision_rows(

@@ -121,9 +121,10 @@ class SentenceBoxes(MapProtocol):
             return found
 
         estimates = draw.estimates(statistics, table["patient"].tolist())
-        measured = estimates.rows(n=len(table))
+        fewer = {name: int(members.sum()) for name, members in _rests_on(table).items()}
+        measured = estimates.rows(n=len(table), fewer=fewer)
         without = "without suppression"
-        measured += estimates.rows("without_suppression/", n=len(table), group=without)
+        measured += estimates.rows("without_suppression/", n=len(table), fewer=fewer, group=without)
         details = {
             "sentences": len(table),
             "patients": table["patient"].nunique(),
@@ -192,19 +193,12 @@ def sentence_statistics(table: pd.DataFrame) -> Statistics:
     share of sentences of which none was asked, and the AUC without evidence, are left out.
     """
     column = {str(name): table[name].to_numpy() for name in table.columns}
-    there = column["there"].astype(bool)
+    there, rests_on = column["there"].astype(bool), _rests_on(table)
     kept = column["kept"].astype(np.float64)
-    kinds = column["kind"]
     truths, found = (column[name].astype(np.float64) for name in ("truths", "found"))
     evidence = column["evidence"].astype(np.float64)
-    elsewhere, denial = kinds == "elsewhere", kinds == "denial"
-    judged = there | elsewhere if elsewhere.any() and there.any() else np.zeros_like(there)
-    shares = (
-        ("kept", kept, there),
-        ("specificity", 1 - kept, ~there),
-        ("specificity_denial", 1 - kept, denial),
-        ("specificity_elsewhere", 1 - kept, elsewhere),
-    )
+    judged = rests_on["presence_auc"]
+    both = there[judged].any() and not there[judged].all()
 
     def boxes(weights: Floats, given: Floats, prefix: str) -> dict[str, Floats]:
         result: dict[str, Floats] = {}
@@ -228,16 +222,31 @@ def sentence_statistics(table: pd.DataFrame) -> Statistics:
         right, wrong = weights @ (dropped * ~there), weights @ (dropped * there)
         total = weights @ (~there).astype(np.float64)
         result["suppression_f1"] = _ratio(2 * right, right + wrong + total, 0.0)
-        for name, values, own in shares:
+        for name in ("kept", "specificity", "specificity_denial", "specificity_elsewhere"):
+            own, share = rests_on[name], kept if name == "kept" else 1 - kept
             if own.any():
-                result[name] = weighted_mean(values[own], weights[:, own])
-        if judged.any() and not np.isnan(evidence[judged]).any():
+                result[name] = weighted_mean(share[own], weights[:, own])
+        if both and not np.isnan(evidence[judged]).any():
             result["presence_auc"] = weighted_auc(
                 there[judged], evidence[judged], weights[:, judged]
             )
         return result | plain
 
     return statistics
+
+
+def _rests_on(table: pd.DataFrame) -> dict[str, NDArray[np.bool_]]:
+    """The sentences that a metric rests on, where it does not on all."""
+    there, kind = table["there"].to_numpy(dtype=bool), table["kind"].to_numpy()
+    recalls = ("box_recall", "recall_loss", "without_suppression/box_recall")
+    names = (f"{recall}_{level}" for recall in recalls for level in MATCH_LEVELS)
+    return dict.fromkeys(names, table["truths"].to_numpy() > 0) | {
+        "kept": there,
+        "specificity": ~there,
+        "specificity_denial": kind == "denial",
+        "specificity_elsewhere": kind == "elsewhere",
+        "presence_auc": there | (kind == "elsewhere"),
+    }
 
 
 def _ratio(above: Floats, below: Floats, otherwise: float) -> Floats:

@@ -121,6 +121,8 @@ class ZeroShot(ScoreProtocol):
                 except Skipped as reason:
                     self._no_threshold = f"no threshold can be chosen: {reason}"
         self._images = len(labels.rows)
+        known = [~np.isnan(values) for values in labels.values.values()]
+        self._labelled = int(np.any(known, axis=0).sum())
         self._kept: Floats | None = None
         if options.offsets != "none":
             needed_scale(request.model)
@@ -181,7 +183,6 @@ class ZeroShot(ScoreProtocol):
                 validation=there,
                 not_judged=mapped.not_judged if mapped else self._map_hints(),
                 draw=draw,
-                n=self._images,
             )
         except UserError as error:
             aside = mapped.left_aside() if mapped else ""
@@ -271,7 +272,7 @@ class ZeroShot(ScoreProtocol):
         return lambda weights: class_statistics(sides, truth, weights, scale, thresholds)
 
     def counts(self) -> dict[str, int]:
-        return {"labelled_images": self._images}
+        return {"labelled_images": self._labelled}
 
     def _raw(self, rows: Sequence[int], views: Mapping[int, Sequence[int]]) -> Floats:
         """Scores as the model gave them: of the texts, and of each side's mean if it was asked.
@@ -406,7 +407,6 @@ def zero_shot(
     validation: Validation | str = "no images to choose a threshold on",
     not_judged: Mapping[str, str] | None = None,
     draw: Draw | None = None,
-    n: int | None = None,
 ) -> Measured:
     """Metrics per class and their means over the classes that have them, with intervals.
 
@@ -443,14 +443,16 @@ def zero_shot(
     estimates = (draw or Draw()).estimates(
         lambda weights: class_statistics(sides, truth, weights, scale, bounds), patients
     )
-    measured = estimates.rows(n=n)
+    every = {place: len(patients) for place in estimates if place.endswith(CONTRADICTION)}
+    judged_images = np.any([~np.isnan(labels) for labels in truth.values()], axis=0)
+    measured = estimates.rows(n=int(judged_images.sum()), fewer=every)
     if sides.chance is not None:
         measured.append(Row(CONTRADICTION, sides.chance, group=CHANCE))
     classes = {}
     for name, judged in truth.items():
         known = ~np.isnan(judged)
         positive, values = judged[known] == 1, sides.differences[name][known]
-        measured += estimates.rows(f"{name}/", n=len(positive), of_class=name)
+        measured += estimates.rows(f"{name}/", n=len(positive), fewer=every, of_class=name)
         classes[name] = {
             "threshold": thresholds[name],
             "reliability": [] if scale is None else reliability(positive, sigmoid(scale * values)),

@@ -140,6 +140,12 @@ def test_items_that_are_left_out_are_missed(sample, make):
     assert any(f"has {count} of the 460 images that" in fault for fault in faults(sample))
 
 
+def test_images_without_a_label_are_noted(sample, make):
+    path = sample / DEMO / ZERO / "results.json"
+    make.edit(path, lambda r: r["counts"].update(labelled_images=450))
+    assert any("has 450 of the 460 images that" in fault for fault in faults(sample))
+
+
 def other_items(table):
     return table.assign(item=[f"{number:016x}" for number in range(len(table))])
 

@@ -93,6 +93,15 @@ def test_means_over_phrases_and_categories_with_intervals():
     assert found["miou", "chance"].value == pytest.approx(0.174 * 21 / 41)
 
 
+def test_n_of_a_metric_leaves_out_phrases_without_it():
+    items = pd.DataFrame({"cnr": 1.0, "cnr_above_others": [0.1, 0.2, np.nan], "area": 0.1})
+    items = items.assign(category=["Edema", "Edema", "Rare"], patient=list("abc"), sentence_count=0)
+    found = {(row.metric, row.group): row.n for row in phrase_rows(items, Draw(0))}
+    assert found["cnr", None] == 3
+    assert found["cnr_above_others", None] == found["cnr_above_others", "category: Edema"] == 2
+    assert ("cnr_above_others", "category: Rare") not in found
+
+
 # ------------------------------------------------------------ floors, pixel by pixel
 
 

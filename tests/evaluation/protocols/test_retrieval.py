@@ -178,6 +178,8 @@ def test_studies_with_the_same_report_are_rivals_or_friends(small_prepared):
         assert found.value("median_rank", group=f"lenient, {way}") == 1
         assert found.row("recall_at_1", group=f"strict, {way}").n == 12
     assert found.value("median_rank", group="strict, image to sentence") == 1
+    assert found.row("recall", group="sentences, strict").n == 12  # pairs, each way
+    assert found.row("recall", group="sentences, lenient").n is None  # 2 sentences, 12 studies
     sentences = [row for row in found.rows if row.group == "lenient, sentence to image"]
     names = {*(f"recall_at_{k}" for k in (1, 5, 10, 50, 100)), "median_rank"}
     assert {row.metric for row in sentences} == names

@@ -294,3 +294,13 @@ def test_multi_class_accuracy_counts_ties_by_their_share():
     assert low < found["multiclass_accuracy"] < high
     with pytest.raises(Skipped, match="2 of A, 0 of B"):
         multiclass_accuracy(scores[:2], np.zeros(2, int), names, list("pq"), Draw())
+
+
+def test_n_leaves_out_images_without_a_label_but_for_what_needs_none():
+    scores = np.random.default_rng(3).normal(size=(4, 6))
+    sides = SideScores(*({"A": scores[n], "B": scores[n + 1]} for n in (0, 2)))
+    truth = {"A": np.array([1, 0, NAN, NAN, -1, 0]), "B": np.array([NAN, 1, 0, NAN, NAN, NAN])}
+    found = zero_shot(sides, truth, list("abcdef"), draw=Draw(0))
+    assert found.row("mean_auc").n == 4  # of the six one is blank, and one uncertain
+    assert [found.row("auc", name).n for name in "AB"] == [3, 2]
+    assert found.row("contradiction_rate").n == found.row("contradiction_rate", "A").n == 6
