@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -54,6 +55,7 @@ FRONTAL_VIEWS = (
     "Frontal",
 )
 """View positions that count as frontal by default."""
+_POSTERIOR = re.compile(r"\b(?:ANTERO ?POSTERIOR|POSTERO ?ANTERIOR)\b")  # DICOM's CID 4010
 LATERAL_VIEW, ALL_VIEWS = "LATERAL", "ALL"
 """Words for all lateral views, and for all views that are stated, among names of views."""
 
@@ -61,10 +63,11 @@ LATERAL_VIEW, ALL_VIEWS = "LATERAL", "ALL"
 def plain_view(view: str) -> str:
     """Return a view position as it is compared.
 
-    >>> plain_view("ap_semi-erect ")
-    'AP SEMI ERECT'
+    >>> plain_view("ap_semi-erect "), plain_view("postero-anterior (Erect)")
+    ('AP SEMI ERECT', 'PA ERECT')
     """
-    return " ".join(view.replace("_", " ").replace("-", " ").split()).upper()
+    plain = " ".join(re.sub(r"[_()-]", " ", view).split()).upper()
+    return _POSTERIOR.sub(lambda way: "AP" if way[0].startswith("A") else "PA", plain)
 
 
 class PrepareSettings(Settings):

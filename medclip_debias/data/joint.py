@@ -139,7 +139,8 @@ class JointSet(PreparedSet):
         """Return a sentence on each set of which something is left aside, and on what may leak."""
         said = [
             f"{name}: {counts['patients']} patients are in another split elsewhere; their"
-            f" {counts['studies']} studies ({counts['images']} images) are not used"
+            f" {counts['studies']} studies ({counts['images']} images) are not used (if ids of this"
+            " set mean other people, name them in its 'patients')"
             for name, counts in self.aside.items()
         ]
         kinds = [str(part.meta["kind"]) for part in self._parts]

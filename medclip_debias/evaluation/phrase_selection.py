@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from medclip_debias.data.boxes import Fitted, fit_boxes
+from medclip_debias.data.boxes import Fitted, check_sizes, fit_boxes
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.records import ImageRecord, PhraseRecord
 from medclip_debias.data.sources.ms_cxr import BoxFile
@@ -214,7 +214,10 @@ def _of_file(file: Path, data: PreparedSet) -> Iterator[tuple[PhraseRecord, Fitt
         ImageRecord(image, study, patient, Path(image), view, split)
         for image, study, patient, view, split in data.images[columns].astype(str).to_numpy()
     ]
-    return _fitted(BoxFile(file, images, Path()).phrases(), data)
+    ours = {image.image_id for image in images}
+    pairs = list(_fitted(BoxFile(file, images, Path()).phrases(), data))
+    check_sizes(pair for pair in pairs if pair[0].image_id in ours)
+    return iter(pairs)
 
 
 def _fitted(

@@ -7,7 +7,10 @@ from medclip_debias.config import FRONTAL_VIEWS
 from medclip_debias.data.views import frontal_images, is_chosen, is_frontal, view_class
 
 NAMES = {
-    "frontal": [*FRONTAL_VIEWS, "pa", "ap_supine", "AP-ERECT", "FRONTAL"],
+    "frontal": [
+        *(*FRONTAL_VIEWS, "pa", "ap_supine", "AP-ERECT", "FRONTAL", "PA (erect)"),
+        *("POSTERO_ANTERIOR", "antero-posterior", "Posteroanterior", "Anteroposterior supine"),
+    ],
     "lateral": ["LATERAL", "Lateral", "LL", "RL", "L", "LLAT", "XTABLE LATERAL", "left lateral"],
     "other": [
         *("LAO", "RPO", "AP LLD", "AP RLD", "PA LLD", "LATERAL DECUBITUS", "AP AXIAL"),

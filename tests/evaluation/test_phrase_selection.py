@@ -88,6 +88,14 @@ def test_boxes_of_a_file_are_matched_scaled_clipped_and_counted(small_prepared, 
     assert counts["Right lower pneumonia."] == (said == "Right lower pneumonia.").sum() > 0
 
 
+def test_boxes_that_were_drawn_on_larger_images_are_refused(small_prepared, tmp_path):
+    """The file says no sizes: what of its boxes lies inside lies at wrong places."""
+    boxes = [("i00", f"Finding {n}.", [20 * n, 20 * n, 15, 15]) for n in range(12)]
+    file = coco(tmp_path / "boxes.json", boxes)
+    with pytest.raises(UserError, match=r"of 12 boxes lie outside their images"):
+        select_phrases(small_prepared, "test", INPUT, file)
+
+
 def test_phrases_with_a_split_of_their_own_are_of_that_split(small_prepared, tmp_path):
     file = coco(
         tmp_path / "MS_CXR_Local_Alignment_v1.1.0.json",

@@ -45,7 +45,8 @@ def _surest(path: Path) -> Format:
     known = formats().values()
     sure = {format_.kind: format_.reader.recognise(path) for format_ in known}
     most = max(sure.values())
-    first, *others = [format_ for format_ in known if sure[format_.kind] == most]
+    # A release beside a table of one's own: which of them is meant, only its owner knows.
+    first, *others = [f for f in known if sure[f.kind] in (most, Sure.DECLARED)]
     if most == Sure.NO:
         *some, last = [format_.looks for format_ in known]
         raise UserError(

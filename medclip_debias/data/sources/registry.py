@@ -31,7 +31,8 @@ class Sure(IntEnum):
     LAYOUT = 2
     """Names of files or folders have the form that the format gives them."""
     DECLARED = 3
-    """A file was put there to say what the folder is, as a manifest does."""
+    """A file was put there to say what the folder is, as a manifest does; beside a release it is
+    asked which of them is meant."""
     RELEASE = 4
     """There are files or folders under the very names of a public release."""
     EXTENSION = 5

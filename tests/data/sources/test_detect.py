@@ -44,6 +44,16 @@ def test_a_manifest_beside_xml_files_wins_and_a_kind_may_be_forced(tmp_path):
     assert detect(tmp_path, "openi").kind == "openi"
 
 
+def test_a_manifest_beside_a_release_is_not_passed_over(nih_folder):
+    folder = nih_folder("nih", {"00000001_000": ("Mass", "test")})
+    (folder / "manifest.csv").write_text("image,report\nimages/00000001_000.png,Clear.\n")
+    with pytest.raises(UserError, match=r"may be chestxray14 or manifest; say which with --kind"):
+        detect(folder)
+    assert {detect(folder, kind).kind for kind in ("chestxray14", "manifest")} == {
+        *("chestxray14", "manifest")
+    }
+
+
 def test_boxes_may_be_named_as_a_file_or_a_folder(tiny_tree, tmp_path):
     name = "MS_CXR_Local_Alignment_v1.0.0.json"
     folder = tmp_path / "ms-cxr"
