@@ -26,8 +26,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.fsync = lambda _: None
 gc.set_threshold(20_000, 20, 20)  # as the program does (medclip_debias.cli.main)
 keep_freed_memory()
-# No limit of time an example: a machine that does something else fails no property.
-hypothesis.settings.register_profile("here", deadline=None)
+# No limit of time an example: a machine that does something else fails no property. Each run draws
+# other examples, so few of them are enough; folders of a test are only written anew.
+hypothesis.settings.register_profile(
+    "here",
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
 hypothesis.settings.load_profile("here")
 
 REPO = Path(__file__).parents[1]

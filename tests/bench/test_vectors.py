@@ -123,7 +123,7 @@ def test_sentences_are_found_by_digests_and_not_stored(peer, data, tmp_path):
     assert not any(b"edema" in path.read_bytes() for path in files)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True), max_size=6))
 def test_vectors_are_those_written_last(tmp_path_factory, batches):
     folder, model = tmp_path_factory.mktemp("rows"), {}

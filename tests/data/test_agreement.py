@@ -11,7 +11,7 @@ from medclip_debias.data.agreement import read_agreement, write_agreement
 from medclip_debias.errors import UserError
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 1000), texts=st.integers(1, 9), studies=st.integers(1, 21))
 def test_any_choice_of_rows_and_columns_comes_back(tmp_path_factory, seed, texts, studies):
     rng = np.random.default_rng(seed)

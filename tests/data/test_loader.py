@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -233,7 +233,6 @@ class TestProcesses:
         step=st.integers(0, 30),
         seed=st.integers(0, 5),
     )
-    @settings(deadline=None, max_examples=60)
     def test_their_shares_in_order_are_the_batch_of_one(self, kind, world, where, step, seed):
         options = {
             "batch_size": 12,
@@ -377,7 +376,6 @@ class TestMicroBatches:
         where=st.sampled_from(["cpu", "device"]),
         step=st.integers(0, 20),
     )
-    @settings(deadline=None, max_examples=40)
     def test_put_together_they_are_the_batch(self, kind, parts, where, step):
         whole = batches(batch_size=6, augment=AugmentSettings(where=where), **kind)[step]
         cut = whole.split(parts)

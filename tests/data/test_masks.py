@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import ndimage
 
@@ -164,7 +164,6 @@ def inside_by_ray(x, y, corners):
     return crossed
 
 
-@settings(max_examples=200)
 @given(st.lists(point, min_size=3, max_size=7))
 def test_a_polygon_holds_the_pixels_whose_centres_lie_in_it(corners):
     found = polygon_pixels(corners, 8, 9)

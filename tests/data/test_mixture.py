@@ -7,7 +7,7 @@ from math import log2
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.data.mixture import Mixture
@@ -24,7 +24,6 @@ def mixture(weights, batch, sizes=None, seed=0, batches=None):
 
 
 @given(WEIGHTS, st.integers(1, 40), st.integers(1, 400))
-@settings(max_examples=60, deadline=None)
 def test_every_batch_and_every_run_of_batches_has_the_shares_of_the_weights(weights, batch, steps):
     counts = mixture(weights, batch).counts(np.arange(steps))
     assert (counts.sum(axis=1) == batch).all()
@@ -42,7 +41,6 @@ def test_whole_shares_are_exact_in_every_batch():
 
 
 @given(WEIGHTS, st.integers(2, 12), st.integers(0, 3))
-@settings(max_examples=40, deadline=None)
 def test_a_pass_has_no_study_twice_and_no_batch_either(weights, batch, seed):
     sizes = [batch + 7 * n for n in range(len(weights))]
     drawn = mixture(weights, batch, sizes, seed)
@@ -72,7 +70,6 @@ def test_a_batch_follows_from_seed_and_step_whatever_came_before():
 
 
 @given(WEIGHTS, st.integers(1, 40), st.integers(1, 200), st.data())
-@settings(max_examples=60, deadline=None)
 def test_sets_of_other_batches_never_meet_and_every_share_is_kept(weights, batch, steps, data):
     names = data.draw(
         st.lists(st.sampled_from("abc"), min_size=len(weights), max_size=len(weights))

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import (
@@ -36,7 +36,6 @@ def test_the_thresholds_are_the_41_of_the_paper():
     assert MIDDLE_THRESHOLDS.tolist() == [0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(-4, 4)), min_size=2, max_size=40))
 def test_areas_and_best_f1_are_scikit_learns_also_with_ties(items):
     labels, scores = np.array([yes for yes, _ in items]), np.array([k / 7 for _, k in items])

@@ -27,7 +27,7 @@ def unit(rng, n, d):
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 1000), st.integers(2, 40), st.integers(1, 7))
 def test_uniformity_is_the_loop_over_all_pairs(seed, n, block):
     x = unit(np.random.default_rng(seed), n, 5)
@@ -58,7 +58,7 @@ def test_nearest_neighbours_are_those_of_a_loop():
         nearest_neighbours(train, labels, test, 201)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 1000), st.floats(0.001, 1.0))
 def test_few_labels_keep_patients_whole_nested_and_both_values(seed, share):
     rng = np.random.default_rng(seed)

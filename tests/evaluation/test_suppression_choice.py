@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -16,7 +16,6 @@ from medclip_debias.evaluation.suppression_choice import (
 from medclip_debias.grounding.settings import SuppressionSettings
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(-5, 5), st.booleans()), min_size=2, max_size=40),
     st.sampled_from([0.5, 0.8, 0.95, 0.98]),

@@ -6,7 +6,7 @@ import json
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.errors import UserError
@@ -49,7 +49,6 @@ name = st.text("abc_ 1", min_size=1, max_size=4)
 number = st.floats(-1e6, 1e6)
 
 
-@settings(deadline=None)  # it writes files
 @given(
     st.dictionaries(
         st.tuples(name, name | st.none(), name | st.none()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, currently_in_test_context, given, settings
+from hypothesis import assume, currently_in_test_context, given
 from hypothesis import strategies as st
 from scipy.ndimage import find_objects, label
 
@@ -80,7 +80,6 @@ def pixels_of(scores, geometry, grid, **options):
     return rounded
 
 
-@settings(max_examples=150, deadline=None)
 @given(cases())
 def test_every_figure_is_that_of_the_pixels(case):
     geometry, grid, scores, boxes = case
@@ -114,7 +113,6 @@ def test_every_figure_is_that_of_the_pixels(case):
     assert found.cnr() == pytest.approx(cnr(heatmap, mask, signed=True), abs=tolerance)
 
 
-@settings(max_examples=150, deadline=None)
 @given(cases(), st.sampled_from([-0.2, 0.0, 0.1, 0.25, 0.35, 0.5]), st.sampled_from([4, 8]))
 def test_boxes_are_those_of_the_labelled_pixels(case, threshold, connectivity):
     geometry, grid, scores, _ = case

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.data.geometry import SquareGeometry
@@ -71,7 +71,6 @@ def test_smoothing_keeps_a_flat_map_and_spreads_a_peak_like_a_gaussian():
     )
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     shape=st.tuples(st.integers(20, 400), st.integers(20, 400)),
     size=st.integers(40, 150),
@@ -110,7 +109,6 @@ def test_a_spot_goes_through_the_real_preprocessing_and_comes_back(shape, size, 
     assert abs((heat * rows).sum() / heat.sum() - y) <= bounds[1]
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     shape=st.tuples(st.integers(1, 200), st.integers(1, 200)),
     size=st.integers(1, 160),

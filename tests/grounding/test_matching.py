@@ -6,7 +6,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import average_precision_score
@@ -27,7 +27,6 @@ def iou(a, b):
     return len(cells[0] & cells[1]) / len(cells[0] | cells[1])
 
 
-@settings(max_examples=80, deadline=None)
 @given(boxes, boxes, st.sampled_from([0.1, 0.3, 0.5]))
 def test_one_to_one_is_the_best_of_all_assignments(truth, found, level):
     near = np.array([[iou(a, b) >= level for b in found] for a in truth]).reshape(

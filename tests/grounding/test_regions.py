@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
@@ -39,7 +39,6 @@ def boxes(heatmap, threshold, **options):
     return [list(region.box) for region in threshold_regions(heatmap, threshold, **options)]
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     heatmap=maps,
     threshold=st.sampled_from([-1.0, 0.1, 0.5, 1.0, 2.0]),

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pydicom
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from pydicom.data import get_testdata_file
@@ -133,7 +133,6 @@ class TestMeaning:
             expected = expected.max() + expected.min() - expected
         np.testing.assert_array_equal(read_image(path), expected)
 
-    @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(
         seed=st.integers(0, 1000),
         signed=st.booleans(),

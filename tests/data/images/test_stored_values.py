@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pydicom
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from pydicom.data import get_testdata_file
@@ -36,7 +36,6 @@ def words_of(values, allocated, stored, high, noise):
 
 
 class TestHighBit:
-    @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.data())
     def test_values_are_read_from_their_bits_whatever_lies_in_the_others(
         self, tmp_path, write_dicom, data
@@ -129,7 +128,6 @@ class TestHighBit:
 
 
 class TestPadding:
-    @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(
         signed=st.booleans(),
         inverted=st.booleans(),
@@ -291,7 +289,7 @@ def deep_png(samples, colour, **chunks):
 
 
 class TestPng:
-    @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=30)
     @given(seed=st.integers(0, 1000), colour=st.sampled_from([2, 4, 6]))
     def test_grey_stored_as_16_bit_colour_keeps_its_values(self, tmp_path, seed, colour):
         random = np.random.default_rng(seed)

@@ -56,7 +56,7 @@ def test_a_temperature_is_the_likeliest_slope_through_nought():
     assert found.intercept == 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=3, max_size=14))
 def test_isotonic_steps_are_the_min_max_of_means_even_with_ties(rows):
     """Barlow's formula: max over lower ends of the min over upper ends of the mean between."""

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.evaluation.decisions.thresholds import (
@@ -20,7 +20,6 @@ from medclip_debias.evaluation.decisions.thresholds import (
 Side = st.lists(st.integers(-4, 4).map(lambda n: n / 4), min_size=1, max_size=9)
 
 
-@settings(max_examples=60, deadline=None)
 @given(Side, Side, st.sampled_from([0.5, 0.9, 1.0]), st.sampled_from([0.05, 0.4]))
 def test_each_rule_takes_the_best_of_all_scores(positive, negative, level, prevalence):
     rules = thresholds(
@@ -74,7 +73,6 @@ def weighted_p(misfits, weights, own, own_weight):
     return (worse + own_weight) / (sum(weights) + own_weight)
 
 
-@settings(max_examples=60, deadline=None)
 @given(Scores, Scores, st.sampled_from([0.5, 0.8, 0.9]), st.sampled_from([None, 0.05, 0.6]))
 def test_an_answer_is_in_the_set_unless_its_p_value_is_at_most_what_may_be_missed(
     positive, negative, coverage, target

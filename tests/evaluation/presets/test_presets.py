@@ -211,7 +211,7 @@ def test_images_with_several_boxes_and_merged_phrases():
     assert len(inputs[0]["boxes"]) == 1  # what was given is left as it was
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     sides=st.tuples(st.integers(20, 70), st.integers(20, 70)),
     boxes=st.lists(

@@ -8,7 +8,7 @@ import re
 import string
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.errors import UserError
@@ -33,7 +33,6 @@ def published_words(text):
     return " ".join(words)
 
 
-@settings(max_examples=60)
 @given(st.text(REPORT_LETTERS, max_size=40) | st.text(max_size=20))
 def test_words_are_those_of_the_published_code(text):
     assert words_only(text) == published_words(text)
@@ -44,7 +43,6 @@ def basic_clean(open_clip_model):
     return importlib.import_module("open_clip_networks.tokenizer").basic_clean
 
 
-@settings(max_examples=60)
 @given(text=st.text(CLIP_LETTERS, max_size=30))
 def test_texts_for_clip_are_mended_as_open_clip_does(basic_clean, text):
     assert repaired(text) == basic_clean(text)

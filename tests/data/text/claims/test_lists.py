@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import permutations, product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.data.text.claims import RuleParser
@@ -111,7 +111,6 @@ def test_a_doubt_before_a_list_holds_for_all_of_it(opener):
         assert held(opener.format(listed), names) == dict.fromkeys(names, UNSURE), listed
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(OPENERS),
     st.sampled_from(LISTS),

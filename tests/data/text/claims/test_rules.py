@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.data.text.claims import Claim, RuleParser, load_lexicon
@@ -189,7 +189,6 @@ def test_corrected_words_are_counted(parser):
 _WORDS = sorted({word for text in JUDGED for word in text.lower().strip(".").split()})
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([*_WORDS, ",", ";", "xxxx", "12.5", "(", "é"]), max_size=14))
 def test_any_order_of_words_gives_valid_claims_and_letters_case_does_not_matter(words):
     text = " ".join(words)
@@ -203,7 +202,6 @@ def test_any_order_of_words_gives_valid_claims_and_letters_case_does_not_matter(
         assert not (claim.change == "resolved" and claim.present)
 
 
-@settings(deadline=None)
 @given(st.permutations(["effusion", "pneumothorax", "consolidation", "edema"]))
 def test_a_denied_list_denies_all_in_any_order(names):
     text = f"No {', '.join(names[:-1])} or {names[-1]}."

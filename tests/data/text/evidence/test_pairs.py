@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from medclip_debias.data.store import PreparedSet
@@ -65,7 +65,6 @@ CLAIM = st.builds(
 SENTENCES = st.lists(st.lists(CLAIM, max_size=3, unique=True), min_size=1, max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
 @given(SENTENCES, st.integers(1, 6), st.integers(0, 10_000), st.booleans())
 def test_evidence_is_what_a_loop_over_all_pairs_finds(claims, studies, seed, closed):
     rng = np.random.default_rng(seed)
@@ -99,7 +98,6 @@ AGAINST_ITSELF = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
 @given(SENTENCES, st.integers(1, 6), st.integers(0, 10_000))
 @example(AGAINST_ITSELF, 1, 104)
 def test_claim_by_claim_gives_the_evidence_of_every_foreign_sentence(claims, studies, seed):
@@ -121,7 +119,6 @@ def test_claim_by_claim_gives_the_evidence_of_every_foreign_sentence(claims, stu
                 assert found == pytest.approx(float(value[i, t]) * float(confidence[i, t]))
 
 
-@settings(max_examples=60, deadline=None)
 @given(SENTENCES, st.integers(0, 10_000))
 def test_a_report_never_contradicts_its_own_sentences(claims, seed):
     rng = np.random.default_rng(seed)

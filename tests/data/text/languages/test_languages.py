@@ -4,7 +4,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.data.prompts import load_prompts
@@ -77,7 +77,6 @@ WORDS = ("Sin", "derrame", "1,5", "cm.", "dcho.", "aprox.", "Dr.", "izq", "No", 
 AFTER = st.sampled_from([" ", " ", " ", ". ", " . ", "? ", "\n", "\n\n", ".", ", ", "; ", "XXXX "])
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_no_letter_is_lost_and_cutting_again_cuts_no_more(data):
     bits = data.draw(st.lists(st.tuples(st.sampled_from(WORDS), AFTER), max_size=14))
@@ -93,7 +92,6 @@ def test_no_letter_is_lost_and_cutting_again_cuts_no_more(data):
     )
 
 
-@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_no_sentence_crosses_sections(data):
     names = language("es").headings.names
