@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from functools import partial
+
 import gpu
 import pytest
 
 
-def test_every_row_is_measured_at_toy_size(capsys):
+def test_every_row_is_measured_at_toy_size(capsys, monkeypatch, toy_data):
+    copy = partial(shutil.copytree, toy_data, dirs_exist_ok=True)
+    monkeypatch.setattr(gpu, "make_data", lambda folder, _: copy(folder))
     assert gpu.main(["--device", "cpu", "--small", "--rounds", "1"]) == 0
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     rows = {line.split(" | ")[0][2:]: line.split(" | ")[1:4] for line in said}

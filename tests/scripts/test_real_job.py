@@ -3,6 +3,7 @@
 import json
 import runpy
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,21 @@ from studies.real_supervised import fit, targets
 
 LABELS = ("Cardiomegaly", "Effusion|Edema", "No Finding", "Mass")
 TINY = real_job.Plan(language_model=2, pretrain=1, train=1, bootstrap=0, least=2)
+FEW = ["train.batch_size=16", "train.workers=0"]
+SMALL = {  # behind a command of these words: not films of 128 pixels and batches of 64 studies
+    "language-model": ["hidden=16", "layers=1"],
+    "real/pretrain": [
+        *("preprocessing.prepare.size=48", "preprocessing.input_size=40"),
+        *("model.image.arch=resnet_tiny", *FEW),
+    ],
+    "real/joint": FEW,
+}
+
+
+def small(words):
+    """Do a stage's command on small films, with a small network."""
+    more = [setting for word in words[:2] for setting in SMALL.get(word, [])]
+    return run(["48" if word == "128" else word for word in [*words, *more]])
 
 
 @pytest.fixture
@@ -51,7 +67,8 @@ def archives(nih_folder, tmp_path):
 
 def test_it_goes_from_a_folder_to_a_page_and_goes_on_where_it_stopped(archives, tmp_path, capsys):
     out = tmp_path / "real"
-    run_stages(real_job.stages(archives, out, TINY), out, run)
+    assert load_run(Path("real/pretrain")).preprocessing.prepare.size == 128  # as it is prepared
+    run_stages(real_job.stages(archives, out, TINY), out, small)
     told = capsys.readouterr().out
     assert "# letters: left aside" in told
     assert "# labels/boxes.csv: skipped 1 boxes of images that are not here" in told
@@ -76,7 +93,7 @@ def test_it_goes_from_a_folder_to_a_page_and_goes_on_where_it_stopped(archives, 
     assert trained["relation"] == "same set"
     learned_by_a_classifier(out)
     model = (out / "model" / "model.safetensors").stat().st_mtime_ns
-    run_stages(real_job.stages(archives, out, TINY), out, run)
+    run_stages(real_job.stages(archives, out, TINY), out, small)
     again = capsys.readouterr().out
     assert "is there already" in again
     assert (out / "model" / "model.safetensors").stat().st_mtime_ns == model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -127,20 +128,21 @@ if __name__ == "__main__":
 
 def test_a_process_that_imports_all_anew_finds_the_studies_too(tmp_path):
     (tmp_path / "spawned.py").write_text(SPAWNED)
-    found = _python(tmp_path, str(tmp_path / "spawned.py"))
-    assert "starts=" in found
-
-
-def test_the_folder_of_the_studies_runs_as_a_program(tmp_path):
-    found = json.loads(_python(tmp_path, str(REPO / "scripts/studies"), "--list", "--json"))
-    assert "fine-grained" in found
-
-
-def _python(folder: Path, *words: str) -> str:
-    environment = os.environ | {"PYTHONPATH": str(REPO)}
-    command = [sys.executable, *words]
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "spawned.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(REPO)},
+        capture_output=True,
+        text=True,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert "starts=" in done.stdout, done.stderr
+
+
+def test_the_folder_of_the_studies_runs_as_a_program(monkeypatch, capsys):
+    folder = REPO / "scripts/studies"
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])  # as Python itself does
+    monkeypatch.setattr(sys, "argv", [str(folder), "--list", "--json"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(folder / "__main__.py"), run_name="__main__")
+    assert sys.path[0] == str(REPO / "scripts")
+    assert "fine-grained" in json.loads(capsys.readouterr().out)
