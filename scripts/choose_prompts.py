@@ -29,9 +29,10 @@ LEAST, MOST, MOST_FINDINGS = 3, 3, 8
 def studies_that_say(prompts: Iterable[str], sentences: list[tuple[str, str]]) -> dict[str, int]:
     """How many studies have the words of each prompt, unbroken, in one sentence (study, text)."""
     bare = [(study, f" {bare_words(text)} ") for study, text in sentences]
+    words = {prompt: f" {bare_words(prompt)} " for prompt in prompts}
     return {
-        prompt: len({study for study, text in bare if f" {bare_words(prompt)} " in text})
-        for prompt in prompts
+        prompt: len({study for study, text in bare if said in text})
+        for prompt, said in words.items()
     }
 
 

@@ -54,12 +54,47 @@ def pytest_sessionfinish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def undrawn() -> Iterator[None]:
+    """Pages have every plot, but as an empty drawing: tests/reporting alone draws them."""
+    svg = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"></svg>'
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("medclip_debias.reporting.plots.svg_of", lambda _: svg)
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Folder of real, openly licensed inputs."""
     if not SHARED_DATA.is_dir():
         pytest.skip("the real inputs are not beside the repository")
     return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def openi_source(shared_data: Path) -> Any:
+    """The real Open-i archive, opened."""
+    from medclip_debias.data.sources.detect import detect
+
+    return detect(shared_data / "openi")
+
+
+@pytest.fixture(scope="session")
+def openi_studies(openi_source: Any) -> list[Any]:
+    """Every study of the real Open-i archive."""
+    return list(openi_source.studies())
+
+
+@pytest.fixture(scope="session")
+def openi_text(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The prepared set of the real reports of Open-i without their images: do not write to it."""
+    from medclip_debias.cli import run
+    from medclip_debias.data.store import PreparedSet
+
+    out = tmp_path_factory.mktemp("openi") / "text"
+    words = ["prepare", f"{shared_data / 'openi'}", f"{out}", "--kind", "openi", "--text-only"]
+    assert run([*words, "--quiet"]) == 0
+    return PreparedSet.open(out)
 
 
 @pytest.fixture(scope="session")

@@ -23,14 +23,6 @@ def base(tmp_path_factory):
     return Base(folder)
 
 
-@pytest.fixture(autouse=True)
-def no_plots(monkeypatch):
-    """Pages without their plots, which tests/reporting has: they are a seventh of the time."""
-    monkeypatch.setattr(
-        "medclip_debias.reporting.plots.svg_of", lambda _: b'<svg viewBox="0 0 1 1"></svg>'
-    )
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.area}: {case.what}")
 def test_bad_input_ends_in_a_sentence_or_is_counted(case, base, tmp_path):
     outcome = play(case, World(base, tmp_path / "case"))

@@ -1,12 +1,10 @@
-"""What many tests here read: a small phantom, what one run makes of it, the real reports."""
+"""What many tests here read: a small phantom, what one run makes of it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-
-from medclip_debias.data.records import Source, StudyRecord
 
 
 @pytest.fixture(scope="session")
@@ -29,24 +27,3 @@ def small_prepared(small_phantom: Path, tmp_path_factory: pytest.TempPathFactory
     out = tmp_path_factory.mktemp("small-prepared") / "o"
     prepare(small_phantom, out, PrepareSettings(size=32), workers=1)
     return out
-
-
-@pytest.fixture(scope="session")
-def openi_source(shared_data: Path) -> Source:
-    """The real Open-i archive, opened."""
-    from medclip_debias.data.sources.detect import detect
-
-    return detect(shared_data / "openi")
-
-
-@pytest.fixture(scope="session")
-def openi_studies(openi_source: Source) -> list[StudyRecord]:
-    """Every study of the real Open-i archive."""
-    return list(openi_source.studies())
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages of prepared sets have every plot, but as an empty drawing: most of a small run."""
-    svg = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"></svg>'
-    monkeypatch.setattr("medclip_debias.reporting.plots.svg_of", lambda figure: svg)

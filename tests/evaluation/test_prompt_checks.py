@@ -17,7 +17,6 @@ from sklearn.metrics import roc_auc_score
 
 from medclip_debias.cli import run
 from medclip_debias.data.prompts import load_prompts
-from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.decisions.calibration import Calibration
 from medclip_debias.evaluation.prompt_checks import (
     UNSAID,
@@ -31,15 +30,6 @@ from medclip_debias.models.load import load_model
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 WORDS = st.lists(st.sampled_from(["no", "heart", "large", "s"]), min_size=1, max_size=5)
-
-
-@pytest.fixture(scope="module")
-def openi_text(shared_data, tmp_path_factory):
-    """The reports of Open-i, split as scripts/openi.py splits them."""
-    out = tmp_path_factory.mktemp("openi") / "text"
-    words = ["prepare", f"{shared_data / 'openi'}", f"{out}", "--kind", "openi", "--text-only"]
-    assert run([*words, "--quiet"]) == 0
-    return PreparedSet.open(out)
 
 
 def test_every_prompt_of_openi_is_said_by_three_training_reports(openi_text):

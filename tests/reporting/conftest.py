@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,19 @@ import yaml
 
 from medclip_debias.data.layout import PHRASE_COLUMNS
 from medclip_debias.data.store import PreparedSet, write_scores
+from medclip_debias.reporting import plots
 from tests.helpers.set_by_hand import finish_set
+
+REAL = plots.svg_of
+
+
+@pytest.fixture(scope="module", autouse=True)
+def drawn() -> Iterator[None]:
+    """Plots are drawn here."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plots, "svg_of", REAL)
+        yield
+
 
 SAID = (
     *(("No pneumothorax.", "Lungs are clear."), ("No pneumothorax.", "Small left effusion.")),

@@ -14,7 +14,7 @@ from medclip_debias.phantom import PhantomSettings, generate
 
 
 @pytest.fixture
-def prepared(tmp_path, capsys, undrawn):
+def prepared(tmp_path, capsys):
     """Prepare a source by the command line; return the exit code, the set, what was said."""
 
     def prepare(source, *words):

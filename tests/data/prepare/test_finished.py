@@ -14,8 +14,6 @@ from tests.data.set_files import set_files
 
 SMALL = PrepareSettings(size=32)
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 
 @pytest.mark.parametrize("kind", ["whole", "part", "merge"])
 def test_the_same_command_finds_its_work_done_and_clears_up(kind, tiny_tree, tmp_path, capsys):

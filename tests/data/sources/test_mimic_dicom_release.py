@@ -20,7 +20,6 @@ from medclip_debias.data.store import PreparedSet
 
 SMALL = PrepareSettings(size=32)
 
-pytestmark = pytest.mark.usefixtures("undrawn")
 VIEWS = {"a": "AP", "b": "PA", "c": "LATERAL", "d": "AP", "e": "PA"}
 
 
