@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib
 import multiprocessing
 import os
 import random
@@ -12,8 +13,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing.process import BaseProcess
+from contextlib import contextmanager, suppress
+from multiprocessing import connection
 from pathlib import Path
 
 import numpy as np
@@ -64,13 +65,14 @@ def kept(_):
     return word_of_this_worker
 
 
-def run_scheduler(address):
+def run_scheduler(place):
     from distributed import Scheduler
 
     async def serve():
         options = {"host": "127.0.0.1", "port": 0, "allowed_failures": 50}
         async with Scheduler(**options, dashboard=False) as scheduler:
-            address.put(scheduler.address)
+            place.with_suffix(".new").write_text(scheduler.address)
+            place.with_suffix(".new").rename(place)
             await scheduler.finished()
 
     asyncio.run(serve())
@@ -86,38 +88,68 @@ def run_worker(address):
     asyncio.run(serve())
 
 
-BERT = "transformers.models.bert.modeling_bert"
+@contextmanager
+def without_threads_of_opencv():
+    """A forked process waits forever for those of its parent."""
+    import cv2
+
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    yield
+    cv2.setNumThreads(threads)
+
+
+def fork_on_demand(asked):
+    """A process without threads, which forks others, with all that it has imported."""
+    bert = "transformers.models.bert.modeling_bert"
+    for name in ("distributed", "medclip_debias.language.scoring", bert):
+        importlib.import_module(name)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    parent = multiprocessing.parent_process()
+    while asked in connection.wait([asked, parent.sentinel]):
+        function, argument = asked.recv()
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            try:
+                function(argument)
+            finally:
+                os._exit(0)
+        asked.send(child)
 
 
 class Cluster:
     """A scheduler and three workers, each a process of its own, on loopback."""
 
-    def __init__(self) -> None:
-        # Processes of a server that has loaded everything are there at once.
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(
-            ["distributed", "medclip_debias.language.scoring", BERT]
-        )
-        self._processes: list[BaseProcess] = []
-        address = self._context.Queue()
-        self.scheduler = self._start(run_scheduler, address)
-        self.address = address.get(timeout=60)
+    def __init__(self, folder: Path) -> None:
+        context = multiprocessing.get_context("fork")
+        self._asked, theirs = context.Pipe()
+        self._forks = context.Process(target=fork_on_demand, args=(theirs,))
+        with without_threads_of_opencv():
+            self._forks.start()
+        self._processes: list[int] = []
+        self.scheduler = self._start(run_scheduler, folder / "address")
+        while not (folder / "address").exists():
+            time.sleep(0.02)
+        self.address = (folder / "address").read_text()
         self.workers = [self.worker() for _ in range(3)]
 
-    def _start(self, function, argument) -> BaseProcess:
-        process = self._context.Process(target=function, args=(argument,))
-        process.start()
-        self._processes.append(process)
-        return process
+    def _start(self, function, argument) -> int:
+        self._asked.send((function, argument))
+        self._processes.append(self._asked.recv())
+        return self._processes[-1]
 
-    def worker(self) -> BaseProcess:
+    def worker(self) -> int:
         return self._start(run_worker, self.address)
+
+    def kill(self, process: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
     def kill_one(self, rng: random.Random) -> None:
         """End a worker as lack of memory would, and start another."""
         number = rng.randrange(len(self.workers))
-        self.workers[number].kill()
-        self.workers[number].join(30)
+        self.kill(self.workers[number])
         self.workers[number] = self.worker()
 
     @contextmanager
@@ -142,15 +174,16 @@ class Cluster:
 
     def end(self) -> None:
         for process in self._processes:
-            process.kill()
-            process.join(30)
+            self.kill(process)
+        self._forks.kill()
+        self._forks.join(30)
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(tmp_path_factory):
     """One for all tests below, the last of which ends it."""
     pytest.importorskip("distributed")
-    found = Cluster()
+    found = Cluster(tmp_path_factory.mktemp("cluster"))
     yield found
     found.end()
 
@@ -195,8 +228,9 @@ def _after_opencv():
 
 def test_processes_work_after_opencv_used_threads_of_its_own():
     """A forked copy of its pool has no threads, and waiting for them would never end."""
-    child = multiprocessing.get_context("spawn").Process(target=_after_opencv)
-    child.start()
+    child = multiprocessing.get_context("fork").Process(target=_after_opencv)
+    with without_threads_of_opencv():
+        child.start()
     child.join(30)
     ended = child.exitcode
     child.kill()
@@ -302,7 +336,7 @@ def test_what_goes_wrong_on_a_cluster_is_one_sentence(cluster, tmp_path, monkeyp
     with pytest.raises(UserError, match="no Dask scheduler answers there"):
         list(map_pieces(chunk, [(tmp_path, 0)], cluster="tcp://127.0.0.1:1"))
     for worker in cluster.workers:
-        worker.kill()
+        cluster.kill(worker)
     monkeypatch.setattr(executor, "PATIENCE", 1.0)
     with pytest.raises(UserError, match="there has been no worker for 1 seconds"):
         list(map_pieces(chunk, [(tmp_path, 0)], cluster=cluster.address))
@@ -310,7 +344,7 @@ def test_what_goes_wrong_on_a_cluster_is_one_sentence(cluster, tmp_path, monkeyp
     monkeypatch.setattr(executor, "PATIENCE", 100.0)
     pieces = map_pieces(chunk, [(tmp_path, n) for n in range(40)], cluster=cluster.address)
     next(pieces)
-    cluster.scheduler.kill()
+    cluster.kill(cluster.scheduler)
     with pytest.raises(UserError, match=r"the Dask scheduler was lost .* to resume"):
         list(pieces)
 
