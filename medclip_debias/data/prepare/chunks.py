@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -90,13 +90,16 @@ class Pool:
 
 def made_by() -> dict[str, str]:
     """Return the versions that a set depends on."""
-    versions = {"medclip-debias": __version__, "prepare": str(PREPARE_VERSION)}
-    for name in _LIBRARIES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:  # an optional decoder, or opencv under another name
-            versions[name] = "none"
-    return versions
+    own = {"medclip-debias": __version__, "prepare": str(PREPARE_VERSION)}
+    return own | {name: _version(name) for name in _LIBRARIES}
+
+
+@cache
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:  # an optional decoder, or opencv under another name
+        return "none"
 
 
 @dataclass(frozen=True)
