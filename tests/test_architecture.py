@@ -10,7 +10,7 @@ import ast
 from itertools import combinations, takewhile
 from pathlib import Path
 
-import pytest
+import networkx
 
 ROOT = Path(__file__).parents[1] / "medclip_debias"
 PACKAGE = ROOT.name
@@ -52,41 +52,15 @@ def imports(name: str, path: Path, known: dict[str, Path]) -> set[str]:
 
 
 def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
-    """Groups of modules that reach each other (strongly connected components, Tarjan 1972)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: set[frozenset[str]] = set()
-
-    def visit(node: str) -> None:
-        index[node] = low[node] = len(index)
-        stack.append(node)
-        for child in sorted(graph[node]):
-            if child not in index:
-                visit(child)
-                low[node] = min(low[node], low[child])
-            elif child in stack:
-                low[node] = min(low[node], index[child])
-        if low[node] == index[node]:
-            group = set()
-            while node not in group:
-                group.add(stack.pop())
-            if len(group) > 1:
-                found.add(frozenset(group))
-
-    for node in sorted(graph):
-        if node not in index:
-            visit(node)
-    return found
+    """Groups of modules that reach each other."""
+    given = networkx.DiGraph((a, b) for a, others in graph.items() for b in others)
+    groups = map(frozenset, networkx.strongly_connected_components(given))
+    return {group for group in groups if len(group) > 1}
 
 
-@pytest.fixture(scope="module")
-def graph():
+def test_no_two_files_import_each_other_by_any_way():
     known = modules()
-    return {name: imports(name, path, known) for name, path in known.items()}
-
-
-def test_no_two_files_import_each_other_by_any_way(graph):
+    graph = {name: imports(name, path, known) for name, path in known.items()}
     found = sorted(sorted(group) for group in circles(graph))
     assert not found, f"these files import each other: {found}"
 
@@ -103,13 +77,6 @@ def test_a_circle_is_found_wherever_its_import_stands(tmp_path):
         known[name].write_text(text)
     graph = {name: imports(name, path, known) for name, path in known.items()}
     assert circles(graph) == {frozenset({"top", "inside", "typed"})}
-
-
-def test_circles_agree_with_another_library(graph):
-    networkx = pytest.importorskip("networkx")
-    given = networkx.DiGraph((a, b) for a, others in graph.items() for b in others)
-    theirs = {frozenset(g) for g in networkx.strongly_connected_components(given) if len(g) > 1}
-    assert circles(graph) == theirs
 
 
 def alike(first: str, second: str) -> bool:
