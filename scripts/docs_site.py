@@ -33,30 +33,6 @@ def anchor(heading: str, separator: str = "-") -> str:
     return kept.replace(" ", separator)
 
 
-def without_code(text: str) -> str:
-    """Markdown without its fenced blocks and code spans, in which nothing is a link or heading."""
-    text = re.sub(r"^( *)(```+|~~~+).*?^\1\2[ ]*$", "", text, flags=re.S | re.M)
-    return re.sub(r"`[^`\n]*`", lambda found: re.sub(r"[\[\]()]", "", found.group()), text)
-
-
-def anchors(text: str) -> set[str]:
-    """The anchors of a page: those of its headings, the second of equal ones with a number."""
-    found: set[str] = set()
-    seen: dict[str, int] = {}
-    for heading in re.findall(r"^#{1,6} +(.+?) *#*$", without_code(text), re.M):
-        name = anchor(heading)
-        number = seen.get(name, 0)
-        seen[name] = number + 1
-        found.add(f"{name}-{number}" if number else name)
-    return found
-
-
-def links(text: str) -> list[str]:
-    """Targets of the links and pictures of a page that lead to a file or an anchor."""
-    found = [target for _, target, _ in _LINK.findall(without_code(text))]
-    return [target for target in found if not re.match(r"[a-z]+:", target)]
-
-
 @cache
 def generated() -> dict[str, str]:
     """The files of the site that are written from the code, by their path in docs/."""
