@@ -87,6 +87,10 @@ def noise(path):
     path.write_bytes(hashlib.shake_128(b"noise").digest(max(64, path.stat().st_size)))
 
 
+def empty(path):
+    path.write_bytes(b"")
+
+
 def truncated(path):
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
@@ -109,11 +113,11 @@ def loop(path):
 
 NEWEST = "checkpoints/step_00000002.pt"
 CASES = {
-    "settings.yaml": (noise, missing, full_folder, loop),
+    "settings.yaml": (noise, empty, missing, full_folder, loop),
     "metrics.csv": (noise, truncated, loop),
     "validation.csv": (full_folder,),
     "finished.json": (noise, loop),
-    NEWEST: (noise, truncated, missing, full_folder, loop),
+    NEWEST: (noise, empty, truncated, missing, full_folder, loop),
     f"{NEWEST}.sha256": (missing, full_folder),
 }
 

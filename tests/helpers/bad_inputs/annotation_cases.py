@@ -181,3 +181,9 @@ cases(
         "a pair of blanks": counted("are listed", {"dicom_id": "", "previous_dicom_id": ""}),
     },
 )
+
+
+@case("boxes (CSV)", "a header of a patient's cells")
+def _headless_boxes(world: World) -> list[str]:
+    text = f"dicom_id,Zebulon,x,y,w,h\n{PATIENT},Nodule,Quackenbush,1,1,1\n"
+    return world.prepare(world.manifest(), "--phrases", str(world.file("MS_CXR_x.csv", text)))

@@ -21,8 +21,8 @@ Verdict = Literal["refused", "counted", "read"]
 what was left aside or mended is said or stored. ``read``: exit code 0, for the input means one
 thing."""
 
-CANARIES = ("Quackenbush", "Zebulon", "19876543", "59876543")
-"""A patient's name and ids that stand in every source: none of them may be said."""
+CANARIES = ("quackenbush", "zebulon", "19876543", "59876543", "haemoptysis")
+"""A patient's name, ids and complaint that stand in every source: none of them may be said."""
 
 LONGEST = 600
 """Letters of a sentence to a user, the paths in it aside."""
@@ -146,7 +146,7 @@ def play(case: Case, world: World) -> Outcome:
         return Outcome(case, "raised", said, f"a {type(error).__name__} reached the user")
     said = err.getvalue() + out.getvalue()
     verdict, sentence, fault = _judge(case, code, err.getvalue(), world)
-    leaked = [canary for canary in CANARIES if canary in said]
+    leaked = [canary for canary in CANARIES if canary in said.lower()]
     if leaked:
         fault = "says a patient's name or id"
     elif "Traceback" in said:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from bad_inputs.case import Case, case, cases, leads
+from bad_inputs.case import Case, case, cases
 from bad_inputs.world import World, change_json
 
 
@@ -101,7 +101,6 @@ def _no_set(world: World) -> list[str]:
 # ------------------------------------------------------------------------------ model folders
 
 MODEL = "model folder (evaluate)"
-HUGE = 10**9
 
 
 def _model(world: World, name: str, damage: Callable[[Path], object]) -> list[str]:
@@ -169,27 +168,17 @@ cases(
         ),
     },
 )
+# Sizes and code in config.json: tests/models/test_hostile_folders.py.
 cases(
     MODEL,
     _config,
     {
-        "a hidden size of a billion": _everywhere("hidden_size", HUGE),
-        "a vocabulary of a billion": _everywhere("vocab_size", HUGE),
-        "a million layers": _everywhere("num_hidden_layers", 10**6),
-        "heads of 0": _everywhere("num_attention_heads", 0),
-        "an attention of its own": _in_text_config(_attn_implementation="x/y"),
-        "an unknown activation": _in_text_config(hidden_act="__import__"),
-        "an unknown key": lambda content: content.update(bogus=1),
         "an architecture of another name": _everywhere("arch", "resnet9000"),
         "sizes of an image encoder that has none": (
             lambda content: content.update(image_config={"hidden_size": 64})
         ),
         "a text encoder of another family": _in_text_config(model_type="t5"),
         "an input size below 0": _everywhere("input_size", -3),
-        # Published BERTs name code of their authors; nobody ever looks for it.
-        "code to fetch (auto_map)": leads(
-            _in_text_config(auto_map={"AutoModel": "a/b--c.D"}), "read", "refused"
-        ),
     },
     before="config.json: ",
 )
@@ -197,38 +186,7 @@ cases(
 # -------------------------------------------------------------------------------- run folders
 
 RUN = "run folder (train again)"
-
-
-def _run(world: World, name: str, damage: Callable[[Path], object]) -> list[str]:
-    run = world.copy("run")
-    damage(sorted(run.glob(name))[-1])
-    return world.resume(run)
-
-
-cases(
-    RUN,
-    _run,
-    _of_each("settings.yaml", "metrics.csv", "checkpoints/*.pt"),
-    *("refused", "counted", "read"),
-    shows="(?i)checkpoint|metrics|settings|log",
-)
-
-
-@case(RUN, "a subfolder in checkpoints", "read", "refused", "counted", shows="checkpoints")
-def _subfolder(world: World) -> list[str]:
-    run = world.copy("run")
-    (run / "checkpoints" / "old").mkdir()
-    return world.resume(run)
-
-
-@case(RUN, "settings.yaml of another run in its place")
-def _other_settings(world: World) -> list[str]:
-    run = world.copy("run")
-    path = run / "settings.yaml"
-    path.write_text(path.read_text(encoding="utf-8").replace("infonce", "clip"), encoding="utf-8")
-    return world.resume(run, loss={"kind": "clip"})
-
-
+# Damaged files of a run: tests/training/test_damaged.py.
 cases(
     RUN,
     lambda world, *words: [*world.resume(world.copy("run")), *words],

@@ -83,6 +83,7 @@ cases(
     {
         "that is no JSON": ("radzero", "{"),
         "of one channel": _processor(image_mean=[0.5], image_std=[0.5]),
+        "of no square": _processor(size={"height": 42, "width": 56}),
         "of another patch size": _processor(crop_size=27),
         "with a filter that is not offered": _processor(resample=0),
         "with a size that is no number": _processor(size={"shortest_edge": "28"}),

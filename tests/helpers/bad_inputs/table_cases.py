@@ -27,6 +27,10 @@ cases(
         "an empty file": lambda _: b"",
         "a header and no row": lambda text: text.splitlines()[0] + b"\n",
         "no header: the first row is a patient's": lambda text: text.split(b"\n", 1)[1],
+        "no header: a name in two cells": lambda text: b"Zebulon,Zebulon,Quackenbush\n" + text,
+        "a header of a name in two cases": lambda text: (
+            b"image,report,Zebulon,ZEBULON,a,b,c\n" + text.split(b"\n", 1)[1]
+        ),
         "a web page saved as CSV": lambda _: b"<!DOCTYPE html><html><body>Zebulon</body></html>\n",
         "a PNG by the name of a table": lambda _: b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4,
         "text cut off inside a quoted cell": lambda text: text[: len(text) // 2],
@@ -56,6 +60,7 @@ cases(
         "a blank image cell": {"image": ""},
         "an image that is not there": {"image": "images/Quackenbush.png"},
         "an image path that is a folder": {"image": "images"},
+        "a folder by a patient's name": {"image": f"p{PATIENT}/1.png"},
         "a patient id of blanks": {"patient_id": "   "},
         "a split by another name": {"split": "Zebulon"},
         "a label that is no number": {"Edema": "Quackenbush"},
@@ -107,6 +112,10 @@ def _many_missing(rows: list[dict[str, str]]) -> None:
     rows += [rows[1] | {"image": f"images/x{n}.png", "study_id": f"9{n}"} for n in range(30)]
 
 
+def _every_cell(**cells: str) -> Callable[[list[dict[str, str]]], None]:
+    return lambda rows: [row.update(cells) for row in rows] and None
+
+
 def _with_rows(world: World, change: Callable[[list[dict[str, str]]], object]) -> list[str]:
     rows = world.rows()
     change(rows)
@@ -125,16 +134,31 @@ cases(
         ),
         "thirty images missing at once": _many_missing,
         "two patients share a study": lambda rows: rows[1].update(study_id=rows[2]["study_id"]),
+        "a study of two reports": lambda rows: rows[1].update(
+            rows[0], image="images/1.png", report="Quackenbush."
+        ),
+        "a study of two labels": lambda rows: rows[1].update(
+            rows[0], image="images/1.png", Edema="1"
+        ),
+        "two labels of one name": _every_cell(edema="1"),
+        "views that are none": _every_cell(view="Quackenbush"),
+        "reports without a word": _every_cell(report="", Edema=""),
+        "cells one to the right": lambda rows: rows[0].update(
+            zip(rows[0], ["Quackenbush", *rows[0].values()], strict=False)
+        ),
     },
 )
 
 
-def _parquet(world: World, change: Callable[[str], object], cut: int | None = None) -> list[str]:
+def _parquet(
+    world: World, change: Callable[[str], object], cut: int | None = None, **names: str
+) -> list[str]:
     import pandas as pd
 
     path = world.here / "manifest.parquet"
     frame = pd.DataFrame(world.rows())
     frame["report"] = [change(text) for text in frame["report"]]
+    frame = frame.rename(columns=names)
     frame.to_parquet(path)
     path.write_bytes(path.read_bytes()[:cut])
     return world.prepare(path)
@@ -145,6 +169,9 @@ cases(
     _parquet,
     {
         "a Parquet file cut off": (str, -40),
+        "Parquet columns by a patient's name": {
+            **{"change": str, "image": "Zebulon", "report": PATIENT}
+        },
         "list cells in a Parquet table": leads(lambda text: [text], "refused", "read"),
     },
 )
@@ -189,6 +216,10 @@ def _rows(change: Callable[[list[str]], list[str]]) -> Callable[[Path], object]:
     return _text(changed)
 
 
+def _to_the_right(rows: list[str]) -> list[str]:
+    return [f"Quackenbush,{rows[0].rpartition(',')[0]}", *rows[1:]]
+
+
 def _studies(form: str) -> Callable[[Path], object]:
     """Write the ids of studies in another way."""
 
@@ -218,6 +249,8 @@ cases(
     {
         "metadata without its header": (METADATA, _text(lambda text: text.split("\n", 1)[1])),
         "metadata with a row twice": (METADATA, _rows(lambda rows: [*rows, rows[0]])),
+        "metadata with cells one to the right": (METADATA, _rows(_to_the_right)),
+        "split table with cells one to the right": (SPLIT, _rows(_to_the_right)),
         "metadata with a row that lacks cells": (
             *(METADATA, _rows(lambda rows: [*rows, rows[0].split(",")[0]])),
         ),

@@ -18,7 +18,7 @@ from bad_inputs.case import stored
 from phantom_layouts import ArchiveSettings, write_archive
 
 REPORT = (
-    "EXAMINATION: Chest.\n\nINDICATION: Mr. Zebulon Quackenbush, cough.\n\n"
+    "EXAMINATION: Chest.\n\nINDICATION: Mr. Zebulon Quackenbush, haemoptysis.\n\n"
     "FINDINGS: The lungs are clear. No pleural effusion.\n\nIMPRESSION: Normal chest.\n"
 )
 PATIENT, STUDY = "19876543", "59876543"
@@ -38,10 +38,10 @@ class Base:
         return out
 
     def layout(self, kind: str) -> Path:
-        """A phantom of 24 studies in the layout of another archive."""
+        """A phantom of 20 studies in the layout of another archive."""
         out = self.folder / f"layout_{kind}"
         if not out.exists():
-            settings = ArchiveSettings(studies=24, layout=kind, min_side=64, max_side=80)
+            settings = ArchiveSettings(studies=20, layout=kind, min_side=64, max_side=80)
             write_archive(out, settings, workers=1)
         return out
 

@@ -135,22 +135,6 @@ def test_prepared_images_are_the_published_inputs(kind, radiographs):
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"size": {"height": 42, "width": 56}}, "not that of a square"),
-        ({"image_mean": [0.5]}, "image_mean"),
-        ({"resample": 0}, "not supported"),
-        ({"crop_size": 43}, "does not fit patches of 14"),
-        ({"crop_size": 70}, "does not fit"),
-    ],
-)
-def test_a_processor_that_asks_for_something_else_is_refused(changes, sentence, tmp_path):
-    (tmp_path / "p.json").write_text(json.dumps(PROCESSOR | changes))
-    with pytest.raises(UserError, match=sentence):
-        read_processor("conns", tmp_path / "p.json", multiple=14)
-
-
 def test_a_processor_that_pulls_to_a_square_is_followed(tmp_path):
     (tmp_path / "p.json").write_text(json.dumps(PROCESSOR | {"size": {"height": 42, "width": 42}}))
     how = read_processor("radzero", tmp_path / "p.json", multiple=14)
