@@ -102,27 +102,3 @@ def test_tests_docs_and_release_are_there_and_run_what_the_project_runs():
     assert {"make test", "python scripts/newcomer.py"} <= set(commands["tests.yml"])
     assert "make docs" in commands["docs.yml"]
     assert {"make test", "make dist"} <= set(commands["release.yml"])
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "said"),
-    [
-        (("permissions",), "write-all", "permissions"),
-        (("jobs", "test", "permissions"), {"id-token": "write"}, "test: permissions"),
-        (("jobs", "test", "runs-on"), "ubuntu-latest", "test: machine"),
-        (("jobs", "test", "needs"), "lint", "test: needs lint"),
-        (("jobs", "test", "steps", 0, "uses"), "actions/checkout@main", "checkout@main"),
-        (("jobs", "test", "steps", 0, "with"), {}, "test: credentials"),
-        (("jobs", "test", "steps", 2, "run"), "make tset", "test: make tset"),
-        (("jobs", "test", "steps", 2, "run"), "echo ${{ github.head_ref }}", "expression"),
-        (("jobs", "newcomer", "steps", 2, "run"), "python scripts/no.py", "scripts/no.py"),
-    ],
-)
-def test_a_workflow_that_is_wrong_is_found_out(place, value, said):
-    content = read("tests.yml")
-    *above, last = place
-    part = content
-    for key in above:
-        part = part[key]
-    part[last] = value
-    assert said in " ".join(complaints("tests.yml", content))

@@ -5,43 +5,7 @@ from __future__ import annotations
 import pytest
 
 import newcomer
-from newcomer import Preloaded, Shell, plan, steps
-
-PAGE = """# Page
-```
-one \\
-  --more    # a remark
-make demo    # everything
-```
-## On MIMIC-CXR
-```bash
-two
-```
-```python
-x = 1
-```
-## Last
-```yaml
-no: command
-```
-<!-- run -->
-```python
-y = 2
-```
-"""
-
-
-def test_commands_and_examples_come_in_their_order_with_the_reason_to_leave_one_out():
-    found = list(steps("p", PAGE))
-    assert [(step.command or step.text) for step in found] == [
-        "one \\\n  --more",
-        "make demo",
-        "two",
-        "x = 1\n",
-        "y = 2\n",
-    ]
-    assert [bool(step.left_out) for step in found] == [False, False, True, True, False]
-    assert found[0].title == "one    --more    # a remark"
+from newcomer import Shell, plan
 
 
 def test_the_first_pages_can_be_followed_and_every_reason_is_still_needed():
@@ -74,23 +38,6 @@ def test_what_one_step_sets_holds_for_the_next_and_a_failure_is_seen(shell, tmp_
     assert shell.run("false") == 1
     assert shell.run("medclip-debias --help") == 127  # not in this shell's PATH
     assert shell.run("cat") == 0  # nothing to read: it cannot wait for us
-
-
-def test_forks_do_what_needs_no_shell(tmp_path, monkeypatch, capfd):
-    forked = []
-    monkeypatch.setattr(Preloaded, "_fork", lambda _, words: forked.append(words) or 3)
-    opened = Preloaded(tmp_path, {"PATH": "/usr/bin:/bin"}, tmp_path)
-    try:
-        assert opened.run('medclip-debias ground model "a b" \\\n  --out maps    # a remark') == 3
-        assert opened.python("print(1)") == 3
-        for line in ("medclip-debias --help", "medclip-debias x | false", "false"):
-            assert opened.run(line) not in (0, 3)
-    finally:
-        opened.close()
-    assert forked == [
-        ["medclip-debias", "ground", "model", "a b", "--out", "maps"],
-        ["python", str(tmp_path / "block.py")],
-    ]
 
 
 def test_a_server_that_ends_is_a_failure(shell):
