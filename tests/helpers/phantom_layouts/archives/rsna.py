@@ -1,4 +1,4 @@
-"""RSNA Pneumonia: DICOM files, a row a box, three classes."""
+"""RSNA Pneumonia: DICOM files of square images, a row a box in pixels of 1024, three classes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from phantom_layouts.outlines import named_boxes
 from phantom_layouts.rasters import Pixels, write_grey_dicom
 
 LABELS, CLASSES = "stage_2_train_labels.csv", "stage_2_detailed_class_info.csv"
+SIDE = 1024
 FINDING = "Pneumonia"
 ABNORMAL = "No Lung Opacity / Not Normal"
 
@@ -24,6 +25,7 @@ class Rsna(FrontalLayout):
 
     kind = "rsna"
     title = "RSNA Pneumonia"
+    square = True
     headers: ClassVar = {
         LABELS: ("patientId", "x", "y", "width", "height", "Target"),
         CLASSES: ("patientId", "class"),
@@ -46,7 +48,8 @@ class Rsna(FrontalLayout):
 
     def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
         image = self.image_id(study, view)
-        boxes: list[Box | tuple[str, ...]] = [*self.boxes_of(study, view)]
+        scale = SIDE / view.width
+        boxes = [tuple(side * scale for side in box) for box in self.boxes_of(study, view)]
         name = "Normal" if study.true_labels["No Finding"] else ABNORMAL
         for box in boxes or [("",) * 4]:
             yield Row(LABELS, study, view, [image, *box, int(bool(boxes))])
