@@ -14,7 +14,7 @@ from medclip_debias.evaluation.table import FLOORS, Results, read_results
 from medclip_debias.files import read_json, write_text
 from medclip_debias.reporting.content import interval, number
 from medclip_debias.reporting.page import render
-from medclip_debias.reporting.tables import PrintedTable
+from medclip_debias.reporting.tables import Table
 
 LEAD = (
     "One model, trained on reports and on sentences from labels of several archives, judged on the"
@@ -64,7 +64,7 @@ def has_reports(prepared: Path) -> bool:
     return not sections.isin((TEMPLATE, STATED)).all()
 
 
-def _zero_shot(results: Mapping[str, Results]) -> PrintedTable:
+def _zero_shot(results: Mapping[str, Results]) -> Table:
     sides = ("mean_auc_positive", "mean_auc_negative", "mean_auc")
     rows = []
     for name, found in results.items():
@@ -77,10 +77,10 @@ def _zero_shot(results: Mapping[str, Results]) -> PrintedTable:
         "Mean AUC of the archive's label columns: by the prompt for the finding alone, by the one"
         " against it alone, by their difference; chance is 0.5. Intervals over patients."
     )
-    return PrintedTable(head, tuple(rows), caption)
+    return Table("Archives", head, tuple(rows), caption)
 
 
-def _classes(results: Mapping[str, Results]) -> PrintedTable:
+def _classes(results: Mapping[str, Results]) -> Table:
     rows = []
     for name, found in results.items():
         for label, counts in (found.details("zero_shot").get("classes") or {}).items():
@@ -90,10 +90,10 @@ def _classes(results: Mapping[str, Results]) -> PrintedTable:
             bounds = interval(found.interval("zero_shot", "auc", label))
             rows.append((name, label, judged, *values, bounds))
     head = ("archive", "class", "present / absent", "POS", "NEG", "both", "95% interval")
-    return PrintedTable(head, tuple(rows), "AUC of every judged class.", words=2)
+    return Table("Classes", head, tuple(rows), "AUC of every judged class.", words=2)
 
 
-def _grounding(results: Mapping[str, Results], metric: Metric) -> PrintedTable:
+def _grounding(results: Mapping[str, Results], metric: Metric) -> Table:
     rows = []
     for name, found in results.items():
         row = found.row("grounding", metric.name)
@@ -106,10 +106,10 @@ def _grounding(results: Mapping[str, Results], metric: Metric) -> PrintedTable:
         rows.append((name, phrases, number(row["value"]), bounds, *beside))
     head = ("boxes", "phrases", metric.title, "95% interval", *FLOORS)
     caption = metric.definition + (f" {BOXES}" if metric.name == MAPS[0] else "")
-    return PrintedTable(head, tuple(rows), caption)
+    return Table(metric.title, head, tuple(rows), caption)
 
 
-def _retrieval(results: Mapping[str, Results]) -> PrintedTable:
+def _retrieval(results: Mapping[str, Results]) -> Table:
     rows = []
     for name, found in results.items():
         value, chance = (found.value("study_retrieval", "recall", None, g) for g in (None, CHANCE))
@@ -125,10 +125,10 @@ def _retrieval(results: Mapping[str, Results]) -> PrintedTable:
         "Mean of the recalls at 10, 50 and 100 of test studies' whole reports, both ways. Lenient:"
         " any report of the same sentences counts. Archives of labels alone have no reports."
     )
-    return PrintedTable(head, tuple(rows), caption)
+    return Table("Retrieval", head, tuple(rows), caption)
 
 
-def _calibration(content: Mapping[str, Any]) -> PrintedTable:
+def _calibration(content: Mapping[str, Any]) -> Table:
     rows = tuple(
         (
             row["fitted"],
@@ -145,7 +145,7 @@ def _calibration(content: Mapping[str, Any]) -> PrintedTable:
         " (above 0: the finding is commoner than said) over the classes that both allow."
     )
     head = ("fitted on", "judged on", "classes", "ECE", "intercept")
-    return PrintedTable(head, rows, caption, words=2)
+    return Table("Calibration", head, rows, caption, words=2)
 
 
 if __name__ == "__main__":

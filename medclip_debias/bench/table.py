@@ -32,7 +32,7 @@ from medclip_debias.evaluation.statistics import ALPHA, average_ranks, compared,
 from medclip_debias.reporting import tables
 from medclip_debias.reporting.content import estimate, interval, number
 from medclip_debias.reporting.page import render
-from medclip_debias.reporting.tables import PrintedTable, p_value, verdict
+from medclip_debias.reporting.tables import Table, p_value, verdict
 
 PUBLISHED = "published, not reproduced here"
 COLUMNS = (
@@ -253,17 +253,12 @@ def _joined(places: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 # --------------------------------------------------------------------------- the tables
 
 
-def printed(board: Board) -> dict[str, PrintedTable]:
+def printed(board: Board) -> list[Table]:
     """Values with ranks; differences to the baseline; where the figures of others stand."""
-    found = {
-        "Values": _values(board),
-        "Differences": _differences(board),
-        "Figures of others": _sources(board),
-    }
-    return {title: table for title, table in found.items() if table.rows}
+    return [t for t in (_values(board), _differences(board), _sources(board)) if t.rows]
 
 
-def _values(board: Board) -> PrintedTable:
+def _values(board: Board) -> Table:
     models = board.results.models
     others = list(dict.fromkeys(name for task, key, _ in board.rows for name in task.figures(key)))
     rows: list[tuple[str, ...]] = []
@@ -310,7 +305,7 @@ def _values(board: Board) -> PrintedTable:
             " measured differently; they are not part of ranks or comparisons."
         )
     caption = " ".join([*sentences, *notes(board)])
-    return PrintedTable(head, tuple(rows), caption, 2, frozenset(bold))
+    return Table("Values", head, tuple(rows), caption, 2, frozenset(bold))
 
 
 def _words(cell: Any, digits: int) -> str:
@@ -322,7 +317,7 @@ def _words(cell: Any, digits: int) -> str:
     return f"{shown}, incomplete" if cell.state == "incomplete" else shown
 
 
-def _differences(board: Board) -> PrintedTable:
+def _differences(board: Board) -> Table:
     rows = []
     for cell in _records(board.compared):
         metric = metric_of(cell.metric)
@@ -348,10 +343,10 @@ def _differences(board: Board) -> PrintedTable:
         " difference."
     )
     head = ("card", "metric", "model", "difference", "95%", "p", "Holm", "verdict")
-    return PrintedTable(head, tuple(rows), caption, 3)
+    return Table("Differences", head, tuple(rows), caption, 3)
 
 
-def _sources(board: Board) -> PrintedTable:
+def _sources(board: Board) -> Table:
     rows = tuple(
         (
             task.full_name,
@@ -366,7 +361,7 @@ def _sources(board: Board) -> PrintedTable:
     )
     caption = "Figures of others, as published; none of them was reproduced here."
     head = ("card", "metric", "model", "as published", "source", "protocol, where it differs")
-    return PrintedTable(head, rows, caption, 6)
+    return Table("Figures of others", head, rows, caption, 6)
 
 
 def comma_separated(board: Board) -> str:
@@ -397,9 +392,14 @@ def _csv_value(value: Any) -> Any:
 
 
 FORMATS: dict[str, Callable[[Board], str]] = {
-    "md": lambda board: "\n".join(map(tables.markdown, printed(board).values())),
-    "latex": lambda board: "\n".join(map(tables.latex, printed(board).values())),
-    "html": lambda board: render("bench_table.html.j2", tables=list(printed(board).items())),
+    "md": lambda board: "\n".join(map(tables.markdown, printed(board))),
+    "latex": lambda board: "\n".join(map(tables.latex, printed(board))),
+    "html": lambda board: render(
+        "tables.html.j2",
+        title="Benchmark",
+        lead="For research only, not for diagnosis.",
+        sections=[(table.title, [table]) for table in printed(board)],
+    ),
     "csv": comma_separated,
 }
 """All tables in a format; a page of HTML needs no other file, LaTeX needs ``booktabs``."""

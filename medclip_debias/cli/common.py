@@ -316,7 +316,7 @@ def show(
 
 def _lines(name: str, value: Any) -> Iterator[str]:
     if isinstance(value, float):
-        yield printable(f"{name}: {value:.4g}")
+        yield printable(f"{name}: {value:,.0f}" if abs(value) >= 1e4 else f"{name}: {value:.4g}")
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from _lines(f"{name}.{key}", item)

@@ -11,11 +11,12 @@ from typing import Any
 import yaml
 
 from medclip_debias.errors import UserError, counted
-from medclip_debias.experiments.experiment import Cell, Table
+from medclip_debias.experiments.experiment import Cell
 from medclip_debias.experiments.grid import read_grid
 from medclip_debias.experiments.runner import Progress, plan, prediction, run_experiment
 from medclip_debias.experiments.trainings import Trainings
 from medclip_debias.files import atomic_folder, check_out, read_json, write_json, write_text
+from medclip_debias.reporting.tables import latex
 
 FOLDER = Path("runs/experiments")
 
@@ -95,7 +96,7 @@ def run_grid(
         ahead=ahead,
         cluster=cluster,
     )
-    write_text(folder / "tables.tex", _latex(experiment.tables))
+    write_text(folder / "tables.tex", "\n".join(map(latex, experiment.tables)))
     return results | {"page": str(folder / "page.md"), "html": str(folder / "page.html")}
 
 
@@ -108,15 +109,6 @@ def _forget(experiment: Trainings, folder: Path) -> int:
             noted.unlink()
             lost += 1
     return lost
-
-
-def _latex(tables: Sequence[Table]) -> str:
-    from medclip_debias.reporting.tables import PrintedTable, latex
-
-    return "\n".join(
-        latex(PrintedTable(tuple(one.columns), tuple(tuple(row) for row in one.rows), one.title))
-        for one in tables
-    )
 
 
 # ------------------------------------------------------------- cells that another grid measured

@@ -26,7 +26,9 @@ from medclip_debias.evaluation.statistics import (
     paired_seeds,
     seed_summary,
 )
-from medclip_debias.experiments.experiment import Row, Table
+from medclip_debias.experiments.experiment import Row
+from medclip_debias.reporting.plots import Mark
+from medclip_debias.reporting.tables import Table
 
 Groups = Mapping[Any, Mapping[int, Row]]
 """Rows of each method by seed."""
@@ -34,6 +36,14 @@ Difference = tuple[float, tuple[float, float] | None, float]
 """Value, 95% interval, p after Holm's correction (nan where too few seeds forbid a verdict)."""
 Contrasts = Mapping[Any, tuple[Mapping[int, Row], Mapping[int, Row]]]
 """Rows by seed of one side and of the other, for each contrast by its name."""
+
+
+def marks(found: Mapping[Any, Difference]) -> dict[Any, Mark]:
+    """Differences as they are drawn: filled where chance is ruled out."""
+    return {
+        name: (value, ends, "full" if p <= ALPHA else "none")
+        for name, (value, ends, p) in found.items()
+    }
 
 
 def by_method(rows: Sequence[Row], key: str = "method") -> dict[Any, dict[int, Row]]:

@@ -10,21 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from medclip_debias.config import Settings, json_hash
 from medclip_debias.files import atomic_folder
+from medclip_debias.reporting.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Cell = Mapping[str, Any]
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Table:
-    """One table of a page: rows of cells, all text."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ import numpy as np
 from medclip_debias.errors import UserError, counted
 from medclip_debias.evaluation.catalogue import COMPARED, Metric
 from medclip_debias.evaluation.statistics import ALPHA, holm, seed_summary
-from medclip_debias.experiments.differences import Difference, SeedTables, by_method
-from medclip_debias.experiments.experiment import Row, Summary, Table
+from medclip_debias.experiments.differences import Difference, SeedTables, by_method, marks
+from medclip_debias.experiments.experiment import Row, Summary
 from medclip_debias.experiments.grid import ONLY, GridSettings
+from medclip_debias.reporting.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -282,7 +283,7 @@ def _verdict(own: Mapping[str, Contrast], metrics: Mapping[str, Metric]) -> str:
 
 def plotted(grid: GridSettings, rows: Sequence[Row], found: Judged) -> Figure:
     """Differences with their intervals: a row of panels for each setting."""
-    from medclip_debias.experiments.plots import intervals, panels
+    from medclip_debias.reporting.plots import intervals, panels
 
     metrics = shown_metrics(grid, rows)
     keys = [key for key in (grid.metrics or PLOTTED) if key in metrics] or list(metrics)[:4]
@@ -298,5 +299,5 @@ def plotted(grid: GridSettings, rows: Sequence[Row], found: Judged) -> Figure:
         setting, key = list(grid.settings)[place // len(keys)], keys[place % len(keys)]
         gaps = found.gaps(setting, pairs(grid))
         of_metric = {name: own[key] for name, own in gaps.items() if key in own}
-        intervals(one, of_metric, list(gaps), names=place % len(keys) == 0)
+        intervals(one, marks(of_metric), list(gaps), named=place % len(keys) == 0)
     return figure

@@ -11,8 +11,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from medclip_debias.experiments.experiment import Experiment, Summary, Table
+from medclip_debias.experiments.experiment import Experiment, Summary
 from medclip_debias.markdown import markdown_table
+from medclip_debias.reporting.tables import Table
 
 
 def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> str:
@@ -111,5 +112,5 @@ def tables(given: Sequence[Table]) -> list[str]:
     return [
         line
         for one in given
-        for line in (f"### {one.title}", "", *markdown_table(one.columns, one.rows), "")
+        for line in (f"### {one.title}", "", *markdown_table(one.head, one.rows), "")
     ]

@@ -14,10 +14,11 @@ from medclip_debias.data.executor import cpus, map_pieces
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import COMPARED
 from medclip_debias.experiments.doses import changed, dose, is_dose
-from medclip_debias.experiments.experiment import Cell, Experiment, Row, Summary, Table
+from medclip_debias.experiments.experiment import Cell, Experiment, Row, Summary
 from medclip_debias.experiments.grid import ONLY, GridSettings, runs
 from medclip_debias.experiments.judgement import HOW, Judged, judged, plotted, summarised
 from medclip_debias.files import file_hash
+from medclip_debias.reporting.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,6 +15,7 @@ from medclip_debias.evaluation.catalogue import (
     PAPER_COLUMNS,
     PAPER_TABLE_1,
     PROTOCOL_TITLES,
+    Metric,
 )
 from medclip_debias.evaluation.table import Results
 from medclip_debias.settings_files import load_yaml
@@ -121,12 +122,22 @@ def tiles(results: Results) -> list[dict[str, str]]:
         {
             "title": metric.title,
             "value": number(row["value"], metric.digits),
-            "interval": interval(results.interval(metric.protocol, metric.name), metric.digits),
+            "interval": interval(bounds, metric.digits) if bounds else "",
+            "floors": floor_words(results, metric),
             "better": "lower is better" if metric.lower_is_better else "higher is better",
         }
         for metric in METRICS
         if metric.paper and (row := results.row(metric.protocol, metric.name))
+        for bounds in [results.interval(metric.protocol, metric.name)]
     ]
+
+
+def floor_words(results: Results, metric: Metric) -> str:
+    """What is had without skill: by chance, and by the name of each other floor."""
+    return "; ".join(
+        f"{name} " * (name != CHANCE) + number(value, metric.digits)
+        for name, value in results.floors(metric).items()
+    )
 
 
 def metric_rows(results: Results) -> list[tuple[str, bool, list[dict[str, str]]]]:
@@ -136,14 +147,12 @@ def metric_rows(results: Results) -> list[tuple[str, bool, list[dict[str, str]]]
     measured = [m for m in METRICS if results.value(m.protocol, m.name) is not None]
     for metric in measured:
         place, digits = (metric.protocol, metric.name), metric.digits
-        floors = results.floors(metric)
-        chance = number(floors.pop(CHANCE, None), digits)
         row = {
             "title": metric.title,
             "definition": metric.definition,
             "value": number(results.value(*place), digits),
             "interval": interval(results.interval(*place), digits),
-            "chance": "; ".join([chance, *(f"{k} {number(v, digits)}" for k, v in floors.items())]),
+            "floors": floor_words(results, metric) or NOTHING,
             "base": base.get(metric.paper, NOTHING),
             "best": best.get(metric.paper, NOTHING),
         }

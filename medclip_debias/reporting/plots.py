@@ -199,59 +199,91 @@ def drawn_as(
     return buffer.getvalue()
 
 
-# ---------------------------------------------------------------------------- comparisons
+# ---------------------------------------------------------------------------- differences
+
+Mark = tuple[float, Sequence[float] | None, str]
+"""A difference, its interval, and how much of its mark is filled: full, left or none."""
 
 
-def forest(content: Mapping[str, Any]) -> dict[str, bytes]:
-    """The differences of ``comparison.json`` as SVG and PNG; none of it hangs on colour alone."""
+def panels(count: int, titles: Sequence[str] = (), rows: int = 1) -> tuple[Any, list[Any]]:
+    """A figure and ``count`` panels, row by row; the last of ``rows`` may be shorter."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = content["rows"]
-    labels = [g["label"] for g in content["groups"] if g["label"] != content["baseline"]]
-    columns = min(FOREST_COLUMNS, len(rows))
-    lines = math.ceil(len(rows) / columns)
-    height = 0.75 + 0.24 * len(labels)
-    figure = Figure((3.0 * columns, height * lines + 0.5), facecolor="white", layout="constrained")
+    columns = -(-count // rows)
+    figure = Figure(figsize=(4.4 * columns, 3.4 * rows), facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(lines, columns, squeeze=False).ravel()
-    for place, (axes, row) in enumerate(zip(panels, rows, strict=False)):
-        _panel(axes, row, labels, named=place % columns == 0)
-    for axes in panels[len(rows) :]:
-        axes.set_axis_off()
-    return {"svg": drawn_as("svg", figure), "png": drawn_as("png", figure, dpi=200)}
+    every = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for spare in every[count:]:
+        spare.remove()
+    for place, axes in enumerate(every[:count]):
+        axes.grid(True, color=GRID, linewidth=0.7)
+        axes.set_title(titles[place] if titles else "", fontsize=9, loc="left")
+        _style(axes, 8, ("top", "right"))
+    return figure, every[:count]
 
 
-def _panel(axes: Any, row: Mapping[str, Any], labels: list[str], *, named: bool) -> None:
-    reach = 0.0
-    for place, label in enumerate(labels):
-        entry = row["groups"][label]
-        colour, mark, _ = STYLES[place % len(STYLES)]
-        gap, bounds = float(entry["difference"]), entry["difference_interval"]
-        reach = max(reach, abs(gap), *(abs(float(bound)) for bound in bounds or ()))
-        if bounds:
+def intervals(
+    axes: Any,
+    marks: Mapping[Any, Mark],
+    rows: Sequence[Any],
+    *,
+    named: bool,
+    styles: Sequence[tuple[str, str, Any]] = STYLES[:1],
+) -> None:
+    """Differences with their intervals around a line at 0, the first of ``rows`` on top."""
+    if unknown := [str(name) for name in marks if name not in rows]:
+        raise ValueError(f"no place for {', '.join(unknown)}")
+    for place, name in enumerate(rows):
+        if name not in marks:
+            absent = {"fontsize": 7, "va": "center", "color": INK}
+            axes.annotate("not measured", (0, place), (4, 0), textcoords="offset points", **absent)
+            continue
+        (value, bounds, fill), (colour, mark, _) = marks[name], styles[place % len(styles)]
+        if bounds is not None:
             axes.plot(bounds, [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
         axes.plot(
-            [gap],
+            [value],
             [place],
             mark,
             color=colour,
-            markerfacecolor="white" if entry["verdict"].startswith("not ") else colour,
-            markerfacecoloralt="white",
-            fillstyle="left" if entry["verdict"].startswith("differs") else "full",
+            markerfacecolor="#ffffff" if fill == "none" else colour,
+            markerfacecoloralt="#ffffff",
+            fillstyle="left" if fill == "left" else "full",
             markersize=6,
             markeredgewidth=1.4,
         )
     axes.axvline(0, color=INK, linewidth=0.9, zorder=0)
-    reach = reach * 1.12 or 1.0
-    axes.set(xlim=(-reach, reach), ylim=(len(labels) - 0.4, -0.6))
-    axes.set_yticks(range(len(labels)), labels if named else [""] * len(labels), parse_math=False)
-    arrow = (
-        "\N{LEFTWARDS ARROW} better" if row["lower_is_better"] else "better \N{RIGHTWARDS ARROW}"
-    )
-    axes.set_title(row["title"], fontsize=8.5, color=INK, loc="left")
-    axes.set_title(arrow, fontsize=7, color=INK, loc="right")
-    axes.locator_params(axis="x", nbins=5)
-    axes.grid(True, axis="x", color=GRID, linewidth=0.7)
-    _style(axes, 7.5, ("top", "right", "left"))
-    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    words = [str(name) if named else "" for name in rows]
+    axes.set_yticks(range(len(rows)), words, parse_math=False)
+    axes.locator_params(axis="x", nbins=5)  # more, and small differences overlap
+
+
+def forest(content: Mapping[str, Any]) -> dict[str, bytes]:
+    """The differences of ``comparison.json`` as SVG and PNG; none of it hangs on colour alone."""
+    labels = [g["label"] for g in content["groups"] if g["label"] != content["baseline"]]
+    lines = -(-len(content["rows"]) // FOREST_COLUMNS)
+    figure, every = panels(len(content["rows"]), rows=lines)
+    columns = -(-len(every) // lines)
+    figure.set_size_inches(3.0 * columns, (0.75 + 0.24 * len(labels)) * lines + 0.5)
+    figure.get_layout_engine().set(w_pad=0.12)
+    for place, (axes, row) in enumerate(zip(every, content["rows"], strict=True)):
+        marks = {label: _mark(row["groups"][label]) for label in labels}
+        intervals(axes, marks, labels, named=place % columns == 0, styles=STYLES)
+        ends = (abs(float(end)) for value, bounds, _ in marks.values() for end in (value, *bounds))
+        reach = max(ends, default=0) * 1.12 or 1.0
+        axes.set_xlim(-reach, reach)
+        lower = row["lower_is_better"]
+        arrow = "\N{LEFTWARDS ARROW} better" if lower else "better \N{RIGHTWARDS ARROW}"
+        axes.set_title(row["title"], fontsize=8.5, color=INK, loc="left")
+        axes.set_title(arrow, fontsize=7, color=INK, loc="right")
+        axes.grid(visible=False, axis="y")
+        _style(axes, 7.5, ("top", "right", "left"))
+        axes.tick_params(axis="y", length=0)
+    return {"svg": drawn_as("svg", figure), "png": drawn_as("png", figure, dpi=200)}
+
+
+def _mark(entry: Mapping[str, Any]) -> tuple[float, Sequence[float], str]:
+    filled = {"not": "none", "differs": "left"}.get(entry["verdict"].split(" ")[0], "full")
+    return float(entry["difference"]), entry["difference_interval"] or (), filled

@@ -37,8 +37,6 @@ def write_prepared_page(prepared: PreparedSet | Path) -> Path:
         name=prepared.folder.resolve().name,
         meta=prepared.meta,
         counts=prepared.meta["counts"],
-        scored=(prepared.folder / "scores.json").is_file(),
-        claimed=(prepared.folder / "claims.parquet").is_file(),
         splits=split_rows(prepared.images),
         labels=label_rows(prepared.studies),
         frequencies=frequency_rows(pairs["text"].value_counts().to_numpy()),

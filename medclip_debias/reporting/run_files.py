@@ -68,7 +68,8 @@ class _Examples(BaseModel):
 def read_run(run: Path) -> dict[str, Any]:
     """Read what is there of a run's settings, tables, results, heatmaps and examples."""
     if not run.is_dir():
-        raise UserError(f"{run}: there is no such folder; give the folder that 'train' wrote.")
+        what = "is a file, not a folder" if run.exists() else "there is no such folder"
+        raise UserError(f"{run}: {what}; give the folder that 'train' wrote.")
     settings, results = run / "settings.yaml", run / "results.json"
     if not settings.is_file() and not results.is_file():
         raise UserError(

@@ -15,7 +15,7 @@ from medclip_debias.files import read_json
 from medclip_debias.reporting.content import at, interval, number, texts, words
 from medclip_debias.reporting.plots import reliability
 from medclip_debias.reporting.run_files import check_own
-from medclip_debias.reporting.tables import PrintedTable
+from medclip_debias.reporting.tables import Table
 
 _SIDES = ("auc_positive", "auc_negative", "auc")
 _MODES = ("strict", "lenient")
@@ -33,7 +33,7 @@ class Section:
     """A part of the page: tables, sentences on what is missing, plots with title and caption."""
 
     title: str
-    tables: Sequence[PrintedTable]
+    tables: Sequence[Table]
     lines: Sequence[str] = ()
     plots: Sequence[tuple[Any, str, str]] = ()
 
@@ -78,7 +78,7 @@ def _table(
     more: Sequence[str] = (),
     total: bool = False,
     **values: str,
-) -> PrintedTable:
+) -> Table:
     """A table of ``sections.yaml``; ``values`` fill the braces of its title and note."""
     spec = texts()[name]
     metrics = spec.get("metrics", {})
@@ -92,7 +92,7 @@ def _table(
     note, title = spec.get("note", ""), spec["title"]
     if values:
         note, title = note.format(**values), title.format(**values)
-    return PrintedTable((*head, *more), cells, note, spec.get("words", 1), title=title, total=total)
+    return Table(title, (*head, *more), cells, note, spec.get("words", 1), total=total)
 
 
 def _cells(
@@ -116,7 +116,7 @@ def _cells(
 # ------------------------------------------------------------------------- classification
 
 
-def _class_tables(run: Path, results: Results) -> Iterator[PrintedTable]:
+def _class_tables(run: Path, results: Results) -> Iterator[Table]:
     zero = results.details("zero_shot")
     classes = (zero.get("classes") or {}).items()
     keys = ("positive", "negative", "left_out")
@@ -157,7 +157,7 @@ def _class_tables(run: Path, results: Results) -> Iterator[PrintedTable]:
         )
 
 
-def _confusion(results: Results, several: Mapping[str, Any]) -> PrintedTable:
+def _confusion(results: Results, several: Mapping[str, Any]) -> Table:
     right, chance = (
         number(results.value("zero_shot", "multiclass_accuracy", None, group))
         for group in (None, CHANCE)
@@ -210,7 +210,7 @@ def _reliability(results: Results) -> list[tuple[Any, str, str]]:
     return plots
 
 
-def supervised_table(run: Path, results: Results) -> PrintedTable:
+def supervised_table(run: Path, results: Results) -> Table:
     """AUCs of classifiers that saw the labels of the same images, beside zero-shot; their means."""
     classes = results.details("zero_shot").get("classes") or {}
     probe = _supervised(run / "probe" / "probe.json", results)
@@ -254,7 +254,7 @@ def _supervised(path: Path, results: Mapping[str, Any]) -> dict[str, Any]:
 # ------------------------------------------------------------- grounding, retrieval, presets
 
 
-def _grounding_tables(results: Results) -> Iterator[PrintedTable]:
+def _grounding_tables(results: Results) -> Iterator[Table]:
     denied = results.details("grounding").get("not_groundable")
     further = (
         f" {number(denied)} further phrases say that something is absent or normal; they are"
@@ -272,7 +272,7 @@ def _grounding_tables(results: Results) -> Iterator[PrintedTable]:
         yield _table(results, name, rows, total=total, further=further if denied else "")
 
 
-def _retrieval_tables(results: Results) -> Iterator[PrintedTable]:
+def _retrieval_tables(results: Results) -> Iterator[Table]:
     boxes = results.details("retrieval")
     pairs = (
         f"{number(boxes['phrases'])} box-sentence pairs, {number(boxes['distinct_sentences'])}"
@@ -296,7 +296,7 @@ def _retrieval_tables(results: Results) -> Iterator[PrintedTable]:
     yield _table(results, "same_class", rows, ["chance"])
 
 
-def _presets(results: Results) -> Iterator[PrintedTable]:
+def _presets(results: Results) -> Iterator[Table]:
     """Preset, part, metrics and what it does, one row a part; empty where none was asked for."""
     rows = [
         _Row([name, words(protocol), line, results["presets"][name]["about"]])

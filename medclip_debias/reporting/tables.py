@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from medclip_debias.errors import counted
 from medclip_debias.evaluation.catalogue import METRICS, Metric
 from medclip_debias.evaluation.table import Results
 from medclip_debias.files import write_text
@@ -49,15 +50,15 @@ _LATEX = r"""\begin{table}
 
 
 @dataclass(frozen=True)
-class PrintedTable:
-    """Cells below titles; the first ``words`` columns hold words, the others numbers."""
+class Table:
+    """Cells below heads; the first ``words`` columns hold words, the others numbers."""
 
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
     caption: str = ""
     words: int = 1
     bold: frozenset[tuple[int, int]] = frozenset()
-    title: str = ""
     total: bool = False
 
     def marked(self, escape: Callable[[str], str], bold: str) -> list[list[str]]:
@@ -71,21 +72,21 @@ class PrintedTable:
         ]
 
 
-def markdown(table: PrintedTable) -> str:
+def markdown(table: Table) -> str:
     """The table as Markdown, its caption below."""
     head = [plain_words(title) for title in table.head]
     lines = markdown_table(head, table.marked(plain_words, "**{}**"), table.words)
     return "\n".join([*lines, "", plain_words(table.caption), ""])
 
 
-def latex(table: PrintedTable) -> str:
+def latex(table: Table) -> str:
     r"""The table as a LaTeX ``table``; needs ``\usepackage{booktabs}``."""
 
     def line(cells: Sequence[str]) -> str:
         return " & ".join(cells) + r" \\"
 
     parts = {
-        "caption": tex(table.caption),
+        "caption": tex(table.caption or table.title),
         "columns": "l" * table.words + "r" * (len(table.head) - table.words),
         "head": line([tex(title) for title in table.head]),
         "rows": "".join(f"{line(row)}\n" for row in table.marked(tex, r"\textbf{{{}}}")),
@@ -102,7 +103,7 @@ def tex(text: str) -> str:
 # ------------------------------------------------------------------------------- of runs
 
 
-def results_table(runs: Mapping[str, Results]) -> PrintedTable:
+def results_table(runs: Mapping[str, Results]) -> Table:
     """Every metric of one run or of several by name, with 95% intervals."""
 
     def cell(metric: Metric, results: Results) -> str:
@@ -111,7 +112,7 @@ def results_table(runs: Mapping[str, Results]) -> PrintedTable:
 
     rows = ((m.title, *(cell(m, results) for results in runs.values())) for m in METRICS)
     measured = tuple(row for row in rows if set(row[1:]) != {NOTHING})
-    return PrintedTable(("metric", *runs), measured, _caption(list(runs.values())))
+    return Table("Results", ("metric", *runs), measured, _caption(list(runs.values())))
 
 
 def _caption(runs: Sequence[Results]) -> str:
@@ -138,7 +139,7 @@ def write_run_tables(folder: Path, name: str, results: Results) -> None:
 # -------------------------------------------------------------------------- of comparisons
 
 
-def comparison_table(content: Mapping[str, Any]) -> PrintedTable:
+def comparison_table(content: Mapping[str, Any]) -> Table:
     """One row for each metric and run of a comparison."""
     rows = []
     for row in content["rows"]:
@@ -146,10 +147,10 @@ def comparison_table(content: Mapping[str, Any]) -> PrintedTable:
         for place, (label, entry) in enumerate(row["groups"].items()):
             rows.append((title * (not place), label, *_entry(entry, int(row["digits"]))))
     head = ("metric", "run", "value", "95%", "difference", "95%", "p", "Holm", "verdict")
-    return PrintedTable(head, tuple(rows), comparison_caption(content), words=2)
+    return Table("Metrics", head, tuple(rows), comparison_caption(content), words=2)
 
 
-def class_table(content: Mapping[str, Any]) -> PrintedTable | None:
+def class_table(content: Mapping[str, Any]) -> Table | None:
     """AUC per class by DeLong's test; None where it was not computed."""
     rows: list[tuple[str, ...]] = []
     for row in content["classes"]:
@@ -165,7 +166,7 @@ def class_table(content: Mapping[str, Any]) -> PrintedTable | None:
         "correction over the tests of this table."
     )
     head = ("class", "run", "AUC", "difference", "95%", "p", "Holm", "verdict")
-    return PrintedTable(head, tuple(rows), caption, words=2)
+    return Table("Classes", head, tuple(rows), caption, words=2)
 
 
 def _entry(entry: Mapping[str, Any], digits: int) -> tuple[str, ...]:
@@ -215,7 +216,7 @@ def _as_yaml(value: Any) -> str:
 
 def settings_table(
     content: Mapping[str, Any], shown: Callable[[Any], str] = _as_yaml
-) -> PrintedTable | None:
+) -> Table | None:
     """The settings in which the groups differ; None where there is none."""
     if not content.get("settings"):
         return None
@@ -225,7 +226,9 @@ def settings_table(
         for entry in content["settings"]
     )
     caption = "Settings that differ: a difference below may come from any of them."
-    return PrintedTable(("setting", *labels), rows, caption, words=1 + len(labels))
+    return Table(
+        counted(len(rows), "setting"), ("setting", *labels), rows, caption, 1 + len(labels)
+    )
 
 
 def seeds_sentence(content: Mapping[str, Any]) -> str:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from medclip_debias.errors import UserError
-from medclip_debias.experiments.experiment import Row, Table
+from medclip_debias.experiments.experiment import Row
 from medclip_debias.experiments.page import tables
 from medclip_debias.experiments.runner import rewrite, run_experiment
 from medclip_debias.files import atomic_file, read_json, write_text
 from medclip_debias.named_settings import config_file
+from medclip_debias.reporting.tables import Table
 from medclip_debias.settings_files import apply_overrides, load_yaml, merge
 from studies.study import STUDIES, Study, find_study
 
@@ -173,13 +174,13 @@ def on_the_page(found: Sequence[Table], minor: Sequence[str]) -> tuple[list[Tabl
         starred = {
             column
             for row in table.rows
-            for column, cell in zip(table.columns, row, strict=True)
+            for column, cell in zip(table.head, row, strict=True)
             if cell.endswith(" *")
         }
-        kept = [i for i, name in enumerate(table.columns) if name not in minor or name in starred]
-        left_out |= dict.fromkeys(set(table.columns) - {table.columns[i] for i in kept})
+        kept = [i for i, name in enumerate(table.head) if name not in minor or name in starred]
+        left_out |= dict.fromkeys(set(table.head) - {table.head[i] for i in kept})
         rows = [[row[i] for i in kept] for row in table.rows]
-        shown.append(Table(table.title, [table.columns[i] for i in kept], rows))
+        shown.append(Table(table.title, [table.head[i] for i in kept], rows))
     return shown, [name for name in minor if name in left_out]
 
 

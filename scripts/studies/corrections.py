@@ -14,7 +14,8 @@ import numpy as np
 from medclip_debias.evaluation.catalogue import PAPER_BASE, PAPER_BEST, PAPER_TABLE_1
 from medclip_debias.experiments.differences import by_method
 from medclip_debias.experiments.doses import training_counts
-from medclip_debias.experiments.experiment import Cell, Row, Table
+from medclip_debias.experiments.experiment import Cell, Row
+from medclip_debias.reporting.tables import Table
 from studies.debiased_pooled import PooledDebiased
 from studies.phantom import (
     BASELINE,

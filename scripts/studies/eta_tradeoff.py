@@ -20,7 +20,8 @@ import numpy as np
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.experiments.differences import by_method
 from medclip_debias.experiments.doses import training_counts
-from medclip_debias.experiments.experiment import Cell, Row, Table
+from medclip_debias.experiments.experiment import Cell, Row
+from medclip_debias.reporting.tables import Table
 from studies.phantom import (
     LANGUAGE_MODEL,
     PhantomData,

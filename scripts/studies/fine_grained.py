@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from medclip_debias.evaluation.catalogue import Metric
 from medclip_debias.experiments.differences import SeedTables, by_method
-from medclip_debias.experiments.experiment import Cell, Row, Table
+from medclip_debias.experiments.experiment import Cell, Row
+from medclip_debias.reporting.tables import Table
 from studies.phantom import (
     METRICS,
     PhantomFolder,
@@ -239,7 +240,7 @@ class FineGrainedPhantom(PhantomStudy):
         means = every.means(f"Mean (sd) over {len(groups[PLAIN])} seeds", groups)
         body = [list(row)[:-1] for row in means.rows]  # a rank over such metrics says little
         differences = SeedTables(SHOWN).difference_table("Difference", groups, PLAIN)
-        return [Table(means.title, list(means.columns)[:-1], body), differences]
+        return [Table(means.title, list(means.head)[:-1], body), differences]
 
 
 def severity_auc(model: DualEncoder, place: PhantomFolder) -> dict[str, float]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from medclip_debias.experiments.experiment import Cell, Row, Table
+from medclip_debias.experiments.experiment import Cell, Row
+from medclip_debias.reporting.tables import Table
 from studies.images import digits, fit, probe
 from studies.plots import lines
 from studies.study import Study, by_seed, gap, spread, where

@@ -43,10 +43,10 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import weighted_auc
 from medclip_debias.evaluation.catalogue import COMPARED
 from medclip_debias.evaluation.statistics import ALPHA, holm, seed_summary
-from medclip_debias.experiments.differences import with_interval
-from medclip_debias.experiments.experiment import Table
+from medclip_debias.experiments.differences import marks, with_interval
 from medclip_debias.experiments.page import tables as table_lines
 from medclip_debias.files import atomic_file, read_json, write_text
+from medclip_debias.reporting.tables import Table
 from studies.command import renewed, shown
 
 Floats = NDArray[np.float64]
@@ -159,7 +159,7 @@ def write_page(page: Path, folders: Sequence[Path]) -> pd.DataFrame:
 
 def plot(grids: pd.DataFrame, methods: Sequence[str], path: Path) -> None:
     """Difference in AUC to the baseline: a panel for each method, a line for each grid."""
-    from medclip_debias.experiments.plots import intervals, panels
+    from medclip_debias.reporting.plots import intervals, panels
 
     own = grids[(grids["metric"] == MAIN) & (grids["against"] == grids["baseline"])]
     own = own[own["method"].isin(methods)].dropna(subset=["low"])
@@ -173,7 +173,7 @@ def plot(grids: pd.DataFrame, methods: Sequence[str], path: Path) -> None:
             str(name): (row["value"], (row["low"], row["high"]), row["p_holm"])
             for name, row in rows.iterrows()
         }
-        intervals(axis, found, lines, names=number == 0)
+        intervals(axis, marks(found), lines, named=number == 0)
     figure.set_size_inches(4 * len(methods) + 3, 1 + 0.3 * len(lines))
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=110, metadata={"Software": None})

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from medclip_debias.config import PrepareSettings, validate
 from medclip_debias.errors import UserError
-from medclip_debias.experiments.experiment import Cell, Row, Shared, Table
+from medclip_debias.experiments.experiment import Cell, Row, Shared
+from medclip_debias.reporting.tables import Table
 from studies.images import Floats, Integers, Split, cifar10, digits, fit, probe
 from studies.plots import lines
 from studies.study import Study, by_seed, gap, spread, where

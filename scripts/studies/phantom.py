@@ -20,9 +20,10 @@ from pydantic import Field
 from medclip_debias.config import PrepareSettings, Settings, json_hash, validate
 from medclip_debias.evaluation.catalogue import find
 from medclip_debias.experiments import doses
-from medclip_debias.experiments.differences import Groups, SeedTables, by_method
-from medclip_debias.experiments.experiment import Cell, Row, Shared, Table
+from medclip_debias.experiments.differences import Groups, SeedTables, by_method, marks
+from medclip_debias.experiments.experiment import Cell, Row, Shared
 from medclip_debias.files import read_json, write_json
+from medclip_debias.reporting.tables import Table
 from medclip_debias.settings_files import load_yaml
 from studies.study import Study
 
@@ -434,7 +435,7 @@ class PhantomStudy(Study):
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Differences to the first method with their intervals: a line of panels for each group."""
-        from medclip_debias.experiments.plots import intervals, panels
+        from medclip_debias.reporting.plots import intervals, panels
 
         shown, parts = ("auc", "accuracy", "cnr", "recall"), self.groups(rows)
         titles = [f"{part} {METRICS[m].title}" for part in parts for m in shown]
@@ -445,7 +446,7 @@ class PhantomStudy(Study):
             groups, metric = list(parts.values())[place // len(shown)], shown[place % len(shown)]
             first, *others = groups
             found = TABLES.differences(groups, first, metric)
-            intervals(one, found, others, names=place % len(shown) == 0)
+            intervals(one, marks(found), others, named=place % len(shown) == 0)
             one.set_xlabel(f"minus {first}", fontsize=8)
         return figure
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medclip_debias.experiments.experiment import Row
-from medclip_debias.experiments.plots import panels
 from medclip_debias.palette import STYLES
+from medclip_debias.reporting.plots import panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

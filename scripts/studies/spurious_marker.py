@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from medclip_debias.evaluation.metrics import auc
 from medclip_debias.evaluation.statistics import holm, paired_seeds
 from medclip_debias.experiments.differences import by_method
-from medclip_debias.experiments.experiment import Cell, Row, Table
+from medclip_debias.experiments.experiment import Cell, Row
+from medclip_debias.reporting.tables import Table
 from studies.phantom import (
     PhantomFolder,
     PhantomStudy,

@@ -19,8 +19,9 @@ from medclip_debias.config import Settings
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.statistics import paired_seeds
 from medclip_debias.experiments.differences import mean_sd, with_interval
-from medclip_debias.experiments.experiment import Cell, Experiment, Row, Summary, Table
+from medclip_debias.experiments.experiment import Cell, Experiment, Row, Summary
 from medclip_debias.registry import Registry
+from medclip_debias.reporting.tables import Table
 from medclip_debias.settings_files import load_yaml, merge
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _starred(tables: Sequence[Table]) -> list[str]:
     said = []
     for table in tables:
         for row in table.rows:
-            pairs = zip(table.columns[1:], row[1:], strict=True)
+            pairs = zip(table.head[1:], row[1:], strict=True)
             cells = [f"{name} {cell[:-2]}" for name, cell in pairs if cell.endswith(" *")]
             if cells:
                 said.append(f"{table.title}; {row[0]}: {', '.join(cells)}.")

@@ -8,7 +8,7 @@ import pytest
 from medclip_debias.config import validate
 from medclip_debias.experiments.grid import ONLY, GridSettings
 from medclip_debias.experiments.judgement import Contrast, Judged, pairs, plotted, summarised
-from medclip_debias.experiments.plots import intervals, panels
+from medclip_debias.reporting.plots import intervals, panels
 
 AUC, RANK = "zero_shot.mean_auc", "retrieval.median_rank"
 
@@ -147,11 +147,13 @@ def test_a_name_has_one_height_in_panels_side_by_side():
     """A published figure's right panel was a line off: it lacked one that the left one named."""
     _, (left, right) = panels(2)
     rows = ["a", "b", "c"]
-    found = {name: (0.1 * n, (0.1 * n - 0.01, 0.1 * n + 0.01), 0.5) for n, name in enumerate(rows)}
-    intervals(left, found, rows, names=True)
-    intervals(right, {"c": found["c"], "a": found["a"]}, rows, names=False)
-    assert [text.get_text() for text in left.get_yticklabels()] == ["c", "b", "a"]
-    for axes, shown in ((left, {0: 0.2, 1: 0.1, 2: 0.0}), (right, {0: 0.2, 2: 0.0})):
+    ends = ((0.1 * n - 0.01, 0.1 * n + 0.01) for n in range(3))
+    found = {name: (0.1 * n, next(ends), "none") for n, name in enumerate(rows)}
+    intervals(left, found, rows, named=True)
+    intervals(right, {"c": found["c"], "a": found["a"]}, rows, named=False)
+    assert [text.get_text() for text in left.get_yticklabels()] == rows
+    for axes, shown in ((left, {0: 0.0, 1: 0.1, 2: 0.2}), (right, {0: 0.0, 2: 0.2})):
+        assert axes.yaxis_inverted()  # the first is on top
         dots = [line for line in axes.lines if line.get_marker() == "o"]
         drawn = {line.get_ydata()[0]: line.get_xdata()[0] for line in dots}
         assert drawn == pytest.approx(shown)
@@ -159,4 +161,4 @@ def test_a_name_has_one_height_in_panels_side_by_side():
     (said,) = right.texts
     assert (said.get_text(), said.xy) == ("not measured", (0, 1))
     with pytest.raises(ValueError, match="no place for b"):
-        intervals(left, {"b": (0.0, (0.0, 0.0), 1.0)}, ["a"], names=True)
+        intervals(left, {"b": (0.0, None, "none")}, ["a"], named=True)

@@ -9,8 +9,9 @@ import pytest
 
 from medclip_debias.config import Settings
 from medclip_debias.errors import UserError
-from medclip_debias.experiments.experiment import Experiment, Shared, Summary, Table
+from medclip_debias.experiments.experiment import Experiment, Shared, Summary
 from medclip_debias.experiments.runner import plan, run_experiment
+from medclip_debias.reporting.tables import Table
 from studies.plots import line, panels
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from html.parser import HTMLParser
 from importlib import resources
 from xml.etree import ElementTree
@@ -17,7 +18,7 @@ from medclip_debias.reporting.prepared_page import (
     whole_bins,
     write_prepared_page,
 )
-from medclip_debias.reporting.tables import PrintedTable
+from medclip_debias.reporting.tables import Table
 from medclip_debias.reporting.training import (
     train_sentences,
     validation_sentence,
@@ -153,13 +154,14 @@ def test_words_stand_out_from_the_page_in_light_and_in_dark():
 
 
 def test_pages_of_tables_have_contents_and_rows_with_heads():
-    table = PrintedTable(("metric", "run"), (("AUC", "0.7"), ("", "0.8")), "A caption.", 1)
-    tables = [(title, table) for title in ("Values", "Values", "Differences")]
-    html = render("bench_table.html.j2", tables=tables)
+    table = Table("Values", ("metric", "run"), (("AUC", "0.7"), ("", "0.8")), "A caption.", 1)
+    sections = [(title, [table]) for title in ("Values", "Values", "Differences")]
+    page = partial(render, "tables.html.j2", title="Benchmark", lead="A lead.")
+    html = page(sections=sections)
     outline = check(html)
     assert {"values", "values-2", "differences"} <= set(outline.links)
     assert '<th scope="row">AUC</th>' in html
-    html = render("bench_table.html.j2", tables=tables[:2])
+    html = page(sections=sections[:2])
     assert "<nav" not in html  # two sections need no list
 
 

@@ -113,6 +113,27 @@ def report(tmp_path_factory):
     return path
 
 
+def test_headlines_stand_beside_what_is_had_without_skill(tmp_path):
+    named = {"place prior": 2.02, "other images' boxes": 0.49}
+    floors = [row("grounding", "cnr", value, group=name) for name, value in named.items()]
+    content = RESULTS | {"metrics": [*RESULTS["metrics"], *floors]}
+    tiles, rest = text_of(write_report(write_run(tmp_path / "run", content))).split("Contents", 1)
+    assert "Zero-shot AUC 0.912 95%: 0.880 to 0.940 without skill: 0.500" in tiles
+    beside = "other images' boxes 0.49; place prior 2.02"
+    assert f"without skill: {beside}" in tiles
+    assert f"1.10 to 1.40 {beside}" in rest
+
+
+def test_a_heatmap_is_seen_large_when_it_is_chosen(chromium, report):
+    page = chromium.new_page(viewport={"width": 1200, "height": 900})
+    page.goto(report.as_uri())
+    picture = page.locator(".pictures figure").first
+    small = picture.locator("img").bounding_box()
+    picture.click()
+    large = picture.locator("img").bounding_box()
+    assert large["width"] > 1100 > 300 > small["width"]
+
+
 def test_the_figures_stand_in_the_page(report):
     text = text_of(report)
     for words in (

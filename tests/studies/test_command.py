@@ -14,7 +14,7 @@ import pytest
 from medclip_debias.cli import experiments as verbs
 from medclip_debias.cli import run
 from medclip_debias.errors import UserError
-from medclip_debias.experiments.experiment import Table
+from medclip_debias.reporting.tables import Table
 from studies.command import on_the_page, read_cells, run_named
 from studies.study import STUDIES
 
