@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -182,9 +183,11 @@ class Trainings(Experiment):
     # ----------------------------------------------------------------------- the measuring
 
     def begin(self, workers: int) -> None:
-        """Share the cores among the processes."""
+        """Share the cores among the processes; each cell is a run of one process alone."""
         import torch
 
+        for name in ("RANK", "SLURM_STEP_NUM_TASKS"):  # of a worker that srun started
+            os.environ.pop(name, None)
         if workers > 1:
             torch.set_num_threads(max(1, cpus() // workers))
 

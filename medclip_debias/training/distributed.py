@@ -49,6 +49,10 @@ _BUCKET = 2**26  # bytes of gradients that travel at a time
 _ENDED = "medclip-debias/ended"
 _PATIENCE = 5.0  # seconds for what another process has to say
 
+_NO_GPU = (
+    "Process {} of this machine has no GPU of its own; start at most one process per GPU, or set "
+    "train.device=cpu."
+)
 _REASONS = {
     "data": "The data loader{of} has delivered no batch {span}; check that the disk of the "
     "prepared set answers, or set train.workers=0.",
@@ -127,16 +131,22 @@ def device_of(name: str, place: Place) -> torch.device:
     """The device called ``name``: with several processes a machine, each its own GPU."""
     if place.world > 1 and name in ("auto", "cuda") and torch.cuda.is_available():
         count = torch.cuda.device_count()
-        if place.local >= count:
-            raise UserError(
-                f"Process {place.local} of this machine has no GPU, since there are {count}; start"
-                " at most one process per GPU."
-            )
-        name = f"cuda:{place.local}"
+        if count > 1 and place.local >= count:
+            raise UserError(_NO_GPU.format(place.local))
+        # Slurm may show each process its own GPU alone (--gpus-per-task, --gpu-bind).
+        name = f"cuda:{place.local % count}"
     device = best_device(name)
     if device.index is not None:  # without a number it is the current one already
         torch.cuda.set_device(device)
     return device
+
+
+def claim_gpu(device: torch.device, place: Place, store: dist.Store) -> None:
+    """Refuse a GPU that another process of the run has taken: NCCL would, without a sentence."""
+    if device.type == "cuda":
+        gpu = torch.cuda.get_device_properties(device).uuid
+        if store.add(f"medclip-debias/gpu/{gpu}", 1) > 1:
+            raise UserError(_NO_GPU.format(place.local))
 
 
 # ------------------------------------------------------------------------------ meeting and ending
@@ -275,6 +285,7 @@ def processes(device_name: str, stall_minutes: float = 0) -> Iterator[Processes]
         signals.at_once = False  # from here on the processes stop together
         with _ending_together(signals, stall):
             device = device_of(device_name, place)
+            claim_gpu(device, place, store)
             dist.init_process_group(
                 "nccl" if device.type == "cuda" else "gloo",
                 store=store,
@@ -348,9 +359,11 @@ def _first_host(nodes: str) -> str:
 
     >>> _first_host("gpu[07-09,12],login1"), _first_host("a1,a2"), _first_host("")
     ('gpu07', 'a1', '127.0.0.1')
+    >>> _first_host("rack[2-3]n[04,9]-ib,b1")
+    'rack2n04-ib'
     """
-    first = re.match(r"([^,\[]+)(?:\[(\d+))?", nodes)
-    return first[1] + (first[2] or "") if first else "127.0.0.1"
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", first[0] if first else "") or "127.0.0.1"
 
 
 def _is_lost_connection(error: Exception) -> bool:
