@@ -136,12 +136,15 @@ def _record_faults(result: Result) -> Iterator[str]:
             yield f"{result.folder / RESULTS}: its '{name}' is another than {RECORD} has."
     for key, figure in record.metrics.items():
         yield from _bounds_faults(path, key, figure)
-        row = result.content.of(key)
-        value = None if row is None else row["value"]
-        if value is None or not abs(value - figure.value) <= TOLERANCE:
-            yield (
-                f"{result.folder / RESULTS}: has {value} for '{key}', and {RECORD} {figure.value}."
-            )
+        row = result.content.of(key) or {}
+        for end, ours in figure:
+            theirs = row.get(end)
+            none = ours is None or theirs is None
+            if not (ours is theirs if none else abs(ours - theirs) <= TOLERANCE):
+                yield (
+                    f"{result.folder / RESULTS}: has the {end} {theirs} for '{key}', and {RECORD}"
+                    f" {ours}."
+                )
 
 
 def _bounds_faults(path: Path, key: str, figure: Figure) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,8 +23,8 @@ from medclip_debias.bench.record import (
 )
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.bootstrap import Replicated, replicates
-from medclip_debias.evaluation.catalogue import METRICS, Metric, address
-from medclip_debias.evaluation.item_tables import FOLDER, ITEMS, read_items
+from medclip_debias.evaluation.catalogue import METRICS, Metric, Unit, address
+from medclip_debias.evaluation.item_tables import ITEMS, item_file, read_items, statistics_of
 from medclip_debias.evaluation.table import Results as Table
 from medclip_debias.evaluation.table import checked
 from medclip_debias.files import read_json
@@ -31,6 +32,8 @@ from medclip_debias.files import read_json
 KNOWN = {metric.key: metric for metric in METRICS}
 RESAMPLES, SEED = 1000, 0
 """Of the patients, wherever metrics are computed from items."""
+_SHARES = re.compile(r"au(pr)?c.*|(recall|precision)_at_\d+|one_of_several|.*accuracy|dice.*")
+"""Metrics of presets alone that are shares."""
 _LARGEST = 256 << 20
 _MOST_ITEMS = 5_000_000
 _AGAIN = "run 'bench' again"
@@ -77,7 +80,7 @@ class Result:
 
     def item_file(self, protocol: str) -> Path:
         """The item table of a protocol."""
-        return self.folder / FOLDER / f"{ITEMS[protocol].file}.parquet"
+        return item_file(self.folder, protocol)
 
     def items(self, protocol: str) -> pd.DataFrame:
         """An item table, sorted by item, so that equal sets of items are equal tables."""
@@ -97,16 +100,10 @@ class Result:
         if not self.has_truth(protocol):
             return {}
         if protocol not in self._replicates:
-            table = self.items(protocol)
-            try:
-                statistics = ITEMS[protocol].statistics(self.content.details(protocol), table)
-                patients = [str(name) for name in table["patient"]]
-                runs = replicates({"": statistics}, patients, resamples=RESAMPLES, seed=SEED)
-            except (KeyError, ValueError, TypeError, IndexError) as error:
-                raise UserError(
-                    f"{self.item_file(protocol)}: its metrics cannot be computed"
-                    f" ({type(error).__name__}: {error})."
-                ) from error
+            table, path = self.items(protocol), self.item_file(protocol)
+            statistics = statistics_of(protocol, self.content.details(protocol), table, path)
+            patients = [str(name) for name in table["patient"]]
+            runs = replicates({"": statistics}, patients, resamples=RESAMPLES, seed=SEED)
             self._replicates[protocol] = runs[""]
         return self._replicates[protocol]
 
@@ -164,7 +161,9 @@ def metric_of(key: str) -> Metric:
     for metric in METRICS:  # as a preset counts it
         if (metric.protocol, metric.name) == (protocol, name):
             return replace(metric, alias="", title=f"{metric.title} ({key})", item="")
-    return Metric(protocol, name, key, "", "ratio", compared=False)
+    rank = name == "mean_rank"
+    unit: Unit = "rank" if rank else "share" if _SHARES.fullmatch(name) else "ratio"
+    return Metric(protocol, name, key, "", unit, lower_is_better=rank, compared=False)
 
 
 def can_be_recomputed(key: str) -> bool:

@@ -23,7 +23,7 @@ from medclip_debias import __version__
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.bootstrap import Replicated, replicates
 from medclip_debias.evaluation.catalogue import COMPARED, PROTOCOLS, Metric
-from medclip_debias.evaluation.item_tables import ITEMS
+from medclip_debias.evaluation.item_tables import item_file, statistics_of
 from medclip_debias.evaluation.protocols.zero_shot import judged_labels
 from medclip_debias.evaluation.runs import (
     Group,
@@ -183,8 +183,11 @@ def _paired(
 ) -> dict[str, dict[str, Replicated]]:
     """Every statistic of every run, by folder and name, from one draw of patients for all."""
     statistics = {
-        str(run.folder): ITEMS[protocol].statistics(
-            run.results.details(protocol), run.tables[protocol]
+        str(run.folder): statistics_of(
+            protocol,
+            run.results.details(protocol),
+            run.tables[protocol],
+            item_file(run.folder, protocol),
         )
         for run in runs
     }

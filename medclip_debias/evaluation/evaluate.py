@@ -287,6 +287,8 @@ def measure(
     if not measured:
         raise UserError(_nothing(data, skipped))
     drawing = time.perf_counter()
+    for stale in ("results.json", TABLE):  # what follows is no longer theirs, even if this stops
+        (out / stale).unlink(missing_ok=True)
     for protocol in protocols if heatmaps else ():
         protocol.write_pictures(out, data, heatmaps)
     tables = {p.file: m.items for p, m in measured.items() if m.items is not None}

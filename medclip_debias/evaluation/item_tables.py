@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.bootstrap import Floats, Statistics
 from medclip_debias.evaluation.protocol import Protocol, registered
 from medclip_debias.files import atomic_folder
 from medclip_debias.parquet import MAX_ROWS, read_parquet
@@ -30,6 +33,11 @@ def item_keys(secret: bytes, data_hash: str, ids: Iterable[str]) -> list[str]:
     """First 16 hex digits of HMAC-SHA256 of ``data_hash:id`` under ``secret``, for each id."""
     names = (f"{data_hash}:{name}".encode() for name in ids)
     return [hmac.new(secret, name, hashlib.sha256).hexdigest()[:16] for name in names]
+
+
+def item_file(folder: Path, protocol: str) -> Path:
+    """The item table of a protocol below a folder of results."""
+    return folder / FOLDER / f"{ITEMS[protocol].file}.parquet"
 
 
 @dataclass(frozen=True)
@@ -76,3 +84,27 @@ def read_items(
     if not len(table) or table["item"].duplicated().any():
         raise UserError(f"{path}: lists an item twice, or lists none; {again}.")
     return table.sort_values("item", kind="stable", ignore_index=True)
+
+
+def statistics_of(
+    protocol: str, details: Mapping[str, Any], table: pd.DataFrame, path: Path
+) -> Statistics:
+    """`Protocol.statistics` of a table that was read from ``path``, which may lack a column."""
+
+    def computed(weights: Floats) -> Mapping[str, Floats]:
+        with _computing(path):
+            return statistics(weights)
+
+    with _computing(path):
+        statistics = ITEMS[protocol].statistics(details, table)
+    return computed
+
+
+@contextmanager
+def _computing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise UserError(
+            f"{path}: its metrics cannot be computed ({type(error).__name__}: {error})."
+        ) from error

@@ -15,7 +15,7 @@ from pandas.api.types import is_numeric_dtype
 from medclip_debias.config import json_hash
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import PROTOCOLS
-from medclip_debias.evaluation.item_tables import ITEMS, read_items
+from medclip_debias.evaluation.item_tables import ITEMS, item_file, read_items
 from medclip_debias.evaluation.table import Results, read_results
 
 # Where a training run's own place and seed stand: what may differ between seeds of one group.
@@ -74,8 +74,7 @@ def read_run(folder: Path) -> Run:
     for protocol in PROTOCOLS:
         if protocol not in results.protocols:
             continue
-        path = folder / "items" / f"{ITEMS[protocol].file}.parquet"
-        tables[protocol] = read_items(path, "run 'evaluate' again")
+        tables[protocol] = read_items(item_file(folder, protocol), "run 'evaluate' again")
     if not tables:
         raise UserError(f"{folder}/results.json: holds no metric that could be compared.")
     return Run(folder, results, tables)

@@ -213,7 +213,7 @@ def _reliability(results: Results) -> list[tuple[Any, str, str]]:
 def supervised_table(run: Path, results: Results) -> Table:
     """AUCs of classifiers that saw the labels of the same images, beside zero-shot; their means."""
     classes = results.details("zero_shot").get("classes") or {}
-    probe = _supervised(run / "probe" / "probe.json", results)
+    probe = _supervised(run / "probe" / "probe.json", results, "model_hash")
     linear = {name: each["linear at 1"] for name, each in probe.items() if "linear at 1" in each}
     others = [linear, _supervised(run / "supervised.json", results)]
     if not any(others):
@@ -237,13 +237,13 @@ def supervised_table(run: Path, results: Results) -> Table:
     return _table(results, "supervised", rows, total=True)
 
 
-def _supervised(path: Path, results: Mapping[str, Any]) -> dict[str, Any]:
-    """The classes of a file that was measured on the same images, else none."""
+def _supervised(path: Path, results: Mapping[str, Any], *same: str) -> dict[str, Any]:
+    """The classes of a file of the same images, and alike in ``same``; none of another."""
     check_own(path)
     if not path.is_file():
         return {}
     content = read_json(path, "measure it again")
-    if any(content.get(key) != results.get(key) for key in ("data_hash", "split")):
+    if any(content.get(key) != results.get(key) for key in ("data_hash", "split", *same)):
         return {}
     classes = content.get("classes")
     if not isinstance(classes, dict) or not all(isinstance(c, dict) for c in classes.values()):

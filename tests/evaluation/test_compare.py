@@ -325,6 +325,14 @@ def test_the_verb_prints_and_writes(two_runs, tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_items_that_lack_a_column_are_one_sentence(runs):
+    path = runs / "b" / "items" / "zero_shot.parquet"
+    pd.read_parquet(path).drop(columns="score.Edema").to_parquet(path)
+    sentence = r"b/items/zero_shot\.parquet: its metrics cannot be computed \(KeyError: 'Edema'\)"
+    with pytest.raises(UserError, match=sentence):
+        compare([str(runs / "a"), str(runs / "b")])
+
+
 def test_a_metric_that_one_run_lacks_is_named_and_left_out(runs):
     path = runs / "a" / "items" / "phrases.parquet"
     pd.read_parquet(path).drop(columns="pointing").to_parquet(path)

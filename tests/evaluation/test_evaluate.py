@@ -196,6 +196,21 @@ def test_a_set_prepared_otherwise_is_refused(small_prepared, small_model, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+def test_a_stopped_evaluation_leaves_no_earlier_results_beside_its_items(
+    measured, tmp_path, monkeypatch
+):
+    measured("laterality", "zero_shot")
+    assert (tmp_path / "run" / "results.json").is_file()
+
+    def stopped(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("medclip_debias.evaluation.table.Results.write", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        measured("zero_shot")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["items"]
+
+
 def test_what_the_set_lacks_is_skipped_with_a_reason(write_prepared, measured, tmp_path):
     unlabelled = write_prepared(tmp_path / "a", labels=False)
     found = measured("zero_shot", "grounding", prepared=unlabelled)

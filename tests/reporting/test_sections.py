@@ -196,6 +196,14 @@ def test_files_of_other_images_are_left_out_and_damaged_ones_and_links_refused(t
     for number, other in enumerate(({"data_hash": "e"}, {"split": "validate"})):
         run = written(tmp_path / str(number), PROBE, SUPERVISED, **other)
         assert not supervised_table(run, OF_LABELS).rows
+    other_model = written(tmp_path / "m", PROBE, SUPERVISED, model_hash="of other weights")
+    assert list(supervised_table(other_model, OF_LABELS).rows[-1][5:]) == [
+        "–",
+        "–",
+        "–",
+        "0.900",
+        "–",
+    ]
     run = written(tmp_path / "r", probe=[])
     with pytest.raises(UserError, match=r"probe\.json: holds no classes"):
         supervised_table(run, OF_LABELS)
