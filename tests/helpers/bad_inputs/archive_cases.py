@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from bad_inputs.case import cases, leads
+from bad_inputs.case import case, cases, leads
 from bad_inputs.folder_cases import empty, halve, scramble
 from bad_inputs.world import World
 from phantom_layouts import LAYOUTS
@@ -56,3 +56,15 @@ for _kind in LAYOUTS:
         table["no image is there"] = (_kind, IMAGES, Path.unlink)
         table["every image is random bytes"] = (_kind, IMAGES, scramble)
     cases(f"{LAYOUTS[_kind].title} layout", _every, table, shows=ASIDE)
+
+
+@case("ChestX-ray14 layout", "small copies of the images under their names")
+def _small_copies(world: World) -> list[str]:
+    from PIL import Image
+
+    tree = world.layout("chestxray14")
+    for path in sorted(tree.rglob("*.png")):
+        copy = tree / "images-20" / path.name
+        copy.parent.mkdir(exist_ok=True)
+        Image.open(path).resize((20, 20)).save(copy)
+    return world.prepare(tree, "--kind", "chestxray14")

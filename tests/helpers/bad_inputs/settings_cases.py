@@ -280,6 +280,10 @@ cases(
         ),
         "a box without area": counted('"zero_area_boxes": 1', _box(bbox=[5, 5, 0, 9])),
         "a box outside its image": counted('"outside_boxes": 1', _box(bbox=[9000, 9000, 9, 9])),
+        "boxes in pixels of larger images of no stated size": lambda content: (
+            [image.update(width=0, height=0) for image in content["images"]],
+            [box.update(bbox=[9000, 9000, 9, 9]) for box in content["annotations"]],
+        ),
         "a box over the edge": counted('"clipped_boxes": 1', _box(bbox=[-5, -5, 30, 30])),
         "an image of another shape": leads(
             _first(width=4000, height=900), "refused", "counted", shows='"other_shape": 1'

@@ -177,6 +177,13 @@ cases(
 )
 
 
+@case(AREA, "beside the tables of a release")
+def _beside_a_release(world: World) -> list[str]:
+    path = world.manifest()
+    path.with_name("Data_Entry_2017.csv").write_text("Image Index,Patient ID,Finding Labels\n")
+    return world.prepare(path.parent)
+
+
 @case(AREA, "every image unreadable")
 def _all_unreadable(world: World) -> list[str]:
     path = world.manifest()
