@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from medclip_debias.data.sources.ms_cxr import BoxFile
 
 _CHEXPERT_VALUES: Mapping[str, float] = {"1": 1.0, "0": 0.0, "-1": -1.0}
-_MOST_VIEWS = 20
 _RANK = {1.0: 3, -1.0: 2, 0.0: 1, None: 0}
 
 
@@ -203,10 +202,7 @@ class ArchiveSource(Source):
 
     def views_said(self) -> str:
         views = Counter(image.view or "unknown" for image in self.image_records)
-        shown = sorted(views.most_common(_MOST_VIEWS))
-        rest = views.total() - sum(n for _, n in shown)
-        others = [(f"of {len(views) - len(shown)} other words", rest)] if rest else []
-        return f"Views: {', '.join(f'{n} {view}' for view, n in [*shown, *others])}."
+        return f"Views: {', '.join(f'{n} {view}' for view, n in sorted(views.items()))}."
 
 
 def seeded_said(seed: int) -> str:

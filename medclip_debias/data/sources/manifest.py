@@ -118,9 +118,8 @@ class ManifestSource(ArchiveSource):
         self.said += mended_said(self.path, mended)
         if "patient_id" not in self._columns:
             self.said.append("No column 'patient_id': every study counts as its own patient.")
-        if not self.text_only:
-            lacking = "No column 'view': every image counts as frontal."
-            self.said.append(self.views_said() if "view" in self._columns else lacking)
+        if "view" not in self._columns and not self.text_only:
+            self.said.append("No column 'view': every image counts as frontal.")
         if self.seed is not None:
             self.said.append(f"Split: {seeded_said(self.seed)}.")
         elif "split" not in self._columns:
