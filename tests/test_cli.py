@@ -162,3 +162,11 @@ def test_words_that_do_not_parse_exit_with_2(capsys):
     for words in (["bogus"], ["train"], ["phantom", "out", "--studies", "none"]):
         assert run(words) == 2
         assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("verb", "hint"), [("train", True), ("experiment", True), ("index", False)]
+)
+def test_a_setting_with_dashes_is_shown_how_it_is_given(verb, hint, capsys):
+    assert run([verb, "phantom/demo", "somewhere", "--seed-of-all", "3"]) == 2
+    assert ("as seed-of-all=VALUE" in capsys.readouterr().err) is hint

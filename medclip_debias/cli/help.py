@@ -98,6 +98,18 @@ class VerbGroup(UsualGroup):
 class Verb(TyperCommand):
     """A verb whose help has its options in panels."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words; one with dashes that is no option may be meant as a setting."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # click's NoSuchOption, of which a typer may have its own copy
+            settings = [each for each in self.params if each.name == "settings"]
+            if type(error).__name__ == "NoSuchOption" and settings:
+                word = vars(error)["option_name"].lstrip("-")
+                if settings[0].param_type_name == "argument":
+                    vars(error)["message"] += f"; a setting has no dashes, as {word}=VALUE"
+            raise
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options."""
         _write(formatter, _parameters(self, ctx))
