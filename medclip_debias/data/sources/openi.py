@@ -232,6 +232,10 @@ class OpeniSource(ArchiveSource):
             check_match(path, "filename", ids, named, Ids(image_ids), "images")
         self._files, self._unused = len(files), len(files) - len(known)
         self.count("image file is of a report", "image files", len(known), len(files))
+        step = (
+            "image file is the only one of its image (else DICOM, then the first by path, is read)"
+        )
+        self.count(step, "image files", len(paths), len(known))
         for report in self._reports if paths else ():
             for image_id in report.images:
                 # One that is not here keeps a path, so that `prepare` counts and names it.

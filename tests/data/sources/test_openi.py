@@ -109,6 +109,15 @@ def test_dicom_files_come_before_png_and_bring_their_views(reports, write_dicom)
     }
 
 
+def test_copies_of_an_image_in_other_folders_are_counted(reports):
+    for at, folder in enumerate(("images", "images_224")):
+        write_image(reports / folder / "CXR2_IM-0652-1001.png", at)
+    source = detect(reports)
+    assert source.images()[2].path == reports / "images" / "CXR2_IM-0652-1001.png"
+    copies = [step[2:] for step in source.steps() if "only one of its image" in step[0]]
+    assert copies == [(1, 2)]
+
+
 def test_an_image_that_is_not_there_stays_listed(reports):
     write_image(reports / "CXR1_1_IM-0001-3001.png")
     source = detect(reports)
