@@ -88,7 +88,7 @@ def compare(
     problems += list(unpaired.values())
     if problems and not force:
         raise UserError(f"{problems[0]}; evaluate them alike, or give --force to compare anyway.")
-    rows, lacking = [], []
+    rows, lacking = [], dict[str, str]()
     for protocol in shared:
         mine = [metric for metric in chosen if metric.protocol == protocol]
         if not mine:
@@ -96,19 +96,24 @@ def compare(
         paired = protocol not in unpaired
         found = _paired(protocol, runs, resamples, seed) if paired else _as_reported(protocol, runs)
         for metric in mine:
-            without = [name for name, of_run in found.items() if metric.name not in of_run]
+            without = [name for name, of_run in found.items() if not _has(of_run, metric.name)]
             if not without:
                 of_metric = {name: of_run[metric.name] for name, of_run in found.items()}
                 items = runs[0].tables[protocol] if paired else None
                 rows.append(_row(metric, groups, base, of_metric, items))
             elif paired and len(without) < len(runs):  # as of an earlier version's evaluation
-                lacking.append(
+                lacking[metric.key] = (
                     f"{metric.title} ({metric.key}) is not compared: {len(without)} of "
                     f"{len(runs)} runs do not have it (first {without[0]}); evaluate them again, "
                     "by one version, to compare it."
                 )
     if not rows:
         raise UserError("The runs share no metric that could be compared.")
+    shown = {row["key"] for row in rows}
+    for metric in chosen if metrics is not None else ():
+        if metric.key not in shown:
+            why = f"{metric.title} ({metric.key}) is not compared: the runs do not have it."
+            lacking.setdefault(metric.key, why)
     tests = _judge(rows, groups, base)
     classes = [] if "zero_shot" in unpaired or "zero_shot" not in shared else _classes(groups, base)
     _judge(classes, groups, base)
@@ -129,7 +134,7 @@ def compare(
             "tests": tests,
         },
         "forced": problems,
-        "notes": [*dict.fromkeys(notes), *lacking],
+        "notes": [*dict.fromkeys(notes), *lacking.values()],
         "left_out": [p for p in PROTOCOLS if p not in shared and any(p in r.tables for r in runs)],
         "settings": differing_settings(groups),
         "groups": [
@@ -193,6 +198,10 @@ def _paired(
     }
     patients = [str(name) for name in runs[0].tables[protocol]["patient"]]
     return replicates(statistics, patients, resamples=resamples, seed=seed)
+
+
+def _has(of_run: Mapping[str, Replicated], name: str) -> bool:
+    return name in of_run and math.isfinite(of_run[name].value)
 
 
 def _as_reported(protocol: str, runs: Sequence[Run]) -> dict[str, dict[str, Replicated]]:

@@ -237,7 +237,8 @@ def _findings(
             f"{found.tests} differences are one family for Holm's correction; {found.resamples:,} "
             "resamples of the patients."
         )
-    absent = [key for key in grid.metrics or () if key not in metrics]
+    wanted = grid.metrics or dict.fromkeys(key for row in rows for key in row["metrics"])
+    absent = [key for key in wanted if key not in metrics]
     if absent:
         said.append(f"Not every cell has the metrics {', '.join(absent)}, so they are not shown.")
     untested = [one.metric for one in found.contrasts if one.p is None]

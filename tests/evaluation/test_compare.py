@@ -325,6 +325,27 @@ def test_the_verb_prints_and_writes(two_runs, tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_a_metric_that_was_asked_for_and_that_no_run_has_is_named(two_runs):
+    words = [str(two_runs / "a"), str(two_runs / "b")]
+    found = compare(words, metrics=["zero_shot.mean_auc", "zero_shot.f1"], resamples=20)
+    assert [row["key"] for row in found["rows"]] == ["zero_shot.mean_auc"]
+    assert any(
+        note == "F1 (zero_shot.f1) is not compared: the runs do not have it."
+        for note in found["notes"]
+    )
+    assert not any("not compared" in note for note in compare(words, resamples=20)["notes"])
+
+
+def test_a_metric_that_the_items_do_not_define_is_not_compared(runs):
+    for name in "ab":
+        path = runs / name / "items" / "progression.parquet"
+        pd.read_parquet(path).assign(state=1).to_parquet(path)  # nothing improves or worsens
+    found = compare([str(runs / "a"), str(runs / "b")], resamples=20)
+    keys = {row["key"] for row in found["rows"]}
+    assert "progression.macro_accuracy" in keys
+    assert "progression.order_auc" not in keys
+
+
 def test_items_that_lack_a_column_are_one_sentence(runs):
     path = runs / "b" / "items" / "zero_shot.parquet"
     pd.read_parquet(path).drop(columns="score.Edema").to_parquet(path)

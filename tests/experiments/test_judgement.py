@@ -129,6 +129,13 @@ def test_what_is_not_measured_or_not_tested_is_said():
     )
 
 
+def test_what_some_cells_lack_is_said_also_where_the_grid_names_no_metrics():
+    given = rows()
+    given[0]["metrics"]["zero_shot.f1"] = 0.5
+    said = summarised(grid(metrics=None), given, contrasts()).findings
+    assert "Not every cell has the metrics zero_shot.f1, so they are not shown." in said
+
+
 def test_either_sides_auc_stands_beside_that_of_both():
     cells = rows()
     assert not any(
