@@ -123,17 +123,19 @@ class ArchiveFiles:
         sides = self.entry.get("boxes", {}).get("annotated")
         if sides:
             return dict.fromkeys(images, (sides[0], sides[1]))
-        how = self.entry.get("sizes", {})
-        path = self.find(how["file"]) if how else None
-        if path is None:
-            return {}
-        image, width, height = (how[name] for name in ("image", "width", "height"))
-        table = read_table(path, required=[image, width, height])
-        good = table[[width, height]].map(lambda cell: cell.isdigit() and int(cell) > 0).all(axis=1)
-        problem = f"'{height}' and '{width}' must be numbers of pixels."
-        refuse_rows(path, table, ~good, problem)
-        sizes = zip(table[width].map(int), table[height].map(int), strict=True)
-        return dict(zip(table[image], sizes, strict=True))
+        how, sizes = self.entry.get("sizes", {}), dict[str, tuple[int, int]]()
+        for path in (self.find(how["file"].format(part)) for part in self.names()) if how else ():
+            if path is None:
+                continue
+            image, width, height = (how[name] for name in ("image", "width", "height"))
+            table = read_table(path, required=[image, width, height])
+            sides = table[[width, height]]
+            good = sides.map(lambda cell: cell.isdigit() and int(cell) > 0).all(axis=1)
+            problem = f"'{height}' and '{width}' must be numbers of pixels."
+            refuse_rows(path, table, ~good, problem)
+            pairs = zip(sides[width].map(int), sides[height].map(int), strict=True)
+            sizes |= zip(table[image], pairs, strict=True)
+        return sizes
 
 
 def _first(folder: Path, names: Iterable[str]) -> Path | None:

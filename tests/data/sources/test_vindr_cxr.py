@@ -141,11 +141,12 @@ def test_what_evaluates_is_prepared_without_any_report(archive, tmp_path):
     assert len(made.sentences) == 0
 
 
-def test_copies_of_another_size_scale_their_boxes(tmp_path):
+@pytest.mark.parametrize("name", ["train_meta.csv", "test_meta.csv"])
+def test_copies_of_another_size_scale_their_boxes(tmp_path, name):
     root = write(tmp_path / "v", train=None)
-    for name in "de":
-        write_image(root / "test" / f"{name}.png", shape=(24, 18), dtype=np.uint16)
-    write_table(root / "train_meta.csv", ("image_id", "dim0", "dim1"), ("d", "48", "36"))
+    for image in "de":
+        write_image(root / "test" / f"{image}.png", shape=(24, 18), dtype=np.uint16)
+    write_table(root / name, ("image_id", "dim0", "dim1"), ("d", "48", "36"))
     made = prepare(root, tmp_path / "o", PrepareSettings(size=16), workers=1)
     assert made.phrases["boxes"].tolist() == [[[0.5, 1.0, 2.5, 3.5]]]
 
