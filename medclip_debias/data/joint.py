@@ -23,7 +23,7 @@ from medclip_debias.config import SetSettings
 from medclip_debias.data.layout import MANIFEST
 from medclip_debias.data.sources.ids import plain_id
 from medclip_debias.data.store import PreparedSet, read_table
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, counted
 
 ARCHIVES: Mapping[str, str] = {
     "rsna": "chestxray14",  # by RSNA's own table of its images
@@ -138,9 +138,9 @@ class JointSet(PreparedSet):
     def describe(self) -> list[str]:
         """Return a sentence on each set of which something is left aside, and on what may leak."""
         said = [
-            f"{name}: {counts['patients']} patients are in another split elsewhere; their"
-            f" {counts['studies']} studies ({counts['images']} images) are not used (if ids of this"
-            " set mean other people, name them in its 'patients')"
+            f"{name}: {counted(counts['patients'], 'patient')} in another split elsewhere, with"
+            f" {counted(counts['images'], 'image')}, left aside (if ids of this set mean other"
+            " people, name them in its 'patients')"
             for name, counts in self.aside.items()
         ]
         kinds = [str(part.meta["kind"]) for part in self._parts]

@@ -16,11 +16,11 @@ from medclip_debias.errors import UserError
 
 Match = Literal["phrase", "image", "none"]
 _SAID = {
-    "other_shape": "phrases were annotated on an image with another ratio of its sides",
-    "flat": "boxes have no area",
-    "outside": "boxes lie outside their image",
-    "elsewhere": "images have a name that the file lists in other folders (write the folders alike"
-    " if they are the same)",
+    "other_shape": "phrases of an image with another ratio of its sides",
+    "flat": "boxes without area",
+    "outside": "boxes outside their image",
+    "elsewhere": "images whose name the file lists in other folders (write the folders alike if"
+    " they are the same)",
 }
 
 
@@ -94,8 +94,8 @@ class ReferenceBoxes:
         for fitted in (one for phrases in self._fitted.values() for one in phrases):
             for name in ("other_shape", "flat", "outside"):
                 counts[name] += getattr(fitted, name)
-        parts = [f"{counts[name]} {words}" for name, words in _SAID.items() if counts[name]]
-        return [f"reference boxes skipped: {'; '.join(parts)}."] if parts else []
+        parts = [f"{words}: {counts[name]}" for name, words in _SAID.items() if counts[name]]
+        return [f"reference boxes skipped; {'; '.join(parts)}."] if parts else []
 
 
 def _key(image: Path) -> str:

@@ -109,7 +109,7 @@ def test_no_patient_is_learned_from_and_judged(made):
     assert judged == {"00000003"}
     assert not learned & judged
     assert whole.aside == {"a": {"patients": 1, "studies": 2, "images": 2}}
-    assert whole.describe()[0].startswith("a: 1 patients are in another split")
+    assert whole.describe()[0].startswith("a: 1 patient in another split")
     rows = {int(r) for of_study in TrainingStudies.of(whole).rows for r in of_study}
     assert not rows & set(np.flatnonzero(whole.images["split"] == ASIDE))
     # Archives of other people, or names in the settings that say so, share nobody.
