@@ -18,6 +18,7 @@ from medclip_debias.data.records import Step
 from medclip_debias.data.sources.ids import is_blank
 
 _BYTES = re.compile(r"b'.*'|b\".*\"", re.DOTALL)
+_QUOTED = re.compile(r'"[^"]*"|\u201c[^\u201c\u201d]*\u201d')
 _BREAK = re.compile(r"\\r\\n|\\n")
 
 _ENTITY = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#\d{1,5}|#x[0-9a-f]{1,4});", re.IGNORECASE)
@@ -27,18 +28,21 @@ _TAG = re.compile(
 )
 
 BLANK, BYTES, BREAKS, BOTH, MARKUP = "blank", "bytes", "breaks", "both", "markup"
+QUOTED = "quoted"
 WITHOUT_MARKUP = "report with HTML is read without its tags"
 _SAID = {
     BLANK: "are a program's word for blank ('nan', 'None') and count as empty",
     BYTES: "are written as Python's bytes (b'...'); they are read as the text in them",
     BREAKS: r"have the two characters '\n' where lines break; they are read as line breaks",
     BOTH: r"have '\n' as two characters beside line breaks; they are read as they are",
+    QUOTED: "are in quotation marks; they are read without",
     MARKUP: "have HTML in them (<br>, &gt;); tags are read as line breaks, entities as characters",
 }
 _STEPS = {
     BYTES: "report written as bytes (b'...') is read as text",
     BREAKS: r"report with '\n' as two characters is read with line breaks",
     BOTH: r"report with '\n' as two characters beside line breaks is kept as it is",
+    QUOTED: "report in quotation marks is read without them",
     MARKUP: WITHOUT_MARKUP,
 }
 
@@ -59,6 +63,9 @@ def read_report(text: str) -> tuple[str, list[str]]:
         if found is not None:
             text = found
             mended.append(BYTES)
+    if _QUOTED.fullmatch(text):  # where nothing would be cut into sentences
+        text = text[1:-1].strip()
+        mended.append(QUOTED)
     if _BREAK.search(text):
         if "\n" in text:
             mended.append(BOTH)

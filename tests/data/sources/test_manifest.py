@@ -246,6 +246,8 @@ class TestCellsThatAreNotWhatTheySeem:
             ("b'", "b'", ""),
             (r"b'\xff'", r"b'\xff'", ""),
             ("None seen.", "None seen.", ""),
+            ('"Clear. No mass."', "Clear. No mass.", "reports are in quotation marks"),
+            ('"Clear" is meant. "No"', '"Clear" is meant. "No"', ""),
             (
                 "Clear.<BR>Heart &gt; 15 cm.<br />",
                 "Clear.\nHeart > 15 cm.\n",
