@@ -33,7 +33,7 @@ _SIGNATURE_REST = re.compile(r"(?:[A-Z\d_][\w.,:/\-]*|on|at|by|and|am|pm|a\.m\.|
 _ITEM = r" +(?=[^\W\d]|[_(?]|\d+(?:\.\d+)?[ -]?[a-z])|(?=[A-Z][a-z])"
 _LIST_NUMBER = re.compile(
     rf"(?:^|(?<=[.;:!?] ))\(?(\d{{1,2}})[.)](?:{_ITEM})"
-    r"|(?<=[^\W\d_]{3} )(\d{1,2})\. (?=[^\W\d_][a-z]|X{3})"
+    r"|(?<=[^\W\d_]{3} )(\d{1,2})\. ?(?=[^\W\d_][a-z]|X{3})"
 )
 # What a number behind it belongs to: "rib 2. The others", "to 3. There is".
 _COUNTED_WORD = re.compile(

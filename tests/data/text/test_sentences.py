@@ -74,6 +74,13 @@ def test_a_wrong_cut_counts():
     assert wrong_cuts(["A b.", "C."], ["A b."]) == 2  # a cut is missing, and a word
 
 
+def test_a_list_without_blanks_behind_its_numbers_is_cut():
+    items = ["Left effusion", "Right nodule", "No pneumothorax"]
+    assert sentences_of("1.Left effusion 2.Right nodule 3.No pneumothorax") == items
+    text = "Fracture of rib 2.The others are intact."
+    assert sentences_of(text) == [text]
+
+
 def test_what_a_finding_is_compared_with_belongs_to_its_sentence():
     text = "Effusion is larger, cf. prior film. Cf. CT of May. Nodule of 5 mm vs. 3 mm."
     expected = ["Effusion is larger, cf. prior film.", "Cf. CT of May.", "Nodule of 5 mm vs. 3 mm."]
