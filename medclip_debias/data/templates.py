@@ -61,7 +61,7 @@ def sentences_of(label: str, state: State) -> tuple[str, ...]:
     >>> sentences_of("Pneumothorax", "absent")
     ('No pneumothorax.', 'There is no pneumothorax.', 'No evidence of pneumothorax.')
     """
-    wording = wordings().labels.get(label) or _by_name(label)
+    wording = _wording(label)
     if state not in wording.states:
         return ()
     forms = wordings().states[state]
@@ -70,15 +70,33 @@ def sentences_of(label: str, state: State) -> tuple[str, ...]:
     return sentences + (wording.sentences if state == "present" else ())
 
 
+def contradicted(labels: Mapping[str, float | None]) -> set[str]:
+    """Return the absent labels that another label of the study would contradict, if they were said.
+
+    "No clavicle fracture." claims that there is no fracture, as the lexicon has it; beside a
+    fractured rib that is false. So it is of "No opacity." beside a consolidation.
+
+    >>> contradicted({"Rib fracture": 1.0, "Clavicle fracture": 0.0, "Edema": 0.0})
+    {'Clavicle fracture'}
+    """
+    from medclip_debias.data.text.claims.lexicon import load_lexicon
+
+    findings = {label: _wording(label).finding for label, v in labels.items() if v is not None}
+    ancestors = load_lexicon().ancestors
+    there = {finding for label, finding in findings.items() if labels[label] != 0 and finding}
+    kinds = {above for finding in there for above in ancestors[finding]}
+    return {label for label, finding in findings.items() if labels[label] == 0 and finding in kinds}
+
+
 def label_sentences(
     labels: Mapping[str, float | None], study: str, seed: int = 0
 ) -> list[tuple[str, str]]:
     """Return sentences that say the labels of a study, each with its section.
 
     A label that is present or uncertain has up to `WORDINGS` sentences. Of those that are absent
-    each has one: `ABSENT` of them are to be learned from, the others (section `STATED`) are there
-    for the claims of the study alone, for else most of what is learned would be that something is
-    absent.
+    each has one, unless it is `contradicted`: `ABSENT` of them are to be learned from, the others
+    (section `STATED`) are there for the claims of the study alone, for else most of what is learned
+    would be that something is absent.
     """
 
     def rank(text: str) -> str:
@@ -86,7 +104,7 @@ def label_sentences(
 
     learned: list[str] = []
     absent: list[str] = []
-    for label in sorted(labels):
+    for label in sorted({*labels} - contradicted(labels)):
         value = labels[label]
         if value is None:
             continue
@@ -102,6 +120,10 @@ def label_sentences(
         *((TEMPLATE, text) for text in learned),
         *((STATED, text) for text in sorted(absent[ABSENT:])),
     ]
+
+
+def _wording(label: str) -> Wording:
+    return wordings().labels.get(label) or _by_name(label)
 
 
 @cache

@@ -38,7 +38,7 @@ from medclip_debias.data.records import ImageRecord, Source, StudyRecord, stated
 from medclip_debias.data.splits import check_leak
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.synthetic import is_phantom
-from medclip_debias.data.templates import STATES, label_sentences, sentences_of
+from medclip_debias.data.templates import STATES, contradicted, label_sentences, sentences_of
 
 
 def recipe(
@@ -75,6 +75,7 @@ class Preparation:
     def __post_init__(self) -> None:
         self.pool = Pool(self.workers or cpus(), self.cluster, self.progress, self.say)
         self._unsaid: Counter[str] = Counter()
+        self._contradicted: Counter[str] = Counter()
         self._labels: list[str] = []
         self._heads = 0
 
@@ -150,9 +151,12 @@ class Preparation:
 
         cut = partial(cut_reports, self.reading.text, stated_language(self.source))
         names = chunks.make("reports", jobs(), CHUNK_STUDIES, cut, self.pool)
-        if self._unsaid:
-            labels = ", ".join(f"{label} ({n:,})" for label, n in sorted(self._unsaid.items()))
-            self.pool.tell(f"Labels without a sentence, and their studies: {labels}.")
+        for what, counts in (
+            ("Labels without a sentence", self._unsaid),
+            ("Absent labels left unsaid, as a kind of them is there", self._contradicted),
+        ):
+            labels = ", ".join(f"{label} ({n:,})" for label, n in sorted(counts.items()))
+            self.pool.tell(f"{what}, and their studies: {labels}." if labels else "")
         return names
 
     def _images_by_study(self) -> dict[str, list[Image]]:
@@ -205,6 +209,7 @@ class Preparation:
                 for label, value in record.labels.items()
                 if value is not None and not any(sentences_of(label, s) for s in STATES.values())
             )
+            self._contradicted.update(contradicted(record.labels))
             status = TEMPLATE if report else MISSING
         elif record.report is None:
             status = UNREADABLE if problem else MISSING
