@@ -1,4 +1,4 @@
-"""What stands before the page: who may ask, with which headers, and how much may wait unread."""
+"""What stands before the page: who may ask, and the headers of every answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from starlette.formparsers import MultiPartException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from medclip_debias.viewer.access import is_loopback
 
@@ -37,10 +36,7 @@ ENTRANCE = "/enter"
 """Where the form of the refusal sends a password, which is the token."""
 SLOWED = 1.0  # seconds that an answer to a wrong password takes
 MOST_PASSWORD = 2048  # bytes of the form
-MOST_UNREAD = 1 << 30  # bytes of answers that clients have not taken yet
-UNREAD = 60.0  # seconds that a part of an answer may wait for a client to take it
 STALLED = 60.0  # seconds without a byte after which a request is given up
-PART = 1 << 20  # bytes that are written at a time
 
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 _READING = ("GET", "HEAD")
@@ -61,7 +57,7 @@ _FORM = (
 
 
 class Guard:
-    """Lets through who may ask; answers of more than `MOST_UNREAD` unread bytes are refused.
+    """Lets through who may ask, and gives every answer its headers.
 
     Args:
         app: the page.
@@ -71,7 +67,6 @@ class Guard:
 
     def __init__(self, app: ASGIApp, token: str | None, names: Iterable[str] = ()) -> None:
         self.app = app
-        self.unread = 0
         self._token = token
         self._secret = secrets.token_urlsafe(32)
         self._names = {name.lower().strip("[]") for name in names}
@@ -92,7 +87,16 @@ class Guard:
                     # Ask for the password; the token in the printed address is one.
                     page = _FORM.format(sentence=html.escape(refusal.detail))
                     answer = HTMLResponse(page, 403)
-            await answer(scope, request.receive, _Bounded(self, receive, send))
+
+            async def send_with_headers(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    headers = MutableHeaders(scope=message)
+                    for name in [one for one in headers if one.startswith("access-control-")]:
+                        del headers[name]
+                    headers.update(HEADERS)
+                await send(message)
+
+            await answer(scope, request.receive, send_with_headers)
 
     async def _admitted(self, request: Request) -> ASGIApp:
         """What answers a request; a refusal repeats nothing of it."""
@@ -169,70 +173,3 @@ def _from_the_page(request: Request) -> bool:
 
 def _same(given: str, wanted: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
-
-
-class _Bounded:
-    """One answer: its headers, its parts, and its bytes among those that wait."""
-
-    def __init__(self, guard: Guard, receive: Receive, send: Send) -> None:
-        self._guard, self._receive, self._send = guard, receive, send
-        self._start: Message | None = None
-        self._refused = False
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(raw=list(message["headers"]))
-            for name in [one for one in headers if one.startswith("access-control-")]:
-                del headers[name]
-            headers.update(HEADERS)
-            self._start = {**message, "headers": headers.raw}
-        elif not self._refused:
-            await self._body(message.get("body", b""), message.get("more_body", False))
-
-    async def _body(self, body: bytes, more: bool) -> None:
-        guard = self._guard
-        if self._start is not None and guard.unread and guard.unread + len(body) > MOST_UNREAD:
-            self._refused = True
-            sentence = "Too many answers wait to be read; open the radiograph again in a minute.\n"
-            refusal = PlainTextResponse(sentence, 503, HEADERS)
-            await refusal({"type": "http"}, self._receive, self._send)
-            return
-        guard.unread += len(body)
-        try:
-            if self._start is not None:
-                start, self._start = self._start, None
-                await self._send(start)
-            for place in range(0, max(len(body), 1), PART):
-                part, last = body[place : place + PART], place + PART >= len(body)
-                message = {"type": "http.response.body", "body": part}
-                await self._send({**message, "more_body": more or not last})
-        finally:
-            guard.unread -= len(body)
-
-
-class Connection(H11Protocol):
-    """HTTP/1.1 as uvicorn speaks it; a client that stops reading is given up after `UNREAD`."""
-
-    _given_up: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Be told of every byte that is not taken at once."""
-        super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)
-
-    def pause_writing(self) -> None:
-        """Bytes wait for the client."""
-        super().pause_writing()
-        self._given_up = self.loop.call_later(UNREAD, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        """It has taken them all."""
-        super().resume_writing()
-        if self._given_up is not None:
-            self._given_up.cancel()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing waits any more."""
-        if self._given_up is not None:
-            self._given_up.cancel()
-        super().connection_lost(exc)

@@ -63,12 +63,10 @@ def server_of(app: Guard) -> uvicorn.Server:
     """The page behind its guard as a server that does not listen yet."""
     import uvicorn
 
-    from medclip_debias.viewer.guard import Connection
-
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http=Connection,
+            http="h11",
             ws="none",
             limit_concurrency=MOST_CONNECTIONS,
             log_config=None,
