@@ -16,6 +16,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from medclip_debias.cli import keep_freed_memory
 
@@ -72,6 +73,24 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def once(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str, Callable[[Path], object]], Path]:
+    """A function: the folder that one process makes, and the others beside it find."""
+    base = tmp_path_factory.getbasetemp()
+    root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def made(name: str, make: Callable[[Path], object]) -> Path:
+        with FileLock(root / f"{name}.lock"):
+            if not (root / name).exists():
+                make(root / f"{name}.part")
+                (root / f"{name}.part").rename(root / name)
+        return root / name
+
+    return made
+
+
+@pytest.fixture(scope="session")
 def openi_source(shared_data: Path) -> Any:
     """The real Open-i archive, opened."""
     from medclip_debias.data.sources.detect import detect
@@ -86,37 +105,35 @@ def openi_studies(openi_source: Any) -> list[Any]:
 
 
 @pytest.fixture(scope="session")
-def openi_text(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def openi_text(shared_data: Path, once: Callable[..., Path]) -> Any:
     """The prepared set of the real reports of Open-i without their images: do not write to it."""
     from medclip_debias.cli import run
     from medclip_debias.data.store import PreparedSet
 
-    out = tmp_path_factory.mktemp("openi") / "text"
-    words = ["prepare", f"{shared_data / 'openi'}", f"{out}", "--kind", "openi", "--text-only"]
-    assert run([*words, "--quiet"]) == 0
-    return PreparedSet.open(out)
+    def make(out: Path) -> None:
+        words = ["prepare", f"{shared_data / 'openi'}", f"{out}", "--kind", "openi", "--text-only"]
+        assert run([*words, "--quiet"]) == 0
+
+    return PreparedSet.open(once("openi_text", make))
 
 
 @pytest.fixture(scope="session")
-def phantom_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small phantom in the MIMIC-CXR layout (DICOM)."""
+def phantom_tree(once: Callable[..., Path]) -> Path:
+    """A small phantom in the MIMIC-CXR layout (DICOM): do not write to it."""
     from medclip_debias.phantom import PhantomSettings, generate
 
-    out = tmp_path_factory.mktemp("phantom") / "tree"
     settings = PhantomSettings(studies=PHANTOM_STUDIES, seed=3, min_side=80, max_side=112)
-    generate(out, settings, None, 1)
-    return out
+    return once("phantom_tree", lambda out: generate(out, settings, None, 1))
 
 
 @pytest.fixture(scope="session")
-def prepared_phantom(phantom_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared_phantom(phantom_tree: Path, once: Callable[..., Path]) -> Path:
     """The prepared set of `phantom_tree`: give it to `PreparedSet.open`, do not write to it."""
     from medclip_debias.config import PrepareSettings
     from medclip_debias.data.prepare import prepare
 
-    out = tmp_path_factory.mktemp("prepared") / "phantom"
-    prepare(phantom_tree, out, PrepareSettings(size=PHANTOM_SIZE), workers=1)
-    return out
+    settings = PrepareSettings(size=PHANTOM_SIZE)
+    return once("prepared_phantom", lambda out: prepare(phantom_tree, out, settings, workers=1))
 
 
 @pytest.fixture
