@@ -13,26 +13,20 @@ AREA = "settings of a run"
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in pairwise("abcdefghi")
 )
+# What else is no settings file: tests/test_settings_files.py.
 cases(
     AREA,
     lambda world, text: ["train", str(world.config(text))],
     {
         "an empty file": "",
-        "a list": "- a\n- b\n",
         "a tab as indentation": "train:\n\tsteps: 3\n",
-        "a bracket that is not closed": "train: [1, 2\n",
-        "a key twice": "out: a\nout: b\n",
         "an object of Python (!!python/object)": "out: !!python/object/apply:os.system ['true']\n",
         "aliases that grow to billions": BOMB,
-        "an alias that holds itself": "a: &a [*a]\n",
-        "lists 20,000 deep": "a: " + "[" * 20_000 + "]" * 20_000 + "\n",
         "bytes that are no text": "\x00\x01\x02",
         "a start with another width": "prepared: p\nout: o\nmodel: {start_from: m, dim: 3}\n",
         "a start with its own preprocessing": (
             "prepared: p\nout: o\nmodel: {start_from: m}\npreprocessing: {mean: 0.1}\n"
         ),
-        "a file that extends itself": "extends: run.yaml\nout: x\n",
-        "a file it extends that is not there": "extends: nowhere.yaml\nout: x\n",
         "a preset it extends that is not there": "extends: loss:debiased_0.5\nout: x\n",
         "a preset with a blank after the colon": "extends: [loss: fnc]\nout: x\n",
         "settings it extends that do not come along": "extends: config:phantom/bse\nout: x\n",
@@ -61,10 +55,8 @@ cases(
     AREA,
     World.train,
     {
-        "a misspelt key": {"train_stepps": 3},
         "steps of 0": {"train_steps": 0},
         "steps that are text": {"train_steps": "many"},
-        "a learning rate that is no number": {"train_lr": "nan"},
         "more last blocks than there are": {"train_trainable": {"image": {"last_blocks": 99}}},
         "parts that train, of an unknown word": {"train_trainable": {"text": "most"}},
         "adapters where there is nothing to adapt": {"train_trainable": {"image": {"lora": {}}}},
