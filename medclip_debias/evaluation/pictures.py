@@ -18,6 +18,7 @@ from medclip_debias.grounding.absent import PERCENTILE, AbsentScores
 from medclip_debias.grounding.boxes import as_boxes
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.grounding.overlay import OverlayStyle, slug, write_overlay
+from medclip_debias.models.interface import MapKind
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
@@ -100,6 +101,7 @@ def write_heatmaps(
     grid: RegionGrid,
     *,
     smoothing: float = 0.0,
+    kind: MapKind = "cosine",
 ) -> list[dict[str, Any]]:
     """Write ``count`` pictures with true boxes, and ``index.json``, as one new folder.
 
@@ -130,6 +132,7 @@ def write_heatmaps(
                 boxes=phrase.boxes,
                 limits=scale and scale.limits,
                 reference=scale and scale.reference,
+                kind=kind,
                 style=STYLE,
                 # The prepared square reaches beyond the original by its padding.
                 image_extent=(-left, -top, across - left, down - top),

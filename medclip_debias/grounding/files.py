@@ -138,6 +138,7 @@ def ground_files(
         grey, folder = image.stretched(model.preprocessing.prepare), folders[path]
         limits, coloured_from = _colours(groundings, options)
         drawn = {"limits": limits, "reference": coloured_from, "warning": warnings}
+        drawn["kind"] = model.outputs.map_kind
         rows = []
         for number, one in enumerate(groundings, start=1):
             reference: tuple[list[list[float]], Match] = ([], "none")
@@ -303,10 +304,11 @@ def _colours(
 
 
 def _caption(grounding: Grounding, lowest: float, highest: float, reference: float | None) -> str:
-    numbers = f"score {grounding.score:.2f}, regions {lowest:.2f} to {highest:.2f}"
+    form = ".2f" if highest - lowest >= 0.05 else ".1g"
+    numbers = f"score {grounding.score:.2f}, regions {lowest:{form}} to {highest:{form}}"
     if reference is not None:
         reached = "coloured from" if highest >= reference else "none reaches the reference"
-        numbers += f", {reached} {reference:.2f}"
+        numbers += f", {reached} {reference:{form}}"
     reasons = {"words": ": it denies a finding", "image": ": not found in this image", "": ""}
     numbers += reasons[grounding.verdict.why] if grounding.verdict else ""
     return f"{grounding.text} ({numbers})"

@@ -17,6 +17,7 @@ from medclip_debias.config import Settings
 from medclip_debias.errors import did_you_mean
 from medclip_debias.files import atomic_file
 from medclip_debias.grounding.boxes import as_boxes
+from medclip_debias.models.interface import MapKind
 
 # Inches of the picture's longer side, and the pixels a side may have before it is thinned out.
 LONGEST_SIDE = 4.0
@@ -78,6 +79,7 @@ def write_overlay(
     reference: float | None = None,
     names: tuple[str, str] | None = None,
     warning: str = "",
+    kind: MapKind = "cosine",
     style: OverlayStyle | None = None,
     dpi: float | None = None,
 ) -> Path:
@@ -102,6 +104,7 @@ def write_overlay(
         reference: score below which nothing is coloured.
         names: of ``boxes`` and ``found`` in a key under a picture with a legend; None for no key.
         warning: words in red under a picture with a legend; none when empty.
+        kind: what the map holds, beside the colour bar.
         style: how it is drawn.
         dpi: pixels per inch; the longer side of the picture is 4 inches. By default `style`'s.
     """
@@ -110,6 +113,7 @@ def write_overlay(
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
     from PIL import Image
 
     style = style or OverlayStyle()
@@ -118,12 +122,12 @@ def write_overlay(
     if not style.legend:
         caption, warning, names = "", "", None
     called = names or ("", "")
-    kinds: list[tuple[NDArray[np.float64], str, Any, str]] = [
+    drawn: list[tuple[NDArray[np.float64], str, Any, str]] = [
         (as_boxes(boxes), BOX_COLOUR, "-", called[0]),  # type: ignore[arg-type]
         (as_boxes(found), FOUND_COLOUR, (0, (3, 2)), called[1]),  # type: ignore[arg-type]
     ]
-    kinds = [kind for kind in kinds if len(kind[0])]
-    with_key = names is not None and bool(kinds)
+    drawn = [each for each in drawn if len(each[0])]
+    with_key = names is not None and bool(drawn)
 
     # Sizes in inches. A very narrow image keeps its shape; only the paper around it grows.
     inch = LONGEST_SIDE / max(rows, columns)
@@ -163,14 +167,18 @@ def write_overlay(
         interpolation="nearest",
     )
     _draw_contours(axes, small, place, style.contours)
-    keys = [_draw_boxes(axes, *kind) for kind in kinds]
+    keys = [_draw_boxes(axes, *each) for each in drawn]
     axes.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal")
     if style.legend:
         long = min(image_height, 2.4)
         cax = panel(left + image_width + 0.1, 0.03 * long, 0.12, 0.94 * long)
         bar = figure.colorbar(ScalarMappable(norm, style.colormap), cax=cax)
         bar.ax.tick_params(labelsize=7, length=2)
-        bar.set_label("cosine", fontsize=7)
+        long_numbers = high - low < 0.05
+        if long_numbers:  # as of Grad-CAM: they would push the label off the picture
+            bar.ax.yaxis.set_major_locator(MaxNLocator(4))
+            bar.ax.yaxis.set_major_formatter("{x:.2g}")
+        bar.set_label(kind, fontsize=7, labelpad=0 if long_numbers else None)
         if reference is not None:
             bar.ax.axhspan(low, min(max(reference, low), high), color=NO_COLOUR)
         for level in style.contours:

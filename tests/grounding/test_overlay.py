@@ -117,6 +117,19 @@ def test_the_radiograph_alone_stands_on_the_left(tmp_path):
     assert (np.ptp(picture[5:395, 600:800, :3], axis=2) > 8).mean() > 0.9
 
 
+@pytest.mark.parametrize(("highest", "kind"), [(0.8, "cosine"), (0.002, "gradcam")])
+def test_the_colour_bar_says_what_the_map_holds_within_the_picture(tmp_path, highest, kind):
+    heat = np.tile(np.linspace(0, highest, 100), (100, 1))
+    options = {"style": OverlayStyle(alpha=0, beside=False), "dpi": 100}
+    labels = []
+    for what in ("", kind):
+        path = write_overlay(tmp_path / "a.png", np.eye(100), heat, kind=what, **options)
+        labels.append(read(path).astype(int)[..., :3].sum(axis=2))
+    said = np.argwhere(labels[0] != labels[1])
+    assert len(said) > 50
+    assert said[:, 1].max() < labels[0].shape[1] - 1  # no letter is cut off
+
+
 def test_a_warning_is_written_in_red(tmp_path):
     style = OverlayStyle(alpha=0, beside=False)
     for words in ("", "Means nothing."):
