@@ -61,7 +61,8 @@ class Votes:
 
     def labels(self) -> dict[str, Labels]:
         """Return the labels of each image."""
-        groups = LabelColumns(self._names, label_groups("vindr_cxr"))
+        of_table = {n: m for n, m in label_groups("vindr_cxr").items() if m & self._names}
+        groups = LabelColumns(self._names, of_table)
         labels: dict[str, Labels] = {}
         marked = agreed = ties = 0
         for image, readers in self._seen.items():

@@ -103,6 +103,7 @@ def test_a_label_is_the_majoritys_and_uncertain_where_there_is_none(archive):
     assert labels["d"].keys() == labels["a"].keys()
     assert "Other diseases" in labels["d"]
     assert "Other disease" not in labels["d"]
+    assert "Pneumothorax" not in labels["d"]  # no column asks for it, so that nobody denied it
 
 
 def test_what_readers_do_not_share_is_counted(archive):
