@@ -40,7 +40,7 @@ def test_what_lies_above_the_quantile_is_removed(seed, alpha, images):
 
 @pytest.mark.parametrize(("alpha", "count"), [(0, 0), (1e-9, 1), (0.07, 7), (0.5, 50)])
 def test_it_counts_exactly_also_among_equals(alpha, count):
-    gone = removed(FalseNegativeCancellation(FNCSettings(alpha=alpha)), torch.ones(101, 101))
+    gone = removed(FalseNegativeCancellation(FNCSettings(alpha=alpha)), torch.ones(102, 102))
     assert (gone.sum(dim=1) == count).all()
 
 
