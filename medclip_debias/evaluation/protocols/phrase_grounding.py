@@ -152,7 +152,7 @@ class PhraseGrounding(MapProtocol):
         self._selected, self._options = request.once(phrases_of), request.options
         self._phrases, self._others = self._selected.phrases, list[Phrase]()
         self._reason: dict[str, str] = {}
-        self._kind = request.model.outputs.map_kind
+        self._model = request.model
         try:
             self._others = request.once(validation_phrases).phrases
         except Skipped as reason:
@@ -262,7 +262,7 @@ class PhraseGrounding(MapProtocol):
             count,
             self._grid,
             smoothing=self._options.smoothing,
-            kind=self._kind,
+            kind=self._model.outputs.map_kind,
         )
 
     def _cut(self, yes: Sequence[int]) -> tuple[dict[str, float | None], int]:
