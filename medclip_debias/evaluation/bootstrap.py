@@ -49,10 +49,15 @@ class Replicated:
 
     @property
     def interval(self) -> Interval | None:
-        """Its expanded 95% percentile interval; None where there is none."""
+        """Its expanded 95% percentile interval; None where there is none.
+
+        It holds the value: resamples are worse calibrated than the sample that they are of, so
+        that a small calibration error may lie below nearly all of theirs.
+        """
         if not self.replicates.size:
             return None
-        return expanded_interval(self.replicates, self.influence)
+        ends = expanded_interval(self.replicates, self.influence)
+        return ends and (min(ends[0], self.value), max(ends[1], self.value))
 
     def minus(self, other: Replicated) -> Replicated:
         """The difference of two metrics that were resampled together."""

@@ -20,7 +20,7 @@ from medclip_debias.evaluation.bootstrap import (
     weighted_mean,
     weighted_median,
 )
-from medclip_debias.evaluation.metrics import auc
+from medclip_debias.evaluation.metrics import auc, weighted_ece
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -118,6 +118,18 @@ def test_the_ends_are_as_far_out_as_a_t_intervals():
     expected = stats.t.interval(0.95, 19)  # of a mean with standard error 1
     found = expanded_interval(drawn, Influence(20, 19.0))
     assert found == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_interval_of_a_small_calibration_error_holds_it():
+    """Every resample of these is worse calibrated than they are."""
+    probability = np.tile((np.arange(15) + 0.5) / 15, 30)
+    place = np.repeat(np.arange(30), 15)
+    positive = place < np.round(30 * probability)
+    runs = {"": lambda weights: {"ece": weighted_ece(positive, probability, weights)}}
+    names = [str(number) for number in range(len(probability))]
+    one = replicates(runs, names, resamples=300, seed=0)[""]["ece"]
+    assert one.value < one.replicates.min()
+    assert one.interval[0] == one.value < one.interval[1]
 
 
 def test_no_interval_where_none_can_be_had():
