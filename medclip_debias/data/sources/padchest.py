@@ -34,7 +34,8 @@ GROUNDED = "grounded_reports_*.json"
 
 _NEEDED = ("ImageID", "ImageDir", "StudyID", "PatientID", "Projection", "Labels")
 _SENTENCES = "LabelsLocalizationsBySentence"
-_OPTIONAL = ("Report", "MethodLabel", _SENTENCES, "Pediatric")
+_POLARITY = "PhotometricInterpretation_DICOM"
+_OPTIONAL = ("Report", "MethodLabel", _SENTENCES, "Pediatric", _POLARITY)
 _VIEWS = {"AP_HORIZONTAL": "AP Supine", "L": "LATERAL", "UNK": ""}
 _FOLDERS = ("images", "Images", "PadChest", "padchest", "images-224")
 _PHYSICIAN = "Physician"  # the others are RNN_model
@@ -196,6 +197,14 @@ class PadChestSource(ArchiveSource):
         if (table["Pediatric"] != "").any():
             children = int((table["Pediatric"].str.upper() == "PED").sum())
             self.said.append(f"Images of children: {children} of {len(table)}; they stay in.")
+        negatives = int((table[_POLARITY].str.upper() == "MONOCHROME1").sum())
+        if negatives and not self.text_only:
+            step = "film is not MONOCHROME1 in its DICOM header (others may be negatives: look)"
+            self.count(step, "rows", len(table) - negatives, len(table))
+            self.said.append(
+                f"Films of MONOCHROME1: {negatives} of {len(table)}. The archive does not say if"
+                " their PNG files were inverted; they are read as they are: look at some of them."
+            )
         if not self.text_only and any(self.root.glob("*.zip")):
             self.said.append("There are zip files in the folder: unpack them beside the table.")
 

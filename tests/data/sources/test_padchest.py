@@ -66,6 +66,18 @@ def test_the_table_is_recognised_and_described(archive):
     assert detect(archive.parent / "packed").kind == "padchest"
 
 
+def test_films_that_may_be_negatives_are_counted_and_said(archive):
+    """Of MONOCHROME1: the archive does not say what became of them when they were made PNG."""
+    path = archive / NAME
+    header, *rows = path.read_text().splitlines()
+    kinds = ["MONOCHROME1", "MONOCHROME2"]
+    lines = [f"{row},{kinds[at % 2]}" for at, row in enumerate(rows)]
+    path.write_text("\n".join([f"{header},PhotometricInterpretation_DICOM", *lines, ""]))
+    source = detect(archive)
+    assert "Films of MONOCHROME1: 4 of 7." in " ".join(source.describe())
+    assert [step[2:] for step in source.steps() if "MONOCHROME1" in step[0]] == [(3, 7)]
+
+
 def test_images_have_their_places_views_and_a_split_by_patient(archive):
     found = {i.image_id: i for i in detect(archive).images()}
     assert [found[n].view for n in "abcde"] == ["PA", "LATERAL", "AP Supine", "EXCLUDE", "COSTAL"]
