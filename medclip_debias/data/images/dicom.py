@@ -376,6 +376,9 @@ def _meaning(
     """What the stored values mean, after the modality LUT and (unless ``none``) the VOI LUT."""
     from pydicom.pixels import apply_modality_lut
 
+    for name in ("RescaleSlope", "RescaleIntercept"):  # a blank one says nothing, as a missing one
+        if dataset.get(name) in (None, "") and name in dataset:
+            del dataset[name]
     values = apply_modality_lut(stored, dataset)
     if window != "none":
         try:

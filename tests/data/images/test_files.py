@@ -26,6 +26,13 @@ def png(path, array, **options):
 
 
 class TestDicom:
+    def test_a_blank_rescale_says_as_little_as_a_missing_one(self, tmp_path, write_dicom):
+        plain = read_image(write_dicom(tmp_path / "a.dcm", RAMP))
+        for blank in ({"RescaleSlope": "", "RescaleIntercept": ""}, {"RescaleIntercept": ""}):
+            np.testing.assert_array_equal(
+                read_image(write_dicom(tmp_path / "b.dcm", RAMP, **blank)), plain
+            )
+
     def test_modality_then_window_then_inversion(self, tmp_path, write_dicom):
         path = write_dicom(
             tmp_path / "a.dcm",
