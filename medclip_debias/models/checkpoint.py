@@ -72,7 +72,12 @@ def need(folder: Path, *names: str) -> Path:
     """The first of the files ``names``, all of which a model folder must hold."""
     for name in names:
         if not (folder / name).is_file():
-            raise UserError(f"{folder}: is not a complete model folder: {name} is missing.")
+            inside = folder / "model"
+            hint = f"; {inside} is one" if (inside / name).is_file() else ""
+            what = f"is not a complete model folder: {name} is missing{hint}"
+            if not folder.exists():
+                what = "there is no such folder; give the folder 'model' of a run"
+            raise UserError(f"{folder}: {what}.")
     return folder / names[0]
 
 

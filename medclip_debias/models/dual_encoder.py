@@ -297,7 +297,8 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         if config.get("format") != FORMAT:
             raise UserError(
                 f"{folder}/config.json: model format {config.get('format')!r} is not the format "
-                f"{FORMAT} that this version reads."
+                f"{FORMAT} that this version reads; install medclip-debias "
+                f"{config.get('medclip_debias', 'in its version')}, or train the model again."
             )
         where = f"{folder}/config.json"
         file = validate(ModelFile, config, where)

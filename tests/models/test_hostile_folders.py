@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
 from medclip_debias.errors import UserError
+from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.golden import SelfTestWarning
 from medclip_debias.models.load import expected_images, load_model
 from medclip_debias.models.peers.settings import PeerPreprocessing
@@ -343,3 +344,12 @@ def test_a_folder_that_is_no_model_is_one_sentence(tmp_path, content, sentence):
         (place / "config.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match=sentence):
         expected_images(tmp_path)
+
+
+def test_a_run_in_the_place_of_its_model_is_shown_the_model(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"config.json is missing; .*model is one"):
+        DualEncoder.load(tmp_path)
+    with pytest.raises(UserError, match="there is no such folder; give the folder 'model'"):
+        DualEncoder.load(tmp_path / "modle")
