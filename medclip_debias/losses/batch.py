@@ -96,18 +96,17 @@ class ContrastiveBatch:
         fields |= {"image_of_sentence": image_of_sentence, "study_of_image": study_of_image}
         self.fields = {name: value for name, value in fields.items() if value is not None}
         self.owners, self.study_of_image = image_of_sentence, study_of_image
-        _check_numbers("similarity", self.similarity)
-        _check_numbers("scale", self.scale)
         if scale.ndim:
             raise ValueError(f"scale has shape {tuple(scale.shape)}, expected ()")
         for name in self.fields:
             self._check(name)
-        self._check_range("image_of_sentence", images, "images")
+        ranges = {"image_of_sentence": (images, "images")}
         if {"agreement", "text_ids"} <= self.fields.keys():
-            self._check_range("text_ids", self["agreement"].shape[1], "columns of agreement")
+            ranges["text_ids"] = self["agreement"].shape[1], "columns of agreement"
+        self._check_values(ranges)
 
     def _check(self, name: str) -> None:
-        (axis, holds, columns, blanks), value = FIELDS[name], self.fields[name]
+        (axis, holds, columns, _), value = FIELDS[name], self.fields[name]
         if holds == "value":
             return
         images, sentences = self.counts
@@ -124,14 +123,23 @@ class ContrastiveBatch:
             raise ValueError(f"{name} must hold true or false, it holds {value.dtype}")
         if holds == "integers" and (value.is_floating_point() or value.dtype == torch.bool):
             raise ValueError(f"{name} must hold integers, it holds {value.dtype}")
-        if holds == "numbers":
-            _check_numbers(name, value, blanks)
 
-    def _check_range(self, name: str, count: int, what: str) -> None:
-        low, high = (int(end) for end in torch.aminmax(self[name]))
-        if low < 0 or high >= count:
-            wrong = low if low < 0 else high
-            raise ValueError(f"{name} holds {wrong}, but the batch has {count} {what}")
+    def _check_values(self, ranges: dict[str, tuple[int, str]]) -> None:
+        """Refuse numbers that are none, and integers outside ``ranges``; waits for a GPU once."""
+        numbers = {n: v for n, v in self.fields.items() if FIELDS[n].holds == "numbers"}
+        numbers |= {"similarity": self.similarity, "scale": self.scale}
+        blanks = {name for name in self.fields if FIELDS[name].blanks}
+        wrong = {n: v.isinf() if n in blanks else ~v.isfinite() for n, v in numbers.items()}
+        wrong |= {n: (self[n] < 0) | (self[n] >= count) for n, (count, _) in ranges.items()}
+        device = self.similarity.device
+        if not torch.stack([where.any().to(device) for where in wrong.values()]).any():
+            return
+        name = next(name for name, where in wrong.items() if where.any())
+        if name not in ranges:
+            what = "an infinity" if name in blanks else "a NaN or an infinity"
+            raise FloatingPointError(f"'{name}' holds {what}")
+        first, (count, of) = int(self[name][wrong[name]][0]), ranges[name]
+        raise ValueError(f"{name} holds {first}, but the batch has {count} {of}")
 
     @classmethod
     def from_embeddings(
@@ -165,12 +173,14 @@ class ContrastiveBatch:
         """A sum over the batch's anchors, from that over this process's."""
         return value
 
-    def mean(self, values: Tensor) -> Tensor:
+    def mean(self, values: Tensor, where: Tensor | None = None) -> Tensor:
         """Mean of what belongs to the anchors, for diagnostics; 0 where there is nothing."""
         with torch.no_grad():
             values = values if values.is_floating_point() else values.to(self.similarity.dtype)
-            sums = torch.stack([values.sum(), values.new_tensor(values.numel())])
-            total, count = self.total(sums)
+            counted = values.new_full((), values.numel())
+            if where is not None:
+                values, counted = values.where(where, 0.0), where.sum().to(values.dtype)
+            total, count = self.total(torch.stack([values.sum(), counted]))
             return total / count.clamp(min=1)
 
     def loss_of(self, per_anchor: Tensor) -> Tensor:
@@ -295,9 +305,3 @@ def cosine(rows: Tensor, columns: Tensor) -> Tensor:
     with torch.autocast(rows.device.type, enabled=False):
         rows, columns = (x if x.dtype == torch.float64 else x.float() for x in (rows, columns))
         return F.normalize(rows, dim=-1) @ F.normalize(columns, dim=-1).T
-
-
-def _check_numbers(name: str, value: Tensor, blanks: bool = False) -> None:
-    if value.isinf().any() or (value.isnan().any() and not blanks):
-        wrong = "an infinity" if blanks else "a NaN or an infinity"
-        raise FloatingPointError(f"'{name}' holds {wrong}")

@@ -86,7 +86,7 @@ def row_counts(rows: Tensor, ranks: Ranks) -> list[int]:
     mine = torch.tensor([len(rows)], device=rows.device)
     counts = [torch.empty_like(mine) for _ in range(ranks.world)]
     dist.all_gather(counts, mine, group=ranks.group)
-    return [int(count) for count in counts]
+    return [int(count) for count in torch.cat(counts).tolist()]
 
 
 def gather_rows(rows: Tensor, ranks: Ranks, counts: list[int] | None = None) -> Tensor:
@@ -263,7 +263,7 @@ class ShardedBatch(ContrastiveBatch):
 
     def loss_of(self, per_anchor: Tensor) -> Tensor:
         """The loss of the whole batch, with the gradient of this process's anchors in it."""
-        count = self.total(per_anchor.new_tensor(len(per_anchor)))
+        count = self.total(per_anchor.new_full((), len(per_anchor)))
         # The mean over the processes of these is the mean over all anchors.
         mine = per_anchor.sum() * (self.ranks.world / count)
         return self.total(mine) / self.ranks.world + (mine - mine.detach())

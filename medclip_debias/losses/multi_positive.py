@@ -127,11 +127,12 @@ class MultiPositive(Objective):
             diagnostics |= core.diagnostics
             loss = (1 - c) * core.per_anchor + c * loss
         with torch.no_grad():
-            values = torch.cat([e[a.negatives] for e, a in zip(evidence, before, strict=True)])
+            values = torch.cat([e.flatten() for e in evidence])
+            negatives = torch.cat([anchors.negatives.flatten() for anchors in before])
             kinds = {"agreeing": values > 0, "contradicting": values < 0, "unknown": values == 0}
-            diagnostics |= {name: batch.mean(what.to(loss.dtype)) for name, what in kinds.items()}
+            diagnostics |= {name: batch.mean(what, negatives) for name, what in kinds.items()}
             positives = batch.mean(torch.stack([1 + q.sum(dim=1) for q in targets]))
-            diagnostics |= {"positives": positives, "strength": positives.new_tensor(c)}
+            diagnostics |= {"positives": positives, "strength": positives.new_full((), c)}
         return LossOutput(loss, diagnostics)
 
     def _targets(self, evidence: Tensor, anchors: Anchors) -> Tensor:

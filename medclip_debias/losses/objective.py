@@ -192,9 +192,9 @@ class ContrastiveLoss(Objective):
             diagnostics |= policy.figures()
         with torch.no_grad():
             first = before[0]
-            sides = {"positive": first.positive, "negative": first.logits[first.negatives]}
-            for side, logits in sides.items():
-                diagnostics[f"{side}_similarity"] = batch.mean(logits) / batch.scale
+            negative = batch.mean(first.logits, first.negatives)
+            diagnostics["positive_similarity"] = batch.mean(first.positive) / batch.scale
+            diagnostics["negative_similarity"] = negative / batch.scale
             if len(self.policies):
                 total, kept = (
                     batch.total(torch.stack([anchors.negatives.sum() for anchors in sets]).sum())

@@ -50,7 +50,7 @@ class SampleTable(nn.Module):
         """Make room for the samples ``ids``."""
         if not ids.numel():
             return
-        lowest, highest = (int(value) for value in torch.aminmax(ids))
+        lowest, highest = torch.stack(torch.aminmax(ids)).tolist()
         if lowest < 0:
             raise ValueError(f"sample_ids holds {lowest}; ids count from 0")
         if highest >= len(self):

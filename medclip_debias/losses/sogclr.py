@@ -161,8 +161,8 @@ class SogCLR(ContrastiveLoss, Bounded):
                 gradient = gradient.clamp(-_GRADIENT_LIMIT, _GRADIENT_LIMIT)
                 self._move_tau(table, Groups(ids, valid), gradient)
         figures = {
-            "gamma": torch.tensor(gamma, dtype=loss.dtype, device=loss.device),
-            "mean_log_u": batch.mean(log_u[valid]),
+            "gamma": loss.new_full((), gamma),
+            "mean_log_u": batch.mean(log_u, valid),
             "temperature": tau,
         }
         return torch.where(valid, loss, torch.zeros_like(loss)), figures

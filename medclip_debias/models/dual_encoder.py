@@ -227,8 +227,8 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         return self.encode_ids(ids, batch_size)[:, : max(max(len(row) for row in ids) - 2, 1)]
 
     def encode_padded(self, ids: list[list[int]]) -> Tensor:
-        padded, mask = self.tokenizer.pad(ids)
-        return self.encode_tokens(padded.to(self.device), mask.to(self.device))
+        padded = self.tokenizer.pad(ids)
+        return self.encode_tokens(*(part.to(self.device, non_blocking=True) for part in padded))
 
     def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         scores: Tensor = self.similarity(features.regions, sentences)

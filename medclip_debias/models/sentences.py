@@ -66,7 +66,8 @@ def encode_distinct(
     rows = [list(row) for row in distinct]
     vectors = stacked([encode(rows[start : start + group]) for start in range(0, len(rows), group)])
     place = {row: number for number, row in enumerate(distinct)}
-    return vectors[[place[tuple(row)] for row in ids]]
+    places = torch.tensor([place[tuple(row)] for row in ids])
+    return vectors[places.to(vectors.device, non_blocking=True)]
 
 
 def _kind(value: object) -> str:

@@ -195,8 +195,8 @@ class StatedRows:
 
     def __getitem__(self, studies: Tensor) -> Tensor:
         """``[B, P]`` hundredths; see `ContrastiveBatch.stated`."""
-        rows = self.evidence.stated(self.numbers[studies.cpu().numpy()], self.uncertain)
-        return torch.from_numpy(rows).to(self.device)
+        rows = self.evidence.stated(self.numbers[studies.numpy()], self.uncertain)
+        return torch.from_numpy(rows).to(self.device, non_blocking=True)
 
 
 def _stated(run: RunData) -> StatedRows:
@@ -269,9 +269,8 @@ class BatchFields:
 
         ``done``: share of the run's steps that lie before this one.
         """
-        texts, studies = batch.texts.to(self.device), batch.studies.to(self.device)
-        if batch.two_view:
-            studies = studies[: len(studies) // 2]
+        places = batch.studies[: len(batch.studies) // 2] if batch.two_view else batch.studies
+        texts, studies = (x.to(self.device, non_blocking=True) for x in (batch.texts, places))
         step = {"seed": seed, "done": done}
         fields: dict[str, Any] = {name: step[name] for name in sorted(self.of_step)}
         for name, values in self.values.items():
@@ -279,7 +278,8 @@ class BatchFields:
                 case "text":
                     fields[name] = values[texts]
                 case "image":
-                    fields[name] = values[studies]
+                    on_processor = isinstance(values, StatedRows)
+                    fields[name] = values[places if on_processor else studies]
                 case "pair":  # the matrix is made of what is gathered
                     fields["text_vectors"] = values[texts]
                 case "batch":

@@ -150,10 +150,13 @@ class Trainer(Run):
         scaler.unscale_(self.optimizer)
         limit = self.settings.train.clip_norm or math.inf
         norm_of_gradient = nn.utils.clip_grad_norm_(self.parameters, limit)
-        if not torch.isfinite(metrics["loss"]):
+        figures = torch.stack([metrics["loss"].isfinite(), norm_of_gradient.isfinite()])
+        loss_is_finite, gradient_is_finite = figures.tolist()  # the one wait for a GPU
+        if not loss_is_finite:
             raise self._not_a_number(step, "the loss is NaN or infinite")
-        # With fp16 an overflow is expected now and then: the scaler leaves such a step out.
-        if not (scaler.is_enabled() or torch.isfinite(norm_of_gradient)):
+        # With fp16 an overflow is expected now and then: the scaler leaves such a step out and
+        # halves its factor, at 1 of which nothing overflows but the gradient itself.
+        if not gradient_is_finite and not (scaler.is_enabled() and scaler.get_scale() > 1):
             raise self._not_a_number(step, "the gradient is NaN or infinite")
         scaler.step(self.optimizer)
         scaler.update()
@@ -276,7 +279,7 @@ class Trainer(Run):
         if batch.two_view:
             everyone = gather_views(first, second, scale, ranks, **fields)
         else:
-            fields["image_of_sentence"] = batch.owners.to(first.device)
+            fields["image_of_sentence"] = batch.owners.to(first.device, non_blocking=True)
             everyone = gather_batch(
                 first, second, similarity, scale, ranks, shard=self.sharded, **fields
             )
@@ -293,7 +296,7 @@ class Trainer(Run):
             masked = masked.detach()
             if self.ranks.world > 1:
                 everyone = total(float(masked), self.ranks, masked.device) / self.ranks.world
-                masked = masked.new_tensor(everyone)
+                masked = masked.new_full((), everyone)
             metrics = metrics | {"contrastive_loss": loss, "masked_lm_loss": masked}
             loss = loss + self.masked_weight * masked
         return {"loss": loss, **metrics}

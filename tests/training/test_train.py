@@ -345,3 +345,11 @@ def test_what_is_wrong_in_all_processes_is_said_once(config, capfd, word, senten
     stderr = capfd.readouterr().err
     assert stderr.count(sentence) == 1
     assert stderr.count("medclip-debias:") == 1
+
+
+def test_fp16_whose_gradient_is_never_a_number_ends(settings):
+    """The scaler left out every step to the end, and the model was saved as it had begun."""
+    trainer = Trainer(with_train(settings, precision="fp16", steps=40))
+    trainer.parameters[0].register_hook(lambda gradient: gradient * torch.nan)
+    with pytest.raises(UserError, match="the gradient is NaN or infinite"):
+        list(map(trainer.step, range(40)))

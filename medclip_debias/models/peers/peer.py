@@ -200,7 +200,7 @@ class Peer(ImageTextModel):
         return super().token_ids(sentences)
 
     def encode_padded(self, ids: list[list[int]]) -> Tensor:
-        padded, mask = (part.to(self.device) for part in self.tokenizer.pad(ids))
+        padded, mask = (part.to(self.device, non_blocking=True) for part in self.tokenizer.pad(ids))
         by_words = isinstance(self.fusion, WordAttention)
         if self.text.by_words or by_words:
             places = word_places(self.tokenizer, ids).to(self.device)
