@@ -11,7 +11,7 @@ STAMP  := $(VENV)/.installed
 # compiles torch and transformers anew, which is longer than all else that their import does.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo openi real test check unit wheel-check newcomer short dist docs format clean
+.PHONY: demo openi real test check unit second-device wheel-check newcomer short dist docs format clean
 
 demo: $(STAMP)
 	$(BIN)/medclip-debias demo --out runs/demo $(DEMO)
@@ -31,7 +31,7 @@ test: $(STAMP)
 	OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs 2 --output-sync=line unit short
 
 short: $(STAMP)
-	nice -n 15 $(MAKE) --no-print-directory check newcomer
+	nice -n 15 $(MAKE) --no-print-directory check second-device newcomer
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -43,6 +43,11 @@ check: $(STAMP)
 # half of the tests in their order; one that is done takes from the other's end.
 unit: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --durations 10
+
+# What a GPU runs, on a second device that every machine has. In a process of its own: with it, as with
+# CUDA, autograd bears no fork.
+second-device: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/training/on_second_device.py
 
 # README.md and docs/start.md followed to the letter with the wheel, which is checked first, short and
 # without a network (scripts/newcomer.py alone: the whole, anew). wheel-check: the wheel alone.
