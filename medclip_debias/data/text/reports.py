@@ -254,7 +254,8 @@ def _candidates(text: str, own: frozenset[str], headings: Headings) -> list[_Hea
     def titled(match: re.Match[str]) -> bool:
         return headings.kind_of(match[1], capitals=True) == ("title", "findings")
 
-    lines = (_line_header(text, m, own, headings) for m in headings.line.finditer(text))
+    cased = any(map(str.isupper, text))
+    lines = (_line_header(text, m, own, headings, cased) for m in headings.line.finditer(text))
     candidates = [
         *(_Header(m.start(), m.end(), None) for m in _SEPARATOR.finditer(text)),
         *(_Header(m.start(), m.end(), named(m)) for m in headings.bare.finditer(text)),
@@ -278,9 +279,13 @@ def _candidates(text: str, own: frozenset[str], headings: Headings) -> list[_Hea
 
 
 def _line_header(
-    text: str, match: re.Match[str], own: frozenset[str], headings: Headings
+    text: str, match: re.Match[str], own: frozenset[str], headings: Headings, cased: bool
 ) -> _Header | None:
-    """Read the header at the start of a line; ``None`` where it is ordinary text."""
+    """Read the header at the start of a line; ``None`` where it is ordinary text.
+
+    ``cased``: the report has capitals, so that wrapped prose, which can start a line with
+    "comparison:", differs from a header.
+    """
     written = " ".join(match[1].split())
     known = written.lower() in headings.names
     spaced = match.end() == len(text) or text[match.end()].isspace()
@@ -290,10 +295,7 @@ def _line_header(
     found = headings.kind_of(written, capitals)
     if found is None:
         return None
-    # Wrapped prose can start a line with "comparison:"; a header has its own paragraph, unless the
-    # whole report is in lower case.
-    prose = not written[0].isupper() and any(map(str.isupper, text))
-    if prose and not _starts_paragraph(text, match.start()):
+    if cased and not written[0].isupper() and not _starts_paragraph(text, match.start()):
         return None
     kind, name = found
     if kind in ("organ", "other") and written.lower().replace(" ", "_") in own:

@@ -272,8 +272,8 @@ class TestDisk:
         try:
             assert run(["prepare", str(tiny_tree.root), str(place / "o")]) == 2
             error = capsys.readouterr().err.splitlines()[-1]
-            assert "cannot be written (" in error
-            assert str(place / "o") in error
+            assert "cannot be written" in error
+            assert str(place) in error
         finally:
             if not os.geteuid():
                 subprocess.run(["umount", str(place)], check=True)

@@ -49,10 +49,10 @@ class Rsna(FrontalLayout):
     def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
         image = self.image_id(study, view)
         scale = SIDE / view.width
-        boxes = [tuple(side * scale for side in box) for box in self.boxes_of(study, view)]
+        boxes = [[side * scale for side in box] for box in self.boxes_of(study, view)]
         name = "Normal" if study.true_labels["No Finding"] else ABNORMAL
-        for box in boxes or [("",) * 4]:
-            yield Row(LABELS, study, view, [image, *box, int(bool(boxes))])
+        for box in boxes or [[]]:
+            yield Row(LABELS, study, view, [image, *(box or [""] * 4), int(bool(boxes))])
             yield Row(CLASSES, study, view, [image, "Lung Opacity" if boxes else name])
 
     def kinds(self, rows: list[Row]) -> Iterable[Kind]:
