@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 from pathlib import Path
 from typing import ClassVar
 from uuid import NAMESPACE_OID, uuid5
@@ -49,7 +50,7 @@ class Rsna(FrontalLayout):
     def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
         image = self.image_id(study, view)
         scale = SIDE / view.width
-        boxes = [[side * scale for side in box] for box in self.boxes_of(study, view)]
+        boxes: list[list[Any]] = [[s * scale for s in box] for box in self.boxes_of(study, view)]
         name = "Normal" if study.true_labels["No Finding"] else ABNORMAL
         for box in boxes or [[]]:
             yield Row(LABELS, study, view, [image, *(box or [""] * 4), int(bool(boxes))])
