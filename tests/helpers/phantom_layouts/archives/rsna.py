@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import NAMESPACE_OID, uuid5
 
 from medclip_debias.phantom.findings import Box
