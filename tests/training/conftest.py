@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
 import signal
 import socket
 import time
@@ -28,12 +29,22 @@ from medclip_debias.config import (
 )
 from medclip_debias.data.loader import training_corpus
 from medclip_debias.data.store import PreparedSet
+from medclip_debias.data.text.claims.table import claim_set
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.training.settings import RunSettings, TrainSettings
 from medclip_debias.training.signals import StoppedBySignalError
 from medclip_debias.training.train import train
 
 Change = Callable[..., RunSettings]
+
+
+@pytest.fixture(scope="module")
+def claimed(prepared_phantom, tmp_path_factory):
+    """The phantom's set with its claims, apart from the one that other tests share."""
+    folder = tmp_path_factory.mktemp("claimed") / "set"
+    shutil.copytree(prepared_phantom, folder)
+    claim_set(folder, "phantom")
+    return folder
 
 
 @pytest.fixture(autouse=True)

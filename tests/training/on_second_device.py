@@ -11,7 +11,6 @@ import shutil
 import pytest
 
 from medclip_debias.config import SimilaritySettings
-from medclip_debias.data.text.claims.table import claim_set
 from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.validation import validator_of
 from medclip_debias.losses.objective import build_objective, loss_settings
@@ -52,14 +51,6 @@ def test_every_loss_stays_on_its_device(make):
         out.loss.backward()
         values = [out.per_anchor, *out.diagnostics.values(), *objective.state_dict().values()]
         assert {x.device for x in [*values, leaves[0].grad]} == {DEVICE}, name
-
-
-@pytest.fixture(scope="module")
-def claimed(prepared_phantom, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("claimed") / "set"
-    shutil.copytree(prepared_phantom, folder)
-    claim_set(folder, "phantom")
-    return folder
 
 
 @pytest.mark.parametrize("aggregator", TRAININGS)

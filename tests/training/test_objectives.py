@@ -25,15 +25,6 @@ from medclip_debias.training.train import train
 from tests.training.conftest import same, table, weights
 
 
-@pytest.fixture(scope="module")
-def claimed(prepared_phantom, tmp_path_factory):
-    """The phantom's set with its claims, apart from the one that other tests share."""
-    folder = tmp_path_factory.mktemp("claimed") / "set"
-    shutil.copytree(prepared_phantom, folder)
-    claim_set(folder, "phantom")
-    return folder
-
-
 @pytest.fixture
 def settings(run, claimed):
     made = run(steps=3, lr=1e-2, warmup_steps=1, log_every=1, adam_eps=1e-8)
