@@ -99,7 +99,8 @@ def test_modules_that_every_start_compiles_again_are_a_warning(tmp_path, monkeyp
         for name in mine:
             py_compile.compile(str(tmp_path / f"{name}.py"))
         left = machine.compiled().numbers["not_compiled"]
-        assert left == found.numbers["not_compiled"] - len(mine)
+        # Other processes of the tests may compile theirs meanwhile.
+        assert left <= found.numbers["not_compiled"] - len(mine)
     finally:
         for name in mine:
             sys.modules.pop(name, None)
