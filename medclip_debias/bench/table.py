@@ -175,10 +175,9 @@ def _difference(task: Task, key: str, model: str, baseline: str | None) -> dict[
     if ours is None or theirs is None:
         return found | {"reason": "the labels are withheld"}
     tested = compared({0: ours}, {0: theirs})
-    if tested.interval is None:
-        reason = "the metric is undefined in most resamples of the patients"
-        return found | {"p": tested.p, "reason": reason}
-    low, high = tested.interval
+    if tested.p is None:
+        return found | {"reason": "the metric is undefined in most resamples of the patients"}
+    low, high = tested.interval or (None, None)
     return found | {"p": tested.p, "difference_low": low, "difference_high": high}
 
 

@@ -27,6 +27,8 @@ Statistics = Callable[[Floats], Mapping[str, Floats]]
 Interval = tuple[float, float]
 # Groups of patients that the jackknife leaves out, one after the other.
 _GROUPS = 200
+BIASED = ("ece", "ece_equal_mass", "decisions_ece")
+"""Errors of calibration: of few images they are too large, of a resample larger still."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,15 @@ class Replicated:
     """A metric of some patients, and what it is on each resample of them ``[B]``.
 
     ``without`` is it without each patient, or group of patients, in turn (`jackknife_weights`);
-    both are empty without resamples.
+    both are empty without resamples. One that is ``biased`` has no interval, alone or in a
+    difference.
     """
 
     value: float
     replicates: Floats
     without: Floats
     patients: int
+    biased: bool = False
 
     @property
     def influence(self) -> Influence:
@@ -49,20 +53,15 @@ class Replicated:
 
     @property
     def interval(self) -> Interval | None:
-        """Its expanded 95% percentile interval; None where there is none.
-
-        It holds the value: resamples are worse calibrated than the sample that they are of, so
-        that a small calibration error may lie below nearly all of theirs.
-        """
-        if not self.replicates.size:
+        """Its expanded 95% percentile interval; None where there is none."""
+        if self.biased or not self.replicates.size:
             return None
-        ends = expanded_interval(self.replicates, self.influence)
-        return ends and (min(ends[0], self.value), max(ends[1], self.value))
+        return expanded_interval(self.replicates, self.influence)
 
     def minus(self, other: Replicated) -> Replicated:
         """The difference of two metrics that were resampled together."""
         gap, without = self.replicates - other.replicates, self.without - other.without
-        return Replicated(self.value - other.value, gap, without, self.patients)
+        return Replicated(self.value - other.value, gap, without, self.patients, self.biased)
 
 
 def replicates(
@@ -89,7 +88,8 @@ def replicates(
     for (label, name), value in collected([np.ones((1, len(patients)))]).items():
         drawn_values = resampled.get((label, name), np.empty(0))
         left_out = without.get((label, name), np.empty(0))
-        metrics[label][name] = Replicated(float(value[0]), drawn_values, left_out, count)
+        biased = name.rpartition("/")[2] in BIASED
+        metrics[label][name] = Replicated(float(value[0]), drawn_values, left_out, count, biased)
     return metrics
 
 

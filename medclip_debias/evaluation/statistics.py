@@ -42,7 +42,7 @@ def mean_of(each: Sequence[Replicated]) -> Replicated:
         np.mean([getattr(one, name) for one in each], axis=0)
         for name in ("value", "replicates", "without")
     )
-    return Replicated(float(value), resampled, without, each[0].patients)
+    return Replicated(float(value), resampled, without, each[0].patients, each[0].biased)
 
 
 def t_test(gap: float, error: float, freedom: float) -> tuple[Interval, float]:
@@ -69,7 +69,8 @@ def difference(run: Replicated, baseline: Replicated) -> Difference:
     n, freedom = gap.influence.patients, gap.influence.freedom
     error = float(resampled.std(ddof=1)) * math.sqrt(n / (n - 1))
     interval, p = t_test(gap.value, error, freedom)
-    return Difference(gap.value, interval, max(p, min(1.0, 2.0 ** (1 - min(gap.patients, 1000)))))
+    p = max(p, min(1.0, 2.0 ** (1 - min(gap.patients, 1000))))
+    return Difference(gap.value, None if gap.biased else interval, p)
 
 
 # ---------------------------------------------------------------------------------- DeLong
@@ -305,7 +306,7 @@ def compared(run: Mapping[int, Replicated], baseline: Mapping[int, Replicated]) 
     ours, theirs = (mean_of(list(side.values())) for side in (run, baseline))
     over_patients, both = difference(ours, theirs), crossed_difference(run, baseline)
     widest = over_patients if both is None else both
-    return Comparison(over_patients, both, widest.p, widest.interval)
+    return Comparison(over_patients, both, widest.p, None if ours.biased else widest.interval)
 
 
 def _interaction(resampled: Floats) -> float:

@@ -271,7 +271,9 @@ def forest(content: Mapping[str, Any]) -> dict[str, bytes]:
     for place, (axes, row) in enumerate(zip(every, content["rows"], strict=True)):
         marks = {label: _mark(row["groups"][label]) for label in labels}
         intervals(axes, marks, labels, named=place % columns == 0, styles=STYLES)
-        ends = (abs(float(end)) for value, bounds, _ in marks.values() for end in (value, *bounds))
+        ends = (
+            abs(float(end)) for value, two, _ in marks.values() for end in (value, *(two or ()))
+        )
         reach = max(ends, default=0) * 1.12 or 1.0
         axes.set_xlim(-reach, reach)
         lower = row["lower_is_better"]
@@ -284,6 +286,6 @@ def forest(content: Mapping[str, Any]) -> dict[str, bytes]:
     return {"svg": drawn_as("svg", figure), "png": drawn_as("png", figure, dpi=200)}
 
 
-def _mark(entry: Mapping[str, Any]) -> tuple[float, Sequence[float], str]:
+def _mark(entry: Mapping[str, Any]) -> Mark:
     filled = {"not": "none", "differs": "left"}.get(entry["verdict"].split(" ")[0], "full")
-    return float(entry["difference"]), entry["difference_interval"] or (), filled
+    return float(entry["difference"]), entry["difference_interval"], filled

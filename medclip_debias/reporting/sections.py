@@ -174,7 +174,7 @@ def _confusion(results: Results, several: Mapping[str, Any]) -> Table:
 
 def _decision(results: Results, name: str, entry: Mapping[str, Any]) -> _Row:
     shares = entry["prevalence"]
-    stages = {"uncalibrated": ["-ece"], "probabilities": ["ece", "-slope:2"]}
+    stages = {"uncalibrated": ["-ece"], "probabilities": ["-ece", "-slope:2"]}
     stages["sets"] = ["coverage", "-abstention"]
     row = [name, number(shares["validation"]), f"{number(shares['target'])} ({shares['from']})"]
     row.append(number(shares["observed"]))

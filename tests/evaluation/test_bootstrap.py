@@ -21,6 +21,7 @@ from medclip_debias.evaluation.bootstrap import (
     weighted_median,
 )
 from medclip_debias.evaluation.metrics import auc, weighted_ece
+from medclip_debias.evaluation.statistics import compared
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -120,16 +121,23 @@ def test_the_ends_are_as_far_out_as_a_t_intervals():
     assert found == pytest.approx(expected, abs=1e-3)
 
 
-def test_the_interval_of_a_small_calibration_error_holds_it():
-    """Every resample of these is worse calibrated than they are."""
-    probability = np.tile((np.arange(15) + 0.5) / 15, 30)
-    place = np.repeat(np.arange(30), 15)
-    positive = place < np.round(30 * probability)
-    runs = {"": lambda weights: {"ece": weighted_ece(positive, probability, weights)}}
-    names = [str(number) for number in range(len(probability))]
-    one = replicates(runs, names, resamples=300, seed=0)[""]["ece"]
-    assert one.value < one.replicates.min()
-    assert one.interval[0] == one.value < one.interval[1]
+def test_a_calibration_error_has_no_interval_and_differences_have_a_test_alone():
+    """Perfect probabilities: every resample is worse calibrated than they are, and they than 0."""
+    rng = np.random.default_rng(0)
+    probability = rng.random(300)
+    positive = rng.random(300) < probability
+    runs = {
+        name: lambda weights, p=p: {"Edema/ece": weighted_ece(positive, p, weights)}
+        for name, p in (("true", probability), ("late", probability**4))
+    }
+    both = replicates(runs, [str(number) for number in range(300)], resamples=300, seed=0)
+    true, late = (both[name]["Edema/ece"] for name in runs)
+    assert np.quantile(true.replicates, 0.025) > 0.02
+    assert true.interval is late.interval is None
+    found = compared({0: late}, {0: true})
+    assert found.patients.difference == late.value - true.value > 0.1
+    assert found.interval is found.patients.interval is None
+    assert found.p < 0.01
 
 
 def test_no_interval_where_none_can_be_had():

@@ -215,7 +215,10 @@ def test_items_that_do_not_match_are_refused_or_put_side_by_side(runs):
     table.iloc[1:].to_parquet(path)
     with pytest.raises(UserError, match=r"do not match \(items/phrases\.parquet: .* 0 and 1 in"):
         compare([str(runs / "a"), str(runs / "b")], resamples=100)
-    forced = compare([str(runs / "a"), str(runs / "b")], force=True, resamples=100)
+    words = [str(runs / "a"), str(runs / "b"), "--metrics", "grounding.cnr,retrieval.recall"]
+    out = runs / "out"
+    assert command(["compare", *words, "--force", "--out", str(out), "--bootstrap", "100"]) == 0
+    forced = json.loads((out / "comparison.json").read_text())
     by_key = {row["key"]: row["groups"]["b"] for row in forced["rows"]}
     assert by_key["grounding.cnr"]["verdict"] == "not tested"
     assert by_key["grounding.cnr"]["p"] is None
