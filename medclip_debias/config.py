@@ -319,7 +319,7 @@ class StartSettings(Settings):
 class AugmentSettings(Settings):
     """Random crop of ``input_size`` and random brightness / contrast (the paper's, 3.2).
 
-    ``where`` they are done, ``cpu`` (in the loader's processes) or ``device`` (a whole batch at
+    ``where`` they are done, ``cpu`` (in the loader's threads) or ``device`` (a whole batch at
     once, for a GPU that waits for images), does not change the pixels.
     """
 

@@ -142,9 +142,6 @@ class FeatureFile:
         size = _DTYPES[self.dtype].itemsize
         return np.memmap(self.folder / DATA, f"i{size}", "r", shape=(self.rows, *self.shape))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_numbers"}
-
     def of(self, images: NDArray[np.int64], copies: NDArray[np.int64] | None = None) -> Tensor:
         """Features ``[len(images), ...]`` of images, in the type of the file.
 

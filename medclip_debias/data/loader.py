@@ -1,19 +1,21 @@
 """Training batches whose content is a pure function of the seed and the step.
 
 Nothing here remembers what came before, so a run that resumes at step k sees what it would have
-seen, whatever the number of worker processes.
+seen, whatever the number of threads that read.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Lock
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from medclip_debias.config import AugmentSettings
 from medclip_debias.data.augment import Draws, augment, augment_on_device, draw
@@ -22,9 +24,9 @@ from medclip_debias.data.joint import JointSet
 from medclip_debias.data.layout import STATED
 from medclip_debias.data.mixture import Mixture
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.data.workers import ahead
 from medclip_debias.errors import UserError
 
+PREFETCH = 2  # batches that each thread reads ahead
 # First words of the seed sequences, so that no two uses share a stream.
 _ORDER, _CHOICE = 1, 2
 
@@ -133,7 +135,7 @@ class Batch:
         return images if self.draws is None else augment_on_device(images, self.draws)
 
     def pin_memory(self) -> Batch:
-        """A copy in page-locked memory (called by torch's loader)."""
+        """A copy in page-locked memory, from which a GPU reads without waiting."""
         held = {name: value for name, value in vars(self).items() if hasattr(value, "pin_memory")}
         return replace(self, **{name: value.pin_memory() for name, value in held.items()})
 
@@ -217,7 +219,7 @@ class Ragged:
         return self.values[places[chosen]], owners[chosen]
 
 
-class StepBatches(Dataset[Batch]):
+class StepBatches:
     """Item k is this process's share of the batch of step k.
 
     Studies are sampled without replacement within an epoch, the last incomplete batch is left
@@ -308,29 +310,23 @@ class StepBatches(Dataset[Batch]):
         self._is_first = np.isin(self._rows.values, self._frontal.values)
         self._sentences = Ragged(studies.sentences)
         self._order: tuple[int, NDArray[np.int64]] | None = None
+        self._lock = Lock()  # of what `members` keeps
 
     @property
     def steps_per_epoch(self) -> int:
         """Whole batches in one pass over the studies."""
         return len(self.studies) // self.batch_size
 
-    @property
-    def least_bytes(self) -> int:
-        """Bytes of the pixels of one item, at one image a study (two with two views)."""
-        side = self.input_size if self.augment.where == "cpu" else self.pixels.shape[1]
-        image = side**2 if self.features is None else self.features.row_bytes
-        images = 2 if self.two_view else 1
-        return len(self._share) * images * image
-
     def members(self, step: int) -> NDArray[np.int64]:
         """Studies of the batch of ``step``, of all processes: ``[B]``."""
-        if self._mixture is not None:
-            return self._mixture.members(step)
-        epoch, place = divmod(step, self.steps_per_epoch)
-        if self._order is None or self._order[0] != epoch:  # kept: it costs more than a batch
-            rng = np.random.default_rng([_ORDER, self.seed, epoch])
-            self._order = epoch, rng.permutation(len(self.studies))
-        return self._order[1][place * self.batch_size : (place + 1) * self.batch_size]
+        with self._lock:
+            if self._mixture is not None:
+                return self._mixture.members(step)
+            epoch, place = divmod(step, self.steps_per_epoch)
+            if self._order is None or self._order[0] != epoch:  # kept: it costs more than a batch
+                rng = np.random.default_rng([_ORDER, self.seed, epoch])
+                self._order = epoch, rng.permutation(len(self.studies))
+            return self._order[1][place * self.batch_size : (place + 1) * self.batch_size]
 
     def __getitem__(self, step: int) -> Batch:
         members = self.members(step)
@@ -395,8 +391,45 @@ class StepBatches(Dataset[Batch]):
 
 
 def iterate(batches: StepBatches, start: int, stop: int, workers: int) -> Generator[Batch]:
-    """Yield the batches of steps ``start`` to ``stop - 1``, read by ``workers`` processes."""
-    return ahead(batches, range(start, stop), workers, size=batches.least_bytes)
+    """Yield the batches of steps ``start`` to ``stop - 1``, read ahead by ``workers`` threads.
+
+    NumPy and OpenCV copy and change pixels without Python's lock, so threads are as fast as
+    processes, which would need shared memory and open files, and may be killed. 0 reads in this
+    thread.
+
+    Raises:
+        UserError: the prepared set cannot be read.
+    """
+    device = torch.cuda.current_device() if torch.cuda.is_available() else None
+
+    def read(step: int) -> Batch:
+        try:
+            batch = batches[step]
+        except OSError as error:
+            name = error.filename or "the prepared set"
+            raise UserError(
+                f"{name}: cannot be read ({error.strerror or type(error).__name__}); fix it, then"
+                " run the same command again."
+            ) from error
+        if device is None:
+            return batch
+        with torch.cuda.device(device):  # a thread's own is GPU 0
+            return batch.pin_memory()
+
+    if not workers:
+        yield from map(read, range(start, stop))
+        return
+    pool = ThreadPoolExecutor(workers, "loader")
+    waiting: deque[Future[Batch]] = deque()
+    try:
+        for step in range(start, stop):
+            waiting.append(pool.submit(read, step))
+            if len(waiting) >= PREFETCH * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def training_corpus(prepared: PreparedSet, split: str = "train") -> list[str]:

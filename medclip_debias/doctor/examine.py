@@ -35,14 +35,12 @@ def examine(
 
             run = load_run(config, overrides, loss)
             loss_settings(run.loss, str(config))
-    device, workers = (run.train.device, run.train.workers) if run else (None, None)
+    device = run.train.device if run else None
     look = examination.look
     look("versions", "Checking torch and other libraries ...", machine.versions)
     look("compiled modules", "Checking compiled modules ...", machine.compiled)
     look("codecs", "Checking decoders of DICOM files ...", machine.codecs)
     look("GPU", "Checking the GPUs ...", partial(machine.gpus, device))
-    memory = partial(machine.shared_memory, workers)
-    look("shared memory", "Checking the shared memory ...", memory)
     look("all-reduce", "Adding up numbers among processes ...", machine.all_reduce)
     if run is not None:
         with examination.at_work("Importing what a run needs ..."):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import sys
 import sysconfig
 import tempfile
@@ -108,18 +107,6 @@ def gpus(wanted: str | None) -> list[Finding]:
             finding = ok(text, **numbers)
         findings.append(replace(finding, name=f"GPU {number}"))
     return findings
-
-
-def shared_memory(workers: int | None, folder: Path = Path("/dev/shm")) -> Finding:
-    """Room for the batches that the loader's processes hand over."""
-    if not folder.is_dir():
-        return warning(f"{folder} is missing", "set train.workers=0")
-    size = shutil.disk_usage(folder).total
-    text = f"{folder} has {size / GIB:.2f} GiB"
-    if size < GIB and workers != 0:
-        remedy = "start the container with --shm-size=8g, or set train.workers=0"
-        return warning(text, remedy, bytes=size)
-    return ok(text, bytes=size)
 
 
 _REDUCE = """

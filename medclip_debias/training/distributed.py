@@ -55,7 +55,7 @@ _NO_GPU = (
 )
 _REASONS = {
     "data": "The data loader{of} has delivered no batch {span}; check that the disk of the "
-    "prepared set answers, or set train.workers=0.",
+    "prepared set answers.",
     "validation": "The validation{of} has not ended {span}; lower train.validate_images.",
     "files": "Writing to the run's folder{of} has not ended {span}; check that its disk answers.",
     "step": "A step has not ended {span}; check the GPUs.",

@@ -117,7 +117,7 @@ class TrainSettings(Settings):
         keep: whether the model folder holds the ``last`` weights or the ``best``.
         preview: whether TensorBoard shows six radiographs of the validate split with heatmaps and
             sentences; ``auto``: only of generated images (docs/security.md).
-        workers: processes of the data loader; 0 reads in the main one.
+        workers: threads that read batches ahead; 0 reads in the main one.
         stall_minutes: longest time of a batch, a step, a validation or a file, after which the
             run ends with exit code 2 and says what it waited for; 0 for no limit.
         wandb: also log to Weights & Biases; ``offline`` writes files only.

@@ -119,7 +119,7 @@ def train(
         UserError: the prepared set, language model or scores do not fit, the set changed without
             a new hash, another run trains in the folder, it holds a run with other settings or a
             checkpoint written under others, the loss stopped being a number, the memory or the
-            disk is full, a process of the data loader died.
+            disk is full.
         StoppedBySignalError: SIGTERM, SIGUSR1, SIGHUP or SIGINT came; the state is saved.
     """
     options, out = settings.train, settings.out

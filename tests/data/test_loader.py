@@ -1,5 +1,6 @@
 """Batches: what is drawn, where it is applied, and that only seed and step decide."""
 
+import errno
 import hashlib
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,15 @@ def studies(count=12):
     return TrainingStudies(texts, rows, sentences, np.ones(len(texts), dtype=np.int64))
 
 
-def batches(pixels=PIXELS, **changes):
+def of_sets(count):
+    """The same studies in several sets, which share the batches."""
+    if count == 1:
+        return studies()
+    shares = tuple((f"set {n}", float(n + 1), "") for n in range(count))
+    return replace(studies(), sets=np.arange(12) % count, shares=shares)
+
+
+def batches(pixels=PIXELS, data=None, kind=StepBatches, **changes):
     options = {
         "batch_size": 5,
         "sentences_per_study": 2,
@@ -41,7 +50,7 @@ def batches(pixels=PIXELS, **changes):
         "augment": AugmentSettings(),
         "seed": 3,
     } | changes
-    return StepBatches(pixels, studies(), **options)
+    return kind(pixels, data or studies(), **options)
 
 
 UNCHANGED = AugmentSettings(crop=False, brightness=0, contrast=0)
@@ -129,15 +138,30 @@ class TestPixels:
 
 class TestBatches:
     @pytest.mark.parametrize("where", ["cpu", "device"])
-    @pytest.mark.parametrize("workers", [1, 2])
-    def test_any_number_of_workers_gives_the_same(self, where, workers):
-        made = batches(augment=AugmentSettings(where=where))
-        alone = list(iterate(made, 1, 6, workers=0))
-        helped = list(iterate(made, 1, 6, workers=workers))
-        assert len(alone) == len(helped) == 5
-        for a, b in zip(alone, helped, strict=True):
-            assert same(a, b)
-            assert torch.equal(a.images_on(torch.device("cpu")), b.images_on(torch.device("cpu")))
+    @pytest.mark.parametrize("workers", [1, 8])
+    @pytest.mark.parametrize("sets", [1, 2])
+    def test_any_number_of_workers_gives_the_same(self, where, workers, sets):
+        """Over many epochs: an epoch's order is kept by whichever thread needs it first."""
+        alone, helped = (
+            batches(data=of_sets(sets), augment=AugmentSettings(where=where)) for _ in range(2)
+        )
+        read = list(iterate(helped, 1, 120, workers))
+        assert len(read) == 119
+        for step, batch in enumerate(read, start=1):
+            assert same(alone[step], batch)
+            shown = (b.images_on(torch.device("cpu")) for b in (alone[step], batch))
+            assert torch.equal(*shown)
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_a_set_that_cannot_be_read_is_one_sentence(self, workers):
+        class Unreadable(StepBatches):
+            def __getitem__(self, step):
+                raise OSError(errno.EIO, "Input/output error", "images.bin")
+
+        made = batches(kind=Unreadable)
+        sentence = r"images.bin: cannot be read \(Input/output error\).*run the same command again"
+        with pytest.raises(UserError, match=sentence):
+            next(iterate(made, 0, 9, workers))
 
     def test_seed_and_step_alone_decide_in_any_order(self):
         forwards, backwards = batches(), batches()

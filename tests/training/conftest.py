@@ -47,16 +47,6 @@ def claimed(prepared_phantom, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(autouse=True)
-def watchful_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loader's processes and their parent look after each other twice a second, not in five."""
-    from torch.utils.data._utils import worker
-    from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter as Parent
-
-    monkeypatch.setattr(worker, "MP_STATUS_CHECK_INTERVAL", 0.5)
-    monkeypatch.setattr(Parent._try_get_data, "__defaults__", (0.5,))
-
-
 @pytest.fixture(scope="session")
 def small_language_model(prepared_phantom: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny language model of the phantom's sentences, with dropout of 0.1 as every BERT."""
@@ -205,7 +195,7 @@ def exit_codes(children: Sequence[int], limit: float = 60.0) -> list[int]:
 
     try:
         wait_until(ended, limit)
-        wait_until(gone, 10)  # workers look after their parent
+        wait_until(gone, 10)
     finally:
         for child in children:
             with suppress(ProcessLookupError):

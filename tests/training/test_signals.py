@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
-import multiprocessing
 import os
 import pty
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -20,7 +17,6 @@ import psutil
 import pytest
 
 from medclip_debias.cli import run as command
-from medclip_debias.data import workers as workers_module
 from medclip_debias.evaluation import validation
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training import distributed
@@ -126,7 +122,7 @@ def assert_resumes(settings, whole, at):
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 75), ("SIGINT", 130)])
-def test_a_signal_to_the_group_saves_with_loader_workers(ended, run, whole, name, code):
+def test_a_signal_to_the_group_saves_with_loader_threads(ended, run, whole, name, code):
     number = getattr(signal, name)
     as_a_shell = lambda: signal.signal(number, signal.SIG_DFL)  # noqa: E731
     status, (sentence,) = ended(lambda: os.killpg(0, number), first=as_a_shell, workers=2)
@@ -282,34 +278,6 @@ def test_a_process_that_waits_for_the_others_still_hears_a_signal(config, capfd,
 # ---------------------------------------------------------------- dead and stopped processes
 
 
-def test_a_killed_loader_worker_is_one_sentence(ended, run):
-    # More steps than are read ahead: some of its batches are still to be asked for.
-    kill = lambda: os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)  # noqa: E731
-    code, (sentence,) = ended(kill, 3, workers=2, steps=12)
-    assert code == 2
-    assert "process of the data loader was killed" in sentence
-    steps = int(checkpoints(run().out / "checkpoints")[-1].stem[-8:])
-    expected = weights(train(run("whole", steps=12, checkpoint_every=100)).model)
-    assert_resumes(run(steps=12), expected, at=steps)
-
-
-def test_a_loader_that_stands_still_ends_the_run(ended):
-    def stop():
-        for child in multiprocessing.active_children():
-            os.kill(child.pid, signal.SIGSTOP)
-
-    code, (sentence,) = ended(stop, 3, workers=2, steps=12, stall_minutes=0.02)
-    assert code == 2
-    assert (
-        "The data loader has delivered no batch for 0.02 minutes (train.stall_minutes)" in sentence
-    )
-
-
-def test_a_killed_run_leaves_no_worker_behind(ended):
-    code, _ = ended(lambda: os.kill(os.getpid(), signal.SIGKILL), workers=2)
-    assert code == -signal.SIGKILL  # after which no process of its group is left
-
-
 @pytest.fixture
 def short_patience(monkeypatch):
     """Processes wait for a second for what another one has to say, and not for five."""
@@ -357,16 +325,18 @@ def test_a_killed_process_of_the_run_is_one_sentence(ended, world, killed, short
     assert "Another process of the run ended unexpectedly" in sentence
 
 
-def test_the_process_whose_data_stall_is_named(ended):
+@pytest.mark.parametrize(("world", "of"), [(1, ""), (2, " of process 1")])
+def test_the_process_whose_data_stall_is_named(ended, world, of):
     def stall():
         from medclip_debias.data.loader import StepBatches
 
         read = StepBatches.__getitem__
         StepBatches.__getitem__ = lambda self, k: time.sleep(60) if k == 3 else read(self, k)
 
-    codes, (sentence,) = ended(first=stall, world=2, rank=1, stall_minutes=0.03)
-    assert codes == [2, 2]
-    assert "The data loader of process 1 has delivered no batch" in sentence
+    rank = 1 if world > 1 else None
+    codes, (sentence,) = ended(first=stall, world=world, rank=rank, workers=1, stall_minutes=0.03)
+    assert codes == ([2, 2] if world > 1 else 2)
+    assert f"The data loader{of} has delivered no batch for 0.03 minutes" in sentence
 
 
 def test_a_slow_run_is_no_stalled_one(run):
@@ -374,60 +344,3 @@ def test_a_slow_run_is_no_stalled_one(run):
     began = time.monotonic()
     train(run(stall_minutes=0.01), progress=lambda *_: time.sleep(0.2))
     assert time.monotonic() - began > 0.6
-
-
-# ------------------------------------------------------------------------ what is too little
-
-
-def small_shared_memory(size):
-    """A small /dev/shm for this process alone, as Docker gives; False where that is forbidden."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    private = 0x4000 | 0x40000  # MS_REC | MS_PRIVATE
-    return (
-        libc.unshare(0x00020000) == 0  # CLONE_NEWNS
-        and libc.mount(b"none", b"/", None, private, None) == 0
-        and libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, f"size={size}".encode()) == 0
-    )
-
-
-@pytest.mark.parametrize("checked", [True, False])
-def test_too_little_shared_memory_is_one_sentence(ended, checked):
-    def shrink():
-        if not small_shared_memory("16k"):
-            raise SystemExit(99)
-        if not checked:
-            workers_module.check_shared_memory = lambda _: None
-
-    code, lines = ended(first=shrink, workers=2)
-    if code == 99:
-        pytest.skip("a mount of one's own is not permitted here")
-    (sentence,) = lines
-    assert code == 2, sentence
-    assert "/dev/shm: " in sentence
-    assert "--shm-size=8g" in sentence
-
-
-def test_too_few_open_files_are_one_sentence(ended):
-    def limit_files():
-        begin = workers_module.more_open_files
-
-        def lowered():
-            begin()
-            limit = len(list(Path("/proc/self/fd").iterdir())) + 12
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-
-        workers_module.more_open_files = lowered
-
-    code, (sentence,) = ended(first=limit_files, workers=2, steps=2)
-    assert code == 2
-    assert "open files" in sentence
-
-
-def test_the_limit_of_open_files_is_raised_to_what_is_allowed(ended):
-    def few_files():
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
-        few = highest + 9  # enough to read, and not for workers
-        resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
-
-    assert ended(first=few_files, workers=1, steps=2)[0] == 0
