@@ -52,7 +52,7 @@ def test_the_verb_runs_and_stands_in_its_panel(prepared_phantom, capsys):
     from medclip_debias.cli import common, run
     from medclip_debias.data.store import PreparedSet
 
-    names = vars(common) | {"typer": typer, "Path": Path, "Annotated": Annotated}
+    names = vars(common) | {"common": common, "typer": typer, "Path": Path, "Annotated": Annotated}
     registered = list(common.app.registered_commands)
     try:
         exec(compile(textwrap.dedent(recipe("verb")), "recipe", "exec"), names)

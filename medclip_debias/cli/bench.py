@@ -7,30 +7,12 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import (
-    EVALUATION,
-    AsJson,
-    Bootstrap,
-    Cluster,
-    Device,
-    Seed,
-    Workers,
-    argument,
-    group,
-    must_know,
-    note,
-    option,
-    printable_lines,
-    progress,
-    show,
-    words,
-)
+from medclip_debias.cli import common
+from medclip_debias.cli.common import argument, group, note, option, progress, show, words
 from medclip_debias.cli.help import USUAL, UsualGroup
 from medclip_debias.errors import UserError, counted, did_you_mean, printable
 
-bench = group(
-    "bench", EVALUATION, "Run models on the benchmark's task cards; tables of results.", UsualGroup
-)
+bench = group("bench", "Run models on the benchmark's task cards; tables of results.", UsualGroup)
 
 Root = Annotated[Path, option("Folder below which the archives are.", "--data")]
 Tasks = Annotated[
@@ -46,16 +28,16 @@ def run(
     root: Root,
     out: Annotated[Path, option("Folder of results.")],
     tasks: Tasks = "all",
-    bootstrap: Bootstrap = 1000,
+    bootstrap: common.Bootstrap = 1000,
     batch_size: Annotated[int, option("Images encoded at a time.", min=1)] = 32,
-    workers: Workers = None,
+    workers: common.Workers = None,
     again: Annotated[
         bool, option("Measure finished results again, from the kept vectors.")
     ] = False,
-    cluster: Cluster = None,
-    seed: Seed = 0,
-    device: Device = "auto",
-    as_json: AsJson = False,
+    cluster: common.Cluster = None,
+    seed: common.Seed = 0,
+    device: common.Device = "auto",
+    as_json: common.AsJson = False,
 ) -> None:
     """Run every card whose archive is there; what was done before is not done again."""
     from medclip_debias.bench.card import cards_of
@@ -88,7 +70,7 @@ def run(
             show({f"{model} {card}": {"status": record.status, **values}}, as_json)
         for key, reason in reasons.items():
             if key not in failed[-1:]:  # that one ends the command
-                must_know(reason)
+                common.must_know(reason)
     if failed:
         raise UserError(reasons[failed[-1]])
 
@@ -98,7 +80,7 @@ def list_cards(
     root: Annotated[
         Path | None, option("Also show which cards have their archive below this folder.", "--data")
     ] = None,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """List the task cards."""
     from medclip_debias.bench.card import packaged_cards
@@ -126,7 +108,8 @@ def list_cards(
 
 @bench.command("show", example="bench show openi/zero-shot")
 def show_card(
-    card: Annotated[str, argument("Name of a card, or a YAML file.")], as_json: AsJson = False
+    card: Annotated[str, argument("Name of a card, or a YAML file.")],
+    as_json: common.AsJson = False,
 ) -> None:
     """Show one card: data, prompts, protocol, metrics, and what others published."""
     from medclip_debias.bench.card import cards_of
@@ -152,7 +135,7 @@ def table(
     baseline: Baseline = None,
     form: Annotated[str, option("md, latex, html or csv.", "--format")] = "md",
     out: Annotated[Path | None, option("File; default the terminal.")] = None,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Check results, and print models x cards: intervals, ranks, differences, published figures."""
     from medclip_debias.bench.table import FORMATS, read_board
@@ -170,13 +153,13 @@ def table(
     if as_json:
         show({"format": form, "table": text if out is None else str(out)}, as_json)
     elif out is None:
-        typer.echo(printable_lines(text), nl=False)
+        typer.echo(common.printable_lines(text), nl=False)
     else:
         note(f"{out}")
 
 
 @bench.command(example="bench validate results")
-def validate(results: Folder, as_json: AsJson = False) -> None:
+def validate(results: Folder, as_json: common.AsJson = False) -> None:
     """Check results that others handed in; every fault is one sentence, exit code 2."""
     from medclip_debias.bench.check import validate_folder
 
@@ -185,7 +168,7 @@ def validate(results: Folder, as_json: AsJson = False) -> None:
         show({"faults": report.faults, "says": report.sentences}, as_json)
     else:
         for fault in report.faults:
-            must_know(printable(fault))
+            common.must_know(printable(fault))
     if report.faults:
         raise UserError(f"{results}: {counted(len(report.faults), 'fault')}.")
     if not as_json:

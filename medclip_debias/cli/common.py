@@ -127,20 +127,17 @@ app = Verbs(
     context_settings=dict(SETTINGS),
 )
 
-# The panels of --help, in its order.
-START, DATA, TRAINING, EVALUATION = "First steps", "Data", "Training", "Evaluation"
-LOOKING, EXPERIMENTS = "Looking and searching", "Experiments"
-SHARING = "Sharing"
 
-
-def group(name: str, panel: str, help: str, kind: type[Group] = Group) -> Verbs:
+def group(name: str, help: str, kind: type[Group] = Group) -> Verbs:
     """A verb that has verbs of its own."""
-    made = Verbs(cls=kind, no_args_is_help=True, help=help, context_settings=dict(SETTINGS))
-    app.add_typer(made, name=name, rich_help_panel=panel)
-    return made
+    verbs = Verbs(cls=kind, no_args_is_help=True, help=help, context_settings=dict(SETTINGS))
+    app.add_typer(verbs, name=name)
+    return verbs
 
 
 AsJson = Annotated[bool, option("Print the results as one JSON object.", "--json")]
+ModelFolder = Annotated[Path, argument("Model folder.")]
+PreparedFolder = Annotated[Path, argument("Prepared set.")]
 Device = Annotated[str, option("cpu, cuda, or auto.")]
 Bootstrap = Annotated[int, option("Resamples; 0 for no intervals.", min=0)]
 Seed = Annotated[int, option("Same seed, same bytes.", min=0)]

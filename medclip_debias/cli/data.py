@@ -8,26 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from medclip_debias.cli.common import (
-    DATA,
-    AsJson,
-    Cluster,
-    Overwrite,
-    Seed,
-    Workers,
-    app,
-    argument,
-    given,
-    note,
-    option,
-    progress,
-    show,
-    words,
-)
-from medclip_debias.errors import UserError
+from medclip_debias.cli import common
+from medclip_debias.cli.common import app, argument, note, option, progress, show, words
 
 if TYPE_CHECKING:
-    from medclip_debias.config import PrepareSettings
     from medclip_debias.data.store import PreparedSet
 
 
@@ -38,19 +22,19 @@ class ImageFormat(StrEnum):
     jpg = "jpg"
 
 
-@app.command(rich_help_panel=DATA, example="phantom data/phantom --studies 500")
+@app.command(example="phantom data/phantom --studies 500")
 def phantom(
     out: Annotated[Path, argument("Folder to write.")],
     studies: Annotated[int, option("Number of studies.")] = 3000,
-    seed: Seed = 0,
+    seed: common.Seed = 0,
     image_format: Annotated[
         ImageFormat, option("Format of the images.", "--format")
     ] = ImageFormat.dicom,
     options: Annotated[
         list[str] | None, option("A setting, as key=value; may be repeated.", "--set")
     ] = None,
-    workers: Workers = None,
-    as_json: AsJson = False,
+    workers: common.Workers = None,
+    as_json: common.AsJson = False,
 ) -> None:
     """Generate a synthetic archive whose truth is known."""
     from medclip_debias.config import validate
@@ -77,12 +61,11 @@ def _list_sources(asked: bool) -> None:
 
 
 @app.command(
-    rich_help_panel=DATA,
     example="prepare data/phantom data/prepared --size 128",
     panels={
         "Pixels": "for_model size clip equalize window fit resample levels",
         "Which images": "views blank_view multi_view without_sentence seed",
-        "Reports and labels": "reports report_settings language labels label_sentences phrases",
+        "Reports and labels": "reports report_set language labels label_sentences phrases",
         "Splits": "split_seed split_file all_test",
         "The source, and how to work": "_sources kind tables text_only shard workers cluster update"
         " overwrite",
@@ -126,7 +109,7 @@ def prepare(
     reports: Annotated[
         Path | None, option("Folder or archive of reports that are kept elsewhere.")
     ] = None,
-    report_settings: Annotated[
+    report_set: Annotated[
         list[str] | None,
         option(
             "Setting of the reports, as sections=[impression]; may be repeated.",
@@ -168,50 +151,36 @@ def prepare(
             is_eager=True,
         ),
     ] = False,
-    workers: Workers = None,
-    cluster: Cluster = None,
+    workers: common.Workers = None,
+    cluster: common.Cluster = None,
     update: Annotated[bool, option("Add what is new in the source to the set at OUT.")] = False,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    overwrite: common.Overwrite = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Read an archive into a prepared set, and count every step.
 
     A run that was killed resumes when the same command is given again.
     """
-    from medclip_debias.config import PrepareSettings, SelectionSettings, validate
-    from medclip_debias.data.prepare import Reading, prepare_part
+    values = locals()
     from medclip_debias.data.prepare import prepare as run
-    from medclip_debias.data.text.reports import ReportSettings
+    from medclip_debias.data.prepare import prepare_part
+    from medclip_debias.front.preparation import PrepareOptions, parsed_options
     from medclip_debias.settings_files import apply_overrides
 
-    where = "the command line"
-    rows = {"size": size, "clip": list(clip), "equalize": equalize, "window": window}
-    rows |= {"fit": fit, "resample": resample, "levels": levels}
-    chosen = {"blank_view": blank_view, "multi_view": multi_view, "seed": seed}
-    chosen |= {"without_sentence": without_sentence}
-    chosen |= given(views=words(views))
-    spoken = {} if language == "auto" else {"language": language}
-    validate(ReportSettings, spoken, "--language")
-    text = validate(
-        ReportSettings, spoken | apply_overrides({}, report_settings or []), "--report-set"
-    )
-    settings = validate(PrepareSettings, rows, where)
-    if for_model is not None:
-        settings = _as_expected(for_model, settings, context)
-        if not as_json:
-            note(f"Images are prepared as {for_model} expects them: {settings.command_line()}.")
-    how: dict[str, Any] = {
-        "selection": validate(SelectionSettings, chosen, where),
-        "reading": Reading(
-            *(kind, phrases, reports, labels, split_seed, text, tables, text_only, split_file),
-            all_test=all_test,
-            label_sentences=label_sentences,
-        ),
-        "workers": workers,
-        "cluster": cluster,
-        "say": None if as_json else note,
-        "overwrite": overwrite,
+    options = {
+        name: values[name]
+        for name in PrepareOptions.__annotations__
+        # By its name: typer may bring a click of its own, with another class of the same.
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
     }
+    if views is not None:
+        options["views"] = words(views)
+    options["report_set"] = apply_overrides({}, report_set or [])
+    settings, how = parsed_options(options, for_model, "the command line")
+    if for_model is not None and not as_json:
+        note(f"Images are prepared as {for_model} expects them: {settings.command_line()}.")
+    how |= {"workers": workers, "cluster": cluster, "overwrite": overwrite}
+    how["say"] = None if as_json else note
     with progress("Reports, images") as advance:
         how["progress"] = advance
         if shard is not None:
@@ -238,28 +207,12 @@ def _show_set(out: Path, prepared: PreparedSet, as_json: bool) -> None:
     show({"prepared": str(out), **prepared.summary, **page}, as_json, funnel=prepared.funnel)
 
 
-def _as_expected(model: Path, asked: PrepareSettings, context: typer.Context) -> PrepareSettings:
-    """The settings that a model expects; what the user gave beside them must be the same."""
-    from medclip_debias.models.load import expected_images
-
-    wanted = expected_images(model).prepare
-    for name in type(wanted).model_fields:
-        # By its name: typer may bring a click of its own, with another class of the same.
-        origin = getattr(context.get_parameter_source(name), "name", "")
-        if origin == "COMMANDLINE" and getattr(asked, name) != getattr(wanted, name):
-            raise UserError(
-                f"--{name} {getattr(asked, name)} is not what {model} expects"
-                f" ({getattr(wanted, name)}); leave it out, since --for sets it."
-            )
-    return wanted
-
-
-@app.command(rich_help_panel=DATA, example="merge data/part1 data/part2 data/prepared")
+@app.command(example="merge data/part1 data/part2 data/prepared")
 def merge(
     parts: Annotated[list[Path], argument("Folders that 'prepare --shard' wrote.")],
     out: Annotated[Path, argument("Folder of the prepared set.")],
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    overwrite: common.Overwrite = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Join the shards of a prepared set; same bytes as one run."""
     from medclip_debias.data.prepare import merge as run
@@ -267,15 +220,15 @@ def merge(
     _show_set(out, run(parts, out, overwrite=overwrite), as_json)
 
 
-@app.command(rich_help_panel=DATA, example="claims data/prepared --lexicon english")
+@app.command(example="claims data/prepared --lexicon english")
 def claims(
-    prepared: Annotated[Path, argument("Prepared set.")],
+    prepared: common.PreparedFolder,
     lexicon: Annotated[
         str | None, option("YAML file, or the name of a packaged one: english, phantom.")
     ] = None,
     table: Annotated[Path | None, option("Claims from another program (CSV or Parquet).")] = None,
-    cluster: Cluster = None,
-    as_json: AsJson = False,
+    cluster: common.Cluster = None,
+    as_json: common.AsJson = False,
 ) -> None:
     """Store which findings each sentence claims."""
     from medclip_debias.data.text.claims.table import FILE, claim_set

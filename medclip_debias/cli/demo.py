@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import PROGRAM, START, AsJson, app, argument, option, show
+from medclip_debias.cli import common
+from medclip_debias.cli.common import PROGRAM, app, argument, option, show
 from medclip_debias.cli.stages import Stage, run_stages, start_over
 
 CONFIG = "phantom/demo"
@@ -95,7 +96,7 @@ def _beside(out: Path, prepared: Path, overrides: list[str], quick: bool) -> lis
     return [*trained, *evaluated, Stage("compare", [*words, "--out", f"{out / BESIDE}"])]
 
 
-@app.command(rich_help_panel=START, example="demo --quick")
+@app.command(example="demo --quick")
 def demo(
     out: Annotated[Path, option("Folder of the run.")] = Path("runs/demo"),
     studies: Annotated[
@@ -104,7 +105,7 @@ def demo(
     steps: Annotated[int | None, option("Training steps; default the config's.", min=1)] = None,
     quick: Annotated[bool, option("Takes a minute: every stage runs, nothing is learned.")] = False,
     fresh: Annotated[bool, option("Remove what is there first.")] = False,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Run every step on synthetic data, from images to a report.
 
@@ -126,10 +127,10 @@ def demo(
     show(made, as_json)
 
 
-@app.command(rich_help_panel=START, example="docs start")
+@app.command(example="docs start")
 def docs(
     page: Annotated[str | None, argument("Page to print, such as start.")] = None,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Print where the documentation is, or a page of it."""
     from medclip_debias.errors import UserError, did_you_mean

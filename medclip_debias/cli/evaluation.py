@@ -7,32 +7,13 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import (
-    EVALUATION,
-    AsJson,
-    Bootstrap,
-    Classes,
-    Device,
-    LabelMap,
-    Labels,
-    Prompts,
-    Seed,
-    app,
-    argument,
-    given,
-    group,
-    note,
-    option,
-    progress,
-    show,
-    warn,
-    words,
-)
+from medclip_debias.cli import common
+from medclip_debias.cli.common import app, argument, given, group, note, option, progress, show
 from medclip_debias.cli.help import USUAL, VerbGroup
 from medclip_debias.errors import UserError
 
 evaluation = group(
-    "evaluate", EVALUATION, "Measure zero-shot classification, grounding and retrieval.", VerbGroup
+    "evaluate", "Measure zero-shot classification, grounding and retrieval.", VerbGroup
 )
 
 
@@ -61,17 +42,17 @@ def say_if_training(*folders: Path) -> None:
     },
 )
 def evaluate(
-    model: Annotated[Path, argument("Model folder.")],
-    prepared: Annotated[Path, argument("Prepared set.")],
+    model: common.ModelFolder,
+    prepared: common.PreparedFolder,
     out: Annotated[Path, option("Folder for results.json and heatmaps.")],
     split: Annotated[
         str, option("test or validate; also of phrases that have their own split.")
     ] = "test",
     allow_train: Annotated[bool, option("Allow --split train, with a warning.")] = False,
-    prompts: Prompts = None,
-    classes: Classes = None,
-    labels: Labels = None,
-    label_map: LabelMap = None,
+    prompts: common.Prompts = None,
+    classes: common.Classes = None,
+    labels: common.Labels = None,
+    label_map: common.LabelMap = None,
     class_images: Annotated[
         Path | None, option("Images of one class each, as CheXpert 5x200's list.")
     ] = None,
@@ -93,13 +74,13 @@ def evaluate(
     options: Annotated[
         Path | None, option("YAML file of further options (docs/evaluation.md).")
     ] = None,
-    bootstrap: Bootstrap = 1000,
+    bootstrap: common.Bootstrap = 1000,
     heatmaps: Annotated[
         int, option("Pictures to write beside best, median, worst; 0 for none.", min=0)
     ] = 16,
-    seed: Seed = 0,
-    device: Device = "auto",
-    as_json: AsJson = False,
+    seed: common.Seed = 0,
+    device: common.Device = "auto",
+    as_json: common.AsJson = False,
 ) -> None:
     """Measure zero-shot classification, phrase grounding and retrieval, with intervals."""
     from medclip_debias.config import validate
@@ -122,7 +103,7 @@ def evaluate(
             bootstrap=bootstrap,
             heatmaps=heatmaps,
             prompts=prompts,
-            classes=words(classes),
+            classes=common.words(classes),
             labels=labels,
             label_map=label_map,
             class_images=class_images,
@@ -134,9 +115,9 @@ def evaluate(
         )
     from medclip_debias.models.synthetic import WARNING
 
-    warn(WARNING if WARNING in results["notes"] else None)
+    common.warn(WARNING if WARNING in results["notes"] else None)
     for sentence in results.details("zero_shot").get("warnings", ()):
-        warn(sentence)
+        common.warn(sentence)
     show({"results": str(out / "results.json"), **headline(results)}, as_json, full=results)
 
 
@@ -146,8 +127,8 @@ def offsets(
     prepared: Annotated[Path, argument("Prepared set; its labels are not read.")],
     split: Annotated[str, option("Split whose images are used: train or validate.")] = "validate",
     prompts: Annotated[str, option("Prompt set: a name or a YAML file.")] = "chex5",
-    device: Device = "auto",
-    as_json: AsJson = False,
+    device: common.Device = "auto",
+    as_json: common.AsJson = False,
 ) -> None:
     """Compute one constant per prompt from unlabelled images; store it with the model."""
     from medclip_debias.data.prompts import load_prompts
@@ -175,8 +156,8 @@ def suppression(
     ] = "kept",
     share: Annotated[float, option("The share that --aim ensures.")] = 0.98,
     evidence: Annotated[str, option("best, offset, negated, peak or score.")] = "best",
-    device: Device = "auto",
-    as_json: AsJson = False,
+    device: common.Device = "auto",
+    as_json: common.AsJson = False,
 ) -> None:
     """Choose the evidence below which a sentence gets no box; store it with the model."""
     from medclip_debias.config import validate
@@ -196,7 +177,7 @@ def suppression(
     show({**head, "threshold": rule.threshold, **shown}, as_json)
 
 
-@app.command(rich_help_panel=EVALUATION, example="report runs/demo")
+@app.command(example="report runs/demo")
 def report(
     run: Annotated[Path, argument("Run folder, or a prepared set.")],
     prepared: Annotated[
@@ -206,7 +187,7 @@ def report(
             " set need not be named."
         ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Write the HTML report of a run or of a prepared set."""
     from medclip_debias.reporting.report import write_report
@@ -217,16 +198,16 @@ def report(
 
 @evaluation.command(example="evaluate probe runs/demo/model data/prepared --out runs/demo")
 def probe(
-    model: Annotated[Path, argument("Model folder.")],
+    model: common.ModelFolder,
     prepared: Annotated[Path, argument("Prepared set with labels.")],
     out: Annotated[Path, option("Folder for probe.json.")],
     split: Annotated[str, option("test or validate.")] = "test",
     truth: Annotated[Path | None, option("A phantom's folder: adds the false negatives.")] = None,
     options: Annotated[list[str] | None, option("An option, as repeats=10.", "--set")] = None,
-    bootstrap: Bootstrap = 1000,
-    seed: Seed = 0,
-    device: Device = "auto",
-    as_json: AsJson = False,
+    bootstrap: common.Bootstrap = 1000,
+    seed: common.Seed = 0,
+    device: common.Device = "auto",
+    as_json: common.AsJson = False,
 ) -> None:
     """Measure image features: linear probe, neighbours, alignment, uniformity."""
     from medclip_debias.config import validate
@@ -254,20 +235,19 @@ def probe(
 
 
 @app.command(
-    rich_help_panel=EVALUATION,
     example="calibrate runs/demo/model data/prepared --out runs/demo/calibration.json",
 )
 def calibrate(
-    model: Annotated[Path, argument("Model folder.")],
+    model: common.ModelFolder,
     prepared: Annotated[Path, argument("Prepared set with labels.")],
     out: Annotated[Path, option("Calibration file (JSON) to write.")],
     split: Annotated[
         str, option("Split whose images are used; not one that is judged later.")
     ] = "validate",
-    prompts: Prompts = None,
-    classes: Classes = None,
-    labels: Labels = None,
-    label_map: LabelMap = None,
+    prompts: common.Prompts = None,
+    classes: common.Classes = None,
+    labels: common.Labels = None,
+    label_map: common.LabelMap = None,
     prevalence: Annotated[
         list[str] | None,
         option("Prevalence where the model will be used, as 'Edema=.05'; may be repeated."),
@@ -276,8 +256,8 @@ def calibrate(
         list[str] | None,
         option("A choice, as coverage=0.95; may be repeated.", "--set"),
     ] = None,
-    device: Device = "auto",
-    as_json: AsJson = False,
+    device: common.Device = "auto",
+    as_json: common.AsJson = False,
 ) -> None:
     """Fit probabilities to labelled images (docs/decisions.md)."""
     from medclip_debias.evaluation.decisions.prepared import CalibrateOptions, shares
@@ -289,7 +269,7 @@ def calibrate(
         out,
         split=split,
         prompts=prompts,
-        classes=words(classes),
+        classes=common.words(classes),
         labels=labels,
         label_map=label_map,
         prevalence=shares(prevalence or []),
@@ -299,13 +279,12 @@ def calibrate(
     for name, why in found.skipped.items():
         note(f"{name}: {why.reason} ({why.positive} with, {why.negative} without); left out.")
     for sentence in found.warnings:
-        warn(sentence)
+        common.warn(sentence)
     shown = {name: found.described(name) for name in found.classes}
     show({"calibration": str(out), **shown, "skipped": len(found.skipped)}, as_json)
 
 
 @app.command(
-    rich_help_panel=EVALUATION,
     example="compare runs/uncorrected runs/debiased --out runs/comparison",
 )
 def compare(
@@ -321,11 +300,11 @@ def compare(
         str | None, option("Metrics to compare, as 'zero_shot.mean_auc,grounding.cnr'.")
     ] = None,
     bootstrap: Annotated[int, option("Resamples of the patients.", min=100)] = 2000,
-    seed: Seed = 0,
+    seed: common.Seed = 0,
     force: Annotated[
         bool, option("Compare runs that were evaluated differently, with a warning.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Test the differences between runs, and list their settings."""
     from medclip_debias.evaluation.compare import compare as run
@@ -345,21 +324,18 @@ def compare(
         runs,
         named=group or (),
         baseline=baseline,
-        metrics=words(metrics),
+        metrics=common.words(metrics),
         force=force,
         resamples=bootstrap,
         seed=seed,
     )
     written = write_comparison(content, out) if out else []
     if as_json:
-        import json
-
-        typer.echo(json.dumps(plain(content)))
+        show(plain(content), as_json)
         return
-    settings = settings_table(content)
     typer.echo(seeds_sentence(content) + "\n")
-    for table in [settings] if settings else []:
-        typer.echo(markdown(table))
+    if settings := settings_table(content):
+        typer.echo(markdown(settings))
     typer.echo(markdown(comparison_table(content)))
     for path in written:
         typer.echo(str(path))
@@ -367,7 +343,6 @@ def compare(
 
 @app.command(
     "import-model",
-    rich_help_panel=EVALUATION,
     example="import-model biovil weights.pt --text models/cxr-bert --out models/biovil",
 )
 def import_model(
@@ -404,7 +379,7 @@ def import_model(
     self_test: Annotated[
         bool, option("Store scores that are checked whenever the model is loaded.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Turn another group's weights into a model folder."""
     from medclip_debias.models.peers.importing import import_model as run

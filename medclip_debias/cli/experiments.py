@@ -8,21 +8,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated
 
-from medclip_debias.cli.common import (
-    EXPERIMENTS,
-    AsJson,
-    Cluster,
-    app,
-    argument,
-    note,
-    option,
-    progress,
-    show,
-)
+from medclip_debias.cli import common
+from medclip_debias.cli.common import app, argument, note, option, progress, show
 from medclip_debias.errors import UserError
 
 
-@app.command(rich_help_panel=EXPERIMENTS, example="experiment experiments/phantom_demo --plan")
+@app.command(example="experiment experiments/phantom_demo --plan")
 def experiment(
     grid: Annotated[Path, argument("YAML file of the grid, or a name that `config list` shows.")],
     settings: Annotated[
@@ -30,14 +21,14 @@ def experiment(
     ] = None,
     out: Annotated[Path | None, option("Folder; default runs/experiments/NAME.")] = None,
     workers: Annotated[int, option("Cells trained side by side.", min=1)] = 1,
-    cluster: Cluster = None,
+    cluster: common.Cluster = None,
     planned: Annotated[
         bool, option("Only predict the time and write each cell's run.yaml.", "--plan")
     ] = False,
     reuse: Annotated[
         list[Path] | None, option("Folder of another grid: cells it has measured are copied.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Train and compare methods over several seeds.
 
@@ -65,7 +56,7 @@ def experiment(
     show({"finding": results["findings"], "page": results["page"]}, as_json, full=full)
 
 
-@app.command(rich_help_panel=EXPERIMENTS, example="study table1 --quick")
+@app.command(example="study table1 --quick")
 def study(
     name: Annotated[str | None, argument("Which study; --list names them.")] = None,
     settings: Annotated[list[str] | None, argument("Settings of the study, as seeds=5.")] = None,
@@ -89,7 +80,7 @@ def study(
         ),
     ] = None,
     listing: Annotated[bool, option("Name all studies.", "--list")] = False,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Run one of the papers' studies: a grid, a plot, a page.
 

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from medclip_debias.cli.common import (
-    LOOKING,
-    AsJson,
-    Device,
-    Overwrite,
-    Seed,
-    app,
-    argument,
-    given,
-    note,
-    option,
-    progress,
-    show,
-    warn,
-    words,
-)
+from medclip_debias.cli import common
+from medclip_debias.cli.common import app, argument, given, note, option, progress, show, warn
 from medclip_debias.errors import UserError, counted
 
 
 @app.command(
-    rich_help_panel=LOOKING,
     example="ground runs/demo/model image.dcm --text 'Left pleural effusion.' --out maps",
     panels={
         "Maps and boxes": "method smoothing sharpen local threshold share suppress min_area boxes",
@@ -37,7 +21,7 @@ from medclip_debias.errors import UserError, counted
     },
 )
 def ground(
-    model: Annotated[Path, argument("Model folder.")],
+    model: common.ModelFolder,
     out: Annotated[Path, option("Folder for PNG overlays and NPY maps.")],
     images: Annotated[
         list[Path] | None, argument("DICOM, JPG or PNG files, folders, DICOMDIRs, or lists (.txt).")
@@ -103,8 +87,8 @@ def ground(
     kinds: Annotated[
         str | None, option("Results for --dicom-out: sr, seg, json; default sr,json.", "--as")
     ] = None,
-    device: Device = "auto",
-    as_json: AsJson = False,
+    device: common.Device = "auto",
+    as_json: common.AsJson = False,
 ) -> None:
     """Show where in an image sentences are seen."""
     from medclip_debias.config import validate
@@ -125,7 +109,7 @@ def ground(
     content |= {"min_area": min_area, "limits": limits, "maps": maps, "style": style}
     options = validate(GroundOptions, content, "the command line")
     texts = checked_sentences([*(text or ()), *(read_sentences(sentences) if sentences else ())])
-    deliver = deliver_to(dicom_out, words(kinds), suppress or options.finds_boxes)
+    deliver = deliver_to(dicom_out, common.words(kinds), suppress or options.finds_boxes)
     files = fetch(dicomweb, out / "received", study or (), query or (), note)
     if images or not files:
         files += find_images(images or (), note)
@@ -161,12 +145,10 @@ def ground(
         show({"groundings": str(out / "groundings.json"), **counts}, as_json)
 
 
-@app.command(
-    rich_help_panel=LOOKING, example="index runs/demo/model data/prepared --out runs/demo/index"
-)
+@app.command(example="index runs/demo/model data/prepared --out runs/demo/index")
 def index(
-    model: Annotated[Path, argument("Model folder.")],
-    prepared: Annotated[Path, argument("Prepared set.")],
+    model: common.ModelFolder,
+    prepared: common.PreparedFolder,
     out: Annotated[Path, option("Folder of the index.")],
     settings: Annotated[
         list[str] | None, option("A setting, as landmarks=500 kind=ivf; may be repeated.", "--set")
@@ -174,10 +156,10 @@ def index(
     sentences: Annotated[
         Path | None, option("File of further sentences to learn from, beside the set's.")
     ] = None,
-    seed: Seed = 0,
-    device: Device = "auto",
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    seed: common.Seed = 0,
+    device: common.Device = "auto",
+    overwrite: common.Overwrite = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Index a prepared set for search.
 
@@ -204,9 +186,7 @@ def index(
     show({"index": str(out), **(meta if as_json else headline(meta))}, as_json)
 
 
-@app.command(
-    rich_help_panel=LOOKING, example="search runs/demo/index --text 'Left pleural effusion.' -k 5"
-)
+@app.command(example="search runs/demo/index --text 'Left pleural effusion.' -k 5")
 def search(
     index: Annotated[Path, argument("Folder that 'index' wrote.")],
     text: Annotated[str | None, option("A sentence to look for.")] = None,
@@ -219,8 +199,8 @@ def search(
         str, option("Second stage of --image: regions, or global for none.")
     ] = "regions",
     model: Annotated[Path | None, option("Model folder, if it was moved since.")] = None,
-    device: Device = "auto",
-    as_json: AsJson = False,
+    device: common.Device = "auto",
+    as_json: common.AsJson = False,
 ) -> None:
     """Find images by a sentence or by an image."""
     from medclip_debias.grounding.search.query import search as run
@@ -235,9 +215,9 @@ def search(
         typer.echo(f"{hit['rank']:>4}  {hit['score']:.4f}  {hit['image_id']}  {hit['study_id']}")
 
 
-@app.command(rich_help_panel=LOOKING, example="view runs/demo/model --images data/phantom/files")
+@app.command(example="view runs/demo/model --images data/phantom/files")
 def view(
-    model: Annotated[Path, argument("Model folder.")],
+    model: common.ModelFolder,
     index: Annotated[Path | None, option("Folder that 'index' wrote with this model.")] = None,
     images: Annotated[Path | None, option("Folder of radiographs to choose from.")] = None,
     beside: Annotated[
@@ -273,15 +253,16 @@ def view(
         ),
     ] = None,
     no_token: Annotated[bool, option("Let in everyone who can reach the page.")] = False,
-    device: Device = "auto",
-    as_json: AsJson = False,
+    device: common.Device = "auto",
+    as_json: common.AsJson = False,
 ) -> None:
     """Show on a web page where a model sees sentences.
 
     With an index its images can be searched, too. Ctrl-C ends it.
     """
-    from medclip_debias.viewer.access import new_token, read_token
-    from medclip_debias.viewer.serve import LOOPBACK, PORT, check_installed, serve
+    import secrets
+
+    from medclip_debias.viewer.serve import LOOPBACK, PORT, check_installed, read_token, serve
 
     check_installed()
     if socket is not None and (host is not None or port is not None):
@@ -289,7 +270,7 @@ def view(
     if no_token and token_file is not None:
         raise UserError("give either --token-file or --no-token, not both.")
     own_token = None if no_token else read_token(token_file)
-    token = None if no_token else own_token or new_token()
+    token = None if no_token else own_token or secrets.token_urlsafe(32)
     from medclip_debias.viewer.answers import Answers
 
     answers = Answers.open(
@@ -305,26 +286,20 @@ def view(
     )
     for warning in dict.fromkeys(one.warning for one in answers.models):
         warn(warning)
+
+    def say(line: str) -> None:
+        if not as_json:
+            typer.echo(line)
+        elif line.startswith(("http:", "unix socket")):
+            show({"address": line}, as_json)
+        else:
+            note(line)
+
     serve(
         answers,
         socket or (host or LOOPBACK, PORT if port is None else port),
         token,
         show_token=own_token is None,
         allowed=allow_host or [],
-        say=_address_as_json() if as_json else typer.echo,
+        say=say,
     )
-
-
-def _address_as_json() -> Callable[[str], None]:
-    """The first line, which is the address, as JSON; what else is to be known as a note."""
-    lines = 0
-
-    def say(line: str) -> None:
-        nonlocal lines
-        lines += 1
-        if lines == 1:
-            show({"address": line}, True)
-        else:
-            note(line)
-
-    return say

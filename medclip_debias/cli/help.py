@@ -21,16 +21,16 @@ WIDTH = 100
 OPTIONS = ("-h", "--help")
 USUAL = "run"
 """The verb of a group that is meant where none is named."""
-ORDER = (
-    *("demo", "docs"),
-    *("phantom", "prepare", "merge", "claims"),
-    *("language-model", "score", "train", "losses", "config", "doctor"),
-    *("evaluate", "report", "compare", "calibrate", "bench", "import-model"),
-    *("ground", "view", "index", "search"),
-    *("experiment", "study"),
-    *("export", "hub"),
-)
-"""The verbs as ``--help`` lists them."""
+PANELS = {
+    "First steps": ("demo", "docs"),
+    "Data": ("phantom", "prepare", "merge", "claims"),
+    "Training": ("language-model", "score", "train", "losses", "config", "doctor"),
+    "Evaluation": ("evaluate", "report", "compare", "calibrate", "bench", "import-model"),
+    "Looking and searching": ("ground", "view", "index", "search"),
+    "Experiments": ("experiment", "study"),
+    "Sharing": ("export", "hub"),
+}
+"""The verbs as ``--help`` lists them; any other comes last."""
 SETTINGS: Mapping[str, Any] = {"help_option_names": list(OPTIONS), "max_content_width": WIDTH}
 
 
@@ -48,26 +48,37 @@ def help_of(command: Any, program: str, words: Sequence[str]) -> str | None:
     return str(command.get_help(context))
 
 
-class Group(TyperGroup):
-    """A group whose help lists its verbs in panels."""
+def write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
+    """Write arguments first, options by panel, and those without a panel last."""
+    panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+    rest: list[tuple[str, str]] = []
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record is None:
+            continue
+        record = (record[0], record[1].replace("\\[", "["))  # rich's escape, for old typers
+        panel = getattr(parameter, "rich_help_panel", None)
+        if parameter.param_type_name == "argument":
+            panels["Arguments"].append(record)
+        elif isinstance(panel, str):
+            panels.setdefault(panel, []).append(record)
+        else:
+            rest.append(record)
+    for title, records in {**panels, "Options": rest}.items():
+        _write(formatter, title, records)
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Names of the verbs; those of the first level in `ORDER`."""
-        names = super().list_commands(ctx)
-        if ctx.parent is not None:
-            return names
-        return sorted(names, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+
+class Group(TyperGroup):
+    """A group whose help lists its verbs, those of the first level in `PANELS`."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the verbs, then the options."""
-        rows: dict[str, list[tuple[str, str]]] = {}
-        for name in self.list_commands(ctx):
-            command = self.get_command(ctx, name)
-            if command is not None and not command.hidden:
-                panel = getattr(command, "rich_help_panel", None)
-                rows.setdefault(_title(panel, "Verbs"), []).append((name, _said(command)))
-        _write(formatter, rows)
-        _write(formatter, _parameters(self, ctx))
+        panels: dict[str, Sequence[str]] = {} if ctx.parent is not None else {**PANELS}
+        placed = {name for names in panels.values() for name in names}
+        panels["Verbs"] = [name for name in self.commands if name not in placed]
+        for title, names in panels.items():
+            _write_verbs(formatter, title, {name: self.commands[name] for name in names})
+        write_parameters(self, ctx, formatter)
 
 
 class UsualGroup(Group):
@@ -89,14 +100,16 @@ class VerbGroup(UsualGroup):
         usual = self.commands[USUAL]
         context = typer.Context(usual, parent=ctx.parent, info_name=ctx.info_name, **SETTINGS)
         formatter = ctx.make_formatter()
-        others = [name for name in self.commands if name != USUAL]
-        rows = [(f"{ctx.info_name} {name}", _said(self.commands[name])) for name in others]
-        _write(formatter, {"Further": rows})
+        others = {f"{ctx.info_name} {name}": verb for name, verb in self.commands.items()}
+        del others[f"{ctx.info_name} {USUAL}"]
+        _write_verbs(formatter, "Further", others)
         return f"{usual.get_help(context)}\n\n{formatter.getvalue().strip()}"
 
 
 class Verb(TyperCommand):
     """A verb whose help has its options in panels."""
+
+    format_options = write_parameters
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words; one with dashes that is no option may be meant as a setting."""
@@ -110,41 +123,15 @@ class Verb(TyperCommand):
                     vars(error)["message"] += f"; a setting has no dashes, as {word}=VALUE"
             raise
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments and options."""
-        _write(formatter, _parameters(self, ctx))
+
+def _write_verbs(formatter: Any, title: str, verbs: Mapping[str, Any]) -> None:
+    """Write names of verbs, and the first paragraph of each one's help in one line."""
+    helps = {name: inspect.cleandoc(verb.help or "") for name, verb in verbs.items()}
+    rows = [(name, " ".join(text.split("\n\n")[0].split())) for name, text in helps.items()]
+    _write(formatter, title, rows)
 
 
-def _parameters(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
-    """Rows of the help by panel: arguments first, options without a panel last."""
-    rows: dict[str, list[tuple[str, str]]] = {"Arguments": []}
-    rest: list[tuple[str, str]] = []
-    for parameter in command.get_params(ctx):
-        record = parameter.get_help_record(ctx)
-        if record is None:
-            continue
-        record = (record[0], record[1].replace("\\[", "["))  # rich's escape, for old typers
-        panel = getattr(parameter, "rich_help_panel", None)
-        if parameter.param_type_name == "argument":
-            rows["Arguments"].append(record)
-        elif panel:
-            rows.setdefault(_title(panel, ""), []).append(record)
-        else:
-            rest.append(record)
-    return {**rows, "Options": rest}
-
-
-def _said(command: Any) -> str:
-    """The first paragraph of a verb's help, in one line."""
-    return " ".join(inspect.cleandoc(command.help or "").split("\n\n")[0].split())
-
-
-def _title(panel: Any, default: str) -> str:
-    return panel if isinstance(panel, str) else default
-
-
-def _write(formatter: Any, rows: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-    for title, records in rows.items():
-        if records:
-            with formatter.section(typer.style(title, bold=True)):
-                formatter.write_dl(records)
+def _write(formatter: Any, title: str, records: Sequence[tuple[str, str]]) -> None:
+    if records:
+        with formatter.section(typer.style(title, bold=True)):
+            formatter.write_dl(records)

@@ -5,19 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from medclip_debias.cli.common import (
-    SHARING,
-    AsJson,
-    app,
-    argument,
-    group,
-    note,
-    option,
-    show,
-    warn,
-)
+from medclip_debias.cli import common
+from medclip_debias.cli.common import app, argument, group, note, option, show, warn
 
-hub = group("hub", SHARING, "Write a model's card; upload to the Hugging Face Hub.")
+hub = group("hub", "Write a model's card; upload to the Hugging Face Hub.")
 ModelFolder = Annotated[Path, argument("Model folder, as RUN/model.")]
 
 
@@ -30,7 +21,7 @@ def card(
     ] = None,
     name: Annotated[str | None, option("Name of the model; default the run's.")] = None,
     dataset: Annotated[str | None, option("GROUP/NAME on the hub, for .eval_results.")] = None,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Write a model card into the folder: data, funnel, metrics with intervals, use, limits."""
     from medclip_debias.hub.card import write_card
@@ -48,7 +39,7 @@ def push(
     repo: Annotated[str, argument("GROUP/NAME on the hub.")],
     online: Annotated[bool, option("Upload; without it the files are only listed.")] = False,
     public: Annotated[bool, option("Make a new repository public; private by default.")] = False,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """List what an upload to the Hugging Face Hub would hold; upload it with --online."""
     from medclip_debias.hub.push import check_repo, outgoing
@@ -67,12 +58,12 @@ def push(
     show(shown, as_json)
 
 
-@app.command(rich_help_panel=SHARING, example="export runs/demo/model exported --format onnx")
+@app.command(example="export runs/demo/model exported --format onnx")
 def export(
     model: ModelFolder,
     out: Annotated[Path, argument("Folder to write.")],
     form: Annotated[str, option("onnx, torch-export or monai-bundle.", "--format")] = "onnx",
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Write a model for other programs: ONNX, torch.export, MONAI.
 

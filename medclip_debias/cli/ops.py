@@ -7,36 +7,22 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import (
-    TRAINING,
-    AsJson,
-    Loss,
-    Overrides,
-    Overwrite,
-    RunFile,
-    app,
-    argument,
-    group,
-    note,
-    option,
-    show,
-)
+from medclip_debias.cli import common
+from medclip_debias.cli.common import app, argument, group, note, option, show
 
-config_app = group("config", TRAINING, "List, copy and print the settings of runs.")
+config_app = group("config", "List, copy and print the settings of runs.")
 
 
 @config_app.command("list", example="config list")
-def config_list(as_json: AsJson = False) -> None:
+def config_list(as_json: common.AsJson = False) -> None:
     """List the runs, grids and studies that come with the program, by name."""
-    import json
-
     from medclip_debias.named_settings import about, names
 
-    found = {name: about(name) for name in names()}
+    titles = {name: about(name) for name in names()}
     if as_json:
-        typer.echo(json.dumps({"configs": found}))
+        show({"configs": titles}, as_json)
         return
-    for name, title in found.items():
+    for name, title in titles.items():
         typer.echo(f"{name}\n  {title}")
 
 
@@ -44,8 +30,8 @@ def config_list(as_json: AsJson = False) -> None:
 def config_new(
     name: Annotated[str, argument("Name that `config list` shows.")],
     file: Annotated[Path, argument("YAML file to write, to change as you like.")],
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    overwrite: common.Overwrite = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Copy settings that come with the program, with their comments, into a file of your own."""
     from medclip_debias.named_settings import copy
@@ -59,50 +45,43 @@ def config_new(
 
 @config_app.command("show", example="config show phantom/demo train.lr=1e-4 --only-changed")
 def config_show(
-    config: RunFile,
-    settings: Overrides = None,
-    loss: Loss = None,
+    config: common.RunFile,
+    settings: common.Overrides = None,
+    loss: common.Loss = None,
     only_changed: Annotated[bool, option("Leave out settings at their defaults.")] = False,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Print a run's settings as they are resolved: inheritance, overrides, defaults, checks."""
-    import json
-
     import yaml
 
     from medclip_debias.training.resolve import changed, resolved
 
     content = (changed if only_changed else resolved)(config, settings or [], loss)
     if as_json:
-        typer.echo(json.dumps(content))
+        show(content, as_json)
     else:
         typer.echo(yaml.safe_dump(content, sort_keys=False), nl=False)
 
 
-@app.command(rich_help_panel=TRAINING, example="doctor phantom/demo")
+@app.command(example="doctor phantom/demo")
 def doctor(
     config: Annotated[
         Path | None, argument("YAML file of a run; without it, only the machine is checked.")
     ] = None,
-    settings: Overrides = None,
-    loss: Loss = None,
-    as_json: AsJson = False,
+    settings: common.Overrides = None,
+    loss: common.Loss = None,
+    as_json: common.AsJson = False,
 ) -> None:
     """Check machine, data and settings before a long run."""
-    import json
-
     from medclip_debias.doctor.examine import examine
-    from medclip_debias.doctor.findings import STOPS, Finding, lines, summary
+    from medclip_debias.doctor.findings import STOPS, lines, summary
     from medclip_debias.errors import EXIT_CODE
-
-    def tell(finding: Finding) -> None:
-        typer.echo(lines(finding))
 
     if as_json:
         findings = examine(config, settings or [], loss=loss)
-        typer.echo(json.dumps({"checks": [finding.as_dict() for finding in findings]}))
+        show({"checks": [finding.as_dict() for finding in findings]}, as_json)
     else:
-        findings = examine(config, settings or [], note, tell, loss)
+        findings = examine(config, settings or [], note, lambda f: typer.echo(lines(f)), loss)
         typer.echo(summary(findings))
     if any(finding.state == STOPS for finding in findings):
         raise typer.Exit(EXIT_CODE)

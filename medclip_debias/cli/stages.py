@@ -80,44 +80,33 @@ def start_over(out: Path, mark: str = "*prepared*") -> None:
 
 def run_stages(stages: Sequence[Stage], out: Path, verb: Verb) -> None:
     """Run the stages whose products are missing, and leave their times in ``results.json``."""
-    with PeakMemory() as memory:
-        _run_all(stages, out, verb, memory)
-    typer.echo(f"Open {(out / 'report.html').resolve()}")
-
-
-def _run_all(stages: Sequence[Stage], out: Path, verb: Verb, memory: PeakMemory) -> None:
     results = out / "results.json"
     timing: dict[str, float] = {}
-    for stage in stages:
-        if stage.product is not None and stage.product.exists():
-            typer.echo(f"# {stage.product} is there already")
-            continue
-        if stage.name == "report":
-            _add(results, timing, memory)  # so that the report shows them
-        try:
-            code = _run(stage, timing, verb)
-        except UserError as error:
-            must_know(f"medclip-debias: {error}")
-            code = 2
-        if code:
-            sys.exit(code)
-    timing["total"] = sum(timing.values())
-    _add(results, timing, memory)
+    with PeakMemory() as memory:
+        for stage in stages:
+            if stage.product is not None and stage.product.exists():
+                typer.echo(f"# {stage.product} is there already")
+                continue
+            if stage.name == "report":
+                _add(results, timing, memory)  # so that the report shows them
+            words = list(stage.words() if callable(stage.words) else stage.words)
+            typer.echo(f"\n$ {'' if stage.call else 'medclip-debias '}{shlex.join(words)}")
+            began, code = time.perf_counter(), 0
+            try:
+                if stage.call is None:
+                    code = verb(words)
+                else:
+                    stage.call()
+            except UserError as error:
+                must_know(f"medclip-debias: {error}")
+                code = 2
+            if code:
+                sys.exit(code)
+            timing[stage.name] = time.perf_counter() - began
+        timing["total"] = sum(timing.values())
+        _add(results, timing, memory)
     typer.echo(f"\n{timing['total']:.0f} s, at most {memory.bytes / 2**30:.1f} GiB of memory")
-
-
-def _run(stage: Stage, timing: dict[str, float], verb: Verb) -> int:
-    """Run one stage; its exit code."""
-    began, code = time.perf_counter(), 0
-    words = list(stage.words() if callable(stage.words) else stage.words)
-    program = "" if stage.call else "medclip-debias "
-    typer.echo(f"\n$ {program}{shlex.join(words)}")
-    if stage.call is None:
-        code = verb(words)
-    else:
-        stage.call()
-    timing[stage.name] = time.perf_counter() - began
-    return code
+    typer.echo(f"Open {(out / 'report.html').resolve()}")
 
 
 def _add(results: Path, timing: dict[str, float], memory: PeakMemory) -> None:

@@ -7,32 +7,16 @@ from typing import Annotated
 
 import typer
 
-from medclip_debias.cli.common import (
-    TRAINING,
-    AsJson,
-    Cluster,
-    Loss,
-    Overrides,
-    RunFile,
-    app,
-    argument,
-    group,
-    log_lines,
-    must_know,
-    note,
-    option,
-    progress,
-    show,
-)
+from medclip_debias.cli import common
+from medclip_debias.cli.common import app, argument, group, log_lines, note, option, progress, show
 from medclip_debias.cli.help import USUAL, VerbGroup
 from medclip_debias.errors import UserError
 
-training = group("train", TRAINING, "Train a model, or resume a run that was stopped.", VerbGroup)
+training = group("train", "Train a model, or resume a run that was stopped.", VerbGroup)
 
 
 @app.command(
     "language-model",
-    rich_help_panel=TRAINING,
     example="language-model data/prepared models/lm steps=500",
 )
 def language_model(
@@ -43,7 +27,7 @@ def language_model(
         list[Path] | None,
         option("Another set to read together with it; may be repeated.", "--with"),
     ] = None,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Train a small BERT and its tokenizer on a set's sentences."""
     from medclip_debias.config import SetSettings, validate
@@ -71,12 +55,12 @@ def language_model(
     show({"language_model": str(out), **figures}, as_json)
 
 
-@app.command(rich_help_panel=TRAINING, example="score data/prepared --language-model models/lm")
+@app.command(example="score data/prepared --language-model models/lm")
 def score(
     prepared: Annotated[Path, argument("Prepared set to score.")],
     language_model: Annotated[Path, option("BERT or CXR-BERT folder.")],
-    cluster: Cluster = None,
-    as_json: AsJson = False,
+    cluster: common.Cluster = None,
+    as_json: common.AsJson = False,
 ) -> None:
     """Store each sentence's log probability under a BERT."""
     from medclip_debias.data.store import PreparedSet
@@ -90,15 +74,15 @@ def score(
 
 @training.command(USUAL, example="train phantom/demo --loss debiased_0.05 train.steps=500")
 def train(
-    config: RunFile,
-    settings: Overrides = None,
-    loss: Loss = None,
+    config: common.RunFile,
+    settings: common.Overrides = None,
+    loss: common.Loss = None,
     longer: Annotated[
         bool, option("Train a run for more steps: RUN train.steps=2000.", "--continue")
     ] = False,
     fresh: Annotated[bool, option("Start over; drop checkpoints.")] = False,
     allow_changed_data: Annotated[bool, option("Resume although the data has changed.")] = False,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Train a model; run the same command again to resume (exit code 75: stopped by a signal).
 
@@ -129,7 +113,7 @@ def train(
                 progress=advance,
                 validator=validator,
                 allow_changed_data=allow_changed_data,
-                warn=must_know,
+                warn=common.must_know,
                 say=note,
                 line=log_lines(),
                 longer=longer,
@@ -158,12 +142,12 @@ def train(
     example="train features phantom/demo train.trainable.image=frozen train.features.cache=true"
 )
 def features(
-    config: RunFile,
+    config: common.RunFile,
     settings: Annotated[
         list[str] | None, argument("Overrides, as train.features.dtype=fp16.")
     ] = None,
-    loss: Loss = None,
-    as_json: AsJson = False,
+    loss: common.Loss = None,
+    as_json: common.AsJson = False,
 ) -> None:
     """Compute the features of a run's frozen encoders ahead of `train`."""
     from medclip_debias.training.resolve import load_run
@@ -175,8 +159,8 @@ def features(
     show(figures, as_json)
 
 
-@app.command(rich_help_panel=TRAINING, example="losses --json")
-def losses(as_json: AsJson = False) -> None:
+@app.command(example="losses --json")
+def losses(as_json: common.AsJson = False) -> None:
     """List objectives, policies and the presets of `--loss`."""
     from medclip_debias.losses import describe
     from medclip_debias.losses.presets import TABLE_1, describe_presets

@@ -12,7 +12,6 @@ from medclip_debias.data.prepare import Reading
 from medclip_debias.data.prepare import prepare as run
 from medclip_debias.data.text.reports import ReportSettings
 from medclip_debias.errors import UserError, did_you_mean
-from medclip_debias.models.load import expected_images
 
 if TYPE_CHECKING:
     from medclip_debias.data.prepare.chunks import Progress, Say
@@ -85,50 +84,61 @@ def prepare(
         TypeError: an option does not exist.
         UserError: a value is invalid, the source cannot be used, or ``out`` exists.
     """
-    given: dict[str, Any] = dict(options)
-    known = PrepareOptions.__annotations__
-    for name in given:
-        if name not in known:
-            raise TypeError(f"prepare() has no option '{name}'{did_you_mean(name, known)}")
-    rows = _taken(given, PrepareSettings)
-    settings = validate(PrepareSettings, rows, "prepare")
-    if for_model is not None:
-        settings = _as_expected(Path(for_model), rows)
-    reading = {field.name: given[field.name] for field in fields(Reading) if field.name in given}
-    reading |= {key: Path(reading[key]) for key in _PATHS if reading.get(key) is not None}
-    if "labels" in given:
-        reading["labeller"] = given["labels"]
-    text = dict(given.get("report_set", {}))
-    if given.get("language", "auto") != "auto":
-        text["language"] = given["language"]
-    reading["text"] = validate(ReportSettings, text, "prepare", "report_set.")
+    for name in options:
+        if name not in PrepareOptions.__annotations__:
+            hint = did_you_mean(name, PrepareOptions.__annotations__)
+            raise TypeError(f"prepare() has no option '{name}'{hint}")
+    settings, reading = parsed_options(options, for_model, "prepare")
     return run(
         Path(source),
         Path(out),
         settings,
-        selection=validate(SelectionSettings, _taken(given, SelectionSettings), "prepare"),
-        reading=Reading(**reading),
         workers=workers,
         cluster=cluster,
         progress=progress,
         say=say,
         overwrite=overwrite,
         update=update,
+        **reading,
     )
 
 
-def _taken(given: Mapping[str, Any], settings: type[Settings]) -> dict[str, Any]:
-    return {name: given[name] for name in settings.model_fields if name in given}
+def parsed_options(
+    options: Mapping[str, Any], for_model: Path | str | None, where: str
+) -> tuple[PrepareSettings, dict[str, Any]]:
+    """How images become rows, and ``selection`` and ``reading`` of a source.
+
+    Args:
+        options: those of `PrepareOptions` that were given.
+        for_model: model folder, whose settings of the images are taken.
+        where: the options are from, for the message of a bad one.
+    """
+    settings = validate(PrepareSettings, _fields_of(PrepareSettings, options), where)
+    if for_model is not None:
+        from medclip_debias.models.load import expected_images
+
+        expected = expected_images(Path(for_model)).prepare
+        for name in settings.model_fields_set:
+            value, wanted = getattr(settings, name), getattr(expected, name)
+            if value != wanted:
+                raise UserError(
+                    f"{name}={value!r} is not what {for_model} expects ({wanted!r}); leave it out,"
+                    " since the model sets it."
+                )
+        settings = expected
+    sources = {
+        field.name: options[field.name] for field in fields(Reading) if field.name in options
+    }
+    sources |= {key: Path(sources[key]) for key in _PATHS if sources.get(key) is not None}
+    if "labels" in options:
+        sources["labeller"] = options["labels"]
+    text = dict(options.get("report_set", {}))
+    if options.get("language", "auto") != "auto":
+        text["language"] = options["language"]
+    sources["text"] = validate(ReportSettings, text, where, "report_set.")
+    selection = validate(SelectionSettings, _fields_of(SelectionSettings, options), where)
+    return settings, {"selection": selection, "reading": Reading(**sources)}
 
 
-def _as_expected(model: Path, asked: Mapping[str, Any]) -> PrepareSettings:
-    """The model's settings; what was given beside them must be the same."""
-    wanted = expected_images(model).prepare
-    chosen = validate(PrepareSettings, wanted.model_dump() | dict(asked), "prepare")
-    for name in asked:
-        if getattr(chosen, name) != getattr(wanted, name):
-            raise UserError(
-                f"{name}={getattr(chosen, name)!r} is not what {model} expects"
-                f" ({getattr(wanted, name)!r}); leave it out, since for_model sets it."
-            )
-    return wanted
+def _fields_of(settings: type[Settings], options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in settings.model_fields if name in options}

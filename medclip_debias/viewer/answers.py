@@ -29,7 +29,6 @@ from medclip_debias.grounding.reference import ReferenceBoxes
 from medclip_debias.grounding.regions import threshold_regions
 from medclip_debias.grounding.search.query import Hit, SearchIndex
 from medclip_debias.grounding.settings import MapMethod
-from medclip_debias.viewer.pixels import ShownPixels
 from medclip_debias.viewer.viewed_model import Encoded, ViewedModel
 
 if TYPE_CHECKING:
@@ -40,6 +39,7 @@ MOST_CHARACTERS = 1000  # of a sentence
 THUMBNAIL = 88  # pixels of the longer side
 MOST_THUMBNAILS = 4096  # kept in memory, of about 2 KB each
 MOST_HITS = 50
+MOST_LEVELS = 65535  # of the pixels that a browser windows
 Kind = Literal["json", "seg", "sr"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MOST_SENTENCES = 20  # of an export
@@ -47,6 +47,67 @@ MOST_SENTENCES = 20  # of an export
 Phrases = list[tuple[str, list[list[float]]]]
 Methods = Sequence[MapMethod]
 """How the maps of each model are computed; of none as it was started."""
+
+
+@dataclass(frozen=True, eq=False)
+class ShownPixels:
+    """Every pixel as a level: ``low + step * level`` is its value in display polarity."""
+
+    levels: NDArray[np.unsignedinteger]
+    low: float
+    step: float
+    high: float
+    inverted: bool
+    window: tuple[float, float]
+
+    @classmethod
+    def of(cls, image: Radiograph, clip: tuple[float, float], seen: Radiograph) -> ShownPixels:
+        """Of a radiograph."""
+        low, high = image.range
+        # A level is a function of the value alone, so it is found for each value that occurs.
+        values = image.values
+        if image.padding is not None:  # as dark as the darkest pixel of the picture
+            values = np.where(image.padding, high if image.inverted else low, values)
+        if image.inverted:
+            values = low + high - values
+        occur = values[image.counts > 0]
+        whole = high - low <= MOST_LEVELS and bool(np.all(occur == np.rint(occur)))
+        step = 1.0 if whole else (high - low) / MOST_LEVELS
+        last = round((high - low) / step)
+        numbers = np.nan_to_num(np.clip(np.rint((values - low) / step), 0, last))
+        kind = np.uint8 if last <= 255 else np.uint16
+        levels = numbers.astype(kind)[image.codes]
+        return cls(levels, low, step, high, image.inverted, _window(image, clip, seen))
+
+    def described(self) -> dict[str, object]:
+        """Everything but the pixels."""
+        height, width = self.levels.shape
+        return {
+            "height": height,
+            "width": width,
+            "depth": 8 * self.levels.dtype.itemsize,
+            **{name: getattr(self, name) for name in ("low", "high", "step", "inverted")},
+            "window": list(self.window),
+        }
+
+    def bytes(self) -> bytes:
+        """The levels row by row; of 16 bits, the low byte first."""
+        return self.levels.astype(self.levels.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def _window(image: Radiograph, clip: tuple[float, float], seen: Radiograph) -> tuple[float, float]:
+    """Stored values, in display polarity, that reach the ends of what the model sees."""
+    low, high = seen.percentiles(clip)
+    same = image is not seen and np.array_equal(image.codes, seen.codes)
+    if same:
+        inside = (seen.values > low) & (seen.values < high) & (image.counts > 0)
+        stored = image.values[inside]
+        same = bool(stored.size) and float(np.ptp(stored)) > 0
+    low, high = (float(stored.min()), float(stored.max())) if same else image.percentiles(clip)
+    if image.inverted:
+        total = sum(image.range)
+        low, high = total - high, total - low
+    return low, high
 
 
 @dataclass(frozen=True, eq=False)

@@ -113,7 +113,10 @@ class Page:
             "choose": (_Choice, lambda c: self._open(c.session, partial(answers.choose, c.name))),
             "hit": (_Row, lambda c: self._open(c.session, partial(answers.hit, c.row))),
             "maps": (_Maps, lambda c: {"models": answers.opened(self._image(c), c.methods)}),
-            "look": (_Look, self._look),
+            "look": (
+                _Look,
+                lambda c: {"models": answers.look(self._image(c), c.sentence, c.methods)},
+            ),
             "search": (_Search, self._search),
             "export": (_Export, self._export),
         }
@@ -131,7 +134,10 @@ class Page:
                 Route("/api/upload/{session}", self._upload, methods=["POST"]),
                 Route("/api/{what}", self._click, methods=["POST"]),
             ],
-            exception_handlers={HTTPException: _refused, ClientDisconnect: _gone},
+            exception_handlers={
+                HTTPException: _refused,
+                ClientDisconnect: lambda *_: Response(status_code=408),  # nobody reads it
+            },
             lifespan=self._swept,
         )
         self.app.router.redirect_slashes = False
@@ -295,11 +301,6 @@ class Page:
             "models": self._answers.opened(image),
         }
 
-    def _look(self, click: _Look) -> Answer:
-        """Where a sentence is seen on the radiograph of the page."""
-        image = self._image(click)
-        return {"models": self._answers.look(image, click.sentence, click.methods)}
-
     def _search(self, click: _Search) -> Answer:
         """Images of the index, by a sentence or by the radiograph of the page."""
         if click.image is None:
@@ -399,7 +400,3 @@ async def _refused(_: Request, error: Exception) -> Response:
         return JSONResponse({"error": error.detail}, error.status_code)
     known = error.status_code == 404 and error.detail != "Not Found"
     return PlainTextResponse(f"{error.detail if known else 'There is nothing here.'}\n", 404)
-
-
-async def _gone(_: Request, __: Exception) -> Response:
-    return Response(status_code=408)  # nobody reads it

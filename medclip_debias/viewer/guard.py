@@ -8,6 +8,7 @@ import html
 import re
 import secrets
 from collections.abc import Iterable
+from ipaddress import ip_address
 
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -15,8 +16,6 @@ from starlette.formparsers import MultiPartException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from medclip_debias.viewer.access import is_loopback
 
 # The browser itself refuses whatever would go to another machine, and every script and style that
 # is no file of this package.
@@ -140,6 +139,18 @@ class Guard:
         secure = request.url.scheme == "https"
         response.set_cookie(cookie, self._secret, httponly=True, samesite="strict", secure=secure)
         return response
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name is this machine as seen from itself alone.
+
+    >>> [is_loopback(host) for host in ("localhost", "127.0.0.1", "::1", "0.0.0.0", "a.org")]
+    [True, True, True, False, False]
+    """
+    try:
+        return host.lower() == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 async def _passwords(request: Request) -> list[str]:

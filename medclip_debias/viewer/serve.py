@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import signal
 import socket
 import stat
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from medclip_debias.errors import UserError, need_packages
 from medclip_debias.files import remove_leftovers, temporary_prefix
-from medclip_debias.viewer.access import TOKEN_VARIABLE, is_loopback
 
 if TYPE_CHECKING:
     import uvicorn
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 PORT = 7860
+TOKEN_VARIABLE = "MEDCLIP_DEBIAS_VIEWER_TOKEN"
+SHORTEST_TOKEN = 20
 CLOSING = 2  # seconds that open connections get at the end
 MOST_CONNECTIONS = 512
 
@@ -84,6 +86,8 @@ def _announced(
     allowed: Sequence[str],
 ) -> Iterator[str]:
     """The address to open, and what to know of it."""
+    from medclip_debias.viewer.guard import is_loopback
+
     query = "/" if token is None else f"/?token={token if show_token else 'TOKEN'}"
     if isinstance(place, Path):
         yield f"unix socket {place}"
@@ -104,6 +108,24 @@ def _announced(
         yield f"Warning: there is no token. {reached} can use this page."
     elif not show_token:
         yield f"TOKEN stands for the token of --token-file or {TOKEN_VARIABLE}."
+
+
+def read_token(file: Path | None) -> str | None:
+    """The token of a file, else that of the environment, else None."""
+    token, source = os.environ.get(TOKEN_VARIABLE, "").strip(), f"${TOKEN_VARIABLE}"
+    if file is not None:
+        try:
+            token, source = Path(file).read_text(encoding="utf-8").strip(), str(file)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{file}: the token cannot be read; check --token-file.") from error
+    elif not token:
+        return None
+    if not re.fullmatch(rf"[A-Za-z0-9._~-]{{{SHORTEST_TOKEN},}}", token):
+        raise UserError(
+            f"{source}: a token has at least {SHORTEST_TOKEN} characters, all of them letters,"
+            " digits or one of . _ ~ -; write one with: openssl rand -hex 32"
+        )
+    return token
 
 
 def check_installed() -> None:

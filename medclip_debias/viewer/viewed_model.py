@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,21 +40,6 @@ CALIBRATION = "calibration.json"
 """File of ``calibrate`` in a model's folder, which is taken where none is given."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One class of one prompt set on one image; ``present`` and ``absent`` are mean scores."""
-
-    name: str
-    prompt_set: str
-    sentence: str
-    present: float
-    absent: float
-    probability: float | None
-    threshold: float
-    calibrated: bool
-    seen: bool
-
-
 class Finder:
     """What a model sees on an image before anybody asks: its prompts' classes, in an order."""
 
@@ -71,9 +56,13 @@ class Finder:
             self._vectors = [model.encode_sentences(one.texts) for one in self.prompt_sets]
         self._youden = {name: _youden(fitted) for name, fitted in self._fitted.items()}
 
-    def of(self, features: ImageFeatures) -> list[Finding]:
-        """The findings of one image: those seen first, and each part by falling probability."""
-        findings, scale = [], self._model.learned_scale
+    def of(self, features: ImageFeatures) -> list[dict[str, Any]]:
+        """The findings of one image: those seen first, and each part by falling probability.
+
+        One class of one prompt set each; ``present`` and ``absent`` are mean scores.
+        """
+        findings: list[dict[str, Any]] = []
+        scale = self._model.learned_scale
         for prompts, vectors in zip(self.prompt_sets, self._vectors, strict=True):
             with torch.inference_mode():
                 scored = self._model.score(features, vectors)
@@ -89,24 +78,24 @@ class Finder:
                     target, _ = fitted.chosen_prevalence(name, "validation", difference)
                     logit = fitted.logits(difference, target)
                 findings.append(
-                    Finding(
-                        name=name,
-                        prompt_set=prompts.name,
-                        sentence=sides.positive[0],
-                        present=float(both.positive[name][0]),
-                        absent=float(both.negative[name][0]),
-                        probability=None if logit is None else float(sigmoid(logit)[0]),
-                        threshold=threshold,
-                        calibrated=fitted is not None,
-                        seen=bool(difference[0] >= score),
-                    )
+                    {
+                        "name": name,
+                        "prompt_set": prompts.name,
+                        "sentence": sides.positive[0],
+                        "present": float(both.positive[name][0]),
+                        "absent": float(both.negative[name][0]),
+                        "probability": None if logit is None else float(sigmoid(logit)[0]),
+                        "threshold": threshold,
+                        "calibrated": fitted is not None,
+                        "seen": bool(difference[0] >= score),
+                    }
                 )
         return sorted(
             findings,
-            key=lambda one: (
-                not one.seen,
-                1.0 if one.probability is None else -one.probability,
-                one.absent - one.present,
+            key=lambda finding: (
+                not finding["seen"],
+                1.0 if finding["probability"] is None else -finding["probability"],
+                finding["absent"] - finding["present"],
             ),
         )
 
@@ -230,7 +219,7 @@ class ViewedModel:
 
     def findings(self, encoded: Encoded) -> list[dict[str, Any]]:
         """What is seen, in order (`Finder`)."""
-        return [asdict(one) for one in self.finder.of(encoded.features.to(self.model.device))]
+        return self.finder.of(encoded.features.to(self.model.device))
 
     def opened(
         self, encoded: Encoded, shape: tuple[int, int], method: MapMethod | None = None

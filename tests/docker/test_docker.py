@@ -160,7 +160,7 @@ def test_only_the_viewer_has_a_network_and_it_is_published_on_loopback_alone(ser
 
 
 def test_the_viewer_keeps_its_token_and_its_names(services, monkeypatch):
-    from medclip_debias.viewer.access import TOKEN_VARIABLE, read_token
+    from medclip_debias.viewer.serve import TOKEN_VARIABLE, read_token
 
     viewer = services["viewer"]
     assert viewer["environment"] == {TOKEN_VARIABLE: "${VIEWER_TOKEN:-}"}

@@ -37,8 +37,7 @@ def test_keywords_make_the_very_set_that_the_command_makes(tiny_tree, tmp_path):
 
 def test_every_option_of_the_command_is_a_keyword():
     command = typer.main.get_command(app).get_command(None, "prepare")
-    names = {"report_settings": "report_set"}
-    options = {names.get(one.name, one.name) for one in command.params}
+    options = {one.name for one in command.params}
     # What it prints, and parts for `merge`, which Python does not have.
     of_the_command = {"_sources", "as_json", "help", "quiet", "shard"}
     keywords = {*inspect.signature(md.prepare).parameters, *PrepareOptions.__annotations__}

@@ -22,10 +22,10 @@ from medclip_debias.grounding.validation import NOT_MEASURED
 from medclip_debias.viewer.answers import (
     MOST_CHARACTERS,
     Answers,
+    ShownPixels,
     checked_sentence,
     listed_images,
 )
-from medclip_debias.viewer.pixels import ShownPixels
 from medclip_debias.viewer.viewed_model import Finder
 from tests.helpers.coco import write_coco
 
@@ -117,23 +117,26 @@ def test_probabilities_are_the_logistic_of_the_scaled_difference(answers):
     viewed = answers.models[0]
     rows = viewed.finder.of(image.encoded[0].features)
     (prompts,) = viewed.finder.prompt_sets
-    assert {row.name for row in rows} == set(prompts.classes)
+    assert {row["name"] for row in rows} == set(prompts.classes)
     with torch.no_grad():
         scale = float(model.similarity.scale)
         for row in rows:
             means = []
-            for texts in (prompts.classes[row.name].positive, prompts.classes[row.name].negative):
+            for texts in (
+                prompts.classes[row["name"]].positive,
+                prompts.classes[row["name"]].negative,
+            ):
                 scores = [
                     model.score(image.encoded[0].features, model.encode_sentences([text])).item()
                     for text in texts
                 ]
                 means.append(math.fsum(scores) / len(scores))
-            assert (row.present, row.absent) == pytest.approx(means, abs=1e-6)
+            assert (row["present"], row["absent"]) == pytest.approx(means, abs=1e-6)
             expected = 1 / (1 + math.exp(-scale * (means[0] - means[1])))
-            assert row.probability == pytest.approx(expected, abs=1e-5)
-            assert row.seen == (means[0] >= means[1])
-            assert (row.calibrated, row.threshold) == (False, 0.5)
-    order = [(not row.seen, -row.probability) for row in rows]
+            assert row["probability"] == pytest.approx(expected, abs=1e-5)
+            assert row["seen"] == (means[0] >= means[1])
+            assert (row["calibrated"], row["threshold"]) == (False, 0.5)
+    order = [(not row["seen"], -row["probability"]) for row in rows]
     assert order == sorted(order)
 
 
@@ -142,9 +145,9 @@ def test_calibrated_findings_take_the_files_probability_and_threshold(
 ):
     image = answers.choose("good.png")
     viewed = answers.models[0]
-    by_name = {one.name: one for one in viewed.finder.of(image.encoded[0].features)}
+    by_name = {one["name"]: one for one in viewed.finder.of(image.encoded[0].features)}
     name = sorted(by_name)[0]
-    d = by_name[name].present - by_name[name].absent
+    d = by_name[name]["present"] - by_name[name]["absent"]
     # Of six images those with the finding score above d + .1, with one exception below d: the
     # best cut, of 2/3 + 1, is at the lower of the two above.
     fitted = FittedClass(
@@ -162,18 +165,18 @@ def test_calibrated_findings_take_the_files_probability_and_threshold(
         classes={name: fitted},
     )
     found = {
-        one.name: one for one in Finder(viewed.model, calibration).of(image.encoded[0].features)
+        one["name"]: one for one in Finder(viewed.model, calibration).of(image.encoded[0].features)
     }
 
     def probability(score):
         odds = 3 * score - 0.4 + math.log(0.2 / 0.8) - math.log(0.5 / 0.5)
         return 1 / (1 + math.exp(-odds))
 
-    assert found[name].calibrated
-    assert found[name].probability == pytest.approx(probability(d), abs=1e-6)
-    assert found[name].threshold == pytest.approx(probability(d + 0.1), abs=1e-6)
-    assert not found[name].seen
-    assert not any(one.calibrated for other, one in found.items() if other != name)
+    assert found[name]["calibrated"]
+    assert found[name]["probability"] == pytest.approx(probability(d), abs=1e-6)
+    assert found[name]["threshold"] == pytest.approx(probability(d + 0.1), abs=1e-6)
+    assert not found[name]["seen"]
+    assert not any(one["calibrated"] for other, one in found.items() if other != name)
     calibration.write(tmp_path / "own.json")
     opened = Answers.open(model_folder, device="cpu", calibrations=[tmp_path / "own.json"])
     assert ("Probabilities", "calibrated on labelled images") in opened.models[0].described()

@@ -10,9 +10,9 @@ import pytest
 from medclip_debias.errors import UserError
 from medclip_debias.viewer import app as app_module
 from medclip_debias.viewer import guard as guard_module
-from medclip_debias.viewer.access import read_token
 from medclip_debias.viewer.app import Page
 from medclip_debias.viewer.guard import ENTRANCE, Guard
+from medclip_debias.viewer.serve import read_token
 
 httpx = pytest.importorskip("httpx")
 TOKEN = "0123456789abcdefghij"
