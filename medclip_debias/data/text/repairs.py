@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 _NUMBER = re.compile(r"\b(?:No|Nos|no|nos)\.$")
@@ -77,11 +78,7 @@ class Repairs:
                     joined.append([part])
         return [" ".join("".join(group).split()) for group in joined]
 
-    def misses_a_stop(self, text: str) -> bool:
-        """Tell whether a sentence of ``text`` starts where no full stop precedes it."""
-        return any(True for _ in self._unstopped(text))
-
-    def _unstopped(self, text: str) -> Iterator[int]:
+    def unstopped(self, text: str) -> Iterator[int]:
         """Yield where a sentence starts without a full stop before it."""
         for match in _NO_STOP.finditer(text) if self._may_lack_a_stop else ():
             if not _GOES_ON.search(text, max(match.start() - 16, 0), match.start()):
@@ -95,10 +92,8 @@ class Repairs:
             if not self._no_glue.search(before) and worded:
                 cuts.append(match.end())
         cuts += [match.end() for match in self._uncut.finditer(piece)]
-        cuts += self._unstopped(piece)
-        cuts = sorted(set(cuts))
-        ends = [*cuts[1:], len(piece)]
-        parts = (piece[start:end] for start, end in zip(cuts, ends, strict=True))
+        cuts = sorted({*cuts, *self.unstopped(piece)})
+        parts = (piece[start:end] for start, end in pairwise([*cuts, len(piece)]))
         return [part for part in parts if part.strip()]
 
     def _belongs(self, group: list[str], part: str) -> bool:

@@ -75,7 +75,10 @@ def split_sentences(text: str, code: str = "en") -> tuple[list[str], Counter[str
             for item in _list_items(spoken.spaced_stop.sub(_STOP, " ".join(block.split()))):
                 parts = (_segment(part, code) for part in item.split(_STOP.lstrip(".")))
                 for sentence in map(_without_mark, chain.from_iterable(parts)):
-                    signed = _signs(sentence, signed, spoken)
+                    # A signature, or the name and date behind one.
+                    signed = bool(spoken.signature.match(sentence)) or (
+                        signed and all(map(_SIGNATURE_REST.fullmatch, sentence.split()))
+                    )
                     reason = "signature" if signed else _wordless(sentence)
                     if reason:
                         dropped[reason] += 1
@@ -92,13 +95,6 @@ def deidentified_share(sentence: str) -> float:
     """
     words = len(re.findall(r"[^\W_]+|_+", sentence))
     return len(_DEIDENTIFIED.findall(sentence)) / words if words else 0.0
-
-
-def _signs(sentence: str, before: bool, spoken: Language) -> bool:
-    """Tell whether a sentence is a signature, or the name and date behind the one ``before``."""
-    if spoken.signature.match(sentence):
-        return True
-    return before and all(map(_SIGNATURE_REST.fullmatch, sentence.split()))
 
 
 def _without_mark(sentence: str) -> str:
@@ -125,7 +121,7 @@ def _list_items(text: str) -> list[str]:
         if goes_on or match.start() == 0:
             cuts.append(match.start())
             expected = number + 1
-    return [text[start:end] for start, end in zip(cuts, [*cuts[1:], len(text)], strict=True)]
+    return [text[start:end] for start, end in pairwise([*cuts, len(text)])]
 
 
 def _has_word(sentence: str) -> bool:
@@ -167,16 +163,16 @@ def _with_blanks(pieces: Iterable[str], text: str) -> list[str]:
 
     PySBD substitutes symbols on its way; where it loses one, a plain rule is safer.
     """
-    found, at = [], 0
+    blanked, at = [], 0
     for piece in pieces:
         piece = " ".join(piece.split())
         if not text.startswith(piece, at):
             return []
-        end = at + len(piece)
-        blank = text[end : end + 1] == " "
-        found.append(piece + " " * blank)
-        at = end + blank
-    return found if at == len(text) else []
+        at += len(piece)
+        blank = " " * text.startswith(" ", at)
+        blanked.append(piece + blank)
+        at += len(blank)
+    return blanked if at == len(text) else []
 
 
 def _rough_pieces(text: str, spoken: Language) -> list[str]:
@@ -190,15 +186,11 @@ def _plain_pieces(text: str) -> tuple[str, ...] | None:
     Every full stop of such a text stands between a word that is no abbreviation and a capital, or
     at the end, or in a decimal. Most of what hospitals write is so, and PySBD is slow.
     """
-    if not _PLAIN.fullmatch(text) or language("en").repairs.misses_a_stop(text):
+    if not _PLAIN.fullmatch(text) or any(language("en").repairs.unstopped(text)):
         return None
-    pieces = _PLAIN_END.split(text)
-    known = _abbreviations()
-    for piece in pieces:
-        word = piece[piece.rfind(" ") + 1 :].rstrip(".").lower()
-        if word in known:
-            return None
-    return tuple(pieces)
+    pieces = tuple(_PLAIN_END.split(text))
+    words = {piece[piece.rfind(" ") + 1 :].rstrip(".").lower() for piece in pieces}
+    return pieces if words.isdisjoint(_abbreviations()) else None
 
 
 @lru_cache(maxsize=1)

@@ -87,7 +87,13 @@ class RuleParser:
             if ahead and (not pending or _apart(clause, pending[-1], i)):
                 bound = ahead
                 used |= set(ahead)
-            elif pending and _apart(clause, pending[-1], i) and _leads_to_finding(clause, i):
+            elif (
+                pending
+                and _apart(clause, pending[-1], i)
+                and len(clause) > i + 2
+                and clause[i + 1].has("joins")
+                and clause[i + 2].has("finding")
+            ):
                 continue  # "stable heart size, enlarged and tortuous aorta"
             elif pending and pending != [i]:
                 bound = [p for p in pending if p != i]
@@ -205,8 +211,8 @@ def _scopes(clause: Sequence[Item]) -> list[Scope]:
             now = replace(now, unsure=True)
         elif item.text == "with":
             now = Scope(aside=now.aside)
-        elif item.has("explains") and _is_predicate(clause, i):
-            now = replace(now, denied=False)
+        elif item.has("explains") and (i == 0 or clause[i - 1].has("verbs", "affirmed", "comma")):
+            now = replace(now, denied=False)  # said of the clause: "no effusion, consistent with"
         elif item.has("joins", "comma"):
             if now.reach == "phrase" and item.has("comma") and _only_of_a_place(clause, i):
                 now = Scope(aside=now.aside)
@@ -233,11 +239,6 @@ def _scopes(clause: Sequence[Item]) -> list[Scope]:
             for j in _neighbours(clause, i):
                 scopes[j].unsure = scopes[j].unsure or not scopes[j].denied
     return scopes
-
-
-def _is_predicate(clause: Sequence[Item], i: int) -> bool:
-    """Whether "consistent with" is said of the clause: "no effusion, consistent with"."""
-    return i == 0 or clause[i - 1].has("verbs", "affirmed", "comma")
 
 
 def _only_of_a_place(clause: Sequence[Item], comma: int) -> bool:
@@ -401,11 +402,6 @@ def _apart(clause: Sequence[Item], structure: int, state: int) -> bool:
     return bool(between) and (
         between[-1].has("joins", "comma") or between[-1].text in ("with", "show", "demonstrate")
     )
-
-
-def _leads_to_finding(clause: Sequence[Item], i: int) -> bool:
-    rest = clause[i + 1 : i + 3]
-    return len(rest) == 2 and rest[0].has("joins") and rest[1].has("finding")
 
 
 def _side_of(clause: Sequence[Item], at: int) -> str:

@@ -10,7 +10,7 @@ SHORTEST_CORRECTED = 5
 """Letters of a word that may be read as a word of the lexicon one letter away."""
 
 _MARKS = {".": "stop", ";": "stop", ",": "comma", "(": "comma", ")": "comma", ":": "verbs"}
-_JOINS = {"/", "&"}
+_MARKS |= {"/": "joins", "&": "joins"}
 
 
 @dataclass(slots=True)
@@ -44,7 +44,11 @@ class Scanner:
         for words in self._terms:
             self._longest[words[0]] = max(self._longest.get(words[0], 0), len(words))
         self._words = {word for words in self._terms for word in words}
-        self._near = _near(self._words)
+        self._near: dict[str, list[str]] = {}
+        for word in self._words:
+            if len(word) >= SHORTEST_CORRECTED and word.isalpha():
+                for short in {word, *_shorter(word)}:
+                    self._near.setdefault(short, []).append(word)
 
     def scan(self, text: str) -> tuple[list[Item], int]:
         """Return the items of a text, and how many of its words were corrected."""
@@ -57,19 +61,16 @@ class Scanner:
                 words[i] = right
         items, at = [], 0
         while at < len(words):
-            item = self._at(words, at)
-            items.append(item)
-            at += len(item.words)
+            longest = min(self._longest.get(words[at], 0), len(words) - at)
+            phrases = (tuple(words[at : at + length]) for length in range(longest, 0, -1))
+            phrase = next((phrase for phrase in phrases if phrase in self._terms), None)
+            if phrase is not None:
+                items.append(self._item(phrase))
+            else:
+                mark = _MARKS.get(words[at])
+                items.append(Item((words[at],), {mark: ("",)} if mark else {}))
+            at += len(items[-1].words)
         return items, corrected
-
-    def _at(self, words: list[str], at: int) -> Item:
-        for length in range(min(self._longest.get(words[at], 0), len(words) - at), 0, -1):
-            phrase = tuple(words[at : at + length])
-            if phrase in self._terms:
-                return self._item(phrase)
-        word = words[at]
-        mark = _MARKS.get(word) or ("joins" if word in _JOINS else "")
-        return Item((word,), {mark: ("",)} if mark else {})
 
     def _item(self, phrase: tuple[str, ...]) -> Item:
         kinds = dict(self._terms[phrase])
@@ -94,15 +95,6 @@ class Scanner:
 
 def _shorter(word: str) -> list[str]:
     return [word[:i] + word[i + 1 :] for i in range(len(word))]
-
-
-def _near(words: set[str]) -> dict[str, list[str]]:
-    near: dict[str, list[str]] = {}
-    for word in words:
-        if len(word) >= SHORTEST_CORRECTED and word.isalpha():
-            for short in {word, *_shorter(word)}:
-                near.setdefault(short, []).append(word)
-    return near
 
 
 def _one_apart(a: str, b: str) -> bool:

@@ -69,13 +69,21 @@ def judge(known: Collection[Said], asked: Said, always: bool) -> Judged:
         return Judged(UNKNOWN, False)
     seen = [k for k in known if k.present and k.certain]
     denied = [k for k in known if not k.present and k.certain]
-    possible = any(k.present and _meet(k, asked) for k in known)
+    possible = any(
+        k.present
+        and (not k.side or not asked.side or k.side == asked.side)
+        and (not k.zone or not asked.zone or k.zone == asked.zone)
+        and not _far(k, asked)
+        for k in known
+    )
     there = any(_covers(asked, k) for k in seen)
     gone = _denies(denied, asked)
     if asked.present:
         agrees = there
         contradicts = gone or (always and not possible)
-        contradicts = contradicts or (not there and any(_clash(k, asked) for k in seen))
+        # The same place is seen with another severity: mild is not severe.
+        same = [k for k in seen if k.side == asked.side and k.zone == asked.zone]
+        contradicts = contradicts or (not there and any(_far(k, asked) for k in same))
     else:
         agrees = gone or (always and not possible)
         contradicts = there
@@ -100,20 +108,6 @@ def _denies(denied: Collection[Said], asked: Said) -> bool:
     return not asked.side and all(
         any(_covers(k, asked._replace(side=side)) for k in denied) for side in ("left", "right")
     )
-
-
-def _meet(a: Said, b: Said) -> bool:
-    """Whether both may speak of the same thing."""
-    return (
-        (not a.side or not b.side or a.side == b.side)
-        and (not a.zone or not b.zone or a.zone == b.zone)
-        and not _far(a, b)
-    )
-
-
-def _clash(seen: Said, asked: Said) -> bool:
-    """Whether the same place is seen with another severity: mild is not severe."""
-    return seen.side == asked.side and seen.zone == asked.zone and _far(seen, asked)
 
 
 def _far(a: Said, b: Said) -> bool:

@@ -209,21 +209,17 @@ class Evidence:
             found = np.where(decided != 0, decided, found)
         cuts = np.searchsorted(owners, np.arange(len(distinct)))
         result = np.minimum.reduceat(found[:, where], cuts, axis=1)
-        result[self._own_mask(studies, distinct)] = 1
+        rows, places = spread(self._own_start, studies)
+        own = self._own[places]
+        columns = np.minimum(np.searchsorted(distinct, own), len(distinct) - 1)
+        hit = distinct[columns] == own
+        result[rows[hit], columns[hit]] = 1  # a report agrees with its own sentences
         return np.asarray(result[:, back], dtype=np.int8)
 
     def _look_up(self, verdicts: Verdicts, studies: Ints, asked: Ints) -> NDArray[np.int8]:
         """Verdicts of each study on each atom."""
         states = self._states.of[studies][:, self._atoms.finding[asked]]
         return verdicts.flat[verdicts.places(self._atoms.finding[asked], states, asked)]
-
-    def _own_mask(self, studies: Ints, distinct: Ints) -> tuple[Ints, Ints]:
-        """Rows and columns of the pairs of a study and a sentence of its own."""
-        rows, places = spread(self._own_start, studies)
-        own = self._own[places]
-        columns = np.minimum(np.searchsorted(distinct, own), len(distinct) - 1)
-        hit = distinct[columns] == own
-        return rows[hit], columns[hit]
 
     def _conflicts(self, study: Ints, sentence: Ints) -> NDArray[np.bool_]:
         """Which occurrences hold a claim that the same report also contradicts."""

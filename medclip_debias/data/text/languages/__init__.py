@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -73,7 +72,11 @@ def language(code: str) -> Language:
         )
     words = load_yaml(Path(__file__).with_name(f"{code}.yaml"))
     up, low = words["upper"], words["lower"]
-    signed = _signed(words["signatures"], up) if words["signatures"] else _SIGNED
+    signed = _SIGNED
+    if words["signatures"]:  # one of these before a colon, or before a name or a title
+        phrases = "|".join(sorted(map(re.escape, words["signatures"]), key=len, reverse=True))
+        person = rf"(?:Drs?|Dra|Prof|M|Mme|[{up}]\w+,? [{up}]|_|X{{3}})"
+        signed = rf"(?i:(?:{phrases}))(?:\s*:|(?<= por)(?= {person}))"
     return Language(
         code=code,
         name=words["name"],
@@ -88,10 +91,3 @@ def language(code: str) -> Language:
         rough_end=re.compile(rf"(?<=[{low})\]_][.!?])\s+(?=[{up}_])"),
         spaced_stop=re.compile(r"(?!)" if code == "en" else r" \.(?: |$)"),
     )
-
-
-def _signed(phrases: Iterable[str], upper: str) -> str:
-    """A signature is one of the phrases before a colon, or before a name or a title."""
-    known = "|".join(sorted(map(re.escape, phrases), key=len, reverse=True))
-    name = rf"(?:Drs?|Dra|Prof|M|Mme|[{upper}]\w+,? [{upper}]|_|X{{3}})"
-    return rf"(?i:(?:{known}))(?:\s*:|(?<= por)(?= {name}))"
