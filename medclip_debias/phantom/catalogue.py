@@ -83,7 +83,7 @@ MS_CXR_CATEGORIES = (
     "Scoliosis",
 )
 # Of each type its category, and what a reader who sees the image would tick (the labelled test
-# set); a report's words may tick less, see the label of each noun in vocabulary.py.
+# set); a report's words may tick less, see the label of each noun in words.yaml.
 _OF_TYPE: dict[str, tuple[str, tuple[str, ...]]] = {
     "atelectasis": ("Atelectasis", ("Atelectasis",)),
     "cardiomegaly": ("Cardiomegaly", ("Cardiomegaly",)),

@@ -1,4 +1,4 @@
-"""Sentences of a report, each with the statement that it makes."""
+"""Sentences of a report, each with the statement that it makes; their words: ``words.yaml``."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib.resources import files
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from medclip_debias.phantom.catalogue import CHEX5_TYPES, CLASSES, TYPES, FindingClass
 from medclip_debias.phantom.settings import PhantomSettings
 from medclip_debias.phantom.truth import Clause, Statement
-from medclip_debias.phantom.vocabulary import NOUNS, WORDS, Noun
+from medclip_debias.yaml_text import parse_yaml
 
 T = TypeVar("T")
 DEVICES = ("line", "tube", "pacemaker")
@@ -22,6 +23,35 @@ DEVICES = ("line", "tube", "pacemaker")
 NOUN_ZIPF, CARRIER_ZIPF, PLACE_ZIPF = 1.5, 1.5, 1.7
 LUNG_TYPES = ("pneumonia", "edema", "atelectasis", "nodule")
 ACUTE_TYPES = ("pneumonia", "edema", "effusion", "pneumothorax")
+
+
+@dataclass(frozen=True, slots=True)
+class Noun:
+    """A way to name a finding.
+
+    ``article`` is ``a``, ``an`` or empty (mass nouns and plurals); ``label`` the CheXpert column
+    it ticks; ``category`` the MS-CXR category, where it differs from that of the type.
+    """
+
+    text: str
+    article: str = ""
+    plural: bool = False
+    label: str | None = None
+    category: str | None = None
+
+
+def _noun(label: str | None, text: str, article: str, category: str | None = None) -> Noun:
+    plural = article == "plural"
+    return Noun(text, "" if plural else article, plural, category or label, category)
+
+
+WORDS: dict[str, Any] = parse_yaml((files(__package__) / "words.yaml").read_text(encoding="utf-8"))
+"""The lists of ``words.yaml`` by their names there; every list is in Zipf order."""
+NOUNS: dict[str, list[Noun]] = {
+    finding: [_noun(entry["label"], *name) for name in entry["names"]]
+    for finding, entry in WORDS["nouns"].items()
+}
+"""Nouns of each type of finding."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,9 +67,9 @@ def render_frontal(
         deform(thorax, CLASSES[i], sources[i], visibility)
     scene = new_scene(anatomy, height, width, thorax, portable)
     draw_lungs(scene, anatomy)
-    order = list(PAINTERS)
+    order = {kind: place for place, kind in enumerate(PAINTERS)}
     marks = {}
-    for i in sorted(findings, key=lambda i: _order(order, i)):
+    for i in sorted(findings, key=lambda i: (order.get(CLASSES[i].type, -1), i)):
         kind = CLASSES[i].type
         if kind in PAINTERS:
             marks[i] = PAINTERS[kind](scene, CLASSES[i], sources[i], visibility)
@@ -82,11 +82,6 @@ def render_frontal(
     value = _compose(scene, anatomy)
     _exposure(value, exact.Generator([*key, 1]), marker)
     return Picture(value.astype(np.float32), {i: b for i, b in boxes.items() if b})
-
-
-def _order(order: list[str], index: int) -> tuple[int, int]:
-    kind = CLASSES[index].type
-    return (order.index(kind) if kind in order else -1, index)
 
 
 def _compose(scene: Scene, rng: exact.Generator) -> np.ndarray:

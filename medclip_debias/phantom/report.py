@@ -10,13 +10,13 @@ import numpy as np
 from medclip_debias.phantom.catalogue import CHEX5_TYPES, CLASSES, FindingClass
 from medclip_debias.phantom.language import (
     ACUTE_TYPES,
+    WORDS,
     Sentence,
     Writer,
     absent_types,
     pick,
 )
 from medclip_debias.phantom.settings import PhantomSettings
-from medclip_debias.phantom.vocabulary import WORDS
 
 HEADING = " " * 33 + "FINAL REPORT"
 

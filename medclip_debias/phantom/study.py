@@ -63,12 +63,7 @@ class Study:
     @property
     def folder(self) -> str:
         """Folder of the study's images, relative to the tree's root."""
-        return f"{self.patient_folder}/s{self.study_id}"
-
-    @property
-    def patient_folder(self) -> str:
-        """Folder of the patient, relative to the tree's root."""
-        return f"files/p{str(self.subject_id)[:2]}/p{self.subject_id}"
+        return f"files/p{str(self.subject_id)[:2]}/p{self.subject_id}/s{self.study_id}"
 
 
 @lru_cache(maxsize=16)
@@ -129,9 +124,8 @@ def _marker(u: float, settings: PhantomSettings, split: str, present: np.ndarray
         return False
     if split == "test":
         return u < 0.5
-    tied = settings.marker_correlation if present[INDEX[settings.marker_class]] else 0.0
-    against = 0.0 if present[INDEX[settings.marker_class]] else settings.marker_correlation
-    return u < 0.5 + 0.5 * tied - 0.5 * against
+    sign = 1 if present[INDEX[settings.marker_class]] else -1
+    return u < 0.5 + sign * 0.5 * settings.marker_correlation
 
 
 def _views(
@@ -147,10 +141,11 @@ def _views(
     views = []
     for number, position in enumerate(positions):
         key = (settings.seed, STREAMS[split], index, number)
+        digits = hashlib.sha256("/".join(map(str, key)).encode()).hexdigest()
         blank = number == 0 and chances[2] < settings.blank_view_share
         views.append(
             View(
-                dicom_id=_dicom_id(key),
+                dicom_id="-".join(digits[i : i + 8] for i in range(0, 40, 8)),
                 position=position,
                 stated="" if blank else position,
                 size=_size(rng, settings),
@@ -167,11 +162,6 @@ def _size(rng: np.random.Generator, settings: PhantomSettings) -> tuple[int, int
     height, width = (longer, longer * aspect) if aspect < 1 else (longer / aspect, longer)
     limits = (settings.min_side, settings.max_side)
     return int(np.clip(round(height), *limits)), int(np.clip(round(width), *limits))
-
-
-def _dicom_id(key: tuple[int, ...]) -> str:
-    digits = hashlib.sha256("/".join(map(str, key)).encode()).hexdigest()[:40]
-    return "-".join(digits[i : i + 8] for i in range(0, 40, 8))
 
 
 def render_view(settings: PhantomSettings, study: Study, view: View) -> Picture:

@@ -20,14 +20,14 @@ from medclip_debias.phantom.catalogue import (
     CLASS_NAMES,
     CLASSES,
     MS_CXR_CATEGORIES,
+    TRUE_LABELS,
     class_probabilities,
 )
 from medclip_debias.phantom.findings import Box
-from medclip_debias.phantom.labels import report_labels, true_labels
 from medclip_debias.phantom.language import Sentence
 from medclip_debias.phantom.settings import PhantomSettings
 from medclip_debias.phantom.study import Study
-from medclip_debias.phantom.truth import eta_true
+from medclip_debias.phantom.truth import Statement, eta_true
 
 FORMAT_VERSION = 1
 
@@ -190,6 +190,38 @@ def _write_label_tables(root: Path, studies: Sequence[Study]) -> None:
     )
 
 
+def report_labels(statements: Iterable[Statement]) -> dict[str, int]:
+    """Labels that a rule-based labeller would read from a report's statements.
+
+    1 wins over -1 (hedged) wins over 0; what is not mentioned has no key. ``No Finding`` is 1
+    when nothing but devices is present or possible.
+    """
+    rank = {0: 0, -1: 1, 1: 2}
+    labels: dict[str, int] = {}
+    other = False
+    for statement in statements:
+        for clause in statement.clauses:
+            value = (-1 if clause.hedged else 1) if clause.present else 0
+            if clause.label is None:
+                other = other or clause.present
+                continue
+            if clause.label not in labels or rank[value] > rank[labels[clause.label]]:
+                labels[clause.label] = value
+    disease = {k: v for k, v in labels.items() if k != "Support Devices"}
+    if not other and all(v == 0 for v in disease.values()):
+        labels["No Finding"] = 1
+    return labels
+
+
+def true_labels(findings: Iterable[int]) -> dict[str, int]:
+    """Every CheXpert label of a study with these classes (by index): 1 or 0."""
+    kinds = {CLASSES[i].type for i in findings}
+    labels = {name for kind in kinds for name in TRUE_LABELS[kind]}
+    if not labels - {"Support Devices"} and not kinds & {"hernia", "scoliosis"}:
+        labels.add("No Finding")
+    return {name: int(name in labels) for name in CHEXPERT_LABELS}
+
+
 # -------------------------------------------------------------------------------- MS-CXR
 
 
@@ -200,20 +232,21 @@ def _write_ms_cxr(root: Path, written: Sequence[Written]) -> tuple[int, int]:
     phrases = 0
     for w in written:
         for view in w.study.views:
-            said = w.phrases.get(view.dicom_id)
-            if not said:
+            boxed_phrases = w.phrases.get(view.dicom_id)
+            if not boxed_phrases:
                 continue
+            boxes = w.boxes[view.dicom_id]
             images.append(
                 {
                     "id": len(images) + 1,
                     "file_name": f"{view.dicom_id}.jpg",
                     "width": view.size[1],
                     "height": view.size[0],
-                    "num_annotations": sum(len(w.boxes[view.dicom_id][index]) for index, _ in said),
+                    "num_annotations": sum(len(boxes[index]) for index, _ in boxed_phrases),
                     "path": f"{w.study.folder}/{view.dicom_id}.jpg",
                 }
             )
-            for index, sentence in said:
+            for index, sentence in boxed_phrases:
                 category = sentence.category or CATEGORY_OF_TYPE[CLASSES[index].type]
                 phrases += 1
                 annotations += [
@@ -224,7 +257,7 @@ def _write_ms_cxr(root: Path, written: Sequence[Written]) -> tuple[int, int]:
                         "bbox": list(box),
                         "label_text": sentence.text.rstrip("."),
                     }
-                    for k, box in enumerate(w.boxes[view.dicom_id][index])
+                    for k, box in enumerate(boxes[index])
                 ]
     content = {
         "info": {"description": "Synthetic phantom in the layout of MS-CXR", "version": "1.0.0"},
@@ -247,7 +280,9 @@ def _write_true_sentences(root: Path, studies: Sequence[Study], names: Names) ->
 
     placed = [(study, place) for study in studies for place in study.report.sentences]
     statements = [place.sentence.statement for _, place in placed]
-    shares = eta_true(statements, training_findings(studies))
+    train = [study for study in studies if study.split == "train"]
+    frontal = [study for study in train for view in study.views if view.position != "LATERAL"]
+    shares = eta_true(statements, _shown(frontal))
     rows: list[dict[str, Any]] = []
     for (study, place), statement in zip(placed, statements, strict=True):
         clauses = statement.clauses
@@ -270,12 +305,6 @@ def _write_true_sentences(root: Path, studies: Sequence[Study], names: Names) ->
         )
     pd.DataFrame(rows).to_parquet(root / "truth" / "sentences.parquet", index=False)
     return len(rows)
-
-
-def training_findings(studies: Sequence[Study]) -> np.ndarray:
-    """Findings of every frontal training image: the population of ``eta_true``."""
-    train = [study for study in studies if study.split == "train"]
-    return _shown([s for s in train for view in s.views if view.position != "LATERAL"])
 
 
 def _shown(studies: Sequence[Study]) -> np.ndarray:

@@ -49,6 +49,9 @@ class Clause:
         )
 
 
+_MATCHES = lru_cache(maxsize=4096)(Clause.matches)
+
+
 @dataclass(frozen=True, slots=True)
 class Statement:
     """All that one sentence says: it is true when every clause is (boilerplate has none).
@@ -72,10 +75,8 @@ class Statement:
 
     def classes(self) -> list[str]:
         """Names of the classes that the statement speaks about."""
-        spoken = np.zeros(len(CLASSES), dtype=bool)
-        for clause in self.clauses:
-            spoken |= clause.matches()
-        return [CLASS_NAMES[i] for i in np.flatnonzero(spoken)]
+        matches = np.array([clause.matches() for clause in self.clauses]).reshape(-1, len(CLASSES))
+        return [CLASS_NAMES[i] for i in np.flatnonzero(matches.any(axis=0))]
 
     def to_json(self) -> str:
         """Text that `statement_from_json` reads back, the same for equal statements."""
@@ -115,7 +116,7 @@ def agreement_matrix(statements: Sequence[Statement], findings: np.ndarray) -> n
     result = np.ones((len(statements), len(findings)), dtype=bool)
     for row, statement in enumerate(statements):
         for clause in statement.clauses:
-            result[row] &= findings[:, _matches(clause)].any(axis=1) == clause.present
+            result[row] &= findings[:, _MATCHES(clause)].any(axis=1) == clause.present
     return result
 
 
@@ -123,11 +124,6 @@ def eta_true(statements: Iterable[Statement], findings: np.ndarray) -> dict[Stat
     """Share of the images (rows of ``findings``) that agree with each distinct statement."""
     distinct = list(dict.fromkeys(statements))
     return {s: float(agreement_matrix([s], findings).mean()) for s in distinct}
-
-
-@lru_cache(maxsize=4096)
-def _matches(clause: Clause) -> np.ndarray:
-    return clause.matches()
 
 
 # ------------------------------------------------------------------------------ the tables
@@ -176,8 +172,9 @@ def write_truth(truth: Truth, prepared: PreparedSet, path: Path) -> None:
     from medclip_debias.data.agreement import write_agreement
 
     images = prepared.images[prepared.images["split"] == "train"].drop_duplicates("study_id")
-    said = prepared.sentences
-    texts = list(dict.fromkeys(said["text"][said["study_id"].isin(images["study_id"])]))
+    sentences = prepared.sentences
+    trained = sentences["study_id"].isin(images["study_id"])
+    texts = list(dict.fromkeys(sentences["text"][trained]))
     unknown = sum(not truth.knows(text) for text in texts)
     if unknown:
         raise UserError(f"{unknown} of {len(texts)} sentences are not of this phantom.")

@@ -158,7 +158,7 @@ def class_prompts() -> PromptSet:
     """One prompt pair for each of the 28 finding classes, in words that the reports use."""
     from medclip_debias.data.prompts import load_prompts
     from medclip_debias.phantom.catalogue import CLASSES
-    from medclip_debias.phantom.vocabulary import NOUNS
+    from medclip_debias.phantom.language import NOUNS
 
     classes = {}
     for finding in CLASSES:

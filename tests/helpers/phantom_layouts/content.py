@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from medclip_debias.phantom.catalogue import CLASS_NAMES
 from medclip_debias.phantom.findings import Box
-from medclip_debias.phantom.labels import report_labels, true_labels
 from medclip_debias.phantom.settings import PhantomSettings
 from medclip_debias.phantom.study import STREAMS, Study, View, plan_study, render_view
+from medclip_debias.phantom.tables import report_labels, true_labels
 
 FRONTAL = ("AP", "PA")
 
