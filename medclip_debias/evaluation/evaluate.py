@@ -17,7 +17,7 @@ from medclip_debias.evaluation import prompt_checks
 from medclip_debias.evaluation.archives import archive_notes, describe_archives
 from medclip_debias.evaluation.catalogue import METRICS
 from medclip_debias.evaluation.encoding import Network, Progress, Vectors, encode
-from medclip_debias.evaluation.item_tables import ItemNames, write_items
+from medclip_debias.evaluation.item_tables import FOLDER, ItemNames, write_items
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.presets import OURS, Part, chosen_presets
 from medclip_debias.evaluation.protocol import (
@@ -32,6 +32,7 @@ from medclip_debias.evaluation.protocol import (
 )
 from medclip_debias.evaluation.provenance import describe, describe_maps, plain, splits
 from medclip_debias.evaluation.table import (
+    EXAMPLES,
     FORMAT,
     TABLE,
     Results,
@@ -173,6 +174,9 @@ def evaluate(
     chosen_presets(options.preset)  # refused before any work
     out = Path(out)
     check_out(out)
+    check_out(out / FOLDER, "*.parquet", "tables of an evaluation")
+    for name in ("heatmaps", EXAMPLES) if heatmaps else ():
+        check_out(out / name, "index.json", "pictures of an evaluation")
     remove_leftovers(out)
     data = PreparedSet.open(Path(prepared))
     check_sample(data)

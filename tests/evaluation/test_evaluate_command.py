@@ -63,6 +63,17 @@ def test_the_verb_takes_labels_phrases_and_class_images(
     assert grounding["source"]["annotation_splits"] == {"test": 2, "validate": 1}
 
 
+@pytest.mark.parametrize("name", ["items", "heatmaps"])
+def test_a_folder_of_the_users_own_is_not_replaced(name, small_prepared, small_model, tmp_path):
+    note = tmp_path / name / "mine.txt"
+    note.parent.mkdir()
+    note.write_text("months of work")
+    words = ["evaluate", small_model, small_prepared.folder, "--out", tmp_path, "--bootstrap", 0]
+    assert run([str(word) for word in words]) == 2
+    assert note.read_text() == "months of work"
+    assert not (tmp_path / "results.json").exists()
+
+
 def test_of_a_set_without_labels_a_list_of_classes_is_the_labels(
     write_prepared, measured, tmp_path
 ):

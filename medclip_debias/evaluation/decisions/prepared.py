@@ -19,6 +19,7 @@ from medclip_debias.evaluation.encoding import row_scores
 from medclip_debias.evaluation.label_table import labels_of
 from medclip_debias.evaluation.prompt_checks import unsaid_prompts
 from medclip_debias.evaluation.sides import prompt_differences
+from medclip_debias.files import check_out
 from medclip_debias.grounding.preparation import model_and_set
 from medclip_debias.models.finite import NotFiniteError
 from medclip_debias.settings_files import apply_overrides
@@ -79,6 +80,9 @@ def calibrate(
             f"A calibration is made on the split 'validate' or another that the model has not"
             f" learned from, not on '{split}'{did_you_mean(split, SPLITS)}."
         )
+    check_out(Path(out).parent)
+    if Path(out).is_dir():
+        raise UserError(f"{out}: is a folder; give the file to write, as calibration.json in it.")
     model, data = model_and_set(model_folder, prepared, device)
     asked = load_prompts(prompts or model.prompts.get("chex5") or "chex5").only(classes)
     prevalence = prevalence or {}

@@ -62,6 +62,15 @@ def test_a_calibration_is_made_and_used_on_other_images(world, capsys):
     assert "Pneumonia: one label value only" in page
 
 
+def test_a_place_that_cannot_hold_the_file_is_refused_before_the_work(world, capsys, monkeypatch):
+    folder, given = world
+    monkeypatch.setattr("medclip_debias.evaluation.decisions.prepared.row_scores", None)
+    (folder / "a file").touch()
+    for out in (folder, folder / "a file" / "c.json"):
+        assert run(["calibrate", *given, "--out", str(out)]) == 2
+        assert "give" in capsys.readouterr().err
+
+
 def test_without_being_asked_nothing_is_decided(world):
     folder, given = world
     plain, asked = folder / "plain", folder / "asked"
