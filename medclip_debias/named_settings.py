@@ -25,16 +25,16 @@ def names() -> list[str]:
 def config_file(config: Path | str) -> Path:
     """The file that ``config`` is or names; a file that is there goes before a name."""
     path = Path(config)
-    name = path.as_posix()
     if path.exists():
         return path
-    if name not in names():
-        plain = name.removesuffix(".yaml").removeprefix("configs/")
-        raise UserError(
-            f"{config}: there is no such file; give the path of a YAML file, or a name that "
-            f"`medclip-debias config list` shows{did_you_mean(plain, names())}."
-        )
-    return named_file(name)
+    name = path.as_posix()
+    if name in names():
+        return named_file(name)
+    hint = did_you_mean(name.removesuffix(".yaml").removeprefix("configs/"), names())
+    raise UserError(
+        f"{config}: there is no such file; give the path of a YAML file, or a name that "
+        f"`medclip-debias config list` shows{hint}."
+    )
 
 
 def named_file(name: str, where: str = "config:NAME") -> Path:

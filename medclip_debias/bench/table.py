@@ -26,7 +26,7 @@ from medclip_debias.bench.results import (
     metric_of,
     read_folder,
 )
-from medclip_debias.errors import UserError, counted, did_you_mean
+from medclip_debias.errors import UserError, counted, one_of
 from medclip_debias.evaluation.compare import NOT_SHOWN, NOT_TESTED, ONE_EACH
 from medclip_debias.evaluation.statistics import ALPHA, average_ranks, compared, holm
 from medclip_debias.reporting import tables
@@ -96,11 +96,8 @@ def read_board(
         more = f" ({len(faults)} faults in all; 'bench validate' lists them)"
         raise UserError(faults[0].rstrip(".") + (more if len(faults) > 1 else "") + ".")
     names = list(results.models)
-    if baseline is not None and baseline not in names:
-        raise UserError(
-            f"{folder}: there is no model '{baseline}' to compare with"
-            f"{did_you_mean(baseline, names)}; it is one of {', '.join(names)}."
-        )
+    if baseline is not None:
+        one_of(baseline, names, "model to compare with")
     base = baseline or (names[0] if len(names) > 1 else None)
     cells = pd.DataFrame(
         [

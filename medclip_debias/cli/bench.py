@@ -10,7 +10,7 @@ import typer
 from medclip_debias.cli import common
 from medclip_debias.cli.common import argument, group, note, option, progress, show, words
 from medclip_debias.cli.help import USUAL, UsualGroup
-from medclip_debias.errors import UserError, counted, did_you_mean, printable
+from medclip_debias.errors import UserError, counted, one_of, printable
 
 bench = group("bench", "Run models on the benchmark's task cards; tables of results.", UsualGroup)
 
@@ -141,11 +141,7 @@ def table(
     from medclip_debias.bench.table import FORMATS, read_board
     from medclip_debias.files import write_text
 
-    if form not in FORMATS:
-        raise UserError(
-            f"--format {form}: there is no such format{did_you_mean(form, FORMATS)}; it is one of "
-            f"{', '.join(FORMATS)}."
-        )
+    one_of(form, list(FORMATS), "--format")
     board = read_board(results, cards=words(cards), models=words(models), baseline=baseline)
     text = FORMATS[form](board)
     if out is not None:

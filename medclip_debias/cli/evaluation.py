@@ -10,7 +10,7 @@ import typer
 from medclip_debias.cli import common
 from medclip_debias.cli.common import app, argument, given, group, note, option, progress, show
 from medclip_debias.cli.help import USUAL, VerbGroup
-from medclip_debias.errors import UserError
+from medclip_debias.errors import one_of
 
 evaluation = group(
     "evaluate", "Measure zero-shot classification, grounding and retrieval.", VerbGroup
@@ -135,8 +135,7 @@ def offsets(
     from medclip_debias.evaluation.offsets import FILE, save_offsets
     from medclip_debias.grounding.preparation import model_and_set
 
-    if split not in ("train", "validate"):
-        raise UserError(f"--split is '{split}'; choose train or validate.")
+    one_of(split, ("train", "validate"), "split of such images")
     texts = load_prompts(prompts).texts
     loaded, data = model_and_set(model, prepared, device)
     found = save_offsets(model, loaded, data, texts, split)

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from medclip_debias import __version__
-from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.errors import UserError, did_you_mean, one_of
 from medclip_debias.evaluation.bootstrap import Replicated, replicates
 from medclip_debias.evaluation.catalogue import COMPARED, PROTOCOLS, Metric
 from medclip_debias.evaluation.item_tables import item_file, statistics_of
@@ -171,13 +171,7 @@ def _chosen(metrics: Sequence[str] | None) -> list[Metric]:
     if metrics is None:
         return list(COMPARED)
     known = {metric.key: metric for metric in COMPARED}
-    for name in metrics:
-        if name not in known:
-            raise UserError(
-                f"There is no metric '{name}'{did_you_mean(name, known)}; known: "
-                f"{', '.join(known)}."
-            )
-    return [known[name] for name in dict.fromkeys(metrics)]
+    return [known[one_of(name, list(known), "metric")] for name in dict.fromkeys(metrics)]
 
 
 # ---------------------------------------------------------------------------------- rows

@@ -12,7 +12,7 @@ from medclip_debias.data.label_maps import LabelMap, load_label_map
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.records import SPLITS
 from medclip_debias.data.secret import read_secret
-from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.errors import UserError, one_of
 from medclip_debias.evaluation import prompt_checks
 from medclip_debias.evaluation.archives import archive_notes, describe_archives
 from medclip_debias.evaluation.catalogue import METRICS
@@ -159,11 +159,7 @@ def evaluate(
     from medclip_debias.models.device import best_device
     from medclip_debias.models.load import load_model
 
-    if split not in SPLITS:
-        raise UserError(
-            f"There is no split '{split}'{did_you_mean(split, SPLITS)}; it is one of "
-            f"{', '.join(SPLITS)}."
-        )
+    one_of(split, SPLITS, "split")
     if split == "train" and not allow_train:
         raise UserError(
             "The split 'train' is what the model learned from, so its metrics say nothing about new"

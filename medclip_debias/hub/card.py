@@ -23,7 +23,7 @@ from medclip_debias.evaluation.archives import archive_name, trained_on
 from medclip_debias.evaluation.table import read_results
 from medclip_debias.files import write_text
 from medclip_debias.front.results import results as metrics_table
-from medclip_debias.hub.push import CARD, EVAL_RESULTS, pathless, public_config
+from medclip_debias.hub.push import CARD, EVAL_RESULTS, check_repo, pathless, public_config
 from medclip_debias.markdown import markdown_table, one_line, plain_words
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.synthetic import WARNING, trained_on_synthetic
@@ -41,7 +41,6 @@ TASKS = {
 """The hub's name of a protocol's task; any other is ``image-text-retrieval``."""
 UNKNOWN = "unknown"
 _LICENCE = re.compile(r"[a-z0-9][a-z0-9.-]{0,60}")
-_DATASET = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _LONGEST = 500
 
 
@@ -100,8 +99,8 @@ def make_card(
             f"--licence {one_line(licence)}: is not a licence name of the hub; write it as"
             " apache-2.0, cc-by-nc-4.0 or other."
         )
-    if dataset is not None and not _DATASET.fullmatch(dataset):
-        raise UserError(f"--dataset {one_line(dataset)}: write GROUP/NAME of a set on the hub.")
+    if dataset is not None:
+        check_repo(dataset)
     if dataset is not None and results is None:
         raise UserError("--dataset says on what results were measured; give --results, too.")
     measured, table = _measured(results, model_hash)

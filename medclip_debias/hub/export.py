@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from medclip_debias import __version__
-from medclip_debias.errors import UserError, did_you_mean, explained
+from medclip_debias.errors import UserError, explained, need_packages, one_of
 from medclip_debias.files import atomic_folder, check_out, file_hash, write_json
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.golden import SENTENCES, golden_images
@@ -88,24 +87,14 @@ def export(model: Path, out: Path, form: str = "onnx") -> dict[str, Any]:
         return export_bundle(model, out)
     if form == "open_clip":
         raise UserError(NOT_OPEN_CLIP)
-    if form not in FORMS:
-        known = [*FORMS, BUNDLE]
-        raise UserError(
-            f"--format {form}: there is no such format{did_you_mean(form, known)}; it is one of "
-            f"{', '.join(known)}."
-        )
+    one_of(form, [*FORMS, BUNDLE], "--format")
     if (Path(model) / "peer.yaml").is_file():
         raise UserError(
             f"{model}: is a peer; only models of this project are exported, a peer's authors"
             " publish theirs."
         )
     suffix, write, run, libraries = FORMS[form]
-    for name in libraries:
-        if find_spec(name) is None:
-            raise UserError(
-                f"--format {form} needs the package {name}; run 'pip install"
-                " medclip-debias[export]'."
-            )
+    need_packages(f"Exports as {form}", "export", *libraries)
     check_out(Path(out), FILE, "export of this form")
     network = DualEncoder.load(Path(model))
     parts, several = _parts(network), _samples(network)[0]

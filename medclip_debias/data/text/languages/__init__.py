@@ -9,7 +9,7 @@ from pathlib import Path
 
 from medclip_debias.data.text.headings import Headings
 from medclip_debias.data.text.repairs import Repairs
-from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.errors import one_of
 from medclip_debias.settings_files import load_yaml
 
 LANGUAGES = ("en", "es")
@@ -65,11 +65,7 @@ def language(code: str) -> Language:
     >>> language("es").headings.kind_of("Impresión diagnóstica", capitals=False)
     ('section', 'impression')
     """
-    if code not in LANGUAGES:
-        raise UserError(
-            f"The language '{code}' is not supported{did_you_mean(code, LANGUAGES)}; choose one"
-            f" of {', '.join(LANGUAGES)}."
-        )
+    one_of(code, LANGUAGES, "rules for the language")
     words = load_yaml(Path(__file__).with_name(f"{code}.yaml"))
     up, low = words["upper"], words["lower"]
     signed = _SIGNED
