@@ -2,10 +2,10 @@
 
 MkDocs calls the functions named ``on_...`` (mkdocs.yml, ``hooks``). CONTRIBUTING.md and
 CHANGELOG.md become pages with their links turned; each notebook of docs/notebooks becomes a page
-with its code. Written from the code are sources, metrics, label maps, task cards, the sample of the
-benchmark (`generated`), and all tables of a study from its cells. A page that nobody names is
-listed under "More". Anchors are those that a repository's own view of Markdown gives a heading, so
-that one link serves both.
+with its code. Written from the code are sources, metrics, peers' images, the sample of the
+benchmark (`generated`), all tables of a study from its cells, and the packaged files of a pattern
+in place of ``<!-- yaml FILES -->``. A page that nobody names is listed under "More". Anchors are
+those that a repository's own view of Markdown gives a heading, so that one link serves both.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import yaml
 REPO = Path(__file__).parents[1]
 DOCS = REPO / "docs"
 OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+_FILES = re.compile(r"<!-- yaml (\S+) -->")
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
 
@@ -36,8 +37,6 @@ def anchor(heading: str, separator: str = "-") -> str:
 @cache
 def generated() -> dict[str, str]:
     """The files of the site that are written from the code, by their path in docs/."""
-    from cards_page import page as cards
-    from label_pages import label_maps, openi_labels
     from medclip_debias.bench.table import FORMATS, read_board
     from medclip_debias.data.sources.registry import formats
     from medclip_debias.evaluation.catalogue import page as metrics
@@ -45,20 +44,20 @@ def generated() -> dict[str, str]:
     sample = FORMATS["md"](read_board(DOCS / "benchmark", baseline="openi-debiased"))
     return {
         "benchmark_sample.md": f"# Sample of the benchmark's results\n\n{sample}",
-        "cards.md": cards(),
-        "label_maps.md": label_maps(),
         "metrics.md": metrics(),
-        "openi_labels.md": openi_labels(),
         "peer_images.md": peer_images(),
-        "protocols.md": "# Others' protocols, as the presets define them\n"
-        + "".join(
-            f"\n## {path.stem}\n\n```yaml\n{path.read_text(encoding='utf-8').strip()}\n```\n"
-            for path in sorted((REPO / "medclip_debias/evaluation/presets").glob("*.yaml"))
-        ),
         "sources.md": "# What each archive needs\n\n"
         "| `--kind` | path | needs |\n| --- | --- | --- |\n"
         + "".join(f"| `{one.kind}` | {one.give} | {one.needs} |\n" for one in formats().values()),
     }
+
+
+def files_of(found: re.Match[str]) -> str:
+    """The packaged files that a page shows, each under its name."""
+    return "\n".join(
+        f"## {path.stem}\n\n```yaml\n{path.read_text(encoding='utf-8').strip()}\n```\n"
+        for path in sorted(REPO.glob(found[1]))
+    )
 
 
 def peer_images() -> str:
@@ -170,7 +169,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn the links of a page of docs/; write all tables of a study."""
+    """Turn the links of a page of docs/; write all tables of a study, and packaged files."""
     if page.file.src_uri.startswith("studies/"):
         markdown = with_every_table(markdown, DOCS / page.file.src_uri)
-    return turned(markdown, page.file.src_uri)
+    return turned(_FILES.sub(files_of, markdown), page.file.src_uri)

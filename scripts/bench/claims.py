@@ -1,23 +1,22 @@
-"""How well claims are read from sentences.
+"""How well claims are read from sentences, and what follows of them about pairs.
 
-    python scripts/bench/claims.py phantom PHANTOM...     precision and recall against the truth
-    python scripts/bench/claims.py openi FOLDER           F1 against Open-i's MeSH headings
-    python scripts/bench/claims.py sample FOLDER OUT.tsv  300 sentences and their claims, to judge
-    python scripts/bench/claims.py verdicts JUDGED.tsv    counts of the verdicts in that file
+    python scripts/bench/claims.py phantom PHANTOM...          precision and recall by the truth
+    python scripts/bench/claims.py openi FOLDER                F1 against Open-i's MeSH headings
+    python scripts/bench/claims.py evidence PREPARED PHANTOM   how often a verdict is right
+    python scripts/bench/claims.py denials PREPARED            what agreeing pairs say
 
 FOLDER holds Open-i (``NLMCXR_reports.tgz`` and ``indiana_reports.csv``); PHANTOM is one that
-`medclip-debias phantom` wrote. The lexicon was tuned on the reports whose hashed id is even
-(``--half tuned``); the published figures are those of the other half. ``--certain`` counts what is
-claimed without a doubt alone, ``--split test`` the reports of one split of
-`openi-report-80-10-10-v1` alone.
+`medclip-debias phantom` wrote; PREPARED has claims (`medclip-debias claims`). The lexicon was tuned
+on the reports whose hashed id is even (``--half tuned``); the published figures are those of the
+other half. ``--certain`` counts what is claimed without a doubt alone, ``--split test`` the reports
+of one split of `openi-report-80-10-10-v1` alone.
 """
 
 from __future__ import annotations
 
 import csv
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -27,12 +26,23 @@ import typer
 
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.claims import Claim, RuleParser, load_lexicon
+from medclip_debias.data.text.claims.table import read_claims
+from medclip_debias.data.text.evidence import Evidence
 from medclip_debias.data.text.reports import report_sentences
-from medclip_debias.phantom.truth import Clause, statement_from_json
+from medclip_debias.markdown import markdown_table
+from medclip_debias.phantom.truth import Clause, Truth, statement_from_json
 
 DRAWS, SEED = 1000, 0
 app = typer.Typer(help=__doc__, add_completion=False)
+
+
+def show(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table; shares with three digits."""
+    cells = [[f"{c:.3f}" if isinstance(c, float) else str(c) for c in row] for row in rows]
+    print("\n".join(markdown_table(head, cells, words=1)))
+
 
 # ---------------------------------------------------------------------------------- phantom
 
@@ -98,10 +108,11 @@ def phantom(folders: list[Path]) -> None:
                 b = {p for c in read if (p := part(c)) is not None}
                 counts[name] += (len(a & b), len(b - a), len(a - b))
     print(f"{sentences} sentences, lexicon {parser.lexicon.name} {parser.lexicon.hash}\n")
-    print("| claims | in the truth | precision | recall |\n| --- | ---: | ---: | ---: |")
+    rows = []
     for name, (both, extra, missed) in counts.items():
-        precision, recall = both / max(both + extra, 1), both / max(both + missed, 1)
-        print(f"| {name} | {both + missed} | {precision:.4f} | {recall:.4f} |")
+        shares = (f"{both / max(both + part, 1):.4f}" for part in (extra, missed))
+        rows.append((name, both + missed, *shares))
+    show(("claims", "in the truth", "precision", "recall"), rows)
 
 
 # ----------------------------------------------------------------------------------- Open-i
@@ -209,71 +220,85 @@ def openi(
     rng = np.random.default_rng(SEED)
     weights = rng.multinomial(len(read), np.full(len(read), 1 / len(read)), size=DRAWS)
     print(f"{len(read)} reports, {half}, lexicon {parser.lexicon.hash}, {DRAWS} draws\n")
-    print("| finding | headed | read | precision | recall | F1 | 95% |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | --- |")
-    scores = []
+    scores, rows = [], []
     for finding, names in HEADINGS.items():
         truth = np.array([bool(m & set(names)) for m in marked])
         if not truth.any():
-            print(f"| {finding} | 0 | | | | | |")
+            rows.append((finding, "0", "", "", "", "", ""))
             continue
         found = np.array([finding in r for r in read])
         both, one = (truth & found).astype(int), truth.astype(int) + found.astype(int)
         f1 = 2 * both.sum() / max(one.sum(), 1)
         drawn = 2 * (weights @ both) / np.maximum(weights @ one, 1)
-        scores.append((f1, drawn, truth.sum()))
+        scores.append((f1, drawn))
         low, high = np.percentile(drawn, [2.5, 97.5])
-        precision, recall = both.sum() / max(found.sum(), 1), both.sum() / max(truth.sum(), 1)
-        print(
-            f"| {finding} | {truth.sum()} | {found.sum()} | {precision:.2f} | {recall:.2f}"
-            f" | {f1:.2f} | {low:.2f} to {high:.2f} |"
+        shares = (f"{both.sum() / max(of.sum(), 1):.2f}" for of in (found, truth))
+        rows.append(
+            (finding, truth.sum(), found.sum(), *shares, f"{f1:.2f}", f"{low:.2f} to {high:.2f}")
         )
     mean = np.mean([s[0] for s in scores])
     low, high = np.percentile(np.mean([s[1] for s in scores], axis=0), [2.5, 97.5])
-    print(f"| mean of {len(scores)} | | | | | {mean:.3f} | {low:.3f} to {high:.3f} |")
+    rows.append(
+        (f"mean of {len(scores)}", "", "", "", "", f"{mean:.3f}", f"{low:.3f} to {high:.3f}")
+    )
+    show(("finding", "headed", "read", "precision", "recall", "F1", "95%"), rows)
 
 
-# ------------------------------------------------------------------------- judged by eye
-
-VERDICTS = ("right", "missed", "wrong")
-
-
-@app.command()
-def sample(folder: Path, out: Path, count: int = 300, seed: int = SEED) -> None:
-    """Write sentences of the held-out half with what was read, for the verdicts of a reader."""
-    parser = RuleParser()
-    sentences, _ = openi_reports(folder, "held out")
-    texts = sorted({text for report in sentences for text in report})
-    chosen = np.random.default_rng(seed).choice(len(texts), count, replace=False)
-    with out.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, delimiter="\t")
-        writer.writerow(["verdict", "hash", "text", "claims"])
-        for i in sorted(chosen):
-            name = hashlib.sha256(texts[i].encode()).hexdigest()[:12]
-            writer.writerow(["", name, texts[i], "; ".join(map(shown, parser.parse(texts[i])[0]))])
-
-
-def shown(claim: Claim) -> str:
-    sign = ("+" if claim.present else "-") + ("" if claim.certain else "?")
-    parts = (claim.side, claim.zone, claim.severity, claim.change)
-    return " ".join([sign + claim.finding, *filter(None, parts)])
+# ------------------------------------------------------------------- evidence about pairs
 
 
 @app.command()
-def verdicts(path: Path) -> None:
-    """Print how many sentences have each verdict, with exact intervals."""
-    from scipy.stats import binomtest
+def evidence(folder: Path, tree: Path) -> None:
+    """Print how often a verdict is what a phantom's images show, over all training pairs."""
+    prepared = PreparedSet.open(folder)
+    images = prepared.images.drop_duplicates("study_id")
+    train = images[images["split"] == "train"]
+    said = prepared.sentences["text"][prepared.sentences["study_id"].isin(train["study_id"])]
+    weight = said.value_counts()
+    studies = pd.Index(prepared.studies["study_id"]).get_indexer(train["study_id"])
+    sentences = pd.Index(prepared.texts).get_indexer(weight.index)
+    agrees = Truth(tree).agreement(list(weight.index), [str(name) for name in train["image_id"]]).T
 
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
-    print("| sample | verdict | sentences | share | 95% |\n| --- | --- | ---: | ---: | --- |")
-    for number in sorted({row["sample"] for row in rows}):
-        given = Counter(row["verdict"] for row in rows if row["sample"] == number)
-        total = sum(given.values())
-        for name in VERDICTS:
-            low, high = binomtest(given[name], total).proportion_ci()
-            share = given[name] / total
-            print(f"| {number} | {name} | {given[name]} | {share:.3f} | {low:.3f} to {high:.3f} |")
+    def share(chosen: np.ndarray) -> float:
+        return float((chosen * weight.to_numpy()).sum() / (len(studies) * weight.sum()))
+
+    rows = []
+    every = load_lexicon("phantom").names
+    for name, always in (("no finding", ()), ("mentioned by half", 0.5), ("every finding", every)):
+        found = Evidence.open(prepared, always).pairs(studies, sentences)
+        yes, no = share(found == 1), share(found == -1)
+        right = share((found == 1) & agrees) / yes, share((found == -1) & ~agrees) / no
+        rows.append((name, yes, right[0], no, right[1], share(found == 0)))
+    show(("absent if not mentioned", "agree", "right", "contradict", "right", "unknown"), rows)
+    print(f"true share: {share(agrees):.3f}")
+
+
+@app.command()
+def denials(folder: Path) -> None:
+    """Of all pairs of a training study and another one's sentence, which agree, and what they say.
+
+    A sentence counts as often as other studies say it.
+    """
+    prepared = PreparedSet.open(folder)
+    claims = read_claims(prepared).claims
+    rows = pd.Index(prepared.studies["study_id"]).get_indexer(prepared.sentences["study_id"])
+    places = pd.Index(prepared.texts).get_indexer(prepared.sentences["text"])
+    train = (prepared.studies["split"] == "train").to_numpy()[rows]
+    studies, row_of = np.unique(rows[train], return_inverse=True)
+    sentences, column_of = np.unique(places[train], return_inverse=True)
+    times_said = np.tile(np.bincount(column_of), (len(studies), 1))
+    np.subtract.at(times_said, (row_of, column_of), 1)  # a study's own occurrences
+    agree = times_said * (Evidence.open(prepared).pairs(studies, sentences) == 1)
+    polarities = [{claim.present for claim in claims[n]} for n in sentences]
+    kinds = {"findings": {True}, "denials": {False}, "both": {True, False}, "no claim": set()}
+    print(f"{len(studies):,} training studies, {times_said.sum():,} pairs,", end=" ")
+    print(f"{agree.sum() / times_said.sum():.3f} agree\n")
+    shares = []
+    for name, polarity in kinds.items():
+        of_kind = np.array([p == polarity for p in polarities])
+        parts = [float(n[:, of_kind].sum() / n.sum()) for n in (times_said, agree)]
+        shares.append((name, *parts))
+    show(("the sentence claims", "of all pairs", "of agreeing pairs"), shares)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,12 @@
 """What a model's probabilities and sets of answers are worth after the prevalence has changed.
 
     python scripts/bench/decisions.py RUN [--finding 'Pleural Effusion'] [--replicates 400]
-    python scripts/bench/decisions.py RUN --elsewhere RUN2
 
 RUN is a folder that `evaluate` wrote on a set with many labelled images. Its patients are split at
 random into two halves, again and again. The images of one half are calibrated on, thinned to a
 prevalence of 0.4; those of the other half are the target, thinned to 0.05. Writes Markdown tables
 to standard output: mean over the replicates, and the range that holds 95% of them; how many of them
-allow no estimate of the prevalence; the share of them whose coverage is within 1.5% of 90%. With
-RUN2, of the same model on another set, every class is calibrated on all of RUN and used there.
+allow no estimate of the prevalence; the share of them whose coverage is within 1.5% of 90%.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from medclip_debias.evaluation.decisions.calibration import FittedClass, fit_cla
 from medclip_debias.evaluation.decisions.options import Conformal, Method
 from medclip_debias.evaluation.decisions.probability import Unfit, estimated_prevalence, qualities
 from medclip_debias.evaluation.table import read_results
+from medclip_debias.markdown import markdown_table
 
 HERE, THERE, COVERAGE = 0.4, 0.05, 0.9
 METHODS: tuple[Method, ...] = ("platt", "temperature", "isotonic")
@@ -104,44 +103,8 @@ def read(run: Path, finding: str) -> pd.DataFrame:
     return items.rename(columns=columns)[["patient", "score", "label"]].dropna()
 
 
-def on_another_set(run: Path, other: Path) -> None:
-    """Print what calibrations of one set are worth on another, at its own prevalence."""
-    names = [
-        "finding",
-        *("share in RUN", "in RUN2", "estimated", "ECE uncalibrated", "ECE of the fit"),
-        *("ECE at RUN2's share", "coverage", "with the finding", "without"),
-    ]
-    print(f"| {' | '.join(names)} |\n| --- |{' ---: |' * (len(names) - 1)}")
-    scale = read_results(run / "results.json").details("zero_shot")["scale"]
-    for finding in read_results(other / "results.json").by_class("zero_shot", "auc"):
-        here, there = read(run, finding), read(other, finding)
-        truth = {"x": here["label"].to_numpy()}
-        fitted = fit_classes("platt", {"x": here["score"].to_numpy()}, truth)[0]["x"]
-        d, y = there["score"].to_numpy(), there["label"].to_numpy() == 1
-        share, ones = float(y.mean()), np.ones((1, len(y)))
-        stages = (scale * d, fitted.logits(d), fitted.logits(d, share))
-        errors = [float(qualities(y, logits, ones)["ece"][0]) for logits in stages]
-        try:
-            estimate = f"{estimated_prevalence(fitted.logits(d), fitted.prevalence):.3f}"
-        except Unfit:
-            estimate = "none"
-        sets, asked = fitted.sets(d, COVERAGE, "class_conditional", share)
-        covered = np.where(y, *sets.of(asked))
-        values = [*errors, covered.mean(), covered[y].mean(), covered[~y].mean()]
-        shares = f"{fitted.prevalence:.3f} | {share:.3f} | {estimate}"
-        print(f"| {finding} | {shares} | {' | '.join(f'{v:.3f}' for v in values)} |")
-
-
-def main(
-    run: Path,
-    finding: str = "Pleural Effusion",
-    replicates: int = 400,
-    elsewhere: Path | None = None,
-) -> None:
+def main(run: Path, finding: str = "Pleural Effusion", replicates: int = 400) -> None:
     """Print the tables."""
-    if elsewhere:
-        on_another_set(run, elsewhere)
-        return
     results = read_results(run / "results.json")
     table = read(run, finding)
     rng = np.random.default_rng(0)
@@ -154,22 +117,21 @@ def main(
         f"{sizes['here']:.0f} to calibrate on, {sizes['there']:.0f} in the target, of them "
         f"{sizes['positive there']:.0f} with the finding.\n"
     )
-    names: tuple[str, ...] = ("prevalence", *QUALITY)
-    print(f"| calibration | prevalence taken | {' | '.join(names)} | none given |")
-    print("| --- | --- |" + " ---: |" * (len(names) + 1))
-    for key in parts[0]:
-        if key[0] not in ("sets", "sizes"):
-            there = [p[key] for p in parts if p[key]]
-            cells = [summary([each[name] for each in there]) for name in names] if there else []
-            print(f"| {key[0]} | {key[1]} | {' | '.join(cells)} | {len(parts) - len(there)} |")
-    names = tuple(parts[0]["sets", "class-conditional"])
-    print(f"\n| sets of answers, 90% asked | {' | '.join(names)} | within 1.5% |")
-    print("| --- |" + " ---: |" * (len(names) + 1))
-    for key in parts[0]:
-        if key[0] == "sets":
-            cells = [summary([p[key][name] for p in parts]) for name in names]
-            near = np.mean([abs(p[key]["coverage"] - COVERAGE) <= 0.015 for p in parts])
-            print(f"| {key[1]} | {' | '.join(cells)} | {near:.0%} |")
+    names = ("prevalence", *QUALITY)
+    rows = []
+    for done, prevalence in (key for key in parts[0] if key[0] not in ("sets", "sizes")):
+        there = [p[done, prevalence] for p in parts if p[done, prevalence]]
+        cells = [summary([each[name] for each in there]) if there else "" for name in names]
+        rows.append([done, prevalence, *cells, str(len(parts) - len(there))])
+    head = ("calibration", "prevalence taken", *names, "none given")
+    print("\n".join(markdown_table(head, rows, words=2)))
+    rows = []
+    for key in (key for key in parts[0] if key[0] == "sets"):
+        cells = [summary([p[key][name] for p in parts]) for name in parts[0][key]]
+        near = np.mean([abs(p[key]["coverage"] - COVERAGE) <= 0.015 for p in parts])
+        rows.append([key[1], *cells, f"{near:.0%}"])
+    head = ("sets of answers, 90% asked", *parts[0]["sets", "class-conditional"], "within 1.5%")
+    print("\n" + "\n".join(markdown_table(head, rows, words=1)))
 
 
 if __name__ == "__main__":

@@ -1,39 +1,25 @@
-"""What the published definitions give on fixed inputs, computed by plain loops in float64.
+"""What the published definitions give on fixed inputs, in float64.
 
     python scripts/bench/preset_fixtures.py [--check]
 
-Writes tests/evaluation/presets/fixtures.json, against which the presets are tested to 1e-6;
-``--check`` compares instead. Nothing here imports the package: each function below is a published
-definition written out anew (which code: the ``follows`` of each preset), one number at a time.
+Writes ``expected`` of tests/evaluation/presets/fixtures.json, against which the presets are tested
+to 1e-6, anew from its ``inputs``; ``--check`` compares instead. Nothing here imports the package:
+each function is a published definition (which code: the ``follows`` of each preset) written out
+anew, on numpy, SciPy and scikit-learn.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import random
 import sys
 from pathlib import Path
 
-from plain_metrics import (
-    CLASSES,
-    accuracy,
-    auc,
-    best_mcc,
-    blurred,
-    dot,
-    enlarged,
-    f1,
-    grounding_inputs,
-    mcc,
-    mean,
-    moments,
-    precision_recall_area,
-    retrieval_inputs,
-    softmax,
-    unit,
-    zero_shot_inputs,
-)
+import numpy as np
+import typer
+from scipy.ndimage import gaussian_filter
+from scipy.special import expit, softmax
+from sklearn import metrics
 
 FILE = Path(__file__).parents[2] / "tests" / "evaluation" / "presets" / "fixtures.json"
 
@@ -41,131 +27,113 @@ FILE = Path(__file__).parents[2] / "tests" / "evaluation" / "presets" / "fixture
 # -------------------------------------------------------------------------------- zero-shot
 
 
-def sides_of(image, texts, how):
-    """Positive and negative score of a class for one image."""
-    result = []
-    for side in ("positive", "negative"):
-        scores = [dot(image, v) for v in texts[side]]
-        if how == "mean":
-            result.append(mean(scores))
-        elif how == "max":
-            result.append(max(scores))
-        else:
-            middle = unit([mean(column) for column in zip(*texts[side], strict=True)])
-            result.append(dot(image, middle))
-    return result
+def precision_recall_area(labels, scores):
+    """Trapezoids between the points of every threshold, from recall 0 at precision 1."""
+    precision, recall, _ = metrics.precision_recall_curve(labels, scores)
+    return metrics.auc(recall, precision)
 
 
-def positive_side(positive, _negative):
-    return positive
+def best_mcc(labels, scores):
+    """The lowest of the thresholds of the ROC curve's corners of highest MCC."""
+    corners = np.sort(metrics.roc_curve(labels, scores)[2][1:])
+    return max(corners, key=lambda at: metrics.matthews_corrcoef(labels, scores >= at))
 
 
 def zero_shot(inputs):
-    texts, test, validation = inputs["texts"], inputs["test"], inputs["validation"]
+    texts, labels = inputs["texts"], inputs["test"]["labels"]
+    names = list(texts)
+    truth = np.array(inputs["several"]["truth"])
 
     def scored(part, how, rule):
-        return {
-            name: [rule(*sides_of(image, texts[name], how)) for image in part["images"]]
-            for name in CLASSES
+        """A class's scores: ``rule`` of its positive and its negative side."""
+        images, found = np.array(inputs[part]["images"]), {}
+        for name in names:
+            sides = []
+            for vectors in texts[name].values():
+                scores = images @ np.transpose(vectors)
+                if how == "embedding":
+                    middle = np.mean(vectors, axis=0)
+                    sides.append(images @ middle / np.linalg.norm(middle))
+                else:
+                    sides.append(scores.mean(1) if how == "mean" else scores.max(1))
+            found[name] = rule(*sides)
+        return found
+
+    def over(metric, values):
+        return np.mean([metric(labels[name], values[name]) for name in names])
+
+    def area(average, metric=metrics.roc_auc_score):
+        columns = [np.stack([of[name] for name in names], axis=1) for of in (labels, positive)]
+        return (
+            metric(*map(np.ravel, columns))
+            if average == "micro"
+            else metric(*columns, average=average)
+        )
+
+    def present(values, at):
+        return {name: values[name] > at for name in names}
+
+    def named(values):
+        """Share of the images whose highest class is theirs."""
+        return np.mean(np.stack([values[name] for name in names], axis=1).argmax(1) == truth)
+
+    def summary(scores, **said):
+        found = {"scores": scores, "auc": over(metrics.roc_auc_score, scores)}
+        return found | {
+            name: over(metric, said["said"]) for name, metric in measured.items() if said
         }
 
-    def over(metric, scores, labels=test["labels"]):
-        return mean(metric(labels[name], scores[name]) for name in CLASSES)
-
-    def pooled(metric, scores):
-        labels = [v for name in CLASSES for v in test["labels"][name]]
-        return metric(labels, [v for name in CLASSES for v in scores[name]])
-
-    def said(scores, at):
-        return {name: [s >= at[name] for s in scores[name]] for name in CLASSES}
-
+    measured = {"accuracy": metrics.accuracy_score, "f1": metrics.f1_score}
     result = {}
     # BioViL: one vector a side, positive minus negative; present where the positive is higher.
-    scores = scored(test, "embedding", lambda p, n: p - n)
-    higher = {name: [s > 0 for s in scores[name]] for name in CLASSES}
-    result["biovil"] = {
-        "scores": scores,
-        "auc": over(auc, scores),
-        "accuracy": over(accuracy, higher),
-        "f1": over(f1, higher),
-    }
+    scores = scored("test", "embedding", np.subtract)
+    result["biovil"] = summary(scores, said=present(scores, 0))
     # CheXzero: exp(p) / (exp(p) + exp(n)); thresholds of highest MCC on validation.
-    scores = scored(test, "embedding", lambda p, n: softmax([p, n])[0])
-    there = scored(validation, "embedding", lambda p, n: softmax([p, n])[0])
-    at = {name: best_mcc(validation["labels"][name], there[name]) for name in CLASSES}
+    scores, there = (
+        scored(part, "embedding", lambda p, n: expit(p - n)) for part in ("test", "validation")
+    )
+    of_validation = inputs["validation"]["labels"]
+    at = {name: best_mcc(of_validation[name], there[name]) for name in names}
+    said = {name: scores[name] >= at[name] for name in names}
     result["chexzero"] = {
-        "scores": scores,
+        **summary(scores),
         "thresholds": at,
-        "auc": over(auc, scores),
-        "f1": over(f1, said(scores, at)),
-        "mcc": over(mcc, said(scores, at)),
+        "f1": over(metrics.f1_score, said),
+        "mcc": over(metrics.matthews_corrcoef, said),
     }
     # CARZero and RadZero: the positive prompt alone.
-    scores = scored(test, "mean", positive_side)
-    weights = [sum(test["labels"][name]) for name in CLASSES]
+    positive = scored("test", "mean", lambda p, _: p)
     result["radzero"] = {
-        "scores": scores,
-        "auc": over(auc, scores),
-        "auc_micro": pooled(auc, scores),
-        "auc_weighted": sum(
-            w * auc(test["labels"][name], scores[name])
-            for w, name in zip(weights, CLASSES, strict=True)
-        )
-        / sum(weights),
-        "auprc": over(precision_recall_area, scores),
-        "auprc_micro": pooled(precision_recall_area, scores),
+        **summary(positive),
+        "auc_micro": area("micro"),
+        "auc_weighted": area("weighted"),
+        "auprc": over(precision_recall_area, positive),
+        "auprc_micro": area("micro", precision_recall_area),
     }
-    several, truth = inputs["several"], inputs["several"]["truth"]
-    of_mean = scored(several, "mean", positive_side)
-    rows = list(zip(*(of_mean[name] for name in CLASSES), strict=True))
-    named = mean(row.index(max(row)) == t for row, t in zip(rows, truth, strict=True))
-    powers = [softmax(row) for row in rows]
-    hits = [row.index(max(row)) == t for row, t in zip(powers, truth, strict=True)]
-    rounded = [
-        mean((round(row[c]) == 1) == (t == c) for row, t in zip(powers, truth, strict=True))
-        for c in range(len(CLASSES))
-    ]
+    of_mean = scored("several", "mean", lambda p, _: p)
+    shares = softmax(np.stack([of_mean[name] for name in names], axis=1), axis=1)
+    is_class = truth[:, None] == np.arange(len(names))
     result["carzero"] = {
         **result["radzero"],
-        "one_of_several": mean(hits),
-        "rounded_softmax_accuracy": mean(rounded),
+        "one_of_several": named(of_mean),
+        "rounded_softmax_accuracy": ((shares > 0.5) == is_class).mean(),
     }
     # GLoRIA: the best prompt, standardised over the images; the highest class.
-    scores = scored(test, "max", positive_side)
-    of_best = scored(several, "max", positive_side)
-    columns = []
-    for name in CLASSES:
-        middle = mean(of_best[name])
-        spread = math.sqrt(mean((v - middle) ** 2 for v in of_best[name]))
-        columns.append([(v - middle) / spread for v in of_best[name]])
-    rows = list(zip(*columns, strict=True))
-    result["gloria"] = {
-        "scores": scores,
-        "auc": over(auc, scores),
-        "one_of_several": mean(
-            row.index(max(row)) == t for row, t in zip(rows, truth, strict=True)
-        ),
-    }
+    of_best = scored("several", "max", lambda p, _: p)
+    standard = {name: (v - v.mean()) / v.std() for name, v in of_best.items()}
+    best = scored("test", "max", lambda p, _: p)
+    result["gloria"] = {**summary(best), "one_of_several": named(standard)}
     # CXR-CLIP: softmax over "No X" and "X", the larger one; one of several by the mean prompt.
-    scores = scored(test, "mean", lambda p, n: softmax([n, p])[1])
-    larger = {name: [s > 0.5 for s in scores[name]] for name in CLASSES}
-    plain = scored(test, "mean", positive_side)
-    result["cxr_clip"] = {
-        "scores": scores,
-        "auc": over(auc, scores),
-        "accuracy": over(accuracy, larger),
-        "f1": over(f1, larger),
-        "one_of_several": named,
-    }
+    scores = scored("test", "mean", lambda p, n: expit(p - n))
+    larger = summary(scores, said=present(scores, 0.5))
+    result["cxr_clip"] = {**larger, "one_of_several": named(of_mean)}
     # Ours: mean prompt of each side, their difference; equals share a decision of several.
-    scores = scored(test, "mean", lambda p, n: p - n)
-    higher = {name: [s > 0 for s in scores[name]] for name in CLASSES}
+    scores = scored("test", "mean", np.subtract)
+    found = summary(scores, said=present(scores, 0))
     result["ours"] = {
-        "scores": scores,
-        "auc": over(auc, scores),
-        "auc_positive": over(auc, plain),
-        "accuracy": over(accuracy, higher),
-        "one_of_several": named,
+        **{name: value for name, value in found.items() if name != "f1"},
+        "auc_positive": over(metrics.roc_auc_score, positive),
+        "one_of_several": named(of_mean),
     }
     return result
 
@@ -174,220 +142,193 @@ def zero_shot(inputs):
 
 
 def as_grid(phrase):
-    n = math.isqrt(len(phrase["map"]))
-    return [phrase["map"][n * row : n * (row + 1)] for row in range(n)]
+    side = math.isqrt(len(phrase["map"]))
+    return np.reshape(phrase["map"], (side, side))
 
 
-def merged_phrases(inputs):
-    """Phrases of one image and one lower-cased text, as the first of them with all their boxes."""
-    merged = {}
-    for phrase in inputs["phrases"]:
-        key = (phrase["image"], phrase["text"].lower())
-        merged.setdefault(key, (phrase, []))[1].extend(phrase["boxes"])
-    return merged.values()
+def enlarged(grid, side):
+    """Bilinear to ``side`` x ``side``, pixel centres aligned, edges repeated."""
+    places = (np.arange(side) + 0.5) * len(grid) / side - 0.5
 
+    def along(lines):
+        return np.stack([np.interp(places, np.arange(len(line)), line) for line in lines])
 
-def afloc_box(box, height, width):
-    """A box on the square of 224, in whole pixels."""
-    longer = max(height, width)
-    factor = 224 / longer
-    left = top = 0
-    if height >= width:
-        left = (224 - int(width * factor)) // 2
-    else:
-        top = (224 - int(height * factor)) // 2
-    x, y, w, h = (side * factor for side in box)
-    return [math.floor(x + left), math.floor(y + top), math.floor(w), math.floor(h)]
-
-
-def by_category(values, categories):
-    """Mean over categories of the means within, what is NaN left out."""
-    means = []
-    for kind in dict.fromkeys(categories):
-        own = [v for v, c in zip(values, categories, strict=True) if c == kind]
-        own = [v for v in own if not math.isnan(v)]
-        if own:
-            means.append(mean(own))
-    return mean(means)
-
-
-def contrast(inside, outside):
-    """Contrast to noise, with its sign; NaN where nothing is inside."""
-    if not inside:
-        return math.nan
-    (a, va), (b, vb) = moments(inside), moments(outside)
-    return (a - b) / math.sqrt(va + vb)
-
-
-def afloc(inputs):
-    """Expected values on the square of 224 pixels, its centre of 196 scored."""
-    ious = {t: [] for t in (0.1, 0.2, 0.3, 0.4, 0.5)}
-    cnrs, kinds = [], []
-    margin = (224 - int(448 * 224 / 512)) // 2
-    scored = range(margin, 224 - margin)
-    for phrase, boxes in merged_phrases(inputs):
-        height, width = inputs["sizes"][phrase["image"]]
-        covered = [[0] * 224 for _ in range(224)]
-        for box in boxes:
-            x, y, w, h = afloc_box(box, height, width)
-            for row in range(y, min(y + h, 224)):
-                for column in range(x, min(x + w, 224)):
-                    covered[row][column] += 1
-        heatmap = enlarged(blurred(as_grid(phrase), 1.5), 224)
-        pixels = [(heatmap[r][c], covered[r][c]) for r in scored for c in scored]
-        low, high = min(v for v, _ in pixels), max(v for v, _ in pixels)
-        pixels = [((v - low) / (high - low) * 2 - 1, n) for v, n in pixels]
-        true = sum(n > 0 for _, n in pixels)
-        for threshold, found in ious.items():
-            said = sum(v > threshold for v, _ in pixels)
-            both = sum(v > threshold and n > 0 for v, n in pixels)
-            found.append(math.nan if 0 in (said, true) else both / (said + true - both))
-        inside, outside = [v for v, n in pixels if n == 1], [v for v, n in pixels if n == 0]
-        cnrs.append(contrast(inside, outside))
-        kinds.append(phrase["category"])
-    at = {f"{t:g}": by_category(found, kinds) for t, found in ious.items()}
-    return {
-        "phrases": len(kinds),
-        "iou": at,
-        "miou": mean(at.values()),
-        "cnr_signed": by_category(cnrs, kinds),
-        "without_cnr": sum(map(math.isnan, cnrs)),
-        "skipped": sum(math.isnan(v) for found in ious.values() for v in found),
-    }
-
-
-def in_boxes(boxes, row, column):
-    """Whether a pixel's centre lies in one of the boxes."""
-    return any(x <= column + 0.5 < x + w and y <= row + 0.5 < y + h for x, y, w, h in boxes)
-
-
-def with_truth(heatmap, boxes, top=0, left=0):
-    """Each pixel's value, and whether it lies in a box of an image that the map is a part of."""
-    return [
-        (value, in_boxes(boxes, row + top, column + left))
-        for row, line in enumerate(heatmap)
-        for column, value in enumerate(line)
-    ]
-
-
-def first_highest(heatmap):
-    """Row and column of the first highest pixel."""
-    best = max(map(max, heatmap))
-    row = next(number for number, line in enumerate(heatmap) if best in line)
-    return row, heatmap[row].index(best)
-
-
-def biovil(inputs):
-    """Resized to 80 at the shorter side, of which the centre of 64 is seen (hi-ml: 512, 448)."""
-    ious, cnrs, kinds = {t: [] for t in (0.1, 0.2, 0.3, 0.4, 0.5)}, [], []
-    for phrase in inputs["phrases"]:
-        height, width = inputs["sizes"][phrase["image"]]
-        side = int(64 * min(height, width) / 80)
-        top, left = (height - side) // 2, (width - side) // 2
-        heatmap = enlarged(blurred(as_grid(phrase), 1.5), side)
-        pixels = with_truth(heatmap, phrase["boxes"], top, left)
-        for threshold, found in ious.items():
-            both = sum(v >= threshold and inside for v, inside in pixels)
-            either = sum(v >= threshold or inside for v, inside in pixels)
-            found.append(both / either if either else 0.0)
-        cnrs.append(abs(contrast([v for v, i in pixels if i], [v for v, i in pixels if not i])))
-        kinds.append(phrase["category"])
-    at = {f"{t:g}": by_category(found, kinds) for t, found in ious.items()}
-    return {"iou": at, "miou": mean(at.values()), "cnr": by_category(cnrs, kinds)}
+    return along(along(grid).T).T
 
 
 def padded_map(phrase, height, width):
     side = max(height, width)
     top, left = (side - height) // 2, (side - width) // 2
-    square = enlarged(as_grid(phrase), side)
-    return [row[left : left + width] for row in square[top : top + height]]
+    return enlarged(as_grid(phrase), side)[top : top + height, left : left + width]
+
+
+def merged_phrases(inputs):
+    """Phrases of one image and one lower-cased text, as the first of them with all their boxes."""
+    found = {}
+    for phrase in inputs["phrases"]:
+        key = phrase["image"], phrase["text"].lower()
+        found.setdefault(key, (phrase, []))[1].extend(phrase["boxes"])
+    return list(found.values())
+
+
+def in_boxes(shape, boxes, top=0, left=0):
+    """Which pixels' centres lie in one of the boxes; the map begins at ``top``, ``left``."""
+    y, x = np.mgrid[: shape[0], : shape[1]] + 0.5
+    y, x = y + top, x + left
+    inside = [(bx <= x) & (x < bx + w) & (by <= y) & (y < by + h) for bx, by, w, h in boxes]
+    return np.any(inside, axis=0)
+
+
+def overlap(said, true, more=0.0):
+    both, either = (said & true).sum(), (said | true).sum()
+    return both / (either + more) if either else 0.0
+
+
+def contrast(inside, outside):
+    """Contrast to noise, with its sign; NaN where nothing is inside."""
+    if not inside.size:
+        return math.nan
+    return (inside.mean() - outside.mean()) / math.sqrt(inside.var() + outside.var())
+
+
+def by_category(values, categories):
+    """Mean over categories of the means within, what is NaN left out."""
+    kinds = [np.array(values)[np.array(categories) == kind] for kind in dict.fromkeys(categories)]
+    return np.mean([np.nanmean(own) for own in kinds if not np.isnan(own).all()])
+
+
+def thresholded(ious, categories):
+    """The mean of each threshold by category, and their mean."""
+    at = {f"{t:g}": by_category(own, categories) for t, own in ious.items()}
+    return {"iou": at, "miou": np.mean(list(at.values()))}
+
+
+THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
+
+
+def afloc_box(box, height, width):
+    """A box on the square of 224: scaled by the longer side, centred on black, rounded down."""
+    factor = 224 / max(height, width)
+    left, top = ((224 - int(side * factor)) // 2 for side in (width, height))
+    if height >= width:
+        top = 0
+    else:
+        left = 0
+    x, y, w, h = (side * factor for side in box)
+    return [math.floor(x + left), math.floor(y + top), math.floor(w), math.floor(h)]
+
+
+def afloc(inputs):
+    """On the square of 224 pixels, its centre of 196 scored."""
+    ious, cnrs, kinds = {t: [] for t in THRESHOLDS}, [], []
+    margin = (224 - int(448 * 224 / 512)) // 2
+    scored = (slice(margin, 224 - margin),) * 2
+    for phrase, boxes in merged_phrases(inputs):
+        depth = np.zeros((224, 224), dtype=int)
+        for box in boxes:
+            x, y, w, h = afloc_box(box, *inputs["sizes"][phrase["image"]])
+            depth[y : y + h, x : x + w] += 1
+        heatmap = enlarged(gaussian_filter(as_grid(phrase), 1.5), 224)[scored]
+        heatmap, depth = 2 * (heatmap - heatmap.min()) / np.ptp(heatmap) - 1, depth[scored]
+        for threshold, found in ious.items():
+            said, true = heatmap > threshold, depth > 0
+            found.append(overlap(said, true) if said.any() and true.any() else math.nan)
+        cnrs.append(contrast(heatmap[depth == 1], heatmap[depth == 0]))
+        kinds.append(phrase["category"])
+    return {
+        "phrases": len(kinds),
+        **thresholded(ious, kinds),
+        "cnr_signed": by_category(cnrs, kinds),
+        "without_cnr": np.isnan(cnrs).sum(),
+        "skipped": np.isnan(list(ious.values())).sum(),
+    }
+
+
+def biovil(inputs):
+    """Resized to 80 at the shorter side, of which the centre of 64 is seen (hi-ml: 512, 448)."""
+    ious, cnrs, kinds = {t: [] for t in THRESHOLDS}, [], []
+    for phrase in inputs["phrases"]:
+        height, width = inputs["sizes"][phrase["image"]]
+        side = int(64 * min(height, width) / 80)
+        place = (height - side) // 2, (width - side) // 2
+        heatmap = enlarged(gaussian_filter(as_grid(phrase), 1.5), side)
+        true = in_boxes(heatmap.shape, phrase["boxes"], *place)
+        for threshold, found in ious.items():
+            found.append(overlap(heatmap >= threshold, true))
+        cnrs.append(abs(contrast(heatmap[true], heatmap[~true])))
+        kinds.append(phrase["category"])
+    return {**thresholded(ious, kinds), "cnr": by_category(cnrs, kinds)}
+
+
+def points(heatmap, boxes):
+    """Whether the first highest pixel lies in one of the boxes, their far edges included."""
+    row, column = np.unravel_index(heatmap.argmax(), heatmap.shape)
+    return float(any(x <= column <= x + w and y <= row <= y + h for x, y, w, h in boxes))
 
 
 def radzero(inputs):
     """First highest pixel of the padded square; Dice of the logistic function of cosine / 0.07."""
+    alone = [p for p in inputs["phrases"] if p["text"] in inputs["alone"]]
     boxes_on = {}
-    for phrase in inputs["phrases"]:
+    for phrase in alone:
         boxes_on[phrase["image"]] = boxes_on.get(phrase["image"], 0) + len(phrase["boxes"])
     hits, curves = [], []
-    for phrase in inputs["phrases"]:
+    for phrase in alone:
         if boxes_on[phrase["image"]] != 1:
             continue
         heatmap = padded_map(phrase, *inputs["sizes"][phrase["image"]])
-        row, column = first_highest(heatmap)
-        x, y, w, h = phrase["boxes"][0]
-        hits.append(x <= column <= x + w and y <= row <= y + h)
-        pixels = [
-            (1 / (1 + math.exp(-inputs["scale"] * value)), inside)
-            for value, inside in with_truth(heatmap, phrase["boxes"])
-        ]
-        curve = []
-        for step in range(101):
-            said = sum(p > step / 100 for p, _ in pixels)
-            both = sum(p > step / 100 and i for p, i in pixels)
-            curve.append(2 * both / (said + sum(i for _, i in pixels)))
-        curves.append(curve)
-    dice = [mean(column) for column in zip(*curves, strict=True)]
+        hits.append(points(heatmap, phrase["boxes"]))
+        share, true = expit(inputs["scale"] * heatmap), in_boxes(heatmap.shape, phrase["boxes"])
+        said = share > np.arange(101)[:, None, None] / 100
+        curves.append(2 * (said & true).sum((1, 2)) / (said.sum((1, 2)) + true.sum()))
+    dice = np.mean(curves, axis=0)
     return {
         "phrases": len(hits),
-        "pointing_game": mean(hits),
-        "dice_at_best_threshold_on_test": max(dice),
-        "threshold_from_test": dice.index(max(dice)) / 100,
+        "pointing_game": np.mean(hits),
+        "dice_at_best_threshold_on_test": dice.max(),
+        "threshold_from_test": dice.argmax() / 100,
     }
 
 
 def radzero_chestxdet(inputs):
     """First highest pixel of the padded square in one of a class's boxes on the image."""
-    hits, kinds = [], []
-    for phrase, boxes in merged_phrases(inputs):
-        heatmap = padded_map(phrase, *inputs["sizes"][phrase["image"]])
-        row, column = first_highest(heatmap)
-        hits.append(float(any(x <= column <= x + w and y <= row <= y + h for x, y, w, h in boxes)))
-        kinds.append(phrase["category"])
+    merged = merged_phrases(inputs)
+    hits = [points(padded_map(p, *inputs["sizes"][p["image"]]), boxes) for p, boxes in merged]
+    kinds = [phrase["category"] for phrase, _ in merged]
     return {"phrases": len(hits), "pointing_game": by_category(hits, kinds)}
 
 
 def medklip(inputs):
     """Squashed to 224: each pixel's cell, and the original pixel at its upper left corner."""
-    overlaps, dices, hits = [], [], []
+    found, pixels = [], np.arange(224)
     for phrase, boxes in merged_phrases(inputs):
-        height, width = inputs["sizes"][phrase["image"]]
-        grid = as_grid(phrase)
-        pixels = []
-        for r in range(224):
-            for c in range(224):
-                y, x = r * height // 224, c * width // 224
-                inside = any(
-                    int(bx) <= x < int(bx) + int(w) and int(by) <= y < int(by) + int(h)
-                    for bx, by, w, h in boxes
-                )
-                value = grid[int((r + 0.5) * 5 / 224)][int((c + 0.5) * 5 / 224)]
-                pixels.append((value, inside))
-        said = sum(v > 0.008 for v, _ in pixels)
-        true = sum(i for _, i in pixels)
-        both = sum(v > 0.008 and i for v, i in pixels)
-        overlaps.append(both / (said + true - both))
-        dices.append(2 * both / (said + true))
-        highest = max(v for v, _ in pixels)
-        hits.append(float(any(v == highest and i for v, i in pixels)))
-    return {"miou": mean(overlaps), "dice": mean(dices), "pointing_game": mean(hits)}
+        y, x = (pixels * side // 224 for side in inputs["sizes"][phrase["image"]])
+        whole = [[int(side) for side in box] for box in boxes]
+        true = np.any(
+            [
+                ((by <= y) & (y < by + h))[:, None] & ((bx <= x) & (x < bx + w))
+                for bx, by, w, h in whole
+            ],
+            axis=0,
+        )
+        cells = ((pixels + 0.5) * 5 / 224).astype(int)
+        values = as_grid(phrase)[np.ix_(cells, cells)]
+        said = values > 0.008
+        dice = 2 * (said & true).sum() / (said.sum() + true.sum())
+        found.append((overlap(said, true), dice, true[values == values.max()].any()))
+    return dict(zip(("miou", "dice", "pointing_game"), np.mean(found, axis=0), strict=True))
 
 
 def ours(inputs):
     """41 thresholds, union + 1e-6, absolute CNR, ties of the highest pixel shared, all phrases."""
-    ious, cnrs, points = [], [], []
+    found = []
     for phrase in inputs["phrases"]:
         heatmap = padded_map(phrase, *inputs["sizes"][phrase["image"]])
-        pixels = with_truth(heatmap, phrase["boxes"])
-        at = []
-        for step in range(-20, 21):
-            both = sum(v >= step / 20 and i for v, i in pixels)
-            either = sum(v >= step / 20 or i for v, i in pixels)
-            at.append(both / (either + 1e-6))
-        ious.append(mean(at))
-        cnrs.append(abs(contrast([v for v, i in pixels if i], [v for v, i in pixels if not i])))
-        highest = max(v for v, _ in pixels)
-        points.append(mean(i for v, i in pixels if abs(v - highest) < 1e-12))
-    return {"miou": mean(ious), "cnr": mean(cnrs), "pointing_game": mean(points)}
+        true = in_boxes(heatmap.shape, phrase["boxes"])
+        ious = [overlap(heatmap >= step / 20, true, 1e-6) for step in range(-20, 21)]
+        cnr = abs(contrast(heatmap[true], heatmap[~true]))
+        found.append((np.mean(ious), cnr, true[heatmap.max() - heatmap < 1e-12].mean()))
+    return dict(zip(("miou", "cnr", "pointing_game"), np.mean(found, axis=0), strict=True))
 
 
 # -------------------------------------------------------------------------------- retrieval
@@ -396,14 +337,11 @@ def ours(inputs):
 def cxr_clip(inputs):
     """Distinct texts are the candidates, each by its first place; an image ranks them."""
     distinct = list(dict.fromkeys(inputs["texts"]))
-    columns = [inputs["texts"].index(text) for text in distinct]
-    ranks = []
-    for row, text in zip(inputs["scores"], inputs["texts"], strict=True):
-        values = [row[c] for c in columns]
-        mine = values[distinct.index(text)]
-        ranks.append(1 + sum(v > mine for v in values))
-    result = {f"recall_at_{k}": mean(r <= k for r in ranks) for k in (1, 5, 10)}
-    return {**result, "mean_rank": mean(ranks), "candidates": len(distinct)}
+    scores = np.array(inputs["scores"])[:, [inputs["texts"].index(text) for text in distinct]]
+    own = scores[np.arange(len(scores)), [distinct.index(text) for text in inputs["texts"]]]
+    ranks = 1 + (scores > own[:, None]).sum(1)
+    recalls = {f"recall_at_{k}": np.mean(ranks <= k) for k in (1, 5, 10)}
+    return {**recalls, "mean_rank": ranks.mean(), "candidates": len(distinct)}
 
 
 def gloria(inputs):
@@ -411,61 +349,51 @@ def gloria(inputs):
 
     Equal reports have equal scores: where they stand at the K-th place, the share expected.
     """
+    scores, classes = np.array(inputs["scores"]), np.array(inputs["classes"])
+    same = classes == classes[:, None]
     result = {}
     for k in inputs["precisions"]:
-        shares = []
-        for row, own in zip(inputs["scores"], inputs["classes"], strict=True):
-            bound = sorted(row, reverse=True)[k - 1]
-            above = [c for v, c in zip(row, inputs["classes"], strict=True) if v > bound]
-            level = [c for v, c in zip(row, inputs["classes"], strict=True) if v == bound]
-            good = sum(c == own for c in above)
-            good += (k - len(above)) * sum(c == own for c in level) / len(level)
-            shares.append(good / k)
-        result[f"precision_at_{k}"] = mean(shares)
+        bound = np.sort(scores, axis=1)[:, [-k]]
+        above, level = scores > bound, scores == bound
+        good = (same & above).sum(1)
+        good = good + (k - above.sum(1)) * (same & level).sum(1) / level.sum(1)
+        result[f"precision_at_{k}"] = np.mean(good / k)
     return result
 
 
-def build():
-    rng = random.Random(20)
-    inputs = {
-        "zero_shot": zero_shot_inputs(rng),
-        "grounding": grounding_inputs(rng),
-        "retrieval": retrieval_inputs(rng),
-    }
-    alone = {name: inputs["grounding"][name] for name in ("sizes", "scale")}
-    chosen = inputs["grounding"]["alone"]
-    alone["phrases"] = [p for p in inputs["grounding"]["phrases"] if p["text"] in chosen]
+GROUNDING = (afloc, biovil, radzero, radzero_chestxdet, medklip, ours)
+
+
+def expected(inputs):
     return {
-        "inputs": inputs,
-        "expected": {
-            "zero_shot": zero_shot(inputs["zero_shot"]),
-            "grounding": {
-                "afloc": afloc(inputs["grounding"]),
-                "biovil": biovil(inputs["grounding"]),
-                "radzero": radzero(alone),
-                "radzero_chestxdet": radzero_chestxdet(inputs["grounding"]),
-                "medklip": medklip(inputs["grounding"]),
-                "ours": ours(inputs["grounding"]),
-            },
-            "retrieval": {
-                "cxr_clip": cxr_clip(inputs["retrieval"]),
-                "gloria": gloria(inputs["retrieval"]),
-            },
+        "zero_shot": zero_shot(inputs["zero_shot"]),
+        "grounding": {preset.__name__: preset(inputs["grounding"]) for preset in GROUNDING},
+        "retrieval": {
+            preset.__name__: preset(inputs["retrieval"]) for preset in (cxr_clip, gloria)
         },
     }
 
 
-def main():
-    found = json.loads(json.dumps(build()))
-    if "--check" in sys.argv[1:]:
-        if json.loads(FILE.read_text(encoding="utf-8")) != found:
-            sys.exit(f"{FILE.name} is not what this script computes; run it without --check.")
+def differs(found, kept, where=""):
+    """Places where two contents are not the same, numbers to 1e-9."""
+    if isinstance(found, dict) and isinstance(kept, dict) and found.keys() == kept.keys():
+        return [w for key in kept for w in differs(found[key], kept[key], f"{where}/{key}")]
+    return [] if np.allclose(found, kept, rtol=0, atol=1e-9, equal_nan=True) else [where]
+
+
+def main(check: bool = False):
+    """Write the expected values, or compare them with those that are there."""
+    content = json.loads(FILE.read_text(encoding="utf-8"))
+    found = expected(content["inputs"])
+    if check:
+        if wrong := differs(found, content["expected"]):
+            sys.exit(f"{FILE.name} is not what this script computes: {', '.join(wrong)}")
         print(f"{FILE.name} is what this script computes.")
         return
-    FILE.parent.mkdir(parents=True, exist_ok=True)
-    FILE.write_text(json.dumps(found) + "\n", encoding="utf-8")
-    print(f"wrote {FILE.name}, {FILE.stat().st_size} bytes")
+    content["expected"] = found
+    text = json.dumps(content, default=lambda value: value.tolist())
+    FILE.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

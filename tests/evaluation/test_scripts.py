@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from medclip_debias.evaluation.table import read_results
-from medclip_debias.models.dual_encoder import DualEncoder
 from tests.evaluation.conftest import measuring_only
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -61,30 +60,10 @@ def test_retrieval_prints_the_metrics_of_the_results(small_prepared, small_model
     assert ("studies, sentence", "lenient", "image to sentence") in rows
 
 
-def test_region_centres_differ_in_grounding_alone(small_prepared, small_model, capsys):
-    grid = DualEncoder.grid
-    with measuring_only("zero_shot", "grounding"):
-        assert script("region_centres").main([str(small_model), str(small_prepared.folder)]) == 0
-    assert DualEncoder.grid is grid
-    rows = {}
-    for line in capsys.readouterr().out.splitlines()[1:]:
-        name, fields, patches = line.split()
-        rows[name] = fields, patches
-    assert rows["zero_shot.mean_auc"][0] == rows["zero_shot.mean_auc"][1]
-    assert rows["grounding.cnr"][0] != rows["grounding.cnr"][1]
-
-
-@pytest.mark.parametrize("name", ["zero_shot_chex5", "retrieval_ms_cxr", "region_centres"])
+@pytest.mark.parametrize("name", ["zero_shot_chex5", "retrieval_ms_cxr"])
 def test_what_cannot_be_used_is_one_sentence(name, small_prepared, tmp_path, capsys):
-    words = [str(tmp_path / "none"), str(small_prepared.folder)]
-    assert script(name).main(words if name == "region_centres" else [*words, str(tmp_path)]) == 2
+    words = [str(tmp_path / "none"), str(small_prepared.folder), str(tmp_path)]
+    assert script(name).main(words) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "none" in said
-
-
-def test_what_a_set_does_not_allow_is_said(write_prepared, small_model, tmp_path, capsys):
-    unlabelled = str(write_prepared(tmp_path / "unlabelled", labels=False))
-    with measuring_only("zero_shot", "grounding"):
-        assert script("region_centres").main([str(small_model), unlabelled]) == 0
-    assert "Not measured: zero_shot. The set has no labels" in capsys.readouterr().out

@@ -1,14 +1,17 @@
 """Sentences of a section, and what is dropped from them."""
 
+import csv
+import hashlib
 import re
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.data.text import sentences as segmentation
-from medclip_debias.data.text.reports import report_sentences
+from medclip_debias.data.text.reports import report_sentences, sections
 from medclip_debias.data.text.sentences import DROPPED, split_sentences
 from tests.data.text.judged import judged, wrong_cuts
 
@@ -222,3 +225,27 @@ def test_real_reports_give_sensible_sentences(openi_text):
     assert 4 <= words[len(words) // 2] <= 10
     assert words[-1] < 90
     assert not [s for s in cut if re.match(r"\d{1,2}[.)]\s+[A-Z]", s)]
+
+
+@pytest.mark.parametrize("seed", [17, 18])
+def test_judged_sentences_of_open_i_begin_and_end_as_a_reader_would_have_them(openi_studies, seed):
+    """Keys are of a sentence's report, section and place, so that another cut has another key.
+
+    The sample of a seed is the 300 keys that come first by a hash, of all sentences.
+    """
+    keys = []
+    for study in openi_studies:
+        for name, text in sections(study.report or "").items():
+            if name not in ("findings", "impression"):
+                continue
+            letters, end = "".join(text.split()), 0
+            for sentence in sentences_of(text):
+                bare = "".join(sentence.split())
+                start = letters.index(bare, end)
+                end = start + len(bare)
+                place = f"{study.study_id}|{name}|{start}|{end}"
+                keys.append(hashlib.sha256(place.encode()).hexdigest()[:16])
+    with (Path(__file__).with_name("judged_openi.csv")).open(encoding="utf-8") as file:
+        verdicts = {row["key"]: row["verdict"] for row in csv.DictReader(file)}
+    keys.sort(key=lambda key: hashlib.sha256(f"{seed}|{key}".encode()).hexdigest())
+    assert [verdicts.get(key, "not judged") for key in keys[:300]] == ["ok"] * 300
