@@ -28,7 +28,7 @@ from medclip_debias.bench.results import (
 )
 from medclip_debias.errors import UserError, counted, one_of
 from medclip_debias.evaluation.compare import NOT_SHOWN, NOT_TESTED, ONE_EACH
-from medclip_debias.evaluation.statistics import ALPHA, average_ranks, compared, holm
+from medclip_debias.evaluation.statistics import ALPHA, compared, holm
 from medclip_debias.reporting import tables
 from medclip_debias.reporting.content import estimate, interval, number
 from medclip_debias.reporting.page import render
@@ -50,7 +50,7 @@ class Board:
     Attributes:
         results: models and tasks.
         baseline: model that the others are compared with.
-        cells: `COLUMNS`, a row for each metric of each card and each model.
+        cells: `COLUMNS`, of each metric of each card a row a model and one a published figure.
         ranks: mean rank of each model.
         ranked: cards that it is over.
     """
@@ -65,14 +65,6 @@ class Board:
     def compared(self) -> pd.DataFrame:
         """Every difference to the baseline."""
         return self.cells[self.cells["difference"].notna()]
-
-    @property
-    def rows(self) -> Iterator[tuple[Task, str, pd.DataFrame]]:
-        """Card, metric and the cells of all models."""
-        for task in self.results.tasks:
-            of_task = self.cells[self.cells["card"] == task.named.name]
-            for key in task.metrics:
-                yield task, key, of_task[of_task["metric"] == key]
 
 
 def read_board(
@@ -99,15 +91,15 @@ def read_board(
     if baseline is not None:
         one_of(baseline, names, "model to compare with")
     base = baseline or (names[0] if len(names) > 1 else None)
-    cells = pd.DataFrame(
-        [
-            _cell(results, task, key, name) | _difference(task, key, name, base)
-            for task in results.tasks
-            for key in task.metrics
-            for name in names
-        ],
-        columns=COLUMNS,
-    ).astype(dict.fromkeys(("value", "low", "high", "difference", "p"), float))
+    rows = (
+        cell
+        for task in results.tasks
+        for key in task.metrics
+        for cell in _row(results, task, key, base)
+    )
+    cells = pd.DataFrame(rows, columns=COLUMNS).astype(
+        dict.fromkeys(("value", "low", "high", "difference", "p"), float)
+    )
     cells["p_holm"] = pd.Series(holm(cells["p"].map(_none).tolist()), dtype=float)
     tested = cells["p"].notna()
     cells.loc[tested, "verdict"] = [
@@ -115,19 +107,18 @@ def read_board(
     ]
     complete = cells["value"].where(cells["state"] == "complete")
     signed = complete.where(~cells["lower_is_better"], -complete)
-    row = [cells["card"], cells["metric"]]
-    several = complete.groupby(row).transform("count") > 1
-    cells["best"] = several & (signed == signed.groupby(row).transform("max"))
-    ranked = [
-        (task, complete[own.index].tolist(), metric_of(key).lower_is_better)
-        for task, key, own in Board(results, base, cells).rows
-        if key == task.metrics[0] and complete[own.index].notna().all()
-    ]
-    if len(names) < 2 or not ranked:
+    of_row = signed.groupby([cells["card"], cells["metric"]])
+    cells["best"] = (of_row.transform("count") > 1) & (signed == of_row.transform("max"))
+    first = cells["metric"] == cells["card"].map(
+        {t.named.name: t.metrics[0] for t in results.tasks}
+    )
+    ranked = cells.assign(signed=signed)[first & (cells["state"] != PUBLISHED)]
+    table = ranked.pivot(index="card", columns="model", values="signed")[names].dropna()
+    if len(names) < 2 or table.empty:
         return Board(results, base, cells)
-    tasks, values, lower = zip(*ranked, strict=True)
-    ranks = average_ranks(list(zip(*values, strict=True)), lower)
-    return Board(results, base, cells, dict(zip(names, map(float, ranks), strict=True)), [*tasks])
+    ranks = table.rank(axis="columns", ascending=False).mean()
+    tasks = [task for task in results.tasks if task.named.name in table.index]
+    return Board(results, base, cells, ranks.to_dict(), tasks)
 
 
 def _none(value: float) -> float | None:
@@ -138,21 +129,28 @@ def _records(frame: pd.DataFrame) -> list[Any]:
     return list(frame.itertuples())
 
 
-def _cell(results: Results, task: Task, key: str, model: str) -> dict[str, Any]:
-    """What a model reached in one metric of one card."""
-    result = task.results.get(model)
-    named = task.named
-    cell = dict.fromkeys(COLUMNS) | {"card": named.name, "version": named.version, "metric": key}
-    cell |= {"lower_is_better": metric_of(key).lower_is_better, "model": model, "source": ""}
-    cell |= {"synthetic": results.models[model].synthetic, "state": "not run", "reason": ""}
+def _row(results: Results, task: Task, key: str, baseline: str | None) -> Iterator[dict[str, Any]]:
+    """One metric of a card: what each model reached, and what others published."""
+    row = task.named.model_dump(include={"version"}) | {"card": task.named.name, "metric": key}
+    row |= {"lower_is_better": metric_of(key).lower_is_better}
+    for name, model in results.models.items():
+        cell = row | {"model": name, "source": "", "synthetic": model.synthetic}
+        yield cell | _reached(task.results.get(name), key) | _difference(task, key, name, baseline)
+    for name, figure in task.figures(key).items():
+        found = {"model": name, "source": figure.source, "state": PUBLISHED}
+        yield row | found | {"value": figure.value, "reason": figure.protocol}
+
+
+def _reached(result: Result | None, key: str) -> dict[str, Any]:
+    """What a model reached in a metric, or why it has none."""
     if result is None:
-        return cell
+        return {"state": "not run", "reason": ""}
     record = result.record
-    cell["preset"] = record.preset
     if key not in record.metrics:
-        return cell | {"state": "not measured", "reason": record.reasons.get(key, "")}
-    cell |= {"state": record.status, "reason": record.judged.lacks}
-    return cell | record.metrics[key].model_dump()
+        reason = record.reasons.get(key, "")
+        return {"preset": record.preset, "state": "not measured", "reason": reason}
+    found = {"preset": record.preset, "state": record.status, "reason": record.judged.lacks}
+    return found | record.metrics[key].model_dump()
 
 
 def _difference(task: Task, key: str, model: str, baseline: str | None) -> dict[str, Any]:
@@ -256,21 +254,23 @@ def printed(board: Board) -> list[Table]:
 
 def _values(board: Board) -> Table:
     models = board.results.models
-    others = list(dict.fromkeys(name for task, key, _ in board.rows for name in task.figures(key)))
+    others = list(dict.fromkeys(board.cells["model"][board.cells["state"] == PUBLISHED]))
     rows: list[tuple[str, ...]] = []
     bold: set[tuple[int, int]] = set()
-    for task, key, cells in board.rows:
-        metric, figures = metric_of(key), task.figures(key)
-        bold |= {(len(rows), 2 + n) for n, best in enumerate(cells["best"]) if best}
-        published = (figures[name].value if name in figures else None for name in others)
+    shown = ""
+    for (card, version, key), row in board.cells.groupby(["card", "version", "metric"], sort=False):
+        metric, cells = metric_of(key), _records(row)
+        ours, figures = cells[: len(models)], {c.model: c.value for c in cells[len(models) :]}
+        bold |= {(len(rows), 2 + n) for n, cell in enumerate(ours) if cell.best}
         rows.append(
             (
-                task.full_name if key == task.metrics[0] else "",
+                f"{card}@{version}" if card != shown else "",
                 f"{metric.title} (lower is better)" if metric.lower_is_better else metric.title,
-                *(_words(cell, metric.digits) for cell in _records(cells)),
-                *(number(value, metric.digits) for value in published),
+                *(_words(cell, metric.digits) for cell in ours),
+                *(number(figures.get(name), metric.digits) for name in others),
             )
         )
+        shown = card
     if board.ranks:
         first_rank = min(board.ranks.values())
         bold |= {(len(rows), 2 + n) for n, r in enumerate(board.ranks.values()) if r == first_rank}
@@ -343,18 +343,11 @@ def _differences(board: Board) -> Table:
 
 
 def _sources(board: Board) -> Table:
-    rows = tuple(
-        (
-            task.full_name,
-            metric_of(key).title,
-            name,
-            number(figure.value, metric_of(key).digits),
-            figure.source,
-            figure.protocol,
-        )
-        for task, key, _ in board.rows
-        for name, figure in task.figures(key).items()
-    )
+    rows = []
+    for cell in _records(board.cells[board.cells["state"] == PUBLISHED]):
+        metric = metric_of(cell.metric)
+        place = f"{cell.card}@{cell.version}", metric.title, cell.model
+        rows.append((*place, number(cell.value, metric.digits), cell.source, cell.reason))
     caption = "Figures of others, as published; none of them was reproduced here."
     head = ("card", "metric", "model", "as published", "source", "protocol, where it differs")
     return Table("Figures of others", head, rows, caption, 6)
@@ -362,18 +355,11 @@ def _sources(board: Board) -> Table:
 
 def comma_separated(board: Board) -> str:
     """One row a figure, at full precision; ``source`` is empty for what was measured here."""
-    parts = []
-    for task, key, cells in board.rows:
-        parts.append(cells.assign(best=cells["best"].where(cells["value"].notna())))
-        others = [
-            {"model": name, "source": figure.source, "value": figure.value}
-            | {"reason": figure.protocol}
-            for name, figure in task.figures(key).items()
-        ]
-        known = cells.iloc[0][["card", "version", "metric", "lower_is_better"]]
-        parts.append(pd.DataFrame([known.to_dict() | {"state": PUBLISHED} | one for one in others]))
-    frame = pd.concat([part.astype(object) for part in parts if len(part)])
-    return frame[[*COLUMNS]].map(_csv_value).to_csv(index=False, lineterminator="\n")
+    measured = board.cells["value"].notna() & (board.cells["state"] != PUBLISHED)
+    frame = board.cells.astype(object).assign(
+        best=board.cells["best"].astype(object).where(measured)
+    )
+    return frame.map(_csv_value).to_csv(index=False, lineterminator="\n")
 
 
 def _csv_value(value: Any) -> Any:
