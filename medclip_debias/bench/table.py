@@ -118,7 +118,7 @@ def read_board(
         return Board(results, base, cells)
     ranks = table.rank(axis="columns", ascending=False).mean()
     tasks = [task for task in results.tasks if task.named.name in table.index]
-    return Board(results, base, cells, ranks.to_dict(), tasks)
+    return Board(results, base, cells, {name: float(ranks[name]) for name in names}, tasks)
 
 
 def _none(value: float) -> float | None:
@@ -258,13 +258,14 @@ def _values(board: Board) -> Table:
     rows: list[tuple[str, ...]] = []
     bold: set[tuple[int, int]] = set()
     shown = ""
-    for (card, version, key), row in board.cells.groupby(["card", "version", "metric"], sort=False):
-        metric, cells = metric_of(key), _records(row)
+    for _, row in board.cells.groupby(["card", "metric"], sort=False):
+        cells = _records(row)
+        card, metric = f"{cells[0].card}@{cells[0].version}", metric_of(cells[0].metric)
         ours, figures = cells[: len(models)], {c.model: c.value for c in cells[len(models) :]}
         bold |= {(len(rows), 2 + n) for n, cell in enumerate(ours) if cell.best}
         rows.append(
             (
-                f"{card}@{version}" if card != shown else "",
+                card if card != shown else "",
                 f"{metric.title} (lower is better)" if metric.lower_is_better else metric.title,
                 *(_words(cell, metric.digits) for cell in ours),
                 *(number(figures.get(name), metric.digits) for name in others),

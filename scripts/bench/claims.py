@@ -281,8 +281,9 @@ def denials(folder: Path) -> None:
     """
     prepared = PreparedSet.open(folder)
     claims = read_claims(prepared).claims
-    rows = pd.Index(prepared.studies["study_id"]).get_indexer(prepared.sentences["study_id"])
-    places = pd.Index(prepared.texts).get_indexer(prepared.sentences["text"])
+    said = prepared.sentences
+    rows = pd.Index(prepared.studies["study_id"]).get_indexer(pd.Index(said["study_id"]))
+    places = pd.Index(prepared.texts).get_indexer(pd.Index(said["text"]))
     train = (prepared.studies["split"] == "train").to_numpy()[rows]
     studies, row_of = np.unique(rows[train], return_inverse=True)
     sentences, column_of = np.unique(places[train], return_inverse=True)

@@ -130,8 +130,8 @@ def main(run: Path, finding: str = "Pleural Effusion", replicates: int = 400) ->
         cells = [summary([p[key][name] for p in parts]) for name in parts[0][key]]
         near = np.mean([abs(p[key]["coverage"] - COVERAGE) <= 0.015 for p in parts])
         rows.append([key[1], *cells, f"{near:.0%}"])
-    head = ("sets of answers, 90% asked", *parts[0]["sets", "class-conditional"], "within 1.5%")
-    print("\n" + "\n".join(markdown_table(head, rows, words=1)))
+    titles = ("sets of answers, 90% asked", *parts[0]["sets", "class-conditional"], "within 1.5%")
+    print("\n" + "\n".join(markdown_table(titles, rows, words=1)))
 
 
 if __name__ == "__main__":
