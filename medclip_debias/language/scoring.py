@@ -80,8 +80,7 @@ def group_scores(model: Any, mask_id: int, group: Group) -> list[float]:
     hidden = last_hidden_at(model.bert, inputs.flatten(0, 1), places.repeat(count))
     log_probs = torch.log_softmax(model.cls(hidden).float(), dim=-1)
     scored = log_probs.gather(-1, ids[:, 1:-1].reshape(-1, 1)).view(count, -1)
-    values: list[float] = scored.double().sum(dim=1).tolist()
-    return values
+    return scored.double().sum(dim=1).tolist()
 
 
 def last_hidden_at(bert: Any, ids: Tensor, places: Tensor) -> Tensor:
@@ -107,8 +106,7 @@ def last_hidden_at(bert: Any, ids: Tensor, places: Tensor) -> Tensor:
     )
     seen = F.scaled_dot_product_attention(heads(query), heads(key), heads(value))
     attended = last.attention.output(seen.flatten(1), at)
-    result: Tensor = last.output(last.intermediate(attended), attended)
-    return result
+    return last.output(last.intermediate(attended), attended)
 
 
 def score_prepared(

@@ -1,18 +1,14 @@
-"""The batch that every objective takes: similarities, what is known beside them, anchors."""
+"""The batch that every objective takes: similarities, and what is known beside them, checked."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Direction = Literal["text_to_image", "image_to_text", "symmetric"]
-Side = Literal["text", "image", "view"]
-SIDES: tuple[Side, ...] = ("text", "image", "view")
-"""What anchors are; their places number streams of random numbers."""
+from medclip_debias.losses.anchors import Anchors, Direction, LossBatch, Side
 
 
 class Field(NamedTuple):
@@ -54,7 +50,7 @@ FIELDS: dict[str, Field] = {
 is repeated for two views and how a run looks it up (`medclip_debias.training.fields`) follow."""
 
 
-class ContrastiveBatch:
+class ContrastiveBatch(LossBatch):
     """The similarities of one batch, with optional fields that objectives read.
 
     Half-precision similarities are raised to float32: the objectives compute in float32 or
@@ -64,7 +60,6 @@ class ContrastiveBatch:
         similarity: ``[I, T]`` scores of I images and T sentences on the cosine scale [-1, 1].
         scale: scalar ``g2`` in [1, 100] that multiplies them.
         image_of_sentence: ``[T]`` index of each sentence's own image.
-        study_of_image: ``[I]`` number of each image's study.
         **fields: those of `FIELDS`: ``[T]`` with the axis ``text``, ``[I]`` with ``image``,
             ``[T, T]`` with ``pair``; a last axis for columns.
 
@@ -78,7 +73,6 @@ class ContrastiveBatch:
         similarity: Tensor,
         scale: Tensor | float,
         image_of_sentence: Tensor | None = None,
-        study_of_image: Tensor | None = None,
         **fields: Any,
     ) -> None:
         scale = scale if isinstance(scale, Tensor) else similarity.new_tensor(scale)
@@ -93,9 +87,8 @@ class ContrastiveBatch:
                 raise ValueError("say in image_of_sentence which image each sentence belongs to")
             image_of_sentence = torch.arange(images, device=similarity.device)
         check_names(type(self).__name__, fields)
-        fields |= {"image_of_sentence": image_of_sentence, "study_of_image": study_of_image}
+        fields["image_of_sentence"] = image_of_sentence
         self.fields = {name: value for name, value in fields.items() if value is not None}
-        self.owners, self.study_of_image = image_of_sentence, study_of_image
         if scale.ndim:
             raise ValueError(f"scale has shape {tuple(scale.shape)}, expected ()")
         for name in self.fields:
@@ -157,39 +150,15 @@ class ContrastiveBatch:
         """
         return cls(cosine(images, sentences), scale, **fields)
 
-    def __getitem__(self, name: str) -> Any:
-        """The optional field ``name``, or a ValueError where the batch does not have it."""
-        if name not in self.fields:
-            raise ValueError(f"the batch lacks the field '{name}', which the objective reads")
-        return self.fields[name]
-
     @property
     def counts(self) -> tuple[int, int]:
         """I and T, of all processes where the batch is a process's share."""
         images, sentences = self.similarity.shape
         return images, sentences
 
-    def total(self, value: Tensor) -> Tensor:
-        """A sum over the batch's anchors, from that over this process's."""
-        return value
-
-    def mean(self, values: Tensor, where: Tensor | None = None) -> Tensor:
-        """Mean of what belongs to the anchors, for diagnostics; 0 where there is nothing."""
-        with torch.no_grad():
-            values = values if values.is_floating_point() else values.to(self.similarity.dtype)
-            counted = values.new_full((), values.numel())
-            if where is not None:
-                values, counted = values.where(where, 0.0), where.sum().to(values.dtype)
-            total, count = self.total(torch.stack([values.sum(), counted]))
-            return total / count.clamp(min=1)
-
     def loss_of(self, per_anchor: Tensor) -> Tensor:
         """The loss: the mean over the anchors of all processes."""
         return per_anchor.mean()
-
-    def generator(self, stream: int = 0) -> torch.Generator:
-        """Random numbers by ``seed`` and ``stream`` alone, of the CPU: the same on every rank."""
-        return torch.Generator().manual_seed((int(self["seed"]) * 1_000_003 + stream) % 2**62)
 
     def anchors(self, direction: Direction) -> list[Anchors]:
         """The anchors of ``direction``: one set, or two for ``symmetric``.
@@ -204,93 +173,29 @@ class ContrastiveBatch:
         return sets
 
 
-@dataclass(frozen=True)
-class Anchors:
-    """One row an anchor: its candidates' logits, its positive, its negatives.
-
-    Attributes:
-        logits: ``[A, C]`` scaled similarities ``s``.
-        positive: ``[A]`` logit of the positive, ``s+``.
-        negatives: ``[A, C]`` bool.
-        scale: scalar ``g2``.
-        positive_column: ``[A]`` of the positive among the candidates.
-        rows: ``[A]`` index of each anchor's sentence (for ``view`` anchors, of the view).
-        side: ``text`` (candidates are images), ``image`` (sentences) or ``view`` (views).
-        images: ``[A]`` image (or view) of each anchor.
-        candidates: ``[C]`` image (or view) of each candidate.
-        others: ``[A, C]`` bool, the negatives before any policy.
-        weights: ``[A, C]`` weight ``W >= 0`` of each negative; None is 1 everywhere.
-        positives: ``[A, C]`` bool, all ``v_m`` of the debiased loss; None is the positive alone.
-    """
-
-    logits: Tensor
-    positive: Tensor
-    negatives: Tensor
-    scale: Tensor
-    positive_column: Tensor
-    rows: Tensor
-    side: Side
-    images: Tensor
-    candidates: Tensor
-    others: Tensor
-    weights: Tensor | None = None
-    positives: Tensor | None = None
-
-    @property
-    def is_positive(self) -> Tensor:
-        """``[A, C]`` bool, True at each anchor's positive."""
-        columns = torch.arange(self.logits.shape[1], device=self.logits.device)
-        return columns[None, :] == self.positive_column[:, None]
-
-    @property
-    def mass(self) -> Tensor:
-        """``[A]`` total weight of the negatives, ``N`` when all weights are 1."""
-        if self.weights is None:
-            return self.negatives.sum(dim=1).to(self.logits.dtype)
-        return (self.weights * self.negatives).sum(dim=1)
-
-    @property
-    def relative_logits(self) -> Tensor:
-        """``[A, C]`` logits minus the positive's, ``s - s+``."""
-        return self.logits - self.positive[:, None]
-
-    def weighted_logits(self, logits: Tensor | None = None) -> Tensor:
-        """``[A, C]`` ``logits`` (or `relative_logits`) plus ``log W`` at each negative."""
-        logits = self.relative_logits if logits is None else logits
-        if self.weights is None:
-            return logits
-        return logits + torch.where(self.negatives, self.weights, 1.0).log()
-
-
-def rows_of(
-    logits: Tensor, rows: Tensor, batch: ContrastiveBatch, side: Literal["text", "image"]
-) -> Anchors:
-    """The sentences ``rows`` ``[A]`` as anchors (``text``), or their images (``image``)."""
-    images, column, candidates = batch.owners[rows], rows, batch.owners
-    if side == "text":
-        column, candidates = images, torch.arange(logits.shape[1], device=logits.device)
-    others = candidates[None, :] != images[:, None]
-    positive = logits.gather(1, column[:, None]).squeeze(1)
-    scale = batch.scale
-    return Anchors(logits, positive, others, scale, column, rows, side, images, candidates, others)
-
-
-def same_study(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
-    """``[A, C]`` bool: the candidate has the ``sample_ids`` of the anchor's image."""
-    studies = batch["sample_ids"]
-    same: Tensor = studies[anchors.images][:, None] == studies[anchors.candidates][None, :]
-    if anchors.side == "view":  # a view is no candidate of its own
-        same = same & (anchors.images[:, None] != anchors.candidates[None, :])
-    return same
-
-
-def masked_logsumexp(values: Tensor, mask: Tensor) -> Tensor:
-    """``[A]`` log of the sum of ``exp(values)`` ``[A, C]`` where ``mask``.
-
-    A row without any gets a number of no meaning with gradient 0 (that of nothing but -inf is NaN).
-    """
-    fill = torch.where(mask.any(dim=1), -torch.inf, 0.0).to(values.dtype)[:, None]
-    return torch.logsumexp(torch.where(mask, values, fill), dim=1)
+def rows_of(logits: Tensor, rows: Tensor, batch: ContrastiveBatch, side: Side) -> Anchors:
+    """Sentences or views ``rows`` ``[A]`` as anchors, or the sentences' images (``image``)."""
+    columns = torch.arange(logits.shape[1], device=logits.device)
+    if side == "view":
+        images, column, candidates = rows, (rows + len(columns) // 2) % len(columns), columns
+    elif side == "image":
+        images, column, candidates = batch.owners[rows], rows, batch.owners
+    else:
+        images, candidates = batch.owners[rows], columns
+        column = images
+    others = (candidates[None, :] != images[:, None]) & (columns[None, :] != column[:, None])
+    return Anchors(
+        logits=logits,
+        positive=logits.gather(1, column[:, None]).squeeze(1),
+        negatives=others,
+        scale=batch.scale,
+        positive_column=column,
+        rows=rows,
+        side=side,
+        images=images,
+        candidates=candidates,
+        others=others,
+    )
 
 
 def check_names(reader: str, fields: Any) -> None:

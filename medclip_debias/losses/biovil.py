@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from medclip_debias.config import Settings
-from medclip_debias.losses.batch import Direction
+from medclip_debias.losses.anchors import Direction
 from medclip_debias.losses.clip import InfoNCE
 from medclip_debias.losses.objective import ContrastiveSettings, register
 

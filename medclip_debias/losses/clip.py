@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction, masked_logsumexp
+from medclip_debias.losses.anchors import Anchors, Direction, LossBatch, masked_logsumexp
 from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, Losses, register
 
 
@@ -49,11 +49,12 @@ class InfoNCE(ContrastiveLoss):
     """InfoNCE, from sentences to images by default.
 
     Example:
+        >>> from medclip_debias.losses import ContrastiveBatch
         >>> InfoNCE()(ContrastiveBatch(torch.eye(3), torch.tensor(14.0))).loss.item() < 0.01
         True
     """
 
-    def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:  # noqa: ARG002
+    def per_anchor(self, anchors: Anchors, batch: LossBatch) -> Losses:  # noqa: ARG002
         """See `infonce`."""
         return infonce(anchors), {}
 
@@ -76,6 +77,7 @@ class CLIP(InfoNCE):
     """Symmetric InfoNCE: the mean of both cross-entropies.
 
     Example:
+        >>> from medclip_debias.losses import ContrastiveBatch
         >>> images, sentences = torch.eye(4), torch.eye(4)
         >>> batch = ContrastiveBatch.from_embeddings(images, sentences, 14.0)
         >>> CLIP()(batch).loss.item() < 0.001

@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from medclip_debias.config import Schedule, Settings
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch, masked_logsumexp, same_study
+from medclip_debias.losses.anchors import Anchors, LossBatch, masked_logsumexp, same_study
 from medclip_debias.losses.objective import (
     ContrastiveLoss,
     ContrastiveSettings,
@@ -126,7 +126,7 @@ class TableEta(SentenceEta):
 Eta = ConstantEta | LanguageModelEta | TableEta
 
 
-def eta_of(settings: Eta, batch: ContrastiveBatch) -> Tensor:
+def eta_of(settings: Eta, batch: LossBatch) -> Tensor:
     """eta of every sentence of the batch, ``[T]``, before it is cut to `ETA_MAX`."""
     like = batch.similarity
     match settings:
@@ -177,6 +177,7 @@ class DebiasedContrastive(ContrastiveLoss):
     of sentences whose eta was cut to 0 or 0.99.
 
     Example:
+        >>> from medclip_debias.losses import ContrastiveBatch
         >>> loss = DebiasedContrastive(DebiasedSettings(eta=ConstantEta(value=0.1)))
         >>> batch = ContrastiveBatch(torch.eye(3), torch.tensor(14.0))
         >>> loss(batch).per_anchor.shape
@@ -196,18 +197,18 @@ class DebiasedContrastive(ContrastiveLoss):
                 fields.add("seed")
         return fields
 
-    def candidates(self, batch: ContrastiveBatch) -> list[Anchors]:
+    def candidates(self, batch: LossBatch) -> list[Anchors]:
         """The anchors before any policy; the policies are not to spend on further positives."""
         sets = super().candidates(batch)
-        if self.settings.positives == "pair":
-            return sets
-        studies = [same_study(anchors, batch) for anchors in sets]
-        return [
-            replace(anchors, positives=study, negatives=anchors.negatives & ~study)
-            for anchors, study in zip(sets, studies, strict=True)
-        ]
+        if self.settings.positives == "study":
+            studies = [same_study(anchors, batch) for anchors in sets]
+            sets = [
+                replace(anchors, positives=study, negatives=anchors.negatives & ~study)
+                for anchors, study in zip(sets, studies, strict=True)
+            ]
+        return sets
 
-    def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
+    def per_anchor(self, anchors: Anchors, batch: LossBatch) -> Losses:
         """See `debiased_per_anchor`."""
         s, raw = self.settings, eta_of(self.settings.eta, batch)
         clipped = ((raw < 0) | (raw > ETA_MAX)).sum()

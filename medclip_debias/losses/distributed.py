@@ -30,14 +30,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from medclip_debias.losses.batch import (
-    FIELDS,
-    Anchors,
-    ContrastiveBatch,
-    Direction,
-    check_names,
-    rows_of,
-)
+from medclip_debias.losses.anchors import Anchors, Direction
+from medclip_debias.losses.batch import FIELDS, ContrastiveBatch, check_names, rows_of
 from medclip_debias.losses.two_views import TwoViewBatch
 
 
@@ -93,8 +87,7 @@ def gather_rows(rows: Tensor, ranks: Ranks, counts: list[int] | None = None) -> 
     """Rows ``[n, ...]`` of all processes, by rank; differentiable, n may differ among them."""
     if ranks.world == 1:
         return rows
-    result: Tensor = _Gather.apply(rows, counts or row_counts(rows, ranks), ranks)
-    return result
+    return _Gather.apply(rows, counts or row_counts(rows, ranks), ranks)
 
 
 def gather_batch(
@@ -179,35 +172,25 @@ def whole_batch_reason(objective: nn.Module) -> str | None:
     return None
 
 
-class _Transposed(torch.autograd.Function):
-    """Blocks of rows of all processes to blocks of columns; backward the other way round."""
+class _Exchange(torch.autograd.Function):
+    """A flat tensor in parts, part r to process r, for theirs; backward the other way round."""
 
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, images: list[int], texts: list[int], ranks: Ranks
+        ctx: Any, sent: Tensor, sizes: list[int], received: list[int], group: Any
     ) -> Tensor:
-        ctx.cut = images, texts, ranks
-        mine = texts[ranks.rank]
-        parts = _exchange(list(rows.split(texts, dim=1)), [(n, mine) for n in images], ranks)
-        return torch.cat(parts)
+        ctx.cut = sizes, received, group
+        result = sent.new_empty(sum(received))
+        dist.all_to_all_single(result, sent, received, sizes, group=group)
+        return result
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        images, texts, ranks = ctx.cut
-        mine = images[ranks.rank]
-        parts = _exchange(list(gradient.split(images)), [(mine, n) for n in texts], ranks)
-        return torch.cat(parts, dim=1), None, None, None
-
-
-def _exchange(parts: list[Tensor], shapes: list[tuple[int, int]], ranks: Ranks) -> list[Tensor]:
-    """Send part r to process r; receive one of shape ``shapes[r]`` from each process r."""
-    sent = torch.cat([part.reshape(-1) for part in parts])
-    sizes = [rows * columns for rows, columns in shapes]
-    received = sent.new_empty(sum(sizes))
-    lengths = [part.numel() for part in parts]
-    dist.all_to_all_single(received, sent, sizes, lengths, group=ranks.group)
-    return [x.view(shape) for x, shape in zip(received.split(sizes), shapes, strict=True)]
+        sizes, received, group = ctx.cut
+        result = gradient.new_empty(sum(sizes))
+        dist.all_to_all_single(result, gradient.contiguous(), sizes, received, group=group)
+        return result, None, None, None
 
 
 class ShardedBatch(ContrastiveBatch):
@@ -239,8 +222,11 @@ class ShardedBatch(ContrastiveBatch):
     @cached_property
     def columns(self) -> Tensor:
         """``[I, T of this process]`` scores of all images and this process's sentences."""
-        columns: Tensor = _Transposed.apply(self.similarity, self.images, self.texts, self.ranks)
-        return columns
+        mine = self.texts[self.ranks.rank]
+        parts = [part.reshape(-1) for part in self.similarity.split(self.texts, dim=1)]
+        sizes, received = [len(part) for part in parts], [count * mine for count in self.images]
+        flat: Tensor = _Exchange.apply(torch.cat(parts), sizes, received, self.ranks.group)
+        return flat.view(-1, mine)
 
     def anchors(self, direction: Direction) -> list[Anchors]:
         """This process's anchors of ``direction``: one set, or two for ``symmetric``."""

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.losses.batch import SIDES, Anchors, ContrastiveBatch
+from medclip_debias.losses.anchors import SIDES, Anchors, LossBatch
 from medclip_debias.losses.labels import CHEX5_NAMES, Match, Uncertain, alike_by_labels
 from medclip_debias.losses.objective import EVIDENCE, ChosenSettings, Reader
 from medclip_debias.losses.pairs import between_images, between_texts, image_with_text
@@ -50,7 +50,7 @@ class PairEvidence(Reader):
         """The seed of a control."""
         return set() if self.rowwise else {"seed"}
 
-    def forward(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+    def forward(self, anchors: Anchors, batch: LossBatch) -> Tensor:
         """``[A, C]`` in [-1, 1] at the negatives of each anchor, 0 elsewhere; no gradient.
 
         Candidates of the anchor's own study agree by definition; no control deals that away.
@@ -72,7 +72,7 @@ class PairEvidence(Reader):
                     value = _dealt_out(value, dealt, generator)
             return torch.where(same_study, 1.0, value)
 
-    def values(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+    def values(self, anchors: Anchors, batch: LossBatch) -> Tensor:
         """``[A, C]`` evidence of each pair; what lies outside the negatives does not matter."""
         raise NotImplementedError
 
@@ -124,7 +124,7 @@ def claim_evidence(stated: Tensor, claims: Tensor) -> Tensor:
 )
 def claims(
     anchors: Anchors,
-    batch: ContrastiveBatch,
+    batch: LossBatch,
     *,
     always: Annotated[float, Field(gt=0, le=2)] = 0.5,  # noqa: ARG001  read with the data
     uncertain: Annotated[float, Field(ge=0, le=1)] = 0.5,  # noqa: ARG001
@@ -145,7 +145,7 @@ def claims(
 )
 def known(
     anchors: Anchors,
-    batch: ContrastiveBatch,
+    batch: LossBatch,
     *,
     path: Path | None = None,  # noqa: ARG001  read with the data
 ) -> Tensor:
@@ -165,7 +165,7 @@ def known(
 )
 def label(
     anchors: Anchors,
-    batch: ContrastiveBatch,
+    batch: LossBatch,
     *,
     match: Match = "equal",
     labels: tuple[str, ...] = CHEX5_NAMES,
@@ -183,7 +183,7 @@ def label(
 )
 def text(
     anchors: Anchors,
-    batch: ContrastiveBatch,
+    batch: LossBatch,
     *,
     threshold: Annotated[float, Field(ge=-1, le=1)] = 0.9,
 ) -> Tensor:
@@ -199,6 +199,6 @@ def text(
     formula="1 where anchor and candidate are of one study",
     paper="this project",
 )
-def study(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:  # noqa: ARG001
+def study(anchors: Anchors, batch: LossBatch) -> Tensor:  # noqa: ARG001
     """1 for further images and sentences of the own study, as every kind says; 0 elsewhere."""
     return torch.zeros_like(anchors.logits)

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch, masked_logsumexp
+from medclip_debias.losses.anchors import Anchors, LossBatch, masked_logsumexp
 from medclip_debias.losses.clip import CLIPSettings
 from medclip_debias.losses.objective import (
     LossOutput,
@@ -77,6 +77,7 @@ class KeywordSupervision(Objective):
     Other sentences of an image's own study are neither positive nor negative.
 
     Example:
+        >>> from medclip_debias.losses import ContrastiveBatch
         >>> keywords = torch.tensor([1, 2])
         >>> batch = ContrastiveBatch(torch.zeros(2, 2), torch.tensor(1.0), keywords=keywords)
         >>> loss = KeywordSupervision(KeywordSettings(weight=0.5))
@@ -90,7 +91,7 @@ class KeywordSupervision(Objective):
         super().__init__(settings)
         self.core = build_objective(self.settings.core)
 
-    def forward(self, batch: ContrastiveBatch) -> LossOutput:
+    def forward(self, batch: LossBatch) -> LossOutput:
         """Losses of the batch's pairs ``[T]``."""
         keywords, core = batch["keywords"], self.core(batch)
         anchors = batch.anchors("image_to_text")[0]

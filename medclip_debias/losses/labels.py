@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from medclip_debias.errors import UserError
-from medclip_debias.losses.batch import ContrastiveBatch
+from medclip_debias.losses.anchors import LossBatch
 
 CHEX5_NAMES = ("Cardiomegaly", "Edema", "Pleural Effusion", "Pneumonia", "Pneumothorax")
 """The five labels of the paper's "remove by CheX5 labels"."""
@@ -18,7 +18,7 @@ Match = Literal["shared", "equal"]
 
 
 def label_sets(
-    batch: ContrastiveBatch, names: tuple[str, ...], uncertain: Uncertain
+    batch: LossBatch, names: tuple[str, ...], uncertain: Uncertain
 ) -> tuple[Tensor, Tensor]:
     """Present labels and known labels of each image: two float matrices ``[I, L]`` of 0 and 1.
 
@@ -48,23 +48,14 @@ def label_sets(
 
 
 def alike_by_labels(
-    batch: ContrastiveBatch, match: Match, names: tuple[str, ...], uncertain: Uncertain
+    batch: LossBatch, match: Match, names: tuple[str, ...], uncertain: Uncertain
 ) -> Tensor:
     """``[I, I]`` bool: some label is present in both (``shared``), or no label known in both
     differs and there is such a label (``equal``); arguments as of `label_sets`."""
     present, known = label_sets(batch, names, uncertain)
-    return shared_present(present, known) if match == "shared" else equal_vectors(present, known)
-
-
-def shared_present(present: Tensor, known: Tensor) -> Tensor:
-    """``[I, I]`` bool: some label is present in both."""
-    both = present * known
-    return (both @ both.T) > 0
-
-
-def equal_vectors(present: Tensor, known: Tensor) -> Tensor:
-    """``[I, I]`` bool: no label that is known in both differs, and there is such a label."""
     yes, no = present * known, (1 - present) * known
+    if match == "shared":
+        return (yes @ yes.T) > 0
     differ = yes @ no.T
     return (differ + differ.T == 0) & ((known @ known.T) > 0)
 

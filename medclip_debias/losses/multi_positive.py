@@ -22,7 +22,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from medclip_debias.config import Schedule
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch
+from medclip_debias.losses.anchors import Anchors, LossBatch
 from medclip_debias.losses.objective import (
     CLAIMS,
     EVIDENCE,
@@ -93,6 +93,7 @@ class MultiPositive(Objective):
     ``contradicting`` and ``unknown``, shares of the negatives before any policy; ``strength``, c.
 
     Example:
+        >>> from medclip_debias.losses import ContrastiveBatch
         >>> batch = ContrastiveBatch(
         ...     torch.eye(3),
         ...     torch.tensor(50.0),
@@ -112,7 +113,7 @@ class MultiPositive(Objective):
         self.core: ContrastiveLoss = core
         self.evidence: Reader = EVIDENCE.build(self.settings.evidence)
 
-    def forward(self, batch: ContrastiveBatch) -> LossOutput:
+    def forward(self, batch: LossBatch) -> LossOutput:
         """Losses of the batch's anchors ``[T]`` (``symmetric``: the mean of the two)."""
         c = self.settings.weight * strength(self.settings.schedule, batch)
         before = self.core.candidates(batch)

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny
 from torch import Tensor, nn
 
 from medclip_debias.config import Schedule, Settings
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction
+from medclip_debias.losses.anchors import Anchors, Direction, LossBatch
 from medclip_debias.registry import Chosen, Registry
 
 Losses = tuple[Tensor, dict[str, Tensor]]
@@ -44,7 +44,7 @@ class LossSettings(ChosenSettings):
     """Base of every objective's settings."""
 
 
-def strength(schedule: Schedule | None, batch: ContrastiveBatch) -> float:
+def strength(schedule: Schedule | None, batch: LossBatch) -> float:
     """Strength at the batch's ``done``; 1 without a schedule."""
     return 1.0 if schedule is None else schedule.strength(batch["done"])
 
@@ -80,7 +80,7 @@ class Objective(Reader):
     Under autocast everything in here stays float32 or better.
     """
 
-    def __call__(self, batch: ContrastiveBatch) -> LossOutput:
+    def __call__(self, batch: LossBatch) -> LossOutput:
         """Per-anchor losses of one batch."""
         with torch.autocast(batch.similarity.device.type, enabled=False):
             result: LossOutput = super().__call__(batch)
@@ -129,14 +129,12 @@ CLAIMS: Any = Field(default_factory=lambda: EVIDENCE.settings({"kind": "claims"}
 
 def loss_settings(content: Mapping[str, Any], where: str, prefix: str = "loss.") -> LossSettings:
     """Validate the ``loss`` part of a run's settings: see `Registry.settings`."""
-    settings: LossSettings = OBJECTIVES.settings(content, where, prefix)
-    return settings
+    return OBJECTIVES.settings(content, where, prefix)
 
 
 def build_objective(settings: LossSettings) -> Objective:
     """Build the objective of validated ``settings``."""
-    objective: Objective = OBJECTIVES.build(settings)
-    return objective
+    return OBJECTIVES.build(settings)
 
 
 class ContrastiveSettings(LossSettings):
@@ -157,17 +155,17 @@ class ContrastiveLoss(Objective):
         super().__init__(settings)
         self.policies = nn.ModuleList(POLICIES.build(s) for s in self.settings.negatives)
 
-    def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
+    def per_anchor(self, anchors: Anchors, batch: LossBatch) -> Losses:
         """Losses and diagnostics of one direction's ``anchors``, as the policies left them."""
         raise NotImplementedError
 
-    def forward(self, batch: ContrastiveBatch) -> LossOutput:
+    def forward(self, batch: LossBatch) -> LossOutput:
         """Losses of the batch's anchors ``[T]`` (for ``symmetric``: the mean of the two)."""
         sets, diagnostics = self.anchors(batch)
         output = self.over(sets, batch)
         return LossOutput(output.per_anchor, diagnostics | output.diagnostics)
 
-    def over(self, sets: list[Anchors], batch: ContrastiveBatch) -> LossOutput:
+    def over(self, sets: list[Anchors], batch: LossBatch) -> LossOutput:
         """Mean of `per_anchor` over the directions."""
         losses, figures = zip(*(self.per_anchor(anchors, batch) for anchors in sets), strict=True)
         means = {
@@ -175,11 +173,11 @@ class ContrastiveLoss(Objective):
         }
         return LossOutput(torch.stack(losses).mean(dim=0), means)
 
-    def candidates(self, batch: ContrastiveBatch) -> list[Anchors]:
+    def candidates(self, batch: LossBatch) -> list[Anchors]:
         """The batch's anchors in the settings' direction, before any policy."""
         return batch.anchors(self.settings.direction)
 
-    def anchors(self, batch: ContrastiveBatch) -> tuple[list[Anchors], dict[str, Tensor]]:
+    def anchors(self, batch: LossBatch) -> tuple[list[Anchors], dict[str, Tensor]]:
         """The anchors after every policy, and diagnostics.
 
         Similarities are on the cosine scale and before any policy; ``removed`` is the share of

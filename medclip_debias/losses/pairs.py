@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch, masked_logsumexp
+from medclip_debias.losses.anchors import Anchors, LossBatch, masked_logsumexp
 
 
 def between_images(matrix: Tensor, anchors: Anchors) -> Tensor:
@@ -15,7 +15,7 @@ def between_images(matrix: Tensor, anchors: Anchors) -> Tensor:
     return matrix[anchors.images][:, anchors.candidates]
 
 
-def between_texts(matrix: Tensor, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+def between_texts(matrix: Tensor, anchors: Anchors, batch: LossBatch) -> Tensor:
     """``[A, C]`` entries of a matrix over sentences ``[T, T]``.
 
     A candidate image is known by the largest entry of its sentences, 0 where it has none; with
@@ -41,7 +41,7 @@ def image_with_text(matrix: Tensor, anchors: Anchors) -> Tensor:
     return matrix.T[anchors.rows][:, anchors.candidates]
 
 
-def same_text(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+def same_text(anchors: Anchors, batch: LossBatch) -> Tensor:
     """``[A, C]`` bool: the candidate has the sentence of the anchor (equal ``text_ids``)."""
     ids = batch["text_ids"]
     return between_texts((ids[:, None] == ids[None, :]).float(), anchors, batch) > 0

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from medclip_debias.config import Schedule
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch
+from medclip_debias.losses.anchors import Anchors, LossBatch
 from medclip_debias.losses.objective import POLICIES, ChosenSettings, Reader, strength
 from medclip_debias.registry import class_of
 
@@ -38,7 +38,7 @@ class Policy(Reader):
 
     settings_class = PolicySettings
 
-    def forward(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+    def forward(self, anchors: Anchors, batch: LossBatch) -> Tensor:
         """Weights ``[A, C]`` (bool: 0 or 1); those outside ``anchors.negatives`` do not matter."""
         raise NotImplementedError
 
@@ -46,7 +46,7 @@ class Policy(Reader):
         """Named scalar diagnostics of the calls since this was last asked."""
         return {}
 
-    def apply_to(self, anchors: Anchors, batch: ContrastiveBatch) -> Anchors:
+    def apply_to(self, anchors: Anchors, batch: LossBatch) -> Anchors:
         """The anchors with this policy's weights multiplied in and removed negatives gone."""
         weights = self(anchors, batch).detach()
         c = strength(self.settings.schedule, batch)

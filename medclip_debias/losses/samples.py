@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch
+from medclip_debias.losses.anchors import Anchors, LossBatch
 
 
 class SampleTable(nn.Module):
@@ -102,7 +102,7 @@ class PerSide(nn.Module):
         super().__init__()
         self.text, self.image, self.view = make(), make(), make()
 
-    def of(self, anchors: Anchors, batch: ContrastiveBatch) -> tuple[SampleTable, Tensor]:
+    def of(self, anchors: Anchors, batch: LossBatch) -> tuple[SampleTable, Tensor]:
         """The table of these anchors, with room for them, and the row ``[A]`` of each."""
         table: SampleTable = getattr(self, anchors.side)
         rows = batch["sample_ids"][anchors.images].long()
@@ -135,7 +135,7 @@ class Groups:
         return top + (total / self.count).log()
 
 
-def cosines(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+def cosines(anchors: Anchors, batch: LossBatch) -> Tensor:
     """``[A, C]`` similarities of anchors and candidates before any scale."""
     if anchors.side == "text":
         return batch.similarity.T

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch
+from medclip_debias.losses.anchors import Anchors, LossBatch
 from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, Losses, register
 
 
@@ -50,6 +50,7 @@ class SigLIP(ContrastiveLoss):
     """Pairwise sigmoid loss; its ``bias`` is a parameter of this module: give it to the optimiser.
 
     Example:
+        >>> from medclip_debias.losses import ContrastiveBatch
         >>> batch = ContrastiveBatch(torch.eye(3) * 2 - 1, torch.tensor(20.0))
         >>> SigLIP()(batch).loss.item() < 0.001
         True
@@ -68,7 +69,7 @@ class SigLIP(ContrastiveLoss):
         yes, no = q + anchors.is_positive, (1 - q) * weights
         return (yes * log_one_plus_exp(-logits) + no * log_one_plus_exp(logits)).sum(dim=1)
 
-    def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:  # noqa: ARG002
+    def per_anchor(self, anchors: Anchors, batch: LossBatch) -> Losses:  # noqa: ARG002
         """See `siglip`."""
         return siglip(anchors, self.bias.to(anchors.logits.dtype)), {"bias": self.bias.detach()}
 

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from medclip_debias.bounds import Bounded, within
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction, masked_logsumexp
+from medclip_debias.losses.anchors import Anchors, Direction, LossBatch, masked_logsumexp
 from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, Losses, register
 from medclip_debias.losses.samples import Groups, PerSide, SampleTable, cosines
 
@@ -84,6 +84,7 @@ class SogCLR(ContrastiveLoss, Bounded):
     anchors, 20 with ``individual``. docs/methods.md has the differences from the public code.
 
     Example:
+        >>> from medclip_debias.losses import ContrastiveBatch
         >>> loss = SogCLR(SogCLRSettings(tau=0.5))
         >>> batch = ContrastiveBatch(torch.eye(3), torch.tensor(2.0), sample_ids=torch.arange(3))
         >>> loss(batch).loss
@@ -125,7 +126,7 @@ class SogCLR(ContrastiveLoss, Bounded):
         done = min(step / s.decay_steps, 1.0)
         return s.gamma + (1 - s.gamma) * 0.5 * (1 + math.cos(math.pi * done))
 
-    def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
+    def per_anchor(self, anchors: Anchors, batch: LossBatch) -> Losses:
         """See the class."""
         table, ids = self.tables.of(anchors, batch)
         tau = self._temperature(table, anchors, ids, batch)
@@ -159,7 +160,11 @@ class SogCLR(ContrastiveLoss, Bounded):
                 slope = (shares * relative * anchors.negatives).sum(dim=1)
                 gradient = log_u + self.settings.rho - ratio * slope
                 gradient = gradient.clamp(-_GRADIENT_LIMIT, _GRADIENT_LIMIT)
-                self._move_tau(table, Groups(ids, valid), gradient)
+                groups = Groups(ids, valid)
+                step, rows = groups.mean(gradient).float(), groups.samples
+                count, rate = table["visits"][rows], self.settings.tau_lr
+                moved = table["tau"][rows] - table.adam(rows, step, count, rate, (0.9, 0.999))
+                table["tau"][rows] = moved.clamp(self.settings.tau_min, 1.0)
         figures = {
             "gamma": loss.new_full((), gamma),
             "mean_log_u": batch.mean(log_u, valid),
@@ -168,7 +173,7 @@ class SogCLR(ContrastiveLoss, Bounded):
         return torch.where(valid, loss, torch.zeros_like(loss)), figures
 
     def _temperature(
-        self, table: SampleTable, anchors: Anchors, ids: Tensor, batch: ContrastiveBatch
+        self, table: SampleTable, anchors: Anchors, ids: Tensor, batch: LossBatch
     ) -> Tensor:
         """``[A]`` temperature of each anchor, live where it is learned by the optimiser."""
         s, like = self.settings, anchors.positive
@@ -206,10 +211,3 @@ class SogCLR(ContrastiveLoss, Bounded):
         result = log_g.clone()
         result[groups.valid] = new[groups.place].to(log_g.dtype)
         return result
-
-    def _move_tau(self, table: SampleTable, groups: Groups, gradient: Tensor) -> None:
-        """One step of Adam on each sample's temperature."""
-        s, rows = self.settings, groups.samples
-        step, count = groups.mean(gradient).float(), table["visits"][rows]
-        change = table.adam(rows, step, count, s.tau_lr, (0.9, 0.999))
-        table["tau"][rows] = (table["tau"][rows] - change).clamp(s.tau_min, 1.0)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction
+from medclip_debias.losses.anchors import Anchors, Direction, LossBatch
 from medclip_debias.losses.labels import CHEX5_NAMES, Uncertain, alike_by_labels
 from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, Losses, register
 from medclip_debias.losses.pairs import (
@@ -52,6 +52,7 @@ class SupCon(ContrastiveLoss):
     """Supervised contrastive loss.
 
     Example:
+        >>> from medclip_debias.losses import ContrastiveBatch
         >>> import torch
         >>> labels = torch.tensor([[1.0], [1.0], [0.0]])
         >>> similarity = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
@@ -66,7 +67,7 @@ class SupCon(ContrastiveLoss):
         """What says who is of the anchor's class."""
         return {"text_ids" if self.settings.match == "text" else "labels"}
 
-    def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
+    def per_anchor(self, anchors: Anchors, batch: LossBatch) -> Losses:
         """See `supcon`."""
         s = self.settings
         if s.match == "text":

@@ -7,14 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medclip_debias.losses.batch import (
-    FIELDS,
-    Anchors,
-    ContrastiveBatch,
-    Direction,
-    check_names,
-    cosine,
-)
+from medclip_debias.losses.anchors import Anchors, Direction
+from medclip_debias.losses.batch import FIELDS, ContrastiveBatch, check_names, cosine, rows_of
 
 
 class TwoViewBatch(ContrastiveBatch):
@@ -57,7 +51,7 @@ class TwoViewBatch(ContrastiveBatch):
     def anchors(self, direction: Direction) -> list[Anchors]:  # noqa: ARG002
         """Every view against all views but itself: one set."""
         rows = torch.arange(len(self.similarity), device=self.similarity.device)
-        return [view_rows(self.similarity * self.scale, rows, self.scale)]
+        return [rows_of(self.similarity * self.scale, rows, self, "view")]
 
 
 def repeated(fields: dict[str, Any]) -> dict[str, Any]:
@@ -69,13 +63,3 @@ def repeated(fields: dict[str, Any]) -> dict[str, Any]:
             both = (2, 2) if FIELDS[name].axis == "pair" else (2,) + (1,) * (value.ndim - 1)
             twice[name] = value.repeat(both)
     return twice
-
-
-def view_rows(logits: Tensor, rows: Tensor, scale: Tensor) -> Anchors:
-    """Some views as anchors: ``rows`` ``[A]`` of 2n, with their logits ``[A, 2n]``."""
-    count = logits.shape[1]
-    views = torch.arange(count, device=logits.device)
-    other = (rows + count // 2) % count
-    others = (views[None, :] != rows[:, None]) & (views[None, :] != other[:, None])
-    positive = logits.gather(1, other[:, None]).squeeze(1)
-    return Anchors(logits, positive, others, scale, other, rows, "view", rows, views, others)

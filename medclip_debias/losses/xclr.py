@@ -12,17 +12,11 @@ from typing import Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch, Direction
+from medclip_debias.losses.anchors import Anchors, Direction, LossBatch
 from medclip_debias.losses.labels import CHEX5_NAMES, Uncertain, jaccard, label_sets
 from medclip_debias.losses.objective import ContrastiveLoss, ContrastiveSettings, Losses, register
 from medclip_debias.losses.pairs import between_images, between_texts, soft_cross_entropy
-
-
-def soft_targets(graph: Tensor, mask: Tensor, temperature: float) -> Tensor:
-    """``softmax(graph / temperature)`` over the candidates in ``mask``, 0 elsewhere."""
-    return torch.softmax((graph / temperature).masked_fill(~mask, -torch.inf), dim=1)
 
 
 class XCLRSettings(ContrastiveSettings):
@@ -57,6 +51,7 @@ class XCLR(ContrastiveLoss):
     are unique (the paper's A.9 says "increase").
 
     Example:
+        >>> from medclip_debias.losses import ContrastiveBatch
         >>> alike = torch.eye(3)
         >>> batch = ContrastiveBatch(torch.eye(3), torch.tensor(14.0), text_similarity=alike)
         >>> XCLR(XCLRSettings(target_temperature=0.01))(batch).loss.item() < 0.01
@@ -69,7 +64,7 @@ class XCLR(ContrastiveLoss):
         """The field that the graph comes from."""
         return {{"text": "text_similarity", "given": "graph"}.get(self.settings.graph, "labels")}
 
-    def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
+    def per_anchor(self, anchors: Anchors, batch: LossBatch) -> Losses:
         """See `soft_cross_entropy`."""
         s = self.settings
         if s.graph == "labels":
@@ -78,8 +73,9 @@ class XCLR(ContrastiveLoss):
         else:
             field = "text_similarity" if s.graph == "text" else "graph"
             graph = between_texts(batch[field], anchors, batch)
-        graph = graph.to(anchors.logits.dtype)
-        target = soft_targets(graph, anchors.negatives | anchors.is_positive, s.target_temperature)
+        graph = graph.to(anchors.logits.dtype) / s.target_temperature
+        left_out = ~(anchors.negatives | anchors.is_positive)
+        target = torch.softmax(graph.masked_fill(left_out, -torch.inf), dim=1)
         figures = {
             "target_on_positive": target.gather(1, anchors.positive_column[:, None]).detach()
         }

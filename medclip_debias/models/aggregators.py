@@ -99,8 +99,7 @@ class _CrossLayer(nn.Module):
         v = self._split(self.value(regions))
         mixed = F.scaled_dot_product_attention(q.expand(len(k), -1, -1, -1), k, v)
         queries = queries + self.out(mixed.transpose(1, 2).flatten(2))
-        fed: Tensor = queries + self.feed(self.norm_feed(queries))
-        return fed
+        return queries + self.feed(self.norm_feed(queries))
 
     def weights(self, queries: Tensor, regions: Tensor) -> Tensor:
         """The attention ``[B, T, N]``, mean over the heads; each map sums to one."""

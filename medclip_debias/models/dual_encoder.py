@@ -88,8 +88,7 @@ class BlockProjection(nn.Module):
     def forward(self, regions: Tensor) -> Tensor:
         for block in self.blocks:
             regions = block(regions)
-        result: Tensor = self.linear(regions)
-        return result
+        return self.linear(regions)
 
 
 class DualEncoder(ImageTextModel, ModelHubMixin):
@@ -231,8 +230,7 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
         return self.encode_tokens(*(part.to(self.device, non_blocking=True) for part in padded))
 
     def score(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
-        scores: Tensor = self.similarity(features.regions, sentences)
-        return scores
+        return self.similarity(features.regions, sentences)
 
     def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         return self.similarity.maps(features.regions, sentences)

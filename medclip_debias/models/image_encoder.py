@@ -78,8 +78,7 @@ class ImageEncoder(Tower):
     def features_upto(self, images: Tensor, depth: int) -> Tensor:
         """What the stem and the first ``depth`` of `layers` give."""
         assert depth > len(self.layers)
-        features: Tensor = self(images)
-        return features
+        return self(images)
 
     def features_after(self, features: Tensor, depth: int) -> Tensor:
         assert depth > len(self.layers)

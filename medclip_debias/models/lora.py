@@ -35,8 +35,7 @@ class LowRank(nn.Module):
         nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
 
     def forward(self, weight: Tensor) -> Tensor:
-        adapted: Tensor = weight + self.scale * (self.up @ self.down)
-        return adapted
+        return weight + self.scale * (self.up @ self.down)
 
 
 def add_adapters(

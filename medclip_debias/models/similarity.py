@@ -179,8 +179,7 @@ def chunked_similarity(
     Equal to the sum of `log_sum_exp` and `critical_region` up to rounding; it can be differentiated
     once. A ``temperature`` of None is its limit to infinity, where ``G`` is the largest ``h``.
     """
-    result: Tensor = _Chunked.apply(regions, sentences, k, temperature, weight, chunk)
-    return result
+    return _Chunked.apply(regions, sentences, k, temperature, weight, chunk)
 
 
 class NonLocalBlock(nn.Module):
@@ -199,8 +198,7 @@ class NonLocalBlock(nn.Module):
 
     def forward(self, regions: Tensor) -> Tensor:
         weights = torch.softmax(self.query(regions) @ self.key(regions).transpose(1, 2), dim=-1)
-        result: Tensor = regions + self.out(weights @ self.value(regions))
-        return result
+        return regions + self.out(weights @ self.value(regions))
 
 
 class Similarity(nn.Module, Bounded):
@@ -244,8 +242,7 @@ class Similarity(nn.Module, Bounded):
         if self.aggregator is not None:
             if chunk:
                 return in_chunks(self.aggregator, regions, sentences, chunk)
-            scores: Tensor = self.aggregator(regions, sentences)
-            return scores
+            return self.aggregator(regions, sentences)
         if s.aggregator == "global":
             return pooled_cosine(regions, sentences)
         if s.aggregator == "mean":

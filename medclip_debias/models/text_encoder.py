@@ -222,8 +222,7 @@ class ProjectionHead(nn.Module):
 
     def forward(self, cls: Tensor) -> Tensor:
         hidden = self.LayerNorm(self.transform_act_fn(self.dense_to_hidden(cls)))
-        result: Tensor = self.dense_to_output(hidden)
-        return result
+        return self.dense_to_output(hidden)
 
 
 class TextEncoder(Tower):
@@ -285,8 +284,7 @@ class TextEncoder(Tower):
 
     def hidden(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Token ids and mask ``[T, L]`` to the last layer's vectors ``[T, L, hidden_size]``."""
-        result: Tensor = self.bert(input_ids=ids, attention_mask=mask).last_hidden_state
-        return result
+        return self.bert(input_ids=ids, attention_mask=mask).last_hidden_state
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         hidden = self.hidden(ids, mask)

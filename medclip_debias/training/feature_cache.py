@@ -34,8 +34,6 @@ _TEXTS = 512
 _CLOSE = {"fp32": 1e-3, "fp16": 4e-3, "bf16": 3e-2}
 """How far stored features may be from those computed now, as a share of the largest."""
 
-Progress = Callable[[int, int], None]
-
 
 class _Part(NamedTuple):
     """The features of ``image`` or ``text``, how rows are computed, ``chunk`` at a time.
@@ -60,7 +58,7 @@ class Features:
         texts: those of the text encoder, by the number of the sentence.
     """
 
-    def __init__(self, run: Run, settings: TrainSettings, progress: Progress | None = None) -> None:
+    def __init__(self, run: Run, settings: TrainSettings) -> None:
         self.settings, self.wanted = settings, settings.features
         if not isinstance(run.model, DualEncoder):
             raise UserError(
@@ -73,7 +71,7 @@ class Features:
                 f"{run.where}: train.features.text keeps one vector a sentence, but the aggregator"
                 " local_words reads its words; leave one of them out."
             )
-        self.run, self.model, self.progress = run, run.model, progress
+        self.run, self.model = run, run.model
         self.images: FeatureFile | None = None
         self.texts: FeatureFile | None = None
         self._samples: dict[str, Tensor] = {}
@@ -247,8 +245,8 @@ class Features:
                 f"{readable(file.size)} in {file.dtype}{others}."
             )
             for done in file.write(part.compute, part.chunk):
-                if self.progress:
-                    self.progress(done, file.rows)
+                if self.run.progress:
+                    self.run.progress(done, file.rows)
         finally:
             lock.release()
 

@@ -41,6 +41,8 @@ from medclip_debias.training.optim import (
 )
 from medclip_debias.training.settings import RunSettings, TrainSettings
 
+Progress = Callable[[int, int], None]
+
 _log = logging.getLogger(__name__)
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -170,6 +172,7 @@ class Run:
         ranks: which process this is.
         device: where to compute; by default what the settings say.
         say: called with a sentence about what takes long or much room; by default it is logged.
+        progress: called with rows of stored features done and to do, while they are written.
 
     Attributes:
         model: being trained.
@@ -196,9 +199,10 @@ class Run:
         ranks: Ranks | None = None,
         device: torch.device | None = None,
         say: Callable[[str], None] = _log.info,
+        progress: Progress | None = None,
     ) -> None:
         train = settings.train
-        self.settings, self.where, self.say = settings, where, say
+        self.settings, self.where, self.say, self.progress = settings, where, say, progress
         self.ranks = ranks or Ranks()
         if train.deterministic:
             be_deterministic()
@@ -295,9 +299,7 @@ class Run:
                 )
             self.masked_lm = MaskedLMTerm(self.objective.masked_lm, folder, self.model)
             self.masked_weight = self.objective.masked_lm.weight
-        self._others: list[nn.Module] = [self.objective]
-        if self.masked_lm is not None:
-            self._others.append(self.masked_lm)
+        self._others = [part for part in (self.objective, self.masked_lm) if part is not None]
         self.frozen = choose_parts(self.model, train, self.where)
         self.counts = parameter_counts(self.model)
         self.norms: list[StepBatchNorm2d] = []

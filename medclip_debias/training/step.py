@@ -15,7 +15,6 @@ ordinary pass.
 
 from __future__ import annotations
 
-import logging
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -40,9 +39,9 @@ from medclip_debias.models.batch_norm import remembering
 from medclip_debias.models.checkpoint import load_strictly
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.training.distributed import average_gradients, total
-from medclip_debias.training.feature_cache import Features, Progress
+from medclip_debias.training.feature_cache import Features
 from medclip_debias.training.optim import learning_rate, set_rate
-from medclip_debias.training.run import MaskedSentences, Run, advice
+from medclip_debias.training.run import MaskedSentences, Progress, Run, advice
 from medclip_debias.training.settings import RunSettings, TrainSettings
 
 SHARD_FROM = 2**22
@@ -53,8 +52,6 @@ _MASK = 3
 
 Embeddings = tuple[Tensor, Tensor]
 """What images are scored by (`ImageFeatures.stored`), and sentences ``[T, D]``; or two views."""
-
-_log = logging.getLogger(__name__)
 
 
 class MicroBatch(NamedTuple):
@@ -69,42 +66,29 @@ class MicroBatch(NamedTuple):
 class Trainer(Run):
     """A `Run` that takes steps.
 
-    Args:
-        settings, where, ranks, device, say: as of `Run`.
-        progress: called with rows of stored features done and to do, while they are written.
-
     Attributes:
         stored: features that are read in the place of frozen encoders; None where they compute.
         sharded: each process computes the loss of its own anchors (`shares_loss`).
         asked_to_stop: whether, at the last step, any process asked all to stop.
     """
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        where: str = "the settings",
-        ranks: Ranks | None = None,
-        device: torch.device | None = None,
-        say: Callable[[str], None] = _log.info,
-        progress: Progress | None = None,
-    ) -> None:
-        super().__init__(settings, where, ranks, device, say)
-        train = settings.train
+    def _build(self) -> None:
+        super()._build()
+        train = self.settings.train
         self.asked_to_stop = False
         self.stored: Features | None = None
         if train.features.cache or train.features.text:
-            with advice(train.compile):
-                self.stored = self.features_of(self.settings, progress)
-                self.stored.make()
+            self.stored = self.features_of(self.settings)
+            self.stored.make()
             self.batches.features = self.stored.images
-        self.sharded = shares_loss(train, self.objective, self.ranks, where)
+        self.sharded = shares_loss(train, self.objective, self.ranks, self.where)
         self.train_mode()
 
-    def features_of(self, settings: RunSettings, progress: Progress | None = None) -> Features:
+    def features_of(self, settings: RunSettings) -> Features:
         """The files of features that ``settings`` ask for, which may be others than the run's."""
         for part in self.frozen:
             part.eval()
-        return Features(self, settings.train, progress)
+        return Features(self, settings.train)
 
     # ------------------------------------------------------------------------- one step
 

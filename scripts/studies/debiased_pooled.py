@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch, masked_logsumexp
+from medclip_debias.losses.anchors import Anchors, LossBatch, masked_logsumexp
 from medclip_debias.losses.debiased import (
     ETA_MAX,
     DebiasedContrastive,
@@ -70,7 +70,7 @@ class PooledDebiased(DebiasedContrastive):
         pool = {"text_similarity"} if self.settings.pool == "text" else set[str]()
         return super().requires | pool
 
-    def per_anchor(self, anchors: Anchors, batch: ContrastiveBatch) -> Losses:
+    def per_anchor(self, anchors: Anchors, batch: LossBatch) -> Losses:
         """Losses of the batch's sentences ``[T]``."""
         s = self.settings
         raw = s.shrink * eta_of(s.eta, batch)

@@ -11,7 +11,7 @@ import torch
 
 from medclip_debias.data.loader import TrainingStudies
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.losses import ContrastiveBatch, batch, objective, pairs, policy
+from medclip_debias.losses import ContrastiveBatch, anchors, batch, objective, pairs, policy
 from medclip_debias.losses.batch import FIELDS
 from medclip_debias.losses.objective import OBJECTIVES, POLICIES, build_objective, loss_settings
 from medclip_debias.training import fields
@@ -41,7 +41,7 @@ def _registries(monkeypatch):
 
 
 def test_the_objective_is_chosen_by_its_kind_and_is_the_printed_formula(make_batch):
-    run("objective", batch, objective)
+    run("objective", anchors, objective)
     given = make_batch()
     policies = [{"kind": "remove_by_text", "threshold": 0.3}]
     content = {"kind": "decoupled", "direction": "symmetric", "negatives": policies}
@@ -58,7 +58,7 @@ def test_the_objective_is_chosen_by_its_kind_and_is_the_printed_formula(make_bat
 
 
 def test_the_policy_masks_by_a_field_that_is_declared_and_read_once(monkeypatch, prepared_phantom):
-    run("policy", batch, policy, pairs)
+    run("policy", anchors, policy, pairs)
     for name, field in eval(f"{{{recipe('field')}}}", vars(batch)).items():
         monkeypatch.setitem(FIELDS, name, field)
     read = run("reader", fields)["_patient_ids"]

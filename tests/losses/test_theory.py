@@ -14,7 +14,7 @@ import torch
 from scipy.optimize import brentq, minimize
 
 from medclip_debias.losses import ContrastiveBatch
-from medclip_debias.losses.batch import Anchors
+from medclip_debias.losses.anchors import Anchors
 from medclip_debias.losses.debiased import debiased_per_anchor
 from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.losses.pairs import soft_cross_entropy

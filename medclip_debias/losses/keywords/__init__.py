@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -95,11 +94,9 @@ def _any_of(words: Sequence[str] | Mapping[str, Any]) -> re.Pattern[str]:
 
 def load_keywords(source: Path | str) -> KeywordList:
     """Read the packaged keyword list ``source``, or one from a YAML file."""
-    packaged = files(__package__) / f"{source}.yaml"
-    if isinstance(source, str) and packaged.is_file():
-        with as_file(packaged) as path:
-            words = validate(KeywordList, load_yaml(path), str(source))
-    else:
-        words = validate(KeywordList, load_yaml(Path(source)), str(source))
+    packaged = Path(__file__).with_name(f"{Path(source).name}.yaml")
+    is_packaged = source == packaged.stem and packaged.is_file()
+    content = load_yaml(packaged if is_packaged else Path(source))
+    words = validate(KeywordList, content, str(source))
     words._class_of  # noqa: B018  a word in two classes is an error now, not in the middle of a run
     return words

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch, same_study
+from medclip_debias.losses.anchors import Anchors, LossBatch, same_study
 from medclip_debias.losses.evidence import PairEvidence, known, label, text
 from medclip_debias.losses.labels import CHEX5_NAMES, Match, Uncertain
 from medclip_debias.losses.objective import CLAIMS, EVIDENCE, NestedEvidence, strength
@@ -27,7 +27,7 @@ from medclip_debias.losses.policy import Policy, PolicySettings, register
 )
 def remove_by_label(
     anchors: Anchors,
-    batch: ContrastiveBatch,
+    batch: LossBatch,
     *,
     match: Match = "shared",
     uncertain: Uncertain = "as_negative",
@@ -50,7 +50,7 @@ def remove_by_label(
 )
 def remove_by_text(
     anchors: Anchors,
-    batch: ContrastiveBatch,
+    batch: LossBatch,
     *,
     threshold: Annotated[float, Field(ge=-1, le=1)] = 0.9,
 ) -> Tensor:
@@ -70,7 +70,7 @@ def remove_by_text(
 )
 def remove_known(
     anchors: Anchors,
-    batch: ContrastiveBatch,
+    batch: LossBatch,
     *,
     path: Path | None = None,
 ) -> Tensor:
@@ -88,7 +88,7 @@ def remove_known(
     formula="W = 0 where anchor and candidate are of one study",
     paper="this project",
 )
-def mask_same_study(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+def mask_same_study(anchors: Anchors, batch: LossBatch) -> Tensor:
     """``W = 0`` where anchor and candidate have the same ``sample_ids`` (two views of a study)."""
     return ~same_study(anchors, batch)
 
@@ -100,7 +100,7 @@ def mask_same_study(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
     formula="W = 0 where anchor and candidate have the same sentence",
     paper="this project",
 )
-def mask_identical_text(anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+def mask_identical_text(anchors: Anchors, batch: LossBatch) -> Tensor:
     """``W = 0`` where anchor and candidate have the same sentence (equal ``text_ids``)."""
     return ~same_text(anchors, batch)
 
@@ -139,7 +139,7 @@ class WeighByEvidence(Policy):
         super().__init__(settings)
         self.evidence: PairEvidence = EVIDENCE.build(self.settings.evidence)
 
-    def apply_to(self, anchors: Anchors, batch: ContrastiveBatch) -> Anchors:
+    def apply_to(self, anchors: Anchors, batch: LossBatch) -> Anchors:
         """The anchors with the weights multiplied in, and the margin added."""
         after = super().apply_to(anchors, batch)
         margin = self.settings.margin * strength(self.settings.schedule, batch)
@@ -148,12 +148,11 @@ class WeighByEvidence(Policy):
         contradict = (-self.evidence(anchors, batch)).clamp(min=0)
         return replace(after, logits=after.logits + anchors.scale * margin * contradict)
 
-    def forward(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+    def forward(self, anchors: Anchors, batch: LossBatch) -> Tensor:
         """Weights ``[A, C]``."""
         s, evidence = self.settings, self.evidence(anchors, batch)
         agree, contradict = evidence.clamp(min=0), (-evidence).clamp(min=0)
         weights = (
             s.unknown + agree * (s.agree - s.unknown) + contradict * (s.contradict - s.unknown)
         )
-        result: Tensor = torch.where(anchors.negatives, weights, 0.0)
-        return result
+        return torch.where(anchors.negatives, weights, 0.0)

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.losses.batch import SIDES, Anchors, ContrastiveBatch
+from medclip_debias.losses.anchors import SIDES, Anchors, LossBatch
 from medclip_debias.losses.policy import LateStart, LateStartSettings, register
 
 
@@ -41,7 +41,7 @@ class FalseNegativeCancellation(LateStart):
         super().__init__(settings)
         self.register_buffer("steps", torch.zeros(len(SIDES), dtype=torch.int64))
 
-    def forward(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:  # noqa: ARG002
+    def forward(self, anchors: Anchors, batch: LossBatch) -> Tensor:  # noqa: ARG002
         """Weights ``[A, C]``, 0 or 1."""
         side = SIDES.index(anchors.side)
         # Without a late start nothing has to be read back from the device.

@@ -12,8 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.losses.batch import Anchors, ContrastiveBatch, same_study
-from medclip_debias.losses.labels import shared_present
+from medclip_debias.losses.anchors import Anchors, LossBatch, same_study
 from medclip_debias.losses.pairs import between_images
 from medclip_debias.losses.policy import LateStart, LateStartSettings, register
 from medclip_debias.losses.samples import Groups, PerSide, SampleTable, cosines
@@ -70,7 +69,7 @@ class GloFND(LateStart):
         self._sums: dict[str, Tensor] = {}
 
     @torch.no_grad()
-    def forward(self, anchors: Anchors, batch: ContrastiveBatch) -> Tensor:
+    def forward(self, anchors: Anchors, batch: LossBatch) -> Tensor:
         """Weights ``[A, C]``, 0 or 1; in training mode, after an update of the thresholds."""
         s = self.settings
         table, ids = self.tables.of(anchors, batch)
@@ -105,8 +104,7 @@ class GloFND(LateStart):
         }
         if "labels" in batch.fields:
             present = (batch["labels"] == 1).to(batch.similarity.dtype)
-            alike = shared_present(present, torch.ones_like(present))
-            true = between_images(alike, anchors) & anchors.negatives
+            true = between_images(present @ present.T > 0, anchors) & anchors.negatives
             sums |= {"true": true.sum(), "hits": (true & removed).sum()}
         for name, value in sums.items():  # a symmetric loss calls twice before `figures`
             self._sums[name] = self._sums.get(name, 0) + value

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from medclip_debias.losses.batch import SIDES, Anchors, ContrastiveBatch
+from medclip_debias.losses.anchors import SIDES, Anchors, LossBatch
 from medclip_debias.losses.pairs import between_texts
 from medclip_debias.losses.policies.fnc import largest
 from medclip_debias.losses.policy import register
@@ -23,7 +23,7 @@ from medclip_debias.losses.policy import register
 )
 def reweight_by_text(
     anchors: Anchors,
-    batch: ContrastiveBatch,
+    batch: LossBatch,
     *,
     beta: Annotated[float, Field(ge=0, le=20)] = 1.0,
     keep_mass: bool = True,  # noqa: ARG001  `Policy.apply_to` rescales to the sum N
@@ -41,7 +41,7 @@ def reweight_by_text(
 )
 def resample_by_text(
     anchors: Anchors,
-    batch: ContrastiveBatch,
+    batch: LossBatch,
     *,
     share: Annotated[float, Field(gt=0, le=1)] = 0.5,
     beta: Annotated[float, Field(ge=0, le=100)] = 1.0,

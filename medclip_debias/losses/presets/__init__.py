@@ -7,7 +7,7 @@ loss:NAME]`` inherits it; what the file says itself stands over it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import as_file, files
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +39,20 @@ class Preset(Settings):
     loss: dict[str, Any]
 
 
+@cache
 def presets() -> dict[str, Preset]:
     """Every preset by name: the rows of `TABLE_1` in their order, then the others by name."""
-    known = {name: _read(name) for name in _names()}
+    known = {
+        path.stem: validate(Preset, load_yaml(path), f"preset '{path.stem}'")
+        for path in Path(__file__).parent.glob("*.yaml")
+    }
     row = {name: each.table_1.row if each.table_1 else len(known) for name, each in known.items()}
     return dict(sorted(known.items(), key=lambda item: (row[item[0]], item[0])))
 
 
 def preset(name: str, where: str) -> Preset:
     """The preset ``name``; ``where`` is the file or option that names it, for the message."""
-    known = _names()
+    known = presets()
     if name not in known:
         kind = f"; the kind with its defaults is loss.kind={name}" if name in objectives() else ""
         hint = "" if kind else did_you_mean(name, known)
@@ -56,7 +60,7 @@ def preset(name: str, where: str) -> Preset:
             f"{where}: there is no preset '{name}' of the loss{hint}{kind}; "
             "`medclip-debias losses` lists the presets."
         )
-    return _read(name)
+    return known[name]
 
 
 def with_preset(content: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
@@ -80,13 +84,3 @@ NAMED: Named = {"loss": with_preset}
 def describe_presets() -> list[dict[str, Any]]:
     """Every preset as plain values, with its ``name``."""
     return [{"name": name} | each.model_dump(mode="json") for name, each in presets().items()]
-
-
-def _names() -> list[str]:
-    names = (Path(entry.name) for entry in files(__package__).iterdir())
-    return sorted(name.stem for name in names if name.suffix == ".yaml")
-
-
-def _read(name: str) -> Preset:
-    with as_file(files(__package__) / f"{name}.yaml") as path:
-        return validate(Preset, load_yaml(path), f"preset '{name}'")

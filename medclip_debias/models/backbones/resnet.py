@@ -126,8 +126,7 @@ def _block(block: Any, width_in: int, width: int, stride: int) -> nn.Module:
             nn.Conv2d(width_in, width * block.expansion, 1, stride=stride, bias=False),
             nn.BatchNorm2d(width * block.expansion),
         )
-    module: nn.Module = block(width_in, width, stride, shortcut)
-    return module
+    return block(width_in, width, stride, shortcut)
 
 
 def load_weights(encoder: ResNetRegions, state: dict[str, Tensor], where: str) -> None:
@@ -154,8 +153,7 @@ def _library_weights(arch: str) -> dict[str, Tensor]:
     )
     with explained(sentence, OSError, RuntimeError):
         weights = models.get_model_weights(arch).DEFAULT
-        state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True)
-        return state
+        return weights.get_state_dict(progress=False, check_hash=True)
 
 
 for _arch in ARCHITECTURES:

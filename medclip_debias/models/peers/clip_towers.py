@@ -38,8 +38,7 @@ def own_value(attention: nn.MultiheadAttention, keys: Tensor) -> Tensor:
     if weight is None:
         weight = attention.in_proj_weight[2 * width :]
     values = F.linear(keys, weight, attention.in_proj_bias[2 * width :])
-    result: Tensor = attention.out_proj(values)
-    return result
+    return attention.out_proj(values)
 
 
 class OpenClipImages(Tower):
@@ -146,8 +145,7 @@ class OpenClipText(Tower):
         self.text: Any = networks._build_text_tower(peer.dim, config, settings.quick_gelu)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        vectors: Tensor = self.text(filled_up(ids, mask, self.context, self.pad))
-        return vectors
+        return self.text(filled_up(ids, mask, self.context, self.pad))
 
 
 def filled_up(ids: Tensor, mask: Tensor, context: int, pad: int) -> Tensor:
@@ -213,12 +211,10 @@ class HfClipText(HfClipTower):
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         if self.siglip:
             ids = filled_up(ids, mask, self.context, self.pad)
-            pooled: Tensor = self.tower(input_ids=ids).pooler_output
-            return pooled
+            return self.tower(input_ids=ids).pooler_output
         hidden = self.tower.embeddings(input_ids=ids)
         causal = torch.full((ids.shape[1],) * 2, -torch.inf, device=ids.device).triu(1)
         hidden = self.tower.encoder(hidden, attention_mask=causal[None, None]).last_hidden_state
         hidden = self.tower.final_layer_norm(hidden)
         ends = hidden[torch.arange(len(ids), device=ids.device), mask.sum(dim=1) - 1]
-        vectors: Tensor = self.projection(ends)
-        return vectors
+        return self.projection(ends)

@@ -106,8 +106,7 @@ class SimilarityAttention(Fusion):
 
     @property
     def _log_temperature(self) -> Tensor:
-        own: Tensor = getattr(self, "attn_temperature", self.loss_temperature)
-        return own
+        return getattr(self, "attn_temperature", self.loss_temperature)
 
     @property
     def sharpness(self) -> float:
@@ -171,8 +170,7 @@ class QueryAttention(Fusion):
                 memory = torch.cat([memory, self.decoder_norm.bias[None]])
                 bias = torch.cat([bias, bias.new_tensor([math.log(blank)])])
             answers.append(self._ask(images[:, 0], memory, bias)[0])
-        both: Tensor = (of_text + torch.stack(answers, dim=1)) / (2 * UNBOUNDED_SCALE)
-        return both
+        return (of_text + torch.stack(answers, dim=1)) / (2 * UNBOUNDED_SCALE)
 
     def maps(self, features: ImageFeatures, sentences: Tensor) -> Tensor:
         images, queries = self._learned(tokens_of(features)), self._learned(sentences[:, 0])

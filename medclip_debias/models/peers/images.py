@@ -122,8 +122,7 @@ class _TemporalBlock(nn.Module):
         parts = (self.attn[f"proj_{part}"](y).unflatten(-1, (8, -1)) for part in "qkv")
         mixed = F.scaled_dot_product_attention(*(part.transpose(1, 2) for part in parts))
         x = x + self.attn["proj"](mixed.transpose(1, 2).flatten(2))
-        result: Tensor = x + self.mlp["fc2"](F.gelu(self.mlp["fc1"](self.norm2(x))))
-        return result
+        return x + self.mlp["fc2"](F.gelu(self.mlp["fc1"](self.norm2(x))))
 
 
 def sine_places(side: int, width: int) -> Tensor:
@@ -156,8 +155,7 @@ class Embedding(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.head(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
-        return result
+        return self.head(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
 
 
 class ResNetImages(Tower):

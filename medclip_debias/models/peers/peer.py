@@ -216,8 +216,7 @@ class Peer(ImageTextModel):
         if self.trained_similarity is not None:
             attends = isinstance(self.fusion, SimilarityAttention)
             vectors = tokens_of(features) if attends else features.stored
-            scores: Tensor = self.trained_similarity(vectors, sentences)
-            return scores
+            return self.trained_similarity(vectors, sentences)
         return self._published().scores(features, sentences)
 
     def region_scores(self, features: ImageFeatures, sentences: Tensor) -> Tensor:

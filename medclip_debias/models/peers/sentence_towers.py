@@ -73,8 +73,7 @@ class BertTower(Tower):
             pooled = out.pooler_output
         else:
             pooled = TOKEN[self.token](out.last_hidden_state, mask)
-        result: Tensor = self.head(pooled)
-        return result
+        return self.head(pooled)
 
     def words(self, ids: Tensor, mask: Tensor, places: Tensor) -> Tensor:
         """GLoRIA's sentence, of unit length, and its words ``[T, 1 + W, D]``, padded with zeros.
@@ -105,8 +104,7 @@ class EncoderText(Tower):
         self.head = norm_or_linear(state, "text.head.weight", self.encoder.width, peer.dim)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        result: Tensor = self.head(self.encoder(ids, mask))
-        return result
+        return self.head(self.encoder(ids, mask))
 
 
 class WordsText(Tower):
