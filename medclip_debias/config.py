@@ -198,14 +198,10 @@ class SetSettings(Settings):
 _SEVERAL = ("one set", "several sets")
 
 
-def _is_several(value: Any) -> str:
-    return _SEVERAL[isinstance(value, list | tuple)]
-
-
 Prepared = Annotated[
     Annotated[Path, Tag(_SEVERAL[0])]
     | Annotated[tuple[SetSettings, ...], Tag(_SEVERAL[1]), Field(min_length=1)],
-    Discriminator(_is_several),
+    Discriminator(lambda value: _SEVERAL[isinstance(value, list | tuple)]),
 ]
 """A prepared set, or several that are learned from together."""
 
@@ -428,8 +424,9 @@ def _resolve(model: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str
     place: list[str] = []
     current: list[type[BaseModel]] = [model]
     for part in loc:
-        if len(current) > 1:  # a union: this part is its tag
-            current = [m for m in current if part in _tags(m)]
+        if len(current) > 1:  # a union: this part is its tag, or its kind
+            fields = [(m, m.model_fields.get("kind")) for m in current]
+            current = [m for m, kind in fields if part in (m.__name__, kind and kind.default)]
             continue
         if part in _SEVERAL:  # nobody wrote the tag either
             continue
@@ -442,12 +439,6 @@ def _resolve(model: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str
         field = current[0].model_fields.get(str(part)) if current else None
         current = _models_in(field.annotation) if field else []
     return place, list(current[0].model_fields) if current else []
-
-
-def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
-    """What stands for ``model`` in pydantic's places, where it is one of a union."""
-    kind = model.model_fields.get("kind")
-    return (model.__name__,) if kind is None else (model.__name__, kind.default)
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -22,7 +22,7 @@ def markdown_table(
     """
     count = len(head) if words is None else words
     rule = ["---" if place < count else "---:" for place in range(len(head))]
-    bars = [[_cell(cell) for cell in row] for row in (head, *rows)]
+    bars = [[one_line(cell).replace("|", "\\|") for cell in row] for row in (head, *rows)]
     return ["| " + " | ".join(row) + " |" for row in (bars[0], rule, *bars[1:])]
 
 
@@ -39,7 +39,3 @@ def plain_words(text: str) -> str:
     """
     marked = re.sub(r"([\\\\`*\[\]]|(?<!\w)_|_(?!\w))", r"\\\1", text)
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", marked)
-
-
-def _cell(text: str) -> str:
-    return one_line(text).replace("|", "\\|")

@@ -6,7 +6,7 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -44,9 +44,9 @@ class GivenImage:
     content: ImageLike
 
     @property
-    def spoken(self) -> str:
+    def place(self) -> Path:
         """What messages call it."""
-        return f"image {self.name}" if isinstance(self.name, int) else self.name
+        return Path(f"image {self.name}" if isinstance(self.name, int) else self.name)
 
     @property
     def is_phantoms(self) -> bool:
@@ -68,21 +68,20 @@ class GivenImage:
             UserError: it is no radiograph, nothing can be seen on it, or it is a `Radiograph`
                 that was read with another ``window``.
         """
-        given = self.content
-        if _is_path(given):
-            return read_radiograph(Path(given), window)
-        place = Path(self.spoken)
-        if isinstance(given, Radiograph):
-            if given.window not in (None, window):
+        content, place = self.content, self.place
+        if _is_path(content):
+            return read_radiograph(Path(content), window)
+        if isinstance(content, Radiograph):
+            if content.window not in (None, window):
                 raise UserError(
-                    f"{self.spoken}: was read from DICOM with window='{given.window}', but this"
+                    f"{place}: was read from DICOM with window='{content.window}', but this"
                     f" model was trained with '{window}'; give the path, or read_radiograph(path,"
                     f" window='{window}')."
                 )
-            return given
-        if _is_dataset(given):
-            return radiograph_of(_encoded(given, place), place, window)
-        radiograph = Radiograph.of(_grey(given, self.spoken, place))
+            return content
+        if _is_dataset(content):
+            return radiograph_of(_encoded(content, place), place, window)
+        radiograph = Radiograph.of(_grey(content, place))
         check_visible(place, radiograph)
         return radiograph
 
@@ -96,7 +95,7 @@ class GivenImage:
         try:
             return prepare_image(radiograph, settings)
         except UserError as error:
-            raise UserError(f"{self.spoken}: {error}") from error
+            raise UserError(f"{self.place}: {error}") from error
 
 
 def given_images(images: ImagesLike) -> list[GivenImage]:
@@ -106,19 +105,15 @@ def given_images(images: ImagesLike) -> list[GivenImage]:
     if isinstance(images, np.ndarray) and images.dtype.kind in "OU":
         images = images.tolist()  # paths in an array
     alone = _is_path(images) or _is_pixels(images) or not isinstance(images, Iterable)
-    several = [images] if alone else list(images)
-    return [GivenImage(*pair) for pair in _named(several)]
-
-
-def _named(images: list[ImageLike]) -> Iterator[tuple[str | int, ImageLike]]:
-    for number, image in enumerate(images):
+    several: list[GivenImage] = []
+    for number, image in enumerate([images] if alone else images):
         if not _is_path(image):
-            yield number, image
+            several.append(GivenImage(number, image))
         elif Path(image).is_dir():
-            for path in find_images([Path(image)], warn):
-                yield str(path), path
+            several += [GivenImage(str(path), path) for path in find_images([Path(image)], warn)]
         else:
-            yield str(image), image
+            several.append(GivenImage(str(image), image))
+    return several
 
 
 def _is_path(image: ImageLike) -> bool:
@@ -153,19 +148,19 @@ def _encoded(dataset: Any, place: Path) -> bytes:
     return stream.getvalue()
 
 
-def _grey(image: ImageLike, spoken: str, place: Path) -> NDArray[Any]:
+def _grey(image: ImageLike, place: Path) -> NDArray[Any]:
     """Grey values ``[H, W]``, high = bright."""
     if isinstance(image, Pillow.Image):
-        return _grey_of_pillow(image, spoken, place)
+        return _grey_of_pillow(image, place)
     if not _is_pixels(image):
         raise UserError(
-            f"{spoken}: {type(image).__name__} is not an image; give a path, an array [H, W], a"
+            f"{place}: {type(image).__name__} is not an image; give a path, an array [H, W], a"
             " Pillow image, or the result of read_radiograph."
         )
     array = np.asarray(image.detach().cpu() if _is_tensor(image) else image)
     if array.dtype.kind not in "iuf":
         raise UserError(
-            f"{spoken}: an array of {array.dtype} holds no grey levels; give integers or floats."
+            f"{place}: an array of {array.dtype} holds no grey levels; give integers or floats."
         )
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]
@@ -173,12 +168,12 @@ def _grey(image: ImageLike, spoken: str, place: Path) -> NDArray[Any]:
         check_size(place, *array.shape[:2])
         if array.dtype.kind != "f" and array.dtype not in (np.uint8, np.uint16):
             raise UserError(
-                f"{spoken}: colours are uint8, uint16 or floats, not {array.dtype}; convert them."
+                f"{place}: colours are uint8, uint16 or floats, not {array.dtype}; convert them."
             )
         return luminance(array)
     if array.ndim != 2:
         raise UserError(
-            f"{spoken}: an array of shape {array.shape} is not one image; give [H, W], or colours"
+            f"{place}: an array of shape {array.shape} is not one image; give [H, W], or colours"
             " [H, W, 3]. Channels come last (array.transpose(1, 2, 0)), and several images are a"
             " list (list(array))."
         )
@@ -186,17 +181,17 @@ def _grey(image: ImageLike, spoken: str, place: Path) -> NDArray[Any]:
     return array
 
 
-def _grey_of_pillow(image: Pillow.Image, spoken: str, place: Path) -> NDArray[Any]:
+def _grey_of_pillow(image: Pillow.Image, place: Path) -> NDArray[Any]:
     check_size(place, image.height, image.width)
     if getattr(image, "n_frames", 1) > 1:
-        raise UserError(f"{spoken}: is an animated image; give one image per radiograph.")
+        raise UserError(f"{place}: is an animated image; give one image per radiograph.")
     if image.mode == "1":
-        raise UserError(f"{spoken}: has only black and white pixels (one bit each); leave it out.")
+        raise UserError(f"{place}: has only black and white pixels (one bit each); leave it out.")
     try:
         return grey_values(image)
     # Pillow's decoders raise almost anything on damaged input, also struct.error, SyntaxError.
     except Exception as error:
-        raise UserError(f"{spoken}: the image is truncated or damaged; copy it again.") from error
+        raise UserError(f"{place}: the image is truncated or damaged; copy it again.") from error
 
 
 def warn(sentence: str, category: type[Warning] = ReportedWarning) -> None:

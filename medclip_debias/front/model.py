@@ -475,7 +475,7 @@ class Model:
     def _tell_synthetic(self, images: Sequence[GivenImage]) -> None:
         """Say once that the model knows no patient, when it is shown other than a phantom."""
         shown = all(image.is_phantoms for image in images)
-        said = synthetic_warning(self.network.provenance, shown)
-        if said is not None and not self._warned:
+        warning = synthetic_warning(self.network.provenance, shown)
+        if warning is not None and not self._warned:
             self._warned = True
-            warn(said, SyntheticModelWarning)
+            warn(warning, SyntheticModelWarning)

@@ -42,7 +42,11 @@ def results(runs: Path | str | Iterable[Path | str], *, groups: bool = False) ->
     names = [str(run) for run in several]
     if len(set(names)) < len(names):
         raise UserError("a run is given twice; give each once.")
-    read = {name: _read(Path(name)) for name in names}
+    read: dict[str, Results] = {}
+    for name in names:
+        if not Path(name).exists():
+            raise UserError(f"{name}: there is no such folder; give the --out of 'evaluate'.")
+        read[name] = read_results(Path(name, "results.json") if Path(name).is_dir() else Path(name))
     tables = [content.table().assign(run=name) for name, content in read.items()]
     table = pd.concat(tables, ignore_index=True)
     known = {(m.protocol, name): m for m in METRICS for name in (m.name, m.per_class) if name}
@@ -56,9 +60,3 @@ def results(runs: Path | str | Iterable[Path | str], *, groups: bool = False) ->
     table.attrs["notes"] = {name: list(r.get("notes") or ()) for name, r in read.items()}
     table.attrs["skipped"] = {name: dict(r.get("skipped") or {}) for name, r in read.items()}
     return table
-
-
-def _read(place: Path) -> Results:
-    if not place.exists():
-        raise UserError(f"{place}: there is no such folder; give the --out of 'evaluate'.")
-    return read_results(place / "results.json" if place.is_dir() else place)

@@ -11,7 +11,7 @@ import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -151,11 +151,14 @@ def _workplace() -> Iterator[Path]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Print nothing of what happens: tracebacks of the web libraries quote what was sent."""
-    with ExitStack() as stack:
-        if not os.environ.get("MEDCLIP_DEBIAS_DEBUG"):
-            nowhere = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
-            stack.enter_context(redirect_stdout(nowhere))
-            stack.enter_context(redirect_stderr(nowhere))
+    if os.environ.get("MEDCLIP_DEBIAS_DEBUG"):
+        yield
+        return
+    with (
+        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+        redirect_stdout(nowhere),
+        redirect_stderr(nowhere),
+    ):
         yield
 
 

@@ -295,19 +295,15 @@ def _line_header(
     found = headings.kind_of(written, capitals)
     if found is None:
         return None
-    if cased and not written[0].isupper() and not _starts_paragraph(text, match.start()):
+    line = match.start()
+    before = text[text.rfind("\n", 0, max(line - 1, 0)) + 1 : line]
+    if cased and not written[0].isupper() and line and before.strip():  # no paragraph starts here
         return None
     kind, name = found
     if kind in ("organ", "other") and written.lower().replace(" ", "_") in own:
         kind, name = "section", written.lower()
     structural = kind != "title" or capitals
     return _Header(match.start(), match.end(), name, kind, structural=structural)
-
-
-def _starts_paragraph(text: str, line: int) -> bool:
-    """Tell whether the line that starts at ``line`` is the first, or follows a blank one."""
-    before = text.rfind("\n", 0, max(line - 1, 0)) + 1
-    return line == 0 or not text[before:line].strip()
 
 
 def _kept(text: str, candidates: list[_Header], headings: Headings) -> list[_Header]:

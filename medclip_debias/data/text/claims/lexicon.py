@@ -169,24 +169,24 @@ def load_lexicon(source: Path | str | None = None) -> Lexicon:
     source = DEFAULT if source is None else source
     if isinstance(source, str) and source in PACKAGED:
         return _packaged(source)
-    return _checked(_content(Path(source), ()), str(source))
+    return _checked(_content(Path(source)), str(source))
 
 
 @lru_cache(maxsize=len(PACKAGED))
 def _packaged(name: str) -> Lexicon:
-    return _checked(_content(_FOLDER / f"{name}.yaml", (name,)), name)
+    return _checked(_content(_FOLDER / f"{name}.yaml"), name)
 
 
-def _content(path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
+def _content(path: Path) -> dict[str, Any]:
     """Read a file, on top of its base."""
     content = load_yaml(path)
     base = content.get("base")
     if base is None:
         return content
-    if base not in PACKAGED or base in seen:
+    if base not in PACKAGED:
         known = ", ".join(PACKAGED)
         raise UserError(f"{path}: 'base' must be a lexicon of the package: {known}.")
-    return _merged(_content(_FOLDER / f"{base}.yaml", (*seen, base)), content)
+    return _merged(_content(_FOLDER / f"{base}.yaml"), content)
 
 
 def _merged(base: Any, over: Any) -> Any:
