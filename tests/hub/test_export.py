@@ -93,7 +93,7 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(model_folder, tmp_path
     (tmp_path / "peer" / "peer.yaml").write_text("")
     with pytest.raises(UserError, match="peer"):
         export(tmp_path / "peer", tmp_path / "out")
-    monkeypatch.setattr(exporting, "find_spec", lambda name: None)
+    monkeypatch.setattr("medclip_debias.errors.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"medclip-debias\[export\]"):
         export(model_folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -138,8 +138,8 @@ def test_the_verb_writes_a_file_and_refuses_unknown_words(results, tmp_path, cap
     assert run(["bench", "table", str(results), "--format", "latex", "--out", str(out)]) == 0
     assert out.read_text().startswith(r"\begin{table}")
     for words, sentence in (
-        (["--format", "pdf"], "no such format"),
-        (["--baseline", "d"], "no model 'd'"),
+        (["--format", "pdf"], "no --format 'pdf'"),
+        (["--baseline", "d"], "no model to compare with 'd'"),
         (["--models", "a,z"], "has no model 'z'"),
         (["--cards", "openi/retrievl"], "did you mean 'openi/retrieval'"),
     ):
