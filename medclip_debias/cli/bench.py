@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from medclip_debias.cli import common
-from medclip_debias.cli.common import argument, group, note, option, progress, show, words
+from medclip_debias.cli.common import group, note, option, progress, show, words
 from medclip_debias.cli.help import USUAL, UsualGroup
 from medclip_debias.errors import UserError, counted, one_of, printable
 
@@ -16,7 +16,7 @@ bench = group("bench", "Run models on the benchmark's task cards; tables of resu
 
 Root = Annotated[Path, option("Folder below which the archives are.", "--data")]
 Tasks = Annotated[
-    str, option("all, or names, patterns (chestxray14/*) or YAML files, separated by commas.")
+    str, "all, or names, patterns (chestxray14/*) or YAML files, separated by commas."
 ]
 
 
@@ -24,16 +24,14 @@ Tasks = Annotated[
     USUAL, example="bench runs/demo/model --data archives --out results --tasks 'phantom/*'"
 )
 def run(
-    models: Annotated[list[str], argument("Model folders, or NAME=FOLDER.")],
+    models: Annotated[list[str], "Model folders, or NAME=FOLDER."],
     root: Root,
     out: Annotated[Path, option("Folder of results.")],
     tasks: Tasks = "all",
     bootstrap: common.Bootstrap = 1000,
     batch_size: Annotated[int, option("Images encoded at a time.", min=1)] = 32,
     workers: common.Workers = None,
-    again: Annotated[
-        bool, option("Measure finished results again, from the kept vectors.")
-    ] = False,
+    again: Annotated[bool, "Measure finished results again, from the kept vectors."] = False,
     cluster: common.Cluster = None,
     seed: common.Seed = 0,
     device: common.Device = "auto",
@@ -108,7 +106,7 @@ def list_cards(
 
 @bench.command("show", example="bench show openi/zero-shot")
 def show_card(
-    card: Annotated[str, argument("Name of a card, or a YAML file.")],
+    card: Annotated[str, "Name of a card, or a YAML file."],
     as_json: common.AsJson = False,
 ) -> None:
     """Show one card: data, prompts, protocol, metrics, and what others published."""
@@ -121,10 +119,10 @@ def show_card(
         )
 
 
-Folder = Annotated[Path, argument("Results of 'bench'.")]
-Cards = Annotated[str | None, option("Cards, as 'openi/zero-shot,phantom/retrieval'.")]
-Models = Annotated[str | None, option("Names of models, in the order wanted.")]
-Baseline = Annotated[str | None, option("Model to compare with; default the first.")]
+Folder = Annotated[Path, "Results of 'bench'."]
+Cards = Annotated[str | None, "Cards, as 'openi/zero-shot,phantom/retrieval'."]
+Models = Annotated[str | None, "Names of models, in the order wanted."]
+Baseline = Annotated[str | None, "Model to compare with; default the first."]
 
 
 @bench.command(example="bench table results --format latex --out table.tex")
@@ -134,7 +132,7 @@ def table(
     models: Models = None,
     baseline: Baseline = None,
     form: Annotated[str, option("md, latex, html or csv.", "--format")] = "md",
-    out: Annotated[Path | None, option("File; default the terminal.")] = None,
+    out: Annotated[Path | None, "File; default the terminal."] = None,
     as_json: common.AsJson = False,
 ) -> None:
     """Check results, and print models x cards: intervals, ranks, differences, published figures."""

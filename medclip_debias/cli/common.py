@@ -108,10 +108,15 @@ def _as_verb(function: Callable[..., Any], panels: Mapping[str, str]) -> Callabl
 
 
 def _placed(parameter: inspect.Parameter, panel: str | None) -> Any:
-    """The annotation of an option in its panel, and of a flag without its opposite."""
+    """The annotation of an option in its panel, and of a flag without its opposite.
+
+    A text behind the type is the help of an option, or of an argument where there is no default.
+    """
     if get_origin(parameter.annotation) is not Annotated:
         return parameter.annotation
     kind, info = get_args(parameter.annotation)
+    if isinstance(info, str):
+        info = argument(info) if parameter.default is inspect.Parameter.empty else option(info)
     info = copy(info)  # several verbs share one
     info.rich_help_panel = panel
     if parameter.default is False and info.default is ...:  # no name was given
@@ -136,28 +141,22 @@ def group(name: str, help: str, kind: type[Group] = Group) -> Verbs:
 
 
 AsJson = Annotated[bool, option("Print the results as one JSON object.", "--json")]
-ModelFolder = Annotated[Path, argument("Model folder.")]
-PreparedFolder = Annotated[Path, argument("Prepared set.")]
-Device = Annotated[str, option("cpu, cuda, or auto.")]
+ModelFolder = Annotated[Path, "Model folder."]
+PreparedFolder = Annotated[Path, "Prepared set."]
+Device = Annotated[str, "cpu, cuda, or auto."]
 Bootstrap = Annotated[int, option("Resamples; 0 for no intervals.", min=0)]
 Seed = Annotated[int, option("Same seed, same bytes.", min=0)]
-Loss = Annotated[
-    str | None, option("Preset over the file, as debiased_0.05; `losses` lists them.", "--loss")
-]
-RunFile = Annotated[
-    Path, argument("YAML file, a name that `config list` shows, or the folder of a run.")
-]
-Workers = Annotated[int | None, option("Processes; default all cores.")]
+Loss = Annotated[str | None, "Preset over the file, as debiased_0.05; `losses` lists them."]
+RunFile = Annotated[Path, "YAML file, a name that `config list` shows, or the folder of a run."]
+Workers = Annotated[int | None, "Processes; default all cores."]
 Overrides = Annotated[list[str] | None, argument("Overrides, as train.lr=1e-5 loss.kind=infonce.")]
-Cluster = Annotated[
-    str | None, option("Dask scheduler (tcp://HOST:8786), or a file of Slurm jobs.", "--cluster")
-]
-Overwrite = Annotated[bool, option("Replace what is there.", "--overwrite")]
-Prompts = Annotated[str | None, option("Prompt set: a name or a YAML file; default the model's.")]
-Classes = Annotated[str | None, option("Classes of the prompt set, as 'Edema,Pneumonia'.")]
-Labels = Annotated[Path | None, option("Label table (CSV, Parquet) instead of the set's labels.")]
+Cluster = Annotated[str | None, "Dask scheduler (tcp://HOST:8786), or a file of Slurm jobs."]
+Overwrite = Annotated[bool, "Replace what is there."]
+Prompts = Annotated[str | None, "Prompt set: a name or a YAML file; default the model's."]
+Classes = Annotated[str | None, "Classes of the prompt set, as 'Edema,Pneumonia'."]
+Labels = Annotated[Path | None, "Label table (CSV, Parquet) instead of the set's labels."]
 LabelMap = Annotated[
-    str | None, option("How labels of other names map to the classes: an archive or a YAML file.")
+    str | None, "How labels of other names map to the classes: an archive or a YAML file."
 ]
 
 

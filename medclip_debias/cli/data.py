@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from medclip_debias.cli import common
-from medclip_debias.cli.common import app, argument, note, option, progress, show, words
+from medclip_debias.cli.common import app, note, option, progress, show, words
 
 if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
@@ -24,8 +24,8 @@ class ImageFormat(StrEnum):
 
 @app.command(example="phantom data/phantom --studies 500")
 def phantom(
-    out: Annotated[Path, argument("Folder to write.")],
-    studies: Annotated[int, option("Number of studies.")] = 3000,
+    out: Annotated[Path, "Folder to write."],
+    studies: Annotated[int, "Number of studies."] = 3000,
     seed: common.Seed = 0,
     image_format: Annotated[
         ImageFormat, option("Format of the images.", "--format")
@@ -73,42 +73,33 @@ def _list_sources(asked: bool) -> None:
 )
 def prepare(
     context: typer.Context,
-    source: Annotated[Path, argument("Folder or file; --sources lists the kinds.")],
-    out: Annotated[Path, argument("Folder of the prepared set.")],
+    source: Annotated[Path, "Folder or file; --sources lists the kinds."],
+    out: Annotated[Path, "Folder of the prepared set."],
     for_model: Annotated[
         Path | None, option("Model folder: prepare the images as this model expects them.", "--for")
     ] = None,
-    size: Annotated[int, option("Side of the stored square, pixels.")] = 512,
-    clip: Annotated[
-        tuple[float, float], option("Percentiles at which intensities are clipped.")
-    ] = (0.5, 99.5),
-    equalize: Annotated[bool, option("Histogram equalisation, as MIMIC-CXR-JPG.")] = False,
-    window: Annotated[str, option("DICOM window to apply: the first one, or none.")] = "first",
+    size: Annotated[int, "Side of the stored square, pixels."] = 512,
+    clip: Annotated[tuple[float, float], "Percentiles at which intensities are clipped."] = (
+        0.5,
+        99.5,
+    ),
+    equalize: Annotated[bool, "Histogram equalisation, as MIMIC-CXR-JPG."] = False,
+    window: Annotated[str, "DICOM window to apply: the first one, or none."] = "first",
     fit: Annotated[
-        str, option("Square by padding, cutting the longer side, or squashing: pad, crop, squash.")
+        str, "Square by padding, cutting the longer side, or squashing: pad, crop, squash."
     ] = "pad",
-    resample: Annotated[
-        str, option("Filter: area, or a peer's bilinear, bicubic or lanczos.")
-    ] = "area",
-    levels: Annotated[
-        str, option("Grey levels of 8-bit files: stretched, or as_stored.")
-    ] = "stretched",
+    resample: Annotated[str, "Filter: area, or a peer's bilinear, bicubic or lanczos."] = "area",
+    levels: Annotated[str, "Grey levels of 8-bit files: stretched, or as_stored."] = "stretched",
     views: Annotated[
-        str | None, option("Views to take: frontal (default), lateral, all, or names as AP,PA,LL.")
+        str | None, "Views to take: frontal (default), lateral, all, or names as AP,PA,LL."
     ] = None,
-    blank_view: Annotated[
-        str, option("Images whose view is blank: exclude or include.")
-    ] = "exclude",
-    multi_view: Annotated[
-        str, option("Studies of several views: all, one_at_random or pa_first.")
-    ] = "all",
+    blank_view: Annotated[str, "Images whose view is blank: exclude or include."] = "exclude",
+    multi_view: Annotated[str, "Studies of several views: all, one_at_random or pa_first."] = "all",
     without_sentence: Annotated[
-        str, option("Studies without a sentence: keep_for_evaluation, keep or drop.")
+        str, "Studies without a sentence: keep_for_evaluation, keep or drop."
     ] = "keep_for_evaluation",
     seed: Annotated[int, option("Seed of one_at_random.", min=0)] = 0,
-    reports: Annotated[
-        Path | None, option("Folder or archive of reports that are kept elsewhere.")
-    ] = None,
+    reports: Annotated[Path | None, "Folder or archive of reports that are kept elsewhere."] = None,
     report_set: Annotated[
         list[str] | None,
         option(
@@ -116,32 +107,25 @@ def prepare(
             "--report-set",
         ),
     ] = None,
-    language: Annotated[
-        str, option("Language of the reports: en, es, or auto for the source's.")
-    ] = "auto",
-    labels: Annotated[str, option("Automatic labels: chexpert or negbio.")] = "chexpert",
+    language: Annotated[str, "Language of the reports: en, es, or auto for the source's."] = "auto",
+    labels: Annotated[str, "Automatic labels: chexpert or negbio."] = "chexpert",
     split_seed: Annotated[
-        int | None, option("Split patients by this seed, not the source's split.")
+        int | None, "Split patients by this seed, not the source's split."
     ] = None,
     split_file: Annotated[
-        Path | None, option("Split file (split.csv of a prepared set) to split by.")
+        Path | None, "Split file (split.csv of a prepared set) to split by."
     ] = None,
-    all_test: Annotated[
-        bool, option("Put every image into test: nothing is trained on it.")
-    ] = False,
+    all_test: Annotated[bool, "Put every image into test: nothing is trained on it."] = False,
     label_sentences: Annotated[
-        bool, option("Write sentences from the labels for studies without a report.")
+        bool, "Write sentences from the labels for studies without a report."
     ] = False,
-    phrases: Annotated[
-        Path | None, option("File of boxes; detected automatically in most sets.")
-    ] = None,
-    kind: Annotated[str, option("One of those that --sources lists, or auto.")] = "auto",
+    phrases: Annotated[Path | None, "File of boxes; detected automatically in most sets."] = None,
+    kind: Annotated[str, "One of those that --sources lists, or auto."] = "auto",
     tables: Annotated[
-        Path | None,
-        option("Folder of MIMIC-CXR's tables, when they are not beside the images."),
+        Path | None, "Folder of MIMIC-CXR's tables, when they are not beside the images."
     ] = None,
-    text_only: Annotated[bool, option("Prepare the reports alone, without any image.")] = False,
-    shard: Annotated[str | None, option("Do part i of n, as 1/8; then 'merge' the parts.")] = None,
+    text_only: Annotated[bool, "Prepare the reports alone, without any image."] = False,
+    shard: Annotated[str | None, "Do part i of n, as 1/8; then 'merge' the parts."] = None,
     _sources: Annotated[
         bool,
         option(
@@ -153,7 +137,7 @@ def prepare(
     ] = False,
     workers: common.Workers = None,
     cluster: common.Cluster = None,
-    update: Annotated[bool, option("Add what is new in the source to the set at OUT.")] = False,
+    update: Annotated[bool, "Add what is new in the source to the set at OUT."] = False,
     overwrite: common.Overwrite = False,
     as_json: common.AsJson = False,
 ) -> None:
@@ -209,8 +193,8 @@ def _show_set(out: Path, prepared: PreparedSet, as_json: bool) -> None:
 
 @app.command(example="merge data/part1 data/part2 data/prepared")
 def merge(
-    parts: Annotated[list[Path], argument("Folders that 'prepare --shard' wrote.")],
-    out: Annotated[Path, argument("Folder of the prepared set.")],
+    parts: Annotated[list[Path], "Folders that 'prepare --shard' wrote."],
+    out: Annotated[Path, "Folder of the prepared set."],
     overwrite: common.Overwrite = False,
     as_json: common.AsJson = False,
 ) -> None:
@@ -224,9 +208,9 @@ def merge(
 def claims(
     prepared: common.PreparedFolder,
     lexicon: Annotated[
-        str | None, option("YAML file, or the name of a packaged one: english, phantom.")
+        str | None, "YAML file, or the name of a packaged one: english, phantom."
     ] = None,
-    table: Annotated[Path | None, option("Claims from another program (CSV or Parquet).")] = None,
+    table: Annotated[Path | None, "Claims from another program (CSV or Parquet)."] = None,
     cluster: common.Cluster = None,
     as_json: common.AsJson = False,
 ) -> None:

@@ -98,13 +98,13 @@ def _beside(out: Path, prepared: Path, overrides: list[str], quick: bool) -> lis
 
 @app.command(example="demo --quick")
 def demo(
-    out: Annotated[Path, option("Folder of the run.")] = Path("runs/demo"),
+    out: Annotated[Path, "Folder of the run."] = Path("runs/demo"),
     studies: Annotated[
         int | None, option(f"Studies of the phantom; default {STUDIES}.", min=1)
     ] = None,
     steps: Annotated[int | None, option("Training steps; default the config's.", min=1)] = None,
-    quick: Annotated[bool, option("Takes a minute: every stage runs, nothing is learned.")] = False,
-    fresh: Annotated[bool, option("Remove what is there first.")] = False,
+    quick: Annotated[bool, "Takes a minute: every stage runs, nothing is learned."] = False,
+    fresh: Annotated[bool, "Remove what is there first."] = False,
     as_json: common.AsJson = False,
 ) -> None:
     """Run every step on synthetic data, from images to a report.

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from medclip_debias.cli import common
-from medclip_debias.cli.common import app, argument, given, group, note, option, progress, show
+from medclip_debias.cli.common import app, given, group, note, option, progress, show
 from medclip_debias.cli.help import USUAL, VerbGroup
 from medclip_debias.errors import one_of
 
@@ -45,35 +45,25 @@ def evaluate(
     model: common.ModelFolder,
     prepared: common.PreparedFolder,
     out: Annotated[Path, option("Folder for results.json and heatmaps.")],
-    split: Annotated[
-        str, option("test or validate; also of phrases that have their own split.")
-    ] = "test",
-    allow_train: Annotated[bool, option("Allow --split train, with a warning.")] = False,
+    split: Annotated[str, "test or validate; also of phrases that have their own split."] = "test",
+    allow_train: Annotated[bool, "Allow --split train, with a warning."] = False,
     prompts: common.Prompts = None,
     classes: common.Classes = None,
     labels: common.Labels = None,
     label_map: common.LabelMap = None,
     class_images: Annotated[
-        Path | None, option("Images of one class each, as CheXpert 5x200's list.")
+        Path | None, "Images of one class each, as CheXpert 5x200's list."
     ] = None,
-    phrases: Annotated[
-        Path | None, option("COCO file or MS-CXR CSV instead of the set's phrases.")
-    ] = None,
+    phrases: Annotated[Path | None, "COCO file or MS-CXR CSV instead of the set's phrases."] = None,
     triplets: Annotated[
-        Path | None, option("Reports with a finding negated and omitted, as cxr-align.json.")
+        Path | None, "Reports with a finding negated and omitted, as cxr-align.json."
     ] = None,
     preset: Annotated[
         str | None,
-        option(
-            "Also compute metrics as other papers' code does: NAME,NAME or all (docs/benchmark.md)."
-        ),
+        "Also compute metrics as other papers' code does: NAME,NAME or all (docs/benchmark.md).",
     ] = None,
-    method: Annotated[
-        str | None, option("Maps by similarity (default), gradcam or occlusion.")
-    ] = None,
-    options: Annotated[
-        Path | None, option("YAML file of further options (docs/evaluation.md).")
-    ] = None,
+    method: Annotated[str | None, "Maps by similarity (default), gradcam or occlusion."] = None,
+    options: Annotated[Path | None, "YAML file of further options (docs/evaluation.md)."] = None,
     bootstrap: common.Bootstrap = 1000,
     heatmaps: Annotated[
         int, option("Pictures to write beside best, median, worst; 0 for none.", min=0)
@@ -123,10 +113,10 @@ def evaluate(
 
 @evaluation.command(example="evaluate offsets runs/demo/model data/prepared")
 def offsets(
-    model: Annotated[Path, argument("Model folder; offsets.json is written there.")],
-    prepared: Annotated[Path, argument("Prepared set; its labels are not read.")],
-    split: Annotated[str, option("Split whose images are used: train or validate.")] = "validate",
-    prompts: Annotated[str, option("Prompt set: a name or a YAML file.")] = "chex5",
+    model: Annotated[Path, "Model folder; offsets.json is written there."],
+    prepared: Annotated[Path, "Prepared set; its labels are not read."],
+    split: Annotated[str, "Split whose images are used: train or validate."] = "validate",
+    prompts: Annotated[str, "Prompt set: a name or a YAML file."] = "chex5",
     device: common.Device = "auto",
     as_json: common.AsJson = False,
 ) -> None:
@@ -144,17 +134,15 @@ def offsets(
 
 @evaluation.command(example="evaluate suppression runs/demo/model data/prepared --share 0.95")
 def suppression(
-    model: Annotated[Path, argument("Model folder; suppression.json is written there.")],
-    prepared: Annotated[Path, argument("Prepared set; its validate images are used.")],
+    model: Annotated[Path, "Model folder; suppression.json is written there."],
+    prepared: Annotated[Path, "Prepared set; its validate images are used."],
     aim: Annotated[
         str,
-        option(
-            "What the threshold ensures: a share of the true sentences kept, or of the absent ones"
-            " withheld (specificity)."
-        ),
+        "What the threshold ensures: a share of the true sentences kept, or of the absent ones"
+        " withheld (specificity).",
     ] = "kept",
-    share: Annotated[float, option("The share that --aim ensures.")] = 0.98,
-    evidence: Annotated[str, option("best, offset, negated, peak or score.")] = "best",
+    share: Annotated[float, "The share that --aim ensures."] = 0.98,
+    evidence: Annotated[str, "best, offset, negated, peak or score."] = "best",
     device: common.Device = "auto",
     as_json: common.AsJson = False,
 ) -> None:
@@ -178,13 +166,11 @@ def suppression(
 
 @app.command(example="report runs/demo")
 def report(
-    run: Annotated[Path, argument("Run folder, or a prepared set.")],
+    run: Annotated[Path, "Run folder, or a prepared set."],
     prepared: Annotated[
         Path | None,
-        option(
-            "Set that the run learned from: the report then quotes its sentences. A synthetic"
-            " set need not be named."
-        ),
+        "Set that the run learned from: the report then quotes its sentences. A synthetic"
+        " set need not be named.",
     ] = None,
     as_json: common.AsJson = False,
 ) -> None:
@@ -198,10 +184,10 @@ def report(
 @evaluation.command(example="evaluate probe runs/demo/model data/prepared --out runs/demo")
 def probe(
     model: common.ModelFolder,
-    prepared: Annotated[Path, argument("Prepared set with labels.")],
+    prepared: Annotated[Path, "Prepared set with labels."],
     out: Annotated[Path, option("Folder for probe.json.")],
-    split: Annotated[str, option("test or validate.")] = "test",
-    truth: Annotated[Path | None, option("A phantom's folder: adds the false negatives.")] = None,
+    split: Annotated[str, "test or validate."] = "test",
+    truth: Annotated[Path | None, "A phantom's folder: adds the false negatives."] = None,
     options: Annotated[list[str] | None, option("An option, as repeats=10.", "--set")] = None,
     bootstrap: common.Bootstrap = 1000,
     seed: common.Seed = 0,
@@ -238,10 +224,10 @@ def probe(
 )
 def calibrate(
     model: common.ModelFolder,
-    prepared: Annotated[Path, argument("Prepared set with labels.")],
+    prepared: Annotated[Path, "Prepared set with labels."],
     out: Annotated[Path, option("Calibration file (JSON) to write.")],
     split: Annotated[
-        str, option("Split whose images are used; not one that is judged later.")
+        str, "Split whose images are used; not one that is judged later."
     ] = "validate",
     prompts: common.Prompts = None,
     classes: common.Classes = None,
@@ -249,7 +235,7 @@ def calibrate(
     label_map: common.LabelMap = None,
     prevalence: Annotated[
         list[str] | None,
-        option("Prevalence where the model will be used, as 'Edema=.05'; may be repeated."),
+        "Prevalence where the model will be used, as 'Edema=.05'; may be repeated.",
     ] = None,
     options: Annotated[
         list[str] | None,
@@ -287,22 +273,18 @@ def calibrate(
     example="compare runs/uncorrected runs/debiased --out runs/comparison",
 )
 def compare(
-    runs: Annotated[list[str], argument("Folders of 'evaluate', globs, or label=FOLDER,FOLDER.")],
-    out: Annotated[Path | None, option("Folder for comparison.json, .html, .md, .tex ...")] = None,
-    baseline: Annotated[
-        str | None, option("Label or folder to compare with; default the first.")
-    ] = None,
+    runs: Annotated[list[str], "Folders of 'evaluate', globs, or label=FOLDER,FOLDER."],
+    out: Annotated[Path | None, "Folder for comparison.json, .html, .md, .tex ..."] = None,
+    baseline: Annotated[str | None, "Label or folder to compare with; default the first."] = None,
     group: Annotated[
-        list[str] | None, option("Seeds of one method: label=FOLDER,FOLDER; may be repeated.")
+        list[str] | None, "Seeds of one method: label=FOLDER,FOLDER; may be repeated."
     ] = None,
     metrics: Annotated[
-        str | None, option("Metrics to compare, as 'zero_shot.mean_auc,grounding.cnr'.")
+        str | None, "Metrics to compare, as 'zero_shot.mean_auc,grounding.cnr'."
     ] = None,
     bootstrap: Annotated[int, option("Resamples of the patients.", min=100)] = 2000,
     seed: common.Seed = 0,
-    force: Annotated[
-        bool, option("Compare runs that were evaluated differently, with a warning.")
-    ] = False,
+    force: Annotated[bool, "Compare runs that were evaluated differently, with a warning."] = False,
     as_json: common.AsJson = False,
 ) -> None:
     """Test the differences between runs, and list their settings."""
@@ -347,36 +329,26 @@ def compare(
 def import_model(
     kind: Annotated[
         str,
-        argument(
-            "biovil, biovil_t, chexzero, open_clip, gloria, medclip, siglip, clip, rad_dino, "
-            "carzero, radzero, conns, cxr_clip, mgca, kad, medklip or afloc."
-        ),
+        "biovil, biovil_t, chexzero, open_clip, gloria, medclip, siglip, clip, rad_dino, "
+        "carzero, radzero, conns, cxr_clip, mgca, kad, medklip or afloc.",
     ],
-    weights: Annotated[
-        Path, argument("The published checkpoint; for siglip, clip, rad_dino a folder.")
-    ],
+    weights: Annotated[Path, "The published checkpoint; for siglip, clip, rad_dino a folder."],
     out: Annotated[Path, option("Model folder to write.")],
-    text: Annotated[
-        Path | None, option("BERT folder; for CLIP, its tokenizer's merges file.")
-    ] = None,
+    text: Annotated[Path | None, "BERT folder; for CLIP, its tokenizer's merges file."] = None,
     config: Annotated[
         Path | None,
-        option(
-            "open_clip_config.json (open_clip), preprocessor_config.json (radzero, conns), "
-            "questions as JSON (kad, medklip)."
-        ),
+        "open_clip_config.json (open_clip), preprocessor_config.json (radzero, conns), "
+        "questions as JSON (kad, medklip).",
     ] = None,
     score: Annotated[
-        str, option("Of gloria: whole, local (words and regions) or both, as published.")
+        str, "Of gloria: whole, local (words and regions) or both, as published."
     ] = "whole",
     levels: Annotated[
-        str | None, option("Grey levels of 8-bit files: stretched or as_stored; default published.")
+        str | None, "Grey levels of 8-bit files: stretched or as_stored; default published."
     ] = None,
-    fit: Annotated[
-        str | None, option("Square by pad, crop or squash; default as published.")
-    ] = None,
+    fit: Annotated[str | None, "Square by pad, crop or squash; default as published."] = None,
     self_test: Annotated[
-        bool, option("Store scores that are checked whenever the model is loaded.")
+        bool, "Store scores that are checked whenever the model is loaded."
     ] = False,
     as_json: common.AsJson = False,
 ) -> None:

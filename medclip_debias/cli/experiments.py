@@ -15,18 +15,18 @@ from medclip_debias.errors import UserError
 
 @app.command(example="experiment experiments/phantom_demo --plan")
 def experiment(
-    grid: Annotated[Path, argument("YAML file of the grid, or a name that `config list` shows.")],
+    grid: Annotated[Path, "YAML file of the grid, or a name that `config list` shows."],
     settings: Annotated[
         list[str] | None, argument("Overrides, as base.train.steps=500 seeds=[0,1].")
     ] = None,
-    out: Annotated[Path | None, option("Folder; default runs/experiments/NAME.")] = None,
+    out: Annotated[Path | None, "Folder; default runs/experiments/NAME."] = None,
     workers: Annotated[int, option("Cells trained side by side.", min=1)] = 1,
     cluster: common.Cluster = None,
     planned: Annotated[
         bool, option("Only predict the time and write each cell's run.yaml.", "--plan")
     ] = False,
     reuse: Annotated[
-        list[Path] | None, option("Folder of another grid: cells it has measured are copied.")
+        list[Path] | None, "Folder of another grid: cells it has measured are copied."
     ] = None,
     as_json: common.AsJson = False,
 ) -> None:
@@ -60,9 +60,9 @@ def experiment(
 def study(
     name: Annotated[str | None, argument("Which study; --list names them.")] = None,
     settings: Annotated[list[str] | None, argument("Settings of the study, as seeds=5.")] = None,
-    config: Annotated[Path | None, option("YAML file of settings, or its name.")] = None,
-    out: Annotated[Path | None, option("Folder; default runs/studies/NAME.")] = None,
-    quick: Annotated[bool, option("A run of a few minutes.")] = False,
+    config: Annotated[Path | None, "YAML file of settings, or its name."] = None,
+    out: Annotated[Path | None, "Folder; default runs/studies/NAME."] = None,
+    quick: Annotated[bool, "A run of a few minutes."] = False,
     workers: Annotated[int | None, option("Processes.", min=1)] = None,
     rows_of: Annotated[
         Path | None,

@@ -26,64 +26,49 @@ def ground(
     images: Annotated[
         list[Path] | None, argument("DICOM, JPG or PNG files, folders, DICOMDIRs, or lists (.txt).")
     ] = None,
-    text: Annotated[list[str] | None, option("A sentence; may be repeated.")] = None,
-    sentences: Annotated[Path | None, option("File of sentences, one per line.")] = None,
+    text: Annotated[list[str] | None, "A sentence; may be repeated."] = None,
+    sentences: Annotated[Path | None, "File of sentences, one per line."] = None,
     method: Annotated[
-        str, option("How maps are computed: similarity, gradcam or occlusion.")
+        str, "How maps are computed: similarity, gradcam or occlusion."
     ] = "similarity",
     smoothing: Annotated[
-        float, option("Sigma of a Gaussian over the regions, in cells; 0 for none.")
+        float, "Sigma of a Gaussian over the regions, in cells; 0 for none."
     ] = 0.0,
     threshold: Annotated[
-        float | None, option("Score (a cosine) from which boxes are found and drawn.")
+        float | None, "Score (a cosine) from which boxes are found and drawn."
     ] = None,
-    share: Annotated[
-        float | None, option("Share of each map's range from which boxes are found.")
-    ] = None,
+    share: Annotated[float | None, "Share of each map's range from which boxes are found."] = None,
     suppress: Annotated[
-        bool,
-        option("No box for a sentence that is not in the image, after 'evaluate suppression'."),
+        bool, "No box for a sentence that is not in the image, after 'evaluate suppression'."
     ] = False,
-    sharpen: Annotated[
-        str, option("Sharper maps: none, contrast, redundant, prune or findings.")
-    ] = "none",
-    min_area: Annotated[float, option("Pixels that a found region must have.")] = 1.0,
-    boxes: Annotated[Path | None, option("MS-CXR or COCO file of reference boxes to draw.")] = None,
-    colormap: Annotated[str, option("Colours, by matplotlib's name.")] = "inferno",
-    alpha: Annotated[float, option("Opacity of the highest score, 0 to 1.")] = 0.55,
-    contour: Annotated[
-        list[float] | None, option("Draw a line at this score; may be repeated.")
-    ] = None,
+    sharpen: Annotated[str, "Sharper maps: none, contrast, redundant, prune or findings."] = "none",
+    min_area: Annotated[float, "Pixels that a found region must have."] = 1.0,
+    boxes: Annotated[Path | None, "MS-CXR or COCO file of reference boxes to draw."] = None,
+    colormap: Annotated[str, "Colours, by matplotlib's name."] = "inferno",
+    alpha: Annotated[float, "Opacity of the highest score, 0 to 1."] = 0.55,
+    contour: Annotated[list[float] | None, "Draw a line at this score; may be repeated."] = None,
     scale: Annotated[
         str,
-        option(
-            "Colours: one (a scale that begins at the score of absent findings), image (the range"
-            " of all maps), or each (every map's own range)."
-        ),
+        "Colours: one (a scale that begins at the score of absent findings), image (the range"
+        " of all maps), or each (every map's own range).",
     ] = "one",
     limits: Annotated[
-        tuple[float, float] | None,
-        option("Scores at the two ends of the colours, to compare images."),
+        tuple[float, float] | None, "Scores at the two ends of the colours, to compare images."
     ] = None,
-    max_side: Annotated[
-        int, option("Longer side of the pictures, pixels; 0 for the original's.")
-    ] = 1024,
-    legend: Annotated[bool, option("Colour bar, key and caption.")] = True,
-    beside: Annotated[bool, option("The radiograph without its map on the left.")] = True,
-    maps: Annotated[bool, option("Write the maps as NPY files too.")] = True,
-    local: Annotated[bool, option("GLoRIA's attention of words instead of cosines.")] = False,
+    max_side: Annotated[int, "Longer side of the pictures, pixels; 0 for the original's."] = 1024,
+    legend: Annotated[bool, "Colour bar, key and caption."] = True,
+    beside: Annotated[bool, "The radiograph without its map on the left."] = True,
+    maps: Annotated[bool, "Write the maps as NPY files too."] = True,
+    local: Annotated[bool, "GLoRIA's attention of words instead of cosines."] = False,
     dicomweb: Annotated[
-        str | None,
-        option("Fetch radiographs from this DICOMweb server, as https://HOST/dicom-web."),
+        str | None, "Fetch radiographs from this DICOMweb server, as https://HOST/dicom-web."
     ] = None,
-    study: Annotated[
-        list[str] | None, option("Study instance UID to fetch; may be repeated.")
-    ] = None,
+    study: Annotated[list[str] | None, "Study instance UID to fetch; may be repeated."] = None,
     query: Annotated[
         list[str] | None,
-        option("Condition on the studies to fetch, as StudyDate=20260101; may be repeated."),
+        "Condition on the studies to fetch, as StudyDate=20260101; may be repeated.",
     ] = None,
-    dicom_out: Annotated[Path | None, option("Folder for results that go to a PACS.")] = None,
+    dicom_out: Annotated[Path | None, "Folder for results that go to a PACS."] = None,
     kinds: Annotated[
         str | None, option("Results for --dicom-out: sr, seg, json; default sr,json.", "--as")
     ] = None,
@@ -154,7 +139,7 @@ def index(
         list[str] | None, option("A setting, as landmarks=500 kind=ivf; may be repeated.", "--set")
     ] = None,
     sentences: Annotated[
-        Path | None, option("File of further sentences to learn from, beside the set's.")
+        Path | None, "File of further sentences to learn from, beside the set's."
     ] = None,
     seed: common.Seed = 0,
     device: common.Device = "auto",
@@ -188,17 +173,15 @@ def index(
 
 @app.command(example="search runs/demo/index --text 'Left pleural effusion.' -k 5")
 def search(
-    index: Annotated[Path, argument("Folder that 'index' wrote.")],
-    text: Annotated[str | None, option("A sentence to look for.")] = None,
-    image: Annotated[Path | None, option("A DICOM, JPG or PNG file to look for.")] = None,
+    index: Annotated[Path, "Folder that 'index' wrote."],
+    text: Annotated[str | None, "A sentence to look for."] = None,
+    image: Annotated[Path | None, "A DICOM, JPG or PNG file to look for."] = None,
     k: Annotated[int, option("Results.", "-k", min=1)] = 10,
     candidates: Annotated[
         int | None, option("Images ranked exactly; default as measured by 'index'.", min=1)
     ] = None,
-    ranking: Annotated[
-        str, option("Second stage of --image: regions, or global for none.")
-    ] = "regions",
-    model: Annotated[Path | None, option("Model folder, if it was moved since.")] = None,
+    ranking: Annotated[str, "Second stage of --image: regions, or global for none."] = "regions",
+    model: Annotated[Path | None, "Model folder, if it was moved since."] = None,
     device: common.Device = "auto",
     as_json: common.AsJson = False,
 ) -> None:
@@ -218,41 +201,33 @@ def search(
 @app.command(example="view runs/demo/model --images data/phantom/files")
 def view(
     model: common.ModelFolder,
-    index: Annotated[Path | None, option("Folder that 'index' wrote with this model.")] = None,
-    images: Annotated[Path | None, option("Folder of radiographs to choose from.")] = None,
-    beside: Annotated[
-        Path | None, option("Folder of a second model, to show beside the first.")
-    ] = None,
-    boxes: Annotated[
-        Path | None, option("MS-CXR or COCO file with true boxes of --images.")
-    ] = None,
+    index: Annotated[Path | None, "Folder that 'index' wrote with this model."] = None,
+    images: Annotated[Path | None, "Folder of radiographs to choose from."] = None,
+    beside: Annotated[Path | None, "Folder of a second model, to show beside the first."] = None,
+    boxes: Annotated[Path | None, "MS-CXR or COCO file with true boxes of --images."] = None,
     method: Annotated[
         list[str] | None,
-        option("Maps by similarity (default), gradcam or occlusion; a second one for --beside."),
+        "Maps by similarity (default), gradcam or occlusion; a second one for --beside.",
     ] = None,
     calibration: Annotated[
-        list[Path] | None, option("File of 'calibrate' for one of the models; may be repeated.")
+        list[Path] | None, "File of 'calibrate' for one of the models; may be repeated."
     ] = None,
     host: Annotated[str | None, option("Address to listen on.", show_default="127.0.0.1")] = None,
     port: Annotated[
         int | None, option("Port; 0 for a free one.", min=0, max=65535, show_default="7860")
     ] = None,
     socket: Annotated[
-        Path | None,
-        option("Listen on a unix socket at this path instead, which only you can open."),
+        Path | None, "Listen on a unix socket at this path instead, which only you can open."
     ] = None,
     allow_host: Annotated[
-        list[str] | None,
-        option("A name under which browsers may open the page, besides localhost."),
+        list[str] | None, "A name under which browsers may open the page, besides localhost."
     ] = None,
     token_file: Annotated[
         Path | None,
-        option(
-            "File with a token of your own; else $MEDCLIP_DEBIAS_VIEWER_TOKEN, else a new"
-            " random one, which is printed."
-        ),
+        "File with a token of your own; else $MEDCLIP_DEBIAS_VIEWER_TOKEN, else a new"
+        " random one, which is printed.",
     ] = None,
-    no_token: Annotated[bool, option("Let in everyone who can reach the page.")] = False,
+    no_token: Annotated[bool, "Let in everyone who can reach the page."] = False,
     device: common.Device = "auto",
     as_json: common.AsJson = False,
 ) -> None:

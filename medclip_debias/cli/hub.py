@@ -6,21 +6,21 @@ from pathlib import Path
 from typing import Annotated
 
 from medclip_debias.cli import common
-from medclip_debias.cli.common import app, argument, group, note, option, show, warn
+from medclip_debias.cli.common import app, group, note, option, show, warn
 
 hub = group("hub", "Write a model's card; upload to the Hugging Face Hub.")
-ModelFolder = Annotated[Path, argument("Model folder, as RUN/model.")]
+ModelFolder = Annotated[Path, "Model folder, as RUN/model."]
 
 
 @hub.command(example="hub card runs/demo/model --licence apache-2.0")
 def card(
     model: ModelFolder,
-    results: Annotated[Path | None, option("results.json of this model, or its folder.")] = None,
+    results: Annotated[Path | None, "results.json of this model, or its folder."] = None,
     licence: Annotated[
-        str | None, option("Licence of the weights, as the hub writes it (apache-2.0).")
+        str | None, "Licence of the weights, as the hub writes it (apache-2.0)."
     ] = None,
-    name: Annotated[str | None, option("Name of the model; default the run's.")] = None,
-    dataset: Annotated[str | None, option("GROUP/NAME on the hub, for .eval_results.")] = None,
+    name: Annotated[str | None, "Name of the model; default the run's."] = None,
+    dataset: Annotated[str | None, "GROUP/NAME on the hub, for .eval_results."] = None,
     as_json: common.AsJson = False,
 ) -> None:
     """Write a model card into the folder: data, funnel, metrics with intervals, use, limits."""
@@ -36,9 +36,9 @@ def card(
 @hub.command(example="hub push runs/demo/model group/name")
 def push(
     model: ModelFolder,
-    repo: Annotated[str, argument("GROUP/NAME on the hub.")],
-    online: Annotated[bool, option("Upload; without it the files are only listed.")] = False,
-    public: Annotated[bool, option("Make a new repository public; private by default.")] = False,
+    repo: Annotated[str, "GROUP/NAME on the hub."],
+    online: Annotated[bool, "Upload; without it the files are only listed."] = False,
+    public: Annotated[bool, "Make a new repository public; private by default."] = False,
     as_json: common.AsJson = False,
 ) -> None:
     """List what an upload to the Hugging Face Hub would hold; upload it with --online."""
@@ -61,7 +61,7 @@ def push(
 @app.command(example="export runs/demo/model exported --format onnx")
 def export(
     model: ModelFolder,
-    out: Annotated[Path, argument("Folder to write.")],
+    out: Annotated[Path, "Folder to write."],
     form: Annotated[str, option("onnx, torch-export or monai-bundle.", "--format")] = "onnx",
     as_json: common.AsJson = False,
 ) -> None:

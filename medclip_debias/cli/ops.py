@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from medclip_debias.cli import common
-from medclip_debias.cli.common import app, argument, group, note, option, show
+from medclip_debias.cli.common import app, argument, group, note, show
 
 config_app = group("config", "List, copy and print the settings of runs.")
 
@@ -28,8 +28,8 @@ def config_list(as_json: common.AsJson = False) -> None:
 
 @config_app.command("new", example="config new phantom/demo mine.yaml")
 def config_new(
-    name: Annotated[str, argument("Name that `config list` shows.")],
-    file: Annotated[Path, argument("YAML file to write, to change as you like.")],
+    name: Annotated[str, "Name that `config list` shows."],
+    file: Annotated[Path, "YAML file to write, to change as you like."],
     overwrite: common.Overwrite = False,
     as_json: common.AsJson = False,
 ) -> None:
@@ -48,7 +48,7 @@ def config_show(
     config: common.RunFile,
     settings: common.Overrides = None,
     loss: common.Loss = None,
-    only_changed: Annotated[bool, option("Leave out settings at their defaults.")] = False,
+    only_changed: Annotated[bool, "Leave out settings at their defaults."] = False,
     as_json: common.AsJson = False,
 ) -> None:
     """Print a run's settings as they are resolved: inheritance, overrides, defaults, checks."""

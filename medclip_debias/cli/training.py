@@ -20,8 +20,8 @@ training = group("train", "Train a model, or resume a run that was stopped.", Ve
     example="language-model data/prepared models/lm steps=500",
 )
 def language_model(
-    prepared: Annotated[Path, argument("Prepared set; its train split is read.")],
-    out: Annotated[Path, argument("BERT folder to write.")],
+    prepared: Annotated[Path, "Prepared set; its train split is read."],
+    out: Annotated[Path, "BERT folder to write."],
     settings: Annotated[list[str] | None, argument("Settings, as steps=500 hidden=64.")] = None,
     others: Annotated[
         list[Path] | None,
@@ -57,7 +57,7 @@ def language_model(
 
 @app.command(example="score data/prepared --language-model models/lm")
 def score(
-    prepared: Annotated[Path, argument("Prepared set to score.")],
+    prepared: Annotated[Path, "Prepared set to score."],
     language_model: Annotated[Path, option("BERT or CXR-BERT folder.")],
     cluster: common.Cluster = None,
     as_json: common.AsJson = False,
@@ -80,8 +80,8 @@ def train(
     longer: Annotated[
         bool, option("Train a run for more steps: RUN train.steps=2000.", "--continue")
     ] = False,
-    fresh: Annotated[bool, option("Start over; drop checkpoints.")] = False,
-    allow_changed_data: Annotated[bool, option("Resume although the data has changed.")] = False,
+    fresh: Annotated[bool, "Start over; drop checkpoints."] = False,
+    allow_changed_data: Annotated[bool, "Resume although the data has changed."] = False,
     as_json: common.AsJson = False,
 ) -> None:
     """Train a model; run the same command again to resume (exit code 75: stopped by a signal).
