@@ -23,7 +23,7 @@ from medclip_debias.config import Settings
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_folder, check_out, file_hash, write_json, write_text
 from medclip_debias.language.vocabulary import allowed_words, without_others
-from medclip_debias.models.checkpoint import WEIGHT_FILES
+from medclip_debias.models.checkpoint import WEIGHT_FILES, write_weights
 from medclip_debias.models.text_encoder import SPECIAL_TOKENS, SentenceTokenizer, read_text_config
 
 Progress = Callable[[int, int, float], None]
@@ -211,16 +211,11 @@ def _write(
     figures: dict[str, Any],
     provenance: dict[str, Any],
 ) -> None:
-    from safetensors.torch import save_file
-
     with atomic_folder(out) as folder:
         # The decoder shares the word embedding's memory, which safetensors refuses to store.
-        state = {
-            name: value.contiguous()
-            for name, value in model.state_dict().items()
-            if not name.startswith("cls.predictions.decoder.")
-        }
-        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        decoder, state = "cls.predictions.decoder.", model.state_dict()
+        own = {name: value for name, value in state.items() if not name.startswith(decoder)}
+        write_weights(own, folder / "model.safetensors")
         write_json(folder / "config.json", model.config.to_dict() | {"model_type": "bert"})
         tokenizer.save(folder)
         write_text(folder / "README.md", _card(settings, figures))

@@ -182,10 +182,7 @@ def label(
     paper="sample-specific debiasing (2023), table 1, as positives",
 )
 def text(
-    anchors: Anchors,
-    batch: LossBatch,
-    *,
-    threshold: Annotated[float, Field(ge=-1, le=1)] = 0.9,
+    anchors: Anchors, batch: LossBatch, *, threshold: Annotated[float, Field(ge=-1, le=1)] = 0.9
 ) -> Tensor:
     """1 where a sentence of the candidate is nearly the anchor's, 0 elsewhere.
 
@@ -194,11 +191,7 @@ def text(
     return between_texts(batch["text_similarity"], anchors, batch) > threshold
 
 
-@register(
-    "study",
-    formula="1 where anchor and candidate are of one study",
-    paper="this project",
-)
+@register("study", formula="1 where anchor and candidate are of one study", paper="this project")
 def study(anchors: Anchors, batch: LossBatch) -> Tensor:  # noqa: ARG001
     """1 for further images and sentences of the own study, as every kind says; 0 elsewhere."""
     return torch.zeros_like(anchors.logits)

@@ -110,6 +110,14 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     return {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
 
 
+def write_weights(state: Mapping[str, Tensor], path: Path) -> None:
+    """Write a state dict as ``.safetensors``."""
+    from safetensors.torch import save_file
+
+    plain = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    save_file(plain, path, metadata={"format": "pt"})
+
+
 def summed_channels(state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
     """Turn the three-channel filters ``name`` into the one-channel filters for a grey image."""
     filters = state.get(name)

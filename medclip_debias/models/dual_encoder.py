@@ -24,14 +24,10 @@ from medclip_debias.config import (
 )
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_folder, file_hash, write_json
-from medclip_debias.models.checkpoint import model_folder, need, read_model
+from medclip_debias.models.checkpoint import model_folder, need, read_model, write_weights
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
-from medclip_debias.models.image_encoder import (
-    IMAGE_ENCODERS,
-    ImageEncoder,
-    build_image_encoder,
-)
+from medclip_debias.models.image_encoder import IMAGE_ENCODERS, ImageEncoder, build_image_encoder
 from medclip_debias.models.interface import ImageTextModel, Outputs
 from medclip_debias.models.limits import read_model_json
 from medclip_debias.models.lora import merged_state
@@ -246,14 +242,9 @@ class DualEncoder(ImageTextModel, ModelHubMixin):
             self._save_pretrained(temporary)
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        from safetensors.torch import save_file
-
         folder = Path(save_directory)
-        state = {
-            name: value.detach().cpu().contiguous()
-            for name, value in _of_image(merged_state(self), self.image_encoder.to_file).items()
-        }
-        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        state = _of_image(merged_state(self), self.image_encoder.to_file)
+        write_weights(state, folder / "model.safetensors")
         self.tokenizer.save(folder)
         config = self.file_content()
         write_json(folder / "config.json", config)

@@ -202,10 +202,7 @@ class RunFolder:
     # -------------------------------------------------------------- while steps are taken
 
     def begin(
-        self,
-        start: int,
-        warn: Callable[[str], None],
-        line: Callable[[str, bool], None] | None,
+        self, start: int, warn: Callable[[str], None], line: Callable[[str, bool], None] | None
     ) -> RunLog:
         """Take back that the run has finished, and open its log."""
         (self.out / _FINISHED).unlink(missing_ok=True)

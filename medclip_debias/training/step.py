@@ -28,12 +28,7 @@ from medclip_debias.bounds import keep_in_bounds
 from medclip_debias.data.loader import Batch
 from medclip_debias.errors import ReportedWarning, UserError, explained
 from medclip_debias.losses.batch import ContrastiveBatch
-from medclip_debias.losses.distributed import (
-    Ranks,
-    gather_batch,
-    gather_views,
-    whole_batch_reason,
-)
+from medclip_debias.losses.distributed import Ranks, gather_batch, gather_views, whole_batch_reason
 from medclip_debias.losses.objective import Objective
 from medclip_debias.models.batch_norm import remembering
 from medclip_debias.models.checkpoint import load_strictly

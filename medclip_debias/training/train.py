@@ -22,23 +22,14 @@ from medclip_debias.data.verify import check_sample
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import write_json
 from medclip_debias.models.start import TrainableModel
-from medclip_debias.training.checkpoint import (
-    BestSoFar,
-    RunState,
-    checkpoints,
-    load_checkpoint,
-)
+from medclip_debias.training.checkpoint import BestSoFar, RunState, checkpoints, load_checkpoint
 from medclip_debias.training.distributed import Processes, StallTimer, processes
 from medclip_debias.training.folder import RunFolder
 from medclip_debias.training.lock import locked
 from medclip_debias.training.logs import last_loss
 from medclip_debias.training.pace import Pace, what_trains
 from medclip_debias.training.settings import RunSettings
-from medclip_debias.training.signals import (
-    BEFORE_THE_FIRST_STEP,
-    StoppedBySignalError,
-    StopSignals,
-)
+from medclip_debias.training.signals import BEFORE_THE_FIRST_STEP, StoppedBySignalError, StopSignals
 from medclip_debias.training.step import Trainer
 
 if TYPE_CHECKING:
@@ -220,10 +211,7 @@ def train(
 
 
 def _restore(
-    trainer: Trainer,
-    state: RunState,
-    group: Processes,
-    newest: tuple[Path, dict[str, Any]] | None,
+    trainer: Trainer, state: RunState, group: Processes, newest: tuple[Path, dict[str, Any]] | None
 ) -> int:
     """Continue from the checkpoint that process 0 found; return the step to start at."""
     name = group.share_from_first(newest[0].name if newest else None)

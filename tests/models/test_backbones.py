@@ -65,8 +65,7 @@ def test_resnets_regions_are_torchvisions_network_before_its_pooling(arch):
 
 
 @pytest.mark.parametrize(
-    ("prefix", "suffix"),
-    [("", ".pt"), ("module.", ".safetensors"), ("backbone.encoder.", ".pt")],
+    ("prefix", "suffix"), [("", ".pt"), ("module.", ".safetensors"), ("backbone.encoder.", ".pt")]
 )
 def test_local_weight_files_load_under_any_prefix(tmp_path, prefix, suffix):
     state = ResNetRegions("resnet_small").state_dict()

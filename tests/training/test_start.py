@@ -201,10 +201,7 @@ def test_a_sharper_attention_than_is_trained_here_is_refused(start, run_of, tmp_
 
 @pytest.mark.parametrize(
     ("loss", "expected"),
-    [
-        ({"kind": "siglip"}, BIAS * 100 / SCALE),
-        ({"kind": "siglip", "initial_bias": -5.0}, -5.0),
-    ],
+    [({"kind": "siglip"}, BIAS * 100 / SCALE), ({"kind": "siglip", "initial_bias": -5.0}, -5.0)],
 )
 def test_a_pairwise_sigmoid_starts_with_the_starts_bias(loss, expected, start, run_of, tmp_path):
     """Smaller by as much as the scale is bounded, so that no pair changes sides."""

@@ -49,10 +49,7 @@ def remove_by_label(
     paper="Sample-specific debiasing (2023), table 1",
 )
 def remove_by_text(
-    anchors: Anchors,
-    batch: LossBatch,
-    *,
-    threshold: Annotated[float, Field(ge=-1, le=1)] = 0.9,
+    anchors: Anchors, batch: LossBatch, *, threshold: Annotated[float, Field(ge=-1, le=1)] = 0.9
 ) -> Tensor:
     """``W = 0`` where a candidate's most similar sentence exceeds the ``threshold``.
 
@@ -68,12 +65,7 @@ def remove_by_text(
     formula="W = 0 where the image is known to agree with the sentence",
     paper="this project (oracle)",
 )
-def remove_known(
-    anchors: Anchors,
-    batch: LossBatch,
-    *,
-    path: Path | None = None,
-) -> Tensor:
+def remove_known(anchors: Anchors, batch: LossBatch, *, path: Path | None = None) -> Tensor:
     """``W = 0`` where the image is known to agree: no removal of false negatives can know more.
 
     ``path`` as `medclip_debias.data.agreement` writes it.

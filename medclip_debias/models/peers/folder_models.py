@@ -16,12 +16,7 @@ from medclip_debias.models.backbones.dinov2 import Dinov2Regions
 from medclip_debias.models.checkpoint import shape_of
 from medclip_debias.models.peers.checkpoints import Published
 from medclip_debias.models.peers.families import read_processor
-from medclip_debias.models.peers.settings import (
-    ImageSettings,
-    Kind,
-    PeerSettings,
-    TextSettings,
-)
+from medclip_debias.models.peers.settings import ImageSettings, Kind, PeerSettings, TextSettings
 from medclip_debias.models.peers.tokenizers import ClipTokenizer, NoTokenizer, read_pieces
 from medclip_debias.models.text_encoder import check_vocabulary
 

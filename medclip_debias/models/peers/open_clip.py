@@ -29,11 +29,7 @@ from medclip_debias.models.peers.settings import (
     PeerSettings,
     TextSettings,
 )
-from medclip_debias.models.peers.tokenizers import (
-    ClipTokenizer,
-    PeerTokenizer,
-    read_pieces,
-)
+from medclip_debias.models.peers.tokenizers import ClipTokenizer, PeerTokenizer, read_pieces
 from medclip_debias.models.text_encoder import SentenceTokenizer, check_vocabulary, read_bert_config
 
 Pooler = Literal["first", "mean", "pooler"]

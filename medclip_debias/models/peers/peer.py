@@ -15,7 +15,7 @@ from medclip_debias.config import SimilaritySettings, json_hash, validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_folder, file_hash, write_text
 from medclip_debias.models.aggregators import SHARP_MAX, SHARP_MIN
-from medclip_debias.models.checkpoint import need, read_model
+from medclip_debias.models.checkpoint import need, read_model, write_weights
 from medclip_debias.models.features import ImageFeatures
 from medclip_debias.models.golden import self_test, write_golden
 from medclip_debias.models.interface import ImageTextModel, Outputs
@@ -233,8 +233,6 @@ class Peer(ImageTextModel):
 
     def save(self, folder: Path, *, golden: bool | None = None) -> None:
         """Write the folder atomically: ``peer.yaml``, weights, tokenizer."""
-        from safetensors.torch import save_file
-
         if golden and self.outputs.text_form == "none":
             raise UserError(
                 "a self-test scores sentences, and this model reads images alone; import it "
@@ -247,8 +245,7 @@ class Peer(ImageTextModel):
             "provenance": self.provenance,
         }
         with atomic_folder(Path(folder)) as temporary:
-            state = {k: v.detach().cpu().contiguous() for k, v in merged_state(self).items()}
-            save_file(state, temporary / WEIGHTS, metadata={"format": "pt"})
+            write_weights(merged_state(self), temporary / WEIGHTS)
             self.tokenizer.save(temporary)
             write_text(temporary / FILE, yaml.safe_dump(content, sort_keys=False))
             if golden or (golden is None and self.trained_similarity is not None):

@@ -90,11 +90,7 @@ CHAINS = {
         [0.27950088968644304],
     ),
     "gloria": (lambda _, image: fitted(image), [0.5], [0.5]),
-    "chexzero": (
-        lambda _, image: squared(image, 320),
-        [101.48761 / 255] * 3,
-        [83.43944 / 255] * 3,
-    ),
+    "chexzero": (lambda _, image: squared(image, 320), [101.48761 / 255] * 3, [83.43944 / 255] * 3),
     "carzero": (lambda _, image: fitted(image), [0.4978] * 3, [0.2449] * 3),
     "cxr_clip": (lambda _, image: cropped(image, 224, 224), [0.5], [0.5]),
     "mgca": (lambda _, image: fitted(image), [0.5] * 3, [0.5] * 3),
