@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -34,7 +34,7 @@ from medclip_debias.evaluation.protocol import Draw
 from medclip_debias.files import check_out, write_text
 from medclip_debias.models.finite import NotFiniteError
 from medclip_debias.models.load import expected_images
-from medclip_debias.training.lock import holder_of, locked
+from medclip_debias.training.lock import locked
 
 Say = Callable[[str], None]
 Bars = Callable[[str], AbstractContextManager[Callable[..., None]]]
@@ -155,19 +155,8 @@ def bench(
 def _held(out: Path) -> Iterator[None]:
     """Hold a folder of results; its cache is nothing to publish, and says so to git."""
     check_out(out)
-    cache = out / CACHE
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(cache))
-        except UserError:
-            holder = holder_of(cache)
-            if holder is None:
-                raise
-            raise UserError(
-                f"{out}: another 'bench' is running in this folder ({holder}); wait for it, or give"
-                " another --out."
-            ) from None
-        write_text(cache / ".gitignore", "*\n")
+    with locked(out / CACHE, "another 'bench'{} works"):
+        write_text(out / CACHE / ".gitignore", "*\n")
         yield
 
 

@@ -25,8 +25,8 @@ _PATIENCE = 1.0  # seconds, for `holder_of` takes the lock for a moment
 
 
 @contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """Hold the folder of a run."""
+def locked(out: Path, does: str = "another run{} trains") -> Iterator[None]:
+    """Hold the folder of a run; ``does`` says what holds it otherwise, ``{}`` who that is."""
     path = out / NAME
     check_out(out)
     lock = FileLock(path)
@@ -40,7 +40,7 @@ def locked(out: Path) -> Iterator[None]:
             who = f" ({holder})" if holder else ""
             over = "" if holder else f" (if none does, remove {path})"
             raise UserError(
-                f"{out}: another run{who} trains in this folder right now{over}; wait for it, stop "
+                f"{out}: {does.format(who)} in this folder right now{over}; wait for it, stop "
                 "it, or give another 'out'."
             ) from None
     is_kernel_lock = not isinstance(lock, SoftFileLock)  # the other writes a record of its own

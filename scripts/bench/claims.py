@@ -1,22 +1,19 @@
 """How well claims are read from sentences, and what follows of them about pairs.
 
-    python scripts/bench/claims.py phantom PHANTOM...          precision and recall by the truth
-    python scripts/bench/claims.py openi FOLDER                F1 against Open-i's MeSH headings
-    python scripts/bench/claims.py evidence PREPARED PHANTOM   how often a verdict is right
-    python scripts/bench/claims.py denials PREPARED            what agreeing pairs say
+    python scripts/bench/claims.py openi FOLDER       F1 against Open-i's MeSH headings
+    python scripts/bench/claims.py denials PREPARED   what agreeing pairs say
 
-FOLDER holds Open-i (``NLMCXR_reports.tgz`` and ``indiana_reports.csv``); PHANTOM is one that
-`medclip-debias phantom` wrote; PREPARED has claims (`medclip-debias claims`). The lexicon was tuned
-on the reports whose hashed id is even (``--half tuned``); the published figures are those of the
-other half. ``--certain`` counts what is claimed without a doubt alone, ``--split test`` the reports
-of one split of `openi-report-80-10-10-v1` alone.
+FOLDER holds Open-i (``NLMCXR_reports.tgz`` and ``indiana_reports.csv``), PREPARED has claims
+(`medclip-debias claims`). The lexicon was tuned on the reports whose hashed id is even (``--half
+tuned``); the published figures are those of the other half. ``--certain`` counts what is claimed
+without a doubt alone, ``--split test`` the reports of one split of `openi-report-80-10-10-v1`.
 """
 
 from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -27,12 +24,11 @@ import typer
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.data.text.claims import Claim, RuleParser, load_lexicon
+from medclip_debias.data.text.claims import RuleParser
 from medclip_debias.data.text.claims.table import read_claims
 from medclip_debias.data.text.evidence import Evidence
 from medclip_debias.data.text.reports import report_sentences
 from medclip_debias.markdown import markdown_table
-from medclip_debias.phantom.truth import Clause, Truth, statement_from_json
 
 DRAWS, SEED = 1000, 0
 app = typer.Typer(help=__doc__, add_completion=False)
@@ -42,77 +38,6 @@ def show(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table; shares with three digits."""
     cells = [[f"{c:.3f}" if isinstance(c, float) else str(c) for c in row] for row in rows]
     print("\n".join(markdown_table(head, cells, words=1)))
-
-
-# ---------------------------------------------------------------------------------- phantom
-
-DEVICES = {"central_line": "line", "endotracheal_tube": "tube", "pacemaker": "pacemaker"}
-TYPE_OF = {
-    **{name: name for name in ("pneumonia", "edema", "pneumothorax", "atelectasis")},
-    **{name: name for name in ("cardiomegaly", "nodule", "scoliosis")},
-    **DEVICES,
-    "pleural_effusion": "effusion",
-    "hiatal_hernia": "hernia",
-}
-ZONED = ("pneumonia", "nodule")
-"""Types of the phantom that have a zone; "basilar atelectasis" is its name for any atelectasis."""
-GRADE = {"small": "small", "mild": "small", "large": "large", "severe": "large"}
-READ_GRADE = {"mild": "small", "moderate": "large", "severe": "large"}
-
-
-def of_clause(clause: Clause) -> tuple[str, ...]:
-    """A clause of the truth as the words that are compared."""
-    return (
-        clause.finding,
-        "present" if clause.present else "absent",
-        "uncertain" if clause.hedged else "certain",
-        clause.side or "",
-        (clause.zone or "") if clause.finding in ZONED else "",
-        GRADE.get(clause.severity or "", ""),
-    )
-
-
-def of_claim(claim: Claim) -> tuple[str, ...]:
-    finding = TYPE_OF[claim.finding]
-    zone = claim.zone if finding in ZONED else ""
-    graded = READ_GRADE.get(claim.severity, "")
-    return finding, claim.polarity, claim.certainty, claim.side, zone, graded
-
-
-@app.command()
-def phantom(folders: list[Path]) -> None:
-    """Print precision and recall of each kind of claim over all occurrences of sentences."""
-    parser = RuleParser(load_lexicon("phantom"))
-    wanted: dict[str, Callable[[tuple[str, ...]], tuple[str, ...] | None]] = {
-        "finding and polarity": lambda c: c[:2],
-        "present": lambda c: c[:1] if c[1] == "present" else None,
-        "absent": lambda c: c[:1] if c[1] == "absent" else None,
-        "uncertain": lambda c: c[:2] if c[2] == "uncertain" else None,
-        "side": lambda c: (*c[:2], c[3]) if c[3] else None,
-        "zone": lambda c: (*c[:2], c[4]) if c[4] else None,
-        "severity": lambda c: (*c[:2], c[5]) if c[5] else None,
-        "everything": lambda c: c,
-    }
-    types = sorted(set(TYPE_OF.values()))
-    wanted |= {t: (lambda c, t=t: c[:2] if c[0] == t else None) for t in types}  # type: ignore[misc]
-    counts = {name: np.zeros(3, dtype=int) for name in wanted}
-    sentences = 0
-    for folder in folders:
-        table = pd.read_parquet(folder / "truth" / "sentences.parquet")
-        for text, statement in zip(table["text"], table["statement"], strict=True):
-            sentences += 1
-            truth = {of_clause(c) for c in statement_from_json(statement).clauses}
-            read = {of_claim(c) for c in parser.parse(text).claims if c.finding in TYPE_OF}
-            for name, part in wanted.items():
-                a = {p for c in truth if (p := part(c)) is not None}
-                b = {p for c in read if (p := part(c)) is not None}
-                counts[name] += (len(a & b), len(b - a), len(a - b))
-    print(f"{sentences} sentences, lexicon {parser.lexicon.name} {parser.lexicon.hash}\n")
-    rows = []
-    for name, (both, extra, missed) in counts.items():
-        shares = (f"{both / max(both + part, 1):.4f}" for part in (extra, missed))
-        rows.append((name, both + missed, *shares))
-    show(("claims", "in the truth", "precision", "recall"), rows)
 
 
 # ----------------------------------------------------------------------------------- Open-i
@@ -245,32 +170,6 @@ def openi(
 
 
 # ------------------------------------------------------------------- evidence about pairs
-
-
-@app.command()
-def evidence(folder: Path, tree: Path) -> None:
-    """Print how often a verdict is what a phantom's images show, over all training pairs."""
-    prepared = PreparedSet.open(folder)
-    images = prepared.images.drop_duplicates("study_id")
-    train = images[images["split"] == "train"]
-    said = prepared.sentences["text"][prepared.sentences["study_id"].isin(train["study_id"])]
-    weight = said.value_counts()
-    studies = pd.Index(prepared.studies["study_id"]).get_indexer(train["study_id"])
-    sentences = pd.Index(prepared.texts).get_indexer(weight.index)
-    agrees = Truth(tree).agreement(list(weight.index), [str(name) for name in train["image_id"]]).T
-
-    def share(chosen: np.ndarray) -> float:
-        return float((chosen * weight.to_numpy()).sum() / (len(studies) * weight.sum()))
-
-    rows = []
-    every = load_lexicon("phantom").names
-    for name, always in (("no finding", ()), ("mentioned by half", 0.5), ("every finding", every)):
-        found = Evidence.open(prepared, always).pairs(studies, sentences)
-        yes, no = share(found == 1), share(found == -1)
-        right = share((found == 1) & agrees) / yes, share((found == -1) & ~agrees) / no
-        rows.append((name, yes, right[0], no, right[1], share(found == 0)))
-    show(("absent if not mentioned", "agree", "right", "contradict", "right", "unknown"), rows)
-    print(f"true share: {share(agrees):.3f}")
 
 
 @app.command()

@@ -2,21 +2,18 @@
 
     python scripts/bench/gpu.py --device cuda                       # about 25 minutes on one GPU
     python scripts/bench/gpu.py --device cuda --only step precision # some rows; the others stay
-    python scripts/bench/gpu.py --device cuda --openi PREPARED      # Open-i's row, too
-    python scripts/bench/gpu.py --device cuda --study OUT           # then the whole study (hours)
     python scripts/bench/gpu.py --device cpu --small                # the same, toy size, printed
 
 Correctness comes before speed: the losses of engine and plain loop agree, bf16 agrees with fp32 for
 every preset, one process under NCCL gives what it gives alone, a resumed run ends in the same
 weights. Then times, medians of rounds in turn. A row that cannot be measured says why, and the
-next one is begun. The whole study is left to `medclip-debias study`, which resumes.
+next one is begun. What a study's steps take, `medclip-debias study ... --plan` says.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -31,8 +28,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import torch
 import torch.distributed as dist
 import train_step
-import yaml
-from common import Page, Row, in_turn, machine, shown, title
+from common import Page, Row, in_turn, machine, title
 from torch.nn import functional as F
 from train_step import Scale, make_data, settings, ways
 
@@ -44,7 +40,6 @@ from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
 
 REPO = Path(__file__).parents[2]
-STUDY = REPO / "configs" / "studies" / "phantom_gpu.yaml"
 HALF_ERROR = 1e-2
 STEADY = 8.0  # MiB that a soak may grow by after its first tenth, in each memory
 
@@ -57,7 +52,6 @@ class Options:
     scale: Scale
     rounds: int
     soak: int
-    openi: Path | None
     small: bool
 
     @property
@@ -194,56 +188,6 @@ def soak(options: Options) -> Iterator[Row]:
         yield Row("a soak's GPU memory at its peak", "", f"{most:.0f} MiB", None)
 
 
-def studies(options: Options) -> Iterator[Row]:
-    """Steps at the size of studies/phantom_gpu, on a phantom and on Open-i."""
-    given = yaml.safe_load(STUDY.read_text(encoding="utf-8"))
-    asked, data, language = given["train"], given["data"], given["data"]["language"]
-    scale = replace(
-        options.scale,
-        batch=asked["batch_size"],
-        size=asked["input_size"],
-        arch=asked["arch"],
-        precision=asked["precision"] if options.device.type == "cuda" else "fp32",
-        hidden=language["hidden"],
-        layers=language["layers"],
-        studies=2000,
-    )
-    if options.small:
-        scale = replace(options.scale, studies=80)
-    folder = options.folder / "study"
-    folder.mkdir()
-    make_data(folder, scale)
-    wanted = given["seconds_per_step"]
-    hours = len(given["seeds"]) * asked["steps"] / 3600
-    yield pace(options, "phantom", folder, scale, wanted, hours, f"{data['studies']} studies")
-    if options.openi is None:
-        yield Row("a step on Open-i, same size", f"< {wanted:g} s", "not measured", None, "--openi")
-        return
-    (folder / "prepared").rename(folder / "phantom")
-    (folder / "prepared").symlink_to(options.openi.resolve())
-    yield pace(options, "Open-i", folder, scale, wanted, hours, "radiographs of patients")
-
-
-def pace(
-    options: Options, name: str, folder: Path, scale: Scale, wanted: float, hours: float, of: str
-) -> Row:
-    """Seconds of a step with its loader, and the hours of one method of the study by that."""
-    trainer, steps = Trainer(settings(folder, scale)), 4 if options.small else 100
-    numbers = iter(range(10**9))
-    way = options.clock(lambda: [trainer.step(next(numbers)) for _ in range(steps)])
-    each = [value / steps for value in in_turn({name: way}, options.rounds)[name]]
-    middle = sorted(each)[len(each) // 2]
-    measured = f"{shown(middle)} ({shown(min(each))} to {shown(max(each))})"
-    note = f"{of}; by that {hours * middle:.1f} hours for one method over all seeds"
-    return Row(
-        f"a step on {name}, size of phantom_gpu.yaml",
-        f"< {wanted:g} s",
-        measured,
-        middle < wanted,
-        note,
-    )
-
-
 ROWS: dict[str, Callable[[Options], Iterator[Row]]] = {
     "agreement": agreement,
     "precision": precision,
@@ -251,7 +195,6 @@ ROWS: dict[str, Callable[[Options], Iterator[Row]]] = {
     "resume": resume,
     "step": step,
     "cached": cached,
-    "studies": studies,
     "soak": soak,
 }
 
@@ -272,8 +215,6 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--compile", action="store_true", help="the engine's encoders")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--soak", type=int, default=10_000, help="steps")
-    parser.add_argument("--openi", type=Path, help="prepared set of Open-i, of the study's size")
-    parser.add_argument("--study", type=Path, help="then run table 1 at full size into this folder")
     parser.add_argument("--page", type=Path, default=REPO / "docs" / "performance.md")
     given = parser.parse_args(words)
     if given.device.startswith("cuda") and not torch.cuda.is_available():
@@ -289,16 +230,11 @@ def main(words: list[str] | None = None) -> int:
     print(f"{where}; {machine('torch')}", file=sys.stderr)
     failed = 0
     with tempfile.TemporaryDirectory(prefix="medclip-debias-gpu-") as name:
-        options = Options(
-            Path(name), scale, given.rounds, 20 if given.small else given.soak, given.openi,
-            given.small,
-        )  # fmt: skip
+        soak = 20 if given.small else given.soak
+        options = Options(Path(name), scale, given.rounds, soak, given.small)
         make_data(options.folder, scale)
         for key in given.only:
             failed += page.measure(partial(ROWS[key], options), title(ROWS[key]))
-    if given.study:
-        words = ["study", "table1", "--config", str(STUDY), "--out", str(given.study)]
-        failed += subprocess.run([sys.executable, "-m", "medclip_debias", *words]).returncode
     return int(failed > 0)
 
 

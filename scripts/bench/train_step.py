@@ -213,12 +213,11 @@ class Plain(Way):
 class OpenClip(Way):
     """open_clip's step (`open_clip_train/train.py`), with the mean of the regions as the image.
 
-    ``padded``: pad sentences to the longest that is read, as open_clip's tokenizers do.
+    Sentences are padded to the longest that is read, as open_clip's tokenizers do.
     """
 
-    def __init__(self, trainer: Trainer, precision: str, *, padded: bool) -> None:
+    def __init__(self, trainer: Trainer, precision: str) -> None:
         super().__init__(trainer, precision)
-        self.length = self.model.max_tokens if padded else 0
         self.criterion = open_clip_module("loss").ClipLoss()
         train = trainer.settings.train
         named = list(self.model.named_parameters())
@@ -235,7 +234,9 @@ class OpenClip(Way):
         model = self.model
         features = model.image_encoder(self.images(batch))
         pooled = model.image_projection(features.mean(dim=(2, 3)))
-        sentences = model.text_projection(model.text_encoder(*self.tokens(batch, self.length)))
+        sentences = model.text_projection(
+            model.text_encoder(*self.tokens(batch, self.model.max_tokens))
+        )
         scale = model.similarity.log_scale.exp()
         result: Tensor = self.criterion(
             F.normalize(pooled, dim=-1), F.normalize(sentences, dim=-1), scale
@@ -277,11 +278,8 @@ def ways(trainer: Trainer) -> dict[str, Any]:
     precision = trainer.settings.train.precision
     known: dict[str, Any] = {"engine": partial(Engine, trainer)}
     known["plain"] = partial(Plain, trainer, precision)
-    if precision != "fp32":
-        known["plain, fp32"] = partial(Plain, trainer, "fp32")
     if importlib.util.find_spec("open_clip") is not None:
-        for name, padded in (("open_clip", True), ("open_clip, padded to the longest", False)):
-            known[name] = partial(OpenClip, trainer, precision, padded=padded)
+        known["open_clip"] = partial(OpenClip, trainer, precision)
     return known
 
 

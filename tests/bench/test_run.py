@@ -432,7 +432,7 @@ def test_names_of_models_and_folders(models, data, done, tmp_path):
     out = tmp_path / "out"
     with (
         locked(out / "cache"),
-        pytest.raises(UserError, match="another 'bench' is running in this folder"),
+        pytest.raises(UserError, match=r"cache: another 'bench' \(process .* wait for it"),
     ):
         bench(models, CARDS, data, out, HOW)
 

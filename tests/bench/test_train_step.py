@@ -27,21 +27,18 @@ def test_the_plain_loop_has_the_gradients_of_the_engine(trainer):
 
 
 def test_open_clips_step_is_symmetric_cross_entropy_of_pooled_embeddings(trainer):
-    known = train_step.ways(trainer)
-    batch = trainer.batches[0]
-    for name in ("open_clip", "open_clip, padded to the longest"):
-        way = known[name]()
-        ids = trainer.model.tokenizer.encode(
-            [trainer.studies.texts[number] for number in batch.texts.tolist()], 64
-        )
-        with torch.no_grad():
-            images = way.model.image_encoder(way.images(batch)).mean(dim=(2, 3))
-            images = F.normalize(way.model.image_projection(images), dim=-1)
-            logits = 14 * images @ way.model.encode_ids(ids).T
-            target = torch.arange(len(logits))
-            expected = (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
-            assert float(way.loss(batch)) == pytest.approx(float(expected), rel=1e-4)
-        before = [p.clone() for p in way.parameters]
-        way.step(0, batch)
-        moved = [not torch.equal(a, b) for a, b in zip(before, way.parameters, strict=True)]
-        assert sum(moved) > 0.8 * len(moved)
+    way, batch = train_step.ways(trainer)["open_clip"](), trainer.batches[0]
+    ids = trainer.model.tokenizer.encode(
+        [trainer.studies.texts[number] for number in batch.texts.tolist()], 64
+    )
+    with torch.no_grad():
+        images = way.model.image_encoder(way.images(batch)).mean(dim=(2, 3))
+        images = F.normalize(way.model.image_projection(images), dim=-1)
+        logits = 14 * images @ way.model.encode_ids(ids).T
+        target = torch.arange(len(logits))
+        expected = (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
+        assert float(way.loss(batch)) == pytest.approx(float(expected), rel=1e-4)
+    before = [p.clone() for p in way.parameters]
+    way.step(0, batch)
+    moved = [not torch.equal(a, b) for a, b in zip(before, way.parameters, strict=True)]
+    assert sum(moved) > 0.8 * len(moved)

@@ -1,14 +1,12 @@
 """Every preset against its published definition, and what describes it.
 
-`fixtures.json` is written by scripts/bench/preset_fixtures.py: plain loops in float64 that import
-nothing of the package.
+`definitions.py` gives what `fixtures.json` holds, and imports nothing of the package.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,8 +46,9 @@ from medclip_debias.evaluation.presets.zero_shot import (
 )
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from medclip_debias.models.region_grid import RegionGrid
+from tests.evaluation.presets import definitions
 
-FIXTURES = json.loads((Path(__file__).parent / "fixtures.json").read_text())
+FIXTURES = json.loads(definitions.FILE.read_text())
 INPUTS, EXPECTED = FIXTURES["inputs"], FIXTURES["expected"]
 SAME = {"rel": 0, "abs": 1e-6}
 
@@ -86,6 +85,22 @@ def test_a_description_names_what_it_follows_and_metrics_that_exist(name):
 def test_a_name_that_is_not_there_is_one_sentence_with_the_nearest():
     with pytest.raises(UserError, match=r"no protocol preset 'bioviI'.*mean 'biovil'"):
         load_preset("bioviI")
+
+
+def leaves(content, place=""):
+    """The numbers of a content, by their places."""
+    if isinstance(content, dict):
+        return {
+            k: v for name in content for k, v in leaves(content[name], f"{place}/{name}").items()
+        }
+    return {place: np.asarray(content)}
+
+
+def test_the_fixtures_are_what_the_published_definitions_give():
+    found, kept = leaves(definitions.expected(INPUTS)), leaves(EXPECTED)
+    assert found.keys() == kept.keys()
+    for place, values in kept.items():
+        np.testing.assert_allclose(found[place], values, rtol=0, atol=1e-9, err_msg=place)
 
 
 def test_every_fixture_is_of_a_preset_and_every_part_of_a_preset_has_one():

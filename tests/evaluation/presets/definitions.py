@@ -1,27 +1,23 @@
-"""What the published definitions give on fixed inputs, in float64.
+"""What the published definitions give on the inputs of fixtures.json, in float64.
 
-    python scripts/bench/preset_fixtures.py [--check]
-
-Writes ``expected`` of tests/evaluation/presets/fixtures.json, against which the presets are tested
-to 1e-6, anew from its ``inputs``; ``--check`` compares instead. Nothing here imports the package:
-each function is a published definition (which code: the ``follows`` of each preset) written out
-anew, on numpy, SciPy and scikit-learn.
+`test_presets` holds the presets against ``expected`` there to 1e-6, and that against `expected`
+here; run as a program, this writes it anew. Nothing here imports the package: each function is a
+published definition (which code: the ``follows`` of each preset) written out anew, on numpy, SciPy
+and scikit-learn.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
-import typer
 from scipy.ndimage import gaussian_filter
 from scipy.special import expit, softmax
 from sklearn import metrics
 
-FILE = Path(__file__).parents[2] / "tests" / "evaluation" / "presets" / "fixtures.json"
+FILE = Path(__file__).with_name("fixtures.json")
 
 
 # -------------------------------------------------------------------------------- zero-shot
@@ -374,26 +370,8 @@ def expected(inputs):
     }
 
 
-def differs(found, kept, where=""):
-    """Places where two contents are not the same, numbers to 1e-9."""
-    if isinstance(found, dict) and isinstance(kept, dict) and found.keys() == kept.keys():
-        return [w for key in kept for w in differs(found[key], kept[key], f"{where}/{key}")]
-    return [] if np.allclose(found, kept, rtol=0, atol=1e-9, equal_nan=True) else [where]
-
-
-def main(check: bool = False):
-    """Write the expected values, or compare them with those that are there."""
+if __name__ == "__main__":
     content = json.loads(FILE.read_text(encoding="utf-8"))
-    found = expected(content["inputs"])
-    if check:
-        if wrong := differs(found, content["expected"]):
-            sys.exit(f"{FILE.name} is not what this script computes: {', '.join(wrong)}")
-        print(f"{FILE.name} is what this script computes.")
-        return
-    content["expected"] = found
+    content["expected"] = expected(content["inputs"])
     text = json.dumps(content, default=lambda value: value.tolist())
     FILE.write_text(text + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    typer.run(main)
