@@ -109,11 +109,10 @@ def read_board(
     signed = complete.where(~cells["lower_is_better"], -complete)
     of_row = signed.groupby([cells["card"], cells["metric"]])
     cells["best"] = (of_row.transform("count") > 1) & (signed == of_row.transform("max"))
-    first = cells["metric"] == cells["card"].map(
-        {t.named.name: t.metrics[0] for t in results.tasks}
-    )
-    ranked = cells.assign(signed=signed)[first & (cells["state"] != PUBLISHED)]
-    table = ranked.pivot(index="card", columns="model", values="signed")[names].dropna()
+    measured = cells.assign(signed=signed)[cells["state"] != PUBLISHED]
+    first = measured.drop_duplicates(["card", "model"])  # of a card's metrics
+    table = first.pivot(index="card", columns="model", values="signed").reindex(columns=names)
+    table = table.dropna()
     if len(names) < 2 or table.empty:
         return Board(results, base, cells)
     ranks = table.rank(axis="columns", ascending=False).mean()

@@ -110,6 +110,19 @@ def test_results_that_are_not_of_one_task_are_refused(results, make, change, sen
     assert list(read_board(results, models=["a", "c"]).results.models) == ["a", "c"]
 
 
+def test_a_result_of_another_card_without_figures_is_named(results, make):
+    def change(content):
+        content["card"]["hash"] = "0" * 16
+        content["metrics"] = {}
+
+    make.edit(results / "a" / ZERO / "record.json", change)
+    board = read_board(results, models=["a"], cards=["phantom/zero-shot"])
+    assert board.cells.empty
+    text = FORMATS["html"](board)
+    assert "For research only" in text
+    assert FORMATS["csv"](board).count("\n") == 1
+
+
 NASTY = "=<img src=x onerror=alert(1)>_x_ 100% & **b** \\input{f}"
 
 
