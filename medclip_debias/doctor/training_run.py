@@ -24,10 +24,10 @@ from medclip_debias.doctor.findings import GIB, Examination, Finding, ok, stops,
 from medclip_debias.errors import UserError
 from medclip_debias.language.masked_lm import language_model_hash
 from medclip_debias.losses.debiased import LanguageModelEta
-from medclip_debias.losses.keyword_supervision import KeywordSettings
 from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.models.start import start_training
 from medclip_debias.training.checkpoint import KEEP, checkpoints
+from medclip_debias.training.fields import setting_of
 from medclip_debias.training.lock import holder_of
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.step import Trainer
@@ -100,9 +100,7 @@ def scores(run: RunSettings, where: str, prepared: PreparedSet) -> Finding:
     """Whether the objective reads scores of the sentences, and the set has them."""
     settings = loss_settings(run.loss, where)
     needed = "log_prob" in build_objective(settings).requires
-    while isinstance(settings, KeywordSettings):
-        settings = settings.core
-    eta = getattr(settings, "eta", None)
+    eta, _ = setting_of(settings, "eta")
     folder = eta.language_model if isinstance(eta, LanguageModelEta) else None
     folder = folder or run.model.text_folder
     if folder is None:

@@ -24,7 +24,7 @@ from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.reporting.content import Rows, at, number
 from medclip_debias.reporting.pair_classes import SAMPLE, PairClasses, pair_classes
 from medclip_debias.reporting.plots import bars, points
-from medclip_debias.training.fields import READERS, RunData
+from medclip_debias.training.fields import READERS, RunData, setting_of
 
 BINS = 24
 SHOWN = 8
@@ -121,7 +121,7 @@ def learned(
 
 
 def _fill(part: Correction, run: RunData) -> None:
-    eta, table = run.setting("eta")[0], eta_of_sentences(run)
+    eta, table = setting_of(run.settings, "eta")[0], eta_of_sentences(run)
     if isinstance(eta, ConstantEta):
         part.constant = eta.value
     if table is not None:
@@ -149,7 +149,7 @@ def _fill(part: Correction, run: RunData) -> None:
 
 def eta_of_sentences(run: RunData) -> pd.DataFrame | None:
     """text, eta, studies (and log_prob in nats) of each sentence; None where eta is one for all."""
-    settings = run.setting("eta")[0]
+    settings = setting_of(run.settings, "eta")[0]
     if settings is None or isinstance(settings, ConstantEta):
         return None
     name = "log_prob" if settings.kind == "language_model" else "eta"

@@ -58,19 +58,6 @@ class RunData:
     several_views: bool = False
     model: TrainableModel | None = None
 
-    def setting(self, name: str) -> tuple[Any, str]:
-        """The setting ``name`` of the objective or of its innermost core that has one; its place.
-
-        None where there is none; the place is as ``loss.core.``.
-        """
-        settings: Any = self.settings
-        value, place, inner = getattr(settings, name, None), "loss.", "loss."
-        while hasattr(settings, "core"):
-            settings, inner = settings.core, inner + "core."
-            if hasattr(settings, name):
-                value, place = getattr(settings, name), inner
-        return value, place
-
     def parts(self, *kinds: str) -> list[Any]:
         """Modules of the objective of these kinds."""
         return [part for part in self.objective.modules() if getattr(part, "kind", "") in kinds]
@@ -113,8 +100,17 @@ class RunData:
         return Evidence.open(self.prepared, always), claims[0]
 
 
+def setting_of(loss: Any, name: str, place: str = "loss.") -> tuple[Any, str]:
+    """The setting ``name`` of a loss or of its innermost core that has one; its place.
+
+    None where there is none; the place is as ``loss.core.``.
+    """
+    inside = setting_of(loss.core, name, f"{place}core.") if hasattr(loss, "core") else (None, "")
+    return (getattr(loss, name, None), place) if inside[0] is None else inside
+
+
 def _log_prob(run: RunData) -> Tensor:
-    eta, place = run.setting("eta")
+    eta, place = setting_of(run.settings, "eta")
     folder = eta.language_model if isinstance(eta, LanguageModelEta) else None
     folder = folder or run.text_folder
     if folder is None:
@@ -127,7 +123,7 @@ def _log_prob(run: RunData) -> Tensor:
 
 
 def _eta(run: RunData) -> Tensor:
-    eta, place = run.setting("eta")
+    eta, place = setting_of(run.settings, "eta")
     if not isinstance(eta, TableEta) or eta.path is None:
         raise UserError(
             f"{run.where}: setting '{place}eta.path' is missing; name the table of eta."
@@ -136,7 +132,7 @@ def _eta(run: RunData) -> Tensor:
 
 
 def _keywords(run: RunData) -> Tensor | None:
-    words, place = run.setting("words")
+    words, place = setting_of(run.settings, "words")
     if words is None:
         return None
     classes = load_keywords(words).classify(run.studies.texts)

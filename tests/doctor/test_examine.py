@@ -163,6 +163,18 @@ def test_missing_scores_are_no_fault_where_nothing_reads_them(copy, capsys):
     assert "reads none" in found["scores"]["told"]
 
 
+def test_the_scores_that_count_are_of_the_language_model_that_a_core_names(copy, capsys):
+    shutil.copytree(copy / "lm", copy / "other")
+    with (copy / "other" / "config.json").open("a") as file:
+        file.write("\n")  # another hash
+    eta = f"{{kind: language_model, language_model: {copy}/lm}}"
+    core = f"{{kind: debiased, eta: {eta}}}"
+    loss = f"loss={{kind: multi_positive, evidence: {{kind: study}}, core: {core}}}"
+    found, _ = checks(capsys, words(copy, loss, f"model.text.folder={copy}/other"), 0)
+    assert found["scores"]["state"] == "ok"
+    assert found["language model"]["figures"]["language_model_hash"] not in found["scores"]["told"]
+
+
 def test_a_file_in_the_place_of_the_run_is_one_fault(copy, capsys):
     (copy / "run").write_text("")
     found, _ = checks(capsys, words(copy), 2)
