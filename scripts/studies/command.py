@@ -9,6 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.experiment import Row
 from medclip_debias.experiments.page import tables
@@ -72,9 +76,6 @@ def rewrite_named(name: str, cells: Path, out: Path) -> dict[str, Any]:
 
 def write_cells(results: Mapping[str, Any], path: Path) -> None:
     """Write the cells of a run as one table, a row each; see `read_cells`."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     rows = results["rows"]
     names = dict.fromkeys(name for row in rows for name in row)
     table = pa.table({name: [row.get(name) for row in rows] for name in names})
@@ -86,28 +87,21 @@ def write_cells(results: Mapping[str, Any], path: Path) -> None:
 
 def read_cells(path: Path) -> dict[str, Any]:
     """The cells of a run, and what ran: ``rows`` and the keys of `KEPT`."""
-    content = (
-        read_json(path, HINT, keys=("rows", *KEPT)) if path.suffix == ".json" else _table(path)
-    )
+    if path.suffix == ".json":
+        content = read_json(path, HINT, keys=("rows", *KEPT))
+    else:
+        try:
+            table = pq.read_table(path)
+            about = json.loads((table.schema.metadata or {})[b"study"])
+            content = {key: about[key] for key in KEPT} | {"rows": _known(table.to_pylist())}
+        except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path}: is no table of a study's cells; {HINT}.") from error
     rows, version, seconds = content["rows"], content["version"], content["seconds"]
     if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
         raise UserError(f"{path}: 'rows' must be a list of cells; {HINT}.")
     if type(version) is not int or not isinstance(seconds, int | float):
         raise UserError(f"{path}: 'version' and 'seconds' must be numbers; {HINT}.")
     return content
-
-
-def _table(path: Path) -> dict[str, Any]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(path)
-        about = json.loads((table.schema.metadata or {})[b"study"])
-        about = {key: about[key] for key in KEPT}
-    except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: is no table of a study's cells; {HINT}.") from error
-    return {**about, "rows": [_known(row) for row in table.to_pylist()]}
 
 
 def _known(value: Any) -> Any:
@@ -117,18 +111,18 @@ def _known(value: Any) -> Any:
     return [_known(part) for part in value] if isinstance(value, list) else value
 
 
-def publish(name: str, out: Path, docs: Path) -> list[Path]:
+def publish(name: str, out: Path, docs: Path) -> None:
     """Put cells and plot of what ran in ``out`` into ``docs``, and its tables into its page there.
 
-    The lines of ``docs/NAME.md`` between its markers are replaced. Returns the files written.
+    The lines of ``docs/NAME.md`` between its markers are replaced.
     """
     results, page = read_cells(out / "results.json"), docs / f"{name}.md"
     study = find_study(name)(results["settings"])
     write_text(page, renewed(page, partial(page_lines, study, results["rows"])))
     write_cells(results, docs / f"{name}.parquet")
-    with atomic_file(docs / f"{name}.png") as temporary:
-        _reduced(out / "figure.png", temporary)
-    return [page, docs / f"{name}.parquet", docs / f"{name}.png"]
+    with atomic_file(docs / f"{name}.png") as temporary, Image.open(out / "figure.png") as picture:
+        # In 32 colours a plot has a third of its size.
+        picture.convert("RGB").quantize(32).save(temporary, format="PNG", optimize=True)
 
 
 def renewed(page: Path, lines: Callable[[Sequence[int]], list[str]]) -> str:
@@ -154,10 +148,8 @@ def page_lines(study: Study, rows: Sequence[Row], numbers: Sequence[int] = ()) -
         left_out.append(f"columns without a star ({', '.join(minor)})")
     lines = tables(found)
     if left_out:
-        command = (
-            f"medclip-debias study {study.name} --from docs/studies/{study.name}.parquet"
-            " --out FOLDER"
-        )
+        cells = f"docs/studies/{study.name}.parquet"
+        command = f"medclip-debias study {study.name} --from {cells} --out FOLDER"
         lines += [f"`{command}` also writes {' and '.join(left_out)}.", ""]
     return lines
 
@@ -169,24 +161,15 @@ def shown(found: Sequence[Table], numbers: Sequence[int]) -> list[Table]:
 
 def on_the_page(found: Sequence[Table], minor: Sequence[str]) -> tuple[list[Table], list[str]]:
     """The tables without their ``minor`` columns that have no star, and the names of these."""
-    shown, left_out = [], dict[str, None]()
+    shown, left_out = [], set[str]()
     for table in found:
-        starred = {
-            column
-            for row in table.rows
-            for column, cell in zip(table.head, row, strict=True)
-            if cell.endswith(" *")
-        }
-        kept = [i for i, name in enumerate(table.head) if name not in minor or name in starred]
-        left_out |= dict.fromkeys(set(table.head) - {table.head[i] for i in kept})
-        rows = [[row[i] for i in kept] for row in table.rows]
-        shown.append(Table(table.title, [table.head[i] for i in kept], rows))
+        columns = [*zip(table.head, *table.rows, strict=True)]
+        kept = [
+            (name, *cells)
+            for name, *cells in columns
+            if name not in minor or any(cell.endswith(" *") for cell in cells)
+        ]
+        left_out |= {name for name, *_ in columns} - {name for name, *_ in kept}
+        head, *rows = map(list, zip(*kept, strict=True))
+        shown.append(Table(table.title, head, rows))
     return shown, [name for name in minor if name in left_out]
-
-
-def _reduced(picture: Path, out: Path) -> None:
-    """Write a plot in 32 colours: a third of its size."""
-    from PIL import Image
-
-    with Image.open(picture) as opened:
-        opened.convert("RGB").quantize(32).save(out, format="PNG", optimize=True)

@@ -16,27 +16,11 @@ from medclip_debias.experiments.differences import by_method
 from medclip_debias.experiments.doses import training_counts
 from medclip_debias.experiments.experiment import Cell, Row
 from medclip_debias.reporting.tables import Table
+from studies import phantom
 from studies.debiased_pooled import PooledDebiased
-from studies.phantom import (
-    BASELINE,
-    CHOOSING,
-    CONTROLS,
-    LANGUAGE_MODEL,
-    METRICS,
-    SHOWN,
-    TABLES,
-    PhantomFolder,
-    PhantomStudy,
-    against_controls,
-    best_candidate,
-    compared,
-    eta_true,
-    methods,
-)
-from studies.study import by_seed, gap, spread, where
+from studies.phantom import BASELINE, LANGUAGE_MODEL, TABLES, Parts, PhantomStudy, compared
+from studies.study import by_seed, gap, split, spread, where
 
-Parts = dict[str, dict[Any, dict[int, Row]]]
-"""Rows by method and seed of each part of a study, by its title."""
 PAPER_ROWS = {
     "BioViL-style": "BioViL",
     BASELINE: PAPER_BASE,
@@ -51,10 +35,14 @@ SELECTION_SEED = 1000
 """First seed of the phantoms on which settings are chosen; no reported cell has it."""
 
 
-def parts_of(rows: Sequence[Row], name: str, title: str) -> Parts:
+def parts_of(rows: Sequence[Row], name: str, title: str = "{}") -> Parts:
     """The rows for each value of ``name``, which ``title`` formats."""
-    values = sorted({row[name] for row in rows})
-    return {title.format(v): by_method(where(rows, **{name: v})) for v in values}
+    return {title.format(value): by_method(own) for value, own in split(rows, name).items()}
+
+
+def minus(one: Mapping[int, Row], other: Mapping[int, Row], names: Sequence[str]) -> Any:
+    """By seed, one row minus the other in these metrics."""
+    return {seed: {m: row[m] - other[seed][m] for m in names} for seed, row in one.items()}
 
 
 class Table1(PhantomStudy):
@@ -64,23 +52,22 @@ class Table1(PhantomStudy):
 
     def cells(self) -> list[dict[str, Any]]:
         """The candidates of every method that has several, on the phantoms for choosing."""
-        s = self.settings
+        s, known = self.settings, phantom.methods()
         return [
             self._cell(method, candidate, SELECTION_SEED + number, s.regimes[0], "choose")
             for number, method in product(range(s.search_seeds), s.methods)
-            if method not in CONTROLS and len(methods()[method]) > 1
-            for candidate in methods()[method]
+            if method not in phantom.CONTROLS and len(known[method]) > 1
+            for candidate in known[method]
         ]
 
     def follow_up(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """The chosen candidate of every method, on every seed; controls take their method's."""
-        names = dict.fromkeys(row["method"] for row in rows)
-        chosen = {name: best_candidate(where(rows, method=name)) for name in names}
-        chosen |= {c: chosen[LANGUAGE_MODEL] for c in CONTROLS if LANGUAGE_MODEL in chosen}
-        s = self.settings
-        chosen = {name: next(iter(methods()[name])) for name in s.methods} | chosen
+        s, known = self.settings, phantom.methods()
+        best = {name: phantom.best_candidate(own) for name, own in split(rows, "method").items()}
+        if LANGUAGE_MODEL in best:
+            best |= dict.fromkeys(phantom.CONTROLS, best[LANGUAGE_MODEL])
         return [
-            self._cell(method, chosen[method], seed, regime, "report")
+            self._cell(method, best.get(method, next(iter(known[method]))), seed, regime, "report")
             for regime, seed, method in product(s.regimes, s.seeds, s.methods)
         ]
 
@@ -98,15 +85,16 @@ class Table1(PhantomStudy):
         found = []
         for regime, groups in self.groups(rows).items():
             found += compared(f"`{regime}`", groups, BASELINE)
-            found += against_controls(f"`{regime}`", groups)
+            found += phantom.against_controls(f"`{regime}`", groups)
         body = []
         for method, own in by_method(where(rows, role="report")).items():
-            paper = [""] * len(CHOOSING)
+            paper = [""] * len(phantom.CHOOSING)
             if method in PAPER_ROWS:
                 *shares, rank = PAPER_TABLE_1[PAPER_ROWS[method]]
                 paper = [*(f"{share:.2f}" for share in shares), f"{rank:.0f}"]
             body.append([str(method), next(iter(own.values()))["candidate"], *paper])
-        head = ["method", "chosen", *(f"paper's {TABLES.metric(m).title}" for m in CHOOSING)]
+        titles = [f"paper's {TABLES.metric(m).title}" for m in phantom.CHOOSING]
+        head = ["method", "chosen", *titles]
         return [*found, Table("Chosen settings; the paper on MIMIC-CXR, MS-CXR", head, body)]
 
 
@@ -126,9 +114,7 @@ class FalseNegatives(PhantomStudy):
         ]
 
     def measure(self, cell: Cell) -> Row:
-        if cell["part"] == "train":
-            return super().measure(cell)
-        return false_rate(PhantomFolder(self.shared_folder(cell)))
+        return super().measure(cell) if cell["part"] == "train" else false_rate(self.place(cell))
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         rates, groups = where(rows, part="rate"), by_method(where(rows, part="train"))
@@ -137,14 +123,14 @@ class FalseNegatives(PhantomStudy):
         return [
             Table("Share of a sentence's negatives that are false, over sentences", head, body),
             *compared(f"{len(groups[BASELINE])} seeds", groups, BASELINE),
-            *against_controls("Controls of equal dose", groups),
+            *phantom.against_controls("Controls of equal dose", groups),
         ]
 
 
-def false_rate(place: PhantomFolder) -> Row:
+def false_rate(place: phantom.Phantom) -> Row:
     """True class probability over the occurrences of sentences in the training studies."""
-    counts = training_counts(place.open())
-    values = np.repeat(list(eta_true(place).values()), list(counts.values()))
+    counts = training_counts(place.data)
+    values = np.repeat(list(place.eta_true().values()), list(counts.values()))
     low, middle, high = np.quantile(values, [0.05, 0.5, 0.95]).tolist()
     return {"mean": float(values.mean()), "q05": low, "q50": middle, "q95": high}
 
@@ -166,25 +152,23 @@ class TrainingLength(PhantomStudy):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """What each arm gains at each length, and whether the longest training changes it."""
-        parts, found, losses = self.groups(rows), [], []
+        parts, losses = self.groups(rows), []
         for title, groups in parts.items():
-            found += compared(title, groups, BASELINE)
             own = list(groups[BASELINE].values())
             loss = np.mean([row.get("measured loss", row.get("loss")) for row in own])
             chance = np.log(own[0]["train"]["batch_size"])
             losses.append([title, f"{loss:.3f}", f"{chance:.3f}"])
-        found.append(Table(f"{BASELINE}'s loss at the end", ["", "loss", "chance"], losses))
         (first, *_, last), arms = parts.values(), list(next(iter(parts.values())))[1:]
-        gains = [{a: minus(part[a], part[BASELINE], SHOWN) for a in arms} for part in (last, first)]
-        pairs = {arm: (gains[0][arm], gains[1][arm]) for arm in arms}
+        pairs: Any = {
+            a: tuple(minus(part[a], part[BASELINE], phantom.SHOWN) for part in (last, first))
+            for a in arms
+        }
         title = f"Difference to {BASELINE} in the longest training minus that in the shortest"
-        return [*found, TABLES.contrast_table(title, pairs)]
-
-
-def minus(
-    one: Mapping[int, Row], other: Mapping[int, Row], metrics: Sequence[str]
-) -> dict[int, Row]:
-    return {seed: {m: row[m] - other[seed][m] for m in metrics} for seed, row in one.items()}
+        return [
+            *(table for title, own in parts.items() for table in compared(title, own, BASELINE)),
+            Table(f"{BASELINE}'s loss at the end", ["", "loss", "chance"], losses),
+            TABLES.contrast_table(title, pairs),
+        ]
 
 
 class Noise(PhantomStudy):
@@ -208,7 +192,6 @@ class Noise(PhantomStudy):
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Tables at each share, and what noise takes of each method, also against InfoNCE."""
         parts = self.groups(rows)
-        found = [TABLES.means(f"{title}: mean (sd)", own) for title, own in parts.items()]
         clean, *_, noisy = parts.values()
         worst = list(parts)[-1]
         taken = {name: minus(own, clean[name], self.judged) for name, own in noisy.items()}
@@ -216,10 +199,10 @@ class Noise(PhantomStudy):
         for name in noisy:
             with_it, without = ([*part[name].values()] for part in (noisy, clean))
             sides = {m: (by_seed(with_it, m), by_seed(without, m)) for m in self.judged}
-            body.append([name, *(gap(*two, METRICS[m].digits) for m, two in sides.items())])
-        head = ["", *(METRICS[m].title for m in self.judged)]
+            body.append([name, *(gap(*two, TABLES.metric(m).digits) for m, two in sides.items())])
+        head = ["", *(TABLES.metric(m).title for m in self.judged)]
         return [
-            *found,
+            *(TABLES.means(f"{title}: mean (sd)", own) for title, own in parts.items()),
             Table(f"What {worst} change, with 95% intervals", head, body),
             TABLES.difference_table(f"What {worst} take", taken, BASELINE, self.judged),
         ]
@@ -233,21 +216,14 @@ class XCLR(PhantomStudy):
 
     def cells(self) -> list[dict[str, Any]]:
         s = self.settings
-        tau = "tau_s {:g}".format
-
-        def graph(kind: str, value: float) -> tuple[dict[str, Any], str]:
-            return {"kind": "xclr", "graph": kind, "target_temperature": value}, tau(value)
-
-        arms = {
-            self.identity: ({"kind": "clip"}, self.identity),
-            self.text: graph("text", s.tau),
-            "label graph": graph("labels", s.tau),
-        }
-        parts: list[tuple[str, str, float]] = [("source", name, 1.0) for name in arms]
-        arms |= {tau(value): graph("text", value) for value in s.taus}
-        parts += [("tau", tau(value), 1.0) for value in s.taus]
-        both = (self.identity, self.text)
-        parts += [("share", name, share) for share in s.shares for name in both]
+        graphs = {self.text: ("text", s.tau), "label graph": ("labels", s.tau)}
+        graphs |= {f"tau_s {tau:g}": ("text", tau) for tau in s.taus}
+        arms: dict[str, Any] = {self.identity: ({"kind": "clip"}, self.identity)}
+        for name, (graph, tau) in graphs.items():
+            loss = {"kind": "xclr", "graph": graph, "target_temperature": tau}
+            arms[name] = loss, f"tau_s {tau:g}"
+        parts = [("tau" if name.startswith("tau") else "source", name, 1.0) for name in arms]
+        parts += [("share", n, share) for share in s.shares for n in (self.identity, self.text)]
         return [
             self.cell(
                 arms[name][0],
@@ -288,15 +264,14 @@ class Estimator(PhantomStudy):
     judged: ClassVar[tuple[str, ...]] = ("auc", "accuracy", "cnr", "recall")
 
     def _arms(self) -> dict[str, dict[str, Any]]:
-        known = methods()
-        etas = {
-            "true eta": known["true probability"]["as it is"]["eta"],
-            LANGUAGE_MODEL: known[LANGUAGE_MODEL]["a 0.2, k 0.35"]["eta"],
-        }
+        known = phantom.methods()
         arms = {name: next(iter(known[name].values())) for name in (BASELINE, LANGUAGE_MODEL)}
         for name, how in self.settings.variants.items():
-            eta = etas[next(start for start in etas if name.startswith(start))]
-            arms[name] = {"kind": PooledDebiased.kind, "eta": eta, **how}
+            source = LANGUAGE_MODEL if name.startswith(LANGUAGE_MODEL) else "true probability"
+            eta, own = next(iter(known[source].values()))["eta"], dict(how)
+            if "shrink" in own:
+                eta = {**eta, "factor": own.pop("shrink")}
+            arms[name] = {"kind": PooledDebiased.kind, "eta": eta, **own}
         return arms
 
     def _cells(self, role: str, seeds: Sequence[int], names: Sequence[str]) -> list[Row]:
@@ -310,7 +285,7 @@ class Estimator(PhantomStudy):
         return self._cells("search", self.settings.search_seeds, list(self._arms()))
 
     def follow_up(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        best = best_candidate([r for r in rows if r["method"] in self.settings.variants])
+        best = phantom.best_candidate([r for r in rows if r["method"] in self.settings.variants])
         names = dict.fromkeys((BASELINE, LANGUAGE_MODEL, self.collapsed, best))
         return self._cells("judge", self.settings.seeds, list(names))
 

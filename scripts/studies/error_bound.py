@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from medclip_debias.experiments.experiment import Cell, Row
 from medclip_debias.reporting.tables import Table
-from studies.plots import lines
-from studies.study import Study, where
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from studies.study import Study, average, lines, split, where
 
 Floats = NDArray[np.float64]
 
@@ -42,15 +39,12 @@ class ErrorBound(Study):
         broken = [p for p in points if p["error"] - 2 * p["standard_error"] > p["bound"]]
         ratios = sorted(p["bound"] / p["error"] for p in points if p["error"] > 0)
         n, ms = max(p["N"] for p in points), sorted({p["M"] for p in points})
-        own = {eta: where(points, eta=eta, N=n) for eta in dict.fromkeys(p["eta"] for p in points)}
         means = {
-            eta: [np.mean([p["error"] for p in where(some, M=m)]) for m in ms]
-            for eta, some in own.items()
+            eta: [average(some, "error") for some in split(own, "M").values()]
+            for eta, own in split(where(points, N=n), "eta").items()
         }
-        body = [
-            [eta, *(f"{value:.4f}" for value in values)]
-            for eta, values in sorted(means.items(), key=lambda each: each[1][-1])
-        ]
+        order = {p["eta"]: means[p["eta"]][-1] for p in points}  # ties by first use
+        body = [[e, *(f"{v:.4f}" for v in means[e])] for e in sorted(order, key=order.__getitem__)]
         held = [f"{len(points)}", f"{len(broken)}", f"{np.median(ratios):.0f}", f"{ratios[0]:.1f}"]
         head = ["settings", "violations", "bound / error, median", "tightest"]
         return [
@@ -103,51 +97,42 @@ def bound_terms(rho: Floats, eta: Floats, n: int, m: int, weights: Floats) -> tu
 
 
 def _world(cell: Cell) -> list[Row]:
+    """The loss against its limit, on points around the centres of classes, by eta, N and M."""
     rng = np.random.default_rng([cell["seed"], round(1e3 * cell["exponent"])])
     nominal = class_probabilities(cell["classes"], cell["exponent"])
     counts = np.maximum(2, np.round(nominal * cell["points"]).astype(int))
-    labels = np.repeat(np.arange(cell["classes"]), counts)
-    rho = counts / counts.sum()
+    labels, total = np.repeat(np.arange(cell["classes"]), counts), counts.sum()
+    rho, repeats = counts / total, cell["draws"]
     centres = rng.normal(size=(cell["classes"], 8))
-    points = centres[labels] + cell["spread"] * np.sqrt(8) * rng.normal(size=(len(labels), 8)) / 2
+    points = centres[labels] + cell["spread"] * np.sqrt(8) * rng.normal(size=(total, 8)) / 2
     points /= np.linalg.norm(points, axis=1, keepdims=True)
     kernel = np.exp(points @ points.T)
     other = labels[:, None] != labels[None, :]
     # Exact mean over the other classes, weighted as the data are: E_c of the paper.
     outside = (kernel * other).sum(axis=1) / other.sum(axis=1)
-    weights = np.bincount(labels) / len(labels)
-    sums, found = _draws(cell, kernel, labels, rng), []
+    # Means of exp(s) over the first N negatives and M positives, and the pair: [points, draws].
+    starts = np.r_[0, np.cumsum(counts)]
+    low, high = starts[labels][:, None], starts[labels + 1][:, None]
+    u = {n: np.empty((total, repeats)) for n in cell["negatives"]}
+    v = {m: np.empty((total, repeats)) for m in cell["positives"]}
+    pair = np.empty((total, repeats))
+    for draw in range(repeats):
+        for means, start, end in ((u, 0, total), (v, low, high), ({1: pair}, low, high)):
+            drawn = np.take_along_axis(
+                kernel, rng.integers(start, end, (total, max(means))), axis=1
+            )
+            for count, mean in means.items():
+                mean[:, draw] = drawn[:, :count].mean(axis=1)
+    found = []
     for kind in cell["etas"]:
         each = misspecified(rho, kind)
         eta = each[labels][:, None]
         for n, m in product(cell["negatives"], cell["positives"]):
-            g = np.maximum((sums["u", n] - eta * sums["v", m]) / (1 - eta), math.exp(-1))
-            ours, limit = (np.log1p(n * h / sums["pair"]) for h in (g, outside[:, None]))
+            g = np.maximum((u[n] - eta * v[m]) / (1 - eta), math.exp(-1))
+            ours, limit = (np.log1p(n * h / pair) for h in (g, outside[:, None]))
             difference = (ours - limit).mean(axis=0)
-            error = float(difference.std(ddof=1) / math.sqrt(len(difference)))
-            terms = bound_terms(rho, each, n, m, weights)
+            error = float(difference.std(ddof=1) / math.sqrt(repeats))
+            terms = bound_terms(rho, each, n, m, rho)
             row = {"eta": kind, "N": n, "M": m, "error": float(abs(difference.mean()))}
             found.append(row | {"standard_error": error, "bound": sum(terms), "term_eta": terms[2]})
     return found
-
-
-def _draws(
-    cell: Cell, kernel: Floats, labels: NDArray[np.int64], rng: np.random.Generator
-) -> dict[Any, Floats]:
-    """Means of ``exp(s)`` over the first N or M of the draws: ``[points, draws]`` each."""
-    total, repeats = len(labels), cell["draws"]
-    most_n, most_m = max(cell["negatives"]), max(cell["positives"])
-    starts = np.r_[0, np.cumsum(np.bincount(labels))]
-    low, high = starts[labels][:, None], starts[labels + 1][:, None]
-    names = [("u", n) for n in cell["negatives"]] + [("v", m) for m in cell["positives"]]
-    result: dict[Any, Floats] = {name: np.empty((total, repeats)) for name in (*names, "pair")}
-    for draw in range(repeats):
-        drawn = {
-            "u": np.take_along_axis(kernel, rng.integers(0, total, (total, most_n)), axis=1),
-            "v": np.take_along_axis(kernel, rng.integers(low, high, (total, most_m)), axis=1),
-        }
-        for side, count in names:
-            result[side, count][:, draw] = drawn[side][:, :count].mean(axis=1)
-        pair = np.take_along_axis(kernel, rng.integers(low, high, (total, 1)), axis=1)
-        result["pair"][:, draw] = pair[:, 0]
-    return result

@@ -12,16 +12,19 @@ line of each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import typer
+from scipy.stats import spearmanr
 
 from medclip_debias.data.store import PreparedSet
+from medclip_debias.data.text.evidence.pairs import Evidence
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.doses import language_eta, training_counts, write_eta
+from medclip_debias.losses.debiased import ETA_MAX
 from medclip_debias.phantom.truth import Truth, write_truth
 
 EXPONENTS = (0.05, 0.1)
@@ -29,11 +32,9 @@ DOSES = (0.05, 0.1, 0.2)
 _AT_ONCE = 256  # sentences whose evidence with every study is held at once
 
 
-def from_language_model(
-    prepared: PreparedSet, exponent: float, dose: float, language_model: Path | None = None
-) -> dict[str, float]:
+def from_language_model(prepared: PreparedSet, exponent: float, dose: float) -> dict[str, float]:
     """``a p^k`` with the ``a`` that makes its mean over the training occurrences the dose."""
-    values, counts = language_eta(prepared, 1e-6, exponent, language_model)  # never cut at 1e-6
+    values, counts = language_eta(prepared, 1e-6, exponent)  # never cut at 1e-6
     weights = [counts[text] for text in values]
     factor = dose / float(np.average(list(values.values()), weights=weights))
     return {text: value * factor for text, value in values.items()}
@@ -49,8 +50,6 @@ def from_repeats(prepared: PreparedSet) -> dict[str, float]:
 
 def from_claims(prepared: PreparedSet) -> dict[str, float]:
     """Share of the training studies whose report agrees with the sentence by both sides' claims."""
-    from medclip_debias.data.text.evidence.pairs import Evidence
-
     evidence = Evidence.open(prepared)
     train = np.flatnonzero((prepared.studies["split"] == "train").to_numpy())
     texts = list(training_counts(prepared))
@@ -63,22 +62,6 @@ def from_claims(prepared: PreparedSet) -> dict[str, float]:
     return shares
 
 
-def from_truth(tree: Path, texts: Sequence[str]) -> dict[str, float]:
-    """The phantom's own class probabilities; a text of several statements has their mean."""
-    path = tree / "truth" / "sentences.parquet"
-    if not path.is_file():
-        raise UserError(f"{path}: there is no truth; name the folder of a phantom with --tree.")
-    table = pd.read_parquet(path, columns=["text", "eta_true"])
-    means = table.groupby("text")["eta_true"].mean()
-    missing = [text for text in texts if text not in means.index]
-    if missing:
-        raise UserError(
-            f"{path}: {len(missing)} of {len(texts)} sentences of the prepared set are not in it; "
-            "name the tree that the set was prepared from."
-        )
-    return {text: float(means[text]) for text in texts}
-
-
 def described(
     name: str,
     values: Mapping[str, float],
@@ -86,10 +69,6 @@ def described(
     truth: Mapping[str, float] | None,
 ) -> str:
     """Dose, spread over occurrences and rank correlation with the truth, as one line."""
-    from scipy.stats import spearmanr
-
-    from medclip_debias.losses.debiased import ETA_MAX
-
     texts, weights = list(counts), np.array(list(counts.values()))
     eta = np.array([values[text] for text in texts])
     mean = float(np.average(eta, weights=weights))
@@ -107,24 +86,20 @@ def described(
 def write_tables(prepared: Path, out: Path, tree: Path | None) -> list[str]:
     """Write every table; returns a line of each."""
     opened = PreparedSet.open(prepared)
-    counts = training_counts(opened)
-    truth = None if tree is None else from_truth(tree, list(counts))
+    counts, truth = training_counts(opened), None
+    out.mkdir(parents=True, exist_ok=True)
+    if tree is not None:
+        write_truth(Truth(tree), opened, out / "agreement.npz")
+        truth = dict(zip(counts, Truth(tree).eta(list(counts)).tolist(), strict=True))
     tables = {
         f"lm_k{exponent}_m{dose}": from_language_model(opened, exponent, dose)
-        for exponent in EXPONENTS
-        for dose in DOSES
+        for exponent, dose in product(EXPONENTS, DOSES)
     }
     tables |= {"repeats": from_repeats(opened), "claims": from_claims(opened)}
-    if truth is not None:
-        tables["truth"] = truth
-    out.mkdir(parents=True, exist_ok=True)
-    lines = []
+    tables |= {} if truth is None else {"truth": truth}
     for name, values in tables.items():
         write_eta(values, out / f"{name}.parquet")
-        lines.append(described(name, values, counts, truth))
-    if tree is not None:
-        write_truth(Truth(tree / "truth"), opened, out / "agreement.npz")
-    return lines
+    return [described(name, values, counts, truth) for name, values in tables.items()]
 
 
 def main(prepared: Path, out: Path, tree: Path | None = None) -> None:

@@ -10,28 +10,20 @@ import math
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.stats import spearmanr
 
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.experiments.differences import by_method
 from medclip_debias.experiments.doses import training_counts
 from medclip_debias.experiments.experiment import Cell, Row
 from medclip_debias.reporting.tables import Table
-from studies.phantom import (
-    LANGUAGE_MODEL,
-    PhantomData,
-    PhantomFolder,
-    PhantomStudy,
-    compared,
-    eta_true,
-    learn_language,
-    part_of,
-)
+from studies.phantom import LANGUAGE_MODEL, Phantom, PhantomStudy, compared, learn_language, part_of
 from studies.study import spread, where
 
 
@@ -42,13 +34,10 @@ class EtaTradeoff(PhantomStudy):
 
     def cells(self) -> list[dict[str, Any]]:
         s = self.settings
-        arms: dict[str, Any] = {
-            f"eta {value:g}": {"kind": "debiased", "eta": {"kind": "constant", "value": value}}
-            if value
-            else {"kind": "infonce"}
-            for value in s.constants
-        }
-        arms[LANGUAGE_MODEL] = {"kind": "debiased", "eta": {"kind": "language_model", **s.eta}}
+        etas = {f"eta {value:g}": {"kind": "constant", "value": value} for value in s.constants}
+        etas[LANGUAGE_MODEL] = {"kind": "language_model", **s.eta}
+        arms: dict[str, Any] = {name: {"kind": "debiased", "eta": e} for name, e in etas.items()}
+        arms |= {"eta 0": {"kind": "infonce"}} if "eta 0" in arms else {}
         trained = [
             self.cell(loss, seed, part="train", method=name, candidate=name)
             for seed, (name, loss) in product(s.seeds, arms.items())
@@ -62,8 +51,7 @@ class EtaTradeoff(PhantomStudy):
     def measure(self, cell: Cell) -> Row:
         if cell["part"] == "train":
             return super().measure(cell)
-        place = PhantomFolder(self.shared_folder(cell))
-        return tracking(place, PhantomData(**cell["data"]), cell["estimate"], cell["share"])
+        return tracking(self.place(cell), cell["data"], cell["estimate"], cell["share"])
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         groups, tracked = by_method(where(rows, part="train")), where(rows, part="estimate")
@@ -79,20 +67,17 @@ class EtaTradeoff(PhantomStudy):
         return found
 
 
-def tracking(place: PhantomFolder, data: PhantomData, estimate: str, share: float) -> Row:
+def tracking(place: Phantom, data: Mapping[str, Any], estimate: str, share: float) -> Row:
     """How an estimate of the log probability goes with the truth, over sentences by occurrence.
 
     ``slope`` is that of the least-squares line of true on estimated.
     """
-    from scipy.stats import spearmanr
-
-    truth, counts = eta_true(place), training_counts(place.open())
+    truth, counts = place.eta_true(), training_counts(place.data)
     texts = [text for text, value in truth.items() if 0 < value < 1]
     if estimate == "masked LM":
         estimated = _masked_lm(place, data, share)
     else:
-        every = [text for text, count in counts.items() for _ in range(count)]
-        corpus = part_of(every, share, data.seed)
+        corpus = part_of(list(Counter(counts).elements()), share, data["seed"])
         if estimate == "counts":
             seen = Counter(corpus)
             estimated = {text: math.log((seen[text] + 0.5) / len(corpus)) for text in texts}
@@ -108,14 +93,14 @@ def tracking(place: PhantomFolder, data: PhantomData, estimate: str, share: floa
     return {"spearman": rho, "slope": slope, "sentences": len(texts)}
 
 
-def _masked_lm(place: PhantomFolder, data: PhantomData, share: float) -> dict[str, float]:
+def _masked_lm(place: Phantom, data: Mapping[str, Any], share: float) -> dict[str, float]:
     """Pseudo-log-likelihoods by the phantom's language model, or by one of fewer sentences."""
     if share >= 1:
-        return dict(place.open().scores(None))
+        return dict(place.data.scores(None))
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / "prepared"
         shutil.copytree(place.prepared, copy, ignore=shutil.ignore_patterns("scores.*"))
-        part = data.model_copy(update={"language_share": share})
+        part = {**data, "language_share": share}
         learn_language(part, copy, Path(scratch) / "language_model")
         return dict(PreparedSet.open(copy).scores(None))
 
@@ -128,35 +113,26 @@ class Trigrams:
     """
 
     def __init__(self, corpus: Sequence[str]) -> None:
-        self._count: Counter[tuple[str, ...]] = Counter()
-        self._after: dict[tuple[str, ...], set[str]] = {}
-        self._total: Counter[tuple[str, ...]] = Counter()
-        words = set()
-        for text in corpus:
-            padded = _padded(text)
-            words.update(padded[2:])
-            for place in range(2, len(padded)):
-                for order in range(3):
-                    before = tuple(padded[place - order : place])
-                    self._count[(*before, padded[place])] += 1
-                    self._total[before] += 1
-                    self._after.setdefault(before, set()).add(padded[place])
-        self._words = len(words) + 1
+        self._after: dict[tuple[str, ...], Counter[str]] = {}
+        for padded in map(_padded, corpus):
+            for place, order in product(range(2, len(padded)), range(3)):
+                before = tuple(padded[place - order : place])
+                self._after.setdefault(before, Counter())[padded[place]] += 1
 
     def log_probability(self, text: str) -> float:
         """Natural logarithm of the probability of the sentence, its end included."""
         padded = _padded(text)
         return sum(
-            math.log(self._probability(padded[place], tuple(padded[place - 2 : place])))
+            math.log(self.probability(padded[place], tuple(padded[place - 2 : place])))
             for place in range(2, len(padded))
         )
 
-    def _probability(self, word: str, before: tuple[str, ...]) -> float:
-        lower = self._probability(word, before[1:]) if before else 1 / self._words
-        kinds = len(self._after.get(before, ()))
-        if not kinds:
-            return lower
-        return (self._count[(*before, word)] + kinds * lower) / (self._total[before] + kinds)
+    def probability(self, word: str, before: tuple[str, ...]) -> float:
+        """Probability of a word after two others."""
+        known = self._after[()]
+        lower = self.probability(word, before[1:]) if before else 1 / (len(known) + 1)
+        after = self._after.get(before, Counter())
+        return (after[word] + len(after) * lower) / (after.total() + len(after)) if after else lower
 
 
 def _padded(text: str) -> list[str]:

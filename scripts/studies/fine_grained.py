@@ -6,37 +6,30 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
+from medclip_debias.data.prompts import load_prompts
 from medclip_debias.evaluation.catalogue import Metric
+from medclip_debias.evaluation.protocol import rows_of_split
 from medclip_debias.experiments.differences import SeedTables, by_method
 from medclip_debias.experiments.experiment import Cell, Row
+from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.phantom.catalogue import CLASSES
 from medclip_debias.reporting.tables import Table
-from studies.phantom import (
-    METRICS,
-    PhantomFolder,
-    PhantomStudy,
-    measure,
-    measured,
-    truth_of,
-    zero_shot,
-)
-from studies.plots import lines
-from studies.study import Study, where
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from medclip_debias.models.dual_encoder import DualEncoder
+from studies import phantom
+from studies.phantom import METRICS, Phantom, PhantomStudy
+from studies.study import Study, lines, where
 
 Floats = NDArray[np.float64]
 
-# Example 1 (definition 5.1): image points, their label and probability given the label.
-POINTS = np.array([[1.01, 1.0], [0.01, 0.0], [0.0, 10.0], [1.0, 1.0], [0.0, 0.0]])
-LABELS = np.array([0.5, 0.5, 0.5, -0.5, -0.5])
+# Example 1 (definition 5.1): image points and a 1, their label, probability given the label.
+DESIGN = np.c_[[1.01, 0.01, 0.0, 1.0, 0.0], [1.0, 0.0, 10.0, 1.0, 0.0], np.ones(5)]
+SIGNS = np.array([1.0, 1.0, 1.0, -1.0, -1.0])
 SHARES = np.array([0.499, 0.499, 0.002, 0.5, 0.5])
 TAU_1 = 5e-5
 SEPARATOR = np.array([0.1, -0.1, -0.0005])
@@ -101,27 +94,28 @@ def loss_1(scaled: Floats, g: str) -> float:
     The other sample has the other label with probability 1/2; then the argument of g is
     ``exp(-u/tau)`` for label .5 and ``exp(u/tau)`` for -.5, with ``u = a x1 + b x2 + c``.
     """
-    l = -np.sign(LABELS) * _u(scaled)  # noqa: E741
-    value = np.logaddexp(0, l) if g == "g1" else 1 / (1 + np.exp(-np.clip(l, -700, 700)))
-    return 0.25 * float(value @ SHARES)
+    return 0.25 * float(_g(g, -SIGNS * (DESIGN @ scaled)) @ SHARES)
+
+
+def _g(name: str, logarithm: Floats) -> Floats:
+    """``log(1 + x)`` or ``x / (1 + x)`` of a number whose logarithm is given."""
+    if name == "g1":
+        return np.logaddexp(0, logarithm)
+    return np.asarray(1 / (1 + np.exp(-np.clip(logarithm, -700, 700))))
 
 
 def error_1(scaled: Floats) -> float:
     """Top-1 error over both labels; a tie is an error."""
-    return 0.5 * float((np.sign(LABELS) * _u(scaled) <= 0) @ SHARES)
-
-
-def _u(scaled: Floats) -> Floats:
-    return np.asarray(POINTS @ scaled[:2] + scaled[2])
+    return 0.5 * float((SIGNS * (DESIGN @ scaled) <= 0) @ SHARES)
 
 
 def newton_1(steps: int = 100) -> Floats:
     """The minimiser of the convex g1 loss, over tau."""
-    design, sign, weight, w = np.c_[POINTS, np.ones(5)], np.sign(LABELS), SHARES / 4, np.zeros(3)
+    weight, w = SHARES / 4, np.zeros(3)
     for _ in range(steps):
-        p = 1 / (1 + np.exp(sign * (design @ w)))  # d softplus(-sign u)
-        hessian = (design * (weight * p * (1 - p))[:, None]).T @ design
-        step = np.linalg.solve(hessian, design.T @ (-sign * weight * p))
+        p = 1 / (1 + np.exp(SIGNS * (DESIGN @ w)))  # d softplus(-sign u)
+        hessian = (DESIGN * (weight * p * (1 - p))[:, None]).T @ DESIGN
+        step = np.linalg.solve(hessian, DESIGN.T @ (-SIGNS * weight * p))
         w = w - step
         if np.abs(step).max() < 1e-14:
             break
@@ -130,21 +124,17 @@ def newton_1(steps: int = 100) -> Floats:
 
 def example_1(g: str, starts: int) -> Row:
     """Minimiser of the population loss and its top-1 error; g2's is searched from many starts."""
-    from scipy.optimize import minimize
-
-    best, rng = newton_1(), np.random.default_rng(0)
+    best, paper, rng = newton_1(), SEPARATOR / TAU_1, np.random.default_rng(0)
     if g == "g2":
-        best, lowest = SEPARATOR / TAU_1, math.inf
+        found = []
         for number in range(starts):
             # The separator's own direction is among the starts, at scales from 1e-3 to 1.
             direction = SEPARATOR if number % 4 == 0 else rng.normal(size=3) * 0.1
             start = direction / TAU_1 * 10 ** rng.uniform(-3, 0)
-            found = minimize(loss_1, start, ("g2",), "Nelder-Mead", options={"maxiter": 2000})
-            if found.fun < lowest:
-                best, lowest = np.asarray(found.x), float(found.fun)
+            found.append(minimize(loss_1, start, (g,), "Nelder-Mead", options={"maxiter": 2000}))
+        best = np.asarray(min(found, key=lambda one: one.fun).x)
     row: Row = dict(zip("abc", (best * TAU_1).tolist(), strict=True))
     row |= {"loss": loss_1(best, g), "error": error_1(best)}
-    paper = SEPARATOR / TAU_1
     return row | {"separator_loss": loss_1(paper, g), "separator_error": error_1(paper)}
 
 
@@ -175,11 +165,10 @@ def losses_2(theta: Floats, rare: float, tau: float) -> tuple[dict[str, Floats],
     weight = p[:, None, None] * p[None, :, None]
     clip = (weight * (np.logaddexp(0, to_text) + np.logaddexp(0, to_image))).sum((0, 1))
     other = weight * (x[:, None, None] != x[None, :, None])
-    g1 = (other * np.logaddexp(0, to_text)).sum((0, 1))
-    g2 = (other / (1 + np.exp(-np.clip(to_text, -700, 700)))).sum((0, 1))
+    own_text = {name: (other * _g(name, to_text)).sum((0, 1)) for name in ("g1", "g2")}
     # A text of each label is sampled; both images decide by the same comparison.
     wrong = np.cos(y[:3, None] + theta) <= np.cos(y[3] + theta)
-    return {"clip": clip, "g1": g1, "g2": g2}, np.asarray(p[:3] / p[:3].sum() @ wrong)
+    return {"clip": clip, **own_text}, np.asarray(p[:3] / p[:3].sum() @ wrong)
 
 
 def example_2(rare: float, tau: float, angles: int) -> Row:
@@ -204,7 +193,11 @@ PAIRS = {
 """Finding types that come in two severities: the prompt of the lesser and of the greater."""
 PLAIN = "weight 0"
 FORMS = {"g1": {"g": "g1"}, "g2": {"g": "g2"}, "L'": {"g": "g1", "denominator": "same_class"}}
-SHOWN = {"severity_auc": Metric("", "severity_auc", "severity AUC", "", "share")} | {
+SEVERITY = {
+    name: Metric("", name, title, "", "share")
+    for name, title in (("severity_auc", "severity AUC"), *((f"severity_{n}", n) for n in PAIRS))
+}
+GENERAL = {
     name: replace(METRICS[name], digits=3)
     for name in ("auc", "accuracy", "fine_auc", "cnr", "recall")
 }
@@ -217,47 +210,40 @@ class FineGrainedPhantom(PhantomStudy):
 
     def cells(self) -> list[dict[str, Any]]:
         s = self.settings
-        arms: dict[str, Any] = {PLAIN: {"kind": "infonce"}}
-        for form, how in FORMS.items():
-            for weight in s.weights[form]:
-                loss = {"kind": "keyword", "core": {"kind": "infonce"}, "words": "severity"}
-                arms[f"{form}, weight {weight:g}"] = loss | {"weight": weight, **how}
+        plain: dict[str, Any] = {"kind": "infonce"}
+        named = {"kind": "keyword", "core": plain, "words": "severity"}
+        arms = {PLAIN: plain} | {
+            f"{form}, weight {weight:g}": named | {"weight": weight, **how}
+            for form, how in FORMS.items()
+            for weight in s.weights[form]
+        }
         return [
             self.cell(loss, seed, method=name, candidate=name)
             for seed, (name, loss) in product(s.seeds, arms.items())
         ]
 
-    def metrics(self, model: DualEncoder, place: PhantomFolder) -> Row:
-        return measure(model, place) | severity_auc(model, place)
+    def metrics(self, model: DualEncoder, place: Phantom) -> Row:
+        return phantom.measure(model, place) | severity_auc(model, place)
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        groups = by_method(rows)
-        each = {
-            f"severity_{name}": Metric("", f"severity_{name}", name, "", "share") for name in PAIRS
-        }
-        general = {name: metric for name, metric in SHOWN.items() if name != "severity_auc"}
-        every = SeedTables({"severity_auc": SHOWN["severity_auc"], **each, **general})
+        groups, every = by_method(rows), SeedTables(SEVERITY | GENERAL)
         means = every.means(f"Mean (sd) over {len(groups[PLAIN])} seeds", groups)
         body = [list(row)[:-1] for row in means.rows]  # a rank over such metrics says little
-        differences = SeedTables(SHOWN).difference_table("Difference", groups, PLAIN)
+        shown = ("severity_auc", *GENERAL)
+        differences = every.difference_table("Difference", groups, PLAIN, shown)
         return [Table(means.title, list(means.head)[:-1], body), differences]
 
 
-def severity_auc(model: DualEncoder, place: PhantomFolder) -> dict[str, float]:
+def severity_auc(model: DualEncoder, place: Phantom) -> dict[str, float]:
     """``severity_TYPE`` for each type in `PAIRS`, and their mean ``severity_auc``.
 
     Among the test images that have a finding in exactly one of its severities: how often an image
     of the greater one has the greater difference of similarity between the two prompts. A type of
     which the split lacks one severity counts as 0.5: they cannot be distinguished.
     """
-    from medclip_debias.data.prompts import load_prompts
-    from medclip_debias.evaluation.label_table import Labels
-    from medclip_debias.evaluation.protocol import rows_of_split
-    from medclip_debias.phantom.catalogue import CLASSES
-
-    data = place.open()
+    data, values = place.data, {}
     rows = rows_of_split(data, "test")
-    shown, values = truth_of(place, data, rows), {}
+    shown = place.shown(rows)
     for name in PAIRS:
         forms = [c for c in CLASSES if c.type == name]
         lesser, greater = (
@@ -266,12 +252,11 @@ def severity_auc(model: DualEncoder, place: PhantomFolder) -> dict[str, float]:
             .any(axis=1)
             for side in (False, True)
         )
-        values[name] = np.where(lesser == greater, np.nan, greater.astype(np.float64))
+        values[name] = np.where(lesser == greater, np.nan, greater)
     sides = {n: {"positive": [b], "negative": [a]} for n, (a, b) in PAIRS.items()}
     prompts = load_prompts({"name": "severity", "classes": sides})
-    labels = Labels(rows, values, {"labels": "the phantom's truth"})
-    (found,) = measured(model, data, [zero_shot(model, data, labels, prompts)])
+    labels = phantom.true_labels(rows, values)
+    (found,) = phantom.measured(model, data, phantom.zero_shot(model, data, labels, prompts))
     aucs = found.by_class("auc")
-    each = {name: aucs.get(name, 0.5) for name in PAIRS}
-    named = {f"severity_{name}": value for name, value in each.items()}
-    return {"severity_auc": float(np.mean(list(each.values()))), **named}
+    each = {f"severity_{name}": aucs.get(name, 0.5) for name in PAIRS}
+    return {"severity_auc": float(np.mean(list(each.values()))), **each}

@@ -12,24 +12,14 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import typer
 
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.data.text.claims.claim import Claim
-from medclip_debias.data.text.claims.table import (
-    COLUMNS,
-    FILE,
-    import_claims,
-    read_claims,
-    sentence_hash,
-)
+from medclip_debias.data.text.claims.table import FILE, import_claims, read_claims
 from medclip_debias.errors import UserError
-
-_OTHER = {"present": "absent", "absent": "present"}
 
 
 def chosen(sentence: str, finding: str, share: float, seed: int) -> bool:
@@ -43,27 +33,32 @@ def chosen(sentence: str, finding: str, share: float, seed: int) -> bool:
     return int.from_bytes(digest[:8], "big") < share * 2**64
 
 
+def copy_with_claims(prepared: Path, out: Path, claims: pd.DataFrame) -> None:
+    """Write a copy of a prepared set that knows these claims alone; its files are links.
+
+    A sentence without a claim is unknown evidence.
+    """
+    lexicon = read_claims(PreparedSet.open(prepared)).lexicon
+    aside = shutil.ignore_patterns("claims*", "*.lock")
+    shutil.copytree(prepared, out, copy_function=os.link, ignore=aside)
+    table = out.with_name(f"{out.name}_claims.csv")
+    claims.to_csv(table, index=False)
+    import_claims(PreparedSet.open(out), table, lexicon)
+
+
 def flip(prepared: Path, out: Path, share: float, seed: int) -> dict[str, int]:
     """Write the copy; returns how many claims there are, and how many were turned."""
     if out.exists():
         raise UserError(f"{out}: is there already; give another folder, or remove it.")
-    table = read_claims(PreparedSet.open(prepared))
-    shutil.copytree(prepared, out, copy_function=os.link)
-    (out / FILE).unlink()  # the link, not the claims of the set
-    copy = PreparedSet.open(out)
-    rows, turned = [], 0
-    for text, claims in zip(copy.texts, table.claims, strict=True):
-        name = sentence_hash(text)
-        for claim in claims:
-            turn = chosen(name, claim.finding, share, seed)
-            kept: Claim = replace(claim, polarity=_OTHER[claim.polarity]) if turn else claim
-            turned += turn
-            rows.append((name, *(getattr(kept, column) for column in COLUMNS[1:])))
-    changed = out / "flipped.csv"
-    pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(changed, index=False)
-    import_claims(copy, changed, table.lexicon, f"{table.meta['parser']}, {share:.0%} flipped")
-    changed.unlink()
-    return {"claims": len(rows), "flipped": turned}
+    claims = pd.read_parquet(prepared / FILE)
+    names = zip(claims["sentence"], claims["finding"], strict=True)
+    turned = pd.Series([chosen(*name, share, seed) for name in names], claims.index)
+    polarity = claims["polarity"]
+    claims["polarity"] = polarity.mask(
+        turned, polarity.map({"present": "absent", "absent": "present"})
+    )
+    copy_with_claims(prepared, out, claims)
+    return {"claims": len(claims), "flipped": int(turned.sum())}
 
 
 def main(prepared: Path, out: Path, share: float = 0.15, seed: int = 0) -> None:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from medclip_debias.evaluation.representations import most_similar
 from medclip_debias.experiments.experiment import Cell, Row
+from medclip_debias.losses import TwoViewBatch
+from medclip_debias.losses.objective import Objective, build_objective, loss_settings
+from medclip_debias.losses.policies.glofnd import GloFND, GloFNDSettings
 from medclip_debias.reporting.tables import Table
 from studies.images import digits, fit, probe
-from studies.plots import lines
-from studies.study import Study, by_seed, gap, spread, where
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from medclip_debias.losses.objective import Objective
+from studies.study import Study, by_seed, gap, lines, split, spread, where
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -32,6 +32,7 @@ REMOVERS = {
     "exact": "exact quantiles",
 }
 RULES = ("adam, from 1", "adam, from a quantile", "sgd, from 1", "sgd, from a quantile")
+RATES = ("precision", "recall", "f1")
 ALPHA = 0.1
 """The alpha nearest to the digits' true rate of false negatives."""
 
@@ -66,50 +67,46 @@ class GloFNDStudy(Study):
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Distance to the quantile, share removed, detection, probe, start, cost."""
         fixed, train = where(rows, part="fixed"), where(rows, part="train")
-        at = where(train, alpha=ALPHA)
-        first = where(at, policy=QUANTILE, start=0.0)
-        alphas, starts = (sorted({row[n] for row in train}) for n in ("alpha", "start"))
+        plain = by_seed(where(train, policy="none"), "probe")
+        end, at_alpha = "at the end of training", f"alpha = {ALPHA:g}"
         ends = [np.mean([r["distances"][-1] for r in where(fixed, rule=rule)]) for rule in RULES]
-        removed = [
-            spread(where(train, policy=QUANTILE, alpha=a, start=0.0), "removed") for a in alphas[1:]
-        ]
+        own_thresholds = split(where(train, policy=QUANTILE, start=0.0), "alpha")
+        at = own_thresholds[ALPHA]
         detection = [
             [
                 label,
-                *(spread(first, f"{name} {key}") for key in ("precision", "recall", "f1")),
-                gap(by_seed(first, f"{name} f1"), by_seed(first, "batch f1")),
+                *(spread(at, f"{name} {key}") for key in RATES),
+                gap(by_seed(at, f"{name} f1"), by_seed(at, "batch f1")),
             ]
             for name, label in REMOVERS.items()
         ]
-        plain = by_seed(where(train, policy="none"), "probe")
         by_start, costs = [], []
         for policy, label in POLICIES.items():
             f1 = "batch f1" if policy == "fnc" else "own threshold f1"
-            for start in starts:
-                own = where(at, policy=policy, start=start)
+            for start, own in split(where(train, policy=policy, alpha=ALPHA), "start").items():
                 said = [spread(own, name) for name in ("removed", "mae", f1, "probe")]
                 by_start.append([label, f"{start:g}", *said, gap(by_seed(own, "probe"), plain)])
-            own = where(at, policy=policy, start=0.0)
-            costs.append([label, f"{np.median([row['step_ratio'] for row in own]):.2f}"])
-        end, at_alpha = "at the end of training", f"alpha = {ALPHA:g}"
+                if start == 0:
+                    ratio = np.median([row["step_ratio"] for row in own])
+                    costs.append([label, f"{ratio:.2f}"])
         distance = "Fixed vectors: mean distance of the thresholds to the exact quantile at the end"
+        alphas = [f"alpha {alpha:g}" for alpha in own_thresholds]
+        removed = [spread(own, "removed") for own in own_thresholds.values()]
         rules = ["rule", "precision", "recall", "F1", "F1 minus batch top-k"]
         head = ["policy", "start", "share removed", "distance to the quantile", "F1", "probe"]
         head.append(f"minus InfoNCE ({np.mean(list(plain.values())):.3f})")
         return [
             Table(distance, RULES, [[f"{value:.3f}" for value in ends]]),
-            Table(f"Share of pairs removed {end}", [f"alpha {a:g}" for a in alphas[1:]], [removed]),
+            Table(f"Share of pairs removed {end}", alphas, [removed]),
             Table(f"Removed pairs {end}, {at_alpha}", rules, detection),
             Table(f"When filtering starts, {at_alpha}", head, by_start),
             Table("Time of a step against InfoNCE, median", ["policy", "times"], costs),
         ]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
-        train = where(rows, part="train")
-        own = where(train, policy=QUANTILE, start=0.0)
         rules = [
             {"alpha": row["alpha"], "rule": label, "f1": row[f"{name} f1"]}
-            for row in own
+            for row in where(rows, policy=QUANTILE, start=0.0)
             for name, label in REMOVERS.items()
         ]
         return lines({"F1 of removed pairs": (rules, "f1")}, "alpha", "rule")
@@ -120,11 +117,6 @@ class GloFNDStudy(Study):
 
 def fixed_vectors(cell: Cell) -> Row:
     """Mean distance of the thresholds to the exact quantiles, as visits go by."""
-    import torch
-
-    from medclip_debias.losses import TwoViewBatch
-    from medclip_debias.losses.policies.glofnd import GloFND, GloFNDSettings
-
     rng, n, size = np.random.default_rng([cell["seed"], 3]), cell["points"], cell["batch"]
     centres = rng.normal(size=(10, 16))
     points = centres[rng.integers(0, 10, n)] + 0.7 * rng.normal(size=(n, 16))
@@ -164,8 +156,6 @@ def thresholds(policy: Any, samples: int) -> Floats:
 
 def training(cell: Cell) -> Row:
     """Train on digits under one policy; judge all pairs of the training set."""
-    from medclip_debias.losses.policies.glofnd import GloFND
-
     images, labels, test, truth = digits()
     objective = _objective(cell, len(images))
     encoder = fit(
@@ -177,7 +167,8 @@ def training(cell: Cell) -> Row:
     )
     features = encoder.features(images), labels, encoder.features(test), truth
     row: Row = {"probe": probe(*features, 1.0, cell["seed"], (0,))[0]}
-    row["step_ratio"] = _step_ratio(cell, images)
+    plain, again = (_objective(c, len(images)) for c in ({**cell, "policy": "none"}, cell))
+    row["step_ratio"] = _step_ratio(plain, again, images[: cell["batch"]])
     if cell["alpha"] == 0:
         return row
     vectors, alpha = encoder.embeddings(images).astype(np.float64), cell["alpha"]
@@ -186,26 +177,24 @@ def training(cell: Cell) -> Row:
     exact = exact_quantiles(vectors, alpha)
     top, met = _batch_top(cosine, alpha, cell["batch"], cell["seed"])
     rules = {
-        "exact": cosine > exact[:, None],
-        "global": cosine > np.quantile(cosine[other], 1 - alpha),
-        "batch": top,
+        "exact": (cosine > exact[:, None], other),
+        "global": (cosine > np.quantile(cosine[other], 1 - alpha), other),
+        "batch": (top, met),
     }
     if cell["policy"].startswith("glofnd"):
         (policy,) = (module for module in objective.modules() if isinstance(module, GloFND))
         learned = thresholds(policy, len(images))
-        rules["own threshold"] = cosine > learned[:, None]
-        row["removed"] = float((rules["own threshold"] & other)[other].mean())
+        removed = cosine > learned[:, None]
+        rules["own threshold"] = removed, other
+        row["removed"] = float(removed[other].mean())
         row["mae"] = float(np.abs(learned - exact).mean())
-    for name, removed in rules.items():
-        judged = met if name == "batch" else other
+    for name, (removed, judged) in rules.items():
         found = _scores(removed & judged, false & judged)
         row |= {f"{name} {key}": value for key, value in found.items()}
     return row
 
 
 def _objective(cell: Cell, samples: int) -> Objective:
-    from medclip_debias.losses.objective import build_objective, loss_settings
-
     kind, _, init = cell["policy"].partition(" ")
     start, alpha = round(cell["start"] * cell["steps"]), cell["alpha"]
     glofnd = {"kind": "glofnd", "alpha": alpha, "init": init, "filter_step": start}
@@ -218,31 +207,22 @@ def _objective(cell: Cell, samples: int) -> Objective:
     return build_objective(loss_settings(settings, cell["part"]))
 
 
-def _step_ratio(cell: Cell, images: Any) -> float:
+def _step_ratio(plain: Objective, objective: Objective, images: Any) -> float:
     """Time of a step under the policy over that of plain InfoNCE: medians, measured in turn."""
-    import torch
-
-    from medclip_debias.losses import TwoViewBatch
-
-    plain = dict(cell) | {"policy": "none", "alpha": 0.0}
-    objectives = [_objective(c, len(images)) for c in (plain, cell)]
-    encoder = fit(images, objectives[0], steps=1, batch=cell["batch"], temperature=0.5, seed=0)
-    rows, data = torch.arange(cell["batch"]), torch.from_numpy(images[: cell["batch"]])
+    encoder = fit(images, plain, steps=1, batch=len(images), temperature=0.5, seed=0)
+    rows, data = torch.arange(len(images)), torch.from_numpy(images)
     times: list[list[float]] = [[], []]
-    for _ in range(15):
-        for place, objective in enumerate(objectives):
-            began = time.perf_counter()
-            first, second = (encoder.head(encoder.trunk(data)) for _ in range(2))
-            batch = TwoViewBatch.from_views(first, second, 2.0, sample_ids=rows)
-            objective(batch).loss.backward()
-            times[place].append(time.perf_counter() - began)
+    for place, one in [*enumerate((plain, objective))] * 15:
+        began = time.perf_counter()
+        first, second = (encoder.head(encoder.trunk(data)) for _ in range(2))
+        batch = TwoViewBatch.from_views(first, second, 2.0, sample_ids=rows)
+        one(batch).loss.backward()
+        times[place].append(time.perf_counter() - began)
     return float(np.median(times[1]) / np.median(times[0]))
 
 
 def _batch_top(cosine: Floats, alpha: float, batch: int, seed: int) -> tuple[Bools, Bools]:
     """What FNC would remove in random batches, and the pairs that met: only those are judged."""
-    from medclip_debias.evaluation.representations import most_similar
-
     removed, met = (np.zeros(cosine.shape, dtype=bool) for _ in range(2))
     order = np.random.default_rng([seed, 9]).permutation(len(cosine))
     for start in range(0, len(order), batch):
@@ -256,8 +236,5 @@ def _batch_top(cosine: Floats, alpha: float, batch: int, seed: int) -> tuple[Boo
 
 def _scores(removed: Bools, false: Bools) -> dict[str, float]:
     hits, taken, there = float((removed & false).sum()), removed.sum(), false.sum()
-    return {
-        "precision": hits / max(taken, 1),
-        "recall": hits / max(there, 1),
-        "f1": 2 * hits / max(taken + there, 1),
-    }
+    values = hits / max(taken, 1), hits / max(there, 1), 2 * hits / max(taken + there, 1)
+    return dict(zip(RATES, values, strict=True))

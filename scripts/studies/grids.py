@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -35,6 +35,9 @@ import numpy as np
 import pandas as pd
 import typer
 from numpy.typing import NDArray
+
+from medclip_debias.evaluation.table import read_results
+from medclip_debias.reporting.plots import intervals, panels
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -90,8 +93,8 @@ def grid_rows(name: str, results: dict[str, Any]) -> pd.DataFrame:
         for one in figures["contrasts"]
     ]
     table = pd.DataFrame([known | row for row in rows])
-    ends = [each or (np.nan, np.nan) for each in table.pop("ends")]
-    return table.assign(low=[low for low, _ in ends], high=[high for _, high in ends])
+    table[["low", "high"]] = [ends or (np.nan, np.nan) for ends in table.pop("ends")]
+    return table
 
 
 def page_tables(grids: pd.DataFrame) -> list[Table]:
@@ -159,20 +162,14 @@ def write_page(page: Path, folders: Sequence[Path]) -> pd.DataFrame:
 
 def plot(grids: pd.DataFrame, methods: Sequence[str], path: Path) -> None:
     """Difference in AUC to the baseline: a panel for each method, a line for each grid."""
-    from medclip_debias.reporting.plots import intervals, panels
-
     own = grids[(grids["metric"] == MAIN) & (grids["against"] == grids["baseline"])]
-    own = own[own["method"].isin(methods)].dropna(subset=["low"])
-    names = own["title"] + own["setting"].map(lambda name: "" if name == "all" else f", {name}")
-    own = own.assign(line=names, p_holm=own["p_holm"].fillna(1.0))
+    own = own[own["method"].isin(methods)].dropna(subset=["low"]).fillna({"p_holm": 1.0})
+    own["line"] = own["title"] + own["setting"].map(lambda one: "" if one == "all" else f", {one}")
     lines = list(dict.fromkeys(own["line"]))
     figure, axes = panels(len(methods), [f"{method}: AUC" for method in methods])
     for number, (axis, method) in enumerate(zip(axes, methods, strict=True)):
-        rows = own[own["method"] == method].set_index("line")
-        found = {
-            str(name): (row["value"], (row["low"], row["high"]), row["p_holm"])
-            for name, row in rows.iterrows()
-        }
+        rows = own.loc[own["method"] == method, ["line", "value", "low", "high", "p_holm"]]
+        found = {str(name): (v, (low, high), p) for name, v, low, high, p in rows.to_numpy()}
         intervals(axis, marks(found), lines, named=number == 0)
     figure.set_size_inches(4 * len(methods) + 3, 1 + 0.3 * len(lines))
     with atomic_file(path) as temporary:
@@ -199,36 +196,37 @@ def pooled(rows: pd.DataFrame, method: str, against: str) -> str:
 
 def cell_values(folders: Sequence[Path], metric: str) -> pd.DataFrame:
     """``method``, ``seed`` and ``value`` of each cell of grids."""
+    rows = [row for folder in folders for row in results_of(folder)["rows"]]
     return pd.DataFrame(
         {"method": row["method"], "seed": row["seed"], "value": row["metrics"][metric]}
-        for folder in folders
-        for row in results_of(folder)["rows"]
+        for row in rows
     )
 
 
 def outcomes(folders: Sequence[Path], method: str, against: str) -> list[str]:
     """Every metric that the cells' evaluations measured: mean of ``against``, the difference."""
-    from medclip_debias.evaluation.table import read_results
-
-    rows = []
-    for folder in folders:
-        for cell in results_of(folder)["rows"]:
-            path = folder / "runs" / cell["folder"] / "results.json"
-            if not path.is_file():
-                raise UserError(f"{path}: is missing; run the grid's experiment again.")
-            known = {"method": cell["method"], "seed": cell["seed"]}
-            rows += [
-                {**known, "value": one["value"]}
-                | {"outcome": f"{one['protocol']}.{one['metric']} {one['group'] or ''}".strip()}
-                for one in read_results(path)["metrics"]
-                if one["class"] is None
-            ]
+    tables = []
+    for cell, path in evaluations(folders, "results.json"):
+        table = pd.DataFrame(read_results(path)["metrics"])
+        table = table[table["class"].isna()]
+        names = table["protocol"] + "." + table["metric"] + " " + table["group"].fillna("")
+        tables.append(table.assign(method=cell["method"], seed=cell["seed"], outcome=names))
     lines = []
-    for outcome, own in pd.DataFrame(rows).groupby("outcome", sort=False):
+    for outcome, own in pd.concat(tables).groupby("outcome", sort=False):
         if {method, against} <= set(own["method"]):
             base = own.loc[own["method"] == against, "value"].mean()
-            lines.append(f"{outcome}: {base:.3f}, {pooled(own, method, against)}")
+            lines.append(f"{str(outcome).strip()}: {base:.3f}, {pooled(own, method, against)}")
     return lines
+
+
+def evaluations(folders: Sequence[Path], file: str) -> Iterator[tuple[dict[str, Any], Path]]:
+    """Each cell of grids, and a file of its evaluation."""
+    for folder in folders:
+        for cell in results_of(folder)["rows"]:
+            path = folder / "runs" / cell["folder"] / file
+            if not path.is_file():
+                raise UserError(f"{path}: is missing; run the grid's experiment again.")
+            yield cell, path
 
 
 def moved(one: Path, other: Path) -> list[str]:
@@ -253,22 +251,18 @@ def moved(one: Path, other: Path) -> list[str]:
 
 
 def cells_of(folder: Path) -> pd.DataFrame:
-    parts, results = [], results_of(folder)
-    for row in results["rows"]:
-        path = folder / "runs" / row["folder"] / "items" / "zero_shot.parquet"
-        if not path.is_file():
-            raise UserError(f"{path}: is missing; run the grid's experiment again.")
+    parts, name = [], results_of(folder)["settings"]["name"]
+    for cell, path in evaluations([folder], "items/zero_shot.parquet"):
         items = pd.read_parquet(path)
-        names = [str(name)[6:] for name in items.columns if str(name).startswith("label.")]
-        for name in names:
+        known = {"grid": name} | {key: cell[key] for key in ("setting", "method", "seed")}
+        for label in [column for column in items if str(column).startswith("label.")]:
+            own = str(label).removeprefix("label.")
             ranks = {
-                score: items[f"{column}.{name}"].rank(method="dense") - 1
+                score: items[f"{column}.{own}"].rank(method="dense") - 1
                 for score, column in SCORES.items()
             }
-            known = {"grid": results["settings"]["name"], "class": name}
-            known |= {key: row[key] for key in ("setting", "method", "seed")}
-            part = items[["item", "patient"]].assign(**known, label=items[f"label.{name}"], **ranks)
-            parts.append(part[part["label"].isin((0, 1))])
+            part = items[["item", "patient"]].assign(**known, label=items[label], **ranks)
+            parts.append(part[part["label"].isin((0, 1))].assign(**{"class": own}))
     table = pd.concat(parts, ignore_index=True)
     words = dict.fromkeys(("grid", "setting", "method", "class", "item", "patient"), "category")
     return table.astype(
@@ -302,7 +296,7 @@ def differences(
         patients = pd.Index(part["patient"].unique())
         count = len(patients)
         rng = np.random.default_rng(SEED)
-        drawn = rng.multinomial(count, np.full(count, 1 / count), size=draws).astype(np.float64)
+        drawn = rng.multinomial(count, np.full(count, 1 / count), size=draws)
         weights = np.concatenate([np.ones((1, count)), drawn])  # the first: every patient once
         by_seed = []
         for _, own in part.groupby("seed"):

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor, nn
 
 from medclip_debias.errors import UserError
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from medclip_debias.losses.objective import Objective
+from medclip_debias.losses import TwoViewBatch
+from medclip_debias.losses.objective import Objective
+from medclip_debias.models.backbones.resnet import ResNetRegions
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -27,28 +30,22 @@ Split = tuple[Floats, Integers, Floats, Integers]
 class Encoder:
     """A trained network: ``trunk`` gives features, ``head`` what the objective saw of them."""
 
-    trunk: torch.nn.Module
-    head: torch.nn.Module
+    trunk: nn.Module
+    head: nn.Module
 
+    @torch.no_grad()
     def features(self, images: Floats) -> Floats:
         """Features before the projection head: ``[n, F]``."""
-        return self._run(images, projected=False)
+        self.trunk.eval()
+        found: Floats = self.trunk(torch.from_numpy(images)).numpy()
+        self.trunk.train()
+        return found
 
+    @torch.no_grad()
     def embeddings(self, images: Floats) -> Floats:
         """Unit vectors after it: ``[n, 64]``."""
-        return self._run(images, projected=True)
-
-    def _run(self, images: Floats, *, projected: bool) -> Floats:
-        import torch
-        import torch.nn.functional as F
-
-        self.trunk.eval()
-        with torch.no_grad():
-            found = self.trunk(torch.from_numpy(images))
-            if projected:
-                found = F.normalize(self.head(found), dim=1)
-        self.trunk.train()
-        result: Floats = found.numpy()
+        projected = self.head(torch.from_numpy(self.features(images)))
+        result: Floats = F.normalize(projected, dim=1).numpy()
         return result
 
 
@@ -61,7 +58,7 @@ def fit(
     temperature: float,
     seed: int,
     fields: Mapping[str, NDArray[Any]] | None = None,
-    trunk: torch.nn.Module | None = None,
+    trunk: nn.Module | None = None,
     views: Callable[[Tensor, torch.Generator], Tensor] | None = None,
 ) -> Encoder:
     """Train SimCLR on images ``[n, C, H, W]`` in 0..1 with Adam, rate 1e-3 and a cosine to 0.
@@ -70,18 +67,12 @@ def fit(
     entry an image; ``trunk`` another network than the one that fits the images' shape; ``views``
     another random view than `view`.
     """
-    import torch
-
-    from medclip_debias.losses import TwoViewBatch
-
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     trunk, views = trunk or _trunk(images.shape[1:]), views or view
     data = torch.from_numpy(images)
     width = trunk(data[:2]).shape[1]
-    head = torch.nn.Sequential(
-        torch.nn.Linear(width, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64)
-    )
+    head = nn.Sequential(nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, 64))
     tables = {name: torch.from_numpy(values) for name, values in (fields or {}).items()}
     parameters = [*trunk.parameters(), *head.parameters(), *objective.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=1e-3)
@@ -100,9 +91,6 @@ def fit(
 
 def view(images: Tensor, generator: torch.Generator) -> Tensor:
     """One random view of each image: shift by up to an eighth, contrast, noise; never mirrored."""
-    import torch
-    import torch.nn.functional as F
-
     n, _, height, width = images.shape
     reach = height // 8
     padded = F.pad(images, (reach,) * 4)
@@ -115,12 +103,8 @@ def view(images: Tensor, generator: torch.Generator) -> Tensor:
     return cut * contrast + 0.15 * torch.randn(cut.shape, generator=generator)
 
 
-def _trunk(shape: tuple[int, ...]) -> torch.nn.Module:
+def _trunk(shape: tuple[int, ...]) -> nn.Module:
     """Two layers for 8 x 8 digits, resnet_tiny for grey images, a ResNet-18 for CIFAR-10."""
-    from torch import nn
-
-    from medclip_debias.models.backbones.resnet import ResNetRegions
-
     if shape[0] == 3:
         from torchvision.models import resnet18
 
@@ -129,17 +113,13 @@ def _trunk(shape: tuple[int, ...]) -> torch.nn.Module:
         network.maxpool, network.fc = nn.Identity(), nn.Identity()
         return network
     if shape[1] <= 8:
-        inputs = shape[0] * shape[1] * shape[2]
-        return nn.Sequential(
-            nn.Flatten(), nn.Linear(inputs, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU()
-        )
+        inputs, relu = shape[0] * shape[1] * shape[2], nn.ReLU()
+        return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 256), relu, nn.Linear(256, 128), relu)
     return nn.Sequential(ResNetRegions("resnet_tiny"), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 def digits() -> Split:
     """scikit-learn's 1,797 digits of 8 x 8, a third of them for the test."""
-    from sklearn.datasets import load_digits
-
     data = load_digits()
     images = (data.images / 16).astype(np.float32)[:, None]
     labels = data.target.astype(np.int64)
@@ -177,9 +157,6 @@ def probe(
 
     Accuracy on all test images, on the ``rare`` classes, on the others.
     """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.preprocessing import StandardScaler
-
     rng = np.random.default_rng([seed, 11])
     each = [rng.permutation(np.flatnonzero(labels == number)) for number in np.unique(labels)]
     chosen = np.concatenate([rows[: max(1, round(share * len(rows)))] for rows in each])

@@ -9,23 +9,25 @@ import shutil
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from medclip_debias.config import PrepareSettings, validate
+from medclip_debias.data.prepare import prepare
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.experiment import Cell, Row, Shared
+from medclip_debias.losses import DebiasedContrastive, DebiasedSettings, TableEta
+from medclip_debias.phantom import PhantomSettings, generate
+from medclip_debias.phantom.catalogue import CLASS_NAMES, CLASSES
 from medclip_debias.reporting.tables import Table
 from studies.images import Floats, Integers, Split, cifar10, digits, fit, probe
-from studies.plots import lines
-from studies.study import Study, by_seed, gap, spread, where
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from medclip_debias.data.store import PreparedSet
+from studies.study import Study, by_seed, gap, lines, spread, where
 
 KINDS = {"none": "CL", "low": "DCL, eta low", "high": "DCL, eta high", "true": "DCL, eta true"}
 TYPES = (
@@ -54,10 +56,6 @@ class LongTail(Study):
         return digits() if cell["data"] == "digits" else cifar10(cell["root"])
 
     def measure(self, cell: Cell) -> Row:
-        import torch
-
-        from medclip_debias.losses import DebiasedContrastive, DebiasedSettings, TableEta
-
         torch.set_num_threads(1)
         pixels, labels, test, truth = self.images(cell)
         classes = len(np.unique(truth))
@@ -81,14 +79,14 @@ class LongTail(Study):
         return row
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        shares, kinds = (sorted({row[n] for row in rows}) for n in ("share", "kind"))
-        kinds = [kind for kind in KINDS if kind in kinds]
+        shares = sorted({row["share"] for row in rows})
+        kinds = [kind for kind in KINDS if where(rows, kind=kind)]
         found, differences = [], []
         for share, (part, title) in product(_labels(rows), self.parts.items()):
             name, of = f"{part} at {share:g}", f"{share:.0%} of the labels, {title}"
             body = [
-                [KINDS[k], *(spread(where(rows, kind=k, share=r), name) for r in shares)]
-                for k in kinds
+                [KINDS[kind], *(spread(where(rows, kind=kind, share=r), name) for r in shares)]
+                for kind in kinds
             ]
             found.append(Table(f"Accuracy with {of}", ["", *(f"r = {r:g}" for r in shares)], body))
             plain, *others = (by_seed(where(rows, kind=kind), name) for kind in kinds)
@@ -155,11 +153,6 @@ def etas(kind: str, share: float, labels: Integers, classes: int = 10) -> Floats
 
 def make_images(content: Mapping[str, Any], folder: Path) -> None:
     """Write ``images.npz`` of balanced one-type images of a phantom into ``folder``."""
-    import pandas as pd
-
-    from medclip_debias.data.prepare import prepare
-    from medclip_debias.phantom import PhantomSettings, generate
-
     data, tree, made = content["images of one type"], folder / "tree", folder / "prepared"
     # Equally frequent classes, about one in an image: the most images of one type.
     dials = {"tail_exponent": 0.0, "probability_scale": 0.16, "lateral_share": 0.0}
@@ -185,16 +178,12 @@ def one_type(prepared: PreparedSet, truth: Any, split: str) -> tuple[NDArray[np.
     study is taken; of a type with more images than the rarest one, the first. ``truth`` is the
     phantom's ``images.parquet``, by image.
     """
-    from medclip_debias.phantom.catalogue import CLASS_NAMES, CLASSES
-
     images = prepared.images[prepared.images["split"] == split].drop_duplicates("study_id")
     shown = truth.loc[images["image_id"].astype(str), list(CLASS_NAMES)].to_numpy(dtype=bool)
-    types = list(dict.fromkeys(c.type for c in CLASSES))
-    of_type = np.stack(
-        [shown[:, [c.type == name for c in CLASSES]].any(axis=1) for name in types], axis=1
-    )
-    single = of_type.sum(axis=1) == 1
-    found = [np.flatnonzero(single & of_type[:, types.index(name)]) for name in TYPES]
+    kinds = np.array([c.type for c in CLASSES])
+    of_type = {name: shown[:, kinds == name].any(axis=1) for name in set(kinds)}
+    single = np.sum(list(of_type.values()), axis=0) == 1
+    found = [np.flatnonzero(single & of_type[name]) for name in TYPES]
     least = min(len(places) for places in found)
     if least < 2:
         few = TYPES[[len(places) for places in found].index(least)]

@@ -3,44 +3,40 @@
 Data models 1 and 2 of the paper: linear encoders under the linear contrastive loss of section 3.2
 have as product ``W_I^T W_T`` the empirical cross-covariance of image and text over rho; an image
 ``x`` and a prompt ``p`` therefore score ``x^T S p``, with no training at all. The semi-synthetic
-experiment (G.1) has the 8 x 8 digits that come with scikit-learn in the place of MNIST, so that
-nothing has to be downloaded.
+experiment (G.1) has the 8 x 8 digits that come with scikit-learn in the place of MNIST.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from itertools import product
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from scipy.stats import norm
+from sklearn.datasets import load_digits
+from sklearn.svm import SVC
+from torch import Tensor, nn
 
+from medclip_debias.bounds import within
 from medclip_debias.experiments.experiment import Cell, Row
+from medclip_debias.losses import CLIP, ContrastiveBatch
 from medclip_debias.reporting.tables import Table
-from studies.plots import lines
-from studies.study import Study, spread, where
-
-if TYPE_CHECKING:
-    import torch
-    from matplotlib.figure import Figure
-    from torch import Tensor
+from studies.study import Study, average, lines, split, spread, where
 
 Floats = NDArray[np.float64]
 ALPHA, BETA, CORE, SPURIOUS = 10.0, 1 / 3, 1.0, 0.1
 COLOURS = {"inside": "as in training", "test": "at random", "against": "disagree"}
-KEYS = ("kind", "core", "spurious")
 TESTED_1 = {
     "all": ("contrastive", "supervised"),
     "sign disagrees": ("against", "supervised_against"),
 }
 """For each test set of data model 1 the accuracies of both kinds of learning."""
-HEADS = (
-    ["p_spu", "tested on", "contrastive", "closed form", "supervised"],
-    ["pi_core", "pi_spu = 0", "pi_spu = 1", "weight linear in pi_core", "as printed"],
-    ["", "value", "contrastive", "supervised"],
-    ["training", "pi_core", "pi_spu", *(f"colours {words}" for words in COLOURS.values())],
-)
 
 
 class MMCLRobustness(Study):
@@ -56,71 +52,67 @@ class MMCLRobustness(Study):
         parts: list[dict[str, Any]] = [{"part": "model 1", "agree": p, **base} for p in s.agree]
         parts += [
             {"part": "captions 1", "agree": s.agree[-1], "core": a, "spurious": b, **base}
-            for a in s.mentioned
-            for b in (0.0, 1.0)
+            for a, b in product(s.mentioned, (0.0, 1.0))
         ]
         parts += [{"part": "model 2", "m": m, **two} for m in s.classes]
         parts += [{"part": "captions 2", "m": s.rich_classes, "pi": pi, **two} for pi in s.rich]
         parts.append(digits | {"kind": "supervised", "core": 1.0, "spurious": 1.0})
         parts += [
             digits | {"kind": "contrastive", "core": a, "spurious": b}
-            for a in s.digit_mentioned
-            for b in s.digit_mentioned
+            for a, b in product(s.digit_mentioned, repeat=2)
         ]
         return [{**part, "seed": seed} for seed in range(s.seeds) for part in parts]
 
     def measure(self, cell: Cell) -> Row:
-        if cell["part"] in ("model 1", "captions 1"):
-            return _model_1(cell)
-        if cell["part"] in ("model 2", "captions 2"):
-            return _model_2(cell)
-        mentioned = (cell["core"], cell["spurious"])
-        how = {name: cell[name] for name in ("agree", "steps", "seed")}
-        return accuracy(cell["kind"], mentioned, **how)
+        if cell["part"] == "digits":
+            mentioned = (cell["core"], cell["spurious"])
+            how = {name: cell[name] for name in ("agree", "steps", "seed")}
+            return accuracy(cell["kind"], mentioned, **how)
+        return (_model_1 if cell["part"].endswith("1") else _model_2)(cell)
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        captions = where(rows, part="captions 1")
-        two, rich = (where(rows, part=part) for part in ("model 2", "captions 2"))
-        first = []
-        for agree in sorted({r["agree"] for r in where(rows, part="model 1")}):
-            own = where(rows, part="model 1", agree=agree)
-            tested = zip(TESTED_1.items(), accuracy_1(agree, CORE, SPURIOUS, 1.0), strict=True)
-            for (words, names), theory in tested:
-                means = [float(np.mean([r[name] for r in own])) for name in names]
-                values = (f"{value:.3f}" for value in (means[0], theory, means[1]))
-                first.append([f"{agree:g}", words, *values])
+        captions, rich = (where(rows, part=part) for part in ("captions 1", "captions 2"))
+        first = [
+            [f"{agree:g}", words, *(f"{v:.3f}" for v in (average(own, a), theory, average(own, b)))]
+            for agree, own in split(where(rows, part="model 1"), "agree").items()
+            for (words, (a, b)), theory in zip(
+                TESTED_1.items(), accuracy_1(agree, CORE, SPURIOUS, 1.0), strict=True
+            )
+        ]
         by_core = []
-        for core in sorted({r["core"] for r in captions}):
-            own = where(captions, core=core)
-            means = [np.mean([r["against"] for r in where(own, spurious=b)]) for b in (0.0, 1.0)]
-            closed = own[0]["theory"], own[0]["printed"]
-            by_core.append([f"{core:g}", *(f"{value:.3f}" for value in (*means, *closed))])
+        for core, own in split(captions, "core").items():
+            values = [average(some, "against") for some in split(own, "spurious").values()]
+            values += [own[0]["theory"], own[0]["printed"]]
+            by_core.append([f"{core:g}", *(f"{value:.3f}" for value in values)])
         numbers = [
-            [name, f"{value:g}", *_both(where(every, **{name: value}))]
-            for name, every in (("m", two), ("pi", rich))
-            for value in sorted({r[name] for r in every})
+            [name, f"{value:g}", *(spread(own, side) for side in ("contrastive", "supervised"))]
+            for name, every in (("m", where(rows, part="model 2")), ("pi", rich))
+            for value, own in split(every, name).items()
         ]
         least = least_classes(ALPHA, BETA)
         pi = least_mentioned(rich[0]["m"], ALPHA, BETA)
-        digits = where(rows, part="digits")
-        body = []
-        for kind, core, mentioned in sorted({tuple(r[n] for n in KEYS) for r in digits}):
-            own = where(digits, kind=kind, core=core, spurious=mentioned)
-            said = ["-", "-"] if kind == "supervised" else [f"{core:g}", f"{mentioned:g}"]
-            body.append([kind, *said, *(spread(own, name) for name in COLOURS)])
+        digits = []
+        trained = split(where(rows, part="digits"), "kind", "core", "spurious")
+        for (kind, *mentioned), own in trained.items():
+            said = ["-" if kind == "supervised" else f"{pi:g}" for pi in mentioned]
+            digits.append([kind, *said, *(spread(own, name) for name in COLOURS)])
+        heads = (
+            ["p_spu", "tested on", "contrastive", "closed form", "supervised"],
+            ["pi_core", "pi_spu = 0", "pi_spu = 1", "weight linear in pi_core", "as printed"],
+            ["", "value", "contrastive", "supervised"],
+            ["training", "pi_core", "pi_spu", *(f"colours {words}" for words in COLOURS.values())],
+        )
         return [
-            Table("Data model 1", HEADS[0], first),
-            Table("Captions in data model 1: accuracy where the sign disagrees", HEADS[1], by_core),
-            Table(f"Data model 2: thresholds m = {least:.0f} and pi = {pi:.3f}", HEADS[2], numbers),
-            Table("Coloured digits: accuracy, mean and sd over seeds", HEADS[3], body),
+            Table("Data model 1", heads[0], first),
+            Table("Captions in data model 1: accuracy where the sign disagrees", heads[1], by_core),
+            Table(f"Data model 2: thresholds m = {least:.0f} and pi = {pi:.3f}", heads[2], numbers),
+            Table("Coloured digits: accuracy, mean and sd over seeds", heads[3], digits),
         ]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
-        captions = where(rows, part="captions 1")
-        digits = where(rows, part="digits", kind="contrastive")
         shown = {
-            "data model 1: sign disagrees": (captions, "against"),
-            "coloured digits, colours at random": (digits, "test"),
+            "data model 1: sign disagrees": (where(rows, part="captions 1"), "against"),
+            "coloured digits, colours at random": (where(rows, kind="contrastive"), "test"),
         }
         return lines(shown, "core", "spurious")
 
@@ -131,36 +123,34 @@ def _model_1(cell: Cell) -> Row:
     sigma, core = float(np.log(n)), cell.get("core", 1.0)
     z, y, a = features_1(rng, n, cell["agree"], CORE, SPURIOUS)
     x = inputs(rng, z, d, sigma)
-    caption = masked_1(rng, z, y, a, core, cell.get("spurious", 1.0))
-    text = inputs(rng, caption, d, sigma)
+    text = inputs(rng, masked_1(rng, z, y, a, core, cell.get("spurious", 1.0)), d, sigma)
     seen, label, sign = features_1(rng, cell["tests"], 0.5, CORE, SPURIOUS)
     test = inputs(rng, seen, d, sigma)
-    prompt = np.zeros((1, d))
-    prompt[0, 0] = 1.0  # the centre of class 1; that of class -1 is its negative
-    right = np.sign(contrastive_scores(x, text, test, prompt)[:, 0]) == label
-    row = {"contrastive": float(right.mean()), "against": float(right[sign != label].mean())}
+    prompt = np.eye(1, d)  # the centre of class 1; that of class -1 is its negative
+    row: Row = {}
+
+    def judge(scores: Floats, *names: str) -> None:
+        right = np.sign(scores) == label
+        row.update(zip(names, map(float, (right.mean(), right[sign != label].mean())), strict=True))
+
+    judge(contrastive_scores(x, text, test, prompt)[:, 0], "contrastive", "against")
     for name, weight in (("theory", core), ("printed", core**2)):
         row[name] = accuracy_1(cell["agree"], CORE, SPURIOUS, weight)[1]
     if cell["part"] == "model 1":
         scores, separable = supervised_1(x, y, test)
-        right = np.sign(scores) == label
-        row |= {"supervised": float(right.mean()), "separable": float(separable)}
-        row["supervised_against"] = float(right[sign != label].mean())
+        row["separable"] = float(separable)
+        judge(scores, "supervised", "supervised_against")
     return row
 
 
 def _model_2(cell: Cell) -> Row:
     rng = np.random.default_rng([cell["seed"], cell["m"], 2])
-    z, k, c = features_2(rng, cell["tests"], cell["m"], ALPHA, BETA, training=False)
+    sampled = features_2(rng, cell["tests"], cell["m"], ALPHA, BETA, training=False)
     learned = contrastive_weights_2(cell["m"], ALPHA, BETA, cell.get("pi", 1.0))
     return {
-        "contrastive": accuracy_2(z, k, c, learned),
-        "supervised": accuracy_2(z, k, c, (1.0, ALPHA)),
+        "contrastive": accuracy_2(*sampled, learned),
+        "supervised": accuracy_2(*sampled, (1.0, ALPHA)),
     }
-
-
-def _both(rows: Sequence[Row]) -> list[str]:
-    return [spread(rows, side) for side in ("contrastive", "supervised")]
 
 
 # --------------------------------------------------------------------------- data model 1
@@ -219,8 +209,6 @@ def accuracy_1(agree: float, core: float, spurious: float, weight: float) -> tup
     5.2 prints pi squared, which would be right were the variation scaled by pi instead of left out
     at random. Theorem 4.4, without its o(1), is weight 1.
     """
-    from scipy.stats import norm
-
     w, s = 1 + weight * core**2, 2 * agree - 1
     spread = math.sqrt(w**2 * core**2 + s**2 * spurious**2)
     against, along = (float(1 - norm.cdf((side - w) / spread)) for side in (s, -s))
@@ -234,8 +222,6 @@ def supervised_1(
 
     Then it is the limit of gradient descent on logistic loss (Soudry et al. 2018).
     """
-    from sklearn.svm import SVC
-
     # The machine fits an intercept; the paper's model has none, and so it is left out: the
     # margin below says whether the direction separates without it.
     machine = SVC(C=1e8, kernel="precomputed", tol=tolerance).fit(images @ images.T, y)
@@ -300,20 +286,17 @@ def least_mentioned(m: int, alpha: float, beta: float) -> float:
 
 # -------------------------------------------------------------------------- coloured digits
 
-# Shades as (red, green, blue): three of blue, three of red.
 SHADES = np.array(
-    [0.0, 0.0, 0.6, 0.1, 0.1, 0.8, 0.2, 0.2, 1.0, 0.6, 0.0, 0.0, 0.8, 0.1, 0.1, 1.0, 0.2, 0.2]
-).reshape(6, 3)
-# Caption coordinates: digits -4.5 .. 4.5, shades -2.5 .. 2.5, class and colour means between.
-DIGIT_VALUES = np.arange(10) - 4.5
-SHADE_VALUES = np.arange(6) - 2.5
+    [[0, 0, 0.6], [0.1, 0.1, 0.8], [0.2, 0.2, 1], [0.6, 0, 0], [0.8, 0.1, 0.1], [1, 0.2, 0.2]]
+)
+"""Red, green and blue: three shades of blue, three of red."""
 
 
 class Digits(NamedTuple):
     """Images ``[n, 192]``, captions ``[n, 2]``, class (0, 1), whether the colour is the other's."""
 
-    images: Floats
-    captions: Floats
+    images: Tensor
+    captions: Tensor
     labels: NDArray[np.int64]
     against: NDArray[np.bool_]
 
@@ -328,23 +311,20 @@ def coloured(
     """Colour the background of grey images ``[n, 64]``, and write captions.
 
     Digits 0 to 4 are class 0 (blue in training), the others class 1 (red); a share ``agree`` has
-    its class's colour. A caption names digit and shade with the probabilities ``mentioned``, else
-    the mean of the class's digits, of the colour's shades.
+    its class's colour. A caption names digit and shade, as their distance to the middle, with the
+    probabilities ``mentioned``, else the mean of the class's digits, of the colour's shades.
     """
     n = len(digits)
     labels = (digits >= 5).astype(np.int64)
     colour = np.where(rng.random(n) < agree, labels, 1 - labels)
     shade = 3 * colour + rng.integers(0, 3, n)
     grey = images[:, :, None]
-    painted = grey + (1 - grey) * SHADES[shade][:, None, :]
-    digit_mean = np.where(labels == 0, DIGIT_VALUES[:5].mean(), DIGIT_VALUES[5:].mean())
-    shade_mean = np.where(colour == 0, SHADE_VALUES[:3].mean(), SHADE_VALUES[3:].mean())
+    painted = (grey + (1 - grey) * SHADES[shade][:, None, :]).reshape(n, -1)
+    means = np.c_[5 * labels - 2.5, 3 * colour - 1.5]
     names = rng.random((n, 2)) < np.array(mentioned)
-    captions = np.c_[
-        np.where(names[:, 0], DIGIT_VALUES[digits], digit_mean),
-        np.where(names[:, 1], SHADE_VALUES[shade], shade_mean),
-    ]
-    return Digits(painted.reshape(n, -1), captions, labels, colour != labels)
+    captions = np.where(names, np.c_[digits - 4.5, shade - 2.5], means)
+    seen, read = (torch.from_numpy(values).float() for values in (painted, captions))
+    return Digits(seen, read, labels, colour != labels)
 
 
 def accuracy(
@@ -361,63 +341,40 @@ def accuracy(
     by cross-entropy, ``contrastive`` by symmetric InfoNCE with a two-layer caption network;
     its prompts are the captions of each class's mean digit and a colour between the two.
     """
-    import torch
-    import torch.nn.functional as F
-    from sklearn.datasets import load_digits
-
-    from medclip_debias.bounds import within
-    from medclip_debias.losses import CLIP, ContrastiveBatch
-
     rng, data = np.random.default_rng([seed, 7]), load_digits()
     pixels, digits = data.data / 16, data.target.astype(np.int64)
     order = rng.permutation(len(digits))
-    cut = len(order) * 2 // 3
-    train = coloured(rng, pixels[order[:cut]], digits[order[:cut]], agree, mentioned)
-    test = coloured(rng, pixels[order[cut:]], digits[order[cut:]], 0.5, mentioned)
+    first, last = np.split(order, [len(order) * 2 // 3])
+    train = coloured(rng, pixels[first], digits[first], agree, mentioned)
+    test = coloured(rng, pixels[last], digits[last], 0.5, mentioned)
     torch.manual_seed(seed)
-    network = _network(train.images.shape[1], 16 if kind == "contrastive" else 2)
-    texts = _network(2, 16)
-    scale = torch.nn.Parameter(torch.tensor(10.0).log())
-    parameters = [*network.parameters(), *texts.parameters(), scale]
-    optimizer = torch.optim.Adam(parameters, lr=1e-3)
-    x, t, y = (_tensor(v) for v in (train.images, train.captions, train.labels))
-    objective = CLIP()
+    network, texts = (
+        nn.Sequential(nn.Linear(inputs, 128), nn.ReLU(), nn.Linear(128, outputs))
+        for inputs, outputs in ((192, 16 if kind == "contrastive" else 2), (2, 16))
+    )
+    scale = nn.Parameter(torch.tensor(10.0).log())
+    optimizer = torch.optim.Adam([*network.parameters(), *texts.parameters(), scale], lr=1e-3)
+    objective, labels = CLIP(), torch.from_numpy(train.labels)
     for _ in range(steps):
-        batch = torch.from_numpy(rng.choice(len(x), 128, replace=False))
+        batch = torch.from_numpy(rng.choice(len(labels), 128, replace=False))
+        images = network(train.images[batch])
         if kind == "contrastive":
-            pairs = ContrastiveBatch.from_embeddings(
-                network(x[batch]), texts(t[batch]), within(scale.exp(), 1, 100)
-            )
+            captions = texts(train.captions[batch])
+            pairs = ContrastiveBatch.from_embeddings(images, captions, within(scale.exp(), 1, 100))
             loss = objective(pairs).loss
         else:
-            loss = F.cross_entropy(network(x[batch]), y[batch])
+            loss = F.cross_entropy(images, labels[batch])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    with torch.no_grad():
-        inside = coloured(rng, pixels[order[cut:]], digits[order[cut:]], agree, mentioned)
-        found = {}
-        for name, part in (("test", test), ("inside", inside)):
-            scores = network(_tensor(part.images))
+    inside = coloured(rng, pixels[last], digits[last], agree, mentioned)
+    found, right = {}, np.zeros(0)
+    for name, part in (("inside", inside), ("test", test)):
+        with torch.no_grad():
+            scores = network(part.images)
             if kind == "contrastive":
-                means = [DIGIT_VALUES[:5].mean(), DIGIT_VALUES[5:].mean()]
-                prompts = _tensor(np.array([[value, 0.0] for value in means]))
-                scores = F.normalize(scores, dim=1) @ F.normalize(texts(prompts), dim=1).T
-            right = scores.argmax(dim=1).numpy() == part.labels
-            found[name] = float(right.mean())
-            if name == "test":
-                found["against"] = float(right[part.against].mean())
-    return found
-
-
-def _network(inputs: int, outputs: int) -> torch.nn.Module:
-    from torch import nn
-
-    return nn.Sequential(nn.Linear(inputs, 128), nn.ReLU(), nn.Linear(128, outputs))
-
-
-def _tensor(values: NDArray[np.generic]) -> Tensor:
-    import torch
-
-    tensor = torch.from_numpy(np.ascontiguousarray(values))
-    return tensor.float() if tensor.is_floating_point() else tensor
+                prompts = texts(torch.tensor([[-2.5, 0.0], [2.5, 0.0]]))
+                scores = F.normalize(scores, dim=1) @ F.normalize(prompts, dim=1).T
+        right = scores.argmax(dim=1).numpy() == part.labels
+        found[name] = float(right.mean())
+    return found | {"against": float(right[test.against].mean())}

@@ -10,39 +10,54 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
-from pydantic import Field
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
 
-from medclip_debias.config import PrepareSettings, Settings, json_hash, validate
+from medclip_debias.config import PrepareSettings, json_hash, validate
+from medclip_debias.data.prepare import prepare
+from medclip_debias.data.prompts import PromptSet, load_prompts
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.catalogue import find
+from medclip_debias.evaluation.encoding import Network, encode
+from medclip_debias.evaluation.label_table import Labels, labels_of
+from medclip_debias.evaluation.options import EvaluationOptions
+from medclip_debias.evaluation.protocol import Draw, Request, rows_of_split
+from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
+from medclip_debias.evaluation.protocols.retrieval import BoxRetrieval
+from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
+from medclip_debias.evaluation.validation import validator_of
 from medclip_debias.experiments import doses
 from medclip_debias.experiments.differences import Groups, SeedTables, by_method, marks
 from medclip_debias.experiments.experiment import Cell, Row, Shared
 from medclip_debias.files import read_json, write_json
+from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
+from medclip_debias.language.scoring import score_prepared
+from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.phantom import PhantomSettings, generate
+from medclip_debias.phantom.catalogue import CLASSES
+from medclip_debias.phantom.language import NOUNS
+from medclip_debias.phantom.truth import Truth, write_truth
+from medclip_debias.reporting.plots import intervals, panels
 from medclip_debias.reporting.tables import Table
 from medclip_debias.settings_files import load_yaml
+from medclip_debias.training.settings import RunSettings
+from medclip_debias.training.step import Trainer
 from studies.study import Study
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from medclip_debias.data.prompts import PromptSet
-    from medclip_debias.data.store import PreparedSet
-    from medclip_debias.evaluation.label_table import Labels
-    from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
-    from medclip_debias.models.dual_encoder import DualEncoder
-    from medclip_debias.training.step import Trainer
-
-BASELINE, LANGUAGE_MODEL, ORACLE = "InfoNCE", "language model", "true pairs removed"
+BASELINE, LANGUAGE_MODEL = "InfoNCE", "language model"
 CONTROLS = ("constant = its mean", "its eta shuffled")
 ENDS = 9
 """How many of the 28 classes, by frequency, are called head, and how many tail."""
 MEASUREMENT_VERSION = 2
 """Raised when the same cell would be measured otherwise."""
+Parts = dict[str, dict[Any, dict[int, Row]]]
+"""Rows by method and seed of each part of a study, by its title."""
 
 _AUC, _RECALL = find("zero_shot", "mean_auc"), find("retrieval", "recall")
 METRICS = {
@@ -68,66 +83,55 @@ TABLES = SeedTables(METRICS, SHOWN)
 # ---------------------------------------------------------------------------------- data
 
 
-class PhantomData(Settings):
-    """A phantom and a language model of its sentences.
-
-    ``dials`` are settings of `medclip_debias.phantom.settings.PhantomSettings`; ``language``
-    those of `medclip_debias.language.masked_lm.LanguageModelSettings`, which learns from
-    ``language_share`` of the training sentences.
-    """
-
-    studies: int = Field(ge=60)
-    test_studies: int = Field(ge=20)
-    seed: int
-    dials: dict[str, Any]
-    size: int
-    language: dict[str, Any]
-    language_share: float = Field(gt=0, le=1)
-
-
-class PhantomFolder:
+class Phantom:
     """What `make_phantom` leaves in ``root``: prepared set, language model, truth, agreement."""
 
     def __init__(self, root: Path) -> None:
         self.prepared, self.language_model = root / "prepared", root / "language_model"
         self.truth, self.agreement = root / "truth", root / "agreement.npz"
 
-    def open(self) -> PreparedSet:
-        from medclip_debias.data.store import PreparedSet
-
+    @cached_property
+    def data(self) -> PreparedSet:
         return PreparedSet.open(self.prepared)
 
+    def eta_true(self) -> dict[str, float]:
+        """True class probability of every distinct training sentence."""
+        texts = list(doses.training_counts(self.data))
+        return dict(zip(texts, Truth(self.truth).eta(texts).tolist(), strict=True))
 
-def make_phantom(content: Mapping[str, Any], folder: Path) -> None:
-    """Make the phantom of `PhantomData`, prepare it, learn a language model, score."""
-    from medclip_debias.data.prepare import prepare
-    from medclip_debias.phantom import PhantomSettings, generate
-    from medclip_debias.phantom.truth import Truth, write_truth
+    def shown(self, rows: Sequence[int]) -> pd.DataFrame:
+        """The phantom's truth of these images of the prepared set, in their order."""
+        table = pd.read_parquet(self.truth / "images.parquet").set_index("dicom_id")
+        return table.loc[[str(name) for name in self.data.images["image_id"].iloc[list(rows)]]]
 
-    data, tree = PhantomData(**content), folder / "tree"
-    sizes = data.model_dump(include={"studies", "test_studies", "seed"})
-    generate(tree, validate(PhantomSettings, sizes | data.dials, "the study's data"), workers=1)
-    prepared = prepare(tree, folder / "prepared", PrepareSettings(size=data.size), workers=1)
+
+def make_phantom(data: Mapping[str, Any], folder: Path) -> None:
+    """Make the phantom of a study's ``data``, prepare it, learn a language model, score.
+
+    ``dials`` are settings of `medclip_debias.phantom.settings.PhantomSettings`.
+    """
+    tree, sizes = folder / "tree", {n: data[n] for n in ("studies", "test_studies", "seed")}
+    generate(tree, validate(PhantomSettings, sizes | data["dials"], "the study's data"), workers=1)
+    prepared = prepare(tree, folder / "prepared", PrepareSettings(size=data["size"]), workers=1)
     shutil.move(tree / "truth", folder / "truth")
     shutil.rmtree(tree)
     write_truth(Truth(folder / "truth"), prepared, folder / "agreement.npz")
     learn_language(data, folder / "prepared", folder / "language_model")
 
 
-def learn_language(data: PhantomData, prepared_folder: Path, out: Path) -> None:
-    """Learn the language model of ``data`` and score the set's sentences with it."""
-    from medclip_debias.data.store import PreparedSet
-    from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
-    from medclip_debias.language.scoring import score_prepared
+def learn_language(data: Mapping[str, Any], prepared_folder: Path, out: Path) -> None:
+    """Learn a language model, settings in ``language``, and score the set's sentences with it.
 
+    It learns from ``language_share`` of the training sentences.
+    """
     prepared = PreparedSet.open(prepared_folder)
     train = set(prepared.studies.loc[prepared.studies["split"] == "train", "study_id"])
     sentences = prepared.sentences
     corpus = sentences.loc[sentences["study_id"].isin(train), "text"].tolist()
-    if data.language_share < 1:
-        corpus = part_of(corpus, data.language_share, data.seed)
-    settings = validate(LanguageModelSettings, {**data.language, "seed": data.seed}, "the study")
-    train_masked_lm(corpus, out, settings)
+    if data["language_share"] < 1:
+        corpus = part_of(corpus, data["language_share"], data["seed"])
+    content = {**data["language"], "seed": data["seed"]}
+    train_masked_lm(corpus, out, validate(LanguageModelSettings, content, "the study"))
     score_prepared(prepared, out)
 
 
@@ -138,28 +142,8 @@ def part_of(corpus: Sequence[str], share: float, seed: int) -> list[str]:
     return [corpus[number] for number in np.sort(chosen)]
 
 
-def eta_true(place: PhantomFolder) -> dict[str, float]:
-    """True class probability of every distinct training sentence."""
-    from medclip_debias.phantom.truth import Truth
-
-    texts = list(doses.training_counts(place.open()))
-    return dict(zip(texts, Truth(place.truth).eta(texts).tolist(), strict=True))
-
-
-def truth_of(place: PhantomFolder, data: PreparedSet, rows: Sequence[int]) -> Any:
-    """The phantom's truth of these images, in their order."""
-    import pandas as pd
-
-    table = pd.read_parquet(place.truth / "images.parquet").set_index("dicom_id")
-    return table.loc[[str(name) for name in data.images["image_id"].iloc[list(rows)]]]
-
-
 def class_prompts() -> PromptSet:
     """One prompt pair for each of the 28 finding classes, in words that the reports use."""
-    from medclip_debias.data.prompts import load_prompts
-    from medclip_debias.phantom.catalogue import CLASSES
-    from medclip_debias.phantom.language import NOUNS
-
     classes = {}
     for finding in CLASSES:
         noun = NOUNS[finding.type][0].text
@@ -172,28 +156,13 @@ def class_prompts() -> PromptSet:
 # ------------------------------------------------------------------------------- training
 
 
-class PhantomTraining(Settings):
-    """The training of every cell of a study: the same for every method."""
-
-    steps: int = Field(ge=1)
-    batch_size: int = Field(ge=2)
-    sentences_per_study: int = Field(ge=1)
-    lr: float = Field(gt=0)
-    warmup_steps: int
-    input_size: int
-    arch: str
-    dim: int
-    device: str
-    precision: Literal["fp32", "bf16"]
-
-
 def trainer_of(
-    place: PhantomFolder,
-    train: PhantomTraining,
+    place: Phantom,
+    train: Mapping[str, Any],
     loss: Mapping[str, Any],
     seed: int,
-    aggregator: str,
     scratch: Path,
+    aggregator: str = "lse_nl",
 ) -> Trainer:
     """The trainer of one cell, before its first step.
 
@@ -201,36 +170,31 @@ def trainer_of(
     ``start_step`` ``@0.4``, a share of the steps, and an ``eta`` a control of
     `medclip_debias.experiments.doses`. ``scratch`` holds its tables as long as the trainer lives.
     """
-    from medclip_debias.training.settings import RunSettings
-    from medclip_debias.training.step import Trainer
-
-    data = place.open()
-    model = ("input_size", "arch", "dim")
+    own = dict(train)
+    size, arch, dim = (own.pop(name) for name in ("input_size", "arch", "dim"))
     content = {
         "prepared": str(place.prepared),
         "out": str(scratch / "run"),
-        "preprocessing": {"prepare": {"size": data.settings.size}, "input_size": train.input_size},
+        "preprocessing": {"prepare": {"size": place.data.settings.size}, "input_size": size},
         "model": {
-            "image": {"arch": train.arch},
+            "image": {"arch": arch},
             "text": {"folder": str(place.language_model), "max_tokens": 48},
-            "dim": train.dim,
+            "dim": dim,
             "similarity": {"aggregator": aggregator},
         },
-        "loss": resolve(loss, place, data, scratch, train.steps),
-        "train": {**train.model_dump(exclude=set(model)), "seed": seed, "workers": 0},
+        "loss": resolve(loss, place, scratch, train["steps"]),
+        "train": own | {"seed": seed, "workers": 0},
     }
     return Trainer(validate(RunSettings, content, "the study"), "the study")
 
 
-def resolve(
-    loss: Mapping[str, Any], place: PhantomFolder, data: PreparedSet, scratch: Path, steps: int
-) -> dict[str, Any]:
+def resolve(loss: Mapping[str, Any], place: Phantom, scratch: Path, steps: int) -> dict[str, Any]:
     """Settings of an objective with every place holder filled in; see `trainer_of`."""
 
     def eta(given: Mapping[str, Any]) -> Mapping[str, Any]:
         if given.get("path") == "@eta_true":
-            return doses.write_eta(eta_true(place), scratch / "eta.parquet")
-        return doses.dose(given, data) if doses.is_dose(given) else given
+            return {**given, **doses.write_eta(place.eta_true(), scratch / "eta.parquet")}
+        return doses.dose(given, place.data) if doses.is_dose(given) else given
 
     def policy(given: Mapping[str, Any]) -> Mapping[str, Any]:
         known = {"path": str(place.agreement)} if given.get("path") == "@agreement" else {}
@@ -239,24 +203,16 @@ def resolve(
     return doses.changed(loss, eta=eta, policy=policy)
 
 
-def train_model(
-    place: PhantomFolder,
-    train: PhantomTraining,
-    loss: Mapping[str, Any],
-    seed: int,
-    aggregator: str,
-    scratch: Path,
-) -> tuple[DualEncoder, dict[str, Any]]:
-    """The model of one cell in evaluation mode, arguments as for `trainer_of`.
+def train_model(trainer: Trainer) -> tuple[DualEncoder, dict[str, float]]:
+    """The trained model, in evaluation mode.
 
     Also the means of what the objective reported over the last tenth of the steps.
     """
-    trainer = trainer_of(place, train, loss, seed, aggregator, scratch)
-    last = max(1, train.steps // 10)
+    steps = trainer.settings.train.steps
     kept: dict[str, list[float]] = {}
-    for step in range(train.steps):
+    for step in range(steps):
         metrics = trainer.step(step)
-        if step >= train.steps - last:
+        if step >= steps - max(1, steps // 10):
             for name in ("loss", "scale", "removed", "clamped", "mean_eta"):
                 if name in metrics:
                     kept.setdefault(name, []).append(float(metrics[name]))
@@ -268,26 +224,21 @@ def train_model(
 # ------------------------------------------------------------------------------ measuring
 
 
-def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, Any]:
+def measure(model: DualEncoder, place: Phantom) -> dict[str, Any]:
     """`METRICS` on the test split, AUC by class, AUC and Recall on the validate split."""
-    from medclip_debias.data.prompts import load_prompts
-    from medclip_debias.evaluation.label_table import labels_of
-    from medclip_debias.evaluation.options import EvaluationOptions
-    from medclip_debias.evaluation.protocol import Request
-    from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
-    from medclip_debias.evaluation.protocols.retrieval import BoxRetrieval
-    from medclip_debias.evaluation.validation import validator_of
-
-    data, prompts = place.open(), load_prompts("chex5")
+    data, prompts, classes = place.data, load_prompts("chex5"), class_prompts()
+    rows = rows_of_split(data, "test")
+    shown = place.shown(rows)
     request = Request(data, "test", model, prompts, EvaluationOptions())
-    protocols = [
+    five, fine, maps, ranks = measured(
+        model,
+        data,
         zero_shot(model, data, labels_of(data, "test", list(prompts.classes)), prompts),
-        fine_classes(model, data, place),
+        zero_shot(model, data, true_labels(rows, {n: shown[n] for n in classes.classes}), classes),
         PhraseGrounding(request),
         BoxRetrieval(request),
-    ]
-    five, fine, maps, ranks = measured(model, data, protocols)
-    of_fine = fine.by_class("auc")
+    )
+    of_fine = fine.by_class("auc")  # in the order of their frequency
     each = list(of_fine.values())
     validate_split = validator_of(place.prepared, 400)(model)
     results = {"zero_shot": five, "grounding": maps, "retrieval": ranks}
@@ -306,36 +257,23 @@ def measure(model: DualEncoder, place: PhantomFolder) -> dict[str, Any]:
     }
 
 
-def measured(model: DualEncoder, data: PreparedSet, protocols: Sequence[Any]) -> list[Any]:
+def measured(model: DualEncoder, data: PreparedSet, *protocols: Any) -> list[Any]:
     """What each protocol measured, without intervals."""
-    from medclip_debias.evaluation.encoding import Network, encode
-    from medclip_debias.evaluation.protocol import Draw
-
     encode(model, Network(model, data), list(protocols), batch_size=64)
     return [protocol.measure(Draw(0)) for protocol in protocols]
+
+
+def true_labels(rows: Sequence[int], values: Mapping[str, Any]) -> Labels:
+    """Labels of the images ``rows`` by the phantom's truth."""
+    columns = {name: np.asarray(own, dtype=np.float64) for name, own in values.items()}
+    return Labels(list(rows), columns, {"labels": "the phantom's truth"})
 
 
 def zero_shot(
     model: DualEncoder, data: PreparedSet, labels: Labels, prompts: PromptSet
 ) -> ZeroShot:
     """Two-prompt classification, with no threshold chosen."""
-    from medclip_debias.evaluation.options import EvaluationOptions
-    from medclip_debias.evaluation.protocol import Request
-    from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
-
     return ZeroShot(Request(data, "test", model, prompts, EvaluationOptions()), labels)
-
-
-def fine_classes(model: DualEncoder, data: PreparedSet, place: PhantomFolder) -> ZeroShot:
-    """Zero-shot on the 28 true classes of the test images, in the order of their frequency."""
-    from medclip_debias.evaluation.label_table import Labels
-    from medclip_debias.evaluation.protocol import rows_of_split
-
-    prompts, rows = class_prompts(), rows_of_split(data, "test")
-    shown = truth_of(place, data, rows)
-    values = {name: shown[name].to_numpy(dtype=np.float64) for name in prompts.classes}
-    labels = Labels(rows, values, {"labels": "the phantom's truth"})
-    return zero_shot(model, data, labels, prompts)
 
 
 # -------------------------------------------------------------------------------- studies
@@ -373,8 +311,7 @@ class PhantomStudy(Study):
         s = self.settings
         if loss is None:
             known = methods()[names["method"]]
-            names.setdefault("candidate", next(iter(known)))
-            loss = known[names["candidate"]]
+            loss = known[names.setdefault("candidate", next(iter(known)))]
         given = {**s.data, "seed": seed, **(data or {})}
         given["dials"] = {**s.data["dials"], **(data or {}).get("dials", {})}
         return {
@@ -408,18 +345,18 @@ class PhantomStudy(Study):
         return row
 
     def trained(self, cell: Cell) -> Row:
-        import torch
-
         torch.set_num_threads(1)
-        place, train = PhantomFolder(self.shared_folder(cell)), PhantomTraining(**cell["train"])
-        seed = cell["seed"] + 10_000 * cell.get("replicate", 0)
+        place, seed = self.place(cell), cell["seed"] + 10_000 * cell.get("replicate", 0)
         with tempfile.TemporaryDirectory() as scratch:
-            model, metrics = train_model(
-                place, train, cell["loss"], seed, cell["aggregator"], Path(scratch)
-            )
+            how = cell["train"], cell["loss"], seed, Path(scratch), cell["aggregator"]
+            model, metrics = train_model(trainer_of(place, *how))
         return metrics | self.metrics(model, place)
 
-    def metrics(self, model: DualEncoder, place: PhantomFolder) -> Row:
+    def place(self, cell: Cell) -> Phantom:
+        """The phantom of a cell."""
+        return Phantom(self.shared_folder(cell))
+
+    def metrics(self, model: DualEncoder, place: Phantom) -> Row:
         return measure(model, place)
 
     def _measured(self, cell: Cell) -> Path:
@@ -429,14 +366,12 @@ class PhantomStudy(Study):
         own = [type(self).metrics.__qualname__, *(cell.get(part) for part in parts)]
         return self.inputs / "measured" / f"{json_hash([MEASUREMENT_VERSION, *own])}.json"
 
-    def groups(self, rows: Sequence[Row]) -> dict[str, dict[Any, dict[int, Row]]]:
+    def groups(self, rows: Sequence[Row]) -> Parts:
         """What the plot shows, by the title of its line of panels: rows by method and seed."""
         return {"": by_method([row for row in rows if "auc" in row])}
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Differences to the first method with their intervals: a line of panels for each group."""
-        from medclip_debias.reporting.plots import intervals, panels
-
         shown, parts = ("auc", "accuracy", "cnr", "recall"), self.groups(rows)
         titles = [f"{part} {METRICS[m].title}" for part in parts for m in shown]
         figure, axes = panels(len(titles), titles, rows=len(parts))

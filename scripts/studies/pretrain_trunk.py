@@ -11,12 +11,19 @@ Run as ``python scripts/studies/pretrain_trunk.py PREPARED OUT.safetensors``;
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 import typer
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from medclip_debias.losses import InfoNCE, InfoNCESettings
+from medclip_debias.models.backbones.resnet import ResNetRegions
 
 if __name__ == "__main__":
     # As a package of its own: its modules' names are too common for the top level.
@@ -26,10 +33,6 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.files import atomic_file
 from studies.images import fit
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
 SIDE = 64
 """Of a view, as the input of openi/base and phantom/base."""
 MEAN, STD = 0.5, 0.25
@@ -38,10 +41,6 @@ MEAN, STD = 0.5, 0.25
 
 def radiograph_view(images: Tensor, generator: torch.Generator) -> Tensor:
     """One random view of each image ``[n, 1, H, W]`` in 0..1: ``[n, 1, 64, 64]``, standardised."""
-    import math
-
-    import torch
-    import torch.nn.functional as F
 
     def uniform(low: float, high: float) -> Tensor:
         return low + (high - low) * torch.rand(len(images), generator=generator)
@@ -67,13 +66,6 @@ def pretrain(
 
     Returns how many images it saw, and the share of 256 whose other view is the nearest of 256.
     """
-    import torch
-    from safetensors.torch import save_file
-    from torch import nn
-
-    from medclip_debias.losses import InfoNCE, InfoNCESettings
-    from medclip_debias.models.backbones.resnet import ResNetRegions
-
     data = PreparedSet.open(prepared)
     rows = np.flatnonzero((data.images["split"] == "train").to_numpy())
     images = (data.pixels[rows].astype(np.float32) / np.float32(255))[:, None]

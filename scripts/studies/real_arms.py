@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 import re
 import shutil
 import sys
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +41,11 @@ from medclip_debias.evaluation.compare import compare
 from medclip_debias.evaluation.item_tables import item_keys
 from medclip_debias.evaluation.statistics import holm
 from medclip_debias.experiments.doses import write_eta
-from medclip_debias.files import atomic_file, write_json
+from medclip_debias.files import atomic_file, atomic_folder, write_json
 from openi import judged_classes
 from studies.eta_table import from_claims
+from studies.flip_claims import copy_with_claims
 
-OTHER_SIDE = {"left": "right", "right": "left"}
 LANGUAGE_MODEL = ["hidden=64", "heads=2", "layers=2", "vocabulary=2000", "batch_size=64", "lr=3e-3"]
 ITEMS = {
     "zero_shot": {"mean_auc": "score", "mean_auc_positive": "positive"},
@@ -68,7 +66,8 @@ def swap_sides(text: str) -> str:
     """
 
     def other(match: re.Match[str]) -> str:
-        side, swapped = match.group(), OTHER_SIDE[match.group().lower()]
+        side = match.group()
+        swapped = "right" if side.lower() == "left" else "left"
         if side.isupper():
             return swapped.upper()
         return swapped.capitalize() if side[0].isupper() else swapped
@@ -87,9 +86,7 @@ def mirror(archive: Path, out: Path) -> None:
             ImageOps.mirror(Image.open(path)).save(copy, quality=95)
         elif path.suffix == ".tgz":
             with tarfile.open(path) as reports, tarfile.open(copy, "w:gz") as swapped:
-                for member in reports:
-                    if not member.isfile():
-                        continue
+                for member in filter(tarfile.TarInfo.isfile, reports):
                     content = reports.extractfile(member).read().decode()  # type: ignore[union-attr]
                     encoded = swap_sides(content).encode()
                     member.size = len(encoded)
@@ -114,50 +111,50 @@ def command(*parts: object) -> None:
 
 def prepare(data: Path, out: Path, study: dict[str, Any]) -> None:
     """Prepare every archive at each size, read claims, and train the language model."""
+    arms, sets, model = study["arms"], out / "sets", out / "language_model"
     names = {study["reports"], *study["labels"], *study["judged"]}
-    sizes = sorted({72, *(arm["size"] for arm in study["arms"].values() if "size" in arm)})
+    sizes = sorted({72, *(arm["size"] for arm in arms.values() if "size" in arm)})
     places: list[tuple[Path, Path, int, float]] = [
-        (data / name, out / "sets" / f"{size}" / name, size, 1) for size in sizes for name in names
+        (data / name, sets / f"{size}" / name, size, 1) for size in sizes for name in names
     ]
-    for arm in study["arms"].values():
+    for arm in arms.values():
         for name in arm.get("mirrored", ()):
             copy = out / "mirrored_archives" / name
             if not copy.exists():
-                mirror(data / name, out / "unfinished" / name)
-                copy.parent.mkdir(exist_ok=True)
-                (out / "unfinished" / name).rename(copy)
-            places.append((copy, out / "sets" / "mirrored" / name, 72, 1))
+                with atomic_folder(copy) as work:
+                    mirror(data / name, work)
+            places.append((copy, sets / "mirrored" / name, 72, 1))
         if "share" in arm:
-            folder = trained_sets(out, arm)
-            size, share = arm.get("size", 72), arm["share"]
-            places += [(data / name, folder / name, size, share) for name in names]
+            size, folder = arm.get("size", 72), trained_sets(out, arm)
+            places += [(data / name, folder / name, size, arm["share"]) for name in names]
     for archive, place, size, share in places:
         if not (place / "claims.parquet").is_file():
             words = ["--split-seed", "0"] if archive.name == "tbx11k" else []
             if share < 1:
                 table = place.with_suffix(".csv")
                 table.parent.mkdir(parents=True, exist_ok=True)
-                whole = PreparedSet.open(out / "sets" / f"{size}" / archive.name).images
+                whole = PreparedSet.open(sets / f"{size}" / archive.name).images
                 fewer_patients(whole, share).to_csv(table, index=False)
                 words = ["--split-file", f"{table}"]
             command("prepare", archive, place, "--size", size, "--label-sentences", *words)
             command("claims", place)
-    for arm, settings in study["arms"].items():
+    for arm, settings in arms.items():
         for name in names if "claims" in settings else ():
-            place = out / "sets" / f"claims_{arm}" / name
+            place = sets / f"claims_{arm}" / name
             if not (place / "claims.parquet").is_file():
-                choose_claims(out / "sets" / "72" / name, place, settings["claims"])
-    if not (out / "language_model").exists():
-        first, *others = [out / "sets" / "72" / name for name in sorted(names)]
+                claims = pd.read_parquet(sets / "72" / name / "claims.parquet")
+                for column, chosen in settings["claims"].items():
+                    claims = claims[claims[column].isin(chosen)]
+                copy_with_claims(sets / "72" / name, place, claims)
+    if not model.exists():
+        first, *others = [sets / "72" / name for name in sorted(names)]
         pairs = [word for other in others for word in ("--with", other)]
-        model = out / "language_model"
         command("language-model", first, model, *LANGUAGE_MODEL, "steps=2500", *pairs)
     for name in names if study.get("scores") else ():
-        place = out / "sets" / "72" / name
-        if not any(place.glob("scores*")):
-            command("score", place, "--language-model", out / "language_model")
+        if not any((sets / "72" / name).glob("scores*")):
+            command("score", sets / "72" / name, "--language-model", model)
     if study.get("eta") and not (out / "eta.parquet").exists():
-        trained = [out / "sets" / "72" / name for name in (study["reports"], *study["labels"])]
+        trained = [sets / "72" / name for name in (study["reports"], *study["labels"])]
         write_eta(eta_by_claims(trained), out / "eta.parquet")
 
 
@@ -200,22 +197,6 @@ def fewer_patients(images: pd.DataFrame, share: float) -> pd.DataFrame:
     return pd.concat([train.head(round(share * len(train))), rest], ignore_index=True)
 
 
-def choose_claims(prepared: Path, out: Path, chosen: Mapping[str, list[str]]) -> None:
-    """Write a copy of a set that knows the claims alone whose columns hold what is ``chosen``.
-
-    Files are links, but for the claims. A sentence without any claim left is unknown evidence.
-    """
-    shutil.copytree(
-        prepared, out, copy_function=os.link, ignore=shutil.ignore_patterns("claims*", "*.lock")
-    )
-    claims = pd.read_parquet(prepared / "claims.parquet")
-    for column, values in chosen.items():
-        claims = claims[claims[column].isin(values)]
-    table = out.with_name(f"{out.name}_claims.csv")
-    claims.to_csv(table, index=False)
-    command("claims", out, "--table", table)
-
-
 def training_sets(out: Path, study: dict[str, Any], arm: dict[str, Any], *, text: bool) -> str:
     """Return the setting ``prepared``: reports half of each batch, labels the other half by size.
 
@@ -223,24 +204,24 @@ def training_sets(out: Path, study: dict[str, Any], arm: dict[str, Any], *, text
     sets have weight 0, so that no other set trains on their patients. With ``batches: own`` reports
     and labels have batches of their own, half of all each.
     """
+    trained, reports = trained_sets(out, arm), study["reports"]
     own = text and arm.get("batches", study.get("batches")) == "own"
-    trained = trained_sets(out, arm)
     labels = arm.get("labels", study["labels"])
     counts = {
         name: len(TrainingStudies.of(PreparedSet.open(trained / name), text=text))
-        for name in (study["reports"], *labels)
+        for name in (reports, *labels)
     }
     labelled = sum(counts[name] for name in labels)
     sets = []
     for name, count in counts.items():
         share = count / sum(counts.values())
-        if text:
-            of_reports = 0.5 if labels else 1.0
-            share = of_reports if name == study["reports"] else 0.5 * count / labelled
+        if text and name == reports:
+            share = 0.5 if labels else 1.0
+        elif text:
+            share = 0.5 * count / labelled
         folders = [trained / name]
         folders += [out / "sets" / "mirrored" / name] * (name in arm.get("mirrored", ()))
-        kind = "reports" if name == study["reports"] else "labels"
-        batches = f", batches: {kind}" if own else ""
+        batches = f", batches: {'reports' if name == reports else 'labels'}" * own
         weight = round(share / len(folders), 4)
         sets += [f"{{path: {folder}, weight: {weight}{batches}}}" for folder in folders]
     judged = [trained / name for name in study["judged"] if name not in counts]
@@ -254,25 +235,22 @@ def train(out: Path, study: dict[str, Any], arm: dict[str, Any], folder: Path, s
     Arms of a seed that learn from the same films share the trunk, which knows nothing of their
     settings. ``OUT`` in an arm's settings is the study's folder.
     """
-    settings = [word.replace("OUT", f"{out}") for word in arm.get("settings", [])]
-    settings = [*study["settings"], *settings]
-    text = [f"model.text.folder={out / 'language_model'}", f"train.seed={seed}"]
-    config = "phantom/base"
+    changed = [word.replace("OUT", f"{out}") for word in arm.get("settings", [])]
+    settings, seeded = [*study["settings"], *changed], f"train.seed={seed}"
+    config, text = "phantom/base", f"model.text.folder={out / 'language_model'}"
     if arm.get("pretrain"):
         sets = training_sets(out, study, arm, text=False)
         trunk = out / "trunks" / f"{arm['pretrain']}_{json_hash(sets)}" / f"{seed}"
-        words = [f"out={trunk}", sets, *study["settings"], *text]
-        words += ["train.task=two_view", f"train.steps={arm['pretrain']}"]
-        words += ["train.sentences_per_study=1"]
+        words = [f"out={trunk}", sets, *study["settings"], text, seeded, "train.task=two_view"]
+        words += [f"train.steps={arm['pretrain']}", "train.sentences_per_study=1"]
         words += ["train.augment.brightness=0.4", "train.augment.contrast=0.4"]
         trunk.mkdir(parents=True, exist_ok=True)
         with FileLock(trunk.with_suffix(".lock")):
             if not (trunk / "finished.json").exists():
                 command("train", "phantom/base", "--loss", "clip", *words)
-        config = "real/joint"  # the same steps from a trunk
+        config, text = "real/joint", f"model.start_from={trunk / 'model'}"  # the same steps
         settings = [word for word in settings if not word.startswith(("model.", "preprocessing."))]
-        text = [f"model.start_from={trunk / 'model'}", f"train.seed={seed}"]
-    words = [f"out={folder}", training_sets(out, study, arm, text=True), *settings, *text]
+    words = [f"out={folder}", training_sets(out, study, arm, text=True), *settings, text, seeded]
     command("train", config, "--loss", arm.get("preset", study["preset"]), *words)
 
 
@@ -285,13 +263,12 @@ def judge(out: Path, study: dict[str, Any], arm: dict[str, Any], folder: Path, c
     options.write_text("{suppression_from: none, sentences_per_image: 1}\n", encoding="utf-8")
     for name in study["judged"]:
         prepared = out / "sets" / f"{arm.get('size', 72)}" / name
-        prompts = PROMPTS.get(name, "chestxray14")
+        results, prompts = out / "cells" / name / cell, PROMPTS.get(name, "chestxray14")
         classes = ",".join(judged_classes(prepared, prompts=prompts))
-        words = ["--out", out / "cells" / name / cell, "--prompts", prompts, "--classes", classes]
+        words = ["--out", results, "--prompts", prompts, "--classes", classes, "--options", options]
         words += ["--bootstrap", "50", "--heatmaps", "0"]
-        words += ["--options", options]
         command("evaluate", folder / "model", prepared, *words)
-        name_items_alike(out / "cells" / name / cell, prepared, out / "sets" / "72" / name)
+        name_items_alike(results, prepared, out / "sets" / "72" / name)
 
 
 def name_items_alike(cell: Path, judged: Path, base: Path) -> None:
@@ -343,18 +320,17 @@ def table(out: Path, study: dict[str, Any]) -> None:
     and patient, class, label, and the value from which every outcome follows (for AUC the rank of
     the score among the cell's).
     """
-    seeds = whole_cells(out, study)
+    seeds, cells = whole_cells(out, study), out / "cells"
     shared = [s for s in study["seeds"] if all(s in done for done in seeds.values())]
     rows = []
     for name, metrics in study["outcomes"].items():
-        places = {arm: [out / "cells" / name / arm / f"{s}" for s in shared] for arm in seeds}
-        groups = [f"{arm}=" + ",".join(map(str, folders)) for arm, folders in places.items()]
-        compared = compare([], named=groups, metrics=metrics, force=True)["rows"]
-        for row in compared:
-            for arm, found in row["groups"].items():
-                rows.append({"archive": name, "metric": row["key"], "arm": arm, **found})
-    adjusted = holm([row.get("p") for row in rows])
-    for row, p in zip(rows, adjusted, strict=True):
+        groups = [
+            f"{arm}=" + ",".join(str(cells / name / arm / f"{s}") for s in shared) for arm in seeds
+        ]
+        for row in compare([], named=groups, metrics=metrics, force=True)["rows"]:
+            known = {"archive": name, "metric": row["key"]}
+            rows += [known | {"arm": arm, **found} for arm, found in row["groups"].items()]
+    for row, p in zip(rows, holm([row.get("p") for row in rows]), strict=True):
         row["p_holm"] = p
         gap, bounds = row.get("difference"), row.get("difference_interval")
         said = "" if gap is None else f"  minus first {gap:+.3f} {bounds}"
@@ -373,18 +349,18 @@ def table(out: Path, study: dict[str, Any]) -> None:
         print(line)
     items = [
         frame.assign(archive=name, arm=arm, seed=seed)
-        for name in study["judged"]
+        for name, metrics in study["outcomes"].items()
         for arm, done in seeds.items()
         for seed in done
-        for frame in judged_items(out / "cells" / name / arm / f"{seed}" / "items")
-        if f"{frame['metric'].iloc[0]}" in {m.split(".")[-1] for m in study["outcomes"][name]}
+        for frame in judged_items(cells / name / arm / f"{seed}" / "items")
+        if f"{frame['metric'].iloc[0]}" in {metric.split(".")[-1] for metric in metrics}
     ]
     order = ["archive", "metric", "class", "item", "arm", "seed"]
-    cells = pd.concat(items).sort_values(order, ignore_index=True)
-    texts = cells.select_dtypes(exclude="number").columns
-    cells[texts] = cells[texts].astype("category")
+    table = pd.concat(items).sort_values(order, ignore_index=True)
+    texts = table.select_dtypes(exclude="number").columns
+    table[texts] = table[texts].astype("category")
     with atomic_file(out / "cells.parquet") as temporary:
-        cells.to_parquet(temporary, compression="zstd", compression_level=19, index=False)
+        table.to_parquet(temporary, compression="zstd", compression_level=19, index=False)
 
 
 def doublings(arms: Mapping[str, Mapping[str, Any]], of_seeds: pd.DataFrame) -> Iterator[str]:
@@ -406,32 +382,28 @@ def doublings(arms: Mapping[str, Mapping[str, Any]], of_seeds: pd.DataFrame) -> 
 
 def judged_items(folder: Path) -> Iterator[pd.DataFrame]:
     """Yield the items of one evaluation: item, patient, class, label, metric, value."""
-    columns = ["item", "patient", "class", "label", "metric", "value"]
     for file, kept in ITEMS.items():
         if not (folder / f"{file}.parquet").is_file():
             continue
         items = pd.read_parquet(folder / f"{file}.parquet")
-        if file == "zero_shot":
-            labels = [str(name) for name in items if str(name).startswith("label.")]
-            for (metric, side), label in product(kept.items(), labels):
-                name = label.removeprefix("label.")
-                known = items[items[label].isin((0, 1))]
-                ranks = known[f"{side}.{name}"].rank().astype("float32")
-                named: dict[str, Any] = {"class": name, "label": known[label].astype("float32")}
-                part = known[["item", "patient"]].assign(metric=metric, value=ranks, **named)
-                yield part[columns]
-            continue
-        if file == "study_retrieval":
-            for way in ("text_to_image", "image_to_text"):
-                ranks = items[kept["recall"].format(way)].astype("float32")
-                named = {"class": way, "label": np.float32("nan"), "metric": "recall"}
-                yield items[["item", "patient"]].assign(value=ranks, **named)[columns]
-            continue
-        category = items["category"] if "category" in items else pd.Series(dtype="object")
+        blank = pd.Series(np.nan, items.index)
+        parts: list[tuple[str, Any, pd.Series, pd.Series]] = []
         for metric, column in kept.items():
-            values = items[column].astype("float32")
-            further: dict[str, Any] = {"class": category, "label": pd.Series(dtype="float32")}
-            yield items[["item", "patient"]].assign(metric=metric, value=values, **further)[columns]
+            if file == "zero_shot":
+                for labels in map(str, items.filter(regex=r"^label\.")):
+                    name = labels.removeprefix("label.")
+                    known = items.loc[items[labels].isin((0, 1))]
+                    ranks = known[f"{column}.{name}"].rank()
+                    parts.append((metric, name, known[labels], ranks))
+            elif file == "study_retrieval":
+                ways = ("text_to_image", "image_to_text")
+                parts += [(metric, way, blank, items[column.format(way)]) for way in ways]
+            else:
+                parts.append((metric, items.get("category"), blank, items[column]))
+        for metric, of_class, label, value in parts:
+            part = items.loc[value.index, ["item", "patient"]].assign(**{"class": of_class})
+            numbers = {"value": value.astype("float32")}
+            yield part.assign(label=label.astype("float32"), metric=metric, **numbers)
 
 
 def read_study(options: argparse.Namespace) -> dict[str, Any]:

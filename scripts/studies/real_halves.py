@@ -41,25 +41,25 @@ def unknown_classes(prompts: PromptSet, chosen: Collection[str]) -> list[str]:
     ['Atelectasis', 'Cardiomegaly']
     """
     parser = RuleParser()
-    lexicon = parser.lexicon
+    lexicon, unknown = parser.lexicon, []
     related = {name for f in chosen for name in lexicon.ancestors[f] | lexicon.descendants[f]}
-    unknown = []
     for name, sides in prompts.classes.items():
-        texts = sides.positive
-        findings = {claim.finding for text in texts for claim in parser.parse(text).claims}
+        findings = {c.finding for text in sides.positive for c in parser.parse(text).claims}
         if findings and not findings & related:
             unknown.append(name)
     return unknown
 
 
-def cut_to(cell: Path, classes: Collection[str], out: Path) -> None:
-    """Write a copy of a cell whose zero-shot items have ``classes`` alone."""
+def cut_to(cell: Path, classes: Collection[str], out: Path) -> int:
+    """Write a copy of a cell whose zero-shot items have ``classes`` alone; how many it has."""
     shutil.copytree(cell, out)
     path = out / "items" / "zero_shot.parquet"
     items = pd.read_parquet(path)
-    named = [str(column) for column in items]
-    columns = [c for c in named if c in ("item", "patient") or c.split(".", 1)[-1] in classes]
+    columns = [
+        c for c in map(str, items) if c in ("item", "patient") or c.split(".", 1)[-1] in classes
+    ]
     items[columns].to_parquet(path, index=False)
+    return sum(column.startswith("label.") for column in columns)
 
 
 def main() -> None:
@@ -79,32 +79,23 @@ def main() -> None:
         for archive in judged if findings and arm in done else ():
             compared = [first, arm, ALL_FINDINGS]
             seeds = sorted(set.intersection(*(set(done[name]) for name in compared)))
+            known = {"archive": archive, "claims of": arm, "classes": 0, "seeds": len(seeds)}
             names = unknown_classes(load_prompts(PROMPTS.get(archive, "chestxray14")), findings)
             with tempfile.TemporaryDirectory() as folder:
                 groups = []
                 for name in compared:
                     places = [Path(folder) / name / f"{seed}" for seed in seeds]
                     for seed, place in zip(seeds, places, strict=True):
-                        cut_to(out / "cells" / archive / name / f"{seed}", names, place)
+                        cell = out / "cells" / archive / name / f"{seed}"
+                        known["classes"] = cut_to(cell, names, place)
                     groups.append(f"{name}=" + ",".join(map(str, places)))
                 metrics = ["zero_shot.mean_auc"]
                 row = compare([], named=groups, metrics=metrics, force=True)["rows"][0]
-                items = pd.read_parquet(places[0] / "items" / "zero_shot.parquet")
             for name in compared[1:]:
-                group = row["groups"][name]
-                rows.append(
-                    {
-                        "archive": archive,
-                        "claims of": arm,
-                        "classes": sum(str(c).startswith("label.") for c in items),
-                        "seeds": len(seeds),
-                        "arm": name,
-                        first: row["groups"][first]["value"],
-                        "minus": group["difference"],
-                        "low": group["difference_interval"][0],
-                        "high": group["difference_interval"][1],
-                    }
-                )
+                group, base = row["groups"][name], row["groups"][first]["value"]
+                low, high = group["difference_interval"]
+                own = {"arm": name, first: base, "minus": group["difference"]}
+                rows.append(known | own | {"low": low, "high": high})
     print(pd.DataFrame(rows).round(3).to_string(index=False))
 
 

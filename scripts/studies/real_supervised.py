@@ -16,7 +16,6 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,26 +31,12 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.item_tables import item_keys
 from medclip_debias.evaluation.metrics import auc
-from medclip_debias.training.optim import learning_rate
 from medclip_debias.training.resolve import load_run
 from medclip_debias.training.step import Trainer
 from openi import judged_classes
+from studies.classifier import Classifier, learn
 from studies.real_arms import PROMPTS, read_study, training_sets
 from supervised import claimed
-
-
-class Classifier(nn.Module):
-    """Mean of a model's region features, then one logit for each class."""
-
-    def __init__(self, model: Any, classes: int) -> None:
-        super().__init__()
-        self.encoder, self.normalise = model.image_encoder, model.normalise
-        self.head = nn.Linear(model.image_encoder.width, classes)
-
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Score uint8 images ``[B, S, S]``."""
-        logits: torch.Tensor = self.head(self.encoder(self.normalise(pixels)).mean(dim=(2, 3)))
-        return logits
 
 
 def targets(trainer: Trainer, labelled: list[str], classes: list[str]) -> torch.Tensor:
@@ -72,41 +57,26 @@ def targets(trainer: Trainer, labelled: list[str], classes: list[str]) -> torch.
 
 
 def fit(trainer: Trainer, wanted: torch.Tensor) -> Classifier:
-    """Train encoder and layer on the run's batches, by its schedule and its optimiser."""
-    train = trainer.settings.train
+    """Train encoder and layer on the run's batches by the targets that are known."""
     network = Classifier(trainer.model, wanted.shape[1]).to(trainer.device)
-    optimizer = torch.optim.AdamW(network.parameters(), weight_decay=train.weight_decay)
-    for step in range(train.steps):
-        rate = learning_rate(step, peak=train.lr, warmup=train.warmup_steps, steps=train.steps)
-        optimizer.param_groups[0]["lr"] = rate
-        batch = trainer.batches[step]
-        with trainer.precision.autocast():
-            logits = network(batch.images_on(trainer.device)).float()
-        target = wanted[batch.studies].to(trainer.device)
+    group = {"params": list(network.parameters()), "lr_factor": 1.0}
+    optimizer = torch.optim.AdamW([group], weight_decay=trainer.settings.train.weight_decay)
+
+    def loss(logits: torch.Tensor, studies: torch.Tensor) -> torch.Tensor:
+        target = wanted[studies].to(trainer.device)
         known = ~target.isnan()
-        loss = nn.functional.binary_cross_entropy_with_logits(logits[known], target[known])
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(network.parameters(), train.clip_norm or torch.inf)
-        optimizer.step()
-    return network.eval()
+        return nn.functional.binary_cross_entropy_with_logits(logits[known], target[known])
+
+    return learn(trainer, network, optimizer, loss)
 
 
 @torch.inference_mode()
 def judge(
     network: Classifier, prepared: PreparedSet, side: int, cell: Path, learned: dict[str, int]
 ) -> tuple[float, float, int]:
-    """Mean AUC of the classifier and of an arm's cell, on its items, over the classes learned.
+    """Mean AUC of the classifier and of an arm's cell, on its items, and over how many classes.
 
-    Args:
-        network: the classifier.
-        prepared: the judged set.
-        side: of the input.
-        cell: folder of the arm's results on the set.
-        learned: place of each learned class among the logits.
-
-    Returns:
-        The classifier's mean, the arm's, and of how many classes.
+    ``side`` is of the input, ``learned`` the place of each learned class among the logits.
     """
     items = pd.read_parquet(cell / "items" / "zero_shot.parquet")
     ids = prepared.images["image_id"].astype(str)
@@ -141,13 +111,11 @@ def main() -> None:
         for name, metrics in study["outcomes"].items()
         if any(metric.startswith("zero_shot.") for metric in metrics)
     }
-    classes = sorted(
-        {
-            name
-            for archive, folder in judged.items()
-            for name in judged_classes(folder, prompts=PROMPTS.get(archive, "chestxray14"))
-        }
+    of_archives = (
+        judged_classes(folder, prompts=PROMPTS.get(name, "chestxray14"))
+        for name, folder in judged.items()
     )
+    classes = sorted(set().union(*of_archives))
     print("seed,archive,classes,supervised,arm")
     for seed in study["seeds"]:
         with tempfile.TemporaryDirectory() as folder:

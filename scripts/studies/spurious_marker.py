@@ -7,43 +7,37 @@ finding more or less often, in the test split with every second image whatever i
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from medclip_debias.evaluation.metrics import auc
-from medclip_debias.evaluation.statistics import holm, paired_seeds
+from medclip_debias.evaluation.protocol import rows_of_split
+from medclip_debias.evaluation.statistics import ALPHA, holm, paired_seeds
 from medclip_debias.experiments.differences import by_method
 from medclip_debias.experiments.experiment import Cell, Row
+from medclip_debias.phantom.catalogue import CLASSES, INDEX
 from medclip_debias.reporting.tables import Table
-from studies.phantom import (
-    PhantomFolder,
-    PhantomStudy,
-    PhantomTraining,
-    class_prompts,
-    train_model,
-    trainer_of,
-    truth_of,
-)
-from studies.plots import lines
-from studies.study import by_seed, gap, spread, where
-
-if TYPE_CHECKING:
-    import torch
-    from matplotlib.figure import Figure
-    from torch import Tensor
-
-    from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.dual_encoder import DualEncoder
+from medclip_debias.training.optim import make_optimizer
+from medclip_debias.training.step import Trainer
+from studies.classifier import Classifier, learn
+from studies.phantom import Phantom, PhantomStudy, class_prompts, train_model, trainer_of
+from studies.study import by_seed, gap, lines, split, spread, where
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Shown = tuple[list[int], Bools, Bools]
 """Rows of the images judged, whether the finding is there, whether the marker is."""
+Score = Callable[[Tensor], Tensor]
+"""From prepared pixels to one score an image."""
 SUPERVISED, CONTRASTIVE, EXCLUDED = "supervised", "contrastive", "same class excluded"
 SHOWN = {
     "auc_validate": "AUC, marker as in training",
@@ -82,28 +76,31 @@ class SpuriousMarker(PhantomStudy):
         ]
 
     def measure(self, cell: Cell) -> Row:
-        import torch
-
         torch.set_num_threads(1)
-        place, train = PhantomFolder(self.shared_folder(cell)), PhantomTraining(**cell["train"])
-        if cell["loss"]["kind"] == "supervised":
-            return supervised(place, train, cell["finding"], cell["seed"])
-        return contrastive(place, train, cell["loss"], cell["finding"], cell["seed"])
+        place, finding = self.place(cell), cell["finding"]
+        classified = cell["loss"]["kind"] == "supervised"
+        loss = {"kind": "infonce"} if classified else cell["loss"]
+        with tempfile.TemporaryDirectory() as scratch:
+            trainer = trainer_of(place, cell["train"], loss, cell["seed"], Path(scratch))
+            arm = supervised if classified else contrastive
+            return judged(place, finding, arm(trainer, place, finding))
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Every metric of every arm and tie, what the closest tie costs, and who pays less."""
-        ties = sorted({row["tie"] for row in rows})
         head, found = ["", *SHOWN.values()], []
-        for tie in ties:
-            groups = by_method(where(rows, tie=tie)).items()
-            body = [[arm, *(spread([*own.values()], m) for m in SHOWN)] for arm, own in groups]
+        for tie, of_tie in split(rows, "tie").items():
+            body = [
+                [arm, *(spread([*own.values()], m) for m in SHOWN)]
+                for arm, own in by_method(of_tie).items()
+            ]
             found.append(Table(f"Tie {tie:g}: mean (sd) over seeds", head, body))
+        least, *_, most = ties = sorted({row["tie"] for row in rows})
         body = [
-            [arm, *(gap(_of(rows, arm, ties[-1], m), _of(rows, arm, ties[0], m)) for m in SHOWN)]
+            [arm, *(gap(_of(rows, arm, most, m), _of(rows, arm, least, m)) for m in SHOWN)]
             for arm in (SUPERVISED, CONTRASTIVE, EXCLUDED)
         ]
-        title = f"Tie {ties[-1]:g} minus tie {ties[0]:g}"
-        return [*found, Table(title, head, body), _contrasts(rows, ties)]
+        found.append(Table(f"Tie {most:g} minus tie {least:g}", head, body))
+        return [*found, _contrasts(rows, ties)]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         shown = ("auc", "auc_against", "auc_marker", "worst_group")
@@ -119,32 +116,25 @@ def _contrasts(rows: Sequence[Row], ties: Sequence[float]) -> Table:
     body: list[list[str]] = []
     ps: list[float | None] = []
     for other, metric in product((SUPERVISED, EXCLUDED), ("auc_against", "worst_group")):
-        first, *later = (
-            [_of(rows, arm, tie, metric) for arm in (CONTRASTIVE, other)] for tie in ties
-        )
-        for tie, own in zip(ties[1:], later, strict=True):
-            one, two = (
-                {seed: value - before[seed] for seed, value in values.items()}
-                for values, before in zip(own, first, strict=True)
-            )
+        free, *tied = ([_of(rows, arm, t, metric) for arm in (CONTRASTIVE, other)] for t in ties)
+        for tie, own in zip(ties[1:], tied, strict=True):
+            one, two = ({s: a[s] - b[s] for s in a} for a, b in zip(own, free, strict=True))
             found = paired_seeds(one, two)
             ps.append(None if found is None else found[2])
-            name = f"minus {other}, {SHOWN[metric]}, tie {tie:g}"
-            body.append([name, gap(own[0], own[1]), gap(one, two)])
+            body.append(
+                [f"minus {other}, {SHOWN[metric]}, tie {tie:g}", gap(own[0], own[1]), gap(one, two)]
+            )
     for row, p in zip(body, holm(ps), strict=True):
-        row[-1] += " *" if p is not None and p < 0.05 else ""
+        row[-1] += " *" if p is not None and p < ALPHA else ""
     return Table(f"{CONTRASTIVE} against", ["", "at the tie", "in what the tie changes"], body)
 
 
 # ------------------------------------------------------------------------------ the arms
 
 
-def contrastive(
-    place: PhantomFolder, train: PhantomTraining, loss: Mapping[str, Any], finding: str, seed: int
-) -> dict[str, float]:
-    """Train image-text; judge by the similarity to "X" minus that to "no X": see `metrics`."""
-    with tempfile.TemporaryDirectory() as scratch:
-        model, _ = train_model(place, train, loss, seed, "lse_nl", Path(scratch))
+def contrastive(trainer: Trainer, place: Phantom, finding: str) -> Score:  # noqa: ARG001
+    """Train image-text; the score is the similarity to "X" minus that to "no X"."""
+    model, _ = train_model(trainer)
     sides = class_prompts().classes[finding]
 
     def difference(pixels: Tensor) -> Tensor:
@@ -152,56 +142,34 @@ def contrastive(
         scores = model.score(model.encode_images(pixels), vectors)
         return scores[:, 0] - scores[:, 1]
 
-    return judged(place, place.open(), finding, difference)
+    return difference
 
 
-def supervised(
-    place: PhantomFolder, train: PhantomTraining, finding: str, seed: int
-) -> dict[str, float]:
-    """Train the same image encoder as a classifier on the same batches; judge by its logit.
+def supervised(trainer: Trainer, place: Phantom, finding: str) -> Score:
+    """Train the same image encoder as a classifier on the same batches; the score is its logit.
 
-    The encoder's regions are averaged, then one linear unit; binary cross-entropy against what
-    the image shows. Images that show the finding in another form have no part in the loss.
-    Optimiser, schedule and clipping are the image-text training's own.
+    Binary cross-entropy against what the image shows. Images that show the finding in another form
+    have no part in the loss. The optimiser is the image-text training's own.
     """
-    import torch
-    import torch.nn.functional as F
-
-    from medclip_debias.training.optim import make_optimizer, set_rate, trained
-
-    with tempfile.TemporaryDirectory() as scratch:
-        trainer = trainer_of(place, train, {"kind": "infonce"}, seed, "lse_nl", Path(scratch))
-    model = cast("DualEncoder", trainer.model)  # built anew by every run of a study
     settings = trainer.settings.train
-    torch.manual_seed(seed)
-    head = torch.nn.Linear(model.image_encoder.width, 1)
-    optimizer = make_optimizer(model, [head], settings)
-    parameters = trained(optimizer)
-    table = truth_of(place, trainer.prepared, [int(own[0]) for own in trainer.studies.rows])
+    torch.manual_seed(settings.seed)
+    network = Classifier(trainer.model, 1)
+    table = place.shown([int(own[0]) for own in trainer.studies.rows])
     clear = ~table[other_forms(finding)].to_numpy(dtype=bool).any(axis=1)
-    target = torch.from_numpy(table[finding].to_numpy(dtype=bool, copy=True)).float()
-    weight = torch.from_numpy(clear.copy()).float()
-    for step in range(train.steps):
-        set_rate(optimizer, trainer.rate(step))
-        batch = trainer.batches[step]
-        logits = _logits(model, head, batch.images_on(trainer.device))
-        chosen = weight[batch.studies]
-        losses = F.binary_cross_entropy_with_logits(
-            logits, target[batch.studies], weight=chosen, reduction="sum"
+    target, weight = (
+        torch.from_numpy(values.astype(np.float32)) for values in (table[finding].to_numpy(), clear)
+    )
+
+    def loss(logits: Tensor, studies: Tensor) -> Tensor:
+        chosen, wanted = weight[studies], target[studies]
+        total = binary_cross_entropy_with_logits(
+            logits[:, 0], wanted, weight=chosen, reduction="sum"
         )
-        optimizer.zero_grad(set_to_none=True)
-        (losses / chosen.sum().clamp(min=1)).backward()
-        if settings.clip_norm:
-            torch.nn.utils.clip_grad_norm_(parameters, settings.clip_norm)
-        optimizer.step()
-    model.eval()
-    return judged(place, trainer.prepared, finding, lambda x: _logits(model, head, x))
+        return total / chosen.sum().clamp(min=1)
 
-
-def _logits(model: DualEncoder, head: torch.nn.Module, pixels: Tensor) -> Tensor:
-    features = model.image_encoder(model.normalise(pixels))
-    result: Tensor = head(features.flatten(2).mean(dim=2))[:, 0]
-    return result
+    optimizer = make_optimizer(trainer.model, [network.head], settings)
+    learn(trainer, network, optimizer, loss)
+    return lambda pixels: network(pixels)[:, 0]
 
 
 # --------------------------------------------------------------------------- the measuring
@@ -209,40 +177,29 @@ def _logits(model: DualEncoder, head: torch.nn.Module, pixels: Tensor) -> Tensor
 
 def other_forms(finding: str) -> list[str]:
     """The other classes of the type of ``finding``."""
-    from medclip_debias.phantom.catalogue import CLASSES, INDEX
-
     kind = CLASSES[INDEX[finding]].type
     return [c.name for c in CLASSES if c.type == kind and c.name != finding]
 
 
-def shown_in(place: PhantomFolder, data: PreparedSet, split: str, finding: str) -> Shown:
+def shown_in(place: Phantom, split: str, finding: str) -> Shown:
     """Frontal images of a split, but for those that show the finding in another form."""
-    from medclip_debias.evaluation.protocol import rows_of_split
-
-    rows = rows_of_split(data, split)
-    table = truth_of(place, data, rows)
+    rows = rows_of_split(place.data, split)
+    table = place.shown(rows)
     other = table[other_forms(finding)].to_numpy(dtype=bool).any(axis=1)
     kept = (table["view"] != "LATERAL").to_numpy() & ~other
-    chosen = table[kept]
-    finding_there, marker = (chosen[name].to_numpy(dtype=bool) for name in (finding, "marker"))
-    return np.asarray(rows)[kept].tolist(), finding_there, marker
+    there, marker = (table.loc[kept, name].to_numpy(dtype=bool) for name in (finding, "marker"))
+    return np.asarray(rows)[kept].tolist(), there, marker
 
 
-def judged(
-    place: PhantomFolder, data: PreparedSet, finding: str, score: Callable[[Tensor], Tensor]
-) -> dict[str, float]:
-    """`metrics` of a model, given as a function from prepared pixels to one score an image."""
-    import torch
-
+@torch.inference_mode()
+def judged(place: Phantom, finding: str, score: Score) -> dict[str, float]:
+    """`metrics` of a model by its score."""
     found: list[tuple[Bools, Bools, Floats]] = []
-    for split in ("test", "validate"):
-        rows, there, marker = shown_in(place, data, split, finding)
-        parts = [np.zeros(0)]
-        with torch.inference_mode():
-            for start in range(0, len(rows), 64):
-                pixels = torch.from_numpy(np.asarray(data.pixels[rows[start : start + 64]]))
-                parts.append(score(pixels).double().numpy())
-        found.append((there, marker, np.concatenate(parts)))
+    for part in ("test", "validate"):
+        rows, there, marker = shown_in(place, part, finding)
+        pixels = torch.from_numpy(np.asarray(place.data.pixels[rows]))
+        parts = [score(some).double() for some in pixels.split(64)]
+        found.append((there, marker, torch.cat(parts).numpy()))
     (there, marker, scores), (validate, _, others) = found
     return metrics(there, marker, scores, validate, others)
 

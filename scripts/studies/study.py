@@ -10,22 +10,24 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import cycle
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from medclip_debias.config import Settings
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.statistics import paired_seeds
 from medclip_debias.experiments.differences import mean_sd, with_interval
 from medclip_debias.experiments.experiment import Cell, Experiment, Row, Summary
+from medclip_debias.palette import STYLES
 from medclip_debias.registry import Registry
+from medclip_debias.reporting.plots import panels
 from medclip_debias.reporting.tables import Table
 from medclip_debias.settings_files import load_yaml, merge
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 STUDIES: Registry[type[Study]] = Registry("study", "studies")
 FREE = ("dials", "language")
@@ -128,7 +130,7 @@ def _starred(tables: Sequence[Table]) -> list[str]:
     return said
 
 
-# ------------------------------------------------------------------- what tables are made of
+# ---------------------------------------------------------- what tables and plots are made of
 
 
 def where(rows: Sequence[Row], **wanted: Any) -> list[Row]:
@@ -136,10 +138,20 @@ def where(rows: Sequence[Row], **wanted: Any) -> list[Row]:
     return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
 
 
+def split(rows: Sequence[Row], *names: str) -> dict[Any, list[Row]]:
+    """The rows by their value of one setting, or by the tuple of several, in order."""
+    key = itemgetter(*names)
+    return {v: [row for row in rows if key(row) == v] for v in sorted({key(row) for row in rows})}
+
+
+def average(rows: Sequence[Row], name: str) -> float:
+    """Mean of one number over the rows."""
+    return float(np.mean([row[name] for row in rows]))
+
+
 def by_seed(rows: Sequence[Row], name: str) -> dict[int, float]:
     """One number by seed; the mean where a seed has several rows."""
-    seeds = sorted({row["seed"] for row in rows})
-    return {seed: float(np.mean([r[name] for r in where(rows, seed=seed)])) for seed in seeds}
+    return {seed: average(own, name) for seed, own in split(rows, "seed").items()}
 
 
 def spread(rows: Sequence[Row], name: str, digits: int = 3) -> str:
@@ -152,3 +164,32 @@ def gap(one: Mapping[int, float], other: Mapping[int, float], digits: int = 3) -
     """``one`` minus ``other`` in pairs of seeds, with its 95% t interval; empty for one seed."""
     found = paired_seeds(one, other)
     return "" if found is None else with_interval(found[0], found[1], digits)
+
+
+def lines(
+    shown: Mapping[str, tuple[Sequence[Row], str]], x: str, series: str, *, log: bool = False
+) -> Figure:
+    """Panels with a line for each ``series`` over ``x``: mean over the rows, with one sd.
+
+    ``shown`` has the title of a panel, its rows and the name of the number.
+    """
+    figure, axes = panels(len(shown), list(shown))
+    for one, (rows, name) in zip(axes, shown.values(), strict=True):
+        labels = dict.fromkeys(row[series] for row in rows)
+        for label, (colour, marker, dashes) in zip(labels, cycle(STYLES), strict=False):
+            own = split([row for row in rows if row[series] == label], x)
+            means = [average(some, name) for some in own.values()]
+            style = {"color": colour, "marker": marker, "linestyle": dashes}
+            one.plot(list(own), means, **style, linewidth=1.4, markersize=4, label=str(label))
+            for place, mean, some in zip(own, means, own.values(), strict=True):
+                if len(some) > 1:
+                    sd = np.std([row[name] for row in some], ddof=1)
+                    one.errorbar([place], [mean], [sd], color=colour, lw=0.7, capsize=2)
+        if log:
+            places = sorted({row[x] for row in rows})
+            one.set_xscale("log")
+            one.set_xticks(places, [f"{place:g}" for place in places])
+            one.minorticks_off()
+        one.set_xlabel(x, fontsize=8)
+    axes[0].legend(fontsize=7, frameon=False)
+    return figure

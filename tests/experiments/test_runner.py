@@ -11,8 +11,8 @@ from medclip_debias.config import Settings
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.experiment import Experiment, Shared, Summary
 from medclip_debias.experiments.runner import plan, run_experiment
+from medclip_debias.reporting.plots import panels
 from medclip_debias.reporting.tables import Table
-from studies.plots import line, panels
 
 
 class RootSettings(Settings):
@@ -54,7 +54,7 @@ class Roots(Experiment):
 
     def figure(self, rows):
         figure, (axes,) = panels(1)
-        line(axes, [row["number"] for row in rows], [row["root"] for row in rows], 0)
+        axes.plot([row["number"] for row in rows], [row["root"] for row in rows])
         return figure
 
     def command(self):

@@ -75,13 +75,6 @@ def test_a_constant_added_to_all_scores_changes_neither_loss_nor_gradient(make_b
     assert moved[1].sum(dim=0).abs().max() < 1e-6
 
 
-def test_shrinking_multiplies_eta(make_batch):
-    eta = torch.rand(8, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 0.9
-    whole = pooled(pool="pair")(make_batch(eta=0.3 * eta)).per_anchor
-    shrunk = pooled(pool="pair", shrink=0.3)(make_batch(eta=eta)).per_anchor
-    assert torch.allclose(whole, shrunk, rtol=0, atol=1e-12)
-
-
 def test_a_detached_floor_has_no_gradient_to_the_scale(make_batch):
     """Every anchor stands on the floor: eta .9, and the pair is the best of the batch."""
     similarity = -torch.ones(4, 4, dtype=torch.float64) + 2 * torch.eye(4, dtype=torch.float64)
@@ -100,7 +93,7 @@ def test_a_detached_floor_has_no_gradient_to_the_scale(make_batch):
 
 VARIANTS = {
     "one pair": {"pool": "pair", "eta": {"kind": "table"}},
-    "like sentences": {"threshold": 0.5, "shrink": 0.5},
+    "like sentences": {"threshold": 0.5, "eta": {"kind": "table", "factor": 0.5}},
 }
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from medclip_debias.data.store import PreparedSet
+from medclip_debias.data.text.claims.table import claim_set
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.doses import training_counts
 from studies import eta_table
@@ -44,14 +47,14 @@ def test_repeats_are_counted_once_a_study(prepared_phantom):
     assert eta[text] == pytest.approx(np.mean(holds))
 
 
-def test_truth_is_read_by_sentence_and_asks_for_its_tree(phantom_tree, prepared_phantom, tmp_path):
-    prepared = PreparedSet.open(prepared_phantom)
-    texts = list(training_counts(prepared))
-    eta = eta_table.from_truth(phantom_tree, texts)
-    table = pd.read_parquet(phantom_tree / "truth" / "sentences.parquet")
-    said = table[table["text"] == texts[0]]["eta_true"]
-    assert eta[texts[0]] == pytest.approx(said.mean())
-    with pytest.raises(UserError, match="1 of 1 sentences"):
-        eta_table.from_truth(phantom_tree, ["a sentence that nobody wrote"])
-    with pytest.raises(UserError, match="name the folder of a phantom"):
-        eta_table.from_truth(tmp_path, texts)
+def test_tables_stand_beside_the_truth_of_their_tree(phantom_tree, scored, tmp_path):
+    copy = shutil.copytree(scored.folder, tmp_path / "set")
+    claim_set(copy)
+    *_, said = eta_table.write_tables(copy, tmp_path / "eta", phantom_tree)
+    assert "rank correlation with the truth over occurrences 1.00" in said
+    found = pd.read_parquet(tmp_path / "eta/truth.parquet").set_index("text")["eta"]
+    truth = pd.read_parquet(phantom_tree / "truth/sentences.parquet").groupby("text")["eta_true"]
+    for text in training_counts(scored):
+        assert found[text] == pytest.approx(min(truth.get_group(text).mean(), 0.99))
+    with pytest.raises(UserError, match="holds no truth of a phantom"):
+        eta_table.write_tables(copy, tmp_path / "none", tmp_path)

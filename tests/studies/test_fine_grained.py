@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from studies.fine_grained import (
-    LABELS,
-    POINTS,
+    DESIGN,
     SHARES,
+    SIGNS,
     TAU_1,
     bound_for_g2,
     error_1,
@@ -47,12 +47,12 @@ def test_population_loss_of_example_1_is_the_sum_over_pairs_of_samples(name):
     for _ in range(5):
         w = rng.normal(size=3)
         total = 0.0
-        for i, one in enumerate(POINTS):
-            for j in range(len(POINTS)):
-                if LABELS[i] == LABELS[j]:
+        for i, one in enumerate(DESIGN):
+            for j in range(len(DESIGN)):
+                if SIGNS[i] == SIGNS[j]:
                     continue
-                u = w[0] * one[0] + w[1] * one[1] + w[2]
-                ratio = math.exp(LABELS[j] * u - LABELS[i] * u)
+                u = w[0] * one[0] + w[1] * one[1] + w[2] * one[2]
+                ratio = math.exp((SIGNS[j] - SIGNS[i]) / 2 * u)
                 total += 0.5 * SHARES[i] * 0.5 * SHARES[j] * g(name, ratio)
         assert loss_1(w, name) == pytest.approx(total, rel=1e-12)
 

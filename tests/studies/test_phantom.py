@@ -25,13 +25,10 @@ from studies.phantom import (
     CONTROLS,
     LANGUAGE_MODEL,
     METRICS,
-    PhantomData,
-    PhantomFolder,
+    Phantom,
     PhantomStudy,
-    PhantomTraining,
     against_controls,
     best_candidate,
-    eta_true,
     methods,
     resolve,
     trainer_of,
@@ -79,16 +76,16 @@ def small(kind, inputs, **settings):
 def place(inputs):
     """A small phantom with the marker, prepared and scored."""
     study = small(FalseNegatives, inputs)
-    return PhantomFolder(study.shared_folder(study.cells()[0]))
+    return Phantom(study.shared_folder(study.cells()[0]))
 
 
 @pytest.fixture
 def data(place):
-    return place.open()
+    return place.data
 
 
 def trainer(place, loss, folder):
-    return trainer_of(place, PhantomTraining(**TRAIN), loss, 0, "lse_nl", folder)
+    return trainer_of(place, TRAIN, loss, 0, folder)
 
 
 def test_agreement_is_the_truth_of_every_training_sentence_and_study(place, data):
@@ -123,17 +120,17 @@ def test_every_place_holder_becomes_what_it_stands_for(place, data, tmp_path):
         assert eta[text] == pytest.approx(min(0.2 * math.exp(0.35 * scores[text]), 0.99))
 
     def eta_of(given):
-        return resolve({"eta": given}, place, data, tmp_path, 1000)["eta"]
+        return resolve({"eta": given}, place, tmp_path, 1000)["eta"]
 
     mean = eta_of({"kind": "mean_of", "a": 0.2, "k": 0.35})
     everyone = [value for text, value in eta.items() for _ in range(counts[text])]
     assert mean == {"kind": "constant", "value": pytest.approx(np.mean(everyone))}
     true = eta_of({"kind": "table", "path": "@eta_true"})
     table = pd.read_parquet(true["path"]).set_index("text")["eta"]
-    for text, value in eta_true(place).items():
+    for text, value in place.eta_true().items():
         assert table[text] == pytest.approx(min(value, 0.99))
     late = methods()["FNC"]["alpha 0.05"]
-    inner = resolve({"kind": "keyword", "core": late}, place, data, tmp_path, 1000)["core"]
+    inner = resolve({"kind": "keyword", "core": late}, place, tmp_path, 1000)["core"]
     assert inner["negatives"][0]["start_step"] == 400
 
 
@@ -226,14 +223,14 @@ def test_trigram_probabilities_of_all_next_words_sum_to_one():
     model = Trigrams(["no effusion", "no pneumothorax", "small left effusion"])
     words = ["no", "effusion", "pneumothorax", "small", "left", "</s>", "never seen"]
     for before in [("<s>", "<s>"), ("<s>", "no"), ("no", "effusion"), ("new", "words")]:
-        assert sum(model._probability(word, before) for word in words) == pytest.approx(1)
+        assert sum(model.probability(word, before) for word in words) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("estimate", ["counts", "trigrams"])
 def test_estimates_track_the_truth_and_boilerplate_is_left_out(place, estimate):
-    row = tracking(place, PhantomData(**DATA), estimate, 1.0)
+    row = tracking(place, DATA, estimate, 1.0)
     assert 0 < row["spearman"] <= 1
-    truth = eta_true(place)
+    truth = place.eta_true()
     assert row["sentences"] == sum(0 < value < 1 for value in truth.values()) < len(truth)
 
 
@@ -249,7 +246,7 @@ def test_the_packaged_config_for_gpu_nodes_fits_every_study_on_the_phantom():
 
 
 def test_the_marker_is_tied_in_training_free_in_test_and_in_the_pixels(place, data):
-    rows, finding, marker = shown_in(place, data, "train", "cardiomegaly_mild")
+    rows, finding, marker = shown_in(place, "train", "cardiomegaly_mild")
     assert (marker == finding).mean() > 0.9
     # The square is white, in the upper left corner of an image that may be padded to a square.
     lit = np.array([int(data.pixels[row][:16, :16].max()) for row in rows]) > 200
@@ -260,7 +257,7 @@ def test_the_marker_is_tied_in_training_free_in_test_and_in_the_pixels(place, da
     assert not own["cardiomegaly_severe"].any()
     assert (own["view"] != "LATERAL").all()
     assert np.array_equal(own["cardiomegaly_mild"].to_numpy(dtype=bool), finding)
-    _, finding, marker = shown_in(place, data, "test", "cardiomegaly_mild")
+    _, finding, marker = shown_in(place, "test", "cardiomegaly_mild")
     assert 0.2 < marker.mean() < 0.8
     assert 0.2 < (marker == finding).mean() < 0.8
 
