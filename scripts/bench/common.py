@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from medclip_debias.files import write_text
-
 HEIGHT, WIDTH = 3056, 2544
 ROUNDS = 5
 
@@ -100,7 +98,7 @@ class Row:
         return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
 
 
-HEAD = "| what | goal | measured | | note |\n| --- | --- | --- | --- | --- |\n"
+HEAD = "| what | goal | measured | | note |\n| --- | --- | --- | --- | --- |"
 
 
 def ratio(what: str, ours: list[float], theirs: list[float], goal: float, note: str = "") -> Row:
@@ -128,52 +126,16 @@ def shown(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
-class Page:
-    """A table of a page between ``<!-- NAME -->`` and ``<!-- /NAME -->``; no page: printed alone.
-
-    What an earlier run measured stays until the same row is measured again, so that a run that
-    breaks, or measures some rows only, keeps the rest.
-    """
-
-    def __init__(self, path: Path | None, name: str) -> None:
-        self.path = path
-        self.marks = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-        if path is not None:
-            self._parts()
-
-    def _parts(self) -> tuple[str, list[str], str]:
-        """The text before the table, its lines, and the text behind it."""
-        assert self.path is not None
-        text = self.path.read_text(encoding="utf-8")
-        if any(text.count(mark) != 1 for mark in self.marks):
-            raise SystemExit(f"{self.path}: {' and '.join(self.marks).strip()} must be there once.")
-        before, _, rest = text.partition(self.marks[0])
-        table, _, after = rest.partition(self.marks[1])
-        return before, table.splitlines()[2:], after
-
-    def add(self, row: Row) -> None:
-        """Print a row, and put it into the page: in the place of the same row, or at the end."""
-        print(row, flush=True)
-        if self.path is None:
-            return
-        before, lines, after = self._parts()
-        key = str(row).split(" | ")[0]
-        places = [place for place, line in enumerate(lines) if line.split(" | ")[0] == key]
-        at = places[0] if places else len(lines)
-        lines[at : at + 1] = [str(row)]
-        table = HEAD + "".join(f"{line}\n" for line in lines)
-        write_text(self.path, before + self.marks[0] + table + self.marks[1] + after)
-
-    def measure(self, rows: Callable[[], Iterable[Row]], what: str, goal: str = "") -> int:
-        """Add rows as they are measured; 1 where one cannot be: one less is better than none."""
-        try:
-            for row in rows():
-                self.add(row)
-        except Exception as error:
-            traceback.print_exc()
-            self.add(unmeasured(what, goal, error))
-            return 1
-        return 0
+def measure(rows: Callable[[], Iterable[Row]], what: str, goal: str = "") -> int:
+    """Print rows as they are measured; 1 where one cannot be: one less is better than none."""
+    try:
+        for row in rows():
+            print(row, flush=True)
+    except Exception as error:
+        traceback.print_exc()
+        print(unmeasured(what, goal, error), flush=True)
+        return 1
+    return 0
 
 
 def unmeasured(what: str, goal: str, error: Exception) -> Row:

@@ -1,8 +1,8 @@
-"""Everything that waits for a GPU, in one run: one table in docs/performance.md.
+"""Everything that waits for a GPU, in one run: the table of docs/performance.md.
 
     python scripts/bench/gpu.py --device cuda                       # about 25 minutes on one GPU
-    python scripts/bench/gpu.py --device cuda --only step precision # some rows; the others stay
-    python scripts/bench/gpu.py --device cpu --small                # the same, toy size, printed
+    python scripts/bench/gpu.py --device cuda --only step precision # some rows
+    python scripts/bench/gpu.py --device cpu --small                # the same, toy size
 
 Correctness comes before speed: the losses of engine and plain loop agree, bf16 agrees with fp32 for
 every preset, one process under NCCL gives what it gives alone, a resumed run ends in the same
@@ -28,7 +28,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import torch
 import torch.distributed as dist
 import train_step
-from common import Page, Row, in_turn, machine, title
+from common import HEAD, Row, in_turn, machine, measure, title
 from torch.nn import functional as F
 from train_step import Scale, make_data, settings, ways
 
@@ -39,7 +39,6 @@ from medclip_debias.models.similarity import pooled_cosine
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
 
-REPO = Path(__file__).parents[2]
 HALF_ERROR = 1e-2
 STEADY = 8.0  # MiB that a soak may grow by after its first tenth, in each memory
 
@@ -206,7 +205,7 @@ def main(words: list[str] | None = None) -> int:
     )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", nargs="*", choices=ROWS, default=list(ROWS), help="rows")
-    parser.add_argument("--small", action="store_true", help="toy size; the page is left alone")
+    parser.add_argument("--small", action="store_true", help="toy size")
     parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="bf16")
     parser.add_argument("--arch", default="resnet50")
     parser.add_argument("--size", type=int, default=480, help="side of the input in pixels")
@@ -215,7 +214,6 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--compile", action="store_true", help="the engine's encoders")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--soak", type=int, default=10_000, help="steps")
-    parser.add_argument("--page", type=Path, default=REPO / "docs" / "performance.md")
     given = parser.parse_args(words)
     if given.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error("there is no GPU here; --device cpu --small runs the same at toy size")
@@ -225,16 +223,16 @@ def main(words: list[str] | None = None) -> int:
     )  # fmt: skip
     if given.small:
         scale = Scale(given.device, "fp32", 8, 48, "resnet_small", 16, 1, workers=0)
-    page = Page(None if given.small else given.page, "gpu")
     where = torch.cuda.get_device_name() if scale.device.startswith("cuda") else "a processor"
     print(f"{where}; {machine('torch')}", file=sys.stderr)
+    print(HEAD)
     failed = 0
     with tempfile.TemporaryDirectory(prefix="medclip-debias-gpu-") as name:
         soak = 20 if given.small else given.soak
         options = Options(Path(name), scale, given.rounds, soak, given.small)
         make_data(options.folder, scale)
         for key in given.only:
-            failed += page.measure(partial(ROWS[key], options), title(ROWS[key]))
+            failed += measure(partial(ROWS[key], options), title(ROWS[key]))
     return int(failed > 0)
 
 

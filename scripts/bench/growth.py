@@ -1,7 +1,7 @@
-"""How the time of every verb grows with what it is given: one table in docs/performance.md.
+"""How the time of every verb grows with what it is given: the table of docs/performance.md.
 
     OMP_NUM_THREADS=1 python scripts/bench/growth.py                    # 400, 800 and 1,600 studies
-    python scripts/bench/growth.py --sizes 60 120 240 --rounds 1 --print    # a look
+    python scripts/bench/growth.py --sizes 60 120 240 --rounds 1    # a look
 
 Phantoms of three sizes, 80 to 112 px, one process and thread. Each verb runs on all three in each
 round; the exponent is the slope of log seconds over log size (least squares, medians of the
@@ -28,7 +28,7 @@ from statistics import median
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from common import Page, Row, machine, shown
+from common import HEAD, Row, machine, measure, shown
 
 from medclip_debias.cli import run
 
@@ -140,7 +140,7 @@ def exponent(sizes: list[int], seconds: list[float]) -> float:
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 
-def measure(sizes: list[int], rounds: int, work: Callable[[int], object]) -> list[list[float]]:
+def in_rounds(sizes: list[int], rounds: int, work: Callable[[int], object]) -> list[list[float]]:
     """Processor seconds of each size (rows) in each round; all sizes in turn."""
     work(sizes[0])
     found: list[list[float]] = [[] for _ in sizes]
@@ -169,11 +169,9 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--sizes", type=int, nargs=3, default=[400, 800, 1600], help="studies")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="*", help="verbs")
-    parser.add_argument("--print", action="store_true", help="leave the page alone")
-    parser.add_argument("--page", type=Path, default=REPO / "docs" / "performance.md")
     given = parser.parse_args(words)
-    page = Page(None if given.print else given.page, "growth")
     print(machine("torch"), file=sys.stderr)
+    print(HEAD)
     failed = 0
     with tempfile.TemporaryDirectory(prefix="medclip-debias-growth-") as folder:
         sets = Sets(Path(folder), given.sizes)
@@ -182,10 +180,10 @@ def main(words: list[str] | None = None) -> int:
                 continue
 
             def rows(name: str = name, words: str = words_of_it) -> list[Row]:
-                found = measure(given.sizes, given.rounds, partial(sets.run, words))
+                found = in_rounds(given.sizes, given.rounds, partial(sets.run, words))
                 return [row(name, GROWS.get(name, "studies"), given.sizes, found)]
 
-            failed += page.measure(rows, f"`{name}`", f"<= {GOAL}")
+            failed += measure(rows, f"`{name}`", f"<= {GOAL}")
     print(f"Not measured, since their work does not grow with a set: {LEFT_OUT}.")
     return int(failed > 0)
 

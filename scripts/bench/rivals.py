@@ -1,8 +1,8 @@
-"""The speed that a user feels, against rivals, in one run: one table in docs/performance.md.
+"""The speed that a user feels, against rivals, in one run: the table of docs/performance.md.
 
-    OMP_NUM_THREADS=2 python scripts/bench/rivals.py              # every row, into the page
-    python scripts/bench/rivals.py --only pll heatmaps            # some rows; the others stay
-    python scripts/bench/rivals.py --quick                        # all rows, small, printed alone
+    OMP_NUM_THREADS=2 python scripts/bench/rivals.py              # every row
+    python scripts/bench/rivals.py --only pll heatmaps            # some rows
+    python scripts/bench/rivals.py --quick                        # all rows, small
 
 Each row first asserts that both sides give the same output. Then both take turns, five rounds, and
 the row says the median of the rounds' ratios and their range. A row that cannot be measured says
@@ -34,11 +34,12 @@ import cv2
 import numpy as np
 import torch
 from common import (
-    Page,
+    HEAD,
     Row,
     in_fork,
     in_turn,
     machine,
+    measure,
     picture,
     ratio,
     timed,
@@ -447,16 +448,15 @@ def main(words: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="*", choices=ROWS, default=list(ROWS), help="rows")
-    parser.add_argument("--quick", action="store_true", help="small sizes; the page is left alone")
+    parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--budget", type=float, default=240.0, help="seconds for a row's rounds")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--environment", type=Path, default=REPO / "runs" / "rivals-environment")
     parser.add_argument("--rival-python", type=Path, help="a Python with minicons and hi-ml")
-    parser.add_argument("--page", type=Path, default=REPO / "docs" / "performance.md")
     given = parser.parse_args(words)
-    page = Page(None if given.quick else given.page, "rivals")
     print(machine("torch", "transformers"), file=sys.stderr)
+    print(HEAD)
     failed = 0
     for name in given.only:
         with tempfile.TemporaryDirectory(prefix="medclip-debias-rivals-") as folder:
@@ -468,7 +468,7 @@ def main(words: list[str] | None = None) -> int:
                 given.threads,
                 lambda: given.rival_python or environment(given.environment),
             )
-            failed += page.measure(partial(ROWS[name], options), title(ROWS[name]))
+            failed += measure(partial(ROWS[name], options), title(ROWS[name]))
     return int(failed > 0)
 
 

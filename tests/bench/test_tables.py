@@ -1,4 +1,4 @@
-"""The tables of the timing scripts: rounds in turn, ratios, goals, a page that keeps rows."""
+"""The tables of the timing scripts: rounds in turn, ratios, goals."""
 
 from __future__ import annotations
 
@@ -31,29 +31,7 @@ def test_a_ratio_is_the_median_of_the_rounds_and_says_whether_the_goal_is_met():
     assert "**missed**" in str(common.within("x", [1.0] * 5, 0.5))
 
 
-def test_a_page_keeps_the_rows_of_earlier_runs(tmp_path):
-    path = tmp_path / "page.md"
-    path.write_text("before\n<!-- t -->\n<!-- /t -->\nafter\n")
-    page = common.Page(path, "t")
-    for what, value in (("a", "1"), ("b", "2"), ("a", "3")):
-        page.add(common.Row(what, "", value, None))
-    common.Page(path, "t").add(common.Row("c", "> 1", "4", True))
-    rows = [line for line in path.read_text().splitlines() if line.startswith("| ")][2:]
-    assert [row.split(" | ")[:3] for row in rows] == [
-        ["| a", "-", "3"],
-        ["| b", "-", "2"],
-        ["| c", "> 1", "4"],
-    ]
-    assert path.read_text().startswith("before\n")
-    assert path.read_text().endswith("<!-- /t -->\nafter\n")
-    with pytest.raises(SystemExit, match="must be there once"):
-        common.Page(path, "other")
-
-
-def test_a_row_that_cannot_be_measured_says_why_and_the_next_is_begun(tmp_path, monkeypatch):
-    path = tmp_path / "page.md"
-    path.write_text("<!-- rivals -->\n<!-- /rivals -->\n")
-
+def test_a_row_that_cannot_be_measured_says_why_and_the_next_is_begun(capsys, monkeypatch):
     def broken(_):
         """A thing: against another."""
         raise RuntimeError("no\nsuch | thing")
@@ -63,10 +41,13 @@ def test_a_row_that_cannot_be_measured_says_why_and_the_next_is_begun(tmp_path, 
         yield common.within("b", [1.0], 2)
 
     monkeypatch.setattr(rivals, "ROWS", {"a": broken, "b": whole})
-    assert rivals.main(["--only", "a", "b", "--page", str(path)]) == 1
-    text = path.read_text()
-    assert "| A thing | - | not measured | - | no such / thing |" in text
-    assert "| b | < 2 s | 1.00 s (1.00 s to 1.00 s), 1 of 5 rounds | met |  |" in text
+    assert rivals.main(["--only", "a", "b"]) == 1
+    rows = capsys.readouterr().out.splitlines()
+    assert "\n".join(rows[:2]) == common.HEAD
+    assert rows[2:] == [
+        "| A thing | - | not measured | - | no such / thing |",
+        "| b | < 2 s | 1.00 s (1.00 s to 1.00 s), 1 of 5 rounds | met |  |",
+    ]
 
 
 def test_an_exponent_is_the_slope_of_its_logarithms():
