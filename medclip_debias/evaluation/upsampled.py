@@ -25,6 +25,8 @@ from medclip_debias.grounding.heatmaps import axis_places, axis_weights, smooth
 from medclip_debias.models.region_grid import RegionGrid
 
 ROOM = 1e-12
+_AT_ONCE = 1 << 15
+"""Pieces of a map that are counted at once, whatever the number of thresholds."""
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 Mask = NDArray[np.bool_]
@@ -53,8 +55,9 @@ class Axis:
         if not len(weights):
             return cls(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros((0, cells)), 0)
         last = first + len(weights)
-        starts = np.unique(np.r_[first, bends, edges[(edges > first) & (edges < last)]])
-        ends = np.r_[starts[1:], last]
+        inner = edges[(edges > first) & (edges < last)]
+        starts = np.unique(np.concatenate([[first], bends, inner]))
+        ends = np.append(starts[1:], last)
         return cls(starts.astype(np.intp), ends.astype(np.intp), weights, first)
 
     def at(self, pixels: Ints) -> Floats:
@@ -166,17 +169,19 @@ class Upsampled:
         self, thresholds: Sequence[float] | NDArray[np.floating], *, above: bool = False
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """How many seen pixels inside and outside the boxes reach each threshold, or exceed it."""
-        inside = np.zeros(len(thresholds), dtype=np.int64)
-        outside = np.zeros(len(thresholds), dtype=np.int64)
+        bounds = float32_bound(np.asarray(thresholds), above=above)
         low, high = self.extremes
-        for number, threshold in enumerate(np.asarray(thresholds, dtype=np.float64)):
-            bound = float32_bound(threshold, above=above)
-            if bound <= low:
-                inside[number], outside[number] = self.pixels_inside, self.pixels_outside
-            elif bound <= high:
-                counts = np.add.reduceat(self._reaching(bound), self._row_starts, axis=0)
-                inside[number] = counts[self._inside].sum()
-                outside[number] = counts.sum() - inside[number]
+        everything = bounds <= low
+        inside = np.where(everything, self.pixels_inside, 0)
+        outside = np.where(everything, self.pixels_outside, 0)
+        some = np.flatnonzero(~everything & (bounds <= high))
+        # Maps of few pieces at many thresholds at once, large ones at one after the other.
+        at_once = max(1, _AT_ONCE // max(1, self._pieces[0].size))
+        for places in (some[i : i + at_once] for i in range(0, len(some), at_once)):
+            reaching = self._reaching(bounds[places, None, None])
+            counts = np.add.reduceat(reaching, self._row_starts, axis=1)
+            inside[places] = counts[:, self._inside].sum(axis=1)
+            outside[places] = counts.sum(axis=(1, 2)) - inside[places]
         return inside, outside
 
     @cached_property
@@ -233,11 +238,16 @@ class Upsampled:
         return ends[0], ends[1], self._x.ends - self._x.starts
 
     @cached_property
-    def _slopes(self) -> tuple[Floats, Floats]:
-        """Highest score of each piece, and how many pixels a unit of score takes."""
+    def _slopes(self) -> tuple[Floats, Floats, Floats]:
+        """Highest score of each piece, pixels that a unit of score takes, and that reach it.
+
+        A flat piece, or one of a pixel, has no slope: all of it reaches its score.
+        """
         first, last, lengths = self._pieces
-        with np.errstate(divide="ignore", invalid="ignore"):  # flat pieces; see `_reaching`
-            return np.maximum(first, last), (lengths - 1) / np.abs(last - first)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            per_unit = (lengths - 1) / np.abs(last - first)
+        sloped = np.isfinite(per_unit)
+        return np.maximum(first, last), np.where(sloped, per_unit, 0), np.where(sloped, 1, lengths)
 
     @cached_property
     def _corners(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -251,17 +261,13 @@ class Upsampled:
         ).astype(np.float32)
         return corners.min(axis=0), corners.max(axis=0)
 
-    def _reaching(self, bound: float) -> Floats:
-        """How many pixels of each piece reach a `float32_bound`, ``[rows, pieces]``."""
-        highest, per_unit = self._slopes
-        lengths = self._pieces[2]
+    def _reaching(self, bound: Floats | float) -> Floats:
+        """How many pixels of each piece reach a `float32_bound`, ``[..., rows, pieces]``."""
+        highest, per_unit, at_highest = self._slopes
         above = highest - bound
-        with np.errstate(invalid="ignore"):  # flat pieces: 0 * inf, settled below
-            counts = np.floor(above * per_unit) + 1
-        counts[above < 0] = 0
-        # A flat piece (no slope: NaN, or infinity at one pixel or more) is all in or all out.
-        counts = np.where(np.isfinite(counts), counts, np.where(above >= 0, lengths, 0))
-        return np.minimum(counts, lengths)
+        counts = np.floor(above * per_unit) + at_highest
+        counts[~(above >= 0)] = 0
+        return np.minimum(counts, self._pieces[2])
 
     def _runs(self, threshold: float) -> tuple[Ints, Ints, Ints, Floats]:
         """Row, first pixel, end and highest score of every unbroken run that reaches a threshold.
@@ -326,24 +332,20 @@ def pixel_edges(boxes: ArrayLike, height: int, width: int) -> NDArray[np.intp]:
     return np.clip(np.ceil(corners - 0.5), 0, limit).astype(np.intp)
 
 
-@lru_cache(maxsize=1024)
-def float32_bound(threshold: float, *, above: bool = False) -> float:
-    """The float64 from which a score, rounded to float32, reaches ``threshold``, or exceeds it.
+def float32_bound(thresholds: Floats | float, *, above: bool = False) -> Floats:
+    """The float64 from which a score, rounded to float32, reaches a threshold, or exceeds it.
 
     Midway between the first float32 that does so and the one below. No score that is meant to
     equal a threshold lies near such a midpoint, so the last bits of a sum cannot decide. About 0,
     where float32 is finer than those bits, 1e-12 of room does the same: a score of 0 reaches 0 and
     does not exceed it.
     """
-    if np.isinf(threshold):
-        return threshold
-    first = np.float32(threshold)
-    if float(first) < threshold or (above and float(first) == threshold):
-        first = np.nextafter(first, np.float32(np.inf))
-    below = np.nextafter(first, np.float32(-np.inf))
-    if float(first) - float(below) < ROOM:
-        return threshold + ROOM if above else threshold - ROOM
-    return (float(first) + float(below)) / 2
+    wanted = np.clip(np.asarray(thresholds, dtype=np.float64), -1e38, 1e38)  # no infinity
+    first = wanted.astype(np.float32)
+    short = (first <= wanted) if above else (first < wanted)
+    first = np.where(short, np.nextafter(first, np.float32(np.inf)), first)
+    below = np.nextafter(first, np.float32(-np.inf)).astype(np.float64)
+    return np.where(first - below < ROOM, wanted + (ROOM if above else -ROOM), (first + below) / 2)
 
 
 def _union_area(edges: NDArray[np.intp]) -> int:

@@ -8,8 +8,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from medclip_debias.data.records import file_stem
 from medclip_debias.data.sources.archive import find_table, header_of
 from medclip_debias.data.sources.ids import is_blank
@@ -17,6 +15,7 @@ from medclip_debias.data.sources.image_files import is_file
 from medclip_debias.data.sources.tables import read_table, refuse_rows
 from medclip_debias.errors import UserError
 from medclip_debias.files import open_guarded, read_text
+from medclip_debias.yaml_text import parse_yaml
 
 _MOST_OF_A_LIST = 64 << 20
 _HEAD = 1 << 16
@@ -27,7 +26,7 @@ _FORMS = ("coco", "lists", "tables")
 def entries() -> Mapping[str, dict[str, Any]]:
     """Return the entries of ``catalog.yaml`` by kind."""
     text = files(__package__).joinpath("catalog.yaml").read_text(encoding="utf-8")
-    content: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    content: dict[str, dict[str, Any]] = parse_yaml(text)
     return content
 
 

@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 
-import yaml
-
 from medclip_debias.data.labels import Labels, label_name
+from medclip_debias.yaml_text import parse_yaml
 
 NO_FINDING = "No Finding"
 PADCHEST_SILENT = frozenset(("unchanged", "exclude", "suboptimal study"))
@@ -19,7 +18,7 @@ PADCHEST_SILENT = frozenset(("unchanged", "exclude", "suboptimal study"))
 def label_groups(archive: str) -> Mapping[str, frozenset[str]]:
     """Return the labels that mean each CheXpert column, as ``label_groups.yaml`` has them."""
     text = files(__package__).joinpath("label_groups.yaml").read_text(encoding="utf-8")
-    groups: dict[str, list[str]] = yaml.safe_load(text)[archive]
+    groups: dict[str, list[str]] = parse_yaml(text)[archive]
     return {column: frozenset(labels) for column, labels in groups.items()}
 
 
