@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import gzip
 import importlib.util
@@ -42,6 +43,14 @@ SHARED_DATA = REPO.parent / "shared" / "data"
 
 PHANTOM_STUDIES = 160
 PHANTOM_SIZE = 72
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """One process after the other: in a fresh clone, the second finds compiled what all import."""
+    with Path(__file__).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return (yield)
 
 
 def pytest_collection_finish() -> None:

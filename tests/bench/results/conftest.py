@@ -127,6 +127,13 @@ def edit_json(path, change):
 
 
 @pytest.fixture
+def few_resamples(monkeypatch):
+    """Intervals are those of 200 draws: what is refused here is far from them."""
+    for module in ("results", "check"):
+        monkeypatch.setattr(f"medclip_debias.bench.{module}.RESAMPLES", 200)
+
+
+@pytest.fixture
 def make():
     """Writers of single results, and a way to change a JSON file."""
     return SimpleNamespace(zero=write_zero, retrieval=write_retrieval, edit=edit_json)

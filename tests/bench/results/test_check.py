@@ -29,7 +29,7 @@ RANKS = ["rank_text_to_image_strict", "rank_image_to_text_strict"]
 
 
 @pytest.fixture
-def sample(tmp_path, request):
+def sample(tmp_path, request, few_resamples):
     """Results of the published sample: all models on one card, or what ``param`` names."""
     names = [path.name for path in SAMPLE.iterdir() if path.is_dir()]
     models, cards = getattr(request, "param", (names, (ZERO,)))
@@ -118,17 +118,21 @@ def test_intervals_of_honest_draws_pass_however_few_and_others_do_not(patients):
         counts = rng.multinomial(len(values), [1 / len(values)] * len(values), size=resamples)
         return counts @ values / len(values)
 
-    def passes(values, resamples, scale):
-        ours, ends = drawn(values, RESAMPLES), np.quantile(drawn(values, resamples), [0.025, 0.975])
+    def passes(values, scales, *draws):
+        ours = drawn(values, RESAMPLES)
         one = Replicated(values.mean(), ours, np.empty(0), len(values))
-        claimed = values.mean() + scale * (ends - values.mean())
-        return same_interval(claimed, np.quantile(ours, [0.025, 0.975]), one, resamples)
+        interval = np.quantile(ours, [0.025, 0.975])
+        for resamples, scale in zip(draws, scales, strict=True):
+            ends = np.quantile(drawn(values, resamples), [0.025, 0.975])
+            claimed = values.mean() + scale * (ends - values.mean())
+            yield same_interval(claimed, interval, one, resamples)
 
     for _ in range(10):
-        for values in (rng.normal(size=patients), (rng.random(patients) < 0.2).astype(float)):
-            assert all(passes(values, resamples, 1.0) for resamples in (50, 100, 1000))
-        assert not passes(rng.normal(size=patients), RESAMPLES, 2.5)
-        assert not passes(rng.normal(size=patients), RESAMPLES, 0.2)
+        normal = rng.normal(size=patients)
+        assert all(passes((rng.random(patients) < 0.2).astype(float), (1,) * 3, 50, 100, 1000))
+        expected = [True, True, True, False, False]
+        draws = (50, 100, 1000, RESAMPLES, RESAMPLES)
+        assert [*passes(normal, (1, 1, 1, 2.5, 0.2), *draws)] == expected
 
 
 def test_items_that_are_left_out_are_missed(sample, make):
