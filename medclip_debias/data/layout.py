@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +48,7 @@ class ContentHash:
     """Names the content of a prepared set: its settings, every table's values, every row.
 
     The values are hashed, not the Parquet bytes, which change with the library's version. Call
-    `table` (or `rows`) for each of `TABLES` in that order,
-    then `pixels`.
+    `rows` for each of `TABLES` in that order, then `pixels`.
     """
 
     def __init__(self, settings: PrepareSettings, kind: str) -> None:
@@ -57,18 +56,15 @@ class ContentHash:
         self._digest = hashlib.sha256()
         self._update(header | {"settings": settings.model_dump(mode="json")})
 
-    def table(self, name: str, table: pd.DataFrame) -> None:
-        """Add a table."""
-        self.rows(name, list(table.columns), _rows(table))
-
-    def rows(self, name: str, columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
-        """Add a table, row by row."""
+    def rows(self, name: str, columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> int:
+        """Add a table, row by row; return their number."""
         self._update([name, list(columns)])
         count = 0
         for row in rows:
             self._update(row)
             count += 1
         self._update(count)
+        return count
 
     def pixels(self, hashes: Iterable[str]) -> None:
         """Add the hash of every row of ``images.bin`` (`pixel_hash`)."""
@@ -91,23 +87,9 @@ def pixel_hash(pixels: bytes) -> str:
 def manifest_hash(manifest: pd.DataFrame) -> str:
     """Return the hash of a manifest's values: equal for two people who train on the same rows."""
     digest = hashlib.sha256()
-    for row in _rows(manifest[list(MANIFEST_COLUMNS)]):
+    for row in manifest[list(MANIFEST_COLUMNS)].itertuples(index=False, name=None):
         digest.update(_canonical(row))
     return digest.hexdigest()
-
-
-def _rows(table: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows as plain values, a slice at a time: all at once would need a gigabyte."""
-    for start in range(0, len(table), 1 << 14):
-        part = table.iloc[start : start + (1 << 14)]
-        yield from zip(*(_plain(part[column]) for column in part.columns), strict=True)
-
-
-def _plain(column: pd.Series[Any]) -> list[Any]:
-    values = column.tolist()
-    if column.dtype.kind == "f":
-        return [None if value != value else value for value in values]
-    return values
 
 
 def _canonical(value: Any) -> bytes:

@@ -29,7 +29,8 @@ def finish_set(
         table.to_parquet(folder / f"{name}.parquet", index=False)
     digest = layout.ContentHash(settings, meta["kind"])
     for name in layout.TABLES:
-        digest.table(name, tables[name])
+        table = tables[name].astype(object).where(tables[name].notna(), None)
+        digest.rows(name, list(table), table.itertuples(index=False, name=None))
     digest.pixels(manifest["pixel_hash"])
     hashes = {
         "files": [layout.MANIFEST, layout.PHRASE_BOXES],

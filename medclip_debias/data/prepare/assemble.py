@@ -11,19 +11,20 @@ import csv
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from medclip_debias.config import PrepareSettings, SelectionSettings
 from medclip_debias.data import layout
 from medclip_debias.data.boxes import Fitted, check_sizes, fit_boxes
+from medclip_debias.data.executor import chunks as cut
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.masks import as_coco
 from medclip_debias.data.named_split import SPLIT_FILE
@@ -42,8 +43,16 @@ INPUTS = "inputs.parquet"
 MISSING_IMAGES, UNUSED_REPORTS = "missing.csv", "unused_reports.csv"
 """Image files that are listed and not there; studies whose report gave no sentence, and why."""
 
-_ROW_GROUP = 1 << 16  # sentences; fixed, so that the file does not depend on how they came
+_ROW_GROUP = 1 << 16  # rows; fixed, so that the file does not depend on how they came
 _OPEN_CHUNKS = 16  # those of a resumed run or an update take turns
+_KINDS = {
+    **dict.fromkeys(("height", "width", "position", "row"), "number"),
+    **dict.fromkeys(("boxes", "flat", "outside", "clipped"), "number"),
+    **dict.fromkeys(("scaled", "other_shape"), "yes_no"),
+}
+"""Of the columns that are no text, as `medclip_debias.data.records.Annotations` names kinds."""
+
+_Rows = Iterable[tuple[Any, ...]]
 
 
 def assemble(
@@ -65,33 +74,45 @@ def assemble(
     funnel.start = 0
     funnel.stop_if_empty(len(studies))
     _join_rows(folder / "images.bin", parts, results.rows, work)
-    images = _image_table(studies, results.rows)
-    fitted = _fit(plan.phrases, images)
-    tables = {
-        "images": images,
-        "studies": _study_table(studies, results),
-        "phrases": _phrase_table(fitted),
-    }
+    images = _images(studies, results.rows)
+    sizes = {image: (width, height) for image, *_, height, width in images}
+    fitted = [
+        (p, fit_boxes(p.boxes, p.annotated_size, size) if (size := sizes.get(p.image_id)) else None)
+        for p in plan.phrases
+    ]
     _count_boxes(fitted, funnel)
-    ids = set(images["image_id"]), set(tables["studies"]["study_id"])
+    ids = set(sizes), {study.study_id for study in studies}
     others = [_kept(table, *ids, funnel) for table in plan.annotations]
-    sentences = _Sentences(folder / "sentences.parquet", results)
+    labels = sorted({name for part in parts for name in part.labels})
+    sentences = _Sentences(results)
+    tables = [
+        ("images", _typed(layout.IMAGE_COLUMNS), images),
+        (
+            "studies",
+            {**_typed(layout.STUDY_COLUMNS), **dict.fromkeys(labels, "real")},
+            _labelled(studies, labels, results),
+        ),
+        ("sentences", _typed(layout.SENTENCE_COLUMNS), sentences.rows(studies)),
+        ("phrases", *_phrases(fitted)),
+        *((other.name, dict(other.columns), map(tuple, other.rows)) for other in others),
+    ]
     settings = PrepareSettings.model_validate(plan.meta["settings"])
     digest = layout.ContentHash(settings, plan.meta["kind"])
-    digest.table("images", images)
-    digest.table("studies", tables["studies"])
-    digest.rows("sentences", layout.SENTENCE_COLUMNS, sentences.write(studies))
-    digest.table("phrases", tables["phrases"])
-    for other in others:
-        digest.rows(other.name, [name for name, _ in other.columns], map(tuple, other.rows))
-        _write_annotations(folder / f"{other.name}.parquet", other)
+    counts = {
+        name: digest.rows(name, list(kinds), _written(folder / f"{name}.parquet", kinds, rows))
+        for name, kinds, rows in tables
+    }
     digest.pixels(row.hash for row in results.rows)
-    for name, table in (*tables.items(), ("phrase_boxes", _phrase_boxes(fitted))):
-        _write_parquet(folder / f"{name}.parquet", table, name)
     manifest = _manifest(images, results.rows, studies, sentences.hashes)
-    _count_copies(manifest, funnel)
-    manifest.to_parquet(folder / layout.MANIFEST, index=False)
-    _inputs(studies, results).to_parquet(folder / INPUTS, index=False)
+    for file, kinds, rows in (
+        (layout.PHRASE_BOXES, _typed(layout.PHRASE_BOX_COLUMNS), _phrase_boxes(fitted)),
+        (layout.MANIFEST, _typed(layout.MANIFEST_COLUMNS), manifest),
+        (INPUTS, *_inputs(studies, results)),
+    ):
+        for _ in _written(folder / file, kinds, rows):
+            pass
+    table = pd.DataFrame(manifest, columns=list(layout.MANIFEST_COLUMNS))
+    _count_copies(table, funnel)
     rejected = [*plan.rejected, *results.rejected]
     shown = [(name, without_patients(reason)) for name, reason in rejected]
     _write_csv(folder / "rejected.csv", ("image_id", "reason"), shown)
@@ -109,16 +130,13 @@ def assemble(
         "format_version": layout.FORMAT_VERSION,
         **plan.meta,
         "languages": results.languages,
-        "labels": sorted({name for part in parts for name in part.labels}),
+        "labels": labels,
         "counts": {
-            "images": len(images),
-            "studies": len(studies),
-            "sentences": sentences.count,
-            "phrases": len(tables["phrases"]),
+            **{name: counts[name] for name in layout.TABLES},
             "distinct_sentences": len(sentences.distinct),
-            "patients": int(tables["studies"]["patient_id"].nunique()),
+            "patients": len({study.patient_id for study in studies}),
             "rejected": len(rejected),
-            "images_by_split": {k: int(v) for k, v in images["split"].value_counts().items()},
+            "images_by_split": dict(Counter(image[4] for image in images).most_common()),
         },
         "funnel": funnel.rows,
         "annotations": [other.name for other in others],
@@ -126,7 +144,7 @@ def assemble(
         **named,
         layout.HASHES: layout.table_hashes(folder, other_files),
         "source_stamp": plan.source_stamp(sum(part.heads for part in parts)),
-        "manifest_hash": layout.manifest_hash(manifest),
+        "manifest_hash": layout.manifest_hash(table),
         "content_hash": digest.hexdigest(),
     }
     write_json(folder / "meta.json", meta)
@@ -164,63 +182,71 @@ def _join_rows(
 # ------------------------------------------------------------------------------- tables
 
 
-def _image_table(studies: Sequence[Study], rows: Sequence[Row]) -> pd.DataFrame:
+def _typed(names: Iterable[str]) -> dict[str, str]:
+    return {name: _KINDS.get(name, "text") for name in names}
+
+
+def _written(path: Path, kinds: Mapping[str, str], rows: _Rows) -> _Rows:
+    """Write a table, yielding each of its rows; a few thousand are held at a time."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = {
+        "text": pa.string(),
+        "number": pa.int64(),
+        "real": pa.float64(),
+        "yes_no": pa.bool_(),
+        "texts": pa.list_(pa.string()),
+        "boxes": pa.list_(pa.list_(pa.float64())),
+    }
+    schema = pa.schema([(name, types[kind]) for name, kind in kinds.items()])
+    with pq.ParquetWriter(path, schema) as writer:
+        for some in cut(rows, _ROW_GROUP):
+            columns = zip(zip(*some, strict=True), schema.types, strict=True)
+            arrays = [pa.array(column, kind) for column, kind in columns]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+            yield from some
+
+
+def _images(studies: Sequence[Study], rows: Sequence[Row]) -> list[tuple[Any, ...]]:
     images = {image.at: (image, study) for study in studies for image in study.images}
     records = []
     for row in rows:
         image, study = images[row.at]
-        ids = (image.image_id, study.study_id, study.patient_id)
+        ids = image.image_id, study.study_id, study.patient_id
         records.append((*ids, image.view, study.split, row.height, row.width))
-    table = pd.DataFrame(records, columns=list(layout.IMAGE_COLUMNS))
-    return table.astype(dict.fromkeys(("height", "width"), np.int64))
+    return records
 
 
-def _study_table(studies: Sequence[Study], results: Results) -> pd.DataFrame:
-    table = pd.DataFrame(
-        [(s.study_id, s.patient_id, s.split) for s in studies], columns=list(layout.STUDY_COLUMNS)
-    )
-    places = [{name: place for place, name in enumerate(p.labels)} for p in results.parts]
-    of_study = [places[results.reports[study.study_id].part] for study in studies]
-    for name in sorted(set().union(*places)):
-        values = np.full(len(studies), np.nan)
-        for row, (study, known) in enumerate(zip(studies, of_study, strict=True)):
-            place = known.get(name, len(study.labels))
-            value = study.labels[place] if place < len(study.labels) else None
-            values[row] = np.nan if value is None else value
-        table[name] = values
-    return table
+def _labelled(studies: Sequence[Study], labels: Sequence[str], results: Results) -> _Rows:
+    """Yield the ids and labels of each study; a part may name later what others name first."""
+    places = [{name: place for place, name in enumerate(part.labels)} for part in results.parts]
+    for study in studies:
+        known = places[results.reports[study.study_id].part]
+        values = dict(zip(known, study.labels, strict=False))
+        yield study.study_id, study.patient_id, study.split, *map(values.get, labels)
 
 
 _Boxes = list[tuple[PhraseRecord, Fitted | None]]
 """Each phrase of the source and its boxes on its image, ``None`` where the set lacks the image."""
 
 
-def _fit(phrases: Sequence[PhraseRecord], images: pd.DataFrame) -> _Boxes:
-    sides = zip(images["width"].astype(int), images["height"].astype(int), strict=True)
-    sizes = dict(zip(images["image_id"], sides, strict=True))
-    return [
-        (p, fit_boxes(p.boxes, p.annotated_size, size) if (size := sizes.get(p.image_id)) else None)
-        for p in phrases
-    ]
-
-
-def _phrase_table(fitted: _Boxes) -> pd.DataFrame:
+def _phrases(fitted: _Boxes) -> tuple[dict[str, str], _Rows]:
     kept = [(p, found.boxes) for p, found in fitted if found is not None and found.boxes]
+    kinds = _typed(layout.PHRASE_COLUMNS) | {"boxes": "boxes"}
     rows = [(p.phrase_id, p.image_id, p.category, p.text, p.split, boxes) for p, boxes in kept]
-    table = pd.DataFrame(rows, columns=list(layout.PHRASE_COLUMNS), dtype=object)
     if any(p.mask is not None for p, _ in kept):  # sets without masks keep their hashes
-        masks = [as_coco(p.mask) if p.mask is not None else "" for p, _ in kept]
-        table[layout.MASK_COLUMN] = pd.Series(masks, dtype=object)
-    return table
+        kinds[layout.MASK_COLUMN] = "text"
+        masks = (as_coco(p.mask) if p.mask is not None else "" for p, _ in kept)
+        return kinds, [(*row, mask) for row, mask in zip(rows, masks, strict=True)]
+    return kinds, rows
 
 
-def _phrase_boxes(fitted: _Boxes) -> pd.DataFrame:
+def _phrase_boxes(fitted: _Boxes) -> _Rows:
     """What became of every phrase's boxes: counted here, and read wherever they are reported."""
-    rows = []
     for phrase, boxes in fitted:
         kept, *rest = boxes or Fitted([])
-        rows.append((phrase.phrase_id, phrase.image_id, phrase.split, len(kept), *rest))
-    return pd.DataFrame(rows, columns=list(layout.PHRASE_BOX_COLUMNS), dtype=object)
+        yield phrase.phrase_id, phrase.image_id, phrase.split, len(kept), *rest
 
 
 def _count_boxes(fitted: _Boxes, funnel: Funnel) -> None:
@@ -246,18 +272,15 @@ def _count_boxes(fitted: _Boxes, funnel: Funnel) -> None:
 
 
 def _manifest(
-    images: pd.DataFrame, rows: Sequence[Row], studies: Sequence[Study], texts: dict[str, str]
-) -> pd.DataFrame:
+    images: _Rows, rows: Sequence[Row], studies: Sequence[Study], texts: Mapping[str, str]
+) -> list[tuple[Any, ...]]:
     """One row per image, or per study where there are no images: what a model was trained on."""
-    if rows:
-        shown = images[["image_id", "study_id", "split"]].assign(row=range(len(rows)))
-    else:
-        reports = [("", study.study_id, study.split, -1) for study in studies]
-        shown = pd.DataFrame(reports, columns=list(layout.MANIFEST_COLUMNS[:4]))
-    return shown.assign(
-        pixel_hash=[row.hash for row in rows] if rows else "",
-        text_hash=[texts[study] for study in shown["study_id"]],
-    )
+    if not rows:
+        return [("", s.study_id, s.split, -1, "", texts[s.study_id]) for s in studies]
+    return [
+        (image, study, split, at, row.hash, texts[study])
+        for at, ((image, study, _, _, split, *_), row) in enumerate(zip(images, rows, strict=True))
+    ]
 
 
 def _count_copies(manifest: pd.DataFrame, funnel: Funnel) -> None:
@@ -269,19 +292,17 @@ def _count_copies(manifest: pd.DataFrame, funnel: Funnel) -> None:
         funnel.step(step, "images by split", alone, len(manifest))
 
 
-def _inputs(studies: Sequence[Study], results: Results) -> pd.DataFrame:
-    images = [(*results.images[row.at].key, row.mended) for row in results.rows]
-    reports = []
+def _inputs(studies: Sequence[Study], results: Results) -> tuple[dict[str, str], _Rows]:
+    rows: list[tuple[str, ...]] = [
+        ("image", *results.images[row.at].key, "", "", row.mended) for row in results.rows
+    ]
     for study in studies:
         report = results.reports[study.study_id]
         counts = (json.dumps(about, sort_keys=True) for about in (report.dropped, report.words))
-        reports.append((study.study_id, study.stamp, *counts))
-    of_images = pd.DataFrame(images, columns=["id", "stamp", "mended"])
-    of_reports = pd.DataFrame(reports, columns=["id", "stamp", "dropped", "words"])
-    both = pd.concat([of_images.assign(what="image"), of_reports.assign(what="report")])
+        rows.append(("report", study.study_id, study.stamp, *counts, ""))
     mended = ["mended"] if any(row.mended for row in results.rows) else []
-    columns = ["what", "id", "stamp", "dropped", "words", *mended]
-    return both.reset_index(drop=True)[columns].fillna("").astype("str")
+    kinds = _typed(("what", "id", "stamp", "dropped", "words", *mended))
+    return kinds, [row[: len(kinds)] for row in rows]
 
 
 def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -291,61 +312,20 @@ def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]])
         writer.writerows(rows)
 
 
-def _write_parquet(path: Path, table: pd.DataFrame, name: str) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    schema = None  # an empty table does not show what its columns would hold
-    if name == "phrases":
-        types = {"boxes": pa.list_(pa.list_(pa.float64()))}
-        schema = pa.schema([(column, types.get(column, pa.string())) for column in table.columns])
-    elif name == "phrase_boxes":
-        kinds = [pa.string()] * 3 + [pa.int64()] * 4 + [pa.bool_()] * 2
-        schema = pa.schema(list(zip(layout.PHRASE_BOX_COLUMNS, kinds, strict=True)))
-    pq.write_table(pa.Table.from_pandas(table, schema=schema, preserve_index=False), path)
-
-
 class _Sentences:
-    """Writes ``sentences.parquet`` from the chunks, never holding all sentences.
+    """Reads the sentences from the chunks, never holding all of them.
 
     Attributes:
-        count: sentences written.
         distinct: eight bytes for each distinct sentence.
         hashes: by study, names its sentences.
     """
 
-    def __init__(self, path: Path, results: Results) -> None:
-        self.path = path
+    def __init__(self, results: Results) -> None:
         self.results = results
-        self.count = 0
         self.distinct: set[bytes] = set()
         self.hashes: dict[str, str] = {}
 
-    def write(self, studies: Sequence[Study]) -> Iterator[tuple[Any, ...]]:
-        """Write the sentences of ``studies``, yielding each row."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        types = (pa.string(), pa.string(), pa.int64(), pa.string())
-        schema = pa.schema(list(zip(layout.SENTENCE_COLUMNS, types, strict=True)))
-        waiting: list[tuple[Any, ...]] = []
-        with pq.ParquetWriter(self.path, schema) as writer:
-
-            def flush() -> None:
-                columns = zip(*waiting, strict=True) if waiting else ([] for _ in types)
-                arrays = [pa.array(c, t) for c, t in zip(columns, types, strict=True)]
-                writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-                waiting.clear()
-
-            for row in self._rows(studies):
-                waiting.append(row)
-                yield row
-                if len(waiting) == _ROW_GROUP:
-                    flush()
-            if waiting or not self.count:
-                flush()
-
-    def _rows(self, studies: Sequence[Study]) -> Iterator[tuple[Any, ...]]:
+    def rows(self, studies: Sequence[Study]) -> _Rows:
         parts = self.results.parts
 
         @lru_cache(_OPEN_CHUNKS + len(parts))
@@ -357,7 +337,6 @@ class _Sentences:
             found = chunk(report.part, report.chunk)[study.key]["sentences"]
             text = json.dumps(found, separators=(",", ":"))
             self.hashes[study.study_id] = hashlib.sha256(text.encode()).hexdigest()[:32]
-            self.count += len(found)
             for position, (section, sentence) in enumerate(found):
                 self.distinct.add(hashlib.blake2b(sentence.encode(), digest_size=8).digest())
                 yield study.study_id, section, position, sentence
@@ -383,20 +362,3 @@ def _kept(
     step = f"{whose} in the set, of {table.unit} in {table.name}"
     funnel.step(step, table.unit, len(rows), len(table.rows))
     return replace(table, rows=rows)
-
-
-def _write_annotations(path: Path, table: Annotations) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    types = {
-        "text": pa.string(),
-        "number": pa.int64(),
-        "yes_no": pa.bool_(),
-        "texts": pa.list_(pa.string()),
-        "boxes": pa.list_(pa.list_(pa.float64())),
-    }
-    schema = pa.schema([(name, types[kind]) for name, kind in table.columns])
-    columns: list[list[Any]] = [[row[at] for row in table.rows] for at in range(len(schema))]
-    arrays = [pa.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)]
-    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path)
