@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError, ProcessPoolExecutor
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -36,7 +36,8 @@ from medclip_debias.named_settings import config_file
 from medclip_debias.settings_files import load_yaml
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from distributed import Client
+    from distributed import Future as Promise
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -118,19 +119,19 @@ def map_pieces(
     if cluster is not None:
         with _client(cluster) as client:
             job = partial(_run, __version__, str(Path.cwd()), function, start, start_args)
-            yield from _in_order(
+            yield from in_order(
                 partial(client.submit, job, pure=False),
                 partial(_result, client, cluster),
                 pieces,
-                lambda: len(client.nthreads()),
+                lambda: 4 * max(1, len(client.nthreads())),
             )
     elif workers > 1:
         with _processes(workers, start, start_args) as pool:
-            yield from _in_order(
+            yield from in_order(
                 lambda piece: pool.submit(function, piece),
-                lambda future: future.result(),
+                Future.result,
                 pieces,
-                lambda: workers,
+                lambda: 4 * workers,
             )
     else:
         if start is not None:
@@ -138,17 +139,18 @@ def map_pieces(
         yield from map(function, pieces)
 
 
-def _in_order(
+def in_order(
     submit: Callable[[T], Any],
     result: Callable[[Any], R],
     pieces: Iterable[T],
-    workers: Callable[[], int],
+    ahead: Callable[[], int],
 ) -> Iterator[R]:
+    """Yield the result of each piece in their order, with so many of them on their way."""
     waiting: deque[Any] = deque()
     try:
         for piece in pieces:
             waiting.append(submit(piece))
-            if len(waiting) >= 4 * max(1, workers()):
+            if len(waiting) >= ahead():
                 yield result(waiting.popleft())
         while waiting:
             yield result(waiting.popleft())
@@ -255,7 +257,7 @@ def _slurm(cluster: str) -> Iterator[Any]:
         yield slurm
 
 
-def _result(client: Client, cluster: str, future: Future[R]) -> R:
+def _result(client: Client, cluster: str, future: Promise[R]) -> R:
     """The result of a piece; waits for workers to come, but not for ever."""
     since = time.monotonic()
     while True:

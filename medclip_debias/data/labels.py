@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -116,21 +115,6 @@ def label_value(text: str, where: str) -> float | None:
     return _VALUES[key]
 
 
-@dataclass(frozen=True)
-class LabelTable:
-    """A table of labels.
-
-    Attributes:
-        path: its file.
-        labels: by study id.
-        said: sentences on what was read otherwise than it is written, or not read.
-    """
-
-    path: Path
-    labels: Mapping[str, Labels]
-    said: list[str]
-
-
 def unread_columns(path: Path, names: Iterable[str], known: Iterable[str]) -> list[str]:
     """Return a sentence on the columns that are neither ``known`` nor a label, if any."""
     skipped = [n for n in names if n.lower() not in known and label_name(n) is None]
@@ -140,8 +124,12 @@ def unread_columns(path: Path, names: Iterable[str], known: Iterable[str]) -> li
     return [f"{path}: no label and not read: column {', '.join(named)}."]
 
 
-def read_label_table(path: Path) -> LabelTable:
-    """Read a CheXpert table by ``study_id``, which may be written ``s1`` too."""
+def read_label_table(path: Path) -> tuple[dict[str, Labels], list[str]]:
+    """Read a CheXpert table by ``study_id``, which may be written ``s1`` too.
+
+    Returns:
+        Labels by study id, and sentences on what was read otherwise than it is written, or not.
+    """
     table = read_table(path, required=("study_id",))
     columns = label_columns(path, table.columns)
     if not columns:
@@ -149,15 +137,14 @@ def read_label_table(path: Path) -> LabelTable:
             f"{path}: no column is a CheXpert label such as 'Cardiomegaly';"
             f" {columns_there(list(table.columns))}."
         )
-    ids = read_ids(path, table, "study_id", STUDY)
+    ids, said = read_ids(path, table, "study_id", STUDY)
     problem = "its study is already in row {}; keep one row."
-    numbered = table[[]].assign(study=ids.ids, row=table.index)
+    numbered = table[[]].assign(study=ids, row=table.index)
     distinct_rows(path, numbered, "study", problem, ["row"])
-    result: dict[str, Labels] = {study: {} for study in ids.ids}
+    result: dict[str, Labels] = {study: {} for study in ids}
     for name, label in columns.items():
         firsts = table[name].drop_duplicates().items()
         values = {t: label_value(t, f"{path}, row {row}, column '{name}'") for row, t in firsts}
-        for study, text in zip(ids.ids, table[name], strict=True):
+        for study, text in zip(ids, table[name], strict=True):
             result[study][label] = values[text]
-    said = [*ids.said, *unread_columns(path, table.columns, _NO_LABELS)]
-    return LabelTable(path, result, said)
+    return result, [*said, *unread_columns(path, table.columns, _NO_LABELS)]

@@ -6,7 +6,6 @@ seen, whatever the number of threads that read.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from medclip_debias.config import AugmentSettings
 from medclip_debias.data.augment import Draws, augment, augment_on_device, draw
+from medclip_debias.data.executor import in_order
 from medclip_debias.data.frozen_features import FeatureFile, StoredAugmentations
 from medclip_debias.data.joint import JointSet
 from medclip_debias.data.layout import STATED
@@ -419,17 +419,9 @@ def iterate(batches: StepBatches, start: int, stop: int, workers: int) -> Genera
     if not workers:
         yield from map(read, range(start, stop))
         return
-    pool = ThreadPoolExecutor(workers, "loader")
-    waiting: deque[Future[Batch]] = deque()
-    try:
-        for step in range(start, stop):
-            waiting.append(pool.submit(read, step))
-            if len(waiting) >= PREFETCH * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with ThreadPoolExecutor(workers, "loader") as pool:
+        steps, ahead = range(start, stop), PREFETCH * workers
+        yield from in_order(lambda k: pool.submit(read, k), Future.result, steps, lambda: ahead)
 
 
 def training_corpus(prepared: PreparedSet, split: str = "train") -> list[str]:

@@ -6,7 +6,7 @@ also holds a hash of each table's file, and the manifest one of each row of pixe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -30,23 +30,11 @@ def check_sample(prepared: PreparedSet) -> None:
     rows was changed, one start sees it with probability 1 - (1 - p)^62 or more.
     """
     for part in prepared.parts:
-        _check_sample(part)
-
-
-def _check_sample(prepared: PreparedSet) -> None:
-    hashes = _row_hashes(prepared)
-    for problem in _changed_tables(prepared):
-        raise UserError(f"{problem}; {REMEDY}.")
-    count = len(prepared)
-    chosen = np.random.default_rng().permutation(count)[: SAMPLE - 2]
-    rows = sorted({0, count - 1, *chosen.tolist()}) if count else []
-    wrong = [row for row in rows if pixel_hash(_bytes(prepared, row)) != hashes.iloc[row]]
-    if wrong:
-        raise UserError(
-            f"{prepared.folder / 'images.bin'}: was changed under an unchanged meta.json; row "
-            f"{wrong[0]} is not what was prepared ({len(wrong)} of {len(rows)} rows looked at); "
-            f"{REMEDY}."
-        )
+        count = len(part)
+        chosen = np.random.default_rng().permutation(count)[: SAMPLE - 2]
+        rows = sorted({0, count - 1, *chosen.tolist()}) if count else []
+        for problem in _changes(part, rows):
+            raise UserError(f"{problem}; {REMEDY}.")
 
 
 def changes(prepared: PreparedSet, progress: Progress | None = None) -> list[str]:
@@ -55,23 +43,28 @@ def changes(prepared: PreparedSet, progress: Progress | None = None) -> list[str
     Returns:
         A sentence, without its full stop, for each file that was changed; none for a whole set.
     """
-    if len(prepared.parts) > 1:
-        return [problem for part in prepared.parts for problem in changes(part, progress)]
-    hashes = _row_hashes(prepared)
-    problems = list(_changed_tables(prepared))
+    parts = prepared.parts
+    return [problem for part in parts for problem in _changes(part, range(len(part)), progress)]
+
+
+def _changes(
+    prepared: PreparedSet, rows: Sequence[int], progress: Progress | None = None
+) -> Iterator[str]:
+    """What was changed of the tables, and of these rows of pixels."""
+    hashes = _row_hashes(prepared).tolist()
+    yield from _changed_tables(prepared)
     wrong = []
-    count = len(prepared)
-    for row, expected in enumerate(hashes):
-        if pixel_hash(_bytes(prepared, row)) != expected:
+    for count, row in enumerate(rows, start=1):
+        if pixel_hash(_bytes(prepared, row)) != hashes[row]:
             wrong.append(row)
-        if progress and (row % 64 == 63 or row == count - 1):
-            progress(row + 1, count)
+        if progress and (count % 64 == 0 or count == len(rows)):
+            progress(count, len(rows))
     if wrong:
-        problems.append(
-            f"{prepared.folder / 'images.bin'}: {len(wrong)} of {count} rows are not what was "
-            f"prepared, the first is row {wrong[0]}"
+        yield (
+            f"{prepared.folder / 'images.bin'}: was changed under an unchanged meta.json;"
+            f" {len(wrong)} of {len(rows)} rows looked at are not what was prepared, the first is"
+            f" row {wrong[0]}"
         )
-    return problems
 
 
 def _bytes(prepared: PreparedSet, row: int) -> bytes:

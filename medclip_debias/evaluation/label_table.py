@@ -149,7 +149,7 @@ class KeyedTable:
                 )
         else:
             known = Ids(ids, STUDY if key == "study_id" else "")
-            named, find = read_ids(path, table, column, known.letter).ids, known.find
+            named, find = read_ids(path, table, column, known.letter)[0], known.find
         place_of: dict[str, int] = {}
         matched = 0
         for place, name in enumerate(named):

@@ -16,7 +16,6 @@ suspended, and neither knows what was waited for. gloo's and NCCL's are set to t
 from __future__ import annotations
 
 import faulthandler
-import multiprocessing
 import os
 import re
 import threading
@@ -232,9 +231,6 @@ class StallTimer:
             write_sentence(f"{_REASONS[phase].format(of=of, span=span)} {_AGAIN}")
         if os.environ.get("MEDCLIP_DEBIAS_DEBUG"):
             faulthandler.dump_traceback()
-        for child in multiprocessing.active_children():
-            with suppress(ValueError, OSError):
-                child.kill()
         self.ending.wait_for_others()
         os._exit(EXIT_CODE)
 

@@ -50,7 +50,7 @@ def test_a_changed_first_or_last_row_of_pixels_is_seen_at_any_start(folder, row)
     row %= len(PreparedSet.open(folder))
     flip(folder, row)
     prepared = PreparedSet.open(folder)
-    with pytest.raises(UserError, match=rf"images\.bin: was changed .* row {row} is not"):
+    with pytest.raises(UserError, match=rf"images\.bin: was changed .* the first is row {row};"):
         check_sample(prepared)
     (reported,) = changes(prepared)
     assert f"1 of {len(prepared)} rows" in reported

@@ -203,7 +203,7 @@ def test_the_verbs_that_write_beside_a_run_say_that_it_trains(training, capsys, 
 
 
 def held(out):
-    """Hold a folder, with a child of its own, as a process of the data loader."""
+    """Hold a folder, with a child of its own."""
     with locked(out):
         if os.fork() != 0:
             (out.parent / "mark").touch()

@@ -101,10 +101,13 @@ def select(
         step = "was test by the source's split"
         funnel.step(step, "patients of test", len(tested), len(patients))
         listed = [replace(image, split="test") for image in listed]
-    phrases, files = source.phrases(), _Files({}, [], [])
+    phrases = source.phrases()
+    stamp_of: dict[str, str] = {}
+    rejected: list[tuple[str, str]] = []
+    missing: list[tuple[str, str]] = []
 
     def plan(images: list[ImageRecord], held_out: list[str]) -> Plan:
-        stamps = [files.stamps[image.image_id] for image in images]
+        stamps = [stamp_of[image.image_id] for image in images]
         annotations = source.annotations()
         digest = hashlib.sha256(repr([phrases, funnel.rows]).encode())
         for table in annotations:
@@ -120,8 +123,8 @@ def select(
             phrases=phrases,
             annotations=annotations,
             funnel=funnel.rows,
-            rejected=files.rejected,
-            missing=files.missing,
+            rejected=rejected,
+            missing=missing,
             held_out=held_out,
             split=split,
             text_only=not listed,
@@ -141,15 +144,34 @@ def select(
         return kept
 
     def of_files(images: list[ImageRecord]) -> list[ImageRecord]:
-        nonlocal files
-        files = _files(images, source.kind)
-        return keep(images, "image file is there", lambda i: i.image_id in files.stamps)
+        for image in images:
+            try:
+                status = image.path.stat()
+                stamp_of[image.image_id] = f"{status.st_size}:{status.st_mtime_ns}"
+            except (FileNotFoundError, NotADirectoryError, ValueError):  # the latter: NUL in a name
+                missing.append((image.image_id, str(image.path)))
+            except OSError as error:
+                known = {errno.ELOOP: "its link leads back to itself"}
+                reason = known.get(error.errno or 0, error.strerror or type(error).__name__)
+                sentence = f"{image.path}: cannot be opened ({reason})."
+                rejected.append((image.image_id, sentence))
+        if not stamp_of:
+            known_format = formats().get(source.kind)
+            takes_text = known_format is None or "text_only" in known_format.takes
+            alone = ", or give --text-only to prepare the reports alone" if takes_text else ""
+            raise UserError(
+                f"nothing is left of the source: the step 'image file is there' dropped"
+                f" {len(images)} of {len(images)} images; for example, there is no"
+                f" {images[0].path} (nor an image with that stem); correct the path of the"
+                f" images{alone}."
+            )
+        return keep(images, "image file is there", lambda i: i.image_id in stamp_of)
 
     images = listed
     in_headers = any(image.view_in_header for image in images)
     if in_headers:  # a file that is not there has no header
         images = of_files(images)
-        images = _with_views(images, files.stamps, pool, chunks, funnel)
+        images = _with_views(images, stamp_of, pool, chunks, funnel)
     if settings.blank_view == "exclude":
         if in_headers and not any(image.view.strip() for image in images):
             table = (
@@ -208,40 +230,6 @@ def one_view(
             digest = hashlib.sha256(f"{settings.seed}:{study}".encode()).digest()
             kept.add(ids[int.from_bytes(digest[:8], "big") % len(ids)])
     return kept
-
-
-@dataclass(frozen=True)
-class _Files:
-    """Stamps of the images' files that are there, what cannot be looked at, and what is missing."""
-
-    stamps: dict[str, str]
-    rejected: list[tuple[str, str]]
-    missing: list[tuple[str, str]]
-
-
-def _files(images: Sequence[ImageRecord], kind: str) -> _Files:
-    files = _Files({}, [], [])
-    for image in images:
-        try:
-            status = image.path.stat()
-            files.stamps[image.image_id] = f"{status.st_size}:{status.st_mtime_ns}"
-        except (FileNotFoundError, NotADirectoryError, ValueError):  # the latter: a name with NUL
-            files.missing.append((image.image_id, str(image.path)))
-        except OSError as error:
-            known = {errno.ELOOP: "its link leads back to itself"}
-            reason = known.get(error.errno or 0, error.strerror or type(error).__name__)
-            sentence = f"{image.path}: cannot be opened ({reason})."
-            files.rejected.append((image.image_id, sentence))
-    if not files.stamps:
-        known_format = formats().get(kind)
-        takes_text = known_format is None or "text_only" in known_format.takes
-        alone = ", or give --text-only to prepare the reports alone" if takes_text else ""
-        raise UserError(
-            f"nothing is left of the source: the step 'image file is there' dropped {len(images)}"
-            f" of {len(images)} images; for example, there is no {images[0].path} (nor an image"
-            f" with that stem); correct the path of the images{alone}."
-        )
-    return files
 
 
 def _with_views(

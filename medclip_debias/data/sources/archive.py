@@ -117,9 +117,9 @@ class ArchiveSource(Source):
 
     def ids(self, path: Path, table: pd.DataFrame, column: str, letter: str = "") -> list[str]:
         """Return the ids of a column; what was read otherwise than it is written is told."""
-        read = read_ids(path, table, column, letter)
-        self.said += read.said
-        return read.ids
+        ids, said = read_ids(path, table, column, letter)
+        self.said += said
+        return ids
 
     def keep(self, table: pd.DataFrame, good: pd.Series[bool], step: str) -> pd.DataFrame:
         """Return the good rows, and count them where others are left aside."""
@@ -192,13 +192,6 @@ class ArchiveSource(Source):
                 f"{self.root}: the images of {differ} studies have other labels; present counts"
                 " before uncertain, and that before absent."
             )
-
-    def describe_images(self, title: str) -> None:
-        """Say which images there are, and of which views; a split by a seed is said, too."""
-        images, studies = len(self.image_records), len(self.study_records)
-        self.said += [f"{title}: {images} images of {studies} studies.", self.views_said()]
-        if self.seed is not None:
-            self.said.append(f"Split: {seeded_said(self.seed)}.")
 
     def views_said(self) -> str:
         views = Counter(image.view or "unknown" for image in self.image_records)

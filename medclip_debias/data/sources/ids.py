@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from medclip_debias.errors import UserError
 
@@ -29,13 +29,6 @@ _BLANK = frozenset(("", "nan", "none", "null", "nat", "<na>", "n/a", "#n/a", "na
 _WHOLE = re.compile(r"([+-]?\d+)\.0+")
 _FRACTION = re.compile(r"[+-]?\d+\.\d*[1-9]\d*")
 _SCIENTIFIC = re.compile(r"(\d)(?:\.(\d+))?[eE]\+(\d+)")  # with its sign: 12e34 may be hexadecimal
-
-
-class IdColumn(NamedTuple):
-    """The ids of a column, and sentences on what was read otherwise than it is written."""
-
-    ids: list[str]
-    said: list[str]
 
 
 def is_blank(text: str) -> bool:
@@ -102,8 +95,10 @@ class Ids:
         return plain
 
 
-def read_ids(path: Path, table: pd.DataFrame, column: str, letter: str = "") -> IdColumn:
-    """Read a column of ids.
+def read_ids(
+    path: Path, table: pd.DataFrame, column: str, letter: str = ""
+) -> tuple[list[str], list[str]]:
+    """Read a column of ids; return them, and sentences on what was read otherwise than written.
 
     Whole numbers that are written with a point (``9.0``) or a full exponent are read as whole
     numbers, unless another id of the column has a fraction: then the point belongs to the ids. An
@@ -144,7 +139,7 @@ def read_ids(path: Path, table: pd.DataFrame, column: str, letter: str = "") -> 
         )
         if count
     ]
-    return IdColumn([ids[text] for text in cells], said)
+    return [ids[text] for text in cells], said
 
 
 def check_match(

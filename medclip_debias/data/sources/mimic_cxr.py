@@ -294,15 +294,15 @@ class MimicCxrSource(ArchiveSource):
 
     def _matched(self, path: Path, studies: Ids, tests: int | None = None) -> dict[str, Labels]:
         """Return the labels of the studies that are listed, and count them."""
-        table = read_label_table(path)
-        known = {study: row for name, row in table.labels.items() if (study := studies.find(name))}
-        enough = tests is None or min(len(table.labels), tests) >= _FEW
-        if enough or shape(next(iter(table.labels), "")) != studies.example():
-            check_match(path, "study_id", table.labels, len(known), studies, "studies")
-        self.said += table.said
+        labels, said = read_label_table(path)
+        known = {study: row for name, row in labels.items() if (study := studies.find(name))}
+        enough = tests is None or min(len(labels), tests) >= _FEW
+        if enough or shape(next(iter(labels), "")) != studies.example():
+            check_match(path, "study_id", labels, len(known), studies, "studies")
+        self.said += said
         self.counted += [
-            (f"labels read from {path.name}", "label rows", len(table.labels), None),
-            (f"study of {path.name} is in the source", "label rows", len(known), len(table.labels)),
+            (f"labels read from {path.name}", "label rows", len(labels), None),
+            (f"study of {path.name} is in the source", "label rows", len(known), len(labels)),
         ]
         return known
 

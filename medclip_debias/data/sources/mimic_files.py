@@ -10,6 +10,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -56,17 +57,13 @@ class ImageFiles:
     def __init__(self, tree: Path) -> None:
         self.tree = tree
         self.kinds: set[str] = set()
-        self._folder = Path()
-        self._files: dict[str, list[str]] = {}
+        self._listing = lru_cache(1)(images_by_stem)
 
     def path(self, patient: str, study: str, image: str) -> Path:
         """Return where an image is, or where it should be."""
         folder = self.tree / f"p{patient[:2]}" / f"p{patient}" / f"s{study}"
-        if folder != self._folder:
-            self._folder = folder
-            self._files = images_by_stem(str(folder))  # none: `prepare` counts them as missing
-        file = next(iter(self._files.get(image, ())), None)
-        if file is None:
+        file = next(iter(self._listing(str(folder)).get(image, ())), None)
+        if file is None:  # `prepare` counts it as missing
             return folder / f"{image}.dcm"
         self.kinds.add("dcm" if file.lower().endswith(DICOM) else file.rpartition(".")[2])
         return Path(file)

@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from medclip_debias.data.records import ImageRecord, file_stem
-from medclip_debias.data.sources.archive import ArchiveSource, find_table, report_of
+from medclip_debias.data.sources.archive import (
+    ArchiveSource,
+    find_table,
+    report_of,
+    seeded_said,
+)
 from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.errors import UserError
@@ -60,8 +65,13 @@ class ReXGradientSource(ArchiveSource):
             self._read(path, split, reports)
         self.add_studies(reports=reports)
         names = ", ".join(path.name for path in tables.values())
-        self.describe_images(f"ReXGradient-160K {root} ({names})")
-        self.said.append("No labels.")
+        images, studies = len(self.image_records), len(self.study_records)
+        self.said += [
+            f"ReXGradient-160K {root} ({names}): {images} images of {studies} studies.",
+            self.views_said(),
+            *([] if self.seed is None else [f"Split: {seeded_said(self.seed)}."]),
+            "No labels.",
+        ]
 
     @classmethod
     def recognise(cls, path: Path) -> Sure:
