@@ -165,7 +165,7 @@ class TrainingLength(PhantomStudy):
         }
         title = f"Difference to {BASELINE} in the longest training minus that in the shortest"
         return [
-            *(table for title, own in parts.items() for table in compared(title, own, BASELINE)),
+            *super().tables(rows),
             Table(f"{BASELINE}'s loss at the end", ["", "loss", "chance"], losses),
             TABLES.contrast_table(title, pairs),
         ]
@@ -251,10 +251,6 @@ class XCLR(PhantomStudy):
         identity = {self.identity: sources[self.identity]}
         return {"Source": sources, "Temperature": identity | ordered, **shares}
 
-    def tables(self, rows: Sequence[Row]) -> list[Table]:
-        parts = self.groups(rows)
-        return [t for title, own in parts.items() for t in compared(title, own, self.identity)]
-
 
 class Estimator(PhantomStudy):
     """Why the true probability collapses with one positive; the best variant on fresh seeds."""
@@ -274,20 +270,14 @@ class Estimator(PhantomStudy):
             arms[name] = {"kind": PooledDebiased.kind, "eta": eta, **own}
         return arms
 
-    def _cells(self, role: str, seeds: Sequence[int], names: Sequence[str]) -> list[Row]:
-        arms = self._arms()
-        return [
-            self.cell(arms[name], seed, role=role, method=name, candidate=name)
-            for seed, name in product(seeds, names)
-        ]
-
     def cells(self) -> list[dict[str, Any]]:
-        return self._cells("search", self.settings.search_seeds, list(self._arms()))
+        return self.arms(self._arms(), self.settings.search_seeds, role="search")
 
     def follow_up(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         best = phantom.best_candidate([r for r in rows if r["method"] in self.settings.variants])
         names = dict.fromkeys((BASELINE, LANGUAGE_MODEL, self.collapsed, best))
-        return self._cells("judge", self.settings.seeds, list(names))
+        arms = self._arms()
+        return self.arms({name: arms[name] for name in names}, self.settings.seeds, role="judge")
 
     def groups(self, rows: Sequence[Row]) -> Parts:
         return {"Fresh seeds:": by_method(where(rows, role="judge"))}
@@ -300,6 +290,5 @@ class Estimator(PhantomStudy):
             body.append([name, *(f"{mean:.3f}" for mean in means)])
         heads = ["on the floor", "mean eta", *(TABLES.metric(m).title for m in self.judged)]
         title = "Search seeds: mean at the end of training"
-        judged = by_method(where(rows, role="judge"))
-        found = Table(title, ["variant", *heads], body)
-        return [found, *compared("Fresh seeds", judged, BASELINE)]
+        judged = compared("Fresh seeds", by_method(where(rows, role="judge")), BASELINE)
+        return [Table(title, ["variant", *heads], body), *judged]

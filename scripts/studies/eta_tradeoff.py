@@ -38,11 +38,7 @@ class EtaTradeoff(PhantomStudy):
         etas[LANGUAGE_MODEL] = {"kind": "language_model", **s.eta}
         arms: dict[str, Any] = {name: {"kind": "debiased", "eta": e} for name, e in etas.items()}
         arms |= {"eta 0": {"kind": "infonce"}} if "eta 0" in arms else {}
-        trained = [
-            self.cell(loss, seed, part="train", method=name, candidate=name)
-            for seed, (name, loss) in product(s.seeds, arms.items())
-        ]
-        return trained + [
+        return self.arms(arms, s.seeds, part="train") + [
             {"part": "estimate", "estimate": estimate, "share": share, "seed": seed}
             | {"data": self.cell({}, seed)["data"]}
             for seed, estimate, share in product(s.seeds, s.estimates, s.shares)

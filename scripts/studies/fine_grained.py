@@ -217,10 +217,7 @@ class FineGrainedPhantom(PhantomStudy):
             for form, how in FORMS.items()
             for weight in s.weights[form]
         }
-        return [
-            self.cell(loss, seed, method=name, candidate=name)
-            for seed, (name, loss) in product(s.seeds, arms.items())
-        ]
+        return self.arms(arms, s.seeds)
 
     def metrics(self, model: DualEncoder, place: Phantom) -> Row:
         return phantom.measure(model, place) | severity_auc(model, place)

@@ -46,26 +46,19 @@ def copy_with_claims(prepared: Path, out: Path, claims: pd.DataFrame) -> None:
     import_claims(PreparedSet.open(out), table, lexicon)
 
 
-def flip(prepared: Path, out: Path, share: float, seed: int) -> dict[str, int]:
-    """Write the copy; returns how many claims there are, and how many were turned."""
+def main(prepared: Path, out: Path, share: float = 0.15, seed: int = 0) -> None:
+    """Copy a prepared set with a share of its claims turned into their opposite; print how many."""
+    if not 0 <= share <= 1:
+        raise typer.BadParameter("--share must be from 0 to 1")
     if out.exists():
         raise UserError(f"{out}: is there already; give another folder, or remove it.")
     claims = pd.read_parquet(prepared / FILE)
     names = zip(claims["sentence"], claims["finding"], strict=True)
     turned = pd.Series([chosen(*name, share, seed) for name in names], claims.index)
-    polarity = claims["polarity"]
-    claims["polarity"] = polarity.mask(
-        turned, polarity.map({"present": "absent", "absent": "present"})
-    )
+    opposite = claims["polarity"].map({"present": "absent", "absent": "present"})
+    claims["polarity"] = claims["polarity"].mask(turned, opposite)
     copy_with_claims(prepared, out, claims)
-    return {"claims": len(claims), "flipped": int(turned.sum())}
-
-
-def main(prepared: Path, out: Path, share: float = 0.15, seed: int = 0) -> None:
-    """Copy a prepared set with a share of its claims turned into their opposite."""
-    if not 0 <= share <= 1:
-        raise typer.BadParameter("--share must be from 0 to 1")
-    print(flip(prepared, out, share, seed))
+    print({"claims": len(claims), "flipped": int(turned.sum())})
 
 
 if __name__ == "__main__":

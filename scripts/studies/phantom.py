@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -324,6 +325,13 @@ class PhantomStudy(Study):
             "train": {**s.train, "steps": names.get("steps", s.train["steps"])},
         }
 
+    def arms(self, losses: Mapping[str, Any], seeds: Sequence[int], **names: Any) -> list[Row]:
+        """A cell of each objective on each seed, called by its name."""
+        return [
+            self.cell(loss, seed, **names, method=name, candidate=name)
+            for seed, (name, loss) in product(seeds, losses.items())
+        ]
+
     def seconds(self, cell: Cell) -> float:
         """Steps, and a few seconds for measuring; little where another study has measured it."""
         if "train" not in cell:
@@ -369,6 +377,11 @@ class PhantomStudy(Study):
     def groups(self, rows: Sequence[Row]) -> Parts:
         """What the plot shows, by the title of its line of panels: rows by method and seed."""
         return {"": by_method([row for row in rows if "auc" in row])}
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """Means of each group, and differences to its first method."""
+        groups = self.groups(rows).items()
+        return [t for title, own in groups for t in compared(title, own, next(iter(own)))]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Differences to the first method with their intervals: a line of panels for each group."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,12 +60,17 @@ def radiograph_view(images: Tensor, generator: torch.Generator) -> Tensor:
     return (changed.clamp(0, 1) - MEAN) / STD
 
 
-def pretrain(
-    prepared: Path, out: Path, *, arch: str, steps: int, batch: int, seed: int
-) -> dict[str, float]:
-    """Train and write the trunk.
+def main(
+    prepared: Path,
+    out: Path,
+    arch: str = "resnet_small",
+    steps: int = 1500,
+    batch: int = 128,
+    seed: int = 0,
+) -> None:
+    """Pre-train a small trunk on the training images of a prepared set (SimCLR).
 
-    Returns how many images it saw, and the share of 256 whose other view is the nearest of 256.
+    Prints how many images it saw, and the share of 256 whose other view is the nearest of 256.
     """
     data = PreparedSet.open(prepared)
     rows = np.flatnonzero((data.images["split"] == "train").to_numpy())
@@ -72,16 +78,8 @@ def pretrain(
     torch.manual_seed(seed)
     regions = ResNetRegions(arch)
     trunk = nn.Sequential(regions, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    encoder = fit(
-        images,
-        InfoNCE(InfoNCESettings()),
-        steps=steps,
-        batch=batch,
-        temperature=0.2,
-        seed=seed,
-        trunk=trunk,
-        views=radiograph_view,
-    )
+    how: dict[str, Any] = {"steps": steps, "batch": batch, "temperature": 0.2, "seed": seed}
+    encoder = fit(images, InfoNCE(InfoNCESettings()), trunk=trunk, views=radiograph_view, **how)
     generator, shown = torch.Generator().manual_seed(seed + 1), torch.from_numpy(images[:256])
     first, second = (
         torch.from_numpy(encoder.embeddings(radiograph_view(shown, generator).numpy()))
@@ -91,19 +89,7 @@ def pretrain(
     matched = float((nearest == torch.arange(len(first))).float().mean())
     with atomic_file(out) as temporary:
         save_file({k: v.contiguous() for k, v in regions.state_dict().items()}, temporary)
-    return {"images": len(images), "matched": matched}
-
-
-def main(
-    prepared: Path,
-    out: Path,
-    arch: str = "resnet_small",
-    steps: int = 1500,
-    batch: int = 128,
-    seed: int = 0,
-) -> None:
-    """Pre-train a small trunk on the training images of a prepared set (SimCLR)."""
-    print(pretrain(prepared, out, arch=arch, steps=steps, batch=batch, seed=seed))
+    print({"images": len(images), "matched": matched})
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ import pandas as pd
 import yaml
 from filelock import FileLock, Timeout
 from PIL import Image, ImageOps
-from scipy import stats
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -39,7 +38,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.compare import compare
 from medclip_debias.evaluation.item_tables import item_keys
-from medclip_debias.evaluation.statistics import holm
+from medclip_debias.evaluation.statistics import holm, seed_summary
 from medclip_debias.experiments.doses import write_eta
 from medclip_debias.files import atomic_file, atomic_folder, write_json
 from openi import judged_classes
@@ -374,10 +373,9 @@ def doublings(arms: Mapping[str, Mapping[str, Any]], of_seeds: pd.DataFrame) -> 
         return
     for outcome in of_seeds:
         values = of_seeds[outcome].unstack("seed").loc[alike]
-        slopes = np.polyfit(shares, values.to_numpy(), 1)[0]
-        half = stats.t.ppf(0.975, len(slopes) - 1) * stats.sem(slopes)
-        mean = slopes.mean()
-        yield f"{outcome}: {mean:+.3f} a doubling [{mean - half:+.3f}, {mean + half:+.3f}]"
+        found = seed_summary(np.polyfit(shares, values.to_numpy(), 1)[0].tolist())
+        low, high = found.interval or (np.nan, np.nan)
+        yield f"{outcome}: {found.mean:+.3f} a doubling [{low:+.3f}, {high:+.3f}]"
 
 
 def judged_items(folder: Path) -> Iterator[pd.DataFrame]:

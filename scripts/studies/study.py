@@ -19,7 +19,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from medclip_debias.config import Settings
-from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.errors import UserError, did_you_mean, one_of
 from medclip_debias.evaluation.statistics import paired_seeds
 from medclip_debias.experiments.differences import mean_sd, with_interval
 from medclip_debias.experiments.experiment import Cell, Experiment, Row, Summary
@@ -92,10 +92,7 @@ class Study(Experiment):
 def find_study(name: str) -> type[Study]:
     """The study called ``name``."""
     known = STUDIES.all()
-    if name not in known:
-        hint = did_you_mean(name, list(known))
-        raise UserError(f"there is no study '{name}'{hint}; known: {', '.join(known)}.")
-    return known[name]
+    return known[one_of(name, list(known), "study")]
 
 
 def _check(given: Mapping[str, Any], usual: Mapping[str, Any], where: str, path: str = "") -> None:

@@ -12,4 +12,3 @@ _losses = module_from_spec(_spec)
 _spec.loader.exec_module(_losses)
 
 make_batch = _losses.make_batch
-make_views = _losses.make_views

@@ -8,13 +8,11 @@ import pytest
 import torch
 
 from medclip_debias.losses import (
-    ConstantEta,
     ContrastiveBatch,
     DebiasedContrastive,
     DebiasedSettings,
     TableEta,
 )
-from medclip_debias.losses.objective import build_objective, loss_settings
 from studies.debiased_pooled import PooledDebiased, PooledSettings
 
 
@@ -54,27 +52,6 @@ def test_like_sentences_share_their_images(make_batch, draw):
         assert found[j].item() == pytest.approx(expected, abs=1e-10)
 
 
-@pytest.mark.parametrize("pool", ["pair", "text"])
-def test_a_constant_added_to_all_scores_changes_neither_loss_nor_gradient(make_batch, pool):
-    """Above the floor, which is an absolute number."""
-    first, second = make_batch(0), make_batch(1)
-
-    def after(shift):
-        loss = pooled(pool=pool, eta=ConstantEta(value=0.01))
-        loss(first)
-        similarity = (second.similarity + shift).requires_grad_()
-        out = loss(make_batch(1, similarity=similarity))
-        out.loss.backward()
-        assert out.diagnostics["clamped"] == 0
-        return out.per_anchor.detach(), similarity.grad
-
-    plain, moved = after(0.0), after(0.2)
-    assert torch.allclose(plain[0], moved[0], rtol=0, atol=1e-6)
-    assert torch.allclose(plain[1], moved[1], rtol=0, atol=1e-6)
-    # So there is no pull on the level of a sentence's scores.
-    assert moved[1].sum(dim=0).abs().max() < 1e-6
-
-
 def test_a_detached_floor_has_no_gradient_to_the_scale(make_batch):
     """Every anchor stands on the floor: eta .9, and the pair is the best of the batch."""
     similarity = -torch.ones(4, 4, dtype=torch.float64) + 2 * torch.eye(4, dtype=torch.float64)
@@ -91,39 +68,9 @@ def test_a_detached_floor_has_no_gradient_to_the_scale(make_batch):
         assert scale.grad.item() == pytest.approx(float(expected * share), rel=1e-9)
 
 
-VARIANTS = {
-    "one pair": {"pool": "pair", "eta": {"kind": "table"}},
-    "like sentences": {"threshold": 0.5, "eta": {"kind": "table", "factor": 0.5}},
-}
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_autograd_agrees_with_finite_differences(name, make_batch, make_views):
-    loss = build_objective(loss_settings({"kind": "debiased_pooled"} | VARIANTS[name], "test"))
-    loss = loss.double()
+def test_autograd_agrees_with_finite_differences(make_batch):
+    loss = pooled(pool="text", threshold=0.5)
     similarity = make_batch().similarity.clone().requires_grad_()
-    scale = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
-
-    def value(s, g2):
-        batch = make_batch(similarity=s)
-        object.__setattr__(batch, "scale", g2)
-        return loss(batch).per_anchor
-
-    assert torch.autograd.gradcheck(value, (similarity, scale))
-    views = make_views()
-
-    def of_views(s):
-        object.__setattr__(views, "similarity", s)
-        return loss(views).per_anchor
-
-    assert torch.autograd.gradcheck(of_views, (views.similarity.clone().requires_grad_(),))
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("scale", [1.0, 30.0, 100.0])
-def test_loss_and_gradient_are_finite_at_every_scale(name, scale, make_batch):
-    loss = build_objective(loss_settings({"kind": "debiased_pooled"} | VARIANTS[name], "test"))
-    similarity = make_batch().similarity.clone().requires_grad_()
-    batch = make_batch(scale=scale, similarity=similarity, eta=torch.full((8,), 0.99).double())
-    loss(batch).loss.backward()
-    assert torch.isfinite(similarity.grad).all()
+    assert torch.autograd.gradcheck(
+        lambda s: loss(make_batch(similarity=s)).per_anchor, (similarity,)
+    )
