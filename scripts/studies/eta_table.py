@@ -12,6 +12,7 @@ line of each.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -20,12 +21,15 @@ import numpy as np
 import typer
 from scipy.stats import spearmanr
 
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.evidence.pairs import Evidence
-from medclip_debias.errors import UserError
 from medclip_debias.experiments.doses import language_eta, training_counts, write_eta
 from medclip_debias.losses.debiased import ETA_MAX
 from medclip_debias.phantom.truth import Truth, write_truth
+from studies import as_script
 
 EXPONENTS = (0.05, 0.1)
 DOSES = (0.05, 0.1, 0.2)
@@ -104,12 +108,8 @@ def write_tables(prepared: Path, out: Path, tree: Path | None) -> list[str]:
 
 def main(prepared: Path, out: Path, tree: Path | None = None) -> None:
     """Write tables of eta of a stated dose for a prepared set with scores and claims."""
-    try:
-        print("\n".join(write_tables(prepared, out, tree)))
-    except UserError as error:
-        typer.echo(error, err=True)
-        raise typer.Exit(2) from error
+    print("\n".join(write_tables(prepared, out, tree)))
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    as_script(lambda: typer.run(main))

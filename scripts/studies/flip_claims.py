@@ -12,14 +12,19 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pandas as pd
 import typer
 
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.claims.table import FILE, import_claims, read_claims
 from medclip_debias.errors import UserError
+from studies import as_script
 
 
 def chosen(sentence: str, finding: str, share: float, seed: int) -> bool:
@@ -52,6 +57,7 @@ def main(prepared: Path, out: Path, share: float = 0.15, seed: int = 0) -> None:
         raise typer.BadParameter("--share must be from 0 to 1")
     if out.exists():
         raise UserError(f"{out}: is there already; give another folder, or remove it.")
+    read_claims(PreparedSet.open(prepared))  # or it says what is not there
     claims = pd.read_parquet(prepared / FILE)
     names = zip(claims["sentence"], claims["finding"], strict=True)
     turned = pd.Series([chosen(*name, share, seed) for name in names], claims.index)
@@ -62,4 +68,4 @@ def main(prepared: Path, out: Path, share: float = 0.15, seed: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    as_script(lambda: typer.run(main))

@@ -50,6 +50,7 @@ from medclip_debias.experiments.differences import marks, with_interval
 from medclip_debias.experiments.page import tables as table_lines
 from medclip_debias.files import atomic_file, read_json, write_text
 from medclip_debias.reporting.tables import Table
+from studies import as_script
 from studies.command import renewed, shown
 
 Floats = NDArray[np.float64]
@@ -394,8 +395,4 @@ def print_moved(one: Path, other: Path) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        app()
-    except (UserError, FileNotFoundError) as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    as_script(app)

@@ -27,11 +27,11 @@ from medclip_debias.losses import InfoNCE, InfoNCESettings
 from medclip_debias.models.backbones.resnet import ResNetRegions
 
 if __name__ == "__main__":
-    # As a package of its own: its modules' names are too common for the top level.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.files import atomic_file
+from studies import as_script
 from studies.images import fit
 
 SIDE = 64
@@ -93,4 +93,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    as_script(lambda: typer.run(main))

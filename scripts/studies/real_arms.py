@@ -42,6 +42,7 @@ from medclip_debias.evaluation.statistics import holm, seed_summary
 from medclip_debias.experiments.doses import write_eta
 from medclip_debias.files import atomic_file, atomic_folder, write_json
 from openi import judged_classes
+from studies import as_script
 from studies.eta_table import from_claims
 from studies.flip_claims import copy_with_claims
 
@@ -447,8 +448,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        print(f"real_arms: {error}", file=sys.stderr)
-        sys.exit(2)
+    as_script(main)

@@ -24,8 +24,8 @@ if __name__ == "__main__":
 
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.data.text.claims.rules import RuleParser
-from medclip_debias.errors import UserError
 from medclip_debias.evaluation.compare import compare
+from studies import as_script
 from studies.real_arms import PROMPTS, read_study, whole_cells
 
 ALL_FINDINGS = "positives"
@@ -100,8 +100,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        print(f"real_halves: {error}", file=sys.stderr)
-        sys.exit(2)
+    as_script(main)

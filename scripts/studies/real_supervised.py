@@ -28,12 +28,12 @@ if __name__ == "__main__":
 from medclip_debias.data.joint import JointSet
 from medclip_debias.data.secret import read_secret
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.errors import UserError
 from medclip_debias.evaluation.item_tables import item_keys
 from medclip_debias.evaluation.metrics import auc
 from medclip_debias.training.resolve import load_run
 from medclip_debias.training.step import Trainer
 from openi import judged_classes
+from studies import as_script
 from studies.classifier import Classifier, learn
 from studies.real_arms import PROMPTS, read_study, training_sets
 from supervised import claimed
@@ -134,8 +134,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        print(f"real_supervised: {error}", file=sys.stderr)
-        sys.exit(2)
+    as_script(main)
