@@ -106,26 +106,31 @@ def page_tables(grids: pd.DataFrame) -> list[Table]:
     """
     p: list[float | None] = [None if np.isnan(value) else value for value in grids["p"]]
     grids = grids.assign(p_page=np.array(holm(p), dtype=np.float64))
+    grids["cell"] = [_cell(row) for _, row in grids.iterrows()]
     found = []
     for (_, setting), own in grids.groupby(["grid", "setting"], sort=False):
         first, measured = own.iloc[0], set(own["metric"])
         metrics = [metric for metric in ON_THE_PAGE if metric in measured]
-        means, differences = own[own["against"] == ""], own[own["against"] != ""]
-        body = []
-        for _, row in means[means["metric"] == metrics[0]].iterrows():
-            against = differences[
-                (differences["method"] == row["method"])
-                & (differences["against"] == first["baseline"])
-            ].set_index("metric")
-            cells = [_cell(against.loc[m], m) if m in against.index else "" for m in metrics]
-            body.append([row["method"], _cell(row, metrics[0], signed=False), *cells])
-        titles = [f"minus {first['baseline']}: {METRICS[metrics[0]].title}"]
-        titles += [METRICS[metric].title for metric in metrics[1:]]
+        means = own[(own["against"] == "") & (own["metric"] == metrics[0])].set_index("method")
+        gaps = own[own["against"] == first["baseline"]].pivot(
+            index="method", columns="metric", values="cell"
+        )
+        gaps = gaps.reindex(index=means.index, columns=metrics).fillna("")
+        body = [[name, cell, *gaps.loc[name]] for name, cell in means["cell"].items()]
+        main, *titles = (METRICS[metric].title for metric in metrics)
         seeds = f"{first['seeds']} seed{'s' * bool(first['seeds'] > 1)}"
         part = "" if setting == "all" else f", {setting}"
         title = f"{first['title']}{part} (`{first['grid']}`, {seeds})"
-        found.append(Table(title, ["", METRICS[metrics[0]].title, *titles], body))
+        head = ["", main, f"minus {first['baseline']}: {main}", *titles]
+        found.append(Table(title, head, body))
     return found
+
+
+def _cell(row: Any) -> str:
+    signed, digits = bool(row["against"]), METRICS[row["metric"]].digits
+    value, low, high = (f"{row[n]:{'+' * signed}.{digits}f}" for n in ("value", "low", "high"))
+    stars = "*" * sum(row[name] <= ALPHA for name in ("p_holm", "p_page")) * signed
+    return value if np.isnan(row["low"]) else f"{value} [{low}, {high}] {stars}".strip()
 
 
 def page_lines(name: str, grids: pd.DataFrame, numbers: Sequence[int] = ()) -> list[str]:
@@ -137,13 +142,6 @@ def page_lines(name: str, grids: pd.DataFrame, numbers: Sequence[int] = ()) -> l
     if names:
         lines += [f"Only in [{name}.parquet]({name}.parquet): {', '.join(names)}.", ""]
     return lines
-
-
-def _cell(row: Any, metric: str, *, signed: bool = True) -> str:
-    sign, digits = "+" * signed, METRICS[metric].digits
-    value, low, high = (f"{row[name]:{sign}.{digits}f}" for name in ("value", "low", "high"))
-    stars = "*" * sum(row[name] <= ALPHA for name in ("p_holm", "p_page")) * signed
-    return value if np.isnan(row["low"]) else f"{value} [{low}, {high}] {stars}".strip()
 
 
 def write_page(page: Path, folders: Sequence[Path]) -> pd.DataFrame:
