@@ -5,23 +5,24 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
+import typer
 
+from commands import run_script
 from medclip_debias.data.labels import CHEXPERT_LABELS
 from medclip_debias.data.records import Source
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import split_name
 from medclip_debias.data.views import view_class
-from medclip_debias.errors import EXIT_CODE, UserError
+from medclip_debias.errors import UserError
 from medclip_debias.files import read_json_value, write_json, write_text
 
 FIVE = ("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Pleural Effusion")
@@ -122,32 +123,30 @@ def _of_split(
             yield annotation
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    rules = parser.add_subparsers(dest="rule", required=True)
-    five = rules.add_parser("five-by-200", help="images of one class of five each")
-    five.add_argument("archive", type=Path, help="folder of CheXpert, CheXpert Plus or MIMIC-CXR")
-    five.add_argument("out", type=Path, help="CSV to write: five_by_200.csv in that folder")
-    five.add_argument("--kind", default="auto", help="of source, as prepare --kind takes it")
-    five.add_argument("--count", type=int, default=200)
-    five.add_argument("--seed", type=int, default=0)
-    single = rules.add_parser("single-box", help="images of MS-CXR with one box in all")
-    single.add_argument("phrases", type=Path, help="MS_CXR_Local_Alignment_v1.1.0.json")
-    single.add_argument("out", type=Path, help="JSON to write: ms_cxr_single_box.json beside it")
-    single.add_argument("--split", default="test")
-    given = parser.parse_args(words)
-    try:
-        if given.rule == "single-box":
-            found: object = single_box(given.phrases, given.out, given.split)
-        else:
-            source = detect(given.archive, given.kind)
-            found = five_by_count(source, given.out, count=given.count, seed=given.seed)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_CODE
-    print(json.dumps(found))
-    return 0
+app = typer.Typer(help=__doc__, add_completion=False)
+
+
+@app.command("five-by-200")
+def five_by_200(
+    archive: Annotated[Path, typer.Argument(help="CheXpert, CheXpert Plus or MIMIC-CXR")],
+    out: Annotated[Path, typer.Argument(help="CSV to write: five_by_200.csv in that folder")],
+    kind: Annotated[str, typer.Option(help="of source, as prepare --kind takes it")] = "auto",
+    count: int = 200,
+    seed: int = 0,
+) -> None:
+    """Images of one class of five each."""
+    print(json.dumps(five_by_count(detect(archive, kind), out, count=count, seed=seed)))
+
+
+@app.command("single-box")
+def of_one_box(
+    phrases: Annotated[Path, typer.Argument(help="MS_CXR_Local_Alignment_v1.1.0.json")],
+    out: Annotated[Path, typer.Argument(help="JSON to write: ms_cxr_single_box.json beside it")],
+    split: str = "test",
+) -> None:
+    """Images of MS-CXR with one box in all."""
+    print(json.dumps(single_box(phrases, out, split)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(app))

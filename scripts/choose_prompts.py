@@ -11,12 +11,13 @@ the split `train` are read, and no label.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import typer
 import yaml
 
+from commands import run_script
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
@@ -83,4 +84,4 @@ def main(prepared: Path, candidates: Path) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_script(main))

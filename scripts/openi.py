@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commands import run_script
 from medclip_debias.cli import run
 from medclip_debias.cli.stages import Stage, run_stages, start_over
 from medclip_debias.data.prompts import load_prompts
@@ -134,8 +135,4 @@ def main(
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except UserError as error:
-        print(f"medclip-debias: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(run_script(main))

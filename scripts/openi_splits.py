@@ -9,10 +9,10 @@ again, it goes on where it stopped.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-import typer
-
+from commands import run_script
 from medclip_debias.cli import run
 from medclip_debias.cli.stages import Stage, run_stages
 from medclip_debias.data.text.claims.table import FILE as CLAIMS
@@ -45,4 +45,4 @@ def main(data: Path, grid: str = GRID) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_script(main))

@@ -7,35 +7,38 @@ Two of the benchmark's cards are measured on such a tree (docs/cards.md).
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "helpers"))
 
+from commands import run_script
 from medclip_debias.config import validate
-from medclip_debias.errors import UserError
+from medclip_debias.errors import explained, one_of
 from medclip_debias.settings_files import apply_overrides
 from phantom_layouts import LAYOUTS, ArchiveSettings, write_archive
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path, help="folder to write; it must not exist")
-    parser.add_argument("--layout", choices=sorted(LAYOUTS), required=True)
-    parser.add_argument("--studies", type=int, default=3000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--workers", type=int)
-    options = parser.parse_args()
-    content = {name: getattr(options, name) for name in ("layout", "studies", "seed")}
-    try:
-        content = apply_overrides(content, options.set)
-        settings = validate(ArchiveSettings, content, "the command line")
-        print(write_archive(options.out, settings, workers=options.workers))
-    except (UserError, FileExistsError) as error:
-        parser.exit(2, f"{error}\n")
+def main(
+    out: Annotated[Path, typer.Argument(help="folder to write; it must not exist")],
+    layout: Annotated[str, typer.Option(help=", ".join(sorted(LAYOUTS)))],
+    studies: int = 3000,
+    seed: int = 0,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
+    workers: int | None = None,
+) -> None:
+    """Write a phantom in the layout of an archive."""
+    one_of(layout, sorted(LAYOUTS), "layout")
+    content = {"layout": layout, "studies": studies, "seed": seed}
+    checked = validate(
+        ArchiveSettings, apply_overrides(content, settings or []), "the command line"
+    )
+    with explained(f"{out}: is there already; give another folder", FileExistsError):
+        print(write_archive(out, checked, workers=workers))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_script(main))

@@ -10,17 +10,19 @@ further ones are left out of both.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
+import typer
 
-from medclip_debias.errors import EXIT_CODE, UserError, explained
+from commands import run_script
+from medclip_debias.errors import UserError, explained
 from medclip_debias.files import atomic_file
 from medclip_debias.parquet import read_parquet
 from medclip_debias.phantom.catalogue import CLASS_NAMES
@@ -133,23 +135,16 @@ def _replaced(sentences: Sequence[Sentence], finding: str, denied: Sentence) -> 
             yield denied
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("phantom", type=Path, help="folder of a phantom, in any layout")
-    parser.add_argument("out", type=Path, help="table to write (CSV)")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(words)
-    try:
-        made = write_triplets(options.phantom, options.out, options.seed)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_CODE
+def main(
+    phantom: Annotated[Path, typer.Argument(help="folder of a phantom, in any layout")],
+    out: Annotated[Path, typer.Argument(help="table to write (CSV)")],
+    seed: int = 0,
+) -> None:
+    """Write report triplets of a phantom, and print how many there are."""
+    made = write_triplets(phantom, out, seed)
     counts = {"without_finding": made.without_finding, "nothing_left": made.nothing_left}
     print(json.dumps({"triplets": len(made.table), **counts}))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

@@ -8,7 +8,6 @@ again, it goes on where it stopped; `--fresh` starts over. docs/real.md has ever
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import sys
@@ -16,11 +15,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+import typer
 
+from commands import run_script
 from medclip_debias.cli import run
 from medclip_debias.cli.stages import Stage, run_stages, start_over
 from medclip_debias.data.loader import TrainingStudies
@@ -388,23 +389,18 @@ def _judging(archive: Archive, prepared: Path, model: Path, out: Path, plan: Pla
     return found
 
 
-def main() -> None:
+def main(
+    data: Annotated[Path, typer.Argument(help="folder of archives (docs/real.md)")],
+    out: Annotated[Path | None, typer.Option(help="runs/real, or runs/real_quick")] = None,
+    quick: Annotated[bool, typer.Option(help="a few steps: does everything run?")] = False,
+    fresh: Annotated[bool, typer.Option(help="remove what is there first")] = False,
+) -> None:
     """Run every stage, and leave results.json and report.html."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path, help="folder of archives (docs/real.md)")
-    parser.add_argument("--out", type=Path, help="default runs/real, of --quick runs/real_quick")
-    parser.add_argument("--quick", action="store_true", help="a few steps: does everything run?")
-    parser.add_argument("--fresh", action="store_true", help="remove what is there first")
-    options = parser.parse_args()
-    out = options.out or Path("runs/real_quick" if options.quick else "runs/real")
-    if options.fresh:
+    out = out or Path("runs/real_quick" if quick else "runs/real")
+    if fresh:
         start_over(out)
-    run_stages(stages(options.data, out, QUICK if options.quick else Plan()), out, run)
+    run_stages(stages(data, out, QUICK if quick else Plan()), out, run)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        print(f"medclip-debias: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(run_script(main))

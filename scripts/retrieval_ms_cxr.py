@@ -7,12 +7,10 @@ Everything is that of ``medclip-debias evaluate``; this prints the retrieval par
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from medclip_debias.errors import EXIT_CODE, UserError
+from commands import run_script
 from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.protocols.retrieval import PRECISIONS, SHOWN_RECALLS
 from medclip_debias.evaluation.table import Results
@@ -25,20 +23,18 @@ TASKS = (
 """What is printed: its name, its protocol, and its directions."""
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model_folder", type=Path, metavar="model")
-    parser.add_argument("prepared", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--phrases", type=Path)
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--device", default="auto")
-    given = parser.parse_args(words)
-    try:
-        results = evaluate(**vars(given), heatmaps=0)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return EXIT_CODE
+def main(
+    model: Path,
+    prepared: Path,
+    out: Path,
+    phrases: Path | None = None,
+    split: str = "test",
+    device: str = "auto",
+) -> None:
+    """Evaluate, and print the retrieval parts as a table."""
+    results = evaluate(
+        model, prepared, out, phrases=phrases, split=split, device=device, heatmaps=0
+    )
     recalls = " | ".join(f"R@{k}" for k in SHOWN_RECALLS)
     print(f"| task | duplicates | direction | queries | {recalls} | MedR |")
     print("| --- | --- | --- | ---: |" + " ---: |" * (len(SHOWN_RECALLS) + 1))
@@ -55,7 +51,6 @@ def main(words: Sequence[str] | None = None) -> int:
     for name in ("retrieval", "study_retrieval"):
         if name in results["skipped"]:
             print(f"\nNot measured: {results['skipped'][name]}")
-    return 0
 
 
 def show(results: Results, task: str, protocol: str, mode: str, way: str) -> None:
@@ -69,4 +64,4 @@ def show(results: Results, task: str, protocol: str, mode: str, way: str) -> Non
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

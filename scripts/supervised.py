@@ -11,6 +11,7 @@ classification has.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ import typer
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from commands import run_script
 from medclip_debias.config import AugmentSettings, ModelSettings
 from medclip_debias.data.augment import augment, draw
 from medclip_debias.data.labels import LabelPolicy
@@ -302,4 +304,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_script(main))

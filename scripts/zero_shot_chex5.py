@@ -7,37 +7,33 @@ Everything is that of ``medclip-debias evaluate``; this prints the zero-shot par
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from medclip_debias.errors import EXIT_CODE, UserError
+from commands import run_script
+from medclip_debias.errors import UserError
 from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.table import Results
 
 COLUMNS = ("auc", "accuracy", "balanced_accuracy", "average_precision", "f1", "ece")
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model_folder", type=Path, metavar="model")
-    parser.add_argument("prepared", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--labels", type=Path)
-    parser.add_argument("--prompts")
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--device", default="auto")
-    given = parser.parse_args(words)
-    try:
-        results = evaluate(**vars(given), heatmaps=0)
-        if "zero_shot" not in results.protocols:
-            raise UserError(results["skipped"]["zero_shot"])
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return EXIT_CODE
+def main(
+    model: Path,
+    prepared: Path,
+    out: Path,
+    labels: Path | None = None,
+    prompts: str | None = None,
+    split: str = "test",
+    device: str = "auto",
+) -> None:
+    """Evaluate, and print the zero-shot part as a table."""
+    results = evaluate(
+        model, prepared, out, labels=labels, prompts=prompts, split=split, device=device, heatmaps=0
+    )
+    if "zero_shot" not in results.protocols:
+        raise UserError(results["skipped"]["zero_shot"])
     show(results)
-    return 0
 
 
 def show(results: Results) -> None:
@@ -70,4 +66,4 @@ def cell(results: Results, metric: str, of_class: str | None = None) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

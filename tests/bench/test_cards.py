@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from cards import FIVE, five_by_count, main, single_box
+from cards import FIVE, app, five_by_count, single_box
+from commands import run_script
 from medclip_debias.bench.card import Card, find_card, packaged_cards
 from medclip_debias.bench.images import list_hash, read_list
 from medclip_debias.bench.record import Judged
@@ -351,11 +352,11 @@ def test_single_boxes_are_images_with_one_box_in_all(tmp_path, capsys):
     assert [image["id"] for image in content["images"]] == [0]
     assert [entry["id"] for entry in content["annotations"]] == [0]
     write((0, None), (2, None))
-    assert main(["single-box", str(every), str(one)]) == 0
+    assert run_script(app, ["single-box", str(every), str(one)]) == 0
     assert json.loads(capsys.readouterr().out)["kept"] == 2
     write((0, "train"))
-    assert main(["single-box", str(every), str(one)]) == 2
+    assert run_script(app, ["single-box", str(every), str(one)]) == 2
     assert "no image of the split 'test' has one box" in capsys.readouterr().err
     every.write_text("[]")
-    assert main(["single-box", str(every), str(one)]) == 2
+    assert run_script(app, ["single-box", str(every), str(one)]) == 2
     assert "is no COCO file" in capsys.readouterr().err

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
+from importlib import import_module
 
 import pytest
 
+from commands import run_script
 from medclip_debias.evaluation.table import read_results
 from tests.evaluation.conftest import measuring_only
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-
-
-def script(name):
-    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def table(text):
@@ -32,7 +23,7 @@ def table(text):
 @pytest.mark.usefixtures("only_zero_shot")
 def test_zero_shot_prints_the_metrics_of_the_results(small_prepared, small_model, tmp_path, capsys):
     words = [str(small_model), str(small_prepared.folder), str(tmp_path), "--device", "cpu"]
-    assert script("zero_shot_chex5").main(words) == 0
+    assert run_script(import_module("zero_shot_chex5").main, words) == 0
     printed = capsys.readouterr().out
     found = read_results(tmp_path / "results.json")
     rows = {row[0]: row for row in table(printed)}
@@ -46,7 +37,7 @@ def test_zero_shot_prints_the_metrics_of_the_results(small_prepared, small_model
 def test_retrieval_prints_the_metrics_of_the_results(small_prepared, small_model, tmp_path, capsys):
     words = [str(small_model), str(small_prepared.folder), str(tmp_path), "--device", "cpu"]
     with measuring_only("retrieval", "study_retrieval"):
-        assert script("retrieval_ms_cxr").main(words) == 0
+        assert run_script(import_module("retrieval_ms_cxr").main, words) == 0
     rows = {tuple(row[:3]): row for row in table(capsys.readouterr().out)}
     results = read_results(tmp_path / "results.json")
     way = {"group": "strict, sentence to box"}
@@ -60,10 +51,23 @@ def test_retrieval_prints_the_metrics_of_the_results(small_prepared, small_model
     assert ("studies, sentence", "lenient", "image to sentence") in rows
 
 
-@pytest.mark.parametrize("name", ["zero_shot_chex5", "retrieval_ms_cxr"])
-def test_what_cannot_be_used_is_one_sentence(name, small_prepared, tmp_path, capsys):
-    words = [str(tmp_path / "none"), str(small_prepared.folder), str(tmp_path)]
-    assert script(name).main(words) == 2
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("zero_shot_chex5", ["{}/model", "{}/none", "{}/out"]),
+        ("retrieval_ms_cxr", ["{}/model", "{}/none", "{}/out"]),
+        ("choose_prompts", ["{}/set", "{}/none.yaml"]),
+        ("openi", ["{}/none", "--out", "{}/none", "--table"]),
+        ("openi_splits", ["{}/none", "--grid", "{}/none.yaml"]),
+        ("phantom_archive", ["{}/none", "--layout", "none"]),
+        ("phantom_triplets", ["{}/none", "{}/table.csv"]),
+        ("real_job", ["{}/none"]),
+        ("supervised", ["{}/none.yaml", "--out", "{}/out"]),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence(name, words, tmp_path, capsys):
+    words = [word.format(tmp_path) for word in words]
+    assert run_script(import_module(name).main, words) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "none" in said
