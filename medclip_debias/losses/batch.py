@@ -183,7 +183,8 @@ def rows_of(logits: Tensor, rows: Tensor, batch: ContrastiveBatch, side: Side) -
     else:
         images, candidates = batch.owners[rows], columns
         column = images
-    others = (candidates[None, :] != images[:, None]) & (columns[None, :] != column[:, None])
+    others = candidates[None, :] != images[:, None]
+    others.scatter_(1, column[:, None], False)  # the other view is no negative
     return Anchors(
         logits=logits,
         positive=logits.gather(1, column[:, None]).squeeze(1),

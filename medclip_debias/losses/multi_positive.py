@@ -35,7 +35,6 @@ from medclip_debias.losses.objective import (
     NestedLoss,
     Objective,
     Reader,
-    build_objective,
     register,
     strength,
 )
@@ -108,9 +107,7 @@ class MultiPositive(Objective):
 
     def __init__(self, settings: MultiPositiveSettings | None = None) -> None:
         super().__init__(settings)
-        core = build_objective(self.settings.core)
-        assert isinstance(core, ContrastiveLoss)  # the settings say so
-        self.core: ContrastiveLoss = core
+        self.core: ContrastiveLoss = OBJECTIVES.build(self.settings.core)  # the settings say so
         self.evidence: Reader = EVIDENCE.build(self.settings.evidence)
 
     def forward(self, batch: LossBatch) -> LossOutput:

@@ -83,8 +83,7 @@ class Objective(Reader):
     def __call__(self, batch: LossBatch) -> LossOutput:
         """Per-anchor losses of one batch."""
         with torch.autocast(batch.similarity.device.type, enabled=False):
-            result: LossOutput = super().__call__(batch)
-        return result
+            return super().__call__(batch)
 
     @property
     def masked_lm(self) -> Any:
