@@ -11,13 +11,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from medclip_debias.data.sources.tables import distinct_rows, read_table, refuse_rows
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
-from medclip_debias.files import check_guarded
 from medclip_debias.language.masked_lm import language_model_hash
-from medclip_debias.parquet import read_parquet
-
-_LARGEST = 4 << 30
 
 
 def log_probabilities(
@@ -31,25 +28,13 @@ def log_probabilities(
 
 def eta_table(path: Path, texts: list[str]) -> NDArray[np.float64]:
     """eta of each text from a CSV or Parquet file with columns ``text`` and ``eta``."""
-    check_guarded(path, "give a table with the columns 'text' and 'eta'", limit=_LARGEST)
-    try:
-        table = read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as a table ({type(error).__name__}).") from error
-    for column in ("text", "eta"):
-        if column not in table:
-            count = len(table.columns)
-            raise UserError(
-                f"{path}: none of its {count} columns is '{column}'; is its first line the header?"
-            )
-    eta = pd.to_numeric(table["eta"], errors="coerce").to_numpy(dtype=np.float64)
-    wrong = np.flatnonzero(~((eta >= 0) & (eta < 1)))
-    if len(wrong):
-        raise UserError(
-            f"{path}, row {wrong[0] + 2}: eta must be a number in [0, 1); "
-            f"{len(wrong)} rows are not."
-        )
-    known = dict(zip(table["text"].astype(str), eta, strict=True))
+    table = read_table(path, ["text", "eta"], [])
+    table["eta"] = pd.to_numeric(table["eta"], errors="coerce")
+    in_range = table["eta"].between(0, 1, inclusive="left")
+    refuse_rows(path, table, ~in_range, "eta must be a number in [0, 1).")
+    problem = "says another eta of the sentence than row {}; keep one."
+    rows = distinct_rows(path, table, "text", problem)
+    known = dict(zip(rows["text"], rows["eta"], strict=True))
     absent = sum(text not in known for text in texts)
     if absent:
         raise UserError(

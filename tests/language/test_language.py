@@ -152,8 +152,8 @@ def test_a_corpus_or_folder_that_will_not_do_is_one_sentence(tmp_path):
     [
         ("text,eta\nNodule.,0.01\n", "1 of 2 sentences"),
         ("text,eta\nNodule.,1.5\n", "row 2"),
-        ("sentence,eta\nNodule.,0.5\n", "none of its 2 columns is 'text'"),
-        (None, "there is no such file; give a table"),
+        ("sentence,eta\nNodule.,0.5\n", "column 'text' is missing"),
+        (None, "there is no such file"),
     ],
 )
 def test_a_table_of_eta_is_read_and_checked(tmp_path, content, words):
@@ -165,6 +165,16 @@ def test_a_table_of_eta_is_read_and_checked(tmp_path, content, words):
         path.write_text(content)
     with pytest.raises(UserError, match=words):
         eta_table(path, texts)
+
+
+def test_a_table_of_eta_keeps_every_sentence_as_it_is_written(tmp_path):
+    path = tmp_path / "eta.csv"
+    path.write_text("text,eta\nNone,0.5\n12,0.25\nNone,0.5\n")
+    assert eta_table(path, ["12", "None"]).tolist() == [0.25, 0.5]
+    path.write_text("text,eta\nNodule.,0.5\nNone,0.1\nNodule.,0.25\nNone,0.1\n")
+    with pytest.raises(UserError, match=r"eta\.csv, row 4: .* row 2") as caught:
+        eta_table(path, ["Nodule."])
+    assert "Nodule" not in str(caught.value)
 
 
 def test_scores_must_be_finite(tmp_path):
