@@ -12,8 +12,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.catalogue import CHANCE, METRICS, Metric
 from medclip_debias.evaluation.table import FLOORS, Results, read_results
 from medclip_debias.files import read_json, write_text
-from medclip_debias.reporting.content import interval, number
-from medclip_debias.reporting.page import render
+from medclip_debias.reporting.content import interval, number, render
 from medclip_debias.reporting.tables import Table
 
 LEAD = (

@@ -33,8 +33,8 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.claims.table import read_claims
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.metrics import auc
+from medclip_debias.evaluation.probe import auc_with_interval
 from medclip_debias.evaluation.protocol import Draw
-from medclip_debias.evaluation.representations import auc_with_interval
 from medclip_debias.files import write_json
 from medclip_debias.models.image_encoder import build_image_encoder
 from medclip_debias.training.optim import learning_rate

@@ -30,8 +30,7 @@ from medclip_debias.errors import UserError, counted, one_of
 from medclip_debias.evaluation.compare import NOT_SHOWN, NOT_TESTED, ONE_EACH
 from medclip_debias.evaluation.statistics import ALPHA, compared, holm
 from medclip_debias.reporting import tables
-from medclip_debias.reporting.content import estimate, interval, number
-from medclip_debias.reporting.page import render
+from medclip_debias.reporting.content import estimate, interval, number, render
 from medclip_debias.reporting.tables import Table, p_value, verdict
 
 PUBLISHED = "published, not reproduced here"
@@ -170,7 +169,7 @@ def _difference(task: Task, key: str, model: str, baseline: str | None) -> dict[
         return found | {"reason": "the labels are withheld"}
     tested = compared({0: ours}, {0: theirs})
     if tested.p is None:
-        return found | {"reason": "the metric is undefined in most resamples of the patients"}
+        return found | {"reason": "the metric is undefined without one of the patients, or more"}
     low, high = tested.interval or (None, None)
     return found | {"p": tested.p, "difference_low": low, "difference_high": high}
 

@@ -148,7 +148,7 @@ def suppression(
 ) -> None:
     """Choose the evidence below which a sentence gets no box; store it with the model."""
     from medclip_debias.config import validate
-    from medclip_debias.evaluation.suppression_choice import choose_rule
+    from medclip_debias.evaluation.sentence_choice import choose_rule
     from medclip_debias.grounding.preparation import model_and_set
     from medclip_debias.grounding.settings import SuppressionSettings
     from medclip_debias.grounding.suppression import FILE, save_rule
@@ -245,8 +245,8 @@ def calibrate(
     as_json: common.AsJson = False,
 ) -> None:
     """Fit probabilities to labelled images (docs/decisions.md)."""
-    from medclip_debias.evaluation.decisions.prepared import CalibrateOptions, shares
-    from medclip_debias.evaluation.decisions.prepared import calibrate as run
+    from medclip_debias.evaluation.decisions.calibration import CalibrateOptions, shares
+    from medclip_debias.evaluation.decisions.calibration import calibrate as run
 
     found = run(
         model,

@@ -152,7 +152,7 @@ def index(
     """
     from medclip_debias.config import validate
     from medclip_debias.grounding.search.build import build_index, headline
-    from medclip_debias.grounding.search.settings import IndexSettings
+    from medclip_debias.grounding.search.learn import IndexSettings
     from medclip_debias.settings_files import apply_overrides
 
     content = apply_overrides({"seed": seed}, settings or [])

@@ -81,9 +81,9 @@ def trained_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
         part if isinstance(part, Mapping) else {}
         for part in (provenance.get("provenance"), provenance.get("data"))
     )
-    found = {"kind": named.get("kind"), "synthetic": named.get("synthetic")}
+    trained = {"kind": named.get("kind"), "synthetic": named.get("synthetic")}
     sets = {"sets": named["sets"]} if named.get("sets") else {}
-    return found | {"data_hash": inner.get("data_hash")} | sets
+    return trained | {"data_hash": inner.get("data_hash")} | sets
 
 
 def _relation(trained: Mapping[str, Any], tested: Mapping[str, Any]) -> str:

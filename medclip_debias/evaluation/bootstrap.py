@@ -52,9 +52,17 @@ class Replicated:
         return influence(self.without, self.patients)
 
     @property
+    def rests_on_one(self) -> bool:
+        """Whether it is undefined without one patient, as an AUC without its only positive.
+
+        How it would turn out with another one is not known, so it has no interval and no test.
+        """
+        return bool(np.isnan(self.without).any())
+
+    @property
     def interval(self) -> Interval | None:
         """Its expanded 95% percentile interval; None where there is none."""
-        if self.biased or not self.replicates.size:
+        if self.biased or self.rests_on_one or not self.replicates.size:
             return None
         return expanded_interval(self.replicates, self.influence)
 
@@ -162,15 +170,15 @@ def t_quantile(freedom: float) -> float:
     return float(stdtrit(freedom, 0.975))
 
 
-def expanded_interval(replicates: Floats, found: Influence) -> Interval | None:
+def expanded_interval(replicates: Floats, rests_on: Influence) -> Interval | None:
     """95% percentile interval with quantiles as far out as a t interval's ends are.
 
-    The ends are at ``Phi(-+ t sqrt(n / (n - 1)))``, with the t quantile of ``found.freedom``
+    The ends are at ``Phi(-+ t sqrt(n / (n - 1)))``, with the t quantile of ``rests_on.freedom``
     (Hesterberg 2015, section 5.3): 0.016 and 0.984 for 20 patients, instead of 0.025 and 0.975.
     The interval cannot leave the range of the statistic.
     """
-    n = found.patients
-    reach = t_quantile(found.freedom) * math.sqrt(n / (n - 1))
+    n = rests_on.patients
+    reach = t_quantile(rests_on.freedom) * math.sqrt(n / (n - 1))
     return percentile_interval(replicates, 1 - 2 * float(ndtr(-reach)))
 
 

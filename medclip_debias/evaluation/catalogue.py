@@ -8,10 +8,9 @@ computes it, and its entry there.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from medclip_debias.settings_files import load_yaml
 
@@ -96,22 +95,20 @@ class Metric:
         return f"{self.protocol}.{self.alias or self.name}"
 
 
-def _entries(content: Mapping[str, Any]) -> Iterator[Metric]:
-    """The metrics of a YAML file: by protocol a ``title`` and ``metrics`` by name."""
-    for protocol, entry in content.items():
-        for name, fields in entry["metrics"].items():
-            yield Metric(protocol, name, **fields)
-
-
 _CONTENT = load_yaml(Path(__file__).with_suffix(".yaml"))
+_EVERY = [
+    Metric(protocol, name, **fields)
+    for protocol, entry in _CONTENT.items()
+    for name, fields in entry["metrics"].items()
+]
 
 PROTOCOL_TITLES: dict[str, str] = {name: entry["title"] for name, entry in _CONTENT.items()}
 """The protocols as headings."""
 
-VALIDATION = tuple(metric for metric in _entries(_CONTENT) if metric.protocol == "validation")
+VALIDATION = tuple(metric for metric in _EVERY if metric.protocol == "validation")
 """What a training run measures on the way, and stops early by."""
 
-METRICS = tuple(metric for metric in _entries(_CONTENT) if metric.protocol != "validation")
+METRICS = tuple(metric for metric in _EVERY if metric.protocol != "validation")
 """What `evaluate` measures, in the order of every table."""
 
 COMPARED = tuple(metric for metric in METRICS if metric.compared)
@@ -141,7 +138,7 @@ PAPER_BASE, PAPER_BEST = "LSE+NL, no correction", "debiased, language model"
 
 
 _BY_KEY = {metric.key: metric for metric in METRICS}
-_BY_NAME = {(metric.protocol, metric.name): metric for metric in (*METRICS, *VALIDATION)}
+_BY_NAME = {(metric.protocol, metric.name): metric for metric in _EVERY}
 
 
 def find(protocol: str, name: str) -> Metric:
@@ -180,10 +177,9 @@ def page() -> str:
         "it depends on the data, and the results have it in the group `chance`.",
     ]
     for protocol in PROTOCOL_TITLES:
-        found = [m for m in (*METRICS, *VALIDATION) if m.protocol == protocol]
         lines += ["", f"## {PROTOCOL_TITLES[protocol]}", ""]
         lines += ["| metric | key | unit | better | chance | definition |", "| --- " * 6 + "|"]
-        for m in found:
+        for m in (metric for metric in _EVERY if metric.protocol == protocol):
             key = m.name if protocol == "validation" else m.key
             better = "lower" if m.lower_is_better else "higher"
             chance = f"{m.chance:.4g}" if isinstance(m.chance, float) else m.chance or ""

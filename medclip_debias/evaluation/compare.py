@@ -94,11 +94,15 @@ def compare(
         if not mine:
             continue
         paired = protocol not in unpaired
-        found = _paired(protocol, runs, resamples, seed) if paired else _as_reported(protocol, runs)
+        computed = _computed(protocol, runs, resamples, seed, paired=paired)
         for metric in mine:
-            without = [name for name, of_run in found.items() if not _has(of_run, metric.name)]
+            of_metric = {
+                folder: of_run[metric.name]
+                for folder, of_run in computed.items()
+                if metric.name in of_run and math.isfinite(of_run[metric.name].value)
+            }
+            without = [folder for folder in computed if folder not in of_metric]
             if not without:
-                of_metric = {name: of_run[metric.name] for name, of_run in found.items()}
                 items = runs[0].tables[protocol] if paired else None
                 rows.append(_row(metric, groups, base, of_metric, items))
             elif paired and len(without) < len(runs):  # as of an earlier version's evaluation
@@ -109,14 +113,20 @@ def compare(
                 )
     if not rows:
         raise UserError("The runs share no metric that could be compared.")
-    shown = {row["key"] for row in rows}
+    keys = {row["key"] for row in rows}
     for metric in chosen if metrics is not None else ():
-        if metric.key not in shown:
+        if metric.key not in keys:
             why = f"{metric.title} ({metric.key}) is not compared: the runs do not have it."
             lacking.setdefault(metric.key, why)
     tests = _judge(rows, groups, base)
     classes = [] if "zero_shot" in unpaired or "zero_shot" not in shared else _classes(groups, base)
     _judge(classes, groups, base)
+    ranks = None
+    if len(groups) >= 3:  # the average rank of each over the metrics
+        labels = [group.label for group in groups]
+        values = [[row["groups"][label]["value"] for row in rows] for label in labels]
+        means = average_ranks(values, [row["lower_is_better"] for row in rows])
+        ranks = dict(zip(labels, means.tolist(), strict=True))
     first = runs[0].results
     notes = [note for run in runs for note in run.results.get("notes") or ()]
     return {
@@ -149,7 +159,7 @@ def compare(
         ],
         "rows": rows,
         "classes": classes,
-        "average_ranks": _ranks(rows, groups),
+        "average_ranks": ranks,
     }
 
 
@@ -177,10 +187,23 @@ def _chosen(metrics: Sequence[str] | None) -> list[Metric]:
 # ---------------------------------------------------------------------------------- rows
 
 
-def _paired(
-    protocol: str, runs: Sequence[Run], resamples: int, seed: int
+def _computed(
+    protocol: str, runs: Sequence[Run], resamples: int, seed: int, *, paired: bool
 ) -> dict[str, dict[str, Replicated]]:
-    """Every statistic of every run, by folder and name, from one draw of patients for all."""
+    """Every statistic of every run, by folder and name, from one draw of patients for all.
+
+    Of runs whose items cannot be paired, as their results say and without a resample.
+    """
+    if not paired:
+        none = np.empty(0)
+        return {
+            str(run.folder): {
+                row["metric"]: Replicated(row["value"], none, none, 0)
+                for row in run.results["metrics"]
+                if (row["protocol"], row["class"], row["group"]) == (protocol, None, None)
+            }
+            for run in runs
+        }
     statistics = {
         str(run.folder): statistics_of(
             protocol,
@@ -194,28 +217,11 @@ def _paired(
     return replicates(statistics, patients, resamples=resamples, seed=seed)
 
 
-def _has(of_run: Mapping[str, Replicated], name: str) -> bool:
-    return name in of_run and math.isfinite(of_run[name].value)
-
-
-def _as_reported(protocol: str, runs: Sequence[Run]) -> dict[str, dict[str, Replicated]]:
-    """The same of runs whose items cannot be paired: as their results say, without a resample."""
-    none = np.empty(0)
-    return {
-        str(run.folder): {
-            row["metric"]: Replicated(row["value"], none, none, 0)
-            for row in run.results["metrics"]
-            if (row["protocol"], row["class"], row["group"]) == (protocol, None, None)
-        }
-        for run in runs
-    }
-
-
 def _row(
     metric: Metric,
     groups: Sequence[Group],
     base: Group,
-    found: Mapping[str, Replicated],
+    of_metric: Mapping[str, Replicated],
     items: pd.DataFrame | None,
 ) -> dict[str, Any]:
     """A metric of every group, and its difference from the baseline's; ``items`` of paired runs."""
@@ -224,7 +230,7 @@ def _row(
     row["items"] = None if items is None else len(items)
     row["patients"] = None if items is None else items["patient"].nunique()
     for group in groups:
-        each = [found[str(run.folder)] for run in group.runs]
+        each = [of_metric[str(run.folder)] for run in group.runs]
         mean = mean_of(each)
         interval = mean.interval
         if items is None and len(each) == 1:
@@ -235,20 +241,21 @@ def _row(
             seeds = seed_summary(values)
             entry |= {"sd": seeds.sd, "seed_interval": seeds.interval, "seed_values": values}
         if group is not base:
-            entry |= _difference(metric, group, base, found)
+            entry |= _difference(metric, group, base, of_metric)
         row["groups"][group.label] = entry
     return row
 
 
 def _difference(
-    metric: Metric, group: Group, base: Group, found: Mapping[str, Replicated]
+    metric: Metric, group: Group, base: Group, of_metric: Mapping[str, Replicated]
 ) -> dict[str, Any]:
-    places = {name: place for place, name in enumerate(found)}
+    places = {folder: place for place, folder in enumerate(of_metric)}
     # Runs that do not name their seed get numbers that nobody shares.
     ours, theirs = (
         {
-            -1 - places[str(run.folder)] if run.seed is None else run.seed: found[str(run.folder)]
+            -1 - places[folder] if run.seed is None else run.seed: of_metric[folder]
             for run in side.runs
+            for folder in (str(run.folder),)
         }
         for side in (group, base)
     )
@@ -292,16 +299,16 @@ def _classes(groups: Sequence[Group], base: Group) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"class": name, "images": int(known.sum()), "groups": {}}
         scores = [t[f"score.{name}"].to_numpy(dtype=np.float64)[known] for t in tables.values()]
         try:
-            found = delong(labels[known] == 1, np.stack(scores), patients)
+            test = delong(labels[known] == 1, np.stack(scores), patients)
         except ValueError as reason:
             row["reason"] = str(reason)
             rows.append(row)
             continue
         place = {label: number for number, label in enumerate(tables)}
         for group in single:
-            entry: dict[str, Any] = {"value": float(found.aucs[place[group.label]])}
+            entry: dict[str, Any] = {"value": float(test.aucs[place[group.label]])}
             if group is not base:
-                gap, interval, p = found.difference(place[group.label], place[base.label])
+                gap, interval, p = test.difference(place[group.label], place[base.label])
                 entry |= {"difference": gap, "difference_interval": interval, "p": p}
                 entry["better"] = _better(gap, lower_is_better=False)
             row["groups"][group.label] = entry
@@ -334,13 +341,3 @@ def _judge(rows: Sequence[Mapping[str, Any]], groups: Sequence[Group], base: Gro
             fewest, most = sorted((count, len(base.runs)))
             entry["verdict"] = ONE_EACH if most == 1 else ONE_SIDE if fewest == 1 else UNSEEDED
     return len(adjusted) - adjusted.count(None)
-
-
-def _ranks(rows: Sequence[Mapping[str, Any]], groups: Sequence[Group]) -> dict[str, float] | None:
-    """Average rank of each group over the metrics; None for fewer than three groups."""
-    if len(groups) < 3:
-        return None
-    labels = [group.label for group in groups]
-    values = [[row["groups"][label]["value"] for row in rows] for label in labels]
-    ranks = average_ranks(values, [row["lower_is_better"] for row in rows])
-    return dict(zip(labels, (float(rank) for rank in ranks), strict=True))

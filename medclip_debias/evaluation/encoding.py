@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from medclip_debias.grounding.sentences import cut_sentences
 from medclip_debias.models.finite import finite
 
 if TYPE_CHECKING:
@@ -62,15 +63,6 @@ class Network:
         return self.model.encode_images(torch.from_numpy(pixels))
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """How much was encoded; ``cut_sentences`` were longer than the encoder reads."""
-
-    images: int
-    sentences: int
-    cut_sentences: int
-
-
 def encode(
     model: ImageTextModel,
     vectors: Vectors,
@@ -78,8 +70,13 @@ def encode(
     *,
     batch_size: int,
     progress: Progress | None = None,
-) -> Encoded:
-    """Show every protocol the sentences and images that it asked for."""
+) -> dict[str, int]:
+    """Show every protocol the sentences and images that it asked for.
+
+    Returns:
+        How many ``images`` and ``sentences`` these are, and ``cut_sentences``, which have more
+        tokens than the model reads.
+    """
     texts = list(dict.fromkeys(text for protocol in protocols for text in protocol.texts))
     place = {text: number for number, text in enumerate(texts)}
     rows = sorted(set().union(*(protocol.rows for protocol in protocols)))
@@ -91,20 +88,13 @@ def encode(
             batch = rows[start : start + batch_size]
             features = vectors.images(batch)
             for protocol in protocols:
-                wanted = [number for number, row in enumerate(batch) if row in protocol.rows]
-                if wanted:
-                    protocol.see([batch[number] for number in wanted], features[wanted])
+                places = [place for place, row in enumerate(batch) if row in protocol.rows]
+                if places:
+                    protocol.see([batch[place] for place in places], features[places])
             if progress:
                 progress(start + len(batch), len(rows))
-    return Encoded(len(rows), len(texts), cut_sentences(model, texts))
-
-
-def cut_sentences(model: ImageTextModel, texts: Sequence[str]) -> int:
-    """How many sentences have more tokens than the model reads; the rest of each is not seen."""
-    if not texts:
-        return 0
-    limit = model.max_tokens
-    return sum(len(ids) > limit for ids in model.tokenizer.encode(texts, limit + 1))
+    cut = len(cut_sentences(model, texts)) if texts else 0
+    return {"images": len(rows), "sentences": len(texts), "cut_sentences": cut}
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,35 +64,35 @@ ON_TRAINING = (
 
 def headline(results: Results) -> dict[str, Any]:
     """The few metrics of ``results`` that a terminal should show, and what was skipped."""
-    shown: dict[str, Any] = {}
+    lines: dict[str, Any] = {}
     for metric in METRICS:
         if metric.terminal and metric.protocol in results.protocols:
             value = results.value(metric.protocol, metric.name)
             beside = ", ".join(f"{name} {v:.3g}" for name, v in results.floors(metric).items())
             text = f"{value:.4g} ({beside})" if value is not None and beside else value
-            shown[f"{metric.protocol}.{metric.name}"] = text
+            lines[f"{metric.protocol}.{metric.name}"] = text
     zero = results.details("zero_shot")
     several, decided = zero.get("multiclass") or {}, zero.get("decisions") or {}
     if "list" in several.get("source", {}):  # asked for by name
         accuracy = results.value("zero_shot", "multiclass_accuracy")
-        shown["zero_shot.multiclass.accuracy"] = several.get("reason", accuracy)
+        lines["zero_shot.multiclass.accuracy"] = several.get("reason", accuracy)
     if "reason" in decided:
-        shown["zero_shot.decisions.reason"] = decided["reason"]
+        lines["zero_shot.decisions.reason"] = decided["reason"]
     elif "method" in decided:
         for name in ("ece", "coverage", "abstention"):
             value = results.value("zero_shot", f"decisions_{name}")
-            shown[f"zero_shot.decisions.{name}"] = value
+            lines[f"zero_shot.decisions.{name}"] = value
     for name, why in decided.get("skipped", {}).items():
-        shown[f"zero_shot.decisions.skipped.{name}"] = why["reason"]
+        lines[f"zero_shot.decisions.skipped.{name}"] = why["reason"]
     triplets = results.details("triplets")
     if triplets.get("source"):
-        shown["triplets.judged"] = f"{triplets['images']} of {triplets['source']['rows']}"
-    shown |= {f"presets.{name}.{part}": line for name, part, line in results.preset_lines()}
+        lines["triplets.judged"] = f"{triplets['images']} of {triplets['source']['rows']}"
+    lines |= {f"presets.{name}.{part}": line for name, part, line in results.preset_lines()}
     sentence = (results.get("maps") or {}).get("sentence")
     if sentence and "grounding" in results.protocols:
-        shown["maps"] = sentence
-    shown |= {f"note.{number}": note for number, note in enumerate(results.get("notes", ()), 1)}
-    return shown | {f"skipped.{part}": reason for part, reason in results["skipped"].items()}
+        lines["maps"] = sentence
+    lines |= {f"note.{number}": note for number, note in enumerate(results.get("notes", ()), 1)}
+    return lines | {f"skipped.{part}": reason for part, reason in results["skipped"].items()}
 
 
 def evaluate(
@@ -289,6 +290,9 @@ def measure(
     drawing = time.perf_counter()
     for stale in ("results.json", TABLE):  # what follows is no longer theirs, even if this stops
         (out / stale).unlink(missing_ok=True)
+    for pictures in (out / "heatmaps", out / EXAMPLES):
+        if (pictures / "index.json").is_file() and not pictures.is_symlink():
+            shutil.rmtree(pictures)
     for protocol in protocols if heatmaps else ():
         protocol.write_pictures(out, data, heatmaps)
     tables = {p.file: m.items for p, m in measured.items() if m.items is not None}
@@ -296,11 +300,11 @@ def measure(
     archives = describe_archives(model, data)
     table: list[dict[str, Any]] = []
     details: dict[str, dict[str, Any]] = {}
-    for protocol, own in measured.items():
-        details[protocol.name] = own.details
-        table += of_protocol(protocol.name, own.rows)
+    for protocol, part in measured.items():
+        details[protocol.name] = part.details
+        table += of_protocol(protocol.name, part.rows)
         if protocol.name == "zero_shot":
-            details[protocol.name] |= _prompt_checks(request, own.rows)
+            details[protocol.name] |= _prompt_checks(request, part.rows)
     presets = {}
     for preset in chosen_presets(options.preset):
         presets[preset.name] = preset.model_dump(mode="json", exclude={"name", *get_args(Part)})
@@ -323,12 +327,7 @@ def measure(
             *archive_notes(archives, data),
             *details.get("zero_shot", {}).get("warnings", ()),
         ],
-        "counts": {
-            "images": encoded.images,
-            **counts,
-            "sentences": encoded.sentences,
-            "cut_sentences": encoded.cut_sentences,
-        },
+        "counts": {"images": encoded["images"]} | counts | encoded,
         **describe(request, draw, archives),
         "timing": {
             "evaluate": time.perf_counter() - started,
@@ -338,18 +337,28 @@ def measure(
         },
         "metrics": table,
     }
-    found = Results(plain(results))
-    found["maps"] = describe_maps(found, synthetic=bool(data.meta.get("synthetic", False)))
-    found.write(out / "results.json")
-    return found
+    content = Results(plain(results))
+    content["maps"] = describe_maps(content, synthetic=bool(data.meta.get("synthetic", False)))
+    unknown = [
+        m.key
+        for m in METRICS
+        if m.unit != "error" and (row := content.row(m.protocol, m.name)) and row["low"] is None
+    ]
+    if unknown and draw.resamples:
+        content["notes"].append(
+            "Undefined without one of the patients, as an AUC without its only positive, and so"
+            f" without an interval: {', '.join(unknown)}."
+        )
+    content.write(out / "results.json")
+    return content
 
 
 def _preset_rows(group: str, counted: Mapping[str, Any]) -> list[Row]:
     """What a protocol counted under a preset as rows."""
     parts = [(group, None, counted)]
-    parts += [(group, name, own) for name, own in (counted.get("classes") or {}).items()]
-    for name, own in (counted.get("categories") or {}).items():
-        parts.append((f"{group}, category: {name}", None, own))
+    parts += [(group, name, part) for name, part in (counted.get("classes") or {}).items()]
+    for name, part in (counted.get("categories") or {}).items():
+        parts.append((f"{group}, category: {name}", None, part))
     measured = []
     for place, of_class, part in parts:
         measured += rows(part, n=part.get("phrases"), of_class=of_class, group=place)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -91,20 +91,14 @@ def statistics_of(
 ) -> Statistics:
     """`Protocol.statistics` of a table that was read from ``path``, which may lack a column."""
 
+    statistics = cache(lambda: ITEMS[protocol].statistics(details, table))
+
     def computed(weights: Floats) -> Mapping[str, Floats]:
-        with _computing(path):
-            return statistics(weights)
+        try:
+            return statistics()(weights)
+        except (KeyError, ValueError, TypeError, IndexError) as error:
+            raise UserError(
+                f"{path}: its metrics cannot be computed ({type(error).__name__}: {error})."
+            ) from error
 
-    with _computing(path):
-        statistics = ITEMS[protocol].statistics(details, table)
     return computed
-
-
-@contextmanager
-def _computing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (KeyError, ValueError, TypeError, IndexError) as error:
-        raise UserError(
-            f"{path}: its metrics cannot be computed ({type(error).__name__}: {error})."
-        ) from error

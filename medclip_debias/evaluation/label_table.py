@@ -299,17 +299,14 @@ def of_studies(labels: Labels, data: PreparedSet) -> tuple[Labels, dict[int, lis
 
     ``rows`` are the first image of each study; all rows of a study stand by its first.
     """
-    places: dict[str, list[int]] = {}
-    for place, study in enumerate(data.images["study_id"].iloc[labels.rows]):
-        places.setdefault(str(study), []).append(place)
-    first = [of_study[0] for of_study in places.values()]
-    for values in labels.values.values():
-        if any(len(np.unique(values[of_study])) > 1 for of_study in places.values()):
-            raise UserError(
-                f"{labels.source.get('labels', 'the labels')}: images of one study have different"
-                " labels, so the study as a whole has none; leave the option several_views at"
-                " 'each'."
-            )
-    rows = {labels.rows[own[0]]: [labels.rows[place] for place in own] for own in places.values()}
-    chosen = {name: values[first] for name, values in labels.values.items()}
-    return Labels([labels.rows[place] for place in first], chosen, labels.source), rows
+    studies = data.images["study_id"].iloc[labels.rows].astype(str).to_numpy()
+    table = pd.DataFrame(labels.values | {"row": labels.rows}).groupby(studies, sort=False)
+    if (table[list(labels.values)].nunique(dropna=False) > 1).to_numpy().any():
+        raise UserError(
+            f"{labels.source.get('labels', 'the labels')}: images of one study have different"
+            " labels, so the study as a whole has none; leave the option several_views at 'each'."
+        )
+    first = table.nth(0)
+    chosen = {name: first[name].to_numpy() for name in labels.values}
+    rows = {of_study[0]: of_study for of_study in table["row"].apply(list)}
+    return Labels(first["row"].tolist(), chosen, labels.source), rows

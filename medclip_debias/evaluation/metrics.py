@@ -68,19 +68,24 @@ def average_precision(positive: Bools, scores: Floats) -> float:
     return float(weighted_average_precision(positive, scores, np.ones((1, len(scores))))[0])
 
 
-def weighted_average_precision(positive: Bools, scores: Floats, weights: Floats) -> Floats:
-    """`average_precision` under each row of ``weights [b, n]``: ``[b]``."""
+def weighted_average_precision(
+    positive: Bools, scores: Floats, weights: Floats, total: Floats | None = None
+) -> Floats:
+    """`average_precision` under each row of ``weights [b, n]``: ``[b]``.
+
+    ``total [b]`` is of all positives where some of them have no score, and are never found.
+    """
     order = np.argsort(-scores, kind="stable")
     values, labels, w = scores[order], positive[order], weights[:, order]
     first = np.flatnonzero(np.r_[True, values[1:] != values[:-1]])
     gained = np.add.reduceat(w * labels, first, axis=1)
     taken = np.add.reduceat(w, first, axis=1)
-    found = np.cumsum(gained, axis=1)
+    hits = np.cumsum(gained, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        precision = found / np.cumsum(taken, axis=1)
+        precision = hits / np.cumsum(taken, axis=1)
         # A group without weight adds nothing, though its precision may be 0 / 0.
         steps = np.where(gained > 0, gained * precision, 0.0)
-        return np.asarray(steps.sum(axis=1) / found[:, -1])
+        return np.asarray(steps.sum(axis=1) / (hits[:, -1] if total is None else total))
 
 
 def best_threshold(positive: Bools, scores: Floats) -> tuple[float, float]:
@@ -95,6 +100,15 @@ def best_threshold(positive: Bools, scores: Floats) -> tuple[float, float]:
     f1 = 2 * found / (last + 1 + labels.sum())
     best = int(np.argmax(f1))
     return float(values[last][best]), float(f1[best])
+
+
+def highest_shares(scores: NDArray[np.floating]) -> Floats:
+    """What each of the ``scores [items, candidates]`` has of being the item's highest.
+
+    1 for the highest alone, 0 for lower ones; equals share it.
+    """
+    highest = scores == scores.max(axis=1, keepdims=True)
+    return np.asarray(highest / highest.sum(axis=1, keepdims=True))
 
 
 def weighted_f1(positive: Bools, predicted: Bools, weights: Floats) -> Floats:
@@ -173,16 +187,6 @@ def first_relevant_rank(scores: NDArray[np.floating], relevant: Bools, block: in
         tied, found = (level & ~good).sum(axis=1), (level & good).sum(axis=1)
         ranks[part] = 1 + above + tied / (found + 1)
     return ranks
-
-
-def recall_at(ranks: ArrayLike, k: int) -> float:
-    """Share of queries whose rank is at most ``k``."""
-    return float((np.asarray(ranks) <= k).mean())
-
-
-def median_rank(ranks: ArrayLike) -> float:
-    """Median of the ranks (the mean of the middle two when their number is even)."""
-    return float(np.median(np.asarray(ranks)))
 
 
 def target_ranks(

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from medclip_debias.evaluation.bootstrap import weighted_mean
 from medclip_debias.evaluation.catalogue import CHANCE
+from medclip_debias.evaluation.metrics import highest_shares
 from medclip_debias.evaluation.protocol import Draw, Measured, Skipped
 from medclip_debias.evaluation.table import Row
 
@@ -42,8 +43,7 @@ def multiclass_accuracy(
     Scores ``[images, classes]`` are means of the positive prompts. Besides the metrics there are
     ``images``, also of each class, and ``confusion`` (rows the truth, columns the predictions).
     """
-    best = scores == scores.max(axis=1, keepdims=True)
-    predicted = best / best.sum(axis=1, keepdims=True)
+    predicted = highest_shares(scores)
     hits = predicted[np.arange(len(truth)), truth]
     present = [number for number in range(len(classes)) if (truth == number).any()]
     if len(present) < 2:
@@ -63,9 +63,9 @@ def multiclass_accuracy(
     measured = draw.estimates(statistics, patients).rows(n=len(truth))
     measured += [Row(row.metric, 1 / len(classes), group=CHANCE) for row in measured]
     for number in present:
-        own = hits[truth == number]
-        recall = float(own.mean())
-        measured.append(Row("multiclass_recall", recall, n=len(own), of_class=classes[number]))
+        of_class = hits[truth == number]
+        recall, n = float(of_class.mean()), len(of_class)
+        measured.append(Row("multiclass_recall", recall, n=n, of_class=classes[number]))
     images = {name: {"images": int((truth == n).sum())} for n, name in enumerate(classes)}
     confusion = [predicted[truth == n].sum(axis=0).tolist() for n in range(len(classes))]
     details = {"images": len(truth), "classes": images, "confusion": confusion}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -90,7 +90,7 @@ def select_phrases(
     frontal = data.frontal | (views == "all")
     training = set(data.studies.loc[data.studies["split"] == "train", "study_id"])
     sentences = data.sentences[data.sentences["study_id"].isin(training)]
-    said = study_counts(sentences["text"], sentences["study_id"])
+    studies_of = study_counts(sentences["text"], sentences["study_id"])
     counts, own_splits, phrases = Counter[str](), Counter[str](), list[Phrase]()
     by_annotation = annotation_split == "as_split" and split != HELD_OUT
     for record, fitted in _own(data) if file is None else _of_file(file, data):
@@ -125,17 +125,28 @@ def select_phrases(
                     geometry=geometry_of(data, row, input_size),
                     patient=str(images["patient_id"].iloc[row]),
                     groundable=is_groundable(record.text, record.category),
-                    sentence_count=said.get(normalised(record.text), 0),
+                    sentence_count=studies_of.get(normalised(record.text), 0),
                 )
             )
     if +own_splits:
         source["annotation_splits"] = dict(sorted((+own_splits).items()))
-    found = Phrases(phrases, {name: counts[name] for name in COUNTS}, source)
+    selected = Phrases(phrases, {name: counts[name] for name in COUNTS}, source)
     if merge != "none":
-        found.phrases, found.counts["merged"] = merge_phrases(phrases, merge)
-    if not found.phrases:
-        raise Skipped(_why_none(found.counts, split, file))
-    return found
+        selected.phrases, selected.counts["merged"] = merge_phrases(phrases, merge)
+    if selected.phrases:
+        return selected
+    if not any(counts[name] for name in (*COUNTS[:5], "other_shape")):
+        raise Skipped(f"{'The set' if file is None else file.name} has no phrases with boxes.")
+    listed = "the set's phrases" if file is None else f"the phrases in {file.name}"
+    raise Skipped(
+        f"None of {listed} can be"
+        f" used: {counts['other_splits']} are on images of other splits than '{split}' and"
+        f" '{HELD_OUT}', {counts['other_annotation_splits']} have another split of their own (the"
+        f" option annotation_split: all takes them), {counts['other_views']} are on images that"
+        f" are not frontal (views: all takes them), {counts['without_image']} are on images that"
+        f" are not in the set, {counts['without_box']} have no box with an area inside their image,"
+        f" {counts['other_shape']} were annotated on an image of another shape."
+    )
 
 
 def phrases_of(request: Request) -> Phrases:
@@ -192,18 +203,18 @@ def merge_phrases(phrases: Sequence[Phrase], merge: Merge) -> tuple[list[Phrase]
 
 def _own(data: PreparedSet) -> Iterator[tuple[PhraseRecord, Fitted]]:
     """The phrases of the source and what became of their boxes, as it was counted once."""
-    kept: dict[str, PhraseRecord] = {}
+    records: dict[str, PhraseRecord] = {}
     columns = ["phrase_id", "image_id", "category", "text", "split", "boxes"]
     for cells in data.phrases[columns].to_numpy().tolist():
         phrase, image, category, text, split = map(str, cells[:5])
         boxes = tuple((float(x), float(y), float(w), float(h)) for x, y, w, h in cells[5])
-        kept[phrase] = PhraseRecord(phrase, image, category, text, boxes, None, split)
+        records[phrase] = PhraseRecord(phrase, image, category, text, boxes, None, split)
     counted = data.phrase_boxes
     named = ["phrase_id", "image_id", "split"]
     figures = ["flat", "outside", "clipped", "scaled", "other_shape"]
     for name, image, split, *counts in counted[named + figures].to_numpy().tolist():
         # Without a box it is not in the table of phrases, nor needed beyond its counts.
-        record = kept.get(name) or PhraseRecord(name, image, "", "", (), None, split)
+        record = records.get(name) or PhraseRecord(name, image, "", "", (), None, split)
         yield record, Fitted([list(box) for box in record.boxes], *counts)
 
 
@@ -214,38 +225,13 @@ def _of_file(file: Path, data: PreparedSet) -> Iterator[tuple[PhraseRecord, Fitt
         ImageRecord(image, study, patient, Path(image), view, split)
         for image, study, patient, view, split in data.images[columns].astype(str).to_numpy()
     ]
-    ours = {image.image_id for image in images}
-    pairs = list(_fitted(BoxFile(file, images, Path()).phrases(), data))
-    check_sizes(pair for pair in pairs if pair[0].image_id in ours)
-    return iter(pairs)
-
-
-def _fitted(
-    phrases: Iterable[PhraseRecord], data: PreparedSet
-) -> Iterator[tuple[PhraseRecord, Fitted]]:
-    """Bring boxes into the images of the set; those of other images are not looked at."""
     sizes = data.images.set_index("image_id")[["width", "height"]].T.to_dict("list")
-    for phrase in phrases:
-        size = sizes.get(phrase.image_id)
-        fitted = (
-            Fitted([])
-            if size is None
-            else fit_boxes(phrase.boxes, phrase.annotated_size, (int(size[0]), int(size[1])))
-        )
-        yield phrase, fitted
-
-
-def _why_none(counts: dict[str, int], split: str, file: Path | None) -> str:
-    owner = "the set's phrases" if file is None else f"the phrases in {file.name}"
-    left_out = COUNTS[:5]
-    if not any(counts[name] for name in (*left_out, "other_shape")):
-        return f"{'The set' if file is None else file.name} has no phrases with boxes."
-    return (
-        f"None of {owner} can be used: {counts['other_splits']} are on images of other "
-        f"splits than '{split}' and '{HELD_OUT}', {counts['other_annotation_splits']} have another "
-        f"split of their own (the option annotation_split: all takes them), "
-        f"{counts['other_views']} are on images that are not frontal (views: all takes them), "
-        f"{counts['without_image']} are on images that are not in the set, {counts['without_box']} "
-        f"have no box with an area inside their image, {counts['other_shape']} were annotated on "
-        "an image of another shape."
-    )
+    pairs = []
+    for phrase in BoxFile(file, images, Path()).phrases():
+        fitted = Fitted([])  # of other images, whose boxes are not looked at
+        if size := sizes.get(phrase.image_id):
+            width, height = map(int, size)
+            fitted = fit_boxes(phrase.boxes, phrase.annotated_size, (width, height))
+        pairs.append((phrase, fitted))
+    check_sizes(pair for pair in pairs if pair[0].image_id in sizes)
+    return iter(pairs)

@@ -43,7 +43,6 @@ CHOICE = (
     "One phrase of each category in turn, in the order of the phrase ids, each image once as long "
     "as there are others; the scores play no part."
 )
-
 CHOICE_OF_CASES = (
     "Beside these, the phrases with the best, the median and the worst value of a metric, of those"
     " that can be grounded."
@@ -65,8 +64,8 @@ def choose_phrases(phrases: Sequence[Phrase], count: int) -> list[int]:
         while before < len(chosen) < count:
             before = len(chosen)
             for _, queue in sorted(queues.items()):
-                shown = {phrases[number].row for number in chosen}
-                fresh = [n for n in queue if again or phrases[n].row not in shown]
+                images = {phrases[number].row for number in chosen}
+                fresh = [n for n in queue if again or phrases[n].row not in images]
                 chosen += fresh[:1]
                 queue[:] = [n for n in queue if n not in chosen]
     return chosen[:count]
@@ -83,12 +82,12 @@ def choose_cases(
         (n for n, phrase in enumerate(phrases) if phrase.groundable and n in metrics),
         key=lambda n: phrases[n].phrase_id,
     )
-    found: list[tuple[str, str, int]] = []
-    for metric in CASE_METRICS if usable else ():
-        values = np.array([metrics[n][metric] for n in usable])
-        places = zip(CASES, case_places(-values), strict=True)
-        found += [(metric, case, usable[place]) for case, place in places]
-    return found
+    return [
+        (metric, case, usable[place])
+        for metric in (CASE_METRICS if usable else ())
+        for values in (np.array([metrics[n][metric] for n in usable]),)
+        for case, place in zip(CASES, case_places(-values), strict=True)
+    ]
 
 
 def write_heatmaps(
@@ -102,7 +101,7 @@ def write_heatmaps(
     *,
     smoothing: float = 0.0,
     kind: MapKind = "cosine",
-) -> list[dict[str, Any]]:
+) -> None:
     """Write ``count`` pictures with true boxes, and ``index.json``, as one new folder.
 
     Beside them those of `choose_cases`. The pictures show the prepared image in the original's
@@ -147,19 +146,22 @@ def write_heatmaps(
                 # A category of one image alone has no boxes of others to be held against.
                 **{k: float(v) for k, v in metrics[number].items() if not np.isnan(v)},
             }
-        shown = [items[number] for number in chosen]
+        coloured = "Each picture has its own colour scale."
+        if scale is not None:
+            coloured = (
+                f"All pictures have one colour scale, up to {scale.limits[1]:.2f}. What scores less"
+                f" than {scale.reference:.2f}, the 95th percentile of the scores outside the true"
+                " boxes of these pictures, has no colour."
+            )
         index = {
-            **{
-                "choice": CHOICE,
-                "choice_of_cases": CHOICE_OF_CASES,
-                "notice": NOTICE,
-                "scale": _said(scale),
-            },
-            "items": shown,
+            "choice": CHOICE,
+            "choice_of_cases": CHOICE_OF_CASES,
+            "notice": NOTICE,
+            "scale": coloured,
+            "items": [items[number] for number in chosen],
             "cases": [{"metric": m, "case": case} | items[number] for m, case, number in cases],
         }
         write_json(temporary / "index.json", index)
-    return shown
 
 
 class Scale(NamedTuple):
@@ -196,16 +198,6 @@ def one_scale(maps: Iterable[tuple[NDArray[np.floating], ArrayLike]]) -> Scale |
     return Scale(absent.reference, absent.limits(highest))
 
 
-def _said(scale: Scale | None) -> str:
-    if scale is None:
-        return "Each picture has its own colour scale."
-    return (
-        f"All pictures have one colour scale, up to {scale.limits[1]:.2f}. What scores less than"
-        f" {scale.reference:.2f}, the 95th percentile of the scores outside the true boxes of"
-        " these pictures, has no colour."
-    )
-
-
 # ------------------------------------------------------------------- answers of retrieval
 
 
@@ -238,30 +230,30 @@ def write_examples(
     def file(study: int) -> str:
         return files.setdefault(study, f"image_{len(files) + 1:02d}.png")
 
-    def queries(scores: Floats, own: NDArray[np.bool_]) -> Iterator[tuple[int, dict[str, Any]]]:
-        ranks = first_relevant_rank(scores, own)
+    def queries(scores: Floats, right: NDArray[np.bool_]) -> Iterator[tuple[int, dict[str, Any]]]:
+        ranks = first_relevant_rank(scores, right)
         for case, place in zip(CASES, case_places(ranks), strict=True):
-            right = int(own[place].sum())
-            yield place, {"case": case, "rank": float(ranks[place]), "right": right}
+            count = int(right[place].sum())
+            yield place, {"case": case, "rank": float(ranks[place]), "right": count}
 
     images, sentences = [], []
-    for study, found in queries(scores, says):
+    for study, query in queries(scores, says):
         answers = [
             {"text": texts[t], "score": float(scores[study, t]), "right": bool(says[study, t])}
             for t in np.argsort(-scores[study], kind="stable")[:_SENTENCES]
         ]
-        own = np.flatnonzero(says[study])
-        first = int(own[np.argmax(scores[study, own])])
-        found |= {"file": file(study), "candidates": len(texts), "own": texts[first]}
-        images.append(found | {"answers": answers})
-    for sentence, found in queries(scores.T, says.T):
+        right = np.flatnonzero(says[study])
+        first = int(right[np.argmax(scores[study, right])])
+        query |= {"file": file(study), "candidates": len(texts), "own": texts[first]}
+        images.append(query | {"answers": answers})
+    for sentence, query in queries(scores.T, says.T):
         column = scores[:, sentence]
         answers = [
             {"file": file(int(s)), "score": float(column[s]), "right": bool(says[s, sentence])}
             for s in np.argsort(-column, kind="stable")[:_IMAGES]
         ]
-        found |= {"text": texts[sentence], "candidates": len(rows), "answers": answers}
-        sentences.append(found)
+        query |= {"text": texts[sentence], "candidates": len(rows), "answers": answers}
+        sentences.append(query)
     index = {"choice": RETRIEVAL_CHOICE, "notice": RETRIEVAL_NOTICE, "image_to_sentence": images}
     index |= {"sentence_to_image": sentences}
     with atomic_folder(folder) as temporary:

@@ -53,13 +53,13 @@ def choose(data: PreparedSet, input_size: int, count: int = IMAGES) -> list[Exam
 
     Studies of which some sentence says that something is there come before the others.
     """
-    found: dict[int, Example] = {}
+    examples: dict[int, Example] = {}
     for example in [*_phrases(data, input_size), *_sentences(data)]:
-        if normalised(example.text) not in {normalised(other.text) for other in found.values()}:
-            found.setdefault(example.row, example)
-        if len(found) == count:
+        if normalised(example.text) not in {normalised(other.text) for other in examples.values()}:
+            examples.setdefault(example.row, example)
+        if len(examples) == count:
             break
-    return list(found.values())
+    return list(examples.values())
 
 
 def _phrases(data: PreparedSet, input_size: int) -> Iterator[Example]:
@@ -82,11 +82,11 @@ def _phrases(data: PreparedSet, input_size: int) -> Iterator[Example]:
 
 def _sentences(data: PreparedSet) -> Iterator[Example]:
     studies = TrainingStudies.of(data, VALIDATE)
-    shown, told = studies.frontal or studies.rows, []
+    images, examples = studies.frontal or studies.rows, []
     for study in np.random.default_rng(_CHOICE).permutation(len(studies)):
         text = min((studies.texts[number] for number in studies.sentences[study]), key=_says_little)
-        told.append(Example(int(shown[study][0]), text, np.zeros((0, 4))))
-    yield from sorted(told, key=lambda example: _says_little(example.text))
+        examples.append(Example(int(images[study][0]), text, np.zeros((0, 4))))
+    yield from sorted(examples, key=lambda example: _says_little(example.text))
 
 
 def _says_little(text: str) -> int:
@@ -109,17 +109,17 @@ def pictures(
         vectors = model.encode_sentences([example.text for example in examples])
         maps = finite(model.region_scores(features, vectors), "preview")
         references = [scores.reference for scores in AbsentFindings(model).of(features)]
-    own = [maps[place, place].reshape(model.grid.shape) for place in range(len(examples))]
+    of_own = [maps[place, place].reshape(model.grid.shape) for place in range(len(examples))]
     side = model.preprocessing.input_size
     as_seen = SquareGeometry(side, side, side, side)
-    highest = max(float(each.max()) for each in own)
-    found = []
-    for example, scores, reference in zip(examples, own, references, strict=True):
+    highest = max(float(each.max()) for each in of_own)
+    drawn = []
+    for example, scores, reference in zip(examples, of_own, references, strict=True):
         crop = geometry_of(data, example.row, side).crop
         image = np.asarray(data.pixels[example.row])[crop : crop + side, crop : crop + side]
         heatmap = upsample_to_original(scores, as_seen, model.grid)
-        found.append(_picture(image, heatmap, (reference, highest), example.boxes))
-    return found
+        drawn.append(_picture(image, heatmap, (reference, highest), example.boxes))
+    return drawn
 
 
 def _picture(
@@ -148,13 +148,13 @@ def _picture(
 
 
 def sheet(
-    found: Sequence[NDArray[np.uint8]], texts: Sequence[str], columns: int = 2
+    drawn: Sequence[NDArray[np.uint8]], texts: Sequence[str], columns: int = 2
 ) -> NDArray[np.uint8]:
     """All pictures as one, each above its sentence, ``columns`` beside each other, else white."""
     from PIL import Image, ImageDraw
 
     tiles = []
-    for picture, text in zip(found, texts, strict=True):
+    for picture, text in zip(drawn, texts, strict=True):
         strip = Image.new("RGB", (picture.shape[1], STRIP), "white")  # what does not fit is cut
         ImageDraw.Draw(strip).text((4, 3), text, fill="black", font_size=13)
         tiles.append(np.concatenate([picture, np.asarray(strip)], axis=0))

@@ -223,10 +223,15 @@ class Protocol(ABC):
     def statistics(cls, details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
         """Back from the details and items of `measure` to metrics, under any weights of items.
 
-        By default the means of the columns that the catalogue names.
+        By default the means of the columns that the catalogue names, of what is not NaN.
         """
         del details
-        return item_means(cls.name, items)
+        values = {
+            metric.name: items[metric.item].to_numpy(np.float64)
+            for metric in of_protocol(cls.name)
+            if metric.compared and metric.item in items.columns
+        }
+        return lambda weights: {name: mean_where_known(v, weights) for name, v in values.items()}
 
     def measured(
         self,
@@ -281,16 +286,6 @@ def registered() -> list[type[Protocol]]:
 
 
 # ------------------------------------------------------------------- shared by the protocols
-
-
-def item_means(protocol: str, items: pd.DataFrame) -> Statistics:
-    """Means over the items of the columns that the catalogue names, of what is not NaN."""
-    values = {
-        metric.name: items[metric.item].to_numpy(np.float64)
-        for metric in of_protocol(protocol)
-        if metric.compared and metric.item in items.columns
-    }
-    return lambda weights: {name: mean_where_known(v, weights) for name, v in values.items()}
 
 
 def items_by_row(rows: Iterable[int]) -> dict[int, list[int]]:

@@ -31,46 +31,10 @@ def describe(request: Request, draw: Draw, archives: Mapping[str, Any]) -> dict[
     """Model, data, every choice behind the metrics, and versions: parts of ``results.json``."""
     model, data, label_map = request.model, request.data, request.label_map
     named = {} if label_map is None else {"label_map": [label_map.name, label_map.digest]}
-    return {
-        "data_hash": data.content_hash,
-        "model_hash": model.content_hash,
-        "code_hash": code_hash(),
-        "seed": draw.seed,
-        "prompts": request.prompts.model_dump(mode="json"),
-        "options": {
-            # A preset adds metrics and changes none: it stands with what it added.
-            **request.options.model_dump(mode="json", exclude={"preset"}),
-            **named,
-            **_rules(request, draw),
-        },
-        "archives": archives,
-        "model": {
-            "hash": model.content_hash,
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "grid": list(model.grid.shape),
-            "architecture": model.settings.model_dump(mode="json"),
-            "preprocessing": model.preprocessing.model_dump(mode="json"),
-            "provenance": {name: v for name, v in model.provenance.items() if name != UNSAID},
-        },
-        "data": {
-            "source": data.meta.get("kind", data.meta.get("source")),
-            "synthetic": bool(data.meta.get("synthetic", False)),
-            "counts": data.meta["counts"],
-            "splits": splits(data),
-            "funnel": data.funnel,
-            "content_hash": data.content_hash,
-            "prepare": data.settings.model_dump(mode="json"),
-        },
-        "self_test": model.self_test,
-        "versions": versions(),
-    }
-
-
-def _rules(request: Request, draw: Draw) -> dict[str, Any]:
-    """What is fixed, in words and numbers, beside the options."""
     options, all_labels = request.options, request.options.precision_match == "all"
     by_mean = options.several_views == "mean"
-    return {
+    # What is fixed, in words and numbers, beside the options.
+    rules = {
         "bootstrap": {
             "resamples": draw.resamples,
             "unit": "patient",
@@ -101,6 +65,35 @@ def _rules(request: Request, draw: Draw) -> dict[str, Any]:
             "precision_classes": list(CHEX5),
             "own_study_in_precision": False,
         },
+    }
+    return {
+        "data_hash": data.content_hash,
+        "model_hash": model.content_hash,
+        "code_hash": code_hash(),
+        "seed": draw.seed,
+        "prompts": request.prompts.model_dump(mode="json"),
+        # A preset adds metrics and changes none: it stands with what it added.
+        "options": options.model_dump(mode="json", exclude={"preset"}) | named | rules,
+        "archives": archives,
+        "model": {
+            "hash": model.content_hash,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "grid": list(model.grid.shape),
+            "architecture": model.settings.model_dump(mode="json"),
+            "preprocessing": model.preprocessing.model_dump(mode="json"),
+            "provenance": {name: v for name, v in model.provenance.items() if name != UNSAID},
+        },
+        "data": {
+            "source": data.meta.get("kind", data.meta.get("source")),
+            "synthetic": bool(data.meta.get("synthetic", False)),
+            "counts": data.meta["counts"],
+            "splits": splits(data),
+            "funnel": data.funnel,
+            "content_hash": data.content_hash,
+            "prepare": data.settings.model_dump(mode="json"),
+        },
+        "self_test": model.self_test,
+        "versions": versions(),
     }
 
 

@@ -35,8 +35,8 @@ class Run:
 
     @property
     def _provenance(self) -> Mapping[str, Any]:
-        found = (self.results.get("model") or {}).get("provenance")
-        return found if isinstance(found, Mapping) else {}
+        provenance = (self.results.get("model") or {}).get("provenance")
+        return provenance if isinstance(provenance, Mapping) else {}
 
     @property
     def seed(self) -> int | None:
@@ -125,10 +125,10 @@ def read_groups(words: Sequence[str], named: Sequence[str] = ()) -> list[Group]:
 def _folders(pattern: str) -> list[Path]:
     if not glob.has_magic(pattern) or Path(pattern).exists():
         return [Path(pattern)]
-    found = sorted(Path(name) for name in glob.glob(pattern) if Path(name).is_dir())  # noqa: PTH207
-    if not found:
+    folders = sorted(Path(name) for name in glob.glob(pattern) if Path(name).is_dir())  # noqa: PTH207
+    if not folders:
         raise UserError(f"{pattern}: no folder matches.")
-    return found
+    return folders
 
 
 def _grouped(chosen: Iterable[tuple[str | None, Run]]) -> list[Group]:
@@ -174,14 +174,14 @@ def differing_settings(groups: Sequence[Group]) -> list[dict[str, Any]]:
         ``values``, what it is in each group by label (`NOT_SAID` where it is missing, `WITHIN`
         where the group's own runs differ).
     """
-    found = {group.label: [dict(_settings(run)) for run in group.runs] for group in groups}
-    names = sorted({name for runs in found.values() for run in runs for name in run})
+    settings = {group.label: [dict(_settings(run)) for run in group.runs] for group in groups}
+    names = sorted({name for runs in settings.values() for run in runs for name in run})
     entries = []
     for name in names:
         values = {}
-        for label, runs in found.items():
-            own = [run.get(name, NOT_SAID) for run in runs]
-            values[label] = own[0] if all(value == own[0] for value in own) else WITHIN
+        for label, runs in settings.items():
+            first, *others = (run.get(name, NOT_SAID) for run in runs)
+            values[label] = first if all(value == first for value in others) else WITHIN
         first, *others = values.values()
         if WITHIN in values.values() or any(value != first for value in others):
             entries.append({"setting": name, "values": values})
@@ -209,40 +209,33 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 def differences(groups: Sequence[Group]) -> list[str]:
     """What keeps the runs from being compared, as parts of one sentence; empty for nothing."""
     first, *others = [run for group in groups for run in group.runs]
-    found = []
+    reasons = []
     for run in others:
         start = f"{run.folder} and {first.folder} were evaluated "
         ours, theirs = run.results, first.results
         if ours["data_hash"] != theirs["data_hash"]:
             one, two = (str((each.get("data") or {}).get("source")) for each in (ours, theirs))
             data = f"two archives ({one} and {two}; data_hash), so nothing is paired"
-            found.append(f"{start}on {data if one != two else 'different data (data_hash)'}")
+            reasons.append(f"{start}on {data if one != two else 'different data (data_hash)'}")
             continue
         if ours["split"] != theirs["split"]:
-            found.append(f"{start}on different splits")
+            reasons.append(f"{start}on different splits")
             continue
         a, b = (each.get("options") or {} for each in (ours, theirs))
         # The bootstrap is computed again, and decisions change no metric that is compared.
         names = [name for name in {**a, **b} if a.get(name) != b.get(name)]
         names = [name for name in names if name not in ("bootstrap", "decisions")]
         if names:
-            found.append(f"{start}with different options ({', '.join(names)})")
+            reasons.append(f"{start}with different options ({', '.join(names)})")
         if ours.get("prompts") != theirs.get("prompts"):
-            found.append(f"{start}with different prompts")
-    return found
+            reasons.append(f"{start}with different prompts")
+    return reasons
 
 
 _OTHER_SECRET = (
     "; the set is the same and its secret is not: copy items.key with a set, and evaluate the older"
     " run again"
 )
-
-
-def _same_values(a: pd.Series, b: pd.Series) -> bool:
-    """Whether two columns hold the same, numbers to the last bits."""
-    if is_numeric_dtype(a) and is_numeric_dtype(b):
-        return bool(np.allclose(a.to_numpy(np.float64), b.to_numpy(np.float64), equal_nan=True))
-    return bool(a.reset_index(drop=True).equals(b.reset_index(drop=True)))
 
 
 def mismatch(protocol: str, groups: Sequence[Group]) -> str | None:
@@ -269,7 +262,12 @@ def mismatch(protocol: str, groups: Sequence[Group]) -> str | None:
                 continue
             if column not in table.columns:
                 return f"{pair}: the column '{column}' is in one only)"
-            if not _same_values(table[column], base[column]):
+            a, b = table[column], base[column]
+            same = a.equals(b)
+            if is_numeric_dtype(a) and is_numeric_dtype(b):  # to the last bits
+                numbers = a.to_numpy(np.float64), b.to_numpy(np.float64)
+                same = np.allclose(numbers[0], numbers[1], equal_nan=True)
+            if not same:
                 return (
                     f"{pair}: the column '{column}' differs, although it does not depend on the"
                     " model)"

@@ -7,10 +7,10 @@ hides it. So both sides are kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,12 +45,15 @@ class SideScores:
     stored: Mapping[str, Floats] | None = None
 
     @classmethod
-    def of(cls, scores: Floats, prompts: PromptSet) -> Self:
-        """From scores ``[images, texts]`` in the order of ``prompts.texts``."""
+    def of(cls, scores: Floats, prompts: PromptSet, one: Callable[..., Any] = np.mean) -> Self:
+        """From scores ``[images, texts]`` in the order of ``prompts.texts``.
+
+        ``one`` makes one score of those of a side.
+        """
         columns = side_columns(prompts)
-        means = [scores[:, side].mean(axis=1) for side in columns]
+        sides = [one(scores[:, side], axis=1) for side in columns]
         positive, negative = (
-            dict(zip(prompts.classes, means[first::2], strict=True)) for first in (0, 1)
+            dict(zip(prompts.classes, sides[first::2], strict=True)) for first in (0, 1)
         )
         return cls(positive, negative, shared=len(set(map(tuple, columns))) < len(columns))
 

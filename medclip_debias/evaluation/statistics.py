@@ -64,7 +64,7 @@ def difference(run: Replicated, baseline: Replicated) -> Difference:
     """
     gap = run.minus(baseline)
     resampled = gap.replicates[~np.isnan(gap.replicates)]
-    if resampled.size < 2 or 2 * resampled.size < gap.replicates.size:
+    if gap.rests_on_one or resampled.size < 2 or 2 * resampled.size < gap.replicates.size:
         return Difference(gap.value)
     n, freedom = gap.influence.patients, gap.influence.freedom
     error = float(resampled.std(ddof=1)) * math.sqrt(n / (n - 1))
@@ -147,8 +147,8 @@ def auc_interval(positive: ArrayLike, negative: ArrayLike) -> tuple[float, float
     labels, scores = np.repeat([True, False], [above.size, below.size]), np.r_[above, below]
     if min(above.size, below.size) < 2:
         return float(structural_components(labels, scores[None])[0].mean()), 0.0, 1.0
-    found = delong(labels, scores)
-    area, reach = float(found.aucs[0]), 1.96 * math.sqrt(max(float(found.covariance[0, 0]), 0.0))
+    test = delong(labels, scores)
+    area, reach = float(test.aucs[0]), 1.96 * math.sqrt(max(float(test.covariance[0, 0]), 0.0))
     return area, max(area - reach, 0.0), min(area + reach, 1.0)
 
 
@@ -251,7 +251,7 @@ def crossed_difference(
     independent, which is safe as long as a shared seed does not make two methods less alike.
 
     None when a group has fewer than two seeds, when there are fewer than two patients, or when the
-    metrics are undefined on more than half of the resamples.
+    metrics are undefined without one of them or on more than half of the resamples.
     """
     if set(run) != set(baseline):  # numbers that nobody shares: no pairs
         baseline = {-1 - place: value for place, value in enumerate(baseline.values())}
@@ -263,11 +263,13 @@ def crossed_difference(
     seeds = paired_seeds(by_seed[0], by_seed[1])
     ours, theirs = (np.stack([one.replicates for one in side]) for side in sides)
     defined = ~(np.isnan(ours).any(axis=0) | np.isnan(theirs).any(axis=0))
-    if seeds is None or defined.sum() < 2 or 2 * defined.sum() < defined.size:
+    mean_gap = mean_of(sides[0]).minus(mean_of(sides[1]))
+    few = mean_gap.rests_on_one or defined.sum() < 2 or 2 * defined.sum() < defined.size
+    if seeds is None or few:
         return None
     gap, seed_interval, p_seeds, name = seeds
     ours, theirs = ours[:, defined], theirs[:, defined]
-    rests_on = mean_of(sides[0]).minus(mean_of(sides[1])).influence
+    rests_on = mean_gap.influence
     correction = rests_on.patients / (rests_on.patients - 1)
     of_patients = correction * float((ours.mean(axis=0) - theirs.mean(axis=0)).var())
     parts = [ours, theirs]

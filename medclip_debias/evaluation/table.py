@@ -95,15 +95,15 @@ class Results(dict[str, Any]):
         self, protocol: str, metric: str, of_class: str | None = None, group: str | None = None
     ) -> float | None:
         """The number of a row; None where there is none."""
-        found = self.row(protocol, metric, of_class, group)
-        return None if found is None else found["value"]
+        row = self.row(protocol, metric, of_class, group)
+        return None if row is None else row["value"]
 
     def interval(
         self, protocol: str, metric: str, of_class: str | None = None, group: str | None = None
     ) -> tuple[float, float] | None:
         """The 95% interval of a row; None without one."""
-        found = self.row(protocol, metric, of_class, group)
-        return None if found is None or found["low"] is None else (found["low"], found["high"])
+        row = self.row(protocol, metric, of_class, group)
+        return None if row is None or row["low"] is None else (row["low"], row["high"])
 
     def of(self, key: str) -> Mapping[str, Any] | None:
         """The row that a key names (`medclip_debias.evaluation.catalogue.address`)."""
@@ -112,8 +112,8 @@ class Results(dict[str, Any]):
 
     def details(self, protocol: str) -> Mapping[str, Any]:
         """What a protocol says beside its numbers; empty where it was not measured."""
-        found: Mapping[str, Any] = (self.get("details") or {}).get(protocol) or {}
-        return found
+        details: Mapping[str, Any] = (self.get("details") or {}).get(protocol) or {}
+        return details
 
     @property
     def protocols(self) -> set[str]:
@@ -122,11 +122,10 @@ class Results(dict[str, Any]):
 
     def by_class(self, protocol: str, metric: str, group: str | None = None) -> dict[str, float]:
         """A metric of each class that has it, in their order."""
-        wanted = (protocol, metric, group)
         return {
             place[2]: row["value"]
             for place, row in self._places.items()
-            if place[2] and (place[0], place[1], place[3]) == wanted
+            if place[2] and (place[0], place[1], place[3]) == (protocol, metric, group)
         }
 
     def preset_lines(self) -> Iterator[tuple[str, str, str]]:
@@ -181,9 +180,9 @@ class Results(dict[str, Any]):
         write_text(path, f'{head},\n  "metrics": [\n    {table}\n  ]\n}}\n')
 
 
-def of_protocol(protocol: str, found: Iterable[Row]) -> Iterator[dict[str, Any]]:
+def of_protocol(protocol: str, measured: Iterable[Row]) -> Iterator[dict[str, Any]]:
     """The rows of a protocol as ``results.json`` has them."""
-    for row in found:
+    for row in measured:
         place = (protocol, row.metric, row.of_class, row.group)
         yield dict(zip(COLUMNS, (*place, row.value, row.low, row.high, row.n), strict=True))
 

@@ -23,7 +23,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import VALIDATION
 from medclip_debias.evaluation.encoding import row_scores
 from medclip_debias.evaluation.label_table import labels_of
-from medclip_debias.evaluation.metrics import auc, first_relevant_rank, median_rank, recall_at
+from medclip_debias.evaluation.metrics import auc, first_relevant_rank
 from medclip_debias.evaluation.protocol import Skipped
 from medclip_debias.evaluation.sides import prompt_differences
 
@@ -110,13 +110,13 @@ def _retrieval(
     except UserError:
         return {}
     chosen = _some(np.arange(len(studies)), limit)
-    said = np.unique(np.concatenate([studies.sentences[study] for study in chosen]))
-    texts = [studies.texts[number] for number in said]
-    shown = studies.frontal or studies.rows
-    rows = np.array([shown[study][0] for study in chosen])
-    relevant = np.stack([np.isin(said, studies.sentences[study]) for study in chosen])
+    numbers = np.unique(np.concatenate([studies.sentences[study] for study in chosen]))
+    texts = [studies.texts[number] for number in numbers]
+    images = studies.frontal or studies.rows
+    rows = np.array([images[study][0] for study in chosen])
+    relevant = np.stack([np.isin(numbers, studies.sentences[study]) for study in chosen])
     ranks = first_relevant_rank(row_scores(model, data, rows, texts, batch_size), relevant)
-    return {"recall_at_10": recall_at(ranks, 10), "median_rank": median_rank(ranks)}
+    return {"recall_at_10": float((ranks <= 10).mean()), "median_rank": float(np.median(ranks))}
 
 
 def _some(values: NDArray[np.int64], limit: int) -> NDArray[np.int64]:

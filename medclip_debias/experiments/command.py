@@ -65,7 +65,12 @@ def run_grid(
     folder = out or FOLDER / grid.name
     check_out(folder)
     experiment = Trainings(grid, folder / "runs")
-    lost = _forget(experiment, folder)
+    lost = 0
+    for cell in experiment.cells():  # what was noted of cells whose evaluation is gone
+        noted = folder / "cells" / f"{experiment.key(cell)}.json"
+        if noted.is_file() and not (experiment.evaluated(cell) / "results.json").is_file():
+            noted.unlink()
+            lost += 1
     if lost and say:
         say(f"{folder}: {counted(lost, 'cell')} without their evaluation, measured again.")
     for other in others:
@@ -100,17 +105,6 @@ def run_grid(
     return results | {"page": str(folder / "page.md"), "html": str(folder / "page.html")}
 
 
-def _forget(experiment: Trainings, folder: Path) -> int:
-    """Drop what was noted of cells whose evaluation is gone; return how many."""
-    lost = 0
-    for cell in experiment.cells():
-        noted = folder / "cells" / f"{experiment.key(cell)}.json"
-        if noted.is_file() and not (experiment.evaluated(cell) / "results.json").is_file():
-            noted.unlink()
-            lost += 1
-    return lost
-
-
 # ------------------------------------------------------------- cells that another grid measured
 
 BEGUN = ("checkpoints", "model")
@@ -130,18 +124,18 @@ def reuse(
     taken: Counter[str] = Counter()
     notes = {f"{experiment.key(cell)}.json": cell for cell in experiment.cells()}
     known = [n for n in notes if (other / "cells" / n).is_file()]
-    wanted = [n for n in known if not (folder / "cells" / n).exists()]
-    for done, name in enumerate(wanted, 1):
+    missing = [n for n in known if not (folder / "cells" / n).exists()]
+    for done, name in enumerate(missing, 1):
         note = other / "cells" / name
         taken[_take(experiment, there, notes[name], note, folder / "cells")] += 1
         if progress is not None:
-            progress(done, len(wanted))
-    told = f"{other}: {counted(taken['cells'], 'cell')} taken from there"
-    if taken["without_evaluation"]:
-        told += f"; {taken['without_evaluation']} have lost their evaluation and are measured here"
+            progress(done, len(missing))
+    sentence = f"{other}: {counted(taken['cells'], 'cell')} taken from there"
+    if lost := taken["without_evaluation"]:
+        sentence += f"; {lost} have lost their evaluation and are measured here"
     if taken["begun"]:
-        told += f"; {taken['begun']} were started here before and continue here"
-    return f"{told}."
+        sentence += f"; {taken['begun']} were started here before and continue here"
+    return f"{sentence}."
 
 
 def _take(experiment: Trainings, there: Trainings, cell: Cell, note: Path, cells: Path) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,11 @@ Contrasts = Mapping[Any, tuple[Mapping[int, Row], Mapping[int, Row]]]
 """Rows by seed of one side and of the other, for each contrast by its name."""
 
 
-def marks(found: Mapping[Any, Difference]) -> dict[Any, Mark]:
+def marks(differences: Mapping[Any, Difference]) -> dict[Any, Mark]:
     """Differences as they are drawn: filled where chance is ruled out."""
     return {
         name: (value, ends, "full" if p <= ALPHA else "none")
-        for name, (value, ends, p) in found.items()
+        for name, (value, ends, p) in differences.items()
     }
 
 
@@ -52,23 +53,21 @@ def by_method(rows: Sequence[Row], key: str = "method") -> dict[Any, dict[int, R
     Replicates of a training (rows with a ``replicate`` beside the same method and seed) become
     one row with the mean of their metrics.
     """
-    found: dict[Any, dict[int, list[Row]]] = {}
+    replicates: dict[Any, dict[int, list[Row]]] = {}
     for row in rows:
-        same = found.setdefault(row[key], {}).setdefault(row["seed"], [])
+        same = replicates.setdefault(row[key], {}).setdefault(row["seed"], [])
         if "replicate" not in row:
             same.clear()
         same.append(row)
     return {
-        name: {seed: _averaged(same) for seed, same in own.items()} for name, own in found.items()
+        name: {
+            seed: {k: _mean([row.get(k) for row in same]) for k in same[0]}
+            if len(same) > 1
+            else same[0]
+            for seed, same in by_seed.items()
+        }
+        for name, by_seed in replicates.items()
     }
-
-
-def _averaged(rows: Sequence[Row]) -> Row:
-    """One row; of several, with the mean of each number that is no whole one."""
-    first = rows[0]
-    if len(rows) == 1:
-        return first
-    return {name: _mean([row.get(name) for row in rows]) for name in first}
 
 
 def _mean(values: Sequence[Any]) -> Any:
@@ -127,10 +126,17 @@ class SeedTables:
     ) -> Table:
         """Mean and sd (or 95% t interval) over seeds of every method, and its mean rank."""
         chosen = self.shown if metrics is None else metrics
-        shown = _mean_interval if intervals else mean_sd
+
+        def cell(values: Sequence[float], digits: int) -> str:
+            if not intervals:
+                return mean_sd(values, digits)
+            mean, _, ends = seed_summary(values)
+            bounds = f" [{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]" if ends else ""
+            return f"{mean:.{digits}f}{bounds}"
+
         body = []
-        for (name, own), rank in zip(groups.items(), self.ranks(groups, chosen), strict=True):
-            cells = [shown([r[m] for r in own.values()], self.metric(m).digits) for m in chosen]
+        for (name, rows), rank in zip(groups.items(), self.ranks(groups, chosen), strict=True):
+            cells = [cell([r[m] for r in rows.values()], self.metric(m).digits) for m in chosen]
             body.append([str(name), *cells, f"{rank:.1f}"])
         head = "method" if intervals else ""
         return Table(title, [head, *(self.metric(m).title for m in chosen), "mean rank"], body)
@@ -148,21 +154,19 @@ class SeedTables:
             By metric and contrast, those with seeds enough for a difference. The p of a metric
             with too few seeds for a verdict is nan, which is below nothing, and is not counted.
         """
-        found: dict[str, dict[Any, Difference]] = {metric: {} for metric in metrics}
-        for metric, own in found.items():
-            for name, sides in pairs.items():
-                one, other = ({seed: row[metric] for seed, row in side.items()} for side in sides)
-                result = paired_seeds(one, other)
-                if result is None:
-                    continue
+        family: dict[tuple[str, Any], Difference] = {}
+        for metric, name in product(metrics, pairs):
+            one, other = ({s: row[metric] for s, row in side.items()} for side in pairs[name])
+            if (result := paired_seeds(one, other)) is not None:
                 value, interval, p, _ = result
                 enough = len(other) >= self.metric(metric).seeds_needed
-                own[name] = value, interval, p if enough else math.nan
-        family = [(own, name) for own in found.values() for name in own]
-        adjusted = holm([own[name][2] for own, name in family])
-        for (own, name), corrected in zip(family, adjusted, strict=True):
-            own[name] = (*own[name][:2], math.nan if corrected is None else corrected)
-        return found
+                family[metric, name] = value, interval, p if enough else math.nan
+        adjusted = holm([p for _, _, p in family.values()])
+        differences: dict[str, dict[Any, Difference]] = {metric: {} for metric in metrics}
+        for (metric, name), p_holm in zip(family, adjusted, strict=True):
+            gap, ends, _ = family[metric, name]
+            differences[metric][name] = gap, ends, math.nan if p_holm is None else p_holm
+        return differences
 
     def differences(self, groups: Groups, baseline: Any, metric: str) -> dict[Any, Difference]:
         """Paired difference to ``baseline`` of every other method in one metric.
@@ -215,8 +219,8 @@ class SeedTables:
     ) -> Table:
         """A table of differences by name and metric; one that is not there is blank."""
         body = [
-            [str(name), *(self.cell(m, own[m]) if m in own else "" for m in metrics)]
-            for name, own in rows.items()
+            [str(name), *(self.cell(m, of_name[m]) if m in of_name else "" for m in metrics)]
+            for name, of_name in rows.items()
         ]
         return Table(title, [head, *(self.metric(m).title for m in metrics)], body)
 
@@ -224,16 +228,8 @@ class SeedTables:
         """A difference, its interval where it has one, and a star where p is at most .05."""
         value, interval, p = difference
         digits = self.metric(metric).digits
-        shown = with_interval(value, interval, digits) if interval else f"{value:+.{digits}f}"
-        return shown + (" *" if p <= ALPHA else "")
-
-
-def _mean_interval(values: Sequence[float], digits: int) -> str:
-    found = seed_summary(values)
-    ends = (
-        "" if found.interval is None else " [{:.{d}f}, {:.{d}f}]".format(*found.interval, d=digits)
-    )
-    return f"{found.mean:.{digits}f}{ends}"
+        words = with_interval(value, interval, digits) if interval else f"{value:+.{digits}f}"
+        return words + (" *" if p <= ALPHA else "")
 
 
 def _to_baseline(groups: Groups, baseline: Any) -> Contrasts:

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from medclip_debias.config import Settings, validate
 from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.evaluation.catalogue import COMPARED
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.experiments.doses import changed, is_dose, with_start
 from medclip_debias.losses.objective import loss_settings
@@ -116,14 +117,6 @@ def read_grid(grid_file: Path | str, words: Sequence[str] = ()) -> GridSettings:
             content[key] = {str(n): _extended(v, path) for n, v in content[key].items()}
     where = f"{grid_file} (with the settings on the command line)" if words else str(grid_file)
     grid = validate(GridSettings, apply_overrides(content, words), where)
-    _check(grid, where)
-    return grid
-
-
-def _check(grid: GridSettings, where: str) -> None:
-    """Refuse names that fit nothing."""
-    from medclip_debias.evaluation.catalogue import COMPARED
-
     named = [("baseline", grid.baseline)]
     for name, controls in grid.controls.items():
         named += [("controls", name), *((f"controls.{name}", control) for control in controls)]
@@ -147,6 +140,7 @@ def _check(grid: GridSettings, where: str) -> None:
                 f"{where}: setting 'metrics' names '{name}', which is not a metric"
                 f"{did_you_mean(name, known)}; known: {', '.join(known)}."
             )
+    return grid
 
 
 def _extended(value: Any, path: Path) -> Any:
@@ -157,8 +151,8 @@ def _extended(value: Any, path: Path) -> Any:
         return inherited(value, path, NAMED)
     if not isinstance(value, Mapping) or "extends" not in value:
         return value
-    own = {key: part for key, part in value.items() if key != "extends"}
-    return merge(inherited(value["extends"], path, NAMED), own)
+    changes = {key: part for key, part in value.items() if key != "extends"}
+    return merge(inherited(value["extends"], path, NAMED), changes)
 
 
 def runs(grid: GridSettings) -> Iterator[Run]:

@@ -9,7 +9,7 @@ baseline and to every control, under every setting, become one family.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,9 +84,12 @@ class Judged:
 
     def between(self, setting: str, method: str, against: str) -> dict[str, Contrast]:
         """By metric."""
-        wanted = setting, method, against
-        pairs = ((one, (one.setting, one.method, one.against)) for one in self.contrasts)
-        return {one.metric: one for one, pair in pairs if pair == wanted}
+        pair = setting, method, against
+        return {
+            one.metric: one
+            for one in self.contrasts
+            if (one.setting, one.method, one.against) == pair
+        }
 
     def gaps(
         self, setting: str, compared: Sequence[tuple[str, str]]
@@ -102,9 +105,9 @@ class Judged:
 
 def pairs(grid: GridSettings) -> list[tuple[str, str]]:
     """What is compared: every method with the baseline, then methods with their controls."""
-    found = [(method, grid.baseline) for method in grid.methods if method != grid.baseline]
-    found += [(m, control) for m, controls in grid.controls.items() for control in controls]
-    return list(dict.fromkeys(found))
+    compared = [(method, grid.baseline) for method in grid.methods if method != grid.baseline]
+    compared += [(m, control) for m, controls in grid.controls.items() for control in controls]
+    return list(dict.fromkeys(compared))
 
 
 def judged(grid: GridSettings, rows: Sequence[Row], folder: Path) -> Judged:
@@ -118,14 +121,28 @@ def judged(grid: GridSettings, rows: Sequence[Row], folder: Path) -> Judged:
     for setting in grid.settings:
         groups = by_method([row for row in rows if row["setting"] == setting])
         words = {
-            method: f"{method}=" + ",".join(str(folder / row["folder"]) for row in own.values())
-            for method, own in groups.items()
+            method: f"{method}=" + ",".join(str(folder / row["folder"]) for row in by_seed.values())
+            for method, by_seed in groups.items()
         }
         against = {other: [m for m, o in pairs(grid) if o == other] for _, other in pairs(grid)}
         for other, mine in against.items():
             given = [words[other], *(words[method] for method in mine)]
             content = compare(given, baseline=other, metrics=grid.metrics)
-            contrasts += _contrasts(setting, other, content)
+            contrasts += [
+                Contrast(
+                    setting,
+                    method,
+                    other,
+                    row["key"],
+                    entry["difference"],
+                    entry["difference_interval"],
+                    entry["p"],
+                    entry["better"],
+                )
+                for row in content["rows"]
+                for method, entry in row["groups"].items()
+                if "difference" in entry
+            ]
             codes |= {code for group in content["groups"] for code in group["code_hashes"] if code}
     needed = {metric.key: metric.seeds_needed for metric in COMPARED}
     for one, p in zip(contrasts, holm([one.p for one in contrasts]), strict=True):
@@ -134,125 +151,98 @@ def judged(grid: GridSettings, rows: Sequence[Row], folder: Path) -> Judged:
     return Judged(contrasts, tested, RESAMPLES, len(codes))
 
 
-def _contrasts(setting: str, other: str, content: Mapping[str, Any]) -> Iterator[Contrast]:
-    for row in content["rows"]:
-        for method, entry in row["groups"].items():
-            if "difference" in entry:
-                bounds = entry["difference_interval"]
-                yield Contrast(
-                    setting,
-                    method,
-                    other,
-                    row["key"],
-                    float(entry["difference"]),
-                    None if bounds is None else (float(bounds[0]), float(bounds[1])),
-                    entry["p"],
-                    entry["better"],
-                )
-
-
 # ---------------------------------------------------------------------------------- saying
 
 
 def shown_metrics(grid: GridSettings, rows: Sequence[Row]) -> dict[str, Metric]:
     """The grid's metrics that every cell has."""
     known = {metric.key: metric for metric in COMPARED}
-    wanted = grid.metrics or tuple(known)
-    return {key: known[key] for key in wanted if all(key in row["metrics"] for row in rows)}
+    keys = grid.metrics or tuple(known)
+    return {key: known[key] for key in keys if all(key in row["metrics"] for row in rows)}
 
 
-def summarised(grid: GridSettings, rows: Sequence[Row], found: Judged) -> Summary:
+def summarised(grid: GridSettings, rows: Sequence[Row], judged: Judged) -> Summary:
     """Sentences and tables of a grid."""
     metrics = shown_metrics(grid, rows)
     tables = SeedTables(metrics)
     figures: dict[str, Any] = {
-        "tests": found.tests,
-        "resamples": found.resamples,
-        "contrasts": [asdict(one) for one in found.contrasts],
+        "tests": judged.tests,
+        "resamples": judged.resamples,
+        "contrasts": [asdict(one) for one in judged.contrasts],
         "means": {},
     }
-    shown: list[Table] = []
+    pages: list[Table] = []
     for setting in grid.settings:
         mine = [r for r in rows if r["setting"] == setting]
         groups = by_method(
             [row["metrics"] | {"method": row["method"], "seed": row["seed"]} for row in mine]
         )
-        figures["means"][setting] = _means(groups, metrics)
+        figures["means"][setting] = {
+            str(method): {
+                key: seed_summary([row[key] for row in by_seed.values()])._asdict()
+                for key in metrics
+            }
+            for method, by_seed in groups.items()
+        }
         prefix = "" if setting == ONLY else f"`{setting}`: "
         count = len(grid.seeds)
         title = f"mean and 95% interval over {count} seeds" if count > 1 else "metrics of one seed"
-        shown.append(tables.means(prefix + title, groups, intervals=count > 1))
+        pages.append(tables.means(prefix + title, groups, intervals=count > 1))
         if set(SIDES) & set(metrics) and all(s in r["metrics"] for s in SIDES for r in mine):
             title = f"{prefix}zero-shot AUC by 'X' alone, by 'no X' alone, and by both"
             sides = SeedTables({metric.key: metric for metric in COMPARED if metric.key in SIDES})
-            shown.append(sides.means(title, groups, SIDES, intervals=True))
+            pages.append(sides.means(title, groups, SIDES, intervals=True))
         for title, to_baseline in (
             (f"difference to {grid.baseline}", True),
             ("difference to the controls", False),
         ):
             compared = [p for p in pairs(grid) if (p[1] == grid.baseline) == to_baseline]
             if compared:
-                gaps = found.gaps(setting, compared)
+                gaps = judged.gaps(setting, compared)
                 starless = tables.without_star(tables.shown, count)
-                shown.append(tables.written(prefix + title + starless, gaps, tables.shown))
-        dose = _dose_table(f"{prefix}the objective at the end of training", mine)
-        shown += [dose] if dose else []
-    return Summary(_findings(grid, rows, metrics, found), shown, figures)
-
-
-def _dose_table(title: str, rows: Sequence[Row]) -> Table | None:
-    """Means over seeds of what the objectives reported; None where they reported nothing."""
-    names = list(dict.fromkeys(name for row in rows for name in row["train"]))
-    if not names:
-        return None
-    body = []
-    for method, own in by_method(rows).items():
-        values = [[r["train"][n] for r in own.values() if n in r["train"]] for n in names]
-        body.append([str(method), *(f"{np.mean(each):.4g}" if each else "" for each in values)])
-    return Table(title, ["", *(name.replace("_", " ") for name in names)], body)
-
-
-def _means(groups: Mapping[Any, Mapping[int, Row]], metrics: Mapping[str, Metric]) -> Row:
-    found: Row = {}
-    for method, own in groups.items():
-        summaries = {key: seed_summary([row[key] for row in own.values()]) for key in metrics}
-        found[str(method)] = {
-            key: {"mean": one.mean, "sd": one.sd, "interval": one.interval}
-            for key, one in summaries.items()
-        }
-    return found
+                pages.append(tables.written(prefix + title + starless, gaps, tables.shown))
+        # Means over seeds of what the objectives reported, where they reported anything.
+        if names := list(dict.fromkeys(name for row in mine for name in row["train"])):
+            body = []
+            for method, by_seed in by_method(mine).items():
+                trained = [row["train"] for row in by_seed.values()]
+                values = [[each[n] for each in trained if n in each] for n in names]
+                body.append([str(method), *(f"{np.mean(v):.4g}" if v else "" for v in values)])
+            head = ["", *(name.replace("_", " ") for name in names)]
+            pages.append(Table(f"{prefix}the objective at the end of training", head, body))
+    return Summary(_findings(grid, rows, metrics, judged), pages, figures)
 
 
 def _findings(
-    grid: GridSettings, rows: Sequence[Row], metrics: Mapping[str, Metric], found: Judged
+    grid: GridSettings, rows: Sequence[Row], metrics: Mapping[str, Metric], judged: Judged
 ) -> list[str]:
-    said = []
+    sentences = []
     for setting in grid.settings:
         prefix = "" if setting == ONLY else f"`{setting}`: "
         for method, against in pairs(grid):
-            own = found.between(setting, method, against)
-            said.append(f"{prefix}{method} against {against}: {_verdict(own, metrics)}.")
-    if found.contrasts:
-        said.append(
-            f"{found.tests} differences are one family for Holm's correction; {found.resamples:,} "
-            "resamples of the patients."
+            by_metric = judged.between(setting, method, against)
+            sentences.append(f"{prefix}{method} against {against}: {_verdict(by_metric, metrics)}.")
+    if judged.contrasts:
+        sentences.append(
+            f"{judged.tests} differences are one family for Holm's correction;"
+            f" {judged.resamples:,} resamples of the patients."
         )
-    wanted = grid.metrics or dict.fromkeys(key for row in rows for key in row["metrics"])
-    absent = [key for key in wanted if key not in metrics]
+    known = grid.metrics or dict.fromkeys(key for row in rows for key in row["metrics"])
+    absent = ", ".join(key for key in known if key not in metrics)
     if absent:
-        said.append(f"Not every cell has the metrics {', '.join(absent)}, so they are not shown.")
-    untested = [one.metric for one in found.contrasts if one.p is None]
+        sentences.append(f"Not every cell has the metrics {absent}, so they are not shown.")
+    untested = [one.metric for one in judged.contrasts if one.p is None]
     if untested:
         names = ", ".join(dict.fromkeys(metrics[k].title for k in untested if k in metrics))
-        said.append(
+        sentences.append(
             f"{counted(len(untested), 'difference')} not tested, since too few patients allow no "
             f"interval: {names}."
         )
     if len(grid.seeds) == 1:
-        said.append("One seed says nothing about how another training would turn out.")
-    if found.codes > 1:
-        said.append(
-            f"The cells were measured by {found.codes} versions of the code; part of a difference "
+        sentences.append("One seed says nothing about how another training would turn out.")
+    if judged.codes > 1:
+        sentences.append(
+            f"The cells were measured by {judged.codes} versions of the code; part of a difference "
             "may come from that."
         )
     reasons: dict[str, list[str]] = {}
@@ -261,28 +251,28 @@ def _findings(
             reasons.setdefault(f"{protocol}: {reason}", []).append(row["folder"])
     for reason, cells in reasons.items():
         where = "any cell" if len(cells) == len(rows) else f"{len(cells)} of {len(rows)} cells"
-        said.append(f"Not measured in {where}: {reason}")
-    return said
+        sentences.append(f"Not measured in {where}: {reason}")
+    return sentences
 
 
-def _verdict(own: Mapping[str, Contrast], metrics: Mapping[str, Metric]) -> str:
+def _verdict(by_metric: Mapping[str, Contrast], metrics: Mapping[str, Metric]) -> str:
     parts, tables = [], SeedTables(metrics)
     for word, better in (("better", True), ("worse", False)):
         texts = [
             f"{metrics[key].title} {tables.cell(key, one.gap).removesuffix(' *')}"
-            for key, one in own.items()
+            for key, one in by_metric.items()
             if one.shown and one.better is better and key in metrics
         ]
         if texts:
             parts.append(f"{word} in " + ", ".join(texts))
-    tested = sum(one.p is not None for one in own.values())
+    tested = sum(one.p is not None for one in by_metric.values())
     return "; ".join(parts) or f"no statistically significant difference in {tested} metrics"
 
 
 # ---------------------------------------------------------------------------------- plotting
 
 
-def plotted(grid: GridSettings, rows: Sequence[Row], found: Judged) -> Figure:
+def plotted(grid: GridSettings, rows: Sequence[Row], judged: Judged) -> Figure:
     """Differences with their intervals: a row of panels for each setting."""
     from medclip_debias.reporting.plots import intervals, panels
 
@@ -298,7 +288,7 @@ def plotted(grid: GridSettings, rows: Sequence[Row], found: Judged) -> Figure:
     figure.set_size_inches(3.1 * len(keys) + 1.5, (0.9 + 0.28 * lines) * len(grid.settings))
     for place, one in enumerate(axes):
         setting, key = list(grid.settings)[place // len(keys)], keys[place % len(keys)]
-        gaps = found.gaps(setting, pairs(grid))
-        of_metric = {name: own[key] for name, own in gaps.items() if key in own}
+        gaps = judged.gaps(setting, pairs(grid))
+        of_metric = {pair: by_metric[key] for pair, by_metric in gaps.items() if key in by_metric}
         intervals(one, marks(of_metric), list(gaps), named=place % len(keys) == 0)
     return figure

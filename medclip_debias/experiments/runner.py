@@ -1,22 +1,29 @@
-"""Run an experiment: measure what is not measured yet, then write results, plot and page."""
+"""Run an experiment: measure what is not measured yet, then write results, plot and page.
+
+The page says what was done and found, and how to repeat it; it is written in Markdown, and the HTML
+page is that Markdown with the plot in it.
+"""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from markupsafe import Markup
 
 from medclip_debias import __version__
 from medclip_debias.data.executor import cpus, map_pieces
 from medclip_debias.errors import UserError, counted
-from medclip_debias.experiments.experiment import Cell, Experiment, Row
-from medclip_debias.experiments.page import html_page, page
+from medclip_debias.experiments.experiment import Cell, Experiment, Row, Summary
 from medclip_debias.files import atomic_file, check_out, read_json, write_json, write_text
+from medclip_debias.markdown import markdown_table
 from medclip_debias.reporting.plots import drawn_as
+from medclip_debias.reporting.tables import Table
 
 Progress = Callable[[int, int], None]
 
@@ -245,3 +252,103 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> str:
+    """Write the page; the files that it points to lie beside it."""
+    lines = [f"# {experiment.title}", ""]
+    if experiment.source:
+        lines += [f"Source: {experiment.source}.", ""]
+    settings = experiment.shown(results["settings"])
+    lines += [
+        experiment.about.strip(),
+        "",
+        *_outdated(experiment, results),
+        "## Findings",
+        "",
+        *(f"- {sentence}" for sentence in found.findings),
+        "",
+        f"![{experiment.title}]({experiment.plot})",
+        "",
+        *tables(found.tables),
+        "## Repeat it",
+        "",
+        "```",
+        experiment.command(),
+        "```",
+        f"{results['cells']} cells, {results['seconds']:.0f} s of measuring in all (what another "
+        f"{experiment.kind} had measured before is not counted). Settings:",
+        "",
+        *(f"- {key.replace('_', ' ')}: {_words(value)}" for key, value in settings.items()),
+        "",
+        "Every cell: [results.json](results.json) (`results.json` of the run); settings "
+        f"for {experiment.reader}: [settings.yaml](settings.yaml).",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def html_page(text: str, svg: bytes) -> str:
+    """A page in Markdown as one HTML page that needs no other file, with the plot ``svg`` in it."""
+    from markdown_it import MarkdownIt
+
+    from medclip_debias.reporting.content import render
+    from medclip_debias.reporting.plots import inline
+
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = markdown.parse(text)
+    title = tokens[1].content
+    names = iter(range(1, len(tokens)))
+    for place, token in enumerate(tokens):
+        if token.type == "th_open":
+            token.attrSet("scope", "col")
+        elif token.type == "tr_open" and tokens[place + 1].type == "td_open":
+            head, _, end = tokens[place + 1 : place + 4]  # the first cell names the row
+            head.tag = end.tag = "th"
+            head.attrSet("scope", "row")
+    plot = inline(svg, f"Plot of {title}; its numbers are in the tables")
+    markdown.add_render_rule("image", lambda *_: str(plot))
+    markdown.add_render_rule(
+        "table_open",
+        lambda *_: (
+            f'<div class="scroll" tabindex="0" role="region" aria-label="Table {next(names)}">'
+            "<table>"
+        ),
+    )
+    markdown.add_render_rule("table_close", lambda *_: "</table></div>")
+    body = markdown.renderer.render(tokens[3:], markdown.options, {})
+    first, *rest = map(Markup, re.split(r"<h2>(.*?)</h2>\n", body))
+    sections = list(zip(rest[::2], rest[1::2], strict=True))
+    return render("experiment.html.j2", heading=title, introduction=first, sections=sections)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_words, value)) or "none"
+    if isinstance(value, Mapping):
+        return "; ".join(f"{key.replace('_', ' ')}: {_words(each)}" for key, each in value.items())
+    return "none" if value is None else str(value)
+
+
+def _outdated(experiment: Experiment, results: Mapping[str, Any]) -> list[str]:
+    """What to know of cells that an earlier version of the experiment measured."""
+    version = type(experiment).version
+    if results["version"] >= version:
+        return []
+    what = experiment.outdated.strip()
+    return [
+        f"**The cells of this page were measured by version {results['version']} of the "
+        f"{experiment.kind}; the command under 'Repeat it' runs version {version}, which measures "
+        "them all again.**",
+        *([what] if what else []),
+        "",
+    ]
+
+
+def tables(given: Sequence[Table]) -> list[str]:
+    """The lines of several tables, each under its title."""
+    return [
+        line
+        for one in given
+        for line in (f"### {one.title}", "", *markdown_table(one.head, one.rows), "")
+    ]

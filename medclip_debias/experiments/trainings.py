@@ -136,24 +136,18 @@ class Trainings(Experiment):
         from medclip_debias.training.checkpoint import checkpoints
 
         train = cell["run"]["train"]
-        found = checkpoints(self.folder(cell) / "checkpoints")
-        done = int(found[-1].stem.rpartition("_")[2]) if found else 0
-        if self.settings.seconds_per_step is not None:
-            pace, before = self.settings.seconds_per_step, 0.0
-        else:
-            pace, before = self._pace_of(cell)
+        saved = checkpoints(self.folder(cell) / "checkpoints")
+        done = int(saved[-1].stem.rpartition("_")[2]) if saved else 0
+        pace, before = self.settings.seconds_per_step, 0.0
+        if pace is None:  # by the first cell of each setting that asks
+            if cell["setting"] not in self._pace:
+                # Not in this process: it would hold the device, and threads no child inherits.
+                (self._pace[cell["setting"]],) = map_pieces(_trial, [(self, cell)], 2)
+            pace, before = self._pace[cell["setting"]]
         splits = PreparedSet.open(Path(cell["run"]["prepared"])).images["split"]
         batches = int((splits == cell["evaluate"]["split"]).sum()) / train["batch_size"]
         left = max(0, train["steps"] - done)
         return float(2 * before + pace * (left + ENCODING_SHARE * batches))
-
-    def _pace_of(self, cell: Cell) -> tuple[float, float]:
-        """What `trial` says of the first cell of each setting that asks."""
-        setting = cell["setting"]
-        if setting not in self._pace:
-            # Not in this process: it would hold the device, and threads that no child inherits.
-            (self._pace[setting],) = map_pieces(_trial, [(self, cell)], 2)
-        return self._pace[setting]
 
     def trial(self, cell: Cell) -> tuple[float, float]:
         """Take a few steps of the run of ``cell``; nothing is written to its folder."""
@@ -213,20 +207,22 @@ class Trainings(Experiment):
             )
         except UserError as error:
             raise UserError(f"{_name(cell)}, seed {cell['seed']}: {error}") from error
-        found = {metric.key: results.value(metric.protocol, metric.name) for metric in COMPARED}
+        values = {metric.key: results.value(metric.protocol, metric.name) for metric in COMPARED}
+        with (settings.out / "metrics.csv").open(newline="", encoding="utf-8") as stream:
+            last = ([{}, *csv.DictReader(stream)])[-1]
         return {
             "folder": "/".join(self.evaluated(cell).parts[-2:]),
-            "metrics": {key: value for key, value in found.items() if value is not None},
+            "metrics": {key: value for key, value in values.items() if value is not None},
             "auc_by_class": results.by_class("zero_shot", "auc"),
             "skipped": dict(results["skipped"]),
-            "train": _last_row(settings.out / "metrics.csv"),
+            "train": {name: float(last[name]) for name in REPORTED if last.get(name)},
         }
 
     def summary(self, rows: Sequence[Row]) -> Summary:
         """Means, differences to the baseline and to the controls, and what they say."""
-        found = summarised(self.settings, rows, self._judge(rows))
-        self.tables = list(found.tables)
-        return found
+        summary = summarised(self.settings, rows, self._judge(rows))
+        self.tables = list(summary.tables)
+        return summary
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         """Differences to the baseline and to the controls with their intervals."""
@@ -251,13 +247,6 @@ def _constant(eta: Mapping[str, Any]) -> Mapping[str, Any]:
 def _name(cell: Cell) -> str:
     setting = f" of setting '{cell['setting']}'" if cell["setting"] != ONLY else ""
     return f"method '{cell['method']}'{setting}"
-
-
-def _last_row(path: Path) -> dict[str, float]:
-    with path.open(newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    last = rows[-1] if rows else {}
-    return {name: float(last[name]) for name in REPORTED if last.get(name)}
 
 
 # ------------------------------------------------------------------------ what names a cell
@@ -290,7 +279,7 @@ def _depends(
     settings = deciding(run)
     text = str(settings.pop("model.text.folder"))
     prepared = str(settings.pop("prepared"))
-    found = {
+    content = {
         "run": by_content(settings),
         "data": known(prepared, lambda place: PreparedSet.open(place).content_hash),
         "language_model": known(text, language_model_hash),
@@ -298,8 +287,8 @@ def _depends(
     }
     if _reads_claims(run["loss"]):
         place = str(Path(prepared) / CLAIMS)
-        found["claims"] = known(place, lambda file: claims_hash(file.parent))
-    return found
+        content["claims"] = known(place, lambda file: claims_hash(file.parent))
+    return content
 
 
 def _reads_claims(loss: Any) -> bool:

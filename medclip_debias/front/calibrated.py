@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.decisions.calibration import Calibration
-from medclip_debias.evaluation.decisions.options import PrevalenceLike
 from medclip_debias.evaluation.decisions.probability import Unfit
 from medclip_debias.evaluation.metrics import sigmoid
+from medclip_debias.evaluation.options import PrevalenceLike
 from medclip_debias.front.images import warn
 
 CalibrationLike: TypeAlias = Calibration | Path | str

@@ -18,8 +18,8 @@ from medclip_debias.data.prompts import PromptSet
 from medclip_debias.errors import ReportedWarning, UserError
 from medclip_debias.evaluation.archives import archive_name, trained_on
 from medclip_debias.evaluation.decisions.calibration import Calibration
-from medclip_debias.evaluation.decisions.options import PrevalenceLike
 from medclip_debias.evaluation.metrics import sigmoid
+from medclip_debias.evaluation.options import PrevalenceLike
 from medclip_debias.evaluation.prompt_checks import unsaid_prompts, unsaid_warning
 from medclip_debias.evaluation.sides import prompt_differences
 from medclip_debias.front.calibrated import CalibrationLike, decide

@@ -252,6 +252,14 @@ def _write_grounding(
         cut_at = f"{100 * (share or 0.5):.0f}% of the range"
         regions = boxes_of_share(heatmap, share, verdict, **how) if share else []
     row = grounding_row(grounding, heatmap, regions)
+    lowest, highest, coloured_from = row["lowest"], row["highest"], drawn["reference"]
+    form = ".2f" if highest - lowest >= 0.05 else ".1g"
+    numbers = f"score {grounding.score:.2f}, regions {lowest:{form}} to {highest:{form}}"
+    if coloured_from is not None:
+        reached = "coloured from" if highest >= coloured_from else "none reaches the reference"
+        numbers += f", {reached} {coloured_from:{form}}"
+    reasons = {"words": ": it denies a finding", "image": ": not found in this image", "": ""}
+    numbers += reasons[verdict.why] if verdict else ""
     picture, map_file = (place.with_name(f"{place.name}.{kind}") for kind in ("png", "npy"))
     write_overlay(
         picture,
@@ -259,7 +267,7 @@ def _write_grounding(
         heatmap,
         boxes=boxes,
         found=[region.box for region in regions],
-        caption=_caption(grounding, row["lowest"], row["highest"], drawn["reference"]),
+        caption=f"{grounding.text} ({numbers})",
         names=("reference" if match == "phrase" else "reference (all of the image)", cut_at),
         style=options.style,
         **drawn,
@@ -301,14 +309,3 @@ def _colours(
     if options.scale == "image" or absent is None:
         return (low, high), None
     return absent.limits(high), absent.reference
-
-
-def _caption(grounding: Grounding, lowest: float, highest: float, reference: float | None) -> str:
-    form = ".2f" if highest - lowest >= 0.05 else ".1g"
-    numbers = f"score {grounding.score:.2f}, regions {lowest:{form}} to {highest:{form}}"
-    if reference is not None:
-        reached = "coloured from" if highest >= reference else "none reaches the reference"
-        numbers += f", {reached} {reference:{form}}"
-    reasons = {"words": ": it denies a finding", "image": ": not found in this image", "": ""}
-    numbers += reasons[grounding.verdict.why] if grounding.verdict else ""
-    return f"{grounding.text} ({numbers})"

@@ -32,12 +32,24 @@ def find_images(places: Sequence[Path], say: Say | None = None) -> list[Path]:
     files: list[Path] = []
     for place in map(Path, places):
         if place.is_dir():
-            files += _inside(place, say)
+            closed: list[Path] = []
+            below = list(walk_files(place, closed.append))
+            more: dict[str, Sized] = {"folders that cannot be listed": closed}
+            none = "holds no DICOM, JPG or PNG file{there}."
+            files += sorted(_radiographs(place, below, more, none, say))
         elif place.suffix.lower() == ".txt":
             names = read_lines(place, "image", "paths")
             files += [place.parent / name for name in names]
         elif is_dicom_directory(place):
-            files += _of_directory(place, say)
+            try:
+                listed, outside = files_of_directory(place)
+            except Exception as error:  # damaged records surface as any of a dozen exception types
+                raise UserError(
+                    f"{place}: the DICOMDIR is damaged ({type(error).__name__}); give its folder."
+                ) from None
+            more = {"listed outside its folder": range(outside)}
+            none = "lists no radiograph{there}; give its folder."
+            files += _radiographs(place, listed, more, none, say)
         else:
             files.append(place)
     if not files:
@@ -45,43 +57,24 @@ def find_images(places: Sequence[Path], say: Say | None = None) -> list[Path]:
     return list(dict.fromkeys(files))
 
 
-def _inside(folder: Path, say: Say | None) -> list[Path]:
-    closed: list[Path] = []
-    files = list(walk_files(folder, closed.append))
-    images, kinds = _radiographs(folder, files, {"folders that cannot be listed": closed}, say)
-    if not images:
-        listed = f" (there are: {kinds})" if kinds else ""
-        raise UserError(f"{folder}: holds no DICOM, JPG or PNG file{listed}.")
-    return sorted(images)
-
-
-def _of_directory(directory: Path, say: Say | None) -> list[Path]:
-    try:
-        files, outside = files_of_directory(directory)
-    except Exception as error:  # damaged records surface as any of a dozen exception types
-        raise UserError(
-            f"{directory}: the DICOMDIR is damaged ({type(error).__name__}); give its folder."
-        ) from None
-    more = {"listed outside its folder": range(outside)}
-    images, kinds = _radiographs(directory, files, more, say)
-    if not images:
-        listed = f" (it lists: {kinds})" if kinds else ""
-        raise UserError(f"{directory}: lists no radiograph{listed}; give its folder.")
-    return images
-
-
 def _radiographs(
-    place: Path, files: Sequence[Path], more: Mapping[str, Sized], say: Say | None
-) -> tuple[list[Path], str]:
-    """The files that may be radiographs, and what else there is, in words; ``more`` of it."""
+    place: Path, files: Sequence[Path], more: Mapping[str, Sized], none: str, say: Say | None
+) -> list[Path]:
+    """The files that may be radiographs; ``more`` of others is counted with those.
+
+    ``none`` is what is said of a place without any, what else there is being ``{there}``.
+    """
     reasons = {file: why_no_radiograph(file) for file in files}
     aside = Counter(reason for reason in reasons.values() if reason)
     aside.update({reason: len(those) for reason, those in more.items() if len(those)})
-    shown = aside.most_common(_SHOWN)
-    kinds = ", ".join(f"{count} {kind}" for kind, count in shown)
+    commonest = aside.most_common(_SHOWN)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in commonest)
     if len(aside) > _SHOWN:
-        kinds += f", {aside.total() - sum(count for _, count in shown)} others"
+        kinds += f", {aside.total() - sum(count for _, count in commonest)} others"
     images = [file for file, reason in reasons.items() if not reason]
-    if kinds and images and say is not None:
+    if not images:
+        there = f" (there are: {kinds})" if kinds else ""
+        raise UserError(f"{place}: {none.format(there=there)}")
+    if kinds and say is not None:
         say(f"{place}: skipped {kinds} (not radiographs).")
-    return images, kinds
+    return images

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,9 +12,10 @@ from medclip_debias.data.boxes import Fitted, fit_boxes
 from medclip_debias.data.records import ImageRecord, PhraseRecord, file_stem
 from medclip_debias.data.sources.ms_cxr import BoxFile
 from medclip_debias.errors import UserError
+from medclip_debias.grounding.denials import normalised
 
 Match = Literal["phrase", "image", "none"]
-_SAID = {
+_ASIDE = {
     "other_shape": "phrases of an image with another ratio of its sides",
     "flat": "boxes without area",
     "outside": "boxes outside their image",
@@ -64,7 +64,7 @@ class ReferenceBoxes:
         size are scaled, and left aside where the ratio of the sides is another one.
         """
         pairs = self._pairs(image, shape)
-        same = [pair for pair in pairs if _plain(pair[0].text) == _plain(text)]
+        same = [pair for pair in pairs if normalised(pair[0].text) == normalised(text)]
         boxes = [box for _, fitted in same or pairs for box in fitted.boxes]
         return boxes, ("none" if not boxes else "phrase" if same else "image")
 
@@ -94,13 +94,9 @@ class ReferenceBoxes:
         for fitted in (one for phrases in self._fitted.values() for one in phrases):
             for name in ("other_shape", "flat", "outside"):
                 counts[name] += getattr(fitted, name)
-        parts = [f"{words}: {counts[name]}" for name, words in _SAID.items() if counts[name]]
+        parts = [f"{words}: {counts[name]}" for name, words in _ASIDE.items() if counts[name]]
         return [f"reference boxes skipped; {'; '.join(parts)}."] if parts else []
 
 
 def _key(image: Path) -> str:
     return image.absolute().as_posix()
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip().rstrip(".").strip().lower()

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from medclip_debias.errors import UserError
 from medclip_debias.files import read_text
 from medclip_debias.models.sentences import sentence_list
 
 if TYPE_CHECKING:
-    from medclip_debias.models.interface import Tokenizer
+    from medclip_debias.models.interface import ImageTextModel
 
 _LARGEST = 1 << 30
-
-
-class SentenceReader(Protocol):
-    """The part of a model that reads sentences."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """What sentences are read with."""
-
-    @property
-    def max_tokens(self) -> int:
-        """Longest sentence that is read; the rest of a longer one is not seen."""
 
 
 def checked_sentences(texts: str | Sequence[str]) -> list[str]:
@@ -58,7 +46,7 @@ def read_lines(path: Path, one: str, several: str) -> list[str]:
     return lines
 
 
-def cut_sentences(model: SentenceReader, sentences: Sequence[str]) -> dict[int, int]:
+def cut_sentences(model: ImageTextModel, sentences: Sequence[str]) -> dict[int, int]:
     """Which sentences are longer than the model's encoder reads.
 
     They are not refused: the encoder reads their first tokens, as it did in training. Whoever
@@ -69,7 +57,7 @@ def cut_sentences(model: SentenceReader, sentences: Sequence[str]) -> dict[int, 
     return {place: count for place, count in enumerate(counts) if count > model.max_tokens}
 
 
-def cut_notes(model: SentenceReader, sentences: Sequence[str]) -> list[str]:
+def cut_notes(model: ImageTextModel, sentences: Sequence[str]) -> list[str]:
     """One line about each sentence that is cut; it names its number, not its words."""
     cut = cut_sentences(model, sentences)
     return [

@@ -16,7 +16,7 @@ the sentence is likelier true:
 - ``score``: the score itself.
 
 Which kind, and from what value on, is chosen on validation images
-(`medclip_debias.evaluation.suppression_choice`) and kept in the model's folder.
+(`medclip_debias.evaluation.sentence_choice`) and kept in the model's folder.
 """
 
 from __future__ import annotations

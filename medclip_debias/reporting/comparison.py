@@ -10,8 +10,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.provenance import plain
 from medclip_debias.files import atomic_file, read_json, write_json, write_text
 from medclip_debias.models.synthetic import WARNING
-from medclip_debias.reporting.content import number, setting_words
-from medclip_debias.reporting.page import render
+from medclip_debias.reporting.content import number, render, setting_words
 from medclip_debias.reporting.plots import forest, inline
 from medclip_debias.reporting.run_files import check_own
 from medclip_debias.reporting.tables import (

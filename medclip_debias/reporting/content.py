@@ -1,12 +1,14 @@
-"""Numbers, intervals and names as a report's words, and its main tables: no HTML here."""
+"""Numbers, intervals and names as a report's words, its main tables, and its templates filled."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from medclip_debias import __version__
 from medclip_debias.evaluation.catalogue import (
     CHANCE,
     METRICS,
@@ -19,6 +21,9 @@ from medclip_debias.evaluation.catalogue import (
 )
 from medclip_debias.evaluation.table import Results
 from medclip_debias.settings_files import load_yaml
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 NOTHING = "\N{EN DASH}"
 FEW_PATIENTS = 100
@@ -103,9 +108,9 @@ def few_patients(counts: Iterable[Any]) -> str:
     few = sorted({n for n in counts if isinstance(n, int) and n < FEW_PATIENTS})
     if not few:
         return ""
-    shown = f"{few[0]}" if len(few) == 1 else f"{few[0]} to {few[-1]}"
+    numbers = " to ".join(str(n) for n in dict.fromkeys((few[0], few[-1])))
     return (
-        f"Fewer than {FEW_PATIENTS} patients ({shown}): take these intervals as rough; in "
+        f"Fewer than {FEW_PATIENTS} patients ({numbers}): take these intervals as rough; in "
         "simulation those of 95% held the truth 90 to 97 times in 100 with 20 to 80 patients "
         "(docs/evaluation.md)."
     )
@@ -165,3 +170,47 @@ def paper_cells(method: str) -> dict[Any, str]:
     """A row of the paper's Table 1 by column, with the decimals that it was printed with."""
     values = zip(PAPER_COLUMNS, PAPER_TABLE_1[method], strict=True)
     return {column: f"{v:.0f}" if column == "MedR" else f"{v:.2f}" for column, v in values}
+
+
+class Contents:
+    """Titles of a page's sections by their address within it, filled while it is rendered."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, str] = {}
+
+    def add(self, title: str) -> str:
+        """Enter a section; return what its heading is to be called.
+
+        >>> contents = Contents()
+        >>> contents.add("Where the model looks"), contents.add("Where the model looks?")
+        ('where-the-model-looks', 'where-the-model-looks-2')
+        """
+        name = address = re.sub(r"\W+", "-", title.lower()).strip("-") or "section"
+        number = 1
+        while address in self.entries:
+            number += 1
+            address = f"{name}-{number}"
+        self.entries[address] = title
+        return address
+
+
+def render(template: str, **values: Any) -> str:
+    """The page of ``templates/template``; values are escaped, and a missing one is an error."""
+    values |= {"contents": Contents(), "version": __version__}
+    return _templates().get_template(template).render(values)
+
+
+@cache
+def _templates() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    templates = Environment(
+        loader=PackageLoader("medclip_debias.reporting", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = (at, duration, number, setting_words, words)
+    templates.filters |= {each.__name__: each for each in filters}
+    return templates

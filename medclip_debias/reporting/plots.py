@@ -38,17 +38,14 @@ def inline(svg: bytes, label: str) -> Markup:
     text = re.sub(r'\s+clip-path="[^"]*"|<clipPath.*?</clipPath>', "", text, flags=re.S)
     name = hashlib.sha256(f"{label}{text}".encode()).hexdigest()[:8]
     text = re.sub(r'(\bid="|href="#)', rf"\g<1>{name}-", text)
-    text = re.sub(r"#[0-9a-f]{6}\b", _named, text)
+    text = re.sub(
+        r"#[0-9a-f]{6}\b", lambda m: f"var({_NAMES[m[0]]})" if m[0] in _NAMES else m[0], text
+    )
     text = re.sub(r"'DejaVu Sans'[^;\"]*", "sans-serif", text)
     head = re.search(r'viewBox="[^"]*"', text)
     assert head is not None  # matplotlib writes it
     start = f'<svg class="plot" role="img" aria-label="{escape(label)}" {head[0]}'
     return Markup(re.sub(r"<svg [^>]*", lambda _: start, text, count=1).strip())
-
-
-def _named(match: re.Match[str]) -> str:
-    name = _NAMES.get(match[0])
-    return f"var({name})" if name else match[0]
 
 
 def curve(
@@ -269,7 +266,11 @@ def forest(content: Mapping[str, Any]) -> dict[str, bytes]:
     figure.set_size_inches(3.0 * columns, (0.75 + 0.24 * len(labels)) * lines + 0.5)
     figure.get_layout_engine().set(w_pad=0.12)
     for place, (axes, row) in enumerate(zip(every, content["rows"], strict=True)):
-        marks = {label: _mark(row["groups"][label]) for label in labels}
+        marks = {}
+        for label in labels:
+            entry = row["groups"][label]
+            fill = {"not": "none", "differs": "left"}.get(entry["verdict"].split(" ")[0], "full")
+            marks[label] = float(entry["difference"]), entry["difference_interval"], fill
         intervals(axes, marks, labels, named=place % columns == 0, styles=STYLES)
         ends = (
             abs(float(end)) for value, two, _ in marks.values() for end in (value, *(two or ()))
@@ -284,8 +285,3 @@ def forest(content: Mapping[str, Any]) -> dict[str, bytes]:
         _style(axes, 7.5, ("top", "right", "left"))
         axes.tick_params(axis="y", length=0)
     return {"svg": drawn_as("svg", figure), "png": drawn_as("png", figure, dpi=200)}
-
-
-def _mark(entry: Mapping[str, Any]) -> Mark:
-    filled = {"not": "none", "differs": "left"}.get(entry["verdict"].split(" ")[0], "full")
-    return float(entry["difference"]), entry["difference_interval"], filled

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from medclip_debias.data.layout import STUDY_COLUMNS
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.files import write_text
-from medclip_debias.reporting.content import Rows, number, words
-from medclip_debias.reporting.page import render
+from medclip_debias.reporting.content import Rows, number, render, words
 from medclip_debias.reporting.plots import bars, levels
 
 NAME = "prepared.html"

@@ -6,13 +6,11 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from medclip_debias.errors import counted
 from medclip_debias.evaluation.catalogue import METRICS, Metric
 from medclip_debias.evaluation.table import Results
-from medclip_debias.files import write_text
 from medclip_debias.markdown import markdown_table, one_line, plain_words
 from medclip_debias.reporting.content import (
     NOTHING,
@@ -129,13 +127,6 @@ def _caption(runs: Sequence[Results]) -> str:
     return " ".join(filter(None, sentences))
 
 
-def write_run_tables(folder: Path, name: str, results: Results) -> None:
-    """Write ``results.md`` and ``results.tex`` beside a run's report."""
-    table = results_table({name: results})
-    write_text(folder / "results.md", markdown(table))
-    write_text(folder / "results.tex", latex(table))
-
-
 # -------------------------------------------------------------------------- of comparisons
 
 
@@ -210,19 +201,16 @@ def verdict(entry: Mapping[str, Any]) -> str:
     return f"{words}{',' if words == 'real' else ':'} {'better' if entry['better'] else 'worse'}"
 
 
-def _as_yaml(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def settings_table(
-    content: Mapping[str, Any], shown: Callable[[Any], str] = _as_yaml
+    content: Mapping[str, Any], words: Callable[[Any], str] | None = None
 ) -> Table | None:
-    """The settings in which the groups differ; None where there is none."""
+    """The settings in which the groups differ, by default as YAML; None where there is none."""
     if not content.get("settings"):
         return None
     labels = [group["label"] for group in content["groups"]]
+    words = words or (lambda value: value if isinstance(value, str) else json.dumps(value))
     rows = tuple(
-        (entry["setting"], *(shown(entry["values"][label]) for label in labels))
+        (entry["setting"], *(words(entry["values"][label]) for label in labels))
         for entry in content["settings"]
     )
     caption = "Settings that differ: a difference below may come from any of them."

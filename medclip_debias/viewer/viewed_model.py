@@ -15,9 +15,9 @@ from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.images import prepare_image
 from medclip_debias.data.prompts import sets_of
 from medclip_debias.evaluation.decisions.calibration import Calibration, FittedClass
-from medclip_debias.evaluation.decisions.options import DecisionOptions
-from medclip_debias.evaluation.decisions.thresholds import thresholds
+from medclip_debias.evaluation.decisions.probability import thresholds
 from medclip_debias.evaluation.metrics import sigmoid
+from medclip_debias.evaluation.options import DecisionOptions
 from medclip_debias.evaluation.sides import SideScores
 from medclip_debias.grounding.absent import AbsentFindings, AbsentScores
 from medclip_debias.grounding.files import grounding_row

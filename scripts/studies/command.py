@@ -15,8 +15,7 @@ from PIL import Image
 
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.experiment import Row
-from medclip_debias.experiments.page import tables
-from medclip_debias.experiments.runner import rewrite, run_experiment
+from medclip_debias.experiments.runner import rewrite, run_experiment, tables
 from medclip_debias.files import atomic_file, read_json, write_text
 from medclip_debias.named_settings import config_file
 from medclip_debias.reporting.tables import Table

@@ -12,7 +12,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from medclip_debias.evaluation.representations import most_similar
+from medclip_debias.evaluation.probe import most_similar
 from medclip_debias.experiments.experiment import Cell, Row
 from medclip_debias.losses import TwoViewBatch
 from medclip_debias.losses.objective import Objective, build_objective, loss_settings

@@ -47,7 +47,7 @@ from medclip_debias.evaluation.bootstrap import weighted_auc
 from medclip_debias.evaluation.catalogue import COMPARED
 from medclip_debias.evaluation.statistics import ALPHA, holm, seed_summary
 from medclip_debias.experiments.differences import marks, with_interval
-from medclip_debias.experiments.page import tables as table_lines
+from medclip_debias.experiments.runner import tables as table_lines
 from medclip_debias.files import atomic_file, read_json, write_text
 from medclip_debias.reporting.tables import Table
 from studies import as_script

@@ -333,6 +333,14 @@ def test_a_model_without_regions_is_not_asked_to_ground(measured, monkeypatch):
     assert found.details("zero_shot")["images"] == 12
 
 
+def test_pictures_of_an_earlier_evaluation_do_not_stay_beside_other_results(measured, tmp_path):
+    measured("grounding", "study_retrieval", heatmaps=1)
+    folders = [tmp_path / "run" / name for name in ("heatmaps", "retrieval")]
+    assert all((folder / "index.json").is_file() for folder in folders)
+    measured("grounding", "study_retrieval")
+    assert not any(folder.exists() for folder in folders)
+
+
 @pytest.mark.parametrize("part", ["image_encoder.bn1.running_var", "image_projection.weight"])
 def test_a_model_that_gives_nan_is_reported_and_writes_nothing(
     small_prepared, small_model, tmp_path, capsys, part

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.protocol import Draw
-from medclip_debias.evaluation.representations import (
+from medclip_debias.evaluation.probe import (
     auc_with_interval,
     detection,
     detectors,
@@ -20,6 +19,7 @@ from medclip_debias.evaluation.representations import (
     nearest_neighbours,
     uniformity,
 )
+from medclip_debias.evaluation.protocol import Draw
 
 
 def unit(rng, n, d):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from medclip_debias.evaluation.decisions.probability import platt
-from medclip_debias.evaluation.suppression_choice import (
+from medclip_debias.evaluation.sentence_choice import (
     choose_threshold,
     fit_level,
 )

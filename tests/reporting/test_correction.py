@@ -10,8 +10,13 @@ import pytest
 
 from medclip_debias.errors import UserError
 from medclip_debias.reporting import correction as corrections
-from medclip_debias.reporting.correction import correction_part, eta_of_sentences, learned
-from medclip_debias.reporting.pair_classes import pair_classes, sample
+from medclip_debias.reporting.correction import (
+    correction_part,
+    eta_of_sentences,
+    learned,
+    pair_classes,
+    sample,
+)
 from medclip_debias.reporting.report import write_report
 from medclip_debias.settings_files import load_yaml
 from tests.reporting.conftest import EDEMA, SAID, write_set

@@ -10,19 +10,19 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from medclip_debias.experiments.page import html_page
+from medclip_debias.experiments.runner import html_page
 from medclip_debias.reporting import plots
-from medclip_debias.reporting.page import render
+from medclip_debias.reporting.content import render
 from medclip_debias.reporting.prepared_page import (
     frequency_rows,
     whole_bins,
     write_prepared_page,
 )
-from medclip_debias.reporting.tables import Table
-from medclip_debias.reporting.training import (
+from medclip_debias.reporting.report import (
     train_sentences,
     validation_sentence,
 )
+from medclip_debias.reporting.tables import Table
 from medclip_debias.training.settings import TrainSettings
 from tests.reporting.conftest import SAID, write_set
 

@@ -19,10 +19,15 @@ from medclip_debias.evaluation.decisions.calibration import (
     fit_classes,
     known_classes,
 )
-from medclip_debias.evaluation.decisions.options import DecisionOptions
-from medclip_debias.evaluation.decisions.probability import Unfit, qualities
-from medclip_debias.evaluation.decisions.thresholds import CURVE, net_benefit, thresholds
+from medclip_debias.evaluation.decisions.probability import (
+    CURVE,
+    Unfit,
+    net_benefit,
+    qualities,
+    thresholds,
+)
 from medclip_debias.evaluation.metrics import reliability, sigmoid
+from medclip_debias.evaluation.options import DecisionOptions
 from medclip_debias.evaluation.protocol import Draw, Measured
 
 Floats = NDArray[np.float64]

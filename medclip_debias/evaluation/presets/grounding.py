@@ -8,6 +8,7 @@ original's pixels the counts are exact without forming the map
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -101,7 +102,13 @@ class _Pixels:
         self, rule: GroundingRule, heatmap: NDArray[np.floating], depth: NDArray[np.integer]
     ) -> None:
         values = np.array(heatmap, dtype=np.float64)
-        seen = ~np.isnan(values) & _centre(values.shape, rule.central)
+        seen = ~np.isnan(values)
+        if rule.central < 1:
+            side = int(rule.central * min(values.shape))
+            top, left = ((length - side) // 2 for length in values.shape)
+            central = np.zeros_like(seen)
+            central[top : top + side, left : left + side] = True
+            seen &= central
         self.area = int((depth > 0).sum())
         self._inside = np.sort(values[seen & (depth > 0)])
         self._outside = np.sort(values[seen & (depth == 0)])
@@ -161,13 +168,18 @@ def _score(
         elif rule.pointing == "any" and isinstance(heat, _Pixels):
             pointing = float(heat.highest.any())
         elif rule.pointing == "first" and boxes is not None and (place := heat.first_highest()):
-            pointing = _between(boxes, *place)
+            row, column = place
+            x, y, w, h = as_boxes(boxes).T
+            # Its number lies between some box's edges, both included.
+            inside = (x <= column) & (column <= x + w) & (y <= row) & (row <= y + h)
+            pointing = float(inside.any())
     dice = None
     if rule.dice == "at_thresholds":
         dice = _dice(*counts, truth)
     elif rule.dice == "best_on_test" and scale is not None:
-        at = _logit(DICE_THRESHOLDS) / scale
-        dice = _dice(*heat.count_at_least(at, above=above), truth)
+        with np.errstate(divide="ignore"):
+            logits = np.log(DICE_THRESHOLDS) - np.log1p(-np.minimum(DICE_THRESHOLDS, 1.0))
+        dice = _dice(*heat.count_at_least(logits / scale, above=above), truth)
     signed = {"absolute": abs(cnr), "signed": cnr, "none": math.nan}[rule.cnr]
     return MapScore(_iou(rule, *counts, truth, flat=low == high), signed, pointing, dice)
 
@@ -187,9 +199,9 @@ def square_boxes(boxes: ArrayLike, geometry: SquareGeometry, side: int) -> NDArr
         pad[int(geometry.height >= geometry.width)] = 0  # the longer side is not padded
     else:
         pad = np.array([geometry.pad_x, geometry.pad_y]) * factors
-    found = array * np.tile(factors, 2)
-    found[:, :2] += pad
-    return np.floor(found).astype(np.int64)
+    scaled = array * np.tile(factors, 2)
+    scaled[:, :2] += pad
+    return np.floor(scaled).astype(np.int64)
 
 
 def nearest_map(
@@ -228,18 +240,14 @@ def merge_phrases(
     boxes: Sequence[Sequence[Sequence[float]]],
 ) -> list[tuple[int, list[list[float]]]]:
     """What is one phrase under a rule, and counts for it: number of its first phrase, all boxes."""
-    found: dict[Any, tuple[int, list[list[float]]]] = {}
+    phrases: dict[Any, tuple[int, list[list[float]]]] = {}
+    on_image = Counter[int]()
     for number, (image, text) in enumerate(zip(images, texts, strict=True)):
         key = (image, text.lower()) if rule.merge == "lower_case" else number
-        first, own = found.setdefault(key, (number, []))
-        own.extend(list(box) for box in boxes[number])
-    merged = list(found.values())
-    if rule.images == "all":
-        return merged
-    on_image: dict[int, int] = {}
-    for first, own in merged:
-        on_image[images[first]] = on_image.get(images[first], 0) + len(own)
-    return [(first, own) for first, own in merged if on_image[images[first]] == 1]
+        phrases.setdefault(key, (number, []))[1].extend(list(box) for box in boxes[number])
+        on_image[image] += len(boxes[number])
+    every = rule.images == "all"
+    return [one for one in phrases.values() if every or on_image[images[one[0]]] == 1]
 
 
 def summarise_maps(
@@ -280,8 +288,7 @@ def _means(
     def mean(values: ArrayLike) -> float:
         array = np.asarray(values, dtype=np.float64)
         parts = [array if group is None else array[group] for group in groups]
-        found = [part[~np.isnan(part)] for part in parts]
-        means = [part.mean() for part in found if part.size]
+        means = [known.mean() for part in parts if (known := part[~np.isnan(part)]).size]
         return float(np.mean(means)) if means else math.nan
 
     result: dict[str, Any] = {}
@@ -322,26 +329,6 @@ def _iou(rule: GroundingRule, inside: Ints, outside: Ints, truth: int, *, flat: 
 
 def _dice(inside: Ints, outside: Ints, truth: int) -> Floats:
     return np.asarray(2 * inside / np.maximum(truth + inside + outside, 1), dtype=np.float64)
-
-
-def _logit(share: Floats) -> Floats:
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(share) - np.log1p(-np.minimum(share, 1.0)))
-
-
-def _between(boxes: ArrayLike, row: int, column: int) -> float:
-    """1 where a pixel's number lies between some box's edges, both included."""
-    x, y, w, h = as_boxes(boxes).astype(np.float64).T
-    return float(((x <= column) & (column <= x + w) & (y <= row) & (row <= y + h)).any())
-
-
-def _centre(shape: tuple[int, ...], central: float) -> NDArray[np.bool_]:
-    """The central part of a square that is scored."""
-    result = np.full(shape, central == 1)
-    side = int(central * min(shape))
-    top, left = ((length - side) // 2 for length in shape)
-    result[top : top + side, left : left + side] = True
-    return result
 
 
 def _depth(boxes: ArrayLike, height: int, width: int) -> NDArray[np.int64]:

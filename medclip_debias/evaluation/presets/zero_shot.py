@@ -17,6 +17,7 @@ from medclip_debias.evaluation.metrics import (
     auc,
     average_precision,
     best_threshold,
+    highest_shares,
     sigmoid,
 )
 from medclip_debias.evaluation.presets import ZeroShotRule
@@ -53,18 +54,16 @@ def side_scores(
     ``scores [images, texts]``; ``ensembles [images, 2 classes]`` of `side_vectors` for ``prompts:
     embedding``, not needed where every side has one prompt.
     """
-    columns = side_columns(prompts)
-    values = np.asarray(scores, dtype=np.float64)
-    reduce = np.max if rule.prompts == "max" else np.mean
-    found = [np.asarray(reduce(values[:, side], axis=1)) for side in columns]
-    if rule.prompts == "embedding" and any(len(side) > 1 for side in columns):
+    if rule.prompts == "embedding" and any(len(side) > 1 for side in side_columns(prompts)):
         if ensembles is None:
             raise ValueError("a mean of embeddings needs the scores of side_vectors")
-        found = list(np.asarray(ensembles, dtype=np.float64).T)
-    positive, negative = (
-        dict(zip(prompts.classes, found[first::2], strict=True)) for first in (0, 1)
-    )
-    return SideScores(positive, negative)
+        sides = np.asarray(ensembles, dtype=np.float64).T
+        positive, negative = (
+            dict(zip(prompts.classes, sides[first::2], strict=True)) for first in (0, 1)
+        )
+        return SideScores(positive, negative)
+    one = np.max if rule.prompts == "max" else np.mean
+    return SideScores.of(np.asarray(scores, dtype=np.float64), prompts, one)
 
 
 def zero_shot_scores(rule: ZeroShotRule, sides: SideScores) -> Scores:
@@ -127,25 +126,19 @@ def _precision_recall_area(positive: Bools, scores: Floats) -> float:
     return float(area(recall, precision))
 
 
-def _of_decision(name: str, positive: Bools, said: Bools) -> float:
-    from sklearn import metrics
-
-    measure = {
-        "accuracy": metrics.accuracy_score,
-        "balanced_accuracy": metrics.balanced_accuracy_score,
-        "f1": metrics.f1_score,
-        "mcc": metrics.matthews_corrcoef,
-    }[name]
-    return float(measure(positive, said))
-
-
 OF_SCORES: dict[str, Callable[[Bools, Floats], float]] = {
     "auc": auc,
     "auprc": _precision_recall_area,
     "average_precision": average_precision,
 }
 POOLED = {"auc_micro": "auc", "auprc_micro": "auprc"}
-OF_DECISIONS = ("accuracy", "balanced_accuracy", "f1", "mcc")
+OF_DECISIONS = {
+    "accuracy": "accuracy_score",
+    "balanced_accuracy": "balanced_accuracy_score",
+    "f1": "f1_score",
+    "mcc": "matthews_corrcoef",
+}
+"""Functions of scikit-learn."""
 METRICS = {
     "auc": "mean AUC of the classes",
     "auc_micro": "AUC of all pairs of image and class together",
@@ -179,18 +172,20 @@ def zero_shot_metrics(
     sides' scores. A metric is None where no class has one; ``refused`` are classes with one label
     value only.
     """
-    known = _judged(scores, truth)
-    said = decisions(rule, scores, chosen)
+    from sklearn import metrics
+
+    known, present = _judged(scores, truth), decisions(rule, scores, chosen)
     classes: dict[str, dict[str, float]] = {}
     for name, (labels, values) in known.items():
-        own = {m: OF_SCORES[m](labels, values) for m in rule.metrics if m in OF_SCORES}
+        seen = ~np.isnan(truth[name])
+        of_class = {m: OF_SCORES[m](labels, values) for m in rule.metrics if m in OF_SCORES}
         if "auc_positive" in rule.metrics and positive is not None:
-            seen = ~np.isnan(truth[name])
-            own["auc_positive"] = auc(labels, positive[name][seen])
-        if name in said:
-            here = said[name][~np.isnan(truth[name])]
-            own |= {m: _of_decision(m, labels, here) for m in rule.metrics if m in OF_DECISIONS}
-        classes[name] = own
+            of_class["auc_positive"] = auc(labels, positive[name][seen])
+        for metric, function in OF_DECISIONS.items() if name in present else ():
+            if metric in rule.metrics:
+                decided = present[name][seen]
+                of_class[metric] = float(getattr(metrics, function)(labels, decided))
+        classes[name] = of_class
     result: dict[str, Any] = {}
     for metric in rule.metrics:
         if metric in POOLED and known:
@@ -201,8 +196,8 @@ def zero_shot_metrics(
             aucs = [auc(labels, values) for labels, values in known.values()]
             result[metric] = float(np.average(aucs, weights=counts))
         elif metric not in ("one_of_several", "rounded_softmax_accuracy"):
-            found = [own[metric] for own in classes.values() if metric in own]
-            result[metric] = float(np.mean(found)) if found else None
+            each = [of_class[metric] for of_class in classes.values() if metric in of_class]
+            result[metric] = float(np.mean(each)) if each else None
     result["classes"] = classes
     result["refused"] = [name for name in scores if name not in known]
     if rule.decision in ("f1", "mcc"):
@@ -221,15 +216,14 @@ def one_of_several(
     result = {}
     if "one_of_several" in rule.metrics:
         if rule.several == "highest":
-            best = values == values.max(axis=1, keepdims=True)
-            hits = (best / best.sum(axis=1, keepdims=True))[np.arange(len(truth)), truth]
+            hits = highest_shares(values)[np.arange(len(truth)), truth]
         else:
             hits = values.argmax(axis=1) == truth
         result["one_of_several"] = float(hits.mean())
     if "rounded_softmax_accuracy" in rule.metrics:
         powers = np.exp(values - values.max(axis=1, keepdims=True))
-        said = powers / powers.sum(axis=1, keepdims=True) > 0.5
-        right = said == (np.asarray(truth)[:, None] == np.arange(values.shape[1]))
+        chosen = powers / powers.sum(axis=1, keepdims=True) > 0.5
+        right = chosen == (np.asarray(truth)[:, None] == np.arange(values.shape[1]))
         result["rounded_softmax_accuracy"] = float(right.mean())
     return result
 

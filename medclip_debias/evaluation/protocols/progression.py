@@ -32,6 +32,7 @@ from medclip_debias.evaluation.bootstrap import (
     weighted_auc,
     weighted_mean,
 )
+from medclip_debias.evaluation.metrics import highest_shares
 from medclip_debias.evaluation.protocol import (
     HELD_OUT,
     Draw,
@@ -105,8 +106,7 @@ def progression_statistics(
 
 def right_state(scores: Floats, states: NDArray[np.integer]) -> Floats:
     """1, 0, or the right state's part of a tie ``[n]``, of the states' scores ``[n, 3]``."""
-    best = scores == scores.max(axis=1, keepdims=True)
-    return np.asarray(best[np.arange(len(states)), states] / best.sum(axis=1))
+    return np.asarray(highest_shares(scores)[np.arange(len(states)), states])
 
 
 class ProgressionProtocol(ScoreProtocol):

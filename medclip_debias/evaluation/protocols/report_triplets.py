@@ -30,6 +30,7 @@ from medclip_debias.data.text.reports import report_sentences
 from medclip_debias.data.views import Views
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.label_table import OTHER_VIEWS, KeyedTable
+from medclip_debias.evaluation.metrics import highest_shares
 from medclip_debias.evaluation.protocol import (
     HELD_OUT,
     Draw,
@@ -58,11 +59,6 @@ class Triplet:
     row: int
     texts: tuple[str, str, str] = field(repr=False)
     sentences: tuple[tuple[str, ...], ...] = field(repr=False)
-
-    @property
-    def digest(self) -> str:
-        """Names the three texts, so that results of two versions of a file are never paired."""
-        return hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
 
 
 def read_triplets(
@@ -169,8 +165,11 @@ class ReportTriplets(ScoreProtocol):
             ]
         )
         names = self._data.images["image_id"].iloc[rows]
+        # With the texts, so that results of two versions of a file are never paired.
+        texts = ["\0".join(triplet.texts).encode() for triplet in self._triplets]
+        digests = [hashlib.sha256(text).hexdigest() for text in texts]
         head = {
-            "id": [f"{n}:{t.digest}" for n, t in zip(names, self._triplets, strict=True)],
+            "id": [f"{name}:{digest}" for name, digest in zip(names, digests, strict=True)],
             "patient": patients_of(self._data, rows),
         }
         of_kind = {f"score_{kind}": scores[:, place] for place, kind in enumerate(KINDS)}
@@ -190,11 +189,10 @@ def triplet_hits(scores: Floats) -> dict[str, Floats]:
     Reports that tie for the highest score share it: 1/2 or 1/3 for the original. Scores are
     ``[triplets, 3]``, in the order of `KINDS`.
     """
-    best = scores == scores.max(axis=1, keepdims=True)
     original = scores[:, :1]
     above = (original > scores) + 0.5 * (original == scores)
     return {
-        "original_best": best[:, 0] / best.sum(axis=1),
+        "original_best": highest_shares(scores)[:, 0],
         "original_above_negated": above[:, 1],
         "original_above_omitted": above[:, 2],
     }

@@ -38,8 +38,6 @@ from medclip_debias.evaluation.label_table import study_labels
 from medclip_debias.evaluation.metrics import (
     first_relevant_rank,
     good_shares,
-    median_rank,
-    recall_at,
     target_ranks,
 )
 from medclip_debias.evaluation.phrase_selection import phrases_of
@@ -136,8 +134,8 @@ def rank_rows(ways: Sequence[Way], draw: Draw, mode: str, *, group: str | None) 
 
     measured = draw.estimates(statistics, everybody).rows(n=n, group=group)
     for name, ranks, _ in ways:
-        part = {f"recall_at_{k}": recall_at(ranks, k) for k in SHOWN_RECALLS}
-        part["median_rank"] = median_rank(ranks)
+        part = {f"recall_at_{k}": float((ranks <= k).mean()) for k in SHOWN_RECALLS}
+        part["median_rank"] = float(np.median(ranks))
         measured += rows(part, n=len(ranks), group=f"{mode}, {name}")
     return measured
 

@@ -68,8 +68,11 @@ def score_mask(heat: NDArray[np.floating], inside: Bools, rule: BoxRule) -> dict
     # Rounding must not decide whether a pixel reaches a share that it stands at.
     shares = np.round((values - low) / (high - low), 9) if high > low else np.zeros(len(values))
     reached = np.searchsorted(SHARES, shares, side="right")
-    found = _at_least(np.bincount(reached, minlength=len(SHARES) + 1))
-    common = _at_least(np.bincount(reached[truth], minlength=len(SHARES) + 1))
+    # How many reach each share, from how many reach exactly so many of them.
+    found, common = (
+        np.cumsum(np.bincount(part, minlength=len(SHARES) + 1)[::-1])[::-1][1:].astype(np.float64)
+        for part in (reached, reached[truth])
+    )
     fixed = values >= rule.value if rule.rule == "score" else shares >= rule.value
     highest = values == high
     return {
@@ -78,11 +81,6 @@ def score_mask(heat: NDArray[np.floating], inside: Bools, rule: BoxRule) -> dict
         "pointing_game": float(truth[highest].mean()),
         "area": area / inside.size,
     }
-
-
-def _at_least(counts: NDArray[np.integer]) -> Floats:
-    """How many reach each share, from how many reach exactly so many of them ``[20]``."""
-    return np.cumsum(counts[::-1])[::-1][1:].astype(np.float64)
 
 
 def mask_statistics(
@@ -163,13 +161,13 @@ class Segmentation(MapProtocol):
 
     def measure(self, draw: Draw) -> Measured:
         count, classes = len(self._judged), [phrase.category for phrase in self._phrases]
-        own, others = classes[:count], classes[count:]
+        judged, others = classes[:count], classes[count:]
         scores = [self._scores[number] for number in range(len(classes))]
         curves = np.array([score["curve"] for score in scores])
         head = {
             "id": [phrase.phrase_id for phrase in self._judged],
             "patient": [phrase.patient for phrase in self._judged],
-            "category": own,
+            "category": judged,
         }
         threshold: dict[str, Any] = {"reason": "no masks of the split 'validate' to choose it on"}
         chosen: dict[str, Floats] = {}
@@ -182,17 +180,17 @@ class Segmentation(MapProtocol):
         fixed = pd.DataFrame(scores[:count])[["dice_fixed", "pointing_game", "area"]]
         items = pd.concat([pd.DataFrame(head | chosen), fixed], axis=1)
         values = {name: items[name].to_numpy() for name in METRICS if name in items}
-        estimates = draw.estimates(mask_statistics(own, values, curves), head["patient"])
-        areas = mask_statistics(own, {"area": items["area"].to_numpy()})(np.ones((1, count)))
+        estimates = draw.estimates(mask_statistics(judged, values, curves), head["patient"])
+        areas = mask_statistics(judged, {"area": items["area"].to_numpy()})(np.ones((1, count)))
         measured = estimates.rows(n=count)
         measured.append(Row("pointing_game", float(areas["area"][0]), group=CHANCE))
-        measured += estimates.class_rows(own)
+        measured += estimates.class_rows(judged)
         details = {
             "masks": count,
             "without_mask": self._without_mask,
             "patients": items["patient"].nunique(),
             "threshold": threshold,
-            "test_threshold": {"share_of_range": float(SHARES[best_share(curves, own)])},
+            "test_threshold": {"share_of_range": float(SHARES[best_share(curves, judged)])},
             "longest_side": LONGEST,
         }
         return Measured(measured, details, items)

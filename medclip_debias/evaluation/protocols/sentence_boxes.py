@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from medclip_debias.evaluation.bootstrap import Statistics, weighted_auc, weighted_mean
 from medclip_debias.evaluation.maps import MapProtocol
+from medclip_debias.evaluation.metrics import weighted_average_precision
 from medclip_debias.evaluation.phrase_selection import VALIDATE, Phrases, phrases_of
 from medclip_debias.evaluation.protocol import Draw, Measured, Request, geometry_of, patients_of
-from medclip_debias.evaluation.sentence_choice import RULE, choose
-from medclip_debias.evaluation.suppression_choice import Choice
+from medclip_debias.evaluation.sentence_choice import RULE, Choice, choose
 from medclip_debias.evaluation.upsampled import Upsampled, box_threshold
+from medclip_debias.grounding.boxes import overlaps
 from medclip_debias.grounding.counterparts import Reader
-from medclip_debias.grounding.matching import Detections, hits_in_order, one_to_one
 from medclip_debias.grounding.settings import KINDS, EvidenceKind, SuppressionRule
 from medclip_debias.grounding.suppression import Evidence, judge, read_rule
 from medclip_debias.models.sentences import one_vector
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from medclip_debias.models.region_grid import RegionGrid
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 MATCH_LEVELS = (0.3, 0.5)
 """IoUs from which on a found box matches a true one, one to one."""
 
@@ -111,14 +112,14 @@ class SentenceBoxes(MapProtocol):
         if rule is None:
             about = {"reason": "no rule was asked for, or none can be chosen on these images"}
             rule = SuppressionRule(chosen=about)
-        table, detections = self._items(rule)
-        tables = sentence_statistics(table)
+        table, hits, confidences = self._items(rule)
+        of_table, truths = sentence_statistics(table), table["truths"].to_numpy(np.float64)
 
         def statistics(weights: Floats) -> dict[str, Floats]:
-            found = dict(tables(weights))
-            for level, own in detections.items():
-                found[f"average_precision_{level}"] = own.average_precision(weights)
-            return found
+            return dict(of_table(weights)) | {
+                f"average_precision_{level}": average_precision(right, confidences, truths, weights)
+                for level, right in hits.items()
+            }
 
         estimates = draw.estimates(statistics, table["patient"].tolist())
         fewer = {name: int(members.sum()) for name, members in _rests_on(table).items()}
@@ -143,14 +144,17 @@ class SentenceBoxes(MapProtocol):
     def counts(self) -> dict[str, int]:
         return {"asked_sentences": len(self._queries.queries)}
 
-    def _items(self, rule: SuppressionRule) -> tuple[pd.DataFrame, dict[float, Detections]]:
+    def _items(
+        self, rule: SuppressionRule
+    ) -> tuple[pd.DataFrame, dict[float, list[Bools]], list[list[float]]]:
+        """A row for each sentence; which of its boxes are right by level, and how sure they are."""
         asked = self._queries.queries
         vectors = one_vector(self._asked, self.model.outputs.sentence_rows).cpu().numpy()
         levels = rule.levels(vectors) if rule.evidence == "offset" else np.zeros(len(vectors))
         names = self._data.images["image_id"]
         patients = patients_of(self._data, [query.row for query in asked])
         rows, confidences = [], []
-        hits: dict[float, list[NDArray[np.bool_]]] = {level: [] for level in MATCH_LEVELS}
+        hits: dict[float, list[Bools]] = {level: [] for level in MATCH_LEVELS}
         for number, query in enumerate(asked):
             raw = self._evidence_of[number].get(rule.evidence, 0.0) if rule.evidence else 0.0
             # A mark of the readers decides what is true, never what is answered.
@@ -160,7 +164,7 @@ class SentenceBoxes(MapProtocol):
             truth = phrase.boxes if phrase is not None and query.there else []
             digest = hashlib.sha256(query.text.encode()).hexdigest()[:16]
             name = f"{names.iloc[query.row]}:{query.kind}:{digest}"
-            found = self._boxes[number]
+            boxes = self._boxes[number]
             row = {
                 "id": phrase.phrase_id if phrase is not None else name,
                 "patient": patients[number],
@@ -171,18 +175,71 @@ class SentenceBoxes(MapProtocol):
                 "evidence": np.nan if verdict.evidence is None else verdict.evidence,
                 "probability": verdict.probability,
                 "truths": len(truth),
-                "found": len(found),
+                "found": len(boxes),
             }
             for level in MATCH_LEVELS:
-                row[f"hits_{level}"] = one_to_one(truth, found, level) if truth else 0
+                row[f"hits_{level}"] = one_to_one(truth, boxes, level) if truth else 0
                 hits[level].append(
-                    hits_in_order(truth, found, level) if truth else np.zeros(len(found), bool)
+                    hits_in_order(truth, boxes, level) if truth else np.zeros(len(boxes), bool)
                 )
             rows.append(row)
             confidences.append([verdict.probability * share for share in self._shares[number]])
-        table = pd.DataFrame(rows)
-        truths = table["truths"].tolist()
-        return table, {level: Detections.of(h, confidences, truths) for level, h in hits.items()}
+        return pd.DataFrame(rows), hits, confidences
+
+
+def one_to_one(truth: ArrayLike, boxes: ArrayLike, level: float) -> int:
+    """Most pairs of a true and a found box with an IoU of ``level`` or more, each box used once.
+
+    A largest matching of a bipartite graph (Hopcroft and Karp 1973), not the greedy one: which box
+    is looked at first does not change the number. Boxes are ``[K, 4]`` of x, y, width, height.
+
+    >>> one_to_one([[0, 0, 2, 2]], [[0, 0, 2, 2], [0, 0, 2, 1.9]], 0.5)
+    1
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
+    near = overlaps(truth, boxes) >= level
+    if min(near.shape) < 2:
+        return int(near.any())
+    partner = maximum_bipartite_matching(csr_array(near.astype(np.int8)), perm_type="column")
+    return int((partner >= 0).sum())
+
+
+def hits_in_order(truth: ArrayLike, boxes: ArrayLike, level: float) -> Bools:
+    """Which found boxes ``[F, 4]``, highest confidence first, are right: ``[F]``.
+
+    Each takes the true box that it overlaps most of those that no earlier one has taken (as COCO
+    counts), unless that IoU is less than ``level``; a second box on one truth is wrong.
+    """
+    shared = overlaps(truth, boxes)
+    hits = np.zeros(shared.shape[1], dtype=bool)
+    free = np.ones(len(shared), dtype=bool)
+    for number in range(len(hits) if len(shared) else 0):
+        left = np.where(free, shared[:, number], -1.0)
+        best = int(left.argmax())
+        if left[best] >= level:
+            hits[number], free[best] = True, False
+    return hits
+
+
+def average_precision(
+    hits: Sequence[Bools],
+    confidences: Sequence[Sequence[float]],
+    truths: Floats,
+    weights: Floats,
+) -> Floats:
+    """Average precision of the boxes of all sentences, under ``weights [b, sentences]``: ``[b]``.
+
+    Of each sentence which of its boxes are right (`hits_in_order`), how sure they are, and how many
+    true boxes it has; one that is never found adds nothing. NaN without a true box.
+    """
+    sentence = np.repeat(np.arange(len(hits)), [len(boxes) for boxes in hits])
+    total = weights @ truths
+    if not sentence.size:
+        return np.asarray(np.where(total > 0, 0.0, np.nan))
+    right, sure = np.concatenate(hits), np.concatenate([np.asarray(c, float) for c in confidences])
+    return weighted_average_precision(right, sure, weights[:, sentence], total)
 
 
 def sentence_statistics(table: pd.DataFrame) -> Statistics:

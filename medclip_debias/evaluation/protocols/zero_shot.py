@@ -71,7 +71,6 @@ AUCS = {
 }
 CONTRADICTION = "contradiction_rate"
 AVERAGED = (*AUCS, "accuracy", "balanced_accuracy", "average_precision", "ece", "f1")
-MADE_OF = "the list of classes: an image has its class and no other"
 
 
 class ZeroShot(ScoreProtocol):
@@ -107,11 +106,10 @@ class ZeroShot(ScoreProtocol):
             except Skipped:
                 if self._listed is None:
                     raise
-                source = {
-                    "labels": self._listed.source["list"],
-                    "hash": self._listed.source["hash"],
-                }
-                labels = replace(self._listed, source=source | {"made_of": MADE_OF})
+                listed = self._listed.source
+                source = {"labels": listed["list"], "hash": listed["hash"]}
+                source["made_of"] = "the list of classes: an image has its class and no other"
+                labels = replace(self._listed, source=source)
             self._no_threshold = (
                 "the validate split itself is evaluated, so no threshold can be chosen on it"
             )
@@ -322,8 +320,8 @@ class ZeroShot(ScoreProtocol):
             positive = SideScores.of(self._scores_of(rows, views), self._prompts).positive
             scores = np.stack(list(positive.values()), axis=1)
             patients = patients_of(self._data, rows)
-            found = multiclass_accuracy(scores, truth, self._classes, patients, draw)
-            return Measured(found.rows, found.details | source)
+            measured = multiclass_accuracy(scores, truth, self._classes, patients, draw)
+            return Measured(measured.rows, measured.details | source)
         except Skipped as reason:
             return Measured([], {"reason": str(reason)} | source)
 
@@ -431,12 +429,12 @@ def zero_shot(
             rate = float(sides.contradictions[name].mean())
             of_refused.append(Row(CONTRADICTION, rate, of_class=name))
     if not truth:
-        found = "; ".join(
+        present = "; ".join(
             f"{name} {c['positive']} present, {c['negative']} absent" for name, c in counts.items()
         )
         raise UserError(
             f"Zero-shot classification needs images with both labels of a class, and none has "
-            f"them ({found}); evaluate a split with labels, or another label policy."
+            f"them ({present}); evaluate a split with labels, or another label policy."
         )
     thresholds = {name: _threshold(name, validation, policy) for name in truth}
     bounds = {name: t["value"] for name, t in thresholds.items() if "value" in t}

@@ -16,9 +16,8 @@ from torch import Tensor
 from medclip_debias.errors import UserError
 from medclip_debias.files import check_out, exchange, read_json_or_none, take_back, write_json
 from medclip_debias.grounding.preparation import check_preparation
-from medclip_debias.grounding.search.learn import learn
-from medclip_debias.grounding.search.ranking import Progress
-from medclip_debias.grounding.search.settings import IndexSettings
+from medclip_debias.grounding.search.landmarks import Progress
+from medclip_debias.grounding.search.learn import IndexSettings, learn
 from medclip_debias.grounding.search.store import (
     FORMAT,
     ITEMS,
@@ -42,14 +41,14 @@ _JOB = "job.json"
 
 def headline(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The few numbers of an index that a terminal should show."""
-    shown: dict[str, Any] = {"images": meta["regions"][0], "bytes": sum(meta["bytes"].values())}
+    numbers: dict[str, Any] = {"images": meta["regions"][0], "bytes": sum(meta["bytes"].values())}
     for kind, measured in meta["recall"].items():
         if kind == "k":
             continue
         count = meta["candidates"][kind]
-        shown[f"candidates for {kind}"] = count
-        shown[f"recall@{meta['recall']['k']} for {kind}"] = measured["by_candidates"][str(count)]
-    return shown
+        numbers[f"candidates for {kind}"] = count
+        numbers[f"recall@{meta['recall']['k']} for {kind}"] = measured["by_candidates"][str(count)]
+    return numbers
 
 
 def build_index(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
+from medclip_debias.config import Settings
 from medclip_debias.errors import explained
-from medclip_debias.grounding.search.landmarks import Landmarks
-from medclip_debias.grounding.search.ranking import (
+from medclip_debias.grounding.search.landmarks import (
     Floats,
+    Landmarks,
     Progress,
     Regions,
     Score,
@@ -23,12 +25,35 @@ from medclip_debias.grounding.search.ranking import (
     recall_at,
     sentence_scores,
 )
-from medclip_debias.grounding.search.settings import IndexKind, IndexSettings
 
 SAMPLE = 4000  # images from which the landmarks' directions are learned
 LADDER = (50, 100, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 5000)  # candidate counts tried
 
 TEXT_FILE, IMAGE_FILE, LANDMARKS_FILE = "text.faiss", "image.faiss", "landmarks.safetensors"
+FLAT_UP_TO = 500_000
+"""Images up to which ``auto`` compares a query with every global vector."""
+
+IndexKind = Literal["auto", "flat", "ivf"]
+
+
+class IndexSettings(Settings):
+    """How an index is built (docs/search.md, Settings); stored inside it."""
+
+    landmarks: int = Field(1000, ge=2)
+    rank: int = Field(256, ge=1)
+    kind: IndexKind = "auto"
+    k: int = Field(10, ge=1)
+    target: float = Field(0.99, gt=0, le=1)
+    queries: int = Field(100, ge=1)
+    image_queries: int = Field(16, ge=0)
+    batch_size: int = Field(32, ge=1)
+    seed: int = Field(0, ge=0)
+
+    def kind_for(self, images: int) -> IndexKind:
+        """``kind``, with ``auto`` decided."""
+        if self.kind != "auto":
+            return self.kind
+        return "flat" if images <= FLAT_UP_TO else "ivf"
 
 
 def learn(
@@ -49,7 +74,7 @@ def learn(
     Returns:
         ``kind`` of the FAISS indexes; ``recall``: for ``sentences`` and for ``images``, how many
         were asked, and the mean recall@k of the two stages against exact scores of every image,
-        by number of candidates; ``candidates``: a number that reaches the target (`_enough`).
+        by number of candidates; ``candidates``: a number that reaches the target.
     """
     rng = np.random.default_rng(settings.seed)
     n, kind = len(regions), settings.kind_for(len(regions))
@@ -80,11 +105,17 @@ def learn(
     enough: dict[str, int] = {}
     recall: dict[str, Any] = {"k": settings.k}
 
-    def measure(what: str, file: str, queries: Floats, exact: Floats, **said: Any) -> None:
-        recalls = _mean_recalls(folder / file, queries, exact, counts, settings.k)
-        enough[what] = _enough(counts, recalls, settings.target)
-        shown = {str(n): round(float(r), 4) for n, r in zip(counts, recalls, strict=True)}
-        recall[what] = {"asked": len(queries), **said, "by_candidates": shown}
+    def measure(what: str, file: str, queries: Floats, exact: Floats, **more: Any) -> None:
+        index, of_query = open_faiss(folder / file), []
+        for number, vector in enumerate(queries):
+            rows = nearest(index, vector, counts[-1])[0]
+            of_query.append([recall_at(exact[:, number], rows[:n], settings.k) for n in counts])
+        recalls = np.mean(of_query, axis=0)
+        reached = np.flatnonzero(recalls >= settings.target)
+        # One step more than was enough for these queries: they chose it, so others find less.
+        enough[what] = counts[min(reached[0] + 1, len(counts) - 1)] if len(reached) else counts[-1]
+        by_count = {str(n): round(float(r), 4) for n, r in zip(counts, recalls, strict=True)}
+        recall[what] = {"asked": len(queries), **more, "by_candidates": by_count}
 
     queries = landmarks.queries(asked.cpu().numpy())
     measure("sentences", TEXT_FILE, queries, exact, held_out=len(held_out) > 0)
@@ -97,27 +128,6 @@ def learn(
             exact[place] = np.stack([image_scores(image, block) for image in images], axis=1)
         measure("images", IMAGE_FILE, directions[chosen], exact)
     return {"kind": kind, "candidates": enough, "recall": recall}
-
-
-def _enough(counts: list[int], recalls: NDArray[np.float64], target: float) -> int:
-    """The count after the smallest whose recall is at least ``target``, or the largest.
-
-    One step more than was enough for these queries: they chose it, so others find a little less.
-    """
-    reached = np.flatnonzero(recalls >= target)
-    return counts[min(reached[0] + 1, len(counts) - 1)] if len(reached) else counts[-1]
-
-
-def _mean_recalls(
-    path: Path, vectors: Floats, exact: Floats, counts: list[int], k: int
-) -> NDArray[np.float64]:
-    """Mean recall of the queries ``vectors`` by number of candidates, each searched by itself."""
-    index = open_faiss(path)
-    recalls = []
-    for number, vector in enumerate(vectors):
-        rows = nearest(index, vector, counts[-1])[0]
-        recalls.append([recall_at(exact[:, number], rows[:count], k) for count in counts])
-    return np.asarray(np.mean(recalls, axis=0))
 
 
 # ----------------------------------------------------------------------------------- FAISS

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -15,7 +15,15 @@ from torch import Tensor
 
 from medclip_debias.data.synthetic import all_of_phantoms
 from medclip_debias.errors import UserError, one_of
-from medclip_debias.grounding.search.landmarks import Landmarks
+from medclip_debias.grounding.search.landmarks import (
+    Floats,
+    Landmarks,
+    Regions,
+    Score,
+    image_scores,
+    mean_direction,
+    sentence_scores,
+)
 from medclip_debias.grounding.search.learn import (
     IMAGE_FILE,
     LANDMARKS_FILE,
@@ -23,15 +31,6 @@ from medclip_debias.grounding.search.learn import (
     nearest,
     open_faiss,
 )
-from medclip_debias.grounding.search.ranking import (
-    Floats,
-    Regions,
-    Score,
-    image_scores,
-    mean_direction,
-    sentence_scores,
-)
-from medclip_debias.grounding.search.settings import ImageRanking
 from medclip_debias.grounding.search.store import (
     AGAIN,
     ITEMS,
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from medclip_debias.models.features import ImageFeatures
     from medclip_debias.models.interface import ImageTextModel
 
-
+ImageRanking = Literal["regions", "global"]
 _AT_A_TIME = 64
 
 

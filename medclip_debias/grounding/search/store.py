@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from medclip_debias.config import validate
 from medclip_debias.errors import UserError
 from medclip_debias.files import check_guarded, file_hash, read_json, write_json
+from medclip_debias.grounding.search.landmarks import Regions
 from medclip_debias.grounding.search.learn import IMAGE_FILE, LANDMARKS_FILE, TEXT_FILE
-from medclip_debias.grounding.search.ranking import Regions
 
 FORMAT = 1
 META, REGIONS, ITEMS = "index.json", "regions.bin", "items.arrow"

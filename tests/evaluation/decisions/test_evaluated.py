@@ -64,7 +64,7 @@ def test_a_calibration_is_made_and_used_on_other_images(world, capsys):
 
 def test_a_place_that_cannot_hold_the_file_is_refused_before_the_work(world, capsys, monkeypatch):
     folder, given = world
-    monkeypatch.setattr("medclip_debias.evaluation.decisions.prepared.row_scores", None)
+    monkeypatch.setattr("medclip_debias.evaluation.decisions.calibration.row_scores", None)
     (folder / "a file").touch()
     for out in (folder, folder / "a file" / "c.json"):
         assert run(["calibrate", *given, "--out", str(out)]) == 2

@@ -7,7 +7,7 @@ import pytest
 
 from medclip_debias.evaluation.catalogue import METRICS
 from medclip_debias.evaluation.decisions.measure import Decider
-from medclip_debias.evaluation.decisions.options import DecisionOptions
+from medclip_debias.evaluation.options import DecisionOptions
 from medclip_debias.evaluation.protocol import Draw
 
 

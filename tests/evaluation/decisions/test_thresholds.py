@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medclip_debias.evaluation.decisions.thresholds import (
+from medclip_debias.evaluation.decisions.probability import (
     Sets,
     class_conditional,
     marginal,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from medclip_debias.grounding.search.build import build_index
-from medclip_debias.grounding.search.settings import IndexSettings
+from medclip_debias.grounding.search.learn import IndexSettings
 from medclip_debias.models.similarity import Similarity
 
 SETTINGS = IndexSettings(landmarks=60, queries=20, image_queries=4, batch_size=16)

@@ -16,8 +16,8 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.search.build import build_index
 from medclip_debias.grounding.search.landmarks import Landmarks
+from medclip_debias.grounding.search.learn import FLAT_UP_TO, IndexSettings
 from medclip_debias.grounding.search.query import SearchIndex
-from medclip_debias.grounding.search.settings import FLAT_UP_TO, IndexSettings
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.golden import IMAGES
 

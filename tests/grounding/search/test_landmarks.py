@@ -7,8 +7,13 @@ import torch
 import torch.nn.functional as F
 
 from medclip_debias.config import SimilaritySettings
-from medclip_debias.grounding.search.landmarks import RIDGE, Landmarks
-from medclip_debias.grounding.search.ranking import mean_direction, recall_at, sentence_scores
+from medclip_debias.grounding.search.landmarks import (
+    RIDGE,
+    Landmarks,
+    mean_direction,
+    recall_at,
+    sentence_scores,
+)
 
 from .conftest import by_regions
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from medclip_debias.config import SimilaritySettings
-from medclip_debias.grounding.search.ranking import (
+from medclip_debias.grounding.search.landmarks import (
     blocks,
     image_scores,
     recall_at,

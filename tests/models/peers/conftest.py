@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from medclip_debias.grounding.search.ranking import sentence_scores
+from medclip_debias.grounding.search.landmarks import sentence_scores
 from medclip_debias.models.backbones import resnet
 from medclip_debias.models.backbones.resnet import Arch
 from medclip_debias.models.load import load_model

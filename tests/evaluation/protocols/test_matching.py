@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import average_precision_score
 
+from medclip_debias.evaluation.protocols.sentence_boxes import (
+    average_precision,
+    hits_in_order,
+    one_to_one,
+)
 from medclip_debias.grounding.boxes import overlaps
-from medclip_debias.grounding.matching import Detections, hits_in_order, one_to_one
 
 box = st.tuples(*[st.integers(0, 6)] * 2, *[st.integers(1, 6)] * 2)
 boxes = st.lists(box, max_size=5)
@@ -57,11 +61,12 @@ def test_average_precision_is_that_of_scikit_learn_times_the_share_that_is_found
     hits[0] = np.array([True])
     confidences = [rng.integers(0, 9, len(own)) / 9 for own in hits]  # with ties
     truths = [int(own.sum() + rng.integers(0, 2)) for own in hits]
-    found = Detections.of(hits, confidences, truths)
     weights = rng.integers(0, 3, (3, 40)).astype(float)
     weights[0] = 1
-    for w, value in zip(weights, found.average_precision(weights), strict=True):
-        each = w[found.item]
-        rank = average_precision_score(found.hit, found.confidence, sample_weight=each)
-        recall = (each * found.hit).sum() / (w @ np.array(truths))
+    values = average_precision(hits, confidences, np.array(truths, dtype=float), weights)
+    hit, sure = np.concatenate(hits), np.concatenate(confidences)
+    for w, value in zip(weights, values, strict=True):
+        each = np.repeat(w, [len(own) for own in hits])
+        rank = average_precision_score(hit, sure, sample_weight=each)
+        recall = (each * hit).sum() / (w @ np.array(truths))
         assert value == pytest.approx(rank * recall, rel=1e-12)
