@@ -96,7 +96,7 @@ def statistics_of(
     def computed(weights: Floats) -> Mapping[str, Floats]:
         try:
             return statistics()(weights)
-        except (KeyError, ValueError, TypeError, IndexError) as error:
+        except (AttributeError, KeyError, ValueError, TypeError, IndexError) as error:
             raise UserError(
                 f"{path}: its metrics cannot be computed ({type(error).__name__}: {error})."
             ) from error

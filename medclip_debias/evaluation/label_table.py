@@ -300,13 +300,13 @@ def of_studies(labels: Labels, data: PreparedSet) -> tuple[Labels, dict[int, lis
     ``rows`` are the first image of each study; all rows of a study stand by its first.
     """
     studies = data.images["study_id"].iloc[labels.rows].astype(str).to_numpy()
-    table = pd.DataFrame(labels.values | {"row": labels.rows}).groupby(studies, sort=False)
-    if (table[list(labels.values)].nunique(dropna=False) > 1).to_numpy().any():
+    by_study = pd.DataFrame(labels.values).groupby(studies, sort=False)
+    if (by_study.nunique(dropna=False) > 1).to_numpy().any():
         raise UserError(
             f"{labels.source.get('labels', 'the labels')}: images of one study have different"
             " labels, so the study as a whole has none; leave the option several_views at 'each'."
         )
-    first = table.nth(0)
+    first, of_study = by_study.nth(0), pd.Series(labels.rows).groupby(studies, sort=False)
+    images: dict[int, list[int]] = {rows.iloc[0]: rows.tolist() for _, rows in of_study}
     chosen = {name: first[name].to_numpy() for name in labels.values}
-    rows = {of_study[0]: of_study for of_study in table["row"].apply(list)}
-    return Labels(first["row"].tolist(), chosen, labels.source), rows
+    return Labels(list(images), chosen, labels.source), images

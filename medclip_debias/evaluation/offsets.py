@@ -13,7 +13,7 @@ AUC of a prompt, and of a pair of prompts, does not change; the decision between
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,11 +96,12 @@ def read_offsets(folder: Path, model_hash: str | None, texts: Sequence[str]) -> 
     remedy = f"run `medclip-debias evaluate offsets {folder} PREPARED` first"
     if not path.is_file():
         raise UserError(f"{path}: is missing, so this model has no offsets; {remedy}.")
-    content = read_json(path, remedy)
-    known = content.get("offsets") if isinstance(content, Mapping) else None
-    if not isinstance(known, Mapping):
-        raise UserError(f"{path}: holds no offsets; {remedy}.")
-    if content.get("model_hash") != model_hash:
+    content = read_json(path, remedy, keys=("model_hash", "offsets"))
+    known = content["offsets"]
+    numbers = known.values() if isinstance(known, dict) else [None]
+    if not all(isinstance(value, float | int) for value in numbers):
+        raise UserError(f"{path}: its offsets are not a number for each prompt; {remedy}.")
+    if content["model_hash"] != model_hash:
         raise UserError(f"{path}: was made with other weights than this model's; {remedy}.")
     absent = [text for text in texts if text not in known]
     if absent:

@@ -6,7 +6,6 @@ than in those of other images, whoever looks at a map must be told so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from medclip_debias.errors import UserError
@@ -31,9 +30,9 @@ def maps_warning(
         results = read_json(path, "run 'medclip-debias evaluate' to write it")
     except UserError:
         return NOT_MEASURED
-    maps = results.get("maps") if isinstance(results, Mapping) else None
-    if not isinstance(maps, Mapping) or model_hash not in (None, results.get("model_hash")):
+    maps, options = results.get("maps"), results.get("options", {})
+    if not isinstance(maps, dict) or model_hash not in (None, results.get("model_hash")):
         return NOT_MEASURED
-    if results.get("options", {}).get("method", "similarity") != method:
+    if not isinstance(options, dict) or options.get("method", "similarity") != method:
         return NOT_MEASURED
     return None if maps.get("validated") is True else str(maps.get("sentence") or NOT_MEASURED)

@@ -357,6 +357,9 @@ def test_items_that_lack_a_column_are_one_sentence(runs):
     sentence = r"b/items/zero_shot\.parquet: its metrics cannot be computed \(KeyError: 'Edema'\)"
     with pytest.raises(UserError, match=sentence):
         compare([str(runs / "a"), str(runs / "b")])
+    edit(runs / "b", lambda content: content["details"]["zero_shot"].update(classes=["Edema"]))
+    with pytest.raises(UserError, match=r"cannot be computed \(AttributeError"):
+        compare([str(runs / "a"), str(runs / "b")])
 
 
 def test_a_metric_that_one_run_lacks_is_named_and_left_out(runs):

@@ -80,6 +80,11 @@ def test_offsets_that_do_not_fit_are_one_sentence(
     (folder / "offsets.json").write_text(json.dumps({"model_hash": "x", "offsets": {"a": 1.0}}))
     with pytest.raises(UserError, match=r'has no offset for "b" \(1 of 2 prompts\)'):
         read_offsets(folder, "x", ["a", "b"])
+    for damaged in ({"a": "1.0"}, ["a"]):
+        content = json.dumps({"model_hash": "x", "offsets": damaged})
+        (folder / "offsets.json").write_text(content)
+        with pytest.raises(UserError, match="are not a number for each prompt"):
+            read_offsets(folder, "x", ["a"])
     with pytest.raises(UserError, match="no image in the split 'validate'"):
         with_offsets("validate", model=folder)
     words = ["evaluate", "offsets", f"{folder}", f"{small_prepared.folder}", "--split", "test"]

@@ -50,6 +50,7 @@ def test_the_sentence_is_that_of_the_results_beside_the_model(tmp_path, bounds):
     path.write_text(json.dumps({"maps": maps, "model_hash": "a"}))
     assert maps_warning(model) == maps["sentence"] == maps_warning(model, "a")
     assert maps_warning(model, "b") == NOT_MEASURED
-    for damaged in ("{", "[]", "{}", '{"maps": {}}', '{"maps": 3}'):
+    wrong = '{"maps": {"validated": true}, "model_hash": "a", "options": []}'
+    for damaged in ("{", "[]", "{}", '{"maps": {}}', '{"maps": 3}', wrong):
         path.write_text(damaged)
         assert maps_warning(model, "a") == NOT_MEASURED
