@@ -313,9 +313,8 @@ def measure(
             if counted is not None:
                 table += of_protocol(protocol.name, _preset_rows(f"preset {preset.name}", counted))
                 presets[preset.name][protocol.name] = without_rows(counted, *_DIVISIONS)
-    counts = {name: 0 for kind in registered() for name in kind.counted}
-    for protocol in protocols:
-        counts |= protocol.counts()
+    counts = {kind.counted: 0 for kind in registered() if kind.counted}
+    counts |= {protocol.counted: protocol.count for protocol in protocols if protocol.counted}
     results = {
         "format": FORMAT,
         "split": request.split,

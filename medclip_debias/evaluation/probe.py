@@ -184,10 +184,7 @@ def _features(
     split_rows: NDArray[np.int64],
     progress: Progress | None,
 ) -> tuple[Floats, dict[str, Floats]]:
-    """Image features of ``rows``; paired image and sentence vectors of the split.
-
-    No sentence vectors of a model that reads images alone.
-    """
+    """Image features of ``rows``; paired image and sentence vectors of the split, if it has any."""
     import torch
 
     parts, network = [], Network(model, data)
@@ -282,10 +279,7 @@ def _false_negatives(
 
 
 def _eta(data: PreparedSet, known: Truth) -> dict[str, Any]:
-    """How log p of a language model follows the true class probability (Spearman's rho).
-
-    Over distinct sentences, and over sentences as often as the set says them.
-    """
+    """How log p of a language model follows the true class probability (Spearman's rho)."""
     from scipy.stats import spearmanr
 
     path = data.folder / "scores.parquet"

@@ -175,7 +175,7 @@ class Protocol(ABC):
         truth: beginnings of the items' columns that no model decides, equal in all runs on a set.
         reads_regions: whether it looks at the images' regions; a protocol that only asks the model
             for whole scores says no, and a cache then need not keep them.
-        counted: what it adds to ``counts`` of ``results.json``; 0 where it is skipped.
+        counted: what ``counts`` of ``results.json`` calls its `count`, 0 where it is skipped.
         texts: sentences that it needs as vectors.
         rows: rows of the set's images that it wants to see.
     """
@@ -184,7 +184,8 @@ class Protocol(ABC):
     file: ClassVar[str]
     truth: ClassVar[tuple[str, ...]] = ()
     reads_regions: ClassVar[bool] = True
-    counted: ClassVar[tuple[str, ...]] = ()
+    counted: ClassVar[str] = ""
+    count: int = 0
     texts: list[str]
     rows: frozenset[int]
 
@@ -248,10 +249,6 @@ class Protocol(ABC):
         estimates = draw.estimates(self.statistics(details, items), items["patient"].tolist())
         whole = estimates.rows(n=len(items), fewer=fewer)
         return Measured(whole + estimates.class_rows(classes, fewer), details, items)
-
-    def counts(self) -> dict[str, int]:
-        """How many there are of each of `counted`."""
-        return {}
 
     def under(self, preset: Preset) -> dict[str, Any] | None:
         """Metrics counted as a preset counts; None where it, or this protocol, knows none."""

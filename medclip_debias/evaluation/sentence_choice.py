@@ -156,10 +156,7 @@ def _digest(image: str, text: str) -> str:
 
 
 def _marked(data: PreparedSet) -> dict[str, bool]:
-    """Which sentences (normalised) PadChest-GR's readers marked as not abnormal; {} for other sets.
-
-    A sentence that is marked both ways, in two reports, is left to the claims.
-    """
+    """Which sentences PadChest-GR's readers marked as not abnormal, if not both ways."""
     if ANNOTATED not in data.annotation_names:
         return {}
     table = data.annotations(ANNOTATED)

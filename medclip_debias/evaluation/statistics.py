@@ -312,10 +312,7 @@ def compared(run: Mapping[int, Replicated], baseline: Mapping[int, Replicated]) 
 
 
 def _interaction(resampled: Floats) -> float:
-    """Variance of the mean over the seeds that comes from each seed's own patients: ``e``.
-
-    Around the mean of the seeds, in each resample, ``e`` is all that varies over the resamples.
-    """
+    """Variance of the mean over the seeds from each seed's own patients: ``e``, around the mean."""
     seeds = len(resampled)
     around = resampled - resampled.mean(axis=0)
     return float(around.var(axis=1).sum()) / (seeds * (seeds - 1))

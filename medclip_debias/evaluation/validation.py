@@ -101,10 +101,7 @@ def _zero_shot(
 def _retrieval(
     model: ImageTextModel, data: PreparedSet, limit: int, batch_size: int
 ) -> dict[str, float]:
-    """Rank of the first sentence of an image's own study; equal sentences all count.
-
-    The image is the first frontal one of its study, if there is any.
-    """
+    """Rank of the first sentence of the first image's own study; equal sentences all count."""
     try:
         studies = TrainingStudies.of(data, SPLIT)
     except UserError:

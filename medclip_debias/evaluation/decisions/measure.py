@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,105 +34,93 @@ MEANS = {"ece": "probabilities/ece", "coverage": "sets/coverage", "abstention": 
 """Means over the classes, and what of a class they are means of."""
 
 
-@dataclass(frozen=True)
-class Decider:
-    """What is asked, and a file's calibration; without one the validate images are fitted to."""
+def read_calibration(
+    options: DecisionOptions, model_hash: str | None, prompts: PromptSet, offsets: str
+) -> Calibration | None:
+    """Read and check the calibration that options name; None where they name none."""
+    known_classes(options.prevalence, prompts)
+    if options.calibration is None:
+        return None
+    where = str(options.calibration)
+    calibration = Calibration.read(options.calibration)
+    calibration.check(where, model_hash, prompts)
+    calibration.asked(options.prevalence)
+    if offsets != "none":
+        raise UserError(
+            f"{where}: is of scores without offsets; leave the option offsets at 'none'."
+        )
+    return calibration
 
-    options: DecisionOptions
-    calibration: Calibration | None = None
 
-    @classmethod
-    def of(
-        cls,
-        options: DecisionOptions | None,
-        model_hash: str | None,
-        prompts: PromptSet,
-        offsets: str,
-    ) -> Self | None:
-        """Read and check what the options name; None where nothing is asked."""
-        if options is None:
-            return None
-        known_classes(options.prevalence, prompts)
-        if options.calibration is None:
-            return cls(options)
-        where = str(options.calibration)
-        calibration = Calibration.read(options.calibration)
-        calibration.check(where, model_hash, prompts)
-        calibration.asked(options.prevalence)
-        if offsets != "none":
-            raise UserError(
-                f"{where}: is of scores without offsets; leave the option offsets at 'none'."
-            )
-        return cls(options, calibration)
+def decide(
+    options: DecisionOptions,
+    calibration: Calibration | None,
+    differences: Mapping[str, Floats],
+    truth: Mapping[str, Floats],
+    patients: Sequence[str],
+    validation: tuple[Mapping[str, Floats], Mapping[str, Floats]] | str,
+    *,
+    scale: float | None,
+    draw: Draw,
+) -> Measured:
+    """Calibrate, decide on the evaluated images, and compare with their truth.
 
-    def decide(
-        self,
-        differences: Mapping[str, Floats],
-        truth: Mapping[str, Floats],
-        patients: Sequence[str],
-        validation: tuple[Mapping[str, Floats], Mapping[str, Floats]] | str,
-        *,
-        scale: float | None,
-        draw: Draw,
-    ) -> Measured:
-        """Calibrate, decide on the evaluated images, and compare with their truth.
+    Differences are positive minus negative score of each image; truth is 1, 0 or NaN, and its
+    classes are measured. Without ``calibration`` the ``validation`` is fitted to: differences and
+    labels of other images, or why there are none. ``scale`` brings the model's own scores to
+    log-odds. Rows are `MEANS` over the classes and the metrics of each; details as docs/results.md
+    has them.
+    """
+    about: dict[str, Any] = {"method": options.method, "split": "validate"}
+    if calibration is not None:
+        classes, unfitted = dict(calibration.classes), dict(calibration.skipped)
+        about = {"method": calibration.method, "split": calibration.split}
+        about["data_hash"] = calibration.data_hash
+    elif isinstance(validation, str):
+        reason = f"no images to calibrate on: {validation}"
+        return Measured([], {"method": options.method, "reason": reason})
+    else:
+        classes, unfitted = fit_classes(options.method, *validation)
+    about |= {"coverage_asked": options.coverage, "conformal": options.conformal}
+    skipped: dict[str, Any] = {
+        name: why.model_dump() for name, why in unfitted.items() if name in differences
+    }
+    plans: dict[str, _Plan] = {}
+    for name in (name for name in truth if name in classes):
+        try:
+            plans[name] = _plan(name, differences[name], truth[name], classes[name], options, scale)
+        except Unfit as reason:
+            skipped[name] = {"reason": str(reason)}
+    one_value = "one label value only among the evaluated images"
+    lacking = [name for name in differences if name not in plans and name not in skipped]
+    about["classes"] = {name: plan.details for name, plan in plans.items()}
+    skipped |= {name: {"reason": one_value} for name in lacking}
+    if not plans:
+        why = {"reason": "no class could be calibrated"}
+        return Measured([], about | why | {"skipped": skipped})
 
-        Differences are positive minus negative score of each image; truth is 1, 0 or NaN, and its
-        classes are measured. ``validation`` are differences and labels of other images, or why
-        there are none; ``scale`` brings the model's own scores to log-odds. Rows are `MEANS` over
-        the classes and the metrics of each; details as docs/results.md has them.
-        """
-        options, kept = self.options, self.calibration
-        about: dict[str, Any] = {"method": options.method, "split": "validate"}
-        if kept is not None:
-            classes, unfitted = dict(kept.classes), dict(kept.skipped)
-            about = {"method": kept.method, "data_hash": kept.data_hash, "split": kept.split}
-        elif isinstance(validation, str):
-            reason = f"no images to calibrate on: {validation}"
-            return Measured([], {"method": options.method, "reason": reason})
-        else:
-            classes, unfitted = fit_classes(options.method, *validation)
-        about |= {"coverage_asked": options.coverage, "conformal": options.conformal}
-        skipped: dict[str, Any] = {
-            name: why.model_dump() for name, why in unfitted.items() if name in differences
+    def statistics(weights: Floats) -> dict[str, Floats]:
+        result = {
+            f"{name}/{key}": values
+            for name, plan in plans.items()
+            for key, values in plan.statistics(weights).items()
         }
-        plans: dict[str, _Plan] = {}
-        for name in (name for name in truth if name in classes):
-            try:
-                plans[name] = _plan(
-                    name, differences[name], truth[name], classes[name], options, scale
-                )
-            except Unfit as reason:
-                skipped[name] = {"reason": str(reason)}
-        one_value = "one label value only among the evaluated images"
-        lacking = [name for name in differences if name not in plans and name not in skipped]
-        about["classes"] = {name: plan.details for name, plan in plans.items()}
-        skipped |= {name: {"reason": one_value} for name in lacking}
-        if not plans:
-            why = {"reason": "no class could be calibrated"}
-            return Measured([], about | why | {"skipped": skipped})
+        for mean, key in MEANS.items():
+            each = [result[f"{name}/{key}"] for name in plans]
+            result[f"decisions_{mean}"] = np.mean(each, axis=0)
+        return result
 
-        def statistics(weights: Floats) -> dict[str, Floats]:
-            found: dict[str, Floats] = {}
-            for name, plan in plans.items():
-                of_class = plan.statistics(weights)
-                found |= {f"{name}/{key}": values for key, values in of_class.items()}
-            for mean, key in MEANS.items():
-                each = [found[f"{name}/{key}"] for name in plans]
-                found[f"decisions_{mean}"] = np.mean(each, axis=0)
-            return found
-
-        estimates = draw.estimates(statistics, patients)
-        measured = estimates.rows()
-        for name, plan in plans.items():
-            for group, prefix in plan.groups.items():
-                named = f"decisions, {group}"
-                measured += estimates.rows(f"{name}/{prefix}", of_class=name, group=named)
-        sizes = {name: (len(classes[name].positive), len(classes[name].negative)) for name in plans}
-        few = [f"{n} ({a} with, {b} without)" for n, (a, b) in sizes.items() if min(a, b) < FEW]
-        rough = f"Calibrated on fewer than {FEW} images of one label, so take these as rough: "
-        about["notes"] = [f"{rough}{', '.join(few)}."] if few else []
-        return Measured(measured, about | {"skipped": skipped})
+    estimates = draw.estimates(statistics, patients)
+    measured = estimates.rows()
+    for name, plan in plans.items():
+        for group, prefix in plan.groups.items():
+            named = f"decisions, {group}"
+            measured += estimates.rows(f"{name}/{prefix}", of_class=name, group=named)
+    sizes = {name: (len(classes[name].positive), len(classes[name].negative)) for name in plans}
+    few = [f"{n} ({a} with, {b} without)" for n, (a, b) in sizes.items() if min(a, b) < FEW]
+    rough = f"Calibrated on fewer than {FEW} images of one label, so take these as rough: "
+    about["notes"] = [f"{rough}{', '.join(few)}."] if few else []
+    return Measured(measured, about | {"skipped": skipped})
 
 
 class _Plan(NamedTuple):

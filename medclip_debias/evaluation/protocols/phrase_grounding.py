@@ -95,30 +95,28 @@ def phrase_rows(items: pd.DataFrame, draw: Draw, within: str = "") -> list[Row]:
     """
     values = {n: items[c].to_numpy(np.float64) for n, c in COLUMNS.items() if c in items.columns}
     area, kinds = items["area"].to_numpy(), items["category"].to_numpy()
-    said = items["sentence_count"].map(frequency_group).to_numpy()
+    frequency = items["sentence_count"].map(frequency_group).to_numpy()
     groups = {"": np.ones(len(items), dtype=bool)}
-    groups |= {f"category: {kind}": kinds == kind for kind in sorted(set(kinds))}
-    groups |= {f"area: {name}": members for name, members in area_terciles(area)[0].items()}
+    groups |= {f"category: {kind}/": kinds == kind for kind in sorted(set(kinds))}
+    groups |= {f"area: {name}/": members for name, members in area_terciles(area)[0].items()}
     order = [frequency_group(first) for first, _ in FREQUENCIES]
-    groups |= {f"frequency: {n}": said == n for n in order if (said == n).any()}
-
-    def statistics(weights: Floats) -> dict[str, Floats]:
-        return {
-            f"{group}/{name}" if group else name: mean_where_known(v[members], weights[:, members])
-            for group, members in groups.items()
-            for name, v in values.items()
-        }
-
-    estimates = draw.estimates(statistics, items["patient"].tolist())
-    known = {
-        f"{group}/{name}" if group else name: int((~np.isnan(v[members])).sum())
+    groups |= {f"frequency: {n}/": frequency == n for n in order if (frequency == n).any()}
+    places = {  # of each metric in each group its values, and whose they are
+        f"{group}{name}": (v[members], members)
         for group, members in groups.items()
         for name, v in values.items()
     }
+
+    def statistics(weights: Floats) -> dict[str, Floats]:
+        return {p: mean_where_known(v, weights[:, members]) for p, (v, members) in places.items()}
+
+    estimates = draw.estimates(statistics, items["patient"].tolist())
+    known = {place: int((~np.isnan(v)).sum()) for place, (v, _) in places.items()}
     measured = []
     for group, members in groups.items():
-        label, n = ", ".join(filter(None, (within, group))) or None, int(members.sum())
-        measured += estimates.rows(f"{group}/" if group else "", fewer=known, group=label)
+        n = int(members.sum())
+        label = ", ".join(filter(None, (within, group.removesuffix("/")))) or None
+        measured += estimates.rows(group, fewer=known, group=label)
         mean = float(area[members].mean())
         measured.append(Row("area", mean, n=n, group=label))
         if not group:
@@ -146,11 +144,12 @@ class PhraseGrounding(MapProtocol):
 
     name, file = "grounding", "phrases"
     truth = ("groundable", "area")
-    counted = ("phrases",)
+    counted = "phrases"
 
     def __init__(self, request: Request) -> None:
         self._selected, self._options = request.once(phrases_of), request.options
         self._phrases, self._others = self._selected.phrases, list[Phrase]()
+        self.count = len(self._phrases)
         self._reason: dict[str, str] = {}
         self._model = request.model
         try:
@@ -247,9 +246,6 @@ class PhraseGrounding(MapProtocol):
         yes = items["groundable"].to_numpy(dtype=bool)
         means = super().statistics(details, items[yes])
         return lambda weights: means(weights[:, yes])
-
-    def counts(self) -> dict[str, int]:
-        return {"phrases": len(self._phrases)}
 
     def write_pictures(self, out: Path, data: PreparedSet, count: int) -> None:
         """The maps of some phrases, in ``heatmaps/``."""

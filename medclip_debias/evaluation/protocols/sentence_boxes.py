@@ -48,7 +48,7 @@ class SentenceBoxes(MapProtocol):
 
     name = file = "sentence_boxes"
     truth = ("kind", "there", "truths")
-    counted = ("asked_sentences",)
+    counted = "asked_sentences"
 
     def __init__(self, request: Request) -> None:
         data, options, split = request.data, request.options, request.split
@@ -56,6 +56,7 @@ class SentenceBoxes(MapProtocol):
         most, views = options.sentences_per_image, options.views
         self._phrases: Phrases = request.once(phrases_of)
         self._queries = choose(data, split, most, self._reader, phrases=self._phrases, views=views)
+        self.count = len(self._queries.queries)
         rows = [query.row for query in self._queries.queries]
         texts = [query.text for query in self._queries.queries]
         self.ask(request, rows, texts, sharpen=options.sharpen, reader=self._reader)
@@ -140,9 +141,6 @@ class SentenceBoxes(MapProtocol):
     def statistics(cls, details: Mapping[str, Any], items: pd.DataFrame) -> Statistics:
         del details
         return sentence_statistics(items)
-
-    def counts(self) -> dict[str, int]:
-        return {"asked_sentences": len(self._queries.queries)}
 
     def _items(
         self, rule: SuppressionRule

@@ -21,7 +21,7 @@ from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import Statistics, weighted_auc, weighted_mean
 from medclip_debias.evaluation.catalogue import CHANCE
-from medclip_debias.evaluation.decisions.measure import Decider
+from medclip_debias.evaluation.decisions.measure import decide, read_calibration
 from medclip_debias.evaluation.label_table import (
     THE_SET,
     Labels,
@@ -81,7 +81,7 @@ class ZeroShot(ScoreProtocol):
 
     name = file = "zero_shot"
     truth = ("label.",)
-    counted = ("labelled_images",)
+    counted = "labelled_images"
 
     def __init__(self, request: Request, labels: Labels | None = None) -> None:
         data, prompts, options = request.data, request.prompts, request.options
@@ -120,7 +120,7 @@ class ZeroShot(ScoreProtocol):
                     self._no_threshold = f"no threshold can be chosen: {reason}"
         self._images = len(labels.rows)
         known = [~np.isnan(values) for values in labels.values.values()]
-        self._labelled = int(np.any(known, axis=0).sum())
+        self.count = int(np.any(known, axis=0).sum())
         self._kept: Floats | None = None
         if options.offsets != "none":
             needed_scale(request.model)
@@ -128,9 +128,9 @@ class ZeroShot(ScoreProtocol):
             model_hash = request.model.content_hash
             self._kept = read_offsets(request.model_folder, model_hash, self.texts)
         self._unlabelled = offset_rows(data, options.offsets, labels.rows, options.views)
-        self._decider = None
+        self._calibration = None
         if options.decisions is not None:
-            self._decider = Decider.of(
+            self._calibration = read_calibration(
                 options.decisions, request.model.content_hash, prompts, options.offsets
             )
         self.rows = frozenset(
@@ -205,12 +205,18 @@ class ZeroShot(ScoreProtocol):
         }
         blank = np.full(len(rows), np.nan)
         truth = self._judged({n: self.labels.values.get(n, blank) for n in self._classes})
-        if self._decider is not None:
+        if self._options.decisions is not None:
             if not isinstance(there, str):
                 there = there[0], self._judged(there[1])
-            of_classes = {name: truth[name] for name in details["classes"]}
-            decided = self._decider.decide(
-                sides.differences, of_classes, patients, there, scale=scale, draw=draw
+            decided = decide(
+                self._options.decisions,
+                self._calibration,
+                sides.differences,
+                {name: truth[name] for name in details["classes"]},
+                patients,
+                there,
+                scale=scale,
+                draw=draw,
             )
             table += decided.rows
             details["decisions"] = decided.details
@@ -268,9 +274,6 @@ class ZeroShot(ScoreProtocol):
         scale = details.get("scale")
         scale = None if scale is None else float(scale)
         return lambda weights: class_statistics(sides, truth, weights, scale, thresholds)
-
-    def counts(self) -> dict[str, int]:
-        return {"labelled_images": self._labelled}
 
     def _raw(self, rows: Sequence[int], views: Mapping[int, Sequence[int]]) -> Floats:
         """Scores as the model gave them: of the texts, and of each side's mean if it was asked.

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.grounding.dicom_out.source import Source
@@ -146,11 +145,12 @@ def structured_report(
         )
         for place, box in enumerate(row["boxes"], start=1):
             measured = {name: box[name] for name in ("mean", "peak", "confidence")}
-            region = sr.ImageRegion(
-                "POLYLINE",
-                _outline(box["box"]),
-                sr.SourceImageForRegion.from_source_image(source.header),
-            )
+            x, y, width, height = box["box"]
+            right, below = x + width, y + height
+            # A closed line, clockwise from the upper left.
+            outline = np.array([(x, y), (right, y), (right, below), (x, below), (x, y)])
+            image = sr.SourceImageForRegion.from_source_image(source.header)
+            region = sr.ImageRegion("POLYLINE", outline, image)
             groups.append(
                 sr.PlanarROIMeasurementsAndQualitativeEvaluations(
                     **common(f"{number}.{place}", text, **measured), referenced_region=region
@@ -176,13 +176,6 @@ def structured_report(
         ],
         **_instance(9701, "Scores"),
     )
-
-
-def _outline(box: Sequence[float]) -> NDArray[np.float64]:
-    """The corners of a box as a closed line ``[5, 2]`` of (x, y), clockwise from the upper left."""
-    x, y, width, height = box
-    right, below = x + width, y + height
-    return np.array([(x, y), (right, y), (right, below), (x, below), (x, y)])
 
 
 def segmentation(source: Source, rows: Sequence[Mapping[str, Any]], algorithm: Algorithm) -> Any:

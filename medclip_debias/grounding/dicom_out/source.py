@@ -60,37 +60,33 @@ def read_source(path: Path) -> Source:
         raise UserError(
             f"{path}: the image is not a DICOM file, so no DICOM result can be attached to it."
         )
-    with warnings.catch_warnings():  # pydicom's warnings quote values
-        warnings.simplefilter("ignore")
-        return _reduced(path, header)
-
-
-def _reduced(path: Path, header: Any) -> Source:
     from pydicom.dataset import Dataset
     from pydicom.valuerep import PersonName
 
-    small, blank = Dataset(), []
-    small.SpecificCharacterSet = UTF8
-    for name, form in _VALUES.items():
-        value = _value(header, name)
-        if not form.fullmatch(value) or not value.isprintable():
-            if name in _IDS:
-                raise UserError(
-                    f"{path}: its header lacks a valid {name}, so no DICOM result can be attached"
-                    " to it; export it again."
-                )
-            blank.append(name)
-            value = ""
-        setattr(small, name, PersonName(value) if name in _NAMES else value)
-    if not small.IssuerOfPatientID:
-        del small.IssuerOfPatientID
-    for name in _SIZE:
-        if header.get(name) not in (None, ""):
-            setattr(small, name, header[name].value)
-    value = header.get(_ORIENTATION)
-    letters = tuple(map(str, value)) if value and not isinstance(value, str) else ()
-    known = len(letters) == 2 and all(re.fullmatch("[ALPRHF]{1,3}", each) for each in letters)
-    return Source(small, tuple(blank), letters if known else ())
+    with warnings.catch_warnings():  # pydicom's warnings quote values
+        warnings.simplefilter("ignore")
+        small, blank = Dataset(), []
+        small.SpecificCharacterSet = UTF8
+        for name, form in _VALUES.items():
+            value = _value(header, name)
+            if not form.fullmatch(value) or not value.isprintable():
+                if name in _IDS:
+                    raise UserError(
+                        f"{path}: its header lacks a valid {name}, so no DICOM result can be"
+                        " attached to it; export it again."
+                    )
+                blank.append(name)
+                value = ""
+            setattr(small, name, PersonName(value) if name in _NAMES else value)
+        if not small.IssuerOfPatientID:
+            del small.IssuerOfPatientID
+        for name in _SIZE:
+            if header.get(name) not in (None, ""):
+                setattr(small, name, header[name].value)
+        value = header.get(_ORIENTATION)
+        letters = tuple(map(str, value)) if value and not isinstance(value, str) else ()
+        known = len(letters) == 2 and all(re.fullmatch("[ALPRHF]{1,3}", each) for each in letters)
+        return Source(small, tuple(blank), letters if known else ())
 
 
 def _value(header: Any, name: str) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from medclip_debias.evaluation.catalogue import METRICS
-from medclip_debias.evaluation.decisions.measure import Decider
+from medclip_debias.evaluation.decisions.measure import decide
 from medclip_debias.evaluation.options import DecisionOptions
 from medclip_debias.evaluation.protocol import Draw
 
@@ -28,8 +28,7 @@ def decided(resamples=0, rows=None, **options):
     patients = np.array(PATIENTS)[rows].tolist()
     here = ({"X": HERE[0]}, {"X": HERE[1]})
     given = ({"X": THERE[0][rows]}, {"X": THERE[1][rows]}, patients, here)
-    decider = Decider(DecisionOptions(**options))
-    return decider.decide(*given, scale=5.0, draw=Draw(resamples))
+    return decide(DecisionOptions(**options), None, *given, scale=5.0, draw=Draw(resamples))
 
 
 def test_after_a_shift_from_40_to_5_percent_probabilities_and_coverage_hold():
@@ -84,21 +83,22 @@ def test_the_figures_are_counts_over_counts():
 
 
 def test_classes_that_are_not_measured_say_why():
-    decider = Decider(DecisionOptions(prevalence="estimated"))
+    options = DecisionOptions(prevalence="estimated")
     differences = {name: THERE[0] for name in ("X", "Rare", "Alike", "Odd")}
     differences["Odd"] = THERE[0] - 5.0
     labels = {name: HERE[1] for name in ("X", "Alike", "Odd")} | {"Rare": np.zeros(3000)}
     there = {name: HERE[0] for name in labels} | {"Alike": np.zeros(3000)}
     more = {"scale": None, "draw": Draw(0)}
     truth = dict.fromkeys(differences, THERE[1])
-    found = decider.decide(differences, truth, PATIENTS, (there, labels), **more).details
+    given = differences, truth, PATIENTS, (there, labels)
+    found = decide(options, None, *given, **more).details
     assert list(found["classes"]) == ["X"]
     reasons = {name: why["reason"] for name, why in found["skipped"].items()}
     assert "one label value only" in reasons["Rare"]
     assert found["skipped"]["Rare"]["negative"] == 3000
     assert "all scores are equal" in reasons["Alike"]
     assert "no prevalence can be estimated" in reasons["Odd"]
-    none = decider.decide(differences, truth, PATIENTS, "no labels there", **more)
+    none = decide(options, None, differences, truth, PATIENTS, "no labels there", **more)
     assert none.rows == []
     assert none.details == {
         "method": "platt",
