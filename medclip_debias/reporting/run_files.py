@@ -16,7 +16,9 @@ from medclip_debias.config import validate
 from medclip_debias.errors import ReportedWarning, UserError
 from medclip_debias.evaluation.table import EXAMPLES, Results, read_results
 from medclip_debias.files import read_json, read_text
+from medclip_debias.reporting.content import at
 from medclip_debias.settings_files import load_yaml
+from medclip_debias.training.folder import deciding
 
 _LARGEST = 16 << 20
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -84,12 +86,24 @@ def read_run(run: Path) -> dict[str, Any]:
         text = read_text(settings, "copy the run again", limit=_LARGEST, folder=run)
         if "provenance" not in content:  # what `train` writes last
             _warn(f"{settings}: is incomplete; the report shows what is there.")
+    measured = read_results(results) if results.is_file() else Results()
+    trained = at(measured, "model", "provenance")
+    if content and isinstance(trained, dict) and "train" in trained:
+        # Those of an earlier training stay in the folder where a run starts over.
+        before = deciding({key: trained.get(key) for key in content})
+        changed = [key for key, value in deciding(content).items() if before.get(key) != value]
+        if changed:
+            measured["notes"] = [
+                f"The results are of a model that was trained otherwise ({', '.join(changed)}) than"
+                f" this run; {_AGAIN}.",
+                *measured.get("notes", ()),
+            ]
     return {
         "settings": content,
         "settings_text": text,
         "metrics": read_metrics(run / "metrics.csv"),
         "validation": read_metrics(run / "validation.csv"),
-        "results": read_results(results) if results.is_file() else Results(),
+        "results": measured,
         "heatmaps": read_heatmaps(run / "heatmaps"),
         "retrieval": _read_pictures(run / EXAMPLES, _Examples),
     }

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from PIL import Image
 
 from medclip_debias.errors import ReportedWarning, UserError
@@ -73,6 +74,20 @@ model: {image: {arch: resnet18, weights: null}, text: {folder: lm}, dim: 128}
 loss: {kind: debiased, eta: {kind: language_model}}
 train: {steps: 1000, batch_size: 64, lr: 1.0e-5, seed: 0}
 """
+
+
+def test_results_of_an_earlier_training_are_said_to_be(tmp_path):
+    trained = yaml.safe_load(SETTINGS)
+    for lr, workers, known in ((1e-5, 2, True), (3e-5, 0, False)):
+        train = trained["train"] | {"lr": lr, "workers": workers}
+        provenance = trained | {"train": train, "synthetic": False}
+        results = RESULTS | {"model": {"provenance": provenance}, "notes": ["Other."]}
+        run = write_run(
+            tmp_path / f"{lr}", results, SETTINGS.replace("seed: 0", "seed: 0, workers: 1")
+        )
+        words = text_of(write_report(run))
+        assert "Note. Other." in words
+        assert ("a model that was trained otherwise (train.lr) than this run" in words) != known
 
 
 def text_of(report: Path) -> str:
