@@ -97,10 +97,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def counted(count: int, noun: str) -> str:
     """A number and what it counts, in the plural unless it is one.
 
-    >>> counted(1, "fault"), counted(1200, "fault")
-    ('1 fault', '1200 faults')
+    >>> counted(1, "fault"), counted(1200, "fault"), counted(2, "study"), counted(0, "box")
+    ('1 fault', '1200 faults', '2 studies', '0 boxes')
     """
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    plural = re.sub("x$", "xe", re.sub("(?<![aeiou])y$", "ie", noun)) + "s"
+    return f"{count} {noun if count == 1 else plural}"
 
 
 def one_of(value: str, known: Sequence[Name], what: str) -> Name:

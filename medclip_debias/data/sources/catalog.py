@@ -36,7 +36,7 @@ from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import named_tuples, origins, read_table, refuse_rows
 from medclip_debias.data.sources.votes import Votes
 from medclip_debias.data.splits import SPLIT_SEED, seeded_split, split_name
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, counted
 from medclip_debias.files import read_json_value
 
 if TYPE_CHECKING:
@@ -449,10 +449,10 @@ class CatalogSource(ArchiveSource):
     def _describe(self, tables: Mapping[str, Path], rows: pd.DataFrame) -> None:
         counts = Counter(origin.rpartition(", ")[0] for origin in rows["origin"])
         listed = ", ".join(f"{counts[str(path)]} in {path.name}" for path in tables.values())
-        people = len({image.patient_id for image in self.image_records})
+        people = counted(len({image.patient_id for image in self.image_records}), "patient")
         self.said += [
-            f"{self.entry['title']} {self.root}: {len(rows)} images: {listed}; of"
-            f" {len(self.study_records)} studies and {people} patients."
+            f"{self.entry['title']} {self.root}: {counted(len(rows), 'image')}: {listed}; of"
+            f" {counted(len(self.study_records), 'study')} and {people}."
             + ("" if self._reports else f" {_NO_REPORTS}"),
             self.views_said(),
             self._split_said(),
@@ -461,7 +461,8 @@ class CatalogSource(ArchiveSource):
             boxes = sum(len(phrase.boxes) for phrase in self.phrase_records)
             masks = sum(phrase.mask is not None for phrase in self.phrase_records)
             with_masks = f", {masks} of them with masks" if masks else ""
-            self.said.append(f"Boxes: {boxes}, of {len(self.phrase_records)} phrases{with_masks}.")
+            phrases = counted(len(self.phrase_records), "phrase")
+            self.said.append(f"Boxes: {boxes}, of {phrases}{with_masks}.")
         self.said += self.entry.get("notes", [])
 
     def _split_said(self) -> str:

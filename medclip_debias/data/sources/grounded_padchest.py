@@ -29,7 +29,7 @@ from medclip_debias.data.sources.label_groups import LabelColumns, label_groups
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import distinct_rows, refuse_rows
 from medclip_debias.data.splits import split_name
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, counted
 from medclip_debias.files import read_json_value
 
 if TYPE_CHECKING:
@@ -245,9 +245,8 @@ class GroundedPadChestSource(ArchiveSource):
     def _describe(self, entries: dict[str, list[_Finding]]) -> None:
         splits = Counter(study.split for study in self.study_records)
         what = "reports alone" if self.text_only else "images"
-        self.said.insert(
-            0, f"PadChest-GR {self.path}: {what} of {len(entries)} studies, in '{self.language}'."
-        )
+        what += f" of {counted(len(entries), 'study')}, in '{self.language}'"
+        self.said.insert(0, f"PadChest-GR {self.path}: {what}.")
         shown = ", ".join(f"{count} {split}" for split, count in splits.items())
         whose = "the master table's" if self.seed is None else f"by patient with seed {self.seed}"
         self.said += [

@@ -31,7 +31,7 @@ from medclip_debias.data.sources.tables import (
 )
 from medclip_debias.data.sources.texts import mended_said, mended_steps, read_report
 from medclip_debias.data.splits import split_name
-from medclip_debias.errors import MissingFiles, UserError
+from medclip_debias.errors import MissingFiles, UserError, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,9 +112,9 @@ class ManifestSource(ArchiveSource):
         return (self.boxes.patients() & patients) | self.boxes.mimic_patients(studies)
 
     def _describe(self, mended: Counter[str]) -> None:
-        what = "reports alone" if self.text_only else f"{len(self.image_records)} images"
-        studies = len(self.study_records)
-        self.said.insert(0, f"Manifest {self.path}: {what} of {studies} studies.")
+        what = "reports alone" if self.text_only else counted(len(self.image_records), "image")
+        studies = counted(len(self.study_records), "study")
+        self.said.insert(0, f"Manifest {self.path}: {what} of {studies}.")
         self.said += mended_said(self.path, mended)
         if "patient_id" not in self._columns:
             self.said.append("No column 'patient_id': every study counts as its own patient.")

@@ -34,7 +34,7 @@ from medclip_debias.data.sources.mimic_files import (
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import distinct_rows, refuse_rows
 from medclip_debias.data.splits import splits_of
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -154,16 +154,14 @@ class MimicCxrSource(ArchiveSource):
 
     def _describe_images(self) -> str:
         if self.text_only:
-            return (
-                f"MIMIC-CXR {self.root}: text only, {len(self._listed)} studies; images are"
-                " skipped."
-            )
+            studies = counted(len(self._listed), "study")
+            return f"MIMIC-CXR {self.root}: text only, {studies}; images are skipped."
         names = {"dcm": "MIMIC-CXR (DICOM)", "jpg": "MIMIC-CXR-JPG"}
         kinds = self._files.kinds
         kind = next((names[k] for k in names if kinds == {k}), "MIMIC-CXR")
         table = self.tables["metadata"] or self.tables["records"]
         place = f"in {table.name}" if table is not None else f"below {self._files.tree}"
-        said = f"{kind} folder {self.root}: {len(self.image_records)} images {place}."
+        said = f"{kind} folder {self.root}: {counted(len(self.image_records), 'image')} {place}."
         if not kinds:
             said += f" None of their files is there below {self._files.tree}."
         if self.tables["metadata"] is None:

@@ -20,7 +20,7 @@ from medclip_debias.data.sources.ids import PATIENT, STUDY, is_blank, plain_id
 from medclip_debias.data.sources.paths import Match, PathFinder
 from medclip_debias.data.sources.tables import distinct_rows, read_table, refuse_rows
 from medclip_debias.data.splits import split_name
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, counted
 from medclip_debias.files import read_json_value
 
 PATTERN = "MS_CXR_*.json"
@@ -160,7 +160,7 @@ class BoxFile:
         if held_out is None:
             what = "patients with boxes stay in their splits"
         elif held_out:
-            what = f"{len(held_out)} patients with boxes are held out of training"
+            what = f"{counted(len(held_out), 'patient')} with boxes held out of training"
         said = [f"Boxes: {self.path}; {what}."]
         if self.elsewhere:
             said.append(

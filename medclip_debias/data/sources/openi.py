@@ -42,7 +42,7 @@ from medclip_debias.data.sources.indiana import (
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.texts import WITHOUT_MARKUP
 from medclip_debias.data.splits import SPLIT_SEED
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, counted
 
 SPLIT_NAME = "openi-report-80-10-10-v1"
 """The split by report that `seeded_split` gives with its default seed."""
@@ -149,7 +149,8 @@ class OpeniSource(ArchiveSource):
         removed = sum("XXXX" in (report.text or "") for report in reports)
         indexed = sum(map(openi_mapping().is_indexed, self._indices))
         said = [
-            f"Open-i {self.reports_path}: {len(reports)} reports naming {listed} images.",
+            f"Open-i {self.reports_path}: {counted(len(reports), 'report')} naming"
+            f" {counted(listed, 'image')}.",
             *self.said,
             f"{sum('FINDINGS' not in part for part in parts)} reports have no findings,"
             f" {sum(not {'FINDINGS', 'IMPRESSION'} & part for part in parts)} of them no impression"

@@ -22,7 +22,7 @@ from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import named_tuples
 from medclip_debias.data.sources.texts import read_list
 from medclip_debias.data.splits import SPLIT_SEED
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,8 +180,9 @@ class PadChestSource(ArchiveSource):
         self.add_images(rows, map(places.path, names))
 
     def _describe(self, table: pd.DataFrame) -> None:
-        what = "reports alone" if self.text_only else f"{len(table)} images"
-        self.said.insert(0, f"PadChest {self.path}: {what} of {len(self._studies)} studies.")
+        what = "reports alone" if self.text_only else counted(len(table), "image")
+        studies = counted(len(self._studies), "study")
+        self.said.insert(0, f"PadChest {self.path}: {what} of {studies}.")
         views = Counter(table["Projection"].replace("", "none")).most_common()
         listed = ", ".join(f"{count} {view}" for view, count in views)
         seed = SPLIT_SEED if self.seed is None else self.seed

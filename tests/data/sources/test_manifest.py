@@ -206,7 +206,7 @@ class TestMsCxr:
         rows = f"a.png,x,{patient},{study},train\nb.png,x,{patient},2,train\nc.png,x,9,3,train\n"
         found = self.prepare(tmp_path, rows, path=f"{self.PLACE}/x.jpg")
         assert found == {"a": "held_out", "b": "held_out", "c": "train"}
-        assert "1 patients with boxes are held out of training" in capsys.readouterr().err
+        assert "1 patient with boxes held out of training" in capsys.readouterr().err
 
     def test_by_image(self, tmp_path):
         rows = "a.png,x,mine,1,train\nb.png,x,other,2,train\nc.png,x,9,3,test\n"
