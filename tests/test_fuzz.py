@@ -29,8 +29,8 @@ from medclip_debias.data.images.headers import view_position
 from medclip_debias.data.text.languages import language
 from medclip_debias.data.text.reports import (
     ReportSettings,
-    report_sentences_counted,
-    sections_counted,
+    report_sentences,
+    sections,
     words_in,
 )
 from medclip_debias.data.text.sentences import DROPPED
@@ -270,11 +270,11 @@ def _replacement(source: random.Random, piece: str) -> str:
 def check(text: str, settings: ReportSettings) -> str:
     """Return the promise that this input breaks, or ``""``."""
     spoken = "en" if settings.language == "auto" else settings.language
-    cut = report_sentences_counted(text, settings)
+    cut = report_sentences(text, settings)
     if cut.language != spoken:
         return "another language than the one given"
     named = (*settings.sections, *settings.fallback)
-    found = sections_counted(text, named, language(spoken)).found
+    found = sections(text, named, language(spoken)).texts
     if not all(name and piece and piece == piece.strip() for name, piece in found.items()):
         return "an empty section"
     if any(name != name.lower() or " " in name for name in found):

@@ -106,7 +106,7 @@ def openi_reports(
             continue
         given = headings.get(study.study_id, "No Indexing")
         if study.report and half_of(study.study_id) == half and "No Indexing" not in given:
-            found = [text for _, text in report_sentences(study.report)]
+            found = [text for _, text in report_sentences(study.report).sentences]
             if found:
                 sentences.append(found)
                 marked.append(_qualified(given))

@@ -108,7 +108,7 @@ def test_sides_named_in_words_are_the_sides_of_the_statement(studies: list[Study
 
 def test_reading_the_report_gives_the_sentences_of_the_truth(studies: list[Study]) -> None:
     for study in studies[:400]:
-        read = [text for _, text in report_sentences(study.report.text)]
+        read = [text for _, text in report_sentences(study.report.text).sentences]
         assert read == [p.sentence.text for p in study.report.sentences]
 
 

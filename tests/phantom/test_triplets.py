@@ -32,7 +32,7 @@ def truth(phantom_tree):
 
 
 def sentences(text):
-    return [sentence for _, sentence in report_sentences(text)]
+    return [sentence for _, sentence in report_sentences(text).sentences]
 
 
 def test_only_the_negated_finding_changes(made, truth):

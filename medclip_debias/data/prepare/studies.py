@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from medclip_debias.config import SelectionSettings
 from medclip_debias.data.prepare.chunks import Chunks, Job, Key, Values
 from medclip_debias.data.text.languages import language
-from medclip_debias.data.text.reports import ReportSettings, report_sentences_counted
+from medclip_debias.data.text.reports import ReportSettings, report_sentences
 
 CHUNK_STUDIES = 64
 READ, MISSING, UNREADABLE, EMPTY = "read", "missing", "unreadable", "empty"
@@ -112,7 +112,7 @@ def cut_reports(settings: ReportSettings, declared: str, jobs: list[Job]) -> tup
     values: Values = {}
     for key, report in jobs:
         if isinstance(report, str):
-            cut = report_sentences_counted(report, settings, declared)
+            cut = report_sentences(report, settings, declared)
             words: dict[str, Any] = {"used": cut.used, "aside": cut.aside}
             if cut.language != "en":
                 words["language"] = cut.language

@@ -61,41 +61,33 @@ class Sections(NamedTuple):
     """The sections of a report, and what is in none of them.
 
     Attributes:
-        found: text of each section by its normalised name, in reading order.
-        aside: words that are in no section of ``found``, by the section they were in.
+        texts: of each section by its normalised name, in reading order.
+        aside: words that are in no section of ``texts``, by the section they were in.
     """
 
-    found: dict[str, str]
+    texts: dict[str, str]
     aside: Counter[str]
 
 
-def sections(text: str, spoken: Language | None = None) -> dict[str, str]:
-    """Return the sections of a report by normalised name, in reading order.
+def sections(text: str, own: Collection[str] = (), rules: Language | None = None) -> Sections:
+    """Return the sections of a report, and the words that are in none of them.
 
     Names are lower-case words joined by ``_`` (``findings``, ``wet_read``, ``preamble``). A text
     without known headers is one section `NOTE`. The last non-empty section of a name wins.
 
-    >>> sections("FINDINGS:Clear lungs.\\n Impression: Normal.")
+    >>> sections("FINDINGS:Clear lungs.\\n Impression: Normal.").texts
     {'findings': 'Clear lungs.', 'impression': 'Normal.'}
-    """
-    return sections_counted(text, spoken=spoken).found
-
-
-def sections_counted(
-    text: str, own: Collection[str] = (), spoken: Language | None = None
-) -> Sections:
-    """Return the sections as `sections` does, and the words that are in none of them.
 
     Args:
         text: the report.
         own: names that are sections even inside findings and impression, where capitals that no
             list knows are sub-headings.
-        spoken: language whose headings are looked for; English by default.
+        rules: of the language whose headings are looked for; English by default.
     """
-    spoken = spoken or language("en")
+    rules = rules or language("en")
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "")
-    headings = spoken.headings
-    if spoken.code != "en":  # an accent may be a character of its own
+    headings = rules.headings
+    if rules.code != "en":  # an accent may be a character of its own
         text = unicodedata.normalize("NFC", text)
     candidates = _candidates(text, frozenset(own), headings)
     structured = any(h.name in STRUCTURE and h.structural for h in candidates)
@@ -106,15 +98,15 @@ def sections_counted(
     pieces = _pieces(text, _kept(text, candidates, headings))
     aside: Counter[str] = Counter()
     if structured:
-        found = _joined(pieces, aside, headings)
-        if not any(name in found for name in _BODY):
-            found = _joined(_with_last_paragraph(pieces), aside := Counter(), headings)
+        texts = _joined(pieces, aside, headings)
+        if not any(name in texts for name in _BODY):
+            texts = _joined(_with_last_paragraph(pieces), aside := Counter(), headings)
     else:
         rest = "\n\n".join(piece.text for piece in pieces if piece.name == "preamble")
-        found = _joined([p for p in pieces if p.name != "preamble"], aside, headings)
+        texts = _joined([p for p in pieces if p.name != "preamble"], aside, headings)
         if rest.strip():
-            found[NOTE] = rest.strip()
-    return Sections({name.replace(" ", "_"): piece for name, piece in found.items()}, aside)
+            texts[NOTE] = rest.strip()
+    return Sections({name.replace(" ", "_"): piece for name, piece in texts.items()}, aside)
 
 
 def _shown(name: str) -> str:
@@ -175,15 +167,6 @@ class ReportSettings(Settings):
 _DEFAULTS = ReportSettings()
 
 
-def report_sentences(text: str, settings: ReportSettings = _DEFAULTS) -> list[tuple[str, str]]:
-    """Return ``(section, sentence)`` of the sections that the settings name.
-
-    >>> report_sentences("FINDINGS: Clear lungs. Normal heart.\\nIMPRESSION: Normal.")[1:]
-    [('findings', 'Normal heart.'), ('impression', 'Normal.')]
-    """
-    return report_sentences_counted(text, settings)[0]
-
-
 class Cut(NamedTuple):
     """A report, cut.
 
@@ -203,25 +186,26 @@ class Cut(NamedTuple):
     language: str = "en"
 
 
-def report_sentences_counted(
-    text: str, settings: ReportSettings = _DEFAULTS, declared: str = "en"
-) -> Cut:
-    """Return the sentences as `report_sentences` does, and counts of what was left aside."""
+def report_sentences(text: str, settings: ReportSettings = _DEFAULTS, declared: str = "en") -> Cut:
+    """Return the sentences of the sections that the settings name; what is left aside is counted.
+
+    >>> report_sentences("FINDINGS: Clear lungs. Normal heart.\\nIMPRESSION: Normal.").sentences[1:]
+    [('findings', 'Normal heart.'), ('impression', 'Normal.')]
+    """
     code = declared if settings.language == "auto" else settings.language
-    spoken = language(code)
-    found, aside = sections_counted(text, (*settings.sections, *settings.fallback), spoken)
-    wanted = [name for name in found if name in settings.sections]
+    texts, aside = sections(text, (*settings.sections, *settings.fallback), language(code))
+    wanted = [name for name in texts if name in settings.sections]
     if settings.order == "settings":
-        wanted = [name for name in settings.sections if name in found]
+        wanted = [name for name in settings.sections if name in texts]
     if not wanted:
-        wanted = [name for name in settings.fallback if name in found][:1]
-    for name in (name for name in found if name not in wanted):
-        aside[_shown(name.replace("_", " "))] += words_in(found[name])
+        wanted = [name for name in settings.fallback if name in texts][:1]
+    for name in (name for name in texts if name not in wanted):
+        aside[_shown(name.replace("_", " "))] += words_in(texts[name])
     kept: list[tuple[str, str]] = []
     dropped: Counter[str] = Counter()
     seen: set[str] = set()
     for name in wanted:
-        sentences, counts = split_sentences(found[name], code)
+        sentences, counts = split_sentences(texts[name], code)
         dropped += counts
         for sentence in sentences:
             reason = _drop_reason(sentence, settings, seen)
@@ -230,7 +214,7 @@ def report_sentences_counted(
             else:
                 seen.add(sentence)
                 kept.append((name, sentence))
-    used = sum(words_in(found[name]) for name in wanted)
+    used = sum(words_in(texts[name]) for name in wanted)
     return Cut(kept, dropped, used, +aside, code)
 
 

@@ -84,7 +84,9 @@ def read_triplets(
     for name, row in first.items():
         cells = table.iloc[keyed.place[name]]
         texts = (str(cells[KINDS[0]]), str(cells[KINDS[1]]), str(cells[KINDS[2]]))
-        cut = tuple(tuple(dict.fromkeys(s for _, s in report_sentences(text))) for text in texts)
+        cut = tuple(
+            tuple(dict.fromkeys(s for _, s in report_sentences(text).sentences)) for text in texts
+        )
         if not all(cut):
             without += 1
         elif cut[0] in cut[1:]:

@@ -17,7 +17,7 @@ from medclip_debias.data.images import prepare_image, read_image
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.data.text.reports import report_sentences_counted
+from medclip_debias.data.text.reports import report_sentences
 from medclip_debias.errors import UserError
 from tests.data.set_files import set_files
 
@@ -111,7 +111,7 @@ class TestTinyTree:
         kept = [row["kept"] for row in rows]
         assert kept[:-1] == [row["kept"] + row["dropped"] for row in rows[1:]]
         reports = [study.report for study in detect(tiny_tree.root).studies() if study.report]
-        assert kept[-1] == sum(report_sentences_counted(report).used for report in reports)
+        assert kept[-1] == sum(report_sentences(report).used for report in reports)
         again = prepare(tiny_tree.root, out, SMALL, workers=1, update=True)
         assert again.funnel == prepared.funnel
 

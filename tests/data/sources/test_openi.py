@@ -253,7 +253,7 @@ def test_kaggles_layout_is_read_without_xml_and_without_renaming(kaggle_tree):
         ("CXR1_IM-0001-4001", "CXR1", "FRONTAL", True),
         ("CXR2_IM-0652-1001", "CXR2", "FRONTAL", True),
     ]
-    found = {s.study_id: sections(s.report) for s in source.studies()}
+    found = {s.study_id: sections(s.report).texts for s in source.studies()}
     assert list(found) == ["CXR1", "CXR2", "CXR10"]
     assert found["CXR2"] == {
         "comparison": "None",  # dictated, no program's word for blank
@@ -335,7 +335,7 @@ def test_what_is_wrong_in_the_tables_is_counted(tmp_path):
         ("entry of the index names a side or zone", 1, 5),
     }
     assert [i.path.is_file() for i in source.images()] == [False, False, True]
-    texts = {s.study_id: sections(s.report) for s in source.studies()}
+    texts = {s.study_id: sections(s.report).texts for s in source.studies()}
     assert texts["CXR4"] == {"impression": "Clear."}
     said = " ".join(source.describe())
     assert "1 rows repeat an earlier row" in said

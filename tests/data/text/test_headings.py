@@ -50,7 +50,7 @@ def test_every_heading_of_the_public_list_starts_the_section_that_it_says():
     for heading, public in ENTRIES:
         name = "indication" if heading == "ndication" else ours.get(public, public)
         text = f" \n {heading.upper()}:  Some words here.\n \n NOTIFICATION: By phone.\n"
-        found = sections(text)
+        found = sections(text).texts
         assert found[name.replace(" ", "_")] in ("Some words here.", "By phone."), heading
         assert "Some words here." in found.values() or name == "notification", heading
 
@@ -67,7 +67,7 @@ def test_every_heading_of_the_public_list_starts_the_section_that_it_says():
 )
 def test_below_a_title_stand_findings(written):
     text = f" \n INDICATION: Cough.\n \n {written}: Lungs are clear.\n \n IMPRESSION: Normal.\n"
-    assert report_sentences(text) == [
+    assert report_sentences(text).sentences == [
         ("findings", "Lungs are clear."),
         ("impression", "Normal."),
     ]

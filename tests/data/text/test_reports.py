@@ -15,9 +15,7 @@ from pydantic import ValidationError
 from medclip_debias.data.text.reports import (
     ReportSettings,
     report_sentences,
-    report_sentences_counted,
     sections,
-    sections_counted,
     words_in,
 )
 
@@ -42,12 +40,12 @@ REPORT = """                                 FINAL REPORT
 
 
 def test_a_well_formed_report_has_its_sections_in_order():
-    found = sections(REPORT)
+    found = sections(REPORT).texts
     assert list(found) == [
         *("examination", "indication", "technique", "comparison", "findings", "impression")
     ]
     assert found["impression"] == "No acute cardiopulmonary abnormality."
-    assert report_sentences(REPORT) == [
+    assert report_sentences(REPORT).sentences == [
         ("findings", "The cardiac and hilar contours are normal."),
         ("findings", "Pulmonary vasculature is normal."),
         ("findings", "Lungs are clear."),
@@ -68,11 +66,16 @@ def test_a_well_formed_report_has_its_sections_in_order():
     ],
 )
 def test_malformed_headers_are_understood(text):
-    assert report_sentences(text) == [("findings", "Lungs clear."), ("impression", "Normal.")]
+    assert report_sentences(text).sentences == [
+        ("findings", "Lungs clear."),
+        ("impression", "Normal."),
+    ]
 
 
 def test_the_last_section_of_a_name_wins_unless_empty():
-    assert sections("IMPRESSION: one\nIMPRESSION: two\nIMPRESSION:\n") == {"impression": "two"}
+    assert sections("IMPRESSION: one\nIMPRESSION: two\nIMPRESSION:\n").texts == {
+        "impression": "two"
+    }
 
 
 def test_wet_read_and_addendum_stay_apart():
@@ -80,37 +83,37 @@ def test_wet_read_and_addendum_stay_apart():
         " WET READ: ___ ___ 9:11 PM\n  No acute process.\n " + "_" * 78 + "\n FINAL REPORT\n"
         " FINDINGS: Clear.\n IMPRESSION: Normal.\n " + "_" * 78 + "\n ADDENDUM: Dr. ___ was told."
     )
-    found = sections(text)
+    found = sections(text).texts
     assert found["wet_read"].endswith("No acute process.")
     assert found["impression"] == "Normal."
     assert found["addendum"] == "Dr. ___ was told."
-    assert report_sentences(text) == [("findings", "Clear."), ("impression", "Normal.")]
+    assert report_sentences(text).sentences == [("findings", "Clear."), ("impression", "Normal.")]
 
 
 def test_a_deidentified_word_is_no_separator():
-    assert sections("FINDINGS: seen\n ___\n today")["findings"] == "seen\n ___\n today"
+    assert sections("FINDINGS: seen\n ___\n today").texts["findings"] == "seen\n ___\n today"
 
 
 def test_subheadings_stay_inside_findings():
     text = "FINDINGS:\nLUNGS: Clear.\nHEART: Normal.\nIMPRESSION: Fine."
-    assert sections(text)["findings"] == "LUNGS: Clear.\nHEART: Normal."
+    assert sections(text).texts["findings"] == "LUNGS: Clear.\nHEART: Normal."
 
 
 def test_capitals_that_no_list_knows_stay_inside_findings_and_impression():
     text = "FINDINGS:\nETT: 3 cm up.\nSUPPORT: Fine.\nIMPRESSION:\nRIGHT SIDE: Good."
-    assert sections(text) == {
+    assert sections(text).texts == {
         "findings": "ETT: 3 cm up.\nSUPPORT: Fine.",
         "impression": "RIGHT SIDE: Good.",
     }
-    named = report_sentences(text, ReportSettings(sections=("support",)))
+    named = report_sentences(text, ReportSettings(sections=("support",))).sentences
     assert named == [("support", "Fine.")]  # unless the settings name them
 
 
 def test_an_organ_outside_findings_starts_them():
     text = "INDICATION: Cough.\nLUNGS: Clear.\nHEART: Big.\nIMPRESSION: Fine."
-    assert sections(text)["findings"] == "LUNGS: Clear.\nHEART: Big."
+    assert sections(text).texts["findings"] == "LUNGS: Clear.\nHEART: Big."
     later = "FINDINGS: Calm.\nCOMPARISON: None.\nLUNGS: Clear."
-    assert sections(later)["findings"] == "Calm.\nLUNGS: Clear."
+    assert sections(later).texts["findings"] == "Calm.\nLUNGS: Clear."
 
 
 @pytest.mark.parametrize(
@@ -154,9 +157,9 @@ def test_an_organ_outside_findings_starts_them():
     ],
 )
 def test_a_heading_inside_a_line_neither_swallows_nor_loses_what_follows(text, found):
-    counted = sections_counted(text)
-    assert found.items() <= counted.found.items()
-    said = " ".join(text for _, text in report_sentences(text))
+    counted = sections(text)
+    assert found.items() <= counted.texts.items()
+    said = " ".join(text for _, text in report_sentences(text).sentences)
     for words in ("Clear", "Big heart", "Heart is big", "Lungs are clear"):
         assert words not in text or words in said
 
@@ -166,7 +169,7 @@ def test_words_that_are_left_aside_are_counted_by_section():
         "Read today.\nINDICATION: Cough and fever.\nSTAMP: Ward nine\nCHEST 2 VIEWS: today\n"
         "FINDINGS: Old text here.\n" + "_" * 70 + "\nFINDINGS: Lungs clear.\nIMPRESSION: Normal."
     )
-    cut = report_sentences_counted(text)
+    cut = report_sentences(text)
     assert [sentence for _, sentence in cut.sentences] == ["Lungs clear.", "Normal."]
     assert cut.used == 3
     assert cut.aside == {
@@ -203,20 +206,20 @@ HEADS = st.sampled_from(
 def test_every_word_is_used_or_counted_as_left_aside(heads):
     """Words are numbered; each is in a section once, or is counted as left aside."""
     text = "w0 a" + "".join(f"{head}W{i} b." for i, head in enumerate(heads, 1))
-    counted = sections_counted(text)
-    there = re.findall(r"[wW]\d+", " ".join(counted.found.values()))
+    counted = sections(text)
+    there = re.findall(r"[wW]\d+", " ".join(counted.texts.values()))
     assert len(set(there)) == len(there)
     numbered = len(there) * 2  # "W1 b." are two words
-    below = sum(map(words_in, counted.found.values())) + counted.aside.total()
+    below = sum(map(words_in, counted.texts.values())) + counted.aside.total()
     headings = sum(words_in(head) for head in heads)
     total = words_in(text)
-    assert numbered <= sum(map(words_in, counted.found.values()))
+    assert numbered <= sum(map(words_in, counted.texts.values()))
     assert total - headings <= below <= total
 
 
 def test_prose_is_no_header():
     text = "FINDINGS: No change since the prior\n comparison: stable heart. Read at\n 10:30 today."
-    assert list(sections(text)) == ["findings"]
+    assert list(sections(text).texts) == ["findings"]
 
 
 @pytest.mark.parametrize(
@@ -235,12 +238,12 @@ def test_prose_is_no_header():
     ],
 )
 def test_fallback_without_findings_and_impression(text, expected):
-    assert report_sentences(text) == expected
+    assert report_sentences(text).sentences == expected
 
 
 @given(st.text(max_size=300))
 def test_no_text_makes_the_parser_fail(text):
-    assert all(name and piece for name, piece in sections(text).items())
+    assert all(name and piece for name, piece in sections(text).texts.items())
     report_sentences("FINDINGS: " + text)
 
 
@@ -342,7 +345,7 @@ def test_real_reports_in_the_mimic_layout_are_read_as_the_public_parser_reads_th
     for report, parts in openi:
         text = " " * 33 + "FINAL REPORT\n"
         text += "".join(layout(name, lines) for name, lines in parts.items())
-        found, reference = sections(text), reference_sections(text)
+        found, reference = sections(text).texts, reference_sections(text)
         pairs = [
             [" ".join(which.get(name, "").split()) for name in ("findings", "impression")]
             for which in (found, reference)
@@ -361,7 +364,7 @@ def test_real_findings_below_a_title_are_not_lost(openi):
         text = " " * 33 + "FINAL REPORT\n"
         for name, lines in parts.items():
             text += _blank_lines(heading if name == "FINDINGS" else name, lines)
-        found, aside = sections_counted(text)
+        found, aside = sections(text)
         other += words_in(found.get("findings", "")) != words_in(report.get("FINDINGS") or "")
         if report.get("FINDINGS"):
             below = sum(words_in(text) for text in report.values())
@@ -407,19 +410,22 @@ BODY = [("findings", "Lungs clear."), ("impression", "Normal.")]
 def test_malformed_reports_are_read_where_the_public_parser_fails(fault, text):
     reference = reference_sections(text)
     assert [(k, v) for k, v in reference.items() if k in ("findings", "impression")] != BODY
-    assert report_sentences(text) == BODY
+    assert report_sentences(text).sentences == BODY
 
 
 def test_a_report_wholly_in_lower_case_has_its_headings_on_any_line():
     text = "findings: lungs clear.\nimpression: normal.\n"
-    assert report_sentences(text) == [("findings", "lungs clear."), ("impression", "normal.")]
+    assert report_sentences(text).sentences == [
+        ("findings", "lungs clear."),
+        ("impression", "normal."),
+    ]
     prose = "FINDINGS: Larger in\ncomparison: the left effusion.\n"
-    assert list(sections(prose)) == ["findings"]
+    assert list(sections(prose).texts) == ["findings"]
 
 
 def test_an_addendum_with_its_own_impression_replaces_the_first():
     text = " \n IMPRESSION: Normal.\n " + "_" * 78 + "\n ADDENDUM:\n \n IMPRESSION: Nodule.\n"
-    assert sections(text)["impression"] == reference_sections(text)["impression"] == "Nodule."
+    assert sections(text).texts["impression"] == reference_sections(text)["impression"] == "Nodule."
 
 
 FULL = """FINAL REPORT
@@ -461,7 +467,7 @@ FULL = """FINAL REPORT
     ],
 )
 def test_sections_their_order_and_filters_are_settings(settings, expected, dropped):
-    cut = report_sentences_counted(FULL, ReportSettings(**settings))
+    cut = report_sentences(FULL, ReportSettings(**settings))
     assert [sentence for _, sentence in cut.sentences] == expected
     assert cut.dropped == dropped
     assert cut.used + cut.aside.total() == 14  # every word below a heading
@@ -492,7 +498,7 @@ def test_a_huge_report_takes_no_more_time_than_its_length_asks_for():
 
 def test_text_behind_the_last_paragraph_is_not_lost():
     text = "w0 a Comparison: W1 b. Comparison: W2 b.\n\nW3 b.\n FINAL REPORT\nW4 b."
-    found, aside = sections_counted(text)
+    found, aside = sections(text)
     assert found["last_paragraph"] == "W3 b."
     assert found["preamble"] == "W4 b."
     assert aside["preamble (replaced)"] == 5

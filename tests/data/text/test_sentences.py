@@ -235,7 +235,7 @@ def test_judged_sentences_of_open_i_begin_and_end_as_a_reader_would_have_them(op
     """
     keys = []
     for study in openi_studies:
-        for name, text in sections(study.report or "").items():
+        for name, text in sections(study.report or "").texts.items():
             if name not in ("findings", "impression"):
                 continue
             letters, end = "".join(text.split()), 0

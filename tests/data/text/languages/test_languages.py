@@ -12,7 +12,6 @@ from medclip_debias.data.text.languages import language
 from medclip_debias.data.text.reports import (
     ReportSettings,
     report_sentences,
-    report_sentences_counted,
     sections,
 )
 from medclip_debias.data.text.sentences import split_sentences
@@ -24,21 +23,21 @@ SPANISH = ReportSettings(language="es")
 
 @pytest.mark.parametrize(("text", "expected"), REPORTS)
 def test_invented_reports_are_cut_as_judged(text, expected):
-    assert report_sentences(text, SPANISH) == expected
+    assert report_sentences(text, SPANISH).sentences == expected
     # The accents may be characters of their own.
-    assert report_sentences(unicodedata.normalize("NFD", text), SPANISH) == expected
-    assert report_sentences(text.replace("\n", "\r\n"), SPANISH) == expected
+    assert report_sentences(unicodedata.normalize("NFD", text), SPANISH).sentences == expected
+    assert report_sentences(text.replace("\n", "\r\n"), SPANISH).sentences == expected
 
 
 def test_the_language_that_the_source_states_is_taken_unless_the_settings_name_one():
     text = "Hallazgos: Sin derrame. Conclusión: Normal."
     spanish = [("findings", "Sin derrame."), ("impression", "Normal.")]
-    assert report_sentences_counted(text, declared="es").sentences == spanish
-    assert report_sentences_counted(text, declared="es").language == "es"
-    assert report_sentences_counted(text).language == "en"
-    assert report_sentences_counted(text, SPANISH).sentences == spanish
+    assert report_sentences(text, declared="es").sentences == spanish
+    assert report_sentences(text, declared="es").language == "es"
+    assert report_sentences(text).language == "en"
+    assert report_sentences(text, SPANISH).sentences == spanish
     english = ReportSettings(language="en")
-    assert report_sentences_counted(text, english, declared="es").language == "en"
+    assert report_sentences(text, english, declared="es").language == "en"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def test_the_language_that_the_source_states_is_taken_unless_the_settings_name_o
     ],
 )
 def test_headings_have_the_names_of_the_english_ones(text, names):
-    assert list(sections(text, language("es")))[: len(names)] == names
+    assert list(sections(text, rules=language("es")).texts)[: len(names)] == names
 
 
 def test_every_heading_is_found_with_and_without_accents_and_in_capitals():
@@ -60,7 +59,7 @@ def test_every_heading_is_found_with_and_without_accents_and_in_capitals():
         if written in spoken.headings.capitals_only or loud.lower() not in spoken.headings.names:
             continue
         for heading in (loud, written.capitalize()):
-            found = sections(f"{heading}: {body}\nHallazgos", spoken)
+            found = sections(f"{heading}: {body}\nHallazgos", rules=spoken).texts
             assert name.replace(" ", "_") in found or name in ("date", "comment"), heading
 
 
@@ -68,7 +67,7 @@ def test_the_last_section_of_a_name_wins_and_the_first_is_counted():
     names = language("es").headings.names
     heading = next(written for written, name in names.items() if name == "impression")
     text = f"{heading.upper()}: Uno dos.\n\n{heading.upper()}: Tres."
-    cut = report_sentences_counted(text, SPANISH)
+    cut = report_sentences(text, SPANISH)
     assert cut.sentences == [("impression", "Tres.")]
     assert cut.aside == {"impression (replaced)": 2}
 
@@ -99,7 +98,7 @@ def test_no_sentence_crosses_sections(data):
     drawn = st.lists(st.tuples(st.sampled_from(WORDS), AFTER), min_size=1, max_size=8)
     bodies = ["".join(w + a for w, a in data.draw(drawn)) for _ in heads]
     text = "\n\n".join(f"{h.upper()}: {b}" for h, b in zip(heads, bodies, strict=True))
-    cut = report_sentences(text, SPANISH)
+    cut = report_sentences(text, SPANISH).sentences
     for name, body in zip(("findings", "impression"), bodies, strict=True):
         said = " ".join(sentence for section, sentence in cut if section == name)
         assert _letters(said) == _letters(body)
