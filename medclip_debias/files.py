@@ -154,8 +154,8 @@ def remove_leftovers(folder: Path) -> int:
     """
     count = 0
     with suppress(OSError), os.scandir(folder) as entries:
-        found = [(entry, match) for entry in entries if (match := _PART.fullmatch(entry.name))]
-        for entry, match in sorted(found, key=lambda pair: pair[0].name):
+        leftovers = [(entry, match) for entry in entries if (match := _PART.fullmatch(entry.name))]
+        for entry, match in sorted(leftovers, key=lambda pair: pair[0].name):
             state = _state_of(match["machine"], int(match["pid"]), int(match["started"]))
             path = Path(entry.path)
             if entry.is_symlink() or state == "alive":

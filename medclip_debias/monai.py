@@ -203,11 +203,11 @@ class ZeroShotNetwork(nn.Module):
         for batch in batches:
             names += [str(name) for name in batch[key].meta["filename_or_obj"]]
             rows.append(self(batch[key]))
-        said = synthetic_warning(
+        warning = synthetic_warning(
             self.model.network.provenance, all(in_phantom(Path(name)) for name in names)
         )
-        if said is not None:
-            warn(said, SyntheticModelWarning)
+        if warning is not None:
+            warn(warning, SyntheticModelWarning)
         values = torch.cat(rows).numpy() if rows else np.zeros((0, len(self.classes)))
         table = pd.DataFrame(values, index=pd.Index(names, name="image"), columns=self.classes)
         return table.rename_axis(columns="class")

@@ -39,11 +39,11 @@ def config_file(config: Path | str) -> Path:
 
 def named_file(name: str, where: str = "config:NAME") -> Path:
     """The file of a name, as ``phantom/demo``; ``where`` names it in the message."""
-    known = names()
-    if name not in known:
+    listed = names()
+    if name not in listed:
         raise UserError(
             f"{where}: the program comes with no settings named '{name}'"
-            f"{did_you_mean(name, known)}; `medclip-debias config list` shows their names."
+            f"{did_you_mean(name, listed)}; `medclip-debias config list` shows their names."
         )
     return _FOLDER / f"{name}.yaml"
 

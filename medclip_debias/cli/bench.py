@@ -112,9 +112,9 @@ def show_card(
     """Show one card: data, prompts, protocol, metrics, and what others published."""
     from medclip_debias.bench.card import cards_of
 
-    for found in cards_of(card)[0]:
+    for one in cards_of(card)[0]:
         show(
-            {"card": found.full_name, "hash": found.content_hash} | found.model_dump(mode="json"),
+            {"card": one.full_name, "hash": one.content_hash} | one.model_dump(mode="json"),
             as_json,
         )
 

@@ -218,5 +218,5 @@ def claims(
     from medclip_debias.data.text.claims.table import FILE, claim_set
 
     with progress("Sentences") as advance:
-        found = claim_set(prepared, lexicon, table, advance, cluster)
-    show({"claims": str(prepared / FILE), **found}, as_json)
+        counts = claim_set(prepared, lexicon, table, advance, cluster)
+    show({"claims": str(prepared / FILE), **counts}, as_json)

@@ -42,7 +42,7 @@ def stages(out: Path, studies: int, steps: int | None = None, quick: bool = Fals
     tree, prepared, lm = out / "phantom", out / "prepared", out / "language_model"
     overrides = [f"out={out}", f"prepared={prepared}", f"model.text.folder={lm}"]
     more = {name: words if quick else [] for name, words in QUICK.items()}
-    given = [f"train.steps={steps}"] if steps else []
+    length = [f"train.steps={steps}"] if steps else []
     return [
         Stage(
             "phantom",
@@ -61,7 +61,7 @@ def stages(out: Path, studies: int, steps: int | None = None, quick: bool = Fals
         Stage(
             "claims", ["claims", f"{prepared}", "--lexicon", "phantom"], prepared / "claims.parquet"
         ),
-        Stage("train", ["train", CONFIG, *overrides, *more["train"], *given]),
+        Stage("train", ["train", CONFIG, *overrides, *more["train"], *length]),
         Stage(
             "evaluate",
             ["evaluate", f"{out / 'model'}", f"{prepared}", "--out", f"{out}", *more["evaluate"]],

@@ -128,8 +128,8 @@ def offsets(
     one_of(split, ("train", "validate"), "split of such images")
     texts = load_prompts(prompts).texts
     loaded, data = model_and_set(model, prepared, device)
-    found = save_offsets(model, loaded, data, texts, split)
-    show({"offsets": str(model / FILE), "images": found["images"], "prompts": len(texts)}, as_json)
+    stored = save_offsets(model, loaded, data, texts, split)
+    show({"offsets": str(model / FILE), "images": stored["images"], "prompts": len(texts)}, as_json)
 
 
 @evaluation.command(example="evaluate suppression runs/demo/model data/prepared --share 0.95")
@@ -248,7 +248,7 @@ def calibrate(
     from medclip_debias.evaluation.decisions.calibration import CalibrateOptions, shares
     from medclip_debias.evaluation.decisions.calibration import calibrate as run
 
-    found = run(
+    calibration = run(
         model,
         prepared,
         out,
@@ -261,12 +261,12 @@ def calibrate(
         options=CalibrateOptions.given(options or []),
         device=device,
     )
-    for name, why in found.skipped.items():
+    for name, why in calibration.skipped.items():
         note(f"{name}: {why.reason} ({why.positive} with, {why.negative} without); left out.")
-    for sentence in found.warnings:
+    for sentence in calibration.warnings:
         common.warn(sentence)
-    shown = {name: found.described(name) for name in found.classes}
-    show({"calibration": str(out), **shown, "skipped": len(found.skipped)}, as_json)
+    shown = {name: calibration.described(name) for name in calibration.classes}
+    show({"calibration": str(out), **shown, "skipped": len(calibration.skipped)}, as_json)
 
 
 @app.command(

@@ -189,12 +189,12 @@ def search(
     from medclip_debias.grounding.search.query import search as run
 
     query = given(text=text, image=image, candidates=candidates, model=model)
-    found = run(index, k=k, ranking=ranking, device=device, say=note, **query)
-    warn(found["warning"])
+    results = run(index, k=k, ranking=ranking, device=device, say=note, **query)
+    warn(results["warning"])
     if as_json:
-        show(found, as_json)
+        show(results, as_json)
         return
-    for hit in found["hits"]:
+    for hit in results["hits"]:
         typer.echo(f"{hit['rank']:>4}  {hit['score']:.4f}  {hit['image_id']}  {hit['study_id']}")
 
 

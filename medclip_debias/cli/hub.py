@@ -73,5 +73,5 @@ def export(
 
     content = run(model, out, form)
     warn(content["warning"])
-    found = {name: one["difference"] for name, one in content["parity"].items()}
-    show({"out": str(out), "largest difference": found}, as_json)
+    differences = {name: one["difference"] for name, one in content["parity"].items()}
+    show({"out": str(out), "largest difference": differences}, as_json)

@@ -31,7 +31,7 @@ def decide(
 
     Of each class ``probability`` and ``answer``, a row an image, and the ``prevalence`` taken.
     """
-    asked = calibration.asked(prevalence)
+    prevalences = calibration.asked(prevalence)
     level = calibration.coverage if coverage is None else coverage
     decisions: dict[str, pd.DataFrame] = {}
     for name, scores in differences.items():
@@ -41,7 +41,7 @@ def decide(
             warn(f"{where}: '{name}' is not calibrated ({why.reason if why else 'absent'}).")
             continue
         try:
-            target, _ = fitted.chosen_prevalence(name, asked, scores)
+            target, _ = fitted.chosen_prevalence(name, prevalences, scores)
         except Unfit as reason:
             warn(f"skipped '{name}': {reason}.")
             continue

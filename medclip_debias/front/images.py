@@ -121,8 +121,8 @@ def _is_path(image: ImageLike) -> bool:
 
 
 def _is_pixels(image: ImageLike) -> bool:
-    known = isinstance(image, Radiograph | np.ndarray | Pillow.Image)
-    return known or _is_tensor(image) or _is_dataset(image)
+    in_memory = isinstance(image, Radiograph | np.ndarray | Pillow.Image)
+    return in_memory or _is_tensor(image) or _is_dataset(image)
 
 
 def _is_tensor(image: ImageLike) -> bool:

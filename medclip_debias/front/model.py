@@ -187,10 +187,10 @@ class Model:
             return pd.DataFrame(columns, index=index).rename_axis(columns="class")
         if prevalence != "validation":
             raise UserError("a prevalence needs a calibration; give calibration=FILE, too.")
-        asked = asked_classes(prompts, self.network.prompts)
-        if isinstance(asked, PromptSet):
-            absent = unsaid_prompts(self.network.provenance, asked.texts)
-            for sentence in unsaid_warning(absent, len(asked.texts)):
+        classes = asked_classes(prompts, self.network.prompts)
+        if isinstance(classes, PromptSet):
+            absent = unsaid_prompts(self.network.provenance, classes.texts)
+            for sentence in unsaid_warning(absent, len(classes.texts)):
                 warn(sentence)
         learned = self.network.learned_scale if scale is None else scale
         if learned is None:
@@ -200,11 +200,11 @@ class Model:
             )
         if not 0 < learned < float("inf"):
             raise UserError(f"scale must be a positive number, got {learned}.")
-        texts = asked.texts if isinstance(asked, PromptSet) else asked
+        texts = classes.texts if isinstance(classes, PromptSet) else classes
         scores = self.scores(images, texts, batch_size=batch_size)
         values = scores.to_numpy(dtype=np.float64)
-        if isinstance(asked, PromptSet):
-            differences = prompt_differences(values, asked)
+        if isinstance(classes, PromptSet):
+            differences = prompt_differences(values, classes)
             columns = {name: sigmoid(learned * d) for name, d in differences.items()}
         else:
             powers = np.exp(learned * (values - values.max(axis=1, keepdims=True)))
@@ -268,19 +268,19 @@ class Model:
         where = "calibration"
         if not isinstance(calibration, Calibration):
             where, calibration = str(calibration), Calibration.read(calibration)
-        asked = calibration.prompts
+        classes = calibration.prompts
         if prompts is not None:
             chosen = asked_classes(prompts, self.network.prompts)
             if not isinstance(chosen, PromptSet):
                 raise UserError(
                     "a calibration is of classes with two sides; give no bare sentences."
                 )
-            asked = chosen
-        calibration.check(where, self.network.content_hash, asked)
+            classes = chosen
+        calibration.check(where, self.network.content_hash, classes)
         for sentence in calibration.warnings:
             warn(f"{where}: {sentence}")
-        scores = self.scores(images, asked.texts, batch_size=batch_size)
-        differences = prompt_differences(scores.to_numpy(dtype=np.float64), asked)
+        scores = self.scores(images, classes.texts, batch_size=batch_size)
+        differences = prompt_differences(scores.to_numpy(dtype=np.float64), classes)
         return decide(calibration, where, differences, prevalence, coverage), scores.index
 
     def scores(
@@ -300,13 +300,13 @@ class Model:
             UserError: an image or a sentence cannot be used, or the model gives NaN.
         """
         sentences = checked_sentences(texts)
-        given = given_images(images)
+        inputs = given_images(images)
         vectors = self._sentence_vectors(sentences)
         parts = [np.zeros((0, len(sentences)), dtype=np.float32)]
-        for features in self._features(given, batch_size):
+        for features in self._features(inputs, batch_size):
             with torch.inference_mode():
                 parts.append(finite(self.network.score(features, vectors), "scores"))
-        index = pd.Index([image.name for image in given], name="image")
+        index = pd.Index([image.name for image in inputs], name="image")
         columns = pd.Index(sentences, name="sentence")
         return pd.DataFrame(np.concatenate(parts), index=index, columns=columns)
 
@@ -442,12 +442,12 @@ class Model:
     def _one(
         self, what: str, image: ImageLike, sentences: str | Sequence[str]
     ) -> tuple[list[str], Radiograph]:
-        texts, given = checked_sentences(sentences), given_images(image)
-        if len(given) != 1:
-            raise UserError(f"{what} takes one image, got {len(given)}; call it for each.")
+        texts, inputs = checked_sentences(sentences), given_images(image)
+        if len(inputs) != 1:
+            raise UserError(f"{what} takes one image, got {len(inputs)}; call it for each.")
         self._tell_cut(texts)
-        radiograph = given[0].read(self.preprocessing.prepare.window)
-        self._tell_synthetic(given)
+        radiograph = inputs[0].read(self.preprocessing.prepare.window)
+        self._tell_synthetic(inputs)
         return texts, radiograph
 
     def _sentence_vectors(self, sentences: list[str]) -> torch.Tensor:
@@ -455,12 +455,12 @@ class Model:
         with torch.inference_mode():
             return self.network.encode_sentences(sentences)
 
-    def _features(self, given: Sequence[GivenImage], batch_size: int) -> Iterator[ImageFeatures]:
+    def _features(self, inputs: Sequence[GivenImage], batch_size: int) -> Iterator[ImageFeatures]:
         """Features of a batch of images at a time; only its squares are held together."""
         if batch_size < 1:
             raise UserError(f"batch_size must be at least 1, got {batch_size}.")
-        left = iter(given)
-        while batch := list(islice(left, batch_size)):
+        rest = iter(inputs)
+        while batch := list(islice(rest, batch_size)):
             settings = self.preprocessing.prepare
             squares = np.stack([image.prepared(settings) for image in batch])
             self._tell_synthetic(batch)

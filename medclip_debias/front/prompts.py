@@ -41,10 +41,10 @@ def _named(name: str, own: Mapping[str, Any]) -> PromptSet:
         return load_prompts(name)
     if name.endswith((".yaml", ".yml")):
         return load_prompts(Path(name))
-    known = list(dict.fromkeys((*own, *packaged_sets())))
+    names = list(dict.fromkeys((*own, *packaged_sets())))
     raise UserError(
-        f"there is no prompt set of this name{did_you_mean(name, known)}; known: "
-        f"{', '.join(known)}, or a YAML file. A sentence goes into a list with others, or into"
+        f"there is no prompt set of this name{did_you_mean(name, names)}; known: "
+        f"{', '.join(names)}, or a YAML file. A sentence goes into a list with others, or into"
         " {class: (positive, negative)}."
     )
 

@@ -49,11 +49,11 @@ def results(runs: Path | str | Iterable[Path | str], *, groups: bool = False) ->
         read[name] = read_results(Path(name, "results.json") if Path(name).is_dir() else Path(name))
     tables = [content.table().assign(run=name) for name, content in read.items()]
     table = pd.concat(tables, ignore_index=True)
-    known = {(m.protocol, name): m for m in METRICS for name in (m.name, m.per_class) if name}
+    catalogue = {(m.protocol, name): m for m in METRICS for name in (m.name, m.per_class) if name}
     places = list(zip(table["protocol"], table["metric"], strict=True))
-    shown = np.array([place in known for place in places], dtype=bool)
+    shown = np.array([place in catalogue for place in places], dtype=bool)
     table = table[shown if groups else shown & table["group"].isna()].reset_index(drop=True)
-    metrics = [known[key] for key in zip(table["protocol"], table["metric"], strict=True)]
+    metrics = [catalogue[key] for key in zip(table["protocol"], table["metric"], strict=True)]
     for column in ("unit", "lower_is_better", "title"):
         table[column] = [getattr(metric, column) for metric in metrics]
     table = table[list(COLUMNS)]

@@ -48,8 +48,8 @@ def public_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
     >>> public_provenance({"out": "runs/a", "loss": {"lm": "/home/me/lm"}, "studies": 5})
     {'loss': {'lm': 'lm'}, 'studies': 5}
     """
-    kept = {name: value for name, value in provenance.items() if name not in _PLACES}
-    cleaned: dict[str, Any] = _without_paths(kept)
+    public = {name: value for name, value in provenance.items() if name not in _PLACES}
+    cleaned: dict[str, Any] = _without_paths(public)
     return cleaned
 
 
@@ -81,15 +81,15 @@ def outgoing(folder: Path) -> tuple[dict[str, int], list[str]]:
             hint = "; write it with 'medclip-debias hub card'" if name == CARD else ""
             raise UserError(f"{folder}: holds no {name}{hint}.")
     sizes: dict[str, int] = {}
-    kept: list[str] = []
+    staying: list[str] = []
     for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):
         name = path.relative_to(folder).as_posix()
         if name in FILES or re.fullmatch(rf"{re.escape(EVAL_RESULTS)}/[\w.-]+\.yaml", name):
             check_guarded(path, "make the model folder again", folder=folder)
             sizes[name] = path.stat().st_size
         else:
-            kept.append(name)
-    return sizes | {"config.json": len(_json(config))}, kept
+            staying.append(name)
+    return sizes | {"config.json": len(_json(config))}, staying
 
 
 def _json(content: Mapping[str, Any]) -> bytes:

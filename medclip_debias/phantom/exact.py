@@ -45,8 +45,8 @@ def exp(x: ArrayLike) -> Floats:
     held = np.clip(x, -700.0, 700.0)
     halvings = np.rint(held / math.log(2))
     rest = (held - halvings * _LN2[0]) - halvings * _LN2[1]
-    found = np.ldexp(_series(rest, _EXPONENTIAL), halvings.astype(np.int32))
-    return np.where(x < -700.0, 0.0, found)
+    power_of_e = np.ldexp(_series(rest, _EXPONENTIAL), halvings.astype(np.int32))
+    return np.where(x < -700.0, 0.0, power_of_e)
 
 
 def log(x: ArrayLike) -> Floats:
@@ -62,8 +62,8 @@ def log(x: ArrayLike) -> Floats:
 def power(x: ArrayLike, exponent: float) -> Floats:
     """``x**exponent`` for ``x`` of 0 and above and a positive exponent."""
     x = np.asarray(x, dtype=np.float64)
-    found = exp(exponent * log(np.where(x > 0, x, 1.0)))
-    return np.where(x > 0, found, 0.0)
+    powers = exp(exponent * log(np.where(x > 0, x, 1.0)))
+    return np.where(x > 0, powers, 0.0)
 
 
 def sin(x: ArrayLike) -> Floats:
@@ -161,12 +161,12 @@ class Generator(np.random.Generator):
         values = place.astype(np.float32) * _WIDTHS[strip]
         values = np.where(words >> 8 & 1, -values, values)
         slow = np.flatnonzero(place >= _BOUNDS[strip])  # outside the core of their strip
-        kept = _under_the_curve(
+        under = _under_the_curve(
             strip[slow], values[slow], words[np.minimum(slow + 1, len(words) - 1)]
         )
         left_out: list[int] = []
         free = 0
-        for at, keep in zip(slow.tolist(), kept.tolist(), strict=True):
+        for at, keep in zip(slow.tolist(), under.tolist(), strict=True):
             if at < free:  # that word was used by the number before
                 continue
             if strip[at] == 0:

@@ -105,9 +105,9 @@ class PhantomSettings(Settings):
         if self.marker_class is not None:
             from medclip_debias.phantom.catalogue import CLASS_NAMES
 
-            known = CLASS_NAMES[: self.classes]
-            if self.marker_class not in known:
-                hint = did_you_mean(self.marker_class, known)
+            names = CLASS_NAMES[: self.classes]
+            if self.marker_class not in names:
+                hint = did_you_mean(self.marker_class, names)
                 raise ValueError(f"marker_class is not a finding class{hint}")
         return self
 

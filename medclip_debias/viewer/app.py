@@ -398,5 +398,5 @@ async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code in (413, 503):
         return JSONResponse({"error": error.detail}, error.status_code)
-    known = error.status_code == 404 and error.detail != "Not Found"
-    return PlainTextResponse(f"{error.detail if known else 'There is nothing here.'}\n", 404)
+    named = error.status_code == 404 and error.detail != "Not Found"
+    return PlainTextResponse(f"{error.detail if named else 'There is nothing here.'}\n", 404)

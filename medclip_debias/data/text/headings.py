@@ -138,6 +138,6 @@ def spellings(heading: str) -> list[str]:
 
 def _loud(written: Iterable[str]) -> str:
     """Headings in capitals, longest first."""
-    found = {s.upper() for heading in written for s in spellings(heading.lower())}
-    loud = sorted(map(re.escape, found), key=lambda heading: (-len(heading), heading))
+    headings = {s.upper() for heading in written for s in spellings(heading.lower())}
+    loud = sorted(map(re.escape, headings), key=lambda heading: (-len(heading), heading))
     return "|".join(loud) or "(?!)"

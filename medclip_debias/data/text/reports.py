@@ -95,7 +95,7 @@ def sections(text: str, own: Collection[str] = (), rules: Language | None = None
         candidates = [
             h for h in candidates if h.name is None or (h.name in SECTIONS and h.kind == "section")
         ]
-    pieces = _pieces(text, _kept(text, candidates, headings))
+    pieces = _pieces(text, _accepted(text, candidates, headings))
     aside: Counter[str] = Counter()
     if structured:
         texts = _joined(pieces, aside, headings)
@@ -201,7 +201,7 @@ def report_sentences(text: str, settings: ReportSettings = _DEFAULTS, declared: 
         wanted = [name for name in settings.fallback if name in texts][:1]
     for name in (name for name in texts if name not in wanted):
         aside[_shown(name.replace("_", " "))] += words_in(texts[name])
-    kept: list[tuple[str, str]] = []
+    selected: list[tuple[str, str]] = []
     dropped: Counter[str] = Counter()
     seen: set[str] = set()
     for name in wanted:
@@ -213,9 +213,9 @@ def report_sentences(text: str, settings: ReportSettings = _DEFAULTS, declared: 
                 dropped[reason] += 1
             else:
                 seen.add(sentence)
-                kept.append((name, sentence))
+                selected.append((name, sentence))
     used = sum(words_in(texts[name]) for name in wanted)
-    return Cut(kept, dropped, used, +aside, code)
+    return Cut(selected, dropped, used, +aside, code)
 
 
 def _drop_reason(sentence: str, settings: ReportSettings, seen: set[str]) -> str:
@@ -276,37 +276,38 @@ def _line_header(
     capitals = (known and written.isupper()) or (
         spaced and bool(headings.capitals.fullmatch(written))
     )
-    found = headings.kind_of(written, capitals)
-    if found is None:
+    heading = headings.kind_of(written, capitals)
+    if heading is None:
         return None
     line = match.start()
     before = text[text.rfind("\n", 0, max(line - 1, 0)) + 1 : line]
     if cased and not written[0].isupper() and line and before.strip():  # no paragraph starts here
         return None
-    kind, name = found
+    kind, name = heading
     if kind in ("organ", "other") and written.lower().replace(" ", "_") in own:
         kind, name = "section", written.lower()
     structural = kind != "title" or capitals
     return _Header(match.start(), match.end(), name, kind, structural=structural)
 
 
-def _kept(text: str, candidates: list[_Header], headings: Headings) -> list[_Header]:
+def _accepted(text: str, candidates: list[_Header], headings: Headings) -> list[_Header]:
     """Return the headers that start a section: none inside another, and no sub-heading."""
-    kept: list[_Header] = []
+    accepted: list[_Header] = []
     host: str | None = None  # the section around an inline remark such as "Comparison: none."
     starts = [header.start for header in candidates]
     for header in candidates:
-        last = kept[-1] if kept else _Header(0, 0, None)
-        if kept and header.start < last.end:
+        last = accepted[-1] if accepted else _Header(0, 0, None)
+        if accepted and header.start < last.end:
             continue
         current = host or last.name
         if _is_subheading(text, header, current, last.end):
             if host:
-                kept.append(_Header(header.start, header.start, host, "more"))
+                accepted.append(_Header(header.start, header.start, host, "more"))
                 host = None
             continue
         inside = header.inline and current in _BODY and header.kind == "section"
-        kept.append(header._replace(kind="more") if inside and header.name == current else header)
+        kind = "more" if inside and header.name == current else header.kind
+        accepted.append(header._replace(kind=kind))
         host = None
         if inside and header.name not in _BODY:  # until its end, the section goes on behind it
             following = bisect_left(starts, header.end)
@@ -315,8 +316,8 @@ def _kept(text: str, candidates: list[_Header], headings: Headings) -> list[_Hea
             if end is None:
                 host = current
             else:
-                kept.append(_Header(end.end(), end.end(), current, "more"))
-    return kept
+                accepted.append(_Header(end.end(), end.end(), current, "more"))
+    return accepted
 
 
 def _is_subheading(text: str, header: _Header, current: str | None, end: int) -> bool:

@@ -66,25 +66,25 @@ def split_sentences(text: str, code: str = "en") -> tuple[list[str], Counter[str
     >>> split_sentences("1. Clear. ___. 2.")
     (['Clear.'], Counter({'de-identified only': 1, 'list number only': 1}))
     """
-    spoken = language(code)
-    found: list[str] = []
+    rules = language(code)
+    sentences: list[str] = []
     dropped: Counter[str] = Counter()
     for paragraph in _BLANK_LINE.split(text.replace("\r\n", "\n")):
-        for block in spoken.list_line.split("\n" + paragraph):
+        for block in rules.list_line.split("\n" + paragraph):
             signed = False
-            for item in _list_items(spoken.spaced_stop.sub(_STOP, " ".join(block.split()))):
+            for item in _list_items(rules.spaced_stop.sub(_STOP, " ".join(block.split()))):
                 parts = (_segment(part, code) for part in item.split(_STOP.lstrip(".")))
                 for sentence in map(_without_mark, chain.from_iterable(parts)):
                     # A signature, or the name and date behind one.
-                    signed = bool(spoken.signature.match(sentence)) or (
+                    signed = bool(rules.signature.match(sentence)) or (
                         signed and all(map(_SIGNATURE_REST.fullmatch, sentence.split()))
                     )
                     reason = "signature" if signed else _wordless(sentence)
                     if reason:
                         dropped[reason] += 1
                     elif sentence:
-                        found.append(sentence)
-    return found, dropped
+                        sentences.append(sentence)
+    return sentences, dropped
 
 
 def deidentified_share(sentence: str) -> float:
@@ -141,8 +141,8 @@ def _wordless(sentence: str) -> str:
 @lru_cache(maxsize=50_000)
 def _segment(text: str, code: str = "en") -> tuple[str, ...]:
     """Cut one item; hospital text repeats itself, so the slow segmenter is asked once."""
-    spoken = language(code)
-    repairs = spoken.repairs
+    rules = language(code)
+    repairs = rules.repairs
     bare = _without_mark(text).strip()
     if not _has_word(bare):
         return (bare,)
@@ -150,12 +150,12 @@ def _segment(text: str, code: str = "en") -> tuple[str, ...]:
     if plain is not None:
         return plain
     if len(bare) > MAX_SEGMENTER_LENGTH:
-        return tuple(repairs.repaired(_rough_pieces(bare, spoken)))
+        return tuple(repairs.repaired(_rough_pieces(bare, rules)))
     try:
-        pieces = _with_blanks(_segmenter(spoken.segmenter).segment(bare), bare)
+        pieces = _with_blanks(_segmenter(rules.segmenter).segment(bare), bare)
     except (re.error, IndexError, AttributeError, TypeError, ValueError):
         pieces = []
-    return tuple(repairs.repaired(pieces or _rough_pieces(bare, spoken)))
+    return tuple(repairs.repaired(pieces or _rough_pieces(bare, rules)))
 
 
 def _with_blanks(pieces: Iterable[str], text: str) -> list[str]:
@@ -175,8 +175,8 @@ def _with_blanks(pieces: Iterable[str], text: str) -> list[str]:
     return blanked if at == len(text) else []
 
 
-def _rough_pieces(text: str, spoken: Language) -> list[str]:
-    cuts = [0, *(match.end() for match in spoken.rough_end.finditer(text)), len(text)]
+def _rough_pieces(text: str, rules: Language) -> list[str]:
+    cuts = [0, *(match.end() for match in rules.rough_end.finditer(text)), len(text)]
     return [text[start:end] for start, end in pairwise(cuts)]
 
 

@@ -151,8 +151,8 @@ class RuleParser:
             for above in self.lexicon.ancestors[claim.finding]
         }
         named = {claim.finding for claim in stated}
-        kept = [c for c in implied if c.finding not in present and c.finding not in named]
-        return tuple(sorted({*stated, *kept}))
+        left_implied = [c for c in implied if c.finding not in present and c.finding not in named]
+        return tuple(sorted({*stated, *left_implied}))
 
 
 def _clauses(items: Sequence[Item]) -> list[list[Item]]:

@@ -70,10 +70,10 @@ class Evidence:
         listed = np.zeros(studies, dtype=bool) if listed is None else listed
         states = study_states(self._atoms, study, sentence, studies, lexicon)
         self._states = states.with_open(listed)
-        told = np.zeros(studies, dtype=bool)
-        told[study] = True
-        told &= ~listed
-        shares = states.mentioned(told if counted is None else told & counted)
+        reported = np.zeros(studies, dtype=bool)
+        reported[study] = True
+        reported &= ~listed
+        shares = states.mentioned(reported if counted is None else reported & counted)
         self.mentioned = dict(zip(lexicon.names, shares.tolist(), strict=True))
         self.always = _always(always, self.mentioned)
         self._rule = always
@@ -87,7 +87,7 @@ class Evidence:
         self._own_start = np.searchsorted(kept_study, np.arange(studies + 1))
         self._own = kept_sentence
         self._counts = {"studies": studies, "sentences": len(claims)}
-        self._silent = sum(not found for found in claims)
+        self._silent = sum(not claims_of_text for claims_of_text in claims)
 
     @classmethod
     def open(cls, prepared: PreparedSet | Path, always: float | Sequence[str] = ALWAYS) -> Evidence:
@@ -202,13 +202,13 @@ class Evidence:
             return np.zeros((len(studies), len(sentences)), dtype=np.int8)
         distinct, back = np.unique(sentences, return_inverse=True)
         owners, places = spread(self._atoms.start, distinct)
-        asked, where = np.unique(self._atoms.of[places], return_inverse=True)
-        found = self._look_up(verdicts, studies, asked)
+        atoms, where = np.unique(self._atoms.of[places], return_inverse=True)
+        verdict = self._look_up(verdicts, studies, atoms)
         if before is not None:
-            decided = self._look_up(before, studies, asked)
-            found = np.where(decided != 0, decided, found)
+            decided = self._look_up(before, studies, atoms)
+            verdict = np.where(decided != 0, decided, verdict)
         cuts = np.searchsorted(owners, np.arange(len(distinct)))
-        result = np.minimum.reduceat(found[:, where], cuts, axis=1)
+        result = np.minimum.reduceat(verdict[:, where], cuts, axis=1)
         rows, places = spread(self._own_start, studies)
         own = self._own[places]
         columns = np.minimum(np.searchsorted(distinct, own), len(distinct) - 1)
@@ -227,10 +227,10 @@ class Evidence:
         for begin in range(0, len(study), 1 << 18):
             part = slice(begin, begin + (1 << 18))
             owners, places = spread(self._atoms.start, sentence[part])
-            asked = self._atoms.of[places]
-            finding = self._atoms.finding[asked]
+            atoms = self._atoms.of[places]
+            finding = self._atoms.finding[atoms]
             states = self._states.of[study[part][owners], finding]
-            at = self._sure.places(finding, states, asked)
+            at = self._sure.places(finding, states, atoms)
             cuts = np.searchsorted(owners, np.arange(len(study[part])))
             result[part] = np.logical_or.reduceat(self._sure.conflict[at], cuts)
         return result

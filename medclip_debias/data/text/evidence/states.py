@@ -116,10 +116,10 @@ def study_states(
         sorted({(index[f], s) for f, s in implied(claim, lexicon)}) if claim else []
         for claim in atoms.distinct
     ]
-    items = sorted({item for found in said_by for item in found})
+    items = sorted({item for pairs in said_by for item in pairs})
     number = {item: n for n, item in enumerate(items)}
     item_start = starts_of(np.array(list(map(len, said_by)), dtype=np.int64))
-    item_of = np.array([number[item] for found in said_by for item in found], dtype=np.int64)
+    item_of = np.array([number[item] for pairs in said_by for item in pairs], dtype=np.int64)
     finding_of = np.array([finding for finding, _ in items], dtype=np.int64)
     # A state is named by the sum of random numbers of what it says: equal sums, equal sets.
     names = np.random.default_rng(20).integers(0, 1 << 63, len(items), dtype=np.uint64)
