@@ -90,34 +90,25 @@ class Writer:
     def noun_phrase(self, clause: Clause, noun: Noun, bare: bool = False) -> tuple[str, str]:
         """Return the phrase with and without its article, naming what the clause names."""
         before: list[str] = []
-        after = ""
+        after: list[str] = []
         if clause.severity:
             # "mildly enlarged heart", but "mild cardiomegaly"
             adverb = noun.text.startswith("enlarged")
             table = WORDS["severity_adverb"] if adverb else WORDS["severity"]
             before.append(pick(self.rng, table[clause.severity], PLACE_ZIPF))
+        places: Sequence[str] = ()
         if clause.zone:
             after_noun = self._chance(0.45)
-            zones = WORDS["zone_after"] if after_noun else WORDS["zone_before"]
-            place = (
-                pick(self.rng, zones[clause.zone], PLACE_ZIPF).format(s=clause.side or "").strip()
-            )
-            place = place.replace("  ", " ")
-            if after_noun:
-                after = place
-            else:
-                before.append(place)
+            places = WORDS["zone_after" if after_noun else "zone_before"][clause.zone]
         elif clause.side:
             after_noun = self._chance(0.3)
-            table_side = WORDS["side_after"][:3] if after_noun else WORDS["side_before"]
-            place = pick(self.rng, table_side, PLACE_ZIPF).format(s=clause.side)
-            if after_noun:
-                after = place
-            else:
-                before.append(place)
+            places = WORDS["side_after"][:3] if after_noun else WORDS["side_before"]
+        if places:
+            place = pick(self.rng, places, PLACE_ZIPF).format(s=clause.side or "")
+            (after if after_noun else before).append(" ".join(place.split()))
         if not bare and clause.present and self._chance(0.08):
             before.insert(0, pick(self.rng, WORDS["modifier"]))
-        text = " ".join([*before, noun.text, *([after] if after else [])])
+        text = " ".join([*before, noun.text, *after])
         text += self._measurement(clause) if clause.present and not bare else ""
         article = noun.article
         if article and before:

@@ -8,14 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from medclip_debias.phantom.catalogue import CHEX5_TYPES, CLASSES, FindingClass
-from medclip_debias.phantom.language import (
-    ACUTE_TYPES,
-    WORDS,
-    Sentence,
-    Writer,
-    absent_types,
-    pick,
-)
+from medclip_debias.phantom.language import ACUTE_TYPES, WORDS, Sentence, Writer, absent_types, pick
 from medclip_debias.phantom.settings import PhantomSettings
 
 HEADING = " " * 33 + "FINAL REPORT"
@@ -181,25 +174,21 @@ def _lay_out(
         " ",
     ]
     if rng.random() < 0.5:
-        head += [
-            f" TECHNIQUE:  {'Single frontal' if portable else 'Frontal'} view of the chest.",
-            " ",
-        ]
+        views = "Single frontal" if portable else "Frontal"
+        head += [f" TECHNIQUE:  {views} view of the chest.", " "]
     head += [f" COMPARISON:  {pick(rng, ['___.', 'None.', 'Chest radiograph from ___.'])}", " "]
     lines = [HEADING, *head]
     first = [s.text for s in findings]
     last = [s.text for s in impression]
     numbered = len(last) > 1 and rng.random() < 0.4
+    items = [f"{number}. {sentence}" for number, sentence in enumerate(last, 1)]
     names = ("findings", "impression")
     if layout == "unusable":
         # Nothing a reader could use: the section was left to a later dictation.
         return "\n".join([HEADING, *head[:3], " "]) + "\n", ("", "")
     if layout == "last_paragraph":
-        body = _wrap(" ".join([*first, *last]))
-        return "\n".join([HEADING, *head, *body]) + "\n", (
-            "last_paragraph",
-            "last_paragraph",
-        )
+        lines += _wrap(" ".join([*first, *last]))
+        return "\n".join(lines) + "\n", ("last_paragraph", "last_paragraph")
     if layout == "wet_read":
         lines = [" WET READ: ___ ___ 10:15 PM", "  See final report.", " ", *lines]
     if layout == "tight_headers":
@@ -213,11 +202,8 @@ def _lay_out(
             lines += [" FINDINGS: ", " ", *_wrap(" ".join(first)), " "]
         if last:
             lines += [" IMPRESSION: ", " "]
-            if numbered:
-                for number, sentence in enumerate(last, 1):
-                    lines += _wrap(f"{number}. {sentence}")
-            else:
-                lines += _wrap(" ".join(last))
+            for item in items if numbered else [" ".join(last)]:
+                lines += _wrap(item)
     if layout == "addendum":
         lines += [" ", " " + "_" * 70, " ADDENDUM:  ___ was informed by telephone."]
     return "\n".join(lines) + "\n", names
