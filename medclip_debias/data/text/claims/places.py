@@ -152,66 +152,52 @@ def severity_before(clause: Sequence[Item], at: int) -> str:
 
 def _prefix(clause: Sequence[Item], noun: int) -> Iterator[int]:
     """Yield the modifiers before a noun, from the nearest on."""
-    plain, last, i = 0, noun, noun - 1
-    pending: list[int] = []
-    while i >= 0:
+    plain, last = 0, noun
+    for i in range(noun - 1, -1, -1):
         item = clause[i]
         if item.text == "with":
-            break
+            return
         if is_modifier(item):
-            if item.has("severity") and _graded(clause, i):
-                pass  # "slightly increased" is a change, not a slight finding
-            else:
-                pending.append(i)
+            # "slightly increased" is a change, not a slight finding
+            if not (item.has("severity") and _graded(clause, i)):
+                yield i
             plain, last = 0, i
         elif item.has("joins", "comma"):
-            if not (last == i + 1 and i > 0 and is_modifier(clause[i - 1])):
-                break
-            if not _free(clause, i - 1):
-                break
+            adjoins = last == i + 1 and i > 0 and is_modifier(clause[i - 1])
+            if not (adjoins and _free(clause, i - 1)):
+                return
         elif item.has("prepositions"):
-            near = clause[i - 1] if i else None
-            if near is None or not near.has("severity", "change"):
-                break
+            if i == 0 or not clause[i - 1].has("severity", "change"):
+                return
         elif item.has("verbs"):
             if i == 0 or not clause[i - 1].has("change"):
-                break
+                return
         elif item.has("uncertainty_before", "uncertainty_here", "uncertainty_list", "otherwise"):
             pass
         elif item.has("structure") and i > 0 and clause[i - 1].has("side") and last == i + 1:
             pass  # "right lung granuloma"
-        elif item.has("state") and not item.has(*BREAKS, "structure"):
-            plain += 1
-        elif item.kinds:
-            break
+        elif item.kinds and (not item.has("state") or item.has(*BREAKS, "structure")):
+            return
         else:
             plain += 1
-        if plain > _PLAIN_BEFORE:
-            break
-        i -= 1
-    yield from pending
+            if plain > _PLAIN_BEFORE:
+                return
 
 
 def _free(clause: Sequence[Item], i: int) -> bool:
     """Whether the modifiers that end at ``i`` belong to no earlier finding ("on the left and")."""
     while i >= 0 and (is_modifier(clause[i]) or not clause[i].kinds):
         i -= 1
-    if i < 0:
-        return True
-    if clause[i].has("prepositions") or is_noun(clause[i]):
-        return not any(is_noun(item) for item in clause[: i + 1])
-    return True
+    bound = i >= 0 and (clause[i].has("prepositions") or is_noun(clause[i]))
+    return not (bound and any(map(is_noun, clause[: i + 1])))
 
 
 def _graded(clause: Sequence[Item], i: int) -> bool:
     """Whether a severity grades a change ("slight increase in")."""
-    after = clause[i + 1] if i + 1 < len(clause) else None
-    if after is not None and after.has("side", "zone", "finding"):
-        return False
-    return (
-        after is not None
-        and after.has("change")
-        and after.kinds["change"][0] in ("increased", "decreased", "resolved")
+    return any(
+        after.kinds.get("change", ("",))[0] in ("increased", "decreased", "resolved")
+        and not after.has("side", "zone", "finding")
+        for after in clause[i + 1 : i + 2]
     )
 
 
@@ -244,17 +230,15 @@ def _suffix(clause: Sequence[Item], noun: int, end: int) -> Iterator[int]:
             plain += not item.kinds
             if plain > _PLAIN_AFTER:
                 return
-        last_kind = next((k for k in ("verbs", "comma", "prepositions") if item.has(k)), last_kind)
-        if item.has("affirmed"):
-            last_kind = "affirmed"
+        kinds = ("affirmed", "verbs", "comma", "prepositions")
+        last_kind = next((kind for kind in kinds if item.has(kind)), last_kind)
 
 
 def _groups(clause: Sequence[Item], indices: Sequence[int]) -> list[Place]:
     """Read modifiers as places: "left lower and right upper" is two, "left lower lobe" is one."""
-    ordered = sorted(indices)
     groups: list[Place] = []
     last = -1
-    for i in ordered:
+    for i in sorted(indices):
         place = Place(**{kind: clause[i].kinds.get(kind, ("",))[0] for kind in MODIFIERS})
         joined = last >= 0 and any(item.has("joins", "comma") for item in clause[last + 1 : i])
         clash = groups and (
@@ -283,10 +267,8 @@ def _groups(clause: Sequence[Item], indices: Sequence[int]) -> list[Place]:
 
 
 def _merged(first: list[Place], last: list[Place]) -> list[Place]:
-    if not first:
-        return last or [Place()]
-    if not last:
-        return first
+    if not (first and last):
+        return first or last or [Place()]
     if len(last) == 1:
         return [place.filled(last[0]) for place in first]
     if len(first) == 1:
