@@ -43,31 +43,20 @@ def stages(out: Path, studies: int, steps: int | None = None, quick: bool = Fals
     overrides = [f"out={out}", f"prepared={prepared}", f"model.text.folder={lm}"]
     more = {name: words if quick else [] for name, words in QUICK.items()}
     length = [f"train.steps={steps}"] if steps else []
+    judged = ["evaluate", out / "model", prepared, "--out", out, *more["evaluate"]]
+    learned = ["language-model", prepared, lm, *LANGUAGE_MODEL, *more["language_model"]]
     return [
         Stage(
-            "phantom",
-            ["phantom", f"{tree}", "--studies", f"{studies}", "--seed", "0", *more["phantom"]],
-            tree,
+            "phantom", ["phantom", tree, "--studies", studies, "--seed", 0, *more["phantom"]], tree
         ),
-        Stage("prepare", ["prepare", f"{tree}", f"{prepared}", "--size", "72"], prepared),
-        Stage(
-            "language_model",
-            ["language-model", f"{prepared}", f"{lm}", *LANGUAGE_MODEL, *more["language_model"]],
-            lm,
-        ),
-        Stage(
-            "score", ["score", f"{prepared}", "--language-model", f"{lm}"], prepared / "scores.json"
-        ),
-        Stage(
-            "claims", ["claims", f"{prepared}", "--lexicon", "phantom"], prepared / "claims.parquet"
-        ),
+        Stage("prepare", ["prepare", tree, prepared, "--size", 72], prepared),
+        Stage("language_model", learned, lm),
+        Stage("score", ["score", prepared, "--language-model", lm], prepared / "scores.json"),
+        Stage("claims", ["claims", prepared, "--lexicon", "phantom"], prepared / "claims.parquet"),
         Stage("train", ["train", CONFIG, *overrides, *more["train"], *length]),
-        Stage(
-            "evaluate",
-            ["evaluate", f"{out / 'model'}", f"{prepared}", "--out", f"{out}", *more["evaluate"]],
-        ),
+        Stage("evaluate", judged),
         *_beside(out, prepared, overrides, quick),
-        Stage("report", ["report", f"{out}"]),
+        Stage("report", ["report", out]),
     ]
 
 
@@ -80,20 +69,13 @@ def _beside(out: Path, prepared: Path, overrides: list[str], quick: bool) -> lis
         folder = folders[name]
         where = [*overrides, f"out={folder}", "train.checkpoint_every=100000"]
         trained.append(Stage(f"train_beside_{number}", ["train", CONFIG, *loss, *where, *length]))
-        evaluated.append(
-            Stage(
-                f"evaluate_beside_{number}",
-                [
-                    *("evaluate", f"{folder / 'model'}", f"{prepared}", "--out", f"{folder}"),
-                    *("--bootstrap", "0", "--heatmaps", "0"),
-                ],
-                folder / "results.json",
-            )
-        )
+        words = ["evaluate", folder / "model", prepared, "--out", folder]
+        words += ["--bootstrap", 0, "--heatmaps", 0]
+        evaluated.append(Stage(f"evaluate_beside_{number}", words, folder / "results.json"))
     named = [f"{name}={folder}" for name, folder in folders.items()]
     words = ["compare", *named, "--baseline", "InfoNCE", "--metrics", COMPARED]
-    words += ["--bootstrap", "100"] if quick else []
-    return [*trained, *evaluated, Stage("compare", [*words, "--out", f"{out / BESIDE}"])]
+    words += ["--bootstrap", 100] if quick else []
+    return [*trained, *evaluated, Stage("compare", [*words, "--out", out / BESIDE])]
 
 
 @app.command(example="demo --quick")

@@ -31,7 +31,7 @@ class Stage:
     """One stage: a verb's words, or ``call`` shown as them; skipped where ``product`` exists."""
 
     name: str
-    words: Sequence[str] | Callable[[], Sequence[str]]
+    words: Sequence[object] | Callable[[], Sequence[object]]
     product: Path | None = None
     call: Callable[[], object] | None = None
 
@@ -89,7 +89,7 @@ def run_stages(stages: Sequence[Stage], out: Path, verb: Verb) -> None:
                 continue
             if stage.name == "report":
                 _add(results, timing, memory)  # so that the report shows them
-            words = list(stage.words() if callable(stage.words) else stage.words)
+            words = [*map(str, stage.words() if callable(stage.words) else stage.words)]
             typer.echo(f"\n$ {'' if stage.call else 'medclip-debias '}{shlex.join(words)}")
             began, code = time.perf_counter(), 0
             try:

@@ -24,7 +24,9 @@ def demo_folder(phantom_tree, prepared_phantom, tmp_path_factory):
     shutil.copytree(prepared_phantom, folder / "runs/demo/prepared")
     patch = pytest.MonkeyPatch()
     patch.chdir(folder)
-    words = {stage.name: stage.words for stage in stages(Path("runs/demo"), 160, quick=True)}
+    words = {
+        stage.name: [*map(str, stage.words)] for stage in stages(Path("runs/demo"), 160, quick=True)
+    }
     second = ["train", "phantom/demo", "--loss", "no_correction"]
     second += ["out=runs/uncorrected"]
     judged = ["evaluate", "runs/uncorrected/model", "runs/demo/prepared"]
