@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from medclip_debias.config import Settings
 from medclip_debias.errors import did_you_mean
+from medclip_debias.phantom.catalogue import CLASS_NAMES
 
 REGIMES: dict[str, dict[str, float]] = {
     "easy": {
@@ -103,8 +104,6 @@ class PhantomSettings(Settings):
         if self.test_studies is not None and self.test_studies > self.studies - 10:
             raise ValueError("test_studies must leave at least 10 studies for training")
         if self.marker_class is not None:
-            from medclip_debias.phantom.catalogue import CLASS_NAMES
-
             names = CLASS_NAMES[: self.classes]
             if self.marker_class not in names:
                 hint = did_you_mean(self.marker_class, names)

@@ -94,24 +94,13 @@ def import_claims(
     frame = read_table(table, required=("finding", "polarity"))
     if not {"sentence", "text"} & set(frame.columns):
         raise UserError(f"{table}: has neither a column 'sentence' nor 'text'; add one of them.")
-    texts = prepared.texts
-    by_hash = {sentence_hash(text): number for number, text in enumerate(texts)}
-    by_text = {text: number for number, text in enumerate(texts)}
-    claim_sets: list[set[Claim]] = [set() for _ in texts]
-    repeated = 0
-    for row, values in zip(frame.index, frame.to_dict("records"), strict=True):
-        where = f"{table}, row {row}"
-        sentence = str(values.get("sentence", ""))
-        number = by_hash.get(sentence) if sentence else by_text.get(str(values.get("text", "")))
-        if number is None:
-            raise UserError(
-                f"{where}: names a sentence that is not in {prepared.folder}; write the table for"
-                " this set ('sentence' is the start of a SHA-256, see docs/claims.md)."
-            )
-        claim = _checked_claim(where, values, lexicon)
-        repeated += claim in claim_sets[number]
-        claim_sets[number].add(claim)
-    claims = [tuple(sorted(c)) for c in claim_sets]
+    unknown = (
+        f"names a sentence that is not in {prepared.folder}; write the table for this set"
+        " ('sentence' is the start of a SHA-256, see docs/claims.md)"
+    )
+    rows = list(zip(frame.index, frame.to_dict("records"), strict=True))
+    claims = _claims_of(prepared, table, rows, lexicon, unknown)
+    repeated = len(rows) - sum(map(len, claims))
     counts = {"repeated_rows": repeated}
     return _store(prepared, claims, lexicon, parser or f"table {table.name}", counts)
 
@@ -127,14 +116,28 @@ def read_claims(prepared: PreparedSet) -> ClaimTable:
         rows = pd.read_parquet(path)[list(COLUMNS)].to_dict("records")
     if meta.get("content_hash") != prepared.content_hash:
         raise UserError(f"{path}: holds the claims of another state of the set; {_REMEDY}.")
-    places = {sentence_hash(text): number for number, text in enumerate(prepared.texts)}
-    claim_sets: list[set[Claim]] = [set() for _ in places]
-    for number, row in enumerate(rows, start=1):
-        if row["sentence"] not in places:
-            raise UserError(f"{path}, row {number}: names no sentence of the set; {_REMEDY}.")
-        claim = _checked_claim(f"{path}, row {number}", row, lexicon)
-        claim_sets[places[row["sentence"]]].add(claim)
-    return ClaimTable([tuple(sorted(claims)) for claims in claim_sets], meta, lexicon)
+    unknown = f"names no sentence of the set; {_REMEDY}"
+    claims = _claims_of(prepared, path, list(enumerate(rows, start=1)), lexicon, unknown)
+    return ClaimTable(claims, meta, lexicon)
+
+
+def _claims_of(
+    prepared: PreparedSet,
+    table: Path,
+    rows: Sequence[tuple[Any, Mapping[Any, Any]]],
+    lexicon: Lexicon,
+    unknown: str,
+) -> list[tuple[Claim, ...]]:
+    """The claims of each text of a set, of numbered rows; ``unknown`` says what fits no text."""
+    numbers = {sentence_hash(text): number for number, text in enumerate(prepared.texts)}
+    claim_sets: list[set[Claim]] = [set() for _ in numbers]
+    for row, values in rows:
+        where = f"{table}, row {row}"
+        name = str(values.get("sentence", "")) or sentence_hash(str(values.get("text", "")))
+        if name not in numbers:
+            raise UserError(f"{where}: {unknown}.")
+        claim_sets[numbers[name]].add(_checked_claim(where, values, lexicon))
+    return [tuple(sorted(claims)) for claims in claim_sets]
 
 
 @contextmanager
@@ -173,8 +176,8 @@ def _of_parts(prepared: PreparedSet) -> ClaimTable:
                 f"{part.folder / FILE}: was read with another lexicon than"
                 f" {prepared.parts[0].folder / FILE}; run 'claims' again with the same one."
             )
-        for text, said in zip(part.texts, table.claims, strict=True):
-            if claims.setdefault(text, said) != said:
+        for text, stated in zip(part.texts, table.claims, strict=True):
+            if claims.setdefault(text, stated) != stated:
                 raise UserError(
                     f"{part.folder / FILE}: a sentence has other claims than in the sets before it;"
                     " run 'claims' again, with the same rules."
