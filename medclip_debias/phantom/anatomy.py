@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import cv2
 import numpy as np
@@ -121,6 +122,11 @@ class Scene:
         rows = slice(int(np.clip(low[1], 0, height)), int(np.clip(high[1], 0, height)))
         columns = slice(int(np.clip(low[0], 0, width)), int(np.clip(high[0], 0, width)))
         return rows, columns
+
+    def around(self, u: float, v: float, a: float, b: float) -> tuple[Any, np.ndarray, np.ndarray]:
+        """The `window` that reaches ``a`` across and ``b`` down from a point, and its u and v."""
+        window = self.window(u - a, u + a, v - b, v + b)
+        return window, self.u[window], self.v[window]
 
     def stroke(self, curves: list[np.ndarray], thickness: float) -> np.ndarray:
         """Anti-aliased curves (frame points) as a float mask of the whole image.

@@ -138,8 +138,7 @@ def _edema(scene: Scene, finding: FindingClass, rng: Rng, visibility: float) -> 
     for side in (-1.0, 1.0):
         cu, cv = side * 0.36, 0.02 + rng.normal(0, 0.03)
         a, b = ru * grow * rng.uniform(0.93, 1.07), rv * grow * rng.uniform(0.93, 1.07)
-        window = scene.window(cu - a, cu + a, cv - b, cv + b)
-        u, v = scene.u[window], scene.v[window]
+        window, u, v = scene.around(cu, cv, a, b)
         bump = np.clip(1.0 - ((u - cu) / a) ** 2 - ((v - cv) / b) ** 2, 0.0, 1.0)
         mottle = 1.0 + 0.28 * noise_field(rng, bump.shape, (9, 7))
         shape = np.clip(smooth(bump * 1.5) * mottle, 0.0, 1.0)
@@ -155,8 +154,7 @@ def _pneumonia(scene: Scene, finding: FindingClass, rng: Rng, visibility: float)
     cu = side * rng.uniform(near, 0.52 if upper else 0.66)
     cv = rng.uniform(-0.56, -0.38) if upper else rng.uniform(0.20, 0.36)
     a, b = rng.uniform(0.17, 0.27), rng.uniform(0.15, 0.23)
-    window = scene.window(cu - 1.3 * a, cu + 1.3 * a, cv - 1.3 * b, cv + 1.3 * b)
-    u, v = scene.u[window], scene.v[window]
+    window, u, v = scene.around(cu, cv, 1.3 * a, 1.3 * b)
     q = ((u - cu) / a) ** 2 + ((v - cv) / b) ** 2
     ragged = noise_field(rng, q.shape, (5, 5))
     edge = np.clip(1.69 - q, 0, 1)  # nothing reaches the window's border
@@ -171,8 +169,7 @@ def _atelectasis(scene: Scene, finding: FindingClass, rng: Rng, visibility: floa
     cu = side * rng.uniform(0.56, 0.66)
     cv = scene.thorax.diaphragm[side] - rng.uniform(0.09, 0.24)
     length, slope = rng.uniform(0.17, 0.26), side * rng.uniform(-0.45, 0.15)
-    window = scene.window(cu - 0.33, cu + 0.33, cv - 0.28, cv + 0.28)
-    u, v = scene.u[window], scene.v[window]
+    window, u, v = scene.around(cu, cv, 0.33, 0.28)
     total = np.zeros_like(u)
     for k in range(1 + int(rng.random() < 0.45)):
         thick = rng.uniform(0.022, 0.038) * (1.0 if k == 0 else 0.75)
@@ -192,10 +189,7 @@ def _nodule(scene: Scene, finding: FindingClass, rng: Rng, visibility: float) ->
     cu = side * rng.uniform(near, 0.55 if upper else 0.76)
     cv = rng.uniform(-0.52, -0.22) if upper else rng.uniform(0.12, 0.38)
     radius = rng.uniform(0.05, 0.095)
-    window = scene.window(
-        cu - 1.4 * radius, cu + 1.4 * radius, cv - 1.4 * radius, cv + 1.4 * radius
-    )
-    u, v = scene.u[window], scene.v[window]
+    window, u, v = scene.around(cu, cv, 1.4 * radius, 1.4 * radius)
     x, y = (u - cu) / radius, (v - cv) / radius
     far = np.sqrt(x**2 + y**2)
     lobes, turn = rng.integers(2, 5), rng.uniform(0, 6.28)
@@ -222,8 +216,7 @@ def _wave_around(
 def _hernia(scene: Scene, _finding: FindingClass, rng: Rng, visibility: float) -> list[Mark]:
     cu, cv = rng.uniform(-0.02, 0.14), rng.uniform(0.30, 0.42)
     a, b = rng.uniform(0.14, 0.2), rng.uniform(0.13, 0.18)
-    window = scene.window(cu - 1.25 * a, cu + 1.25 * a, cv - 1.25 * b, cv + 1.25 * b)
-    u, v = scene.u[window], scene.v[window]
+    window, u, v = scene.around(cu, cv, 1.25 * a, 1.25 * b)
     r = np.sqrt(((u - cu) / a) ** 2 + ((v - cv) / b) ** 2)
     strength = min(1.2, 0.35 + 0.65 * visibility)
     rim = smooth(1.0 - np.abs(r - 0.95) / 0.2)
@@ -274,8 +267,7 @@ def _tube(scene: Scene, _finding: FindingClass, rng: Rng, visibility: float) -> 
 def _pacemaker(scene: Scene, _finding: FindingClass, rng: Rng, visibility: float) -> list[Mark]:
     cu, cv = rng.uniform(0.58, 0.70), rng.uniform(-0.58, -0.44)
     a, b = rng.uniform(0.10, 0.13), rng.uniform(0.085, 0.11)
-    window = scene.window(cu - 1.3 * a, cu + 1.3 * a, cv - 1.3 * b, cv + 1.3 * b)
-    u, v = scene.u[window], scene.v[window]
+    window, u, v = scene.around(cu, cv, 1.3 * a, 1.3 * b)
     q = (((u - cu) / a) ** 2) ** 2 + (((v - cv) / b) ** 2) ** 2
     shape = np.zeros(scene.shape)
     shape[window] = smooth((1.15 - q) / 0.3)
