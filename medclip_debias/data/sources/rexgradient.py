@@ -20,7 +20,7 @@ from medclip_debias.data.sources.archive import (
 )
 from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.registry import Given, Sure, source
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, counted
 from medclip_debias.files import read_json_value
 
 TABLES = {
@@ -65,9 +65,10 @@ class ReXGradientSource(ArchiveSource):
             self._read(path, split, reports)
         self.add_studies(reports=reports)
         names = ", ".join(path.name for path in tables.values())
-        images, studies = len(self.image_records), len(self.study_records)
+        images = counted(len(self.image_records), "image")
+        studies = counted(len(self.study_records), "study")
         self.said += [
-            f"ReXGradient-160K {root} ({names}): {images} images of {studies} studies.",
+            f"ReXGradient-160K {root} ({names}): {images} of {studies}.",
             self.views_said(),
             *([] if self.seed is None else [f"Split: {seeded_said(self.seed)}."]),
             "No labels.",
