@@ -24,7 +24,7 @@ from medclip_debias.data.joint import JointSet
 from medclip_debias.data.layout import STATED
 from medclip_debias.data.mixture import Mixture
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, explained
 
 PREFETCH = 2  # batches that each thread reads ahead
 # First words of the seed sequences, so that no two uses share a stream.
@@ -398,19 +398,22 @@ def iterate(batches: StepBatches, start: int, stop: int, workers: int) -> Genera
     thread.
 
     Raises:
-        UserError: the prepared set cannot be read.
+        UserError: the prepared set cannot be read, or memory or threads do not suffice.
     """
     device = torch.cuda.current_device() if torch.cuda.is_available() else None
+    again = "then run the same command again."
 
     def read(step: int) -> Batch:
         try:
             batch = batches[step]
         except OSError as error:
-            name = error.filename or "the prepared set"
+            name, why = error.filename or "the prepared set", error.strerror or type(error).__name__
+            raise UserError(f"{name}: cannot be read ({why}); fix it, {again}") from error
+        except MemoryError:
             raise UserError(
-                f"{name}: cannot be read ({error.strerror or type(error).__name__}); fix it, then"
-                " run the same command again."
-            ) from error
+                "The memory does not suffice for the batches that are read ahead; lower"
+                f" train.workers or train.batch_size, {again}"
+            ) from None
         if device is None:
             return batch
         with torch.cuda.device(device):  # a thread's own is GPU 0
@@ -420,8 +423,15 @@ def iterate(batches: StepBatches, start: int, stop: int, workers: int) -> Genera
         yield from map(read, range(start, stop))
         return
     with ThreadPoolExecutor(workers, "loader") as pool:
+
+        def submit(step: int) -> Future[Batch]:
+            with explained(
+                "the loader's threads cannot be started; lower train.workers", RuntimeError
+            ):
+                return pool.submit(read, step)
+
         steps, ahead = range(start, stop), PREFETCH * workers
-        yield from in_order(lambda k: pool.submit(read, k), Future.result, steps, lambda: ahead)
+        yield from in_order(submit, Future.result, steps, lambda: ahead)
 
 
 def training_corpus(prepared: PreparedSet, split: str = "train") -> list[str]:

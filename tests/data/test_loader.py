@@ -153,15 +153,31 @@ class TestBatches:
             assert torch.equal(*shown)
 
     @pytest.mark.parametrize("workers", [0, 2])
-    def test_a_set_that_cannot_be_read_is_one_sentence(self, workers):
+    @pytest.mark.parametrize(
+        ("error", "sentence"),
+        [
+            (
+                OSError(errno.EIO, "Input/output error", "images.bin"),
+                r"images.bin: cannot be read \(Input/output error\); fix it, then run the same",
+            ),
+            (MemoryError(), r"memory does not suffice .* lower train.workers or train.batch_size"),
+        ],
+    )
+    def test_what_keeps_a_batch_from_being_read_is_one_sentence(self, workers, error, sentence):
         class Unreadable(StepBatches):
             def __getitem__(self, step):
-                raise OSError(errno.EIO, "Input/output error", "images.bin")
+                raise error
 
-        made = batches(kind=Unreadable)
-        sentence = r"images.bin: cannot be read \(Input/output error\).*run the same command again"
         with pytest.raises(UserError, match=sentence):
-            next(iterate(made, 0, 9, workers))
+            next(iterate(batches(kind=Unreadable), 0, 9, workers))
+
+    def test_threads_that_cannot_be_started_are_one_sentence(self, monkeypatch):
+        def start(_):
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr("threading.Thread.start", start)
+        with pytest.raises(UserError, match="loader's threads cannot be started"):
+            next(iterate(batches(), 0, 9, 2))
 
     def test_seed_and_step_alone_decide_in_any_order(self):
         forwards, backwards = batches(), batches()

@@ -86,17 +86,12 @@ class Reading:
             return own
         if self.split_seed is not None:
             raise UserError("--split-file and --split-seed do not go together; leave one out.")
-        if is_plain(self.split_file):
-            images = source.images()
-            ids = {image.study_id for image in images} or {s.study_id for s in source.studies()}
+        split = None if is_plain(self.split_file) else read_split(self.split_file)
+        images = source.images()
+        ids = {image.study_id for image in images} or {s.study_id for s in source.studies()}
+        if split is None:
             return plain_split(self.split_file, images, ids)
-        split = read_split(self.split_file)
-        if own is not None:
-            known = set(own.studies)
-        else:
-            known = {image.study_id for image in source.images()}
-            known = known or {study.study_id for study in source.studies()}
-        split.check_covers(self.split_file, known)
+        split.check_covers(self.split_file, ids if own is None else own.studies.keys())
         return split
 
     def options(self) -> dict[str, Any]:
