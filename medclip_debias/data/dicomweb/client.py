@@ -12,6 +12,7 @@ import base64
 import ipaddress
 import json
 import os
+import re
 import socket
 import ssl
 import threading
@@ -34,6 +35,8 @@ MOST_JSON = 64 << 20
 """Bytes of a list of matches."""
 MOST_SECONDS = 300.0
 """Of an answer, from the connection to its last byte."""
+_HEAD = re.compile(rb"[ \t]*\r\n(?:[^\r]++\r\n)*+\r\n")
+"""Of a part, behind its boundary: blanks, a line break, header lines if any, an empty line."""
 _ANY_SYNTAX = 'multipart/related; type="application/dicom"; transfer-syntax=*'
 
 Match = dict[str, Any]
@@ -205,28 +208,19 @@ def parts_of(body: bytes, boundary: str) -> list[bytes]:
         raise ValueError("not closed")
     found = []
     for piece in pieces[1:-1]:
-        # Behind the boundary: blanks, a line break, header lines, an empty line, the content.
-        head, empty_line, content = piece.partition(b"\r\n\r\n")
-        if not empty_line or not head.lstrip(b" \t").startswith(b"\r\n"):
-            if piece.lstrip(b" \t").startswith(b"\r\n\r\n"):  # a part without header lines
-                found.append(piece.lstrip(b" \t")[4:])
-                continue
+        head = _HEAD.match(piece)
+        if head is None:
             raise ValueError("a part without header")
-        found.append(content)
+        found.append(piece[head.end() :])
     return found
 
 
-def values(match: Match, tag: str) -> list[Any]:
-    """The values of an element of a match, by its tag as ``0020000D``; none when it is blank."""
+def first(match: Match, tag: str) -> str:
+    """The first value of an element, by its tag as ``0020000D``, as text; ``""`` for none."""
     element = match.get(tag)
     found = element.get("Value") if isinstance(element, dict) else None
-    return found if isinstance(found, list) else []
-
-
-def first(match: Match, tag: str) -> str:
-    """The first value of an element of a match as text, ``""`` when it is blank."""
-    found = values(match, tag)
-    return str(found[0]).strip() if found and isinstance(found[0], str | int | float) else ""
+    value = found[0] if isinstance(found, list) and found else None
+    return str(value).strip() if isinstance(value, str | int | float) else ""
 
 
 def _known(match: Match, seen: set[str]) -> bool:
