@@ -148,12 +148,9 @@ def _text_vectors(run: RunData) -> Tensor:
     model, texts = run.model, run.studies.texts
     if run.text_folder is not None:
         return frozen_embeddings(run.text_folder, texts, run.max_tokens, run.device)
-    assert model is not None  # of the run that starts from it
-    training = model.training
+    assert model is not None  # of the run that starts from it, which puts it into training mode
     with torch.no_grad():
-        vectors = model.eval().encode_sentences(texts)
-    model.train(training)
-    return vectors
+        return model.eval().encode_sentences(texts)
 
 
 def _labels(run: RunData) -> Tensor | None:

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from huggingface_hub import ModelCard
 from torch import Tensor
 
 from medclip_debias.config import PrepareSettings, validate
-from medclip_debias.errors import UserError, did_you_mean, explained
+from medclip_debias.errors import UserError, explained, one_of
 from medclip_debias.files import check_out, file_hash, read_bytes
 from medclip_debias.models.checkpoint import (
     load_strictly,
@@ -67,16 +67,11 @@ def import_model(
         levels: of 8-bit files, ``stretched`` or ``as_stored``; None as published.
         fit: how an image becomes a square, ``pad``, ``crop`` or ``squash``; None as published.
     """
-    for what, value, known in (("kind of model", kind, KINDS), ("score", score, get_args(Score))):
-        if value not in known:
-            raise UserError(
-                f"there is no {what} '{value}'{did_you_mean(value, known)}; known are "
-                f"{', '.join(known)}."
-            )
+    kind = one_of(kind, KINDS, "kind of model")
+    one_of(score, get_args(Score), "score")
     check_out(out, FILE, "imported model")
     if score != "whole" and kind != "gloria":
         raise UserError(f"only gloria has a local score; leave --score {score} out for {kind}.")
-    kind = cast("Kind", kind)
     files = [path for path in (weights, text, config) if path is not None]
     folder = weights.parent if weights.is_file() else weights
     if kind in MODEL_TYPES:
