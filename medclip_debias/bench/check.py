@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -296,13 +296,12 @@ def _faults_between(results: Sequence[Result]) -> Iterator[str]:
         having = [result for result in results if protocol in result.protocols]
         if len(having) < 2:
             continue
-        usual = _most_common([_items_of(result, protocol) for result in having])
-        reference = next(r for r in having if _items_of(r, protocol) == usual)
-        labelled = [result for result in having if result.has_truth(protocol)]
-        truths = [_truth_of(result, protocol) for result in labelled]
-        for result in having:
-            path = result.item_file(protocol)
-            ours, theirs = set(result.items(protocol)["item"]), {item for item, _ in usual}
+        tables = [result.items(protocol) for result in having]
+        every = [tuple(zip(t["item"], t["patient"], strict=True)) for t in tables]
+        ((usual, _),) = Counter(every).most_common(1)
+        reference, theirs = having[every.index(usual)], dict(usual).keys()
+        for result, pairs in zip(having, every, strict=True):
+            path, ours = result.item_file(protocol), dict(pairs).keys()
             shared = len(ours & theirs)
             sets = {one.record.judged.set_hash for one in (result, reference)}
             of_images = protocol in _OF_THE_IMAGES or len(sets) == 1
@@ -312,34 +311,24 @@ def _faults_between(results: Sequence[Result]) -> Iterator[str]:
                     f" {reference.item_file(protocol)}, which judged the same images, and"
                     f" {len(theirs - ours)} of those are missing."
                 )
-            elif ours == theirs and _items_of(result, protocol) != usual:
+            elif ours == theirs and pairs != usual:
                 yield f"{path}: its items belong to other patients than the other models'."
-        if truths:
-            usual_truth = _most_common([tuple(sorted(t.items())) for t in truths])
-            for result, truth in zip(labelled, truths, strict=True):
-                differing = [n for n, digest in usual_truth if truth.get(n, digest) != digest]
-                if differing:
-                    yield (
-                        f"{result.item_file(protocol)}: the column '{differing[0]}' differs from"
-                        " the other models' on the same items, although it does not depend on the"
-                        " model."
-                    )
+        truths = [_truth_of(r, protocol) if r.has_truth(protocol) else {} for r in having]
+        known = Counter(tuple(sorted(truth.items())) for truth in truths if truth)
+        ((usual_truth, _),) = known.most_common(1) or [((), 0)]
+        for result, truth in zip(having, truths, strict=True):
+            differing = [name for name, value in usual_truth if truth.get(name, value) != value]
+            if differing:
+                yield (
+                    f"{result.item_file(protocol)}: the column '{differing[0]}' differs from the"
+                    " other models' on the same items, although it does not depend on the model."
+                )
         for one, two in combinations(having, 2):
             if one.record.model_hash != two.record.model_hash and _same_scores(one, two, protocol):
                 yield (
                     f"{two.item_file(protocol)}: holds the scores of the model '{one.model}'"
                     f" ({one.item_file(protocol)}) under another name."
                 )
-
-
-def _items_of(result: Result, protocol: str) -> tuple[tuple[str, str], ...]:
-    table = result.items(protocol)
-    return tuple(zip(table["item"], table["patient"], strict=True))
-
-
-def _most_common(values: Iterable[Any]) -> Any:
-    """The value that most have; the first of several."""
-    return Counter(values).most_common(1)[0][0]
 
 
 def _is_truth(name: str, protocol: str) -> bool:
