@@ -48,35 +48,11 @@ def marks(differences: Mapping[Any, Difference]) -> dict[Any, Mark]:
 
 
 def by_method(rows: Sequence[Row], key: str = "method") -> dict[Any, dict[int, Row]]:
-    """Rows of each method by seed, methods in order of first use.
-
-    Replicates of a training (rows with a ``replicate`` beside the same method and seed) become
-    one row with the mean of their metrics.
-    """
-    replicates: dict[Any, dict[int, list[Row]]] = {}
+    """Rows of each method by seed, methods in order of first use."""
+    methods: dict[Any, dict[int, Row]] = {}
     for row in rows:
-        same = replicates.setdefault(row[key], {}).setdefault(row["seed"], [])
-        if "replicate" not in row:
-            same.clear()
-        same.append(row)
-    return {
-        name: {
-            seed: {k: _mean([row.get(k) for row in same]) for k in same[0]}
-            if len(same) > 1
-            else same[0]
-            for seed, same in by_seed.items()
-        }
-        for name, by_seed in replicates.items()
-    }
-
-
-def _mean(values: Sequence[Any]) -> Any:
-    """Mean of numbers that are no whole ones, by name within mappings; else the first."""
-    first = values[0]
-    if isinstance(first, Mapping):
-        shared = [name for name in first if all(name in value for value in values)]
-        return {name: _mean([value[name] for value in values]) for name in shared}
-    return float(np.mean(values)) if isinstance(first, float) else first
+        methods.setdefault(row[key], {})[row["seed"]] = row
+    return methods
 
 
 def mean_sd(values: Sequence[float], digits: int = 3) -> str:

@@ -109,8 +109,8 @@ class FalseNegatives(PhantomStudy):
             {"part": "rate", "seed": seed, "data": self.cell({}, seed)["data"]} for seed in s.seeds
         ]
         return rates + [
-            self.cell(None, seed, replicate=replicate, part="train", method=arm)
-            for seed, replicate, arm in product(s.seeds, range(s.replicates), s.arms)
+            self.cell(None, seed, part="train", method=arm)
+            for seed, arm in product(s.seeds, s.arms)
         ]
 
     def measure(self, cell: Cell) -> Row:

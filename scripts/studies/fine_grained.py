@@ -73,7 +73,7 @@ class FineGrained(Study):
             for r in where(rows, example=2)
         ]
         return [
-            Table(f"Example 1 (bound of Theorem 4.7 for g2: {bound_for_g2():.4f})", head, body),
+            Table(f"Example 1 (bound of Theorem 4.7 for g2: {BOUND_FOR_G2:.4f})", head, body),
             Table("Example 2: top-1 error", ["p2", "tau", *LOSSES.values()], errors),
         ]
 
@@ -109,10 +109,10 @@ def error_1(scaled: Floats) -> float:
     return 0.5 * float((SIGNS * (DESIGN @ scaled) <= 0) @ SHARES)
 
 
-def newton_1(steps: int = 100) -> Floats:
+def newton_1() -> Floats:
     """The minimiser of the convex g1 loss, over tau."""
     weight, w = SHARES / 4, np.zeros(3)
-    for _ in range(steps):
+    for _ in range(100):
         p = 1 / (1 + np.exp(SIGNS * (DESIGN @ w)))  # d softplus(-sign u)
         hessian = (DESIGN * (weight * p * (1 - p))[:, None]).T @ DESIGN
         step = np.linalg.solve(hessian, DESIGN.T @ (-SIGNS * weight * p))
@@ -138,12 +138,9 @@ def example_1(g: str, starts: int) -> Row:
     return row | {"separator_loss": loss_1(paper, g), "separator_error": error_1(paper)}
 
 
-def bound_for_g2(batch: int = 2, alpha: float = 0.002, gamma: float = 5e-4) -> float:
-    """``epsilon'`` of Theorem 4.7 for example 1 with g2, C_B = 6 and epsilon = .001.
-
-    ``exp(2 / tau)`` is so large that ``x / (1 + x)`` is 1 in float64.
-    """
-    return 8 * (batch * (alpha + math.exp(-gamma / TAU_1)) + 0.001)
+BOUND_FOR_G2 = 8 * (2 * (0.002 + math.exp(-5e-4 / TAU_1)) + 0.001)
+"""``epsilon'`` of Theorem 4.7 for example 1 with g2: batch of 2, alpha .002, gamma 5e-4, C_B = 6,
+epsilon = .001; ``exp(2 / tau)`` is so large that ``x / (1 + x)`` is 1 in float64."""
 
 
 # ------------------------------------------------------------------------------ example 2

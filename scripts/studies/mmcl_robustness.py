@@ -215,16 +215,14 @@ def accuracy_1(agree: float, core: float, spurious: float, weight: float) -> tup
     return (against + along) / 2, against
 
 
-def supervised_1(
-    images: Floats, y: Floats, test: Floats, tolerance: float = 1e-4
-) -> tuple[Floats, bool]:
+def supervised_1(images: Floats, y: Floats, test: Floats) -> tuple[Floats, bool]:
     """Scores ``[t]`` of the maximum-margin classifier, and whether the training set was separable.
 
     Then it is the limit of gradient descent on logistic loss (Soudry et al. 2018).
     """
     # The machine fits an intercept; the paper's model has none, and so it is left out: the
     # margin below says whether the direction separates without it.
-    machine = SVC(C=1e8, kernel="precomputed", tol=tolerance).fit(images @ images.T, y)
+    machine = SVC(C=1e8, kernel="precomputed", tol=1e-4).fit(images @ images.T, y)
     weights = np.zeros(len(y))
     weights[machine.support_] = machine.dual_coef_[0]
     direction = images.T @ weights

@@ -300,14 +300,13 @@ class PhantomStudy(Study):
         seed: int,
         *,
         data: Mapping[str, Any] | None = None,
-        replicate: int = 0,
         **names: Any,
     ) -> dict[str, Any]:
         """A cell: one objective on the phantom of ``seed``, which is that of the training, too.
 
         Without a ``loss`` it is that of the method and candidate in ``names``, plain values that
         say what the cell is for (``steps`` changes the training). ``data`` is what is changed in
-        the settings' ``data``; replicates have the same phantom, other weights and batches.
+        the settings' ``data``.
         """
         s = self.settings
         if loss is None:
@@ -317,7 +316,6 @@ class PhantomStudy(Study):
         given["dials"] = {**s.data["dials"], **(data or {}).get("dials", {})}
         return {
             **names,
-            **({"replicate": replicate} if replicate else {}),
             "loss": {key: value for key, value in loss.items() if key != "aggregator"},
             "aggregator": loss.get("aggregator", "lse_nl"),
             "seed": seed,
@@ -354,9 +352,9 @@ class PhantomStudy(Study):
 
     def trained(self, cell: Cell) -> Row:
         torch.set_num_threads(1)
-        place, seed = self.place(cell), cell["seed"] + 10_000 * cell.get("replicate", 0)
+        place = self.place(cell)
         with tempfile.TemporaryDirectory() as scratch:
-            how = cell["train"], cell["loss"], seed, Path(scratch), cell["aggregator"]
+            how = cell["train"], cell["loss"], cell["seed"], Path(scratch), cell["aggregator"]
             model, metrics = train_model(trainer_of(place, *how))
         return metrics | self.metrics(model, place)
 
@@ -370,7 +368,7 @@ class PhantomStudy(Study):
     def _measured(self, cell: Cell) -> Path:
         """Where a measurement lies for the other studies: named by all that it depends on."""
         assert self.inputs is not None
-        parts = ("data", "train", "loss", "aggregator", "seed", "replicate")
+        parts = ("data", "train", "loss", "aggregator", "seed")
         own = [type(self).metrics.__qualname__, *(cell.get(part) for part in parts)]
         return self.inputs / "measured" / f"{json_hash([MEASUREMENT_VERSION, *own])}.json"
 
