@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from medclip_debias.config import ALL_VIEWS, SelectionSettings, json_hash, plain_view
+from medclip_debias.data.executor import chunks as cut
 from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.images.headers import view_position
 from medclip_debias.data.named_split import NamedSplit
@@ -241,14 +242,15 @@ def _with_views(
 ) -> list[ImageRecord]:
     """Return the images with the views of their headers, where a header is what holds them."""
     unread = [image for image in images if image.view_in_header]
+    jobs = (((image.image_id, stamps[image.image_id]), image.path) for image in unread)
     if chunks is None:
-        views = {image.image_id: view_position(image.path) for image in unread}
+        made = (values for values, _ in pool.map(_read_headers, cut(jobs, _CHUNK_HEADERS)))
     else:
         pool.expect(len(unread))
-        jobs = (((image.image_id, stamps[image.image_id]), image.path) for image in unread)
         names = chunks.make("views", jobs, _CHUNK_HEADERS, _read_headers, pool)
-        read = (item for name in names for item in chunks.values(name).items())
-        views = {key[0]: value["view"] for key, value in read if stamps.get(key[0]) == key[1]}
+        made = (chunks.values(name) for name in names)
+    read = (item for values in made for item in values.items())
+    views = {key[0]: value["view"] for key, value in read if stamps.get(key[0]) == key[1]}
     funnel.step("DICOM headers read for the view", "headers", len(views))
     funnel.step("header states the view", "headers", sum(map(bool, views.values())), len(views))
     return [

@@ -15,7 +15,7 @@ import pytest
 from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.images.headers import view_position
-from medclip_debias.data.prepare import Reading, merge, prepare, prepare_part
+from medclip_debias.data.prepare import Reading, merge, prepare, prepare_part, select
 from medclip_debias.data.store import PreparedSet
 
 SMALL = PrepareSettings(size=32)
@@ -159,6 +159,25 @@ def test_a_jpg_among_them_has_no_header_to_read(release, tmp_path):
     result = prepare(release.root, tmp_path / "o", SMALL, reading=Reading(split_seed=0), workers=1)
     assert counts(result)["DICOM headers read for the view"] == (4, 0)
     assert counts(result)["view is not blank"] == (4, 1)
+
+
+def test_all_processes_read_the_headers_of_a_run_that_is_finished(release, tmp_path, monkeypatch):
+    """Whoever repeats the command for 377,000 of them waits for one process otherwise."""
+    how = {"reading": Reading(split_seed=0), "workers": 2}
+    made = prepare(release.root, tmp_path / "o", SMALL, **how)
+    readers = tmp_path / "readers"
+
+    def noted(path):
+        with readers.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        return view_position(path)
+
+    monkeypatch.setattr(select, "view_position", noted)
+    again = prepare(release.root, tmp_path / "o", SMALL, **how)
+    assert again.content_hash == made.content_hash
+    read = readers.read_text().split()
+    assert len(read) == len(VIEWS)
+    assert str(os.getpid()) not in read
 
 
 def test_headers_are_not_read_again_when_a_run_goes_on(release, tmp_path):
