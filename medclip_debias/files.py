@@ -246,13 +246,8 @@ def write_json(path: Path, value: Any) -> None:
 
 MAX_JSON = 1 << 30
 """Bytes that a JSON file may have where its reader sets no limit."""
-_KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
-    (stat.S_ISDIR, "folder"),
-    (stat.S_ISFIFO, "pipe"),
-    (stat.S_ISSOCK, "socket"),
-    (stat.S_ISCHR, "device"),
-    (stat.S_ISBLK, "device"),
-)
+_KINDS = {stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
+_KINDS |= {stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 
 
 def open_guarded(
@@ -314,7 +309,7 @@ def _target(path: Path, remedy: str, folder: Path | None) -> Path:
 def _refuse(status: os.stat_result, path: Path, remedy: str, limit: int | None) -> None:
     """Refuse what is not a regular file, or is too large."""
     if not stat.S_ISREG(status.st_mode):
-        kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "special file")
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "special file")
         raise UserError(f"{path}: is a {kind}, not a regular file; {remedy}.")
     if limit is not None and status.st_size > limit:
         raise UserError(f"{path}: is larger than {_size(limit)}; {remedy}.")

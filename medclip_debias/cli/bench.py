@@ -14,20 +14,17 @@ from medclip_debias.errors import UserError, counted, one_of, printable
 
 bench = group("bench", "Run models on the benchmark's task cards; tables of results.", UsualGroup)
 
-Root = Annotated[Path, option("Folder below which the archives are.", "--data")]
-Tasks = Annotated[
-    str, "all, or names, patterns (chestxray14/*) or YAML files, separated by commas."
-]
-
 
 @bench.command(
     USUAL, example="bench runs/demo/model --data archives --out results --tasks 'phantom/*'"
 )
 def run(
     models: Annotated[list[str], "Model folders, or NAME=FOLDER."],
-    root: Root,
+    root: Annotated[Path, option("Folder below which the archives are.", "--data")],
     out: Annotated[Path, option("Folder of results.")],
-    tasks: Tasks = "all",
+    tasks: Annotated[
+        str, "all, or names, patterns (chestxray14/*) or YAML files, separated by commas."
+    ] = "all",
     bootstrap: common.Bootstrap = 1000,
     batch_size: Annotated[int, option("Images encoded at a time.", min=1)] = 32,
     workers: common.Workers = None,
@@ -120,17 +117,14 @@ def show_card(
 
 
 Folder = Annotated[Path, "Results of 'bench'."]
-Cards = Annotated[str | None, "Cards, as 'openi/zero-shot,phantom/retrieval'."]
-Models = Annotated[str | None, "Names of models, in the order wanted."]
-Baseline = Annotated[str | None, "Model to compare with; default the first."]
 
 
 @bench.command(example="bench table results --format latex --out table.tex")
 def table(
     results: Folder,
-    cards: Cards = None,
-    models: Models = None,
-    baseline: Baseline = None,
+    cards: Annotated[str | None, "Cards, as 'openi/zero-shot,phantom/retrieval'."] = None,
+    models: Annotated[str | None, "Names of models, in the order wanted."] = None,
+    baseline: Annotated[str | None, "Model to compare with; default the first."] = None,
     form: Annotated[str, option("md, latex, html or csv.", "--format")] = "md",
     out: Annotated[Path | None, "File; default the terminal."] = None,
     as_json: common.AsJson = False,

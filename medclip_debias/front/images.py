@@ -79,7 +79,7 @@ class GivenImage:
                     f" window='{window}')."
                 )
             return content
-        if _is_dataset(content):
+        if _is_a(content, "Dataset", "pydicom"):
             return radiograph_of(_encoded(content, place), place, window)
         radiograph = Radiograph.of(_grey(content, place))
         check_visible(place, radiograph)
@@ -122,17 +122,12 @@ def _is_path(image: ImageLike) -> bool:
 
 def _is_pixels(image: ImageLike) -> bool:
     in_memory = isinstance(image, Radiograph | np.ndarray | Pillow.Image)
-    return in_memory or _is_tensor(image) or _is_dataset(image)
+    return in_memory or _is_a(image, "Tensor", "torch") or _is_a(image, "Dataset", "pydicom")
 
 
-def _is_tensor(image: ImageLike) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(image, torch.Tensor)
-
-
-def _is_dataset(image: ImageLike) -> bool:
-    pydicom = sys.modules.get("pydicom")
-    return pydicom is not None and isinstance(image, pydicom.Dataset)
+def _is_a(image: ImageLike, kind: str, module: str) -> bool:
+    """Whether it is of a class of a library that need not be imported to know."""
+    return module in sys.modules and isinstance(image, getattr(sys.modules[module], kind))
 
 
 def _encoded(dataset: Any, place: Path) -> bytes:
@@ -157,7 +152,7 @@ def _grey(image: ImageLike, place: Path) -> NDArray[Any]:
             f"{place}: {type(image).__name__} is not an image; give a path, an array [H, W], a"
             " Pillow image, or the result of read_radiograph."
         )
-    array = np.asarray(image.detach().cpu() if _is_tensor(image) else image)
+    array = np.asarray(image.detach().cpu() if _is_a(image, "Tensor", "torch") else image)
     if array.dtype.kind not in "iuf":
         raise UserError(
             f"{place}: an array of {array.dtype} holds no grey levels; give integers or floats."

@@ -17,8 +17,9 @@ from pydantic import ValidationError
 
 from medclip_debias.config import settings_hash
 from medclip_debias.errors import UserError
-from medclip_debias.phantom import CLASS_NAMES, PhantomSettings, agreement_matrix, generate
-from medclip_debias.phantom.truth import agrees, statement_from_json
+from medclip_debias.phantom import PhantomSettings, generate
+from medclip_debias.phantom.catalogue import CLASS_NAMES
+from medclip_debias.phantom.truth import agreement_matrix, agrees, statement_from_json
 
 SMALL = PhantomSettings(
     studies=60, seed=1, min_side=64, max_side=80, lateral_share=0.2, blank_view_share=0.1

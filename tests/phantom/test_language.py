@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from medclip_debias.data.text.reports import report_sentences
-from medclip_debias.phantom import CLASS_NAMES, CLASSES, PhantomSettings
-from medclip_debias.phantom.catalogue import class_probabilities
+from medclip_debias.phantom import PhantomSettings
+from medclip_debias.phantom.catalogue import CLASS_NAMES, CLASSES, class_probabilities
 from medclip_debias.phantom.language import NOUNS
 from medclip_debias.phantom.study import Study, forced_class, plan_study
 from medclip_debias.phantom.truth import agrees

@@ -5,20 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-POLARITIES = ("present", "absent")
-CERTAINTIES = ("certain", "uncertain")
-SIDES = ("", "left", "right")
-ZONES = ("", "upper", "middle", "lower")
-SEVERITIES = ("", "mild", "moderate", "severe")
-CHANGES = ("", "new", "increased", "decreased", "stable", "resolved")
-
 FIELDS: dict[str, tuple[str, ...]] = {
-    "polarity": POLARITIES,
-    "certainty": CERTAINTIES,
-    "side": SIDES,
-    "zone": ZONES,
-    "severity": SEVERITIES,
-    "change": CHANGES,
+    "polarity": ("present", "absent"),
+    "certainty": ("certain", "uncertain"),
+    "side": ("", "left", "right"),
+    "zone": ("", "upper", "middle", "lower"),
+    "severity": ("", "mild", "moderate", "severe"),
+    "change": ("", "new", "increased", "decreased", "stable", "resolved"),
 }
 """Every field of a claim but its finding, and the values that it may have."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from medclip_debias.data.text.claims.claim import SEVERITIES, Claim
+from medclip_debias.data.text.claims.claim import FIELDS, Claim
 from medclip_debias.data.text.claims.lexicon import Lexicon
 
 AGREE, UNKNOWN, CONTRADICT = 1, 0, -1
@@ -112,7 +112,6 @@ def _denies(denied: Collection[Said], asked: Said) -> bool:
 
 def _far(a: Said, b: Said) -> bool:
     """Mild and severe; between neighbours readers differ."""
-    return (
-        bool(a.severity and b.severity)
-        and abs(SEVERITIES.index(a.severity) - SEVERITIES.index(b.severity)) > 1
-    )
+    grades = FIELDS["severity"]
+    apart = abs(grades.index(a.severity) - grades.index(b.severity))
+    return bool(a.severity and b.severity) and apart > 1

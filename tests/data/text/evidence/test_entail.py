@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.data.text.claims import Claim, load_lexicon
-from medclip_debias.data.text.claims.claim import SEVERITIES, SIDES, ZONES
+from medclip_debias.data.text.claims.claim import FIELDS
 from medclip_debias.data.text.evidence.entail import Said, implied, judge, said
 
 YES, NO, MAYBE = 1, -1, 0
@@ -67,9 +67,9 @@ SAID = st.builds(
     Said,
     st.booleans(),
     st.booleans(),
-    st.sampled_from(SIDES),
-    st.sampled_from(ZONES),
-    st.sampled_from(SEVERITIES),
+    st.sampled_from(FIELDS["side"]),
+    st.sampled_from(FIELDS["zone"]),
+    st.sampled_from(FIELDS["severity"]),
 )
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.claims import Claim, load_lexicon
-from medclip_debias.data.text.claims.claim import CHANGES, SEVERITIES, SIDES, ZONES
+from medclip_debias.data.text.claims.claim import FIELDS
 from medclip_debias.data.text.claims.table import claim_set, read_claims
 from medclip_debias.data.text.evidence import Evidence
 from medclip_debias.data.text.evidence.entail import implied, judge, said
@@ -57,10 +57,10 @@ CLAIM = st.builds(
     st.sampled_from(FINDINGS),
     st.sampled_from(["present", "absent"]),
     st.sampled_from(["certain", "certain", "uncertain"]),
-    st.sampled_from(SIDES),
-    st.sampled_from(ZONES),
-    st.sampled_from(SEVERITIES),
-    st.sampled_from(CHANGES[:-1]),
+    st.sampled_from(FIELDS["side"]),
+    st.sampled_from(FIELDS["zone"]),
+    st.sampled_from(FIELDS["severity"]),
+    st.sampled_from(FIELDS["change"][:-1]),
 )
 SENTENCES = st.lists(st.lists(CLAIM, max_size=3, unique=True), min_size=1, max_size=8)
 
