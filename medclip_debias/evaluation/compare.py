@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from medclip_debias import __version__
-from medclip_debias.errors import UserError, did_you_mean, one_of
+from medclip_debias.errors import UserError, one_of
 from medclip_debias.evaluation.bootstrap import Replicated, replicates
 from medclip_debias.evaluation.catalogue import COMPARED, PROTOCOLS, Metric
 from medclip_debias.evaluation.item_tables import item_file, statistics_of
@@ -80,8 +80,14 @@ def compare(
     """
     groups = read_groups(words, named)
     runs = [run for group in groups for run in group.runs]
-    base = _baseline(groups, baseline)
-    chosen = _chosen(metrics)
+    by_name = {str(run.folder).rstrip("/"): group for group in groups for run in group.runs}
+    by_name |= {group.label: group for group in groups}
+    base = groups[0]
+    if baseline is not None:
+        labels = [group.label for group in groups]
+        base = by_name.get(baseline.rstrip("/")) or by_name[one_of(baseline, labels, "run")]
+    known = {metric.key: metric for metric in COMPARED}
+    chosen = [known[one_of(key, list(known), "metric")] for key in dict.fromkeys(metrics or known)]
     problems = differences(groups)
     shared = [p for p in PROTOCOLS if all(p in run.tables for run in runs)]
     unpaired = {protocol: why for protocol in shared if (why := mismatch(protocol, groups))}
@@ -161,27 +167,6 @@ def compare(
         "classes": classes,
         "average_ranks": ranks,
     }
-
-
-def _baseline(groups: Sequence[Group], wanted: str | None) -> Group:
-    if wanted is None:
-        return groups[0]
-    for group in groups:
-        folders = {str(run.folder).rstrip("/") for run in group.runs}
-        if wanted == group.label or wanted.rstrip("/") in folders:
-            return group
-    labels = [group.label for group in groups]
-    raise UserError(
-        f"There is no run '{wanted}' to compare with{did_you_mean(wanted, labels)}; it is one of "
-        f"{', '.join(labels)}."
-    )
-
-
-def _chosen(metrics: Sequence[str] | None) -> list[Metric]:
-    if metrics is None:
-        return list(COMPARED)
-    known = {metric.key: metric for metric in COMPARED}
-    return [known[one_of(name, list(known), "metric")] for name in dict.fromkeys(metrics)]
 
 
 # ---------------------------------------------------------------------------------- rows

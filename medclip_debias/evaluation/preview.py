@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.loader import TrainingStudies
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.evaluation.phrase_selection import VALIDATE, select_phrases
+from medclip_debias.evaluation.phrase_selection import VALIDATE, Phrase, select_phrases
 from medclip_debias.evaluation.protocol import Skipped, geometry_of
 from medclip_debias.grounding.absent import AbsentFindings
 from medclip_debias.grounding.denials import is_groundable, normalised
@@ -54,7 +55,7 @@ def choose(data: PreparedSet, input_size: int, count: int = IMAGES) -> list[Exam
     Studies of which some sentence says that something is there come before the others.
     """
     examples: dict[int, Example] = {}
-    for example in [*_phrases(data, input_size), *_sentences(data)]:
+    for example in _candidates(data, input_size):
         if normalised(example.text) not in {normalised(other.text) for other in examples.values()}:
             examples.setdefault(example.row, example)
         if len(examples) == count:
@@ -62,12 +63,11 @@ def choose(data: PreparedSet, input_size: int, count: int = IMAGES) -> list[Exam
     return list(examples.values())
 
 
-def _phrases(data: PreparedSet, input_size: int) -> Iterator[Example]:
-    """Phrases with boxes, in turn of each category, in an order that their places decide."""
-    try:
+def _candidates(data: PreparedSet, input_size: int) -> Iterator[Example]:
+    """Phrases with boxes, in turn of each category, then sentences; their places decide."""
+    listed: list[Phrase] = []
+    with suppress(Skipped):
         listed = select_phrases(data, VALIDATE, input_size).phrases
-    except Skipped:
-        return
     split = data.images["split"]
     # Held-out images are judged at the end of the run.
     listed = [each for each in listed if each.groundable and split.iloc[each.row] == VALIDATE]
@@ -78,9 +78,6 @@ def _phrases(data: PreparedSet, input_size: int) -> Iterator[Example]:
         phrase = listed[place]
         boxes = np.asarray(phrase.geometry.box_to_model(phrase.boxes), dtype=np.float64)
         yield Example(phrase.row, phrase.text, boxes)
-
-
-def _sentences(data: PreparedSet) -> Iterator[Example]:
     studies = TrainingStudies.of(data, VALIDATE)
     images, examples = studies.frontal or studies.rows, []
     for study in np.random.default_rng(_CHOICE).permutation(len(studies)):

@@ -171,8 +171,8 @@ def _score(
             row, column = place
             x, y, w, h = as_boxes(boxes).T
             # Its number lies between some box's edges, both included.
-            inside = (x <= column) & (column <= x + w) & (y <= row) & (row <= y + h)
-            pointing = float(inside.any())
+            held = (x <= column) & (column <= x + w) & (y <= row) & (row <= y + h)
+            pointing = float(held.any())
     dice = None
     if rule.dice == "at_thresholds":
         dice = _dice(*counts, truth)
@@ -181,7 +181,14 @@ def _score(
             logits = np.log(DICE_THRESHOLDS) - np.log1p(-np.minimum(DICE_THRESHOLDS, 1.0))
         dice = _dice(*heat.count_at_least(logits / scale, above=above), truth)
     signed = {"absolute": abs(cnr), "signed": cnr, "none": math.nan}[rule.cnr]
-    return MapScore(_iou(rule, *counts, truth, flat=low == high), signed, pointing, dice)
+    inside, outside = counts
+    union = truth + outside + rule.union_epsilon
+    with np.errstate(invalid="ignore"):
+        iou = np.where(union > 0, inside / union, 0.0)
+    if rule.empty == "skip":
+        none = (inside + outside == 0) | (truth == 0) | (low == high and scaled)
+        iou = np.where(none, np.nan, iou)
+    return MapScore(iou, signed, pointing, dice)
 
 
 def square_boxes(boxes: ArrayLike, geometry: SquareGeometry, side: int) -> NDArray[np.int64]:
@@ -314,17 +321,6 @@ def _means(
 
 
 # --------------------------------------------------------------------------------- helpers
-
-
-def _iou(rule: GroundingRule, inside: Ints, outside: Ints, truth: int, *, flat: bool) -> Floats:
-    """IoU at each threshold from how many pixels inside and outside the truth reach it."""
-    union = truth + outside + rule.union_epsilon
-    with np.errstate(invalid="ignore"):
-        found = np.where(union > 0, inside / union, 0.0)
-    if rule.empty == "skip":
-        none = (inside + outside == 0) | (truth == 0) | (flat and rule.scale == "min_max")
-        found = np.where(none, np.nan, found)
-    return np.asarray(found, dtype=np.float64)
 
 
 def _dice(inside: Ints, outside: Ints, truth: int) -> Floats:
