@@ -96,8 +96,8 @@ def best_threshold(positive: Bools, scores: Floats) -> tuple[float, float]:
     order = np.argsort(-scores, kind="stable")
     values, labels = scores[order], positive[order]
     last = np.flatnonzero(np.r_[values[1:] != values[:-1], True])
-    found = np.cumsum(labels)[last]
-    f1 = 2 * found / (last + 1 + labels.sum())
+    hits = np.cumsum(labels)[last]
+    f1 = 2 * hits / (last + 1 + labels.sum())
     best = int(np.argmax(f1))
     return float(values[last][best]), float(f1[best])
 
@@ -184,8 +184,8 @@ def first_relevant_rank(scores: NDArray[np.floating], relevant: Bools, block: in
         best = np.where(good, s, -np.inf).max(axis=1, keepdims=True)
         above = ((s > best) & ~good).sum(axis=1)
         level = s == best
-        tied, found = (level & ~good).sum(axis=1), (level & good).sum(axis=1)
-        ranks[part] = 1 + above + tied / (found + 1)
+        tied, right = (level & ~good).sum(axis=1), (level & good).sum(axis=1)
+        ranks[part] = 1 + above + tied / (right + 1)
     return ranks
 
 

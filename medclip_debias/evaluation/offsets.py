@@ -55,18 +55,18 @@ def offset_rows(
     """Rows of the images that set the constants; at most `MOST_IMAGES`, evenly spaced."""
     if offsets in ("none", "model"):
         return []
-    found = list(rows)
+    chosen = list(rows)
     if offsets != "evaluated":
         of_split = (data.images["split"] == offsets).to_numpy()
-        found = np.flatnonzero(of_split & (data.frontal | (views == "all"))).tolist()
-        if not found:
+        chosen = np.flatnonzero(of_split & (data.frontal | (views == "all"))).tolist()
+        if not chosen:
             what = "frontal image" if of_split.any() else "image"
             raise UserError(
                 f"{data.folder}: has no {what} in the split '{offsets}' to set offsets with; "
                 "choose offsets 'evaluated', or another split."
             )
-    step = max(1, -(-len(found) // MOST_IMAGES))
-    return sorted(found)[::step]
+    step = max(1, -(-len(chosen) // MOST_IMAGES))
+    return sorted(chosen)[::step]
 
 
 def save_offsets(

@@ -59,7 +59,7 @@ def validator_of(
             of_set[name] = metrics | _retrieval(model, part, limit, batch_size)
         names = [metric.name for metric in VALIDATION]
         values = {n: [m[n] for m in of_set.values() if n in m] for n in names}
-        means = {name: float(np.mean(found)) for name, found in values.items() if found}
+        means = {name: float(np.mean(each)) for name, each in values.items() if each}
         if not means:
             raise UserError(
                 f"{data.folder}: its split '{SPLIT}' has neither labels nor sentences to validate "

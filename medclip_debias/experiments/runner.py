@@ -147,14 +147,14 @@ def rewrite(experiment: Experiment, results: Mapping[str, Any], out: Path) -> di
 def _write(experiment: Experiment, measured: Mapping[str, Any], out: Path) -> dict[str, Any]:
     """All files of a run but its cells; the content of ``results.json``."""
     rows = list(measured["rows"])
-    found = experiment.summary(rows)
+    summary = experiment.summary(rows)
     results = {
         experiment.kind: experiment.label(),
         "version": measured["version"],
         "medclip_debias": measured["medclip_debias"],
         "settings": experiment.settings.model_dump(mode="json"),
-        "findings": found.findings,
-        "figures": found.figures,
+        "findings": summary.findings,
+        "figures": summary.figures,
         "cells": len(rows),
         "seconds": measured["seconds"],
         "rows": rows,
@@ -163,7 +163,7 @@ def _write(experiment: Experiment, measured: Mapping[str, Any], out: Path) -> di
     for kind in ("svg", "png"):
         with atomic_file(out / f"figure.{kind}") as temporary:
             temporary.write_bytes(drawn_as(kind, figure, dpi=160))
-    text = page(experiment, found, results)
+    text = page(experiment, summary, results)
     write_text(out / "page.md", text)
     write_text(out / "page.html", html_page(text, (out / "figure.svg").read_bytes()))
     write_text(out / "settings.yaml", yaml.safe_dump(results["settings"], sort_keys=False))
@@ -254,7 +254,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> str:
+def page(experiment: Experiment, summary: Summary, results: Mapping[str, Any]) -> str:
     """Write the page; the files that it points to lie beside it."""
     lines = [f"# {experiment.title}", ""]
     if experiment.source:
@@ -266,11 +266,11 @@ def page(experiment: Experiment, found: Summary, results: Mapping[str, Any]) -> 
         *_outdated(experiment, results),
         "## Findings",
         "",
-        *(f"- {sentence}" for sentence in found.findings),
+        *(f"- {sentence}" for sentence in summary.findings),
         "",
         f"![{experiment.title}]({experiment.plot})",
         "",
-        *tables(found.tables),
+        *tables(summary.tables),
         "## Repeat it",
         "",
         "```",

@@ -74,8 +74,8 @@ class FittedClass(Settings):
 
     def logits(self, scores: Floats, target: float | None = None) -> Floats:
         """Log-odds of ``scores`` at the prevalence ``target``, by default that of the fit."""
-        found = self.map.logits(scores)
-        return found if target is None else shifted(found, self.prevalence, target)
+        logits = self.map.logits(scores)
+        return logits if target is None else shifted(logits, self.prevalence, target)
 
     def chosen_prevalence(
         self, name: str, asked: PrevalenceLike, scores: Floats
@@ -142,8 +142,8 @@ class Calibration(Settings):
     @field_validator("classes")
     @classmethod
     def _sorted(cls, classes: dict[str, FittedClass]) -> dict[str, FittedClass]:
-        for name, found in classes.items():
-            if any(np.any(np.diff(side) < 0) for side in (found.positive, found.negative)):
+        for name, fitted in classes.items():
+            if any(np.any(np.diff(side) < 0) for side in (fitted.positive, fitted.negative)):
                 raise ValueError(f"the scores of '{name}' must go from low to high")
         return classes
 
@@ -187,20 +187,20 @@ class Calibration(Settings):
 
     def described(self, name: str) -> dict[str, float | int]:
         """What a terminal should show of a class."""
-        found = self.classes[name]
-        counts = {"positive": len(found.positive), "negative": len(found.negative)}
-        given = {} if found.target is None else {"used_at": found.target}
-        return counts | {"prevalence": found.prevalence} | given
+        fitted = self.classes[name]
+        counts = {"positive": len(fitted.positive), "negative": len(fitted.negative)}
+        given = {} if fitted.target is None else {"used_at": fitted.target}
+        return counts | {"prevalence": fitted.prevalence} | given
 
     def asked(self, prevalence: PrevalenceLike) -> PrevalenceLike:
         """``prevalence``, once it is sure that it can be taken."""
         try:
-            found: PrevalenceLike = checked_prevalence(prevalence)
-            check_estimable(self.method, found)
+            checked: PrevalenceLike = checked_prevalence(prevalence)
+            check_estimable(self.method, checked)
         except ValueError as error:
             raise UserError(f"prevalence: {error}.") from None
-        known_classes(found, self.prompts)
-        return found
+        known_classes(checked, self.prompts)
+        return checked
 
 
 def known_classes(prevalence: PrevalenceLike | Mapping[str, float], prompts: PromptSet) -> None:
@@ -234,7 +234,7 @@ def fit_classes(
         positive, negative = (np.sort(scores[judged[name] == value]) for value in (1, 0))
         truth = np.repeat([True, False], [len(positive), len(negative)])
         try:
-            found = fit(method, np.concatenate([positive, negative]), truth)
+            score_map = fit(method, np.concatenate([positive, negative]), truth)
         except Unfit as reason:
             counts = {"positive": len(positive), "negative": len(negative)}
             reasons = [str(reason)]
@@ -244,7 +244,7 @@ def fit_classes(
             skipped[name] = Skipped(reason="; ".join(reasons), **counts)
             continue
         classes[name] = FittedClass(
-            map=found,
+            map=score_map,
             positive=tuple(positive.tolist()),
             negative=tuple(negative.tolist()),
             target=(prevalence or {}).get(name),
@@ -265,21 +265,21 @@ class CalibrateOptions(Choices):
 
 def shares(words: Sequence[str]) -> dict[str, float]:
     """Prevalences of ``CLASS=SHARE``."""
-    found: dict[str, float] = {}
+    prevalences: dict[str, float] = {}
     for word in words:
         name, _, text = (part.strip() for part in word.rpartition("="))
         try:
-            found[name] = float(text)
+            prevalences[name] = float(text)
         except ValueError:
             name = ""
         if not name:
             raise UserError(f"--prevalence '{word}': give a class and a share, as 'Edema=.05'.")
-    if found:
+    if prevalences:
         try:
-            checked_prevalence(found)
+            checked_prevalence(prevalences)
         except ValueError as error:
             raise UserError(f"--prevalence: {error}.") from None
-    return found
+    return prevalences
 
 
 def calibrate(
@@ -315,14 +315,14 @@ def calibrate(
     prevalence = prevalence or {}
     known_classes(prevalence, asked)
     mapped = load_label_map(label_map) if label_map is not None else None
-    found = labels_of(data, split, list(asked.classes), table=labels, label_map=mapped)
+    of_images = labels_of(data, split, list(asked.classes), table=labels, label_map=mapped)
     options = options or CalibrateOptions()
     try:
-        scores = row_scores(model, data, found.rows, asked.texts, what="calibrate")
+        scores = row_scores(model, data, of_images.rows, asked.texts, what="calibrate")
     except NotFiniteError as error:
         raise UserError(f"{model_folder}: {error}") from error
     policy = options.labels
-    judged = {name: policy.apply(np.asarray(v, np.float64)) for name, v in found.values.items()}
+    judged = {name: policy.apply(np.asarray(v, np.float64)) for name, v in of_images.values.items()}
     differences = prompt_differences(scores, asked)
     fitted, skipped = fit_classes(options.method, differences, judged, prevalence)
     if not fitted:

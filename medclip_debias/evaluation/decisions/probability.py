@@ -97,13 +97,13 @@ def fit(method: Method, scores: Floats, positive: Bools) -> Line | Steps:
     if method == "isotonic":
         from sklearn.isotonic import IsotonicRegression
 
-        found = IsotonicRegression(increasing=True).fit(scores, positive.astype(np.float64))
-        if found.y_thresholds_[0] == found.y_thresholds_[-1]:
+        steps = IsotonicRegression(increasing=True).fit(scores, positive.astype(np.float64))
+        if steps.y_thresholds_[0] == steps.y_thresholds_[-1]:
             raise Unfit(_FLAT)
         edge = 1 / (scores.size + 2)
-        probability = np.clip(found.y_thresholds_, edge, 1 - edge)
+        probability = np.clip(steps.y_thresholds_, edge, 1 - edge)
         return Steps(
-            at=tuple(found.X_thresholds_.tolist()), probability=tuple(probability.tolist())
+            at=tuple(steps.X_thresholds_.tolist()), probability=tuple(probability.tolist())
         )
     slope, intercept = platt(scores, positive, constant=method == "platt")
     if not slope > 0:
@@ -310,14 +310,14 @@ def thresholds(
     """
     scores = np.unique(np.concatenate([positive, negative]))
     scores = np.append(scores, np.nextafter(scores[-1], np.inf))
-    found = 1 - np.searchsorted(np.sort(positive), scores, side="left") / len(positive)
+    caught = 1 - np.searchsorted(np.sort(positive), scores, side="left") / len(positive)
     spared = np.searchsorted(np.sort(negative), scores, side="left") / len(negative)
     cost = threshold_probability / (1 - threshold_probability)
-    benefit = prevalence * found - (1 - prevalence) * (1 - spared) * cost
+    benefit = prevalence * caught - (1 - prevalence) * (1 - spared) * cost
     return {
-        "sensitivity": float(scores[found >= sensitivity - _ROUNDING][-1]),
+        "sensitivity": float(scores[caught >= sensitivity - _ROUNDING][-1]),
         "specificity": float(scores[spared >= specificity - _ROUNDING][0]),
-        "youden": float(scores[_last_best(found + spared)]),
+        "youden": float(scores[_last_best(caught + spared)]),
         "net_benefit": float(scores[_last_best(benefit)]),
     }
 

@@ -164,8 +164,8 @@ class Preset(Settings):
 
 def preset_names() -> tuple[str, ...]:
     """Names of the presets: ours first, then the others by name."""
-    found = sorted(path.stem for path in Path(__file__).parent.glob("*.yaml"))
-    return (OURS, *(name for name in found if name != OURS))
+    names = sorted(path.stem for path in Path(__file__).parent.glob("*.yaml"))
+    return (OURS, *(name for name in names if name != OURS))
 
 
 def chosen_presets(names: str) -> tuple[Preset, ...]:

@@ -63,13 +63,15 @@ def whole_texts(
         return {}
     asked = SECTIONS if rule.text == "longest" else ("impression",)
     rows = sentences[sentences["study_id"].isin(set(studies)) & sentences["section"].isin(asked)]
-    found: dict[str, dict[str, list[str]]] = {}
+    sections: dict[str, dict[str, list[str]]] = {}
     for study, section, text in zip(
         *(rows.sort_values("position", kind="stable")[c] for c in ("study_id", "section", "text")),
         strict=True,
     ):
-        found.setdefault(str(study), {}).setdefault(str(section), []).append(str(text))
-    texts = {study: {s: " ".join(t) for s, t in own.items()} for study, own in found.items()}
+        sections.setdefault(str(study), {}).setdefault(str(section), []).append(str(text))
+    texts = {
+        study: {s: " ".join(t) for s, t in of_study.items()} for study, of_study in sections.items()
+    }
     return {
         study: max((own[s] for s in SECTIONS if s in own), key=len) for study, own in texts.items()
     }

@@ -97,9 +97,9 @@ def best_mcc_threshold(positive: Bools, scores: Floats) -> tuple[float, float]:
     yes, no = positive.sum(), (~positive).sum()
     tp, fp = np.rint(true_rate * yes), np.rint(false_rate * no)
     square = (tp + fp) * yes * no * (yes + no - tp - fp)
-    found = (tp * no - fp * yes) / np.sqrt(np.where(square > 0, square, np.inf))
-    best = len(found) - 1 - int(np.argmax(found[::-1]))
-    return float(values[best]), float(found[best])
+    mcc = (tp * no - fp * yes) / np.sqrt(np.where(square > 0, square, np.inf))
+    best = len(mcc) - 1 - int(np.argmax(mcc[::-1]))
+    return float(values[best]), float(mcc[best])
 
 
 def decisions(

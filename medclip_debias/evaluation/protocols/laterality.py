@@ -33,8 +33,8 @@ def mirrored(sentence: str) -> str:
     'Left-sided port; right lung clear.'
     """
 
-    def other_side(found: re.Match[str]) -> str:
-        word = found.group()
+    def other_side(match: re.Match[str]) -> str:
+        word = match.group()
         other = "right" if word.lower() == "left" else "left"
         capital = other.capitalize() if word[0].isupper() else other
         return other.upper() if word.isupper() else capital
@@ -48,7 +48,7 @@ def sides_of(sentence: str) -> set[str]:
     >>> sides_of("Left effusion."), sides_of("Nothing is left out, right?") == {"left", "right"}
     ({'left'}, True)
     """
-    return {found.group().lower() for found in _SIDE.finditer(sentence)}
+    return {match.group().lower() for match in _SIDE.finditer(sentence)}
 
 
 class LateralityProtocol(ScoreProtocol):

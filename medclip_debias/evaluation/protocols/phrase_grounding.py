@@ -304,11 +304,11 @@ class PhraseGrounding(MapProtocol):
             cut: ArrayLike | None = None,
         ) -> dict[str, float]:
             heatmap = self._heatmap(scores, geometry, boxes)
-            found = phrase_metrics(heatmap, boxes, self._options.boxes, cut)
+            metrics = phrase_metrics(heatmap, boxes, self._options.boxes, cut)
             chosen = {rule: share for rule, share in cuts.items() if share is not None}
             dice = heatmap.dice(list(chosen.values())).tolist()
-            found |= {f"dice_{rule}": value for rule, value in zip(chosen, dice, strict=True)}
-            return {name: found[name] for name in COLUMNS if name in found}
+            metrics |= {f"dice_{rule}": value for rule, value in zip(chosen, dice, strict=True)}
+            return {name: metrics[name] for name in COLUMNS if name in metrics}
 
         def mean(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
             return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
@@ -344,14 +344,14 @@ def others_of(phrases: Sequence[Phrase]) -> list[list[int]]:
     members: dict[str, list[int]] = {}
     for place, phrase in enumerate(phrases):
         members.setdefault(phrase.category, []).append(place)
-    found: list[list[int]] = [[] for _ in phrases]
+    others_of_each: list[list[int]] = [[] for _ in phrases]
     for places in members.values():
         order = np.random.default_rng(0).permutation(places).tolist()
         for number, place in enumerate(order):
             own = phrases[place].patient
             others = [*order[number + 1 :], *order[:number]]
-            found[place] = [other for other in others if phrases[other].patient != own]
-    return found
+            others_of_each[place] = [other for other in others if phrases[other].patient != own]
+    return others_of_each
 
 
 def moved_boxes(

@@ -69,14 +69,14 @@ def score_mask(heat: NDArray[np.floating], inside: Bools, rule: BoxRule) -> dict
     shares = np.round((values - low) / (high - low), 9) if high > low else np.zeros(len(values))
     reached = np.searchsorted(SHARES, shares, side="right")
     # How many reach each share, from how many reach exactly so many of them.
-    found, common = (
+    reaching, common = (
         np.cumsum(np.bincount(part, minlength=len(SHARES) + 1)[::-1])[::-1][1:].astype(np.float64)
         for part in (reached, reached[truth])
     )
     fixed = values >= rule.value if rule.rule == "score" else shares >= rule.value
     highest = values == high
     return {
-        "curve": 2 * common / (found + area),
+        "curve": 2 * common / (reaching + area),
         "dice_fixed": float(2 * (fixed & truth).sum() / (fixed.sum() + area)),
         "pointing_game": float(truth[highest].mean()),
         "area": area / inside.size,
@@ -96,9 +96,10 @@ def mask_statistics(
 
     def statistics(weights: Floats) -> dict[str, Floats]:
         result = {}
-        for metric, found in values.items():
+        for metric, of_mask in values.items():
             own = {
-                name: weighted_mean(found[part], weights[:, part]) for name, part in members.items()
+                name: weighted_mean(of_mask[part], weights[:, part])
+                for name, part in members.items()
             }
             result[metric] = mean_of_defined(list(own.values()))
             result |= {f"{name}/{metric}": value for name, value in own.items()}
