@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
 from medclip_debias.config import ImageEncoderSettings, Settings, validate
-from medclip_debias.errors import UserError, did_you_mean, explained
+from medclip_debias.errors import UserError, did_you_mean, explained, need_packages
 from medclip_debias.models.checkpoint import weight_file
 from medclip_debias.models.image_encoder import IMAGE_ENCODERS, ImageEncoder, filled
 from medclip_debias.models.limits import read_model_json, within_limits
@@ -123,12 +123,9 @@ class TimmRegions(ImageEncoder):
 
 
 def timm_package() -> Any:
-    try:
-        import timm
-    except ImportError as error:
-        raise UserError(
-            "arch: timm needs the package timm; install it with 'pip install medclip-debias[timm]'."
-        ) from error
+    need_packages("Image encoders of arch: timm", "timm", "timm")
+    import timm
+
     return timm
 
 

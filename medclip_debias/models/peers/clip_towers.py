@@ -14,20 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from medclip_debias.errors import UserError
+from medclip_debias.errors import UserError, need_packages
 from medclip_debias.models.backbones.timm_trunk import trunk_kind, trunk_layers
 from medclip_debias.models.peers.settings import PeerSettings
 from medclip_debias.models.tower import Head, Tower
 
 
 def open_clip_networks() -> Any:
-    try:
-        from open_clip import model
-    except ImportError as error:
-        raise UserError(
-            "this model's networks are open_clip's, which is not installed; "
-            "pip install medclip-debias[peers]."
-        ) from error
+    need_packages("Networks of this model", "peers", "open_clip")
+    from open_clip import model
+
     return model
 
 
