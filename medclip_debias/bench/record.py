@@ -115,18 +115,17 @@ class ModelRecord(Settings):
 
 
 def read_record(folder: Path, root: Path | None = None) -> Record:
-    """Read ``folder/record.json``."""
-    return _read(Record, folder / RECORD, root or folder)
+    """Read ``folder/record.json``; no link leads out of ``root``."""
+    return _read(Record, folder / RECORD, root)
 
 
 def read_model(folder: Path, root: Path | None = None) -> ModelRecord:
     """Read ``folder/model.json``; see `read_record`."""
-    return _read(ModelRecord, folder / MODEL, root or folder)
+    return _read(ModelRecord, folder / MODEL, root)
 
 
-def _read(kind: type[S], path: Path, root: Path) -> S:
-    """Read a file; no link leads out of ``root``."""
-    content = read_json(path, "run 'bench' again", limit=16 << 20, folder=root)
+def _read(kind: type[S], path: Path, root: Path | None) -> S:
+    content = read_json(path, "run 'bench' again", limit=16 << 20, folder=root or path.parent)
     return validate(kind, content, str(path))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from medclip_debias.bench.record import (
     read_model,
     read_record,
 )
-from medclip_debias.errors import UserError, did_you_mean
+from medclip_debias.errors import UserError, one_of
 from medclip_debias.evaluation.bootstrap import Replicated, replicates
 from medclip_debias.evaluation.catalogue import METRICS, Metric, Unit, address
 from medclip_debias.evaluation.item_tables import ITEMS, item_file, read_items, statistics_of
@@ -188,15 +188,16 @@ def read_folder(
                 f"{folder}: two models have the name '{model.name}'; rename one in {MODEL}."
             )
         by_name[model.name] = model, place
-    order = _chosen(sorted(by_name), models, "model", folder) if models else sorted(by_name)
+    known = sorted(by_name)
+    order = [one_of(name, known, "model") for name in dict.fromkeys(models or known)]
     results = [
         Result(name, path.parent, read_record(path.parent, folder), folder)
         for name in order
         for path in sorted(by_name[name][1].glob(f"*/{RECORD}"))
     ]
     if cards:
-        known = [word for result in results for word in result.card_names]
-        wanted = set(_chosen(known, cards, "card", folder))
+        names = list(dict.fromkeys(name for result in results for name in result.card_names))
+        wanted = {one_of(name, names, "card") for name in cards}
         results = [result for result in results if wanted & set(result.card_names)]
     if not results:
         raise UserError(f"{folder}: these models have no result; run 'bench' first.")
@@ -207,30 +208,20 @@ def read_folder(
     return Results({name: by_name[name][0] for name in order}, tasks)
 
 
-def _chosen(known: Sequence[str], wanted: Sequence[str], kind: str, folder: Path) -> list[str]:
-    for word in wanted:
-        if word not in known:
-            raise UserError(
-                f"{folder}: has no {kind} '{word}'{did_you_mean(word, known)}; it has "
-                f"{', '.join(dict.fromkeys(known))}."
-            )
-    return list(dict.fromkeys(wanted))
-
-
 def _task(results: list[Result]) -> Task:
     """Results on one card: of one version of it, one content, one protocol, one list of images."""
-    named = results[0].record.card
-    by_what: dict[str, Callable[[Record], object]] = {
-        "versions": lambda record: record.card.version,
-        "presets": lambda record: record.preset,
-        "contents": lambda record: record.card.hash,
-    }
-    for what, value in by_what.items():
-        for result in results[1:]:
-            ours, theirs = (value(each.record) for each in (result, results[0]))
+    first, *others = results
+    named = first.record.card
+    for result in others:
+        record = result.record
+        for what, ours, theirs in (
+            ("versions", record.card.version, named.version),
+            ("presets", record.preset, first.record.preset),
+            ("contents", record.card.hash, named.hash),
+        ):
             if ours != theirs:
                 raise UserError(
-                    f"{result.folder / RECORD} and {results[0].folder / RECORD}: are results of"
+                    f"{result.folder / RECORD} and {first.folder / RECORD}: are results of"
                     f" different {what} of the card '{named.name}' ({ours} and {theirs}), which"
                     " cannot share one table; run 'bench' again for one of them, or leave one out"
                     " with --models or --cards."
@@ -238,12 +229,12 @@ def _task(results: list[Result]) -> Task:
     # What is incomplete is marked, and neither ranked nor paired.
     complete = [result for result in results if result.complete]
     for result in complete[1:]:
-        ours, theirs = (each.record.judged for each in (result, complete[0]))
-        if ours.list_hash != theirs.list_hash:
+        one, two = (each.record.judged for each in (result, complete[0]))
+        if one.list_hash != two.list_hash:
             raise UserError(
                 f"{result.folder / RECORD} and {complete[0].folder / RECORD}: judged different"
-                f" images of the card '{named.name}' ({ours.found} and {theirs.found}; list_hash"
-                f" {ours.list_hash} and {theirs.list_hash}), which cannot share one table;"
+                f" images of the card '{named.name}' ({one.found} and {two.found}; list_hash"
+                f" {one.list_hash} and {two.list_hash}), which cannot share one table;"
                 " run 'bench' on the same images, or leave one out with --models."
             )
     card = packaged_cards().get(named.name)

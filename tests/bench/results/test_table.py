@@ -153,7 +153,7 @@ def test_the_verb_writes_a_file_and_refuses_unknown_words(results, tmp_path, cap
     for words, sentence in (
         (["--format", "pdf"], "no --format 'pdf'"),
         (["--baseline", "d"], "no model to compare with 'd'"),
-        (["--models", "a,z"], "has no model 'z'"),
+        (["--models", "a,z"], "no model 'z'"),
         (["--cards", "openi/retrievl"], "did you mean 'openi/retrieval'"),
     ):
         assert run(["bench", "table", str(results), *words]) == 2
