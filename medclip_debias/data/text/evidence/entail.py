@@ -77,7 +77,9 @@ def judge(known: Collection[Said], asked: Said, always: bool) -> Judged:
         for k in known
     )
     there = any(_covers(asked, k) for k in seen)
-    gone = _denies(denied, asked)
+    sides = [asked] if asked.side else [asked._replace(side=side) for side in ("left", "right")]
+    # A denial covers what is asked, or denials of both sides together do.
+    gone = all(any(_covers(k, side) for k in denied) for side in sides)
     if asked.present:
         agrees = there
         contradicts = gone or (always and not possible)
@@ -98,15 +100,6 @@ def _covers(wide: Said, narrow: Said) -> bool:
         wide.side in ("", narrow.side)
         and wide.zone in ("", narrow.zone)
         and wide.severity in ("", narrow.severity)
-    )
-
-
-def _denies(denied: Collection[Said], asked: Said) -> bool:
-    """Whether a denial covers what is asked, or denials of both sides together do."""
-    if any(_covers(k, asked) for k in denied):
-        return True
-    return not asked.side and all(
-        any(_covers(k, asked._replace(side=side)) for k in denied) for side in ("left", "right")
     )
 
 
