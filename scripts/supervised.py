@@ -81,11 +81,9 @@ Targets = Literal["labels", "claims"]
 class Classifier(nn.Module):
     """Mean of the region features, then one logit for each class: ``[B, classes]``."""
 
-    def __init__(self, settings: RunSettings, classes: int) -> None:
+    def __init__(self, encoder: Any, classes: int) -> None:
         super().__init__()
-        assert isinstance(settings.model, ModelSettings)  # a new model
-        self.encoder = build_image_encoder(settings.model.image)
-        self.head = nn.Linear(self.encoder.width, classes)
+        self.encoder, self.head = encoder, nn.Linear(encoder.width, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.head(self.encoder(images).mean(dim=(2, 3)))
@@ -125,7 +123,8 @@ def supervised(
     if not any(usable):
         raise UserError(f"{data.folder}: no label has both values in train and {split}.")
     torch.manual_seed(seed)
-    model = Classifier(settings, len(names))
+    assert isinstance(settings.model, ModelSettings)  # a new model
+    model = Classifier(build_image_encoder(settings.model.image), len(names))
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.05)
     size, side = data.settings.size, settings.preprocessing.input_size
     batch = settings.train.batch_size
@@ -168,7 +167,6 @@ def supervised(
         people = patients[known].tolist()
         found = auc_with_interval(scores[known, n], judged, people, Draw(bootstrap, seed))
         classes[name] = found | counts
-    assert isinstance(settings.model, ModelSettings)  # as `Classifier` has seen
     results = {
         "format": FORMAT,
         "split": split,

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from medclip_debias.training.optim import set_rate, trained
 from medclip_debias.training.step import Trainer
+from supervised import Classifier
 
-
-class Classifier(nn.Module):
-    """Mean of a model's region features, then one logit for each class."""
-
-    def __init__(self, model: Any, classes: int) -> None:
-        super().__init__()
-        self.encoder, self.normalise = model.image_encoder, model.normalise
-        self.head = nn.Linear(model.image_encoder.width, classes)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Score uint8 images ``[B, S, S]``."""
-        logits: Tensor = self.head(self.encoder(self.normalise(pixels)).mean(dim=(2, 3)))
-        return logits
+Score = Callable[[Tensor], Tensor]
+"""From uint8 images ``[B, S, S]`` to logits ``[B, classes]``."""
 
 
 def learn(
@@ -31,8 +20,8 @@ def learn(
     network: Classifier,
     optimizer: torch.optim.Optimizer,
     loss: Callable[[Tensor, Tensor], Tensor],
-) -> Classifier:
-    """Train on the batches of a run, by its schedule and clipping.
+) -> Score:
+    """Train on the batches of a run, by its schedule and clipping; the logits of images.
 
     ``loss`` is of the logits and of the numbers of a batch's studies; the optimiser's groups have
     an ``lr_factor``.
@@ -42,9 +31,11 @@ def learn(
         set_rate(optimizer, trainer.rate(step))
         batch = trainer.batches[step]
         with trainer.precision.autocast():
-            logits = network(batch.images_on(trainer.device)).float()
+            images = trainer.model.normalise(batch.images_on(trainer.device))
+            logits = network(images).float()
         optimizer.zero_grad()
         loss(logits, batch.studies).backward()
         nn.utils.clip_grad_norm_(parameters, settings.clip_norm or torch.inf)
         optimizer.step()
-    return network.eval()
+    network.eval()
+    return lambda pixels: network(trainer.model.normalise(pixels.to(trainer.device)))

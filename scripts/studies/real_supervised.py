@@ -34,9 +34,9 @@ from medclip_debias.training.resolve import load_run
 from medclip_debias.training.step import Trainer
 from openi import judged_classes
 from studies import as_script
-from studies.classifier import Classifier, learn
+from studies.classifier import Score, learn
 from studies.real_arms import PROMPTS, read_study, training_sets
-from supervised import claimed
+from supervised import Classifier, claimed
 
 
 def targets(trainer: Trainer, labelled: list[str], classes: list[str]) -> torch.Tensor:
@@ -56,9 +56,9 @@ def targets(trainer: Trainer, labelled: list[str], classes: list[str]) -> torch.
     return torch.tensor(of_studies.to_numpy(np.float32))
 
 
-def fit(trainer: Trainer, wanted: torch.Tensor) -> Classifier:
+def fit(trainer: Trainer, wanted: torch.Tensor) -> Score:
     """Train encoder and layer on the run's batches by the targets that are known."""
-    network = Classifier(trainer.model, wanted.shape[1]).to(trainer.device)
+    network = Classifier(trainer.model.image_encoder, wanted.shape[1]).to(trainer.device)
     group = {"params": list(network.parameters()), "lr_factor": 1.0}
     optimizer = torch.optim.AdamW([group], weight_decay=trainer.settings.train.weight_decay)
 
@@ -72,7 +72,7 @@ def fit(trainer: Trainer, wanted: torch.Tensor) -> Classifier:
 
 @torch.inference_mode()
 def judge(
-    network: Classifier, prepared: PreparedSet, side: int, cell: Path, learned: dict[str, int]
+    score: Score, prepared: PreparedSet, side: int, cell: Path, learned: dict[str, int]
 ) -> tuple[float, float, int]:
     """Mean AUC of the classifier and of an arm's cell, on its items, and over how many classes.
 
@@ -85,8 +85,7 @@ def judge(
     start = (prepared.settings.size - side) // 2
     pixels = np.asarray(prepared.pixels[rows])[:, start : start + side, start : start + side]
     batches = torch.from_numpy(np.ascontiguousarray(pixels)).split(256)
-    device = network.head.weight.device
-    logits = torch.cat([network(part.to(device)).float().cpu() for part in batches]).numpy()
+    logits = torch.cat([score(part).float().cpu() for part in batches]).numpy()
     pairs = []
     for name in sorted(name for name in learned if f"label.{name}" in items):
         known = items[f"label.{name}"].isin((0, 1)).to_numpy()
@@ -125,11 +124,11 @@ def main() -> None:
             wanted = targets(trainer, study["labels"], classes)
             both = [bool((column == 1).any() and (column == 0).any()) for column in wanted.T]
             learned = {name: n for n, name in enumerate(classes) if both[n]}
-            network = fit(trainer, wanted)
+            score = fit(trainer, wanted)
             side = trainer.settings.preprocessing.input_size
             for name, place in judged.items():
                 cell = out / "cells" / name / arm / f"{seed}"
-                own, other, count = judge(network, PreparedSet.open(place), side, cell, learned)
+                own, other, count = judge(score, PreparedSet.open(place), side, cell, learned)
                 print(f"{seed},{name},{count},{own:.4f},{other:.4f}", flush=True)
 
 

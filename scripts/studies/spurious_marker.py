@@ -28,9 +28,10 @@ from medclip_debias.phantom.catalogue import CLASSES, INDEX
 from medclip_debias.reporting.tables import Table
 from medclip_debias.training.optim import make_optimizer
 from medclip_debias.training.step import Trainer
-from studies.classifier import Classifier, learn
+from studies.classifier import learn
 from studies.phantom import Phantom, PhantomStudy, class_prompts, train_model, trainer_of
 from studies.study import by_seed, gap, lines, split, spread, where
+from supervised import Classifier
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -153,7 +154,7 @@ def supervised(trainer: Trainer, place: Phantom, finding: str) -> Score:
     """
     settings = trainer.settings.train
     torch.manual_seed(settings.seed)
-    network = Classifier(trainer.model, 1)
+    network = Classifier(trainer.model.image_encoder, 1)
     table = place.shown([int(own[0]) for own in trainer.studies.rows])
     clear = ~table[other_forms(finding)].to_numpy(dtype=bool).any(axis=1)
     target, weight = (
@@ -168,8 +169,8 @@ def supervised(trainer: Trainer, place: Phantom, finding: str) -> Score:
         return total / chosen.sum().clamp(min=1)
 
     optimizer = make_optimizer(trainer.model, [network.head], settings)
-    learn(trainer, network, optimizer, loss)
-    return lambda pixels: network(pixels)[:, 0]
+    score = learn(trainer, network, optimizer, loss)
+    return lambda pixels: score(pixels)[:, 0]
 
 
 # --------------------------------------------------------------------------- the measuring
