@@ -65,12 +65,21 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def undrawn() -> Iterator[None]:
-    """Pages have every plot, but as an empty drawing: tests/reporting alone draws them."""
+def undrawn() -> Iterator[Callable[..., bytes]]:
+    """Plots are made, but written as empty drawings: `drawn` and tests/reporting draw them."""
+    from medclip_debias.reporting import plots
+
     svg = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"></svg>'
+    real = plots.drawn_as
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("medclip_debias.reporting.plots.svg_of", lambda _: svg)
-        yield
+        patched.setattr(plots, "drawn_as", lambda *_, **__: svg)
+        yield real
+
+
+@pytest.fixture
+def drawn(undrawn: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plots of this test are drawn."""
+    monkeypatch.setattr("medclip_debias.reporting.plots.drawn_as", undrawn)
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from medclip_debias.errors import UserError, counted
 from medclip_debias.experiments.experiment import Cell, Experiment, Row, Summary
 from medclip_debias.files import atomic_file, check_out, read_json, write_json, write_text
 from medclip_debias.markdown import markdown_table
-from medclip_debias.reporting.plots import drawn_as
+from medclip_debias.reporting import plots
 from medclip_debias.reporting.tables import Table
 
 Progress = Callable[[int, int], None]
@@ -162,7 +162,7 @@ def _write(experiment: Experiment, measured: Mapping[str, Any], out: Path) -> di
     figure = experiment.figure(rows)
     for kind in ("svg", "png"):
         with atomic_file(out / f"figure.{kind}") as temporary:
-            temporary.write_bytes(drawn_as(kind, figure, dpi=160))
+            temporary.write_bytes(plots.drawn_as(kind, figure, dpi=160))
     text = page(experiment, summary, results)
     write_text(out / "page.md", text)
     write_text(out / "page.html", html_page(text, (out / "figure.svg").read_bytes()))

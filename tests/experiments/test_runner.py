@@ -66,6 +66,7 @@ def roots(tmp_path: Path) -> Roots:
     return Roots(inputs=tmp_path / "inputs")
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_stopped_run_resumes_and_gives_what_an_uninterrupted_one_gives(
     tmp_path, roots, monkeypatch
 ):

@@ -85,13 +85,12 @@ def test_differences_are_those_of_the_means_over_seeds_under_one_correction(resu
     assert {c["metric"] for c in contrasts if c["few_seeds"]} == {"grounding.cnr"}
 
 
-def test_tables_plot_and_page_are_written(done):
+def test_tables_and_page_are_written(done):
     page = (done / "page.md").read_text()
     assert f"- {METHOD} against {MEAN}: " in page
     assert "### difference to the controls (CNR: no star with fewer than 10 seeds)" in page
     assert "15 differences are one family for Holm's correction" in page
     assert (done / "tables.tex").read_text().count("\\begin{table}") == 5
-    assert (done / "figure.png").stat().st_size > 10_000
     assert load_yaml(done / "settings.yaml")["methods"] == METHODS
 
 

@@ -18,14 +18,14 @@ from medclip_debias.data.store import PreparedSet, write_scores
 from medclip_debias.reporting import plots
 from tests.helpers.set_by_hand import finish_set
 
-REAL = plots.svg_of
+REAL = plots.drawn_as
 
 
 @pytest.fixture(scope="module", autouse=True)
 def drawn() -> Iterator[None]:
     """Plots are drawn here."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(plots, "svg_of", REAL)
+        patched.setattr(plots, "drawn_as", REAL)
         yield
 
 
