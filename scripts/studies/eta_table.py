@@ -18,18 +18,17 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-import typer
 from scipy.stats import spearmanr
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from commands import run_script
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.evidence.pairs import Evidence
 from medclip_debias.experiments.doses import language_eta, training_counts, write_eta
 from medclip_debias.losses.debiased import ETA_MAX
 from medclip_debias.phantom.truth import Truth, write_truth
-from studies import as_script
 
 EXPONENTS = (0.05, 0.1)
 DOSES = (0.05, 0.1, 0.2)
@@ -112,4 +111,4 @@ def main(prepared: Path, out: Path, tree: Path | None = None) -> None:
 
 
 if __name__ == "__main__":
-    as_script(lambda: typer.run(main))
+    sys.exit(run_script(main))

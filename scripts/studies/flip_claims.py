@@ -21,10 +21,10 @@ import typer
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from commands import run_script
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.claims.table import FILE, import_claims, read_claims
 from medclip_debias.errors import UserError
-from studies import as_script
 
 
 def chosen(sentence: str, finding: str, share: float, seed: int) -> bool:
@@ -68,4 +68,4 @@ def main(prepared: Path, out: Path, share: float = 0.15, seed: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    as_script(lambda: typer.run(main))
+    sys.exit(run_script(main))

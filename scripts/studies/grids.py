@@ -42,6 +42,7 @@ from medclip_debias.reporting.plots import intervals, panels
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from commands import run_script
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import weighted_auc
 from medclip_debias.evaluation.catalogue import COMPARED
@@ -50,7 +51,6 @@ from medclip_debias.experiments.differences import marks, with_interval
 from medclip_debias.experiments.runner import tables as table_lines
 from medclip_debias.files import atomic_file, read_json, write_text
 from medclip_debias.reporting.tables import Table
-from studies import as_script
 from studies.command import renewed, shown
 
 Floats = NDArray[np.float64]
@@ -393,4 +393,4 @@ def print_moved(one: Path, other: Path) -> None:
 
 
 if __name__ == "__main__":
-    as_script(app)
+    sys.exit(run_script(app))

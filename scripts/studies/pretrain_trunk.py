@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-import typer
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -29,9 +28,9 @@ from medclip_debias.models.backbones.resnet import ResNetRegions
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from commands import run_script
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.files import atomic_file
-from studies import as_script
 from studies.images import fit
 
 SIDE = 64
@@ -93,4 +92,4 @@ def main(
 
 
 if __name__ == "__main__":
-    as_script(lambda: typer.run(main))
+    sys.exit(run_script(main))

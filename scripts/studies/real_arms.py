@@ -30,6 +30,7 @@ from PIL import Image, ImageOps
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from commands import exit_code
 from medclip_debias.cli import run
 from medclip_debias.config import json_hash
 from medclip_debias.data.loader import TrainingStudies
@@ -42,7 +43,6 @@ from medclip_debias.evaluation.statistics import holm, seed_summary
 from medclip_debias.experiments.doses import write_eta
 from medclip_debias.files import atomic_file, atomic_folder, write_json
 from openi import judged_classes
-from studies import as_script
 from studies.eta_table import from_claims
 from studies.flip_claims import copy_with_claims
 
@@ -448,4 +448,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    as_script(main)
+    sys.exit(exit_code(main))

@@ -22,10 +22,10 @@ import pandas as pd
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from commands import exit_code
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.data.text.claims.rules import RuleParser
 from medclip_debias.evaluation.compare import compare
-from studies import as_script
 from studies.real_arms import PROMPTS, read_study, whole_cells
 
 ALL_FINDINGS = "positives"
@@ -100,4 +100,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    as_script(main)
+    sys.exit(exit_code(main))

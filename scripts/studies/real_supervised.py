@@ -25,6 +25,7 @@ from torch import nn
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from commands import exit_code
 from medclip_debias.data.joint import JointSet
 from medclip_debias.data.secret import read_secret
 from medclip_debias.data.store import PreparedSet
@@ -33,7 +34,6 @@ from medclip_debias.evaluation.metrics import auc
 from medclip_debias.training.resolve import load_run
 from medclip_debias.training.step import Trainer
 from openi import judged_classes
-from studies import as_script
 from studies.classifier import Score, learn
 from studies.real_arms import PROMPTS, read_study, training_sets
 from supervised import Classifier, claimed
@@ -133,4 +133,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    as_script(main)
+    sys.exit(exit_code(main))

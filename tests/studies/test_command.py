@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from commands import run_script
 from medclip_debias.cli import experiments as verbs
 from medclip_debias.cli import run
 from medclip_debias.errors import UserError
 from medclip_debias.reporting.tables import Table
-from studies import as_script, eta_table, flip_claims, pretrain_trunk
+from studies import eta_table, flip_claims, pretrain_trunk
 from studies.command import on_the_page, read_cells, run_named
 from studies.study import STUDIES
 
@@ -118,8 +119,7 @@ def test_an_installed_package_without_its_source_says_how_to_get_the_studies(
 
 @pytest.mark.parametrize("script", [flip_claims.main, pretrain_trunk.main, eta_table.main])
 def test_a_script_says_in_a_sentence_what_to_mend(script, tmp_path, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        as_script(lambda: script(tmp_path / "none", tmp_path / "out"))
+    assert run_script(script, [str(tmp_path / "none"), str(tmp_path / "out")]) == 2
     assert "there is no such folder" in capsys.readouterr().err
 
 
