@@ -193,7 +193,7 @@ M = TypeVar("M", bound=nn.Module)
 
 def check_room(build: Callable[[], nn.Module], weights: Path, where: object) -> None:
     """Refuse sizes that the file of weights cannot fill, before any memory is taken for them."""
-    with torch.device("meta"):
+    with torch.device("meta"), uninitialised():
         numbers = sum(value.numel() for value in build().state_dict().values())
     size = weights.stat().st_size
     if numbers > size:
