@@ -55,18 +55,12 @@ def test_an_export_gives_its_radiographs_and_counts_all_else_by_kind(export):
     assert all(read_radiograph(export / name).shape == PICTURE.shape for name in found)
     (sentence,) = said
     assert "2 DICOM structured reports" in sentence
-    assert "1 DICOM images of another modality" in sentence
+    assert {why_no_radiograph(file) for file in (export / "DICOM").glob("OT*")} == set(OTHERS)
     counted = sum(int(word) for word in sentence.split() if word.isdigit())
     assert counted == sum(file.is_file() for file in export.rglob("*")) - len(found)
-
-
-@pytest.mark.parametrize("kind", OTHERS)
-def test_each_kind_has_a_name(tmp_path, write_dicom, kind):
-    file = write_dicom(tmp_path / "X", PICTURE, **OTHERS[kind])
-    assert why_no_radiograph(file) == kind
-    packed = tmp_path / "x.dcm.gz"
-    packed.write_bytes(gzip.compress(file.read_bytes()))
-    assert why_no_radiograph(packed) == kind
+    packed = export / "x.dcm.gz"
+    packed.write_bytes(gzip.compress((export / "report.dcm").read_bytes()))
+    assert why_no_radiograph(packed) == "DICOM structured reports"
 
 
 def test_a_damaged_file_is_not_left_aside_in_silence_but_read_and_refused(tmp_path, write_dicom):
@@ -78,16 +72,8 @@ def test_a_damaged_file_is_not_left_aside_in_silence_but_read_and_refused(tmp_pa
 
 
 def test_a_dicomdir_stands_for_the_images_that_it_lists(tmp_path, write_dicom):
-    ids = {
-        "PatientID": "1",
-        "PatientName": "A^B",
-        "StudyDate": "20200101",
-        "StudyTime": "10",
-        "StudyID": "1",
-        "StudyInstanceUID": generate_uid(),
-        "SeriesNumber": 1,
-        "AccessionNumber": "",
-    }
+    ids = {"PatientID": "1", "PatientName": "A^B", "StudyInstanceUID": generate_uid()}
+    ids |= {"StudyDate": "20200101", "StudyTime": "10", "StudyID": "1", "AccessionNumber": ""}
     made = FileSet()
     for number, modality in enumerate(("DX", "DX", "CT"), start=1):
         kind = f"{ROOT}2" if modality == "CT" else f"{ROOT}1.1"
@@ -96,6 +82,7 @@ def test_a_dicomdir_stands_for_the_images_that_it_lists(tmp_path, write_dicom):
             PICTURE + number,
             **ids,
             Modality=modality,
+            SeriesNumber=1,
             SOPClassUID=kind,
             SOPInstanceUID=generate_uid(),
             SeriesInstanceUID=generate_uid(),
@@ -133,15 +120,3 @@ def test_a_dicomdir_leads_to_no_file_outside_its_folder(tmp_path, write_dicom):
     listing.save_as(tmp_path / "disk" / "DICOMDIR", enforce_file_format=True)
     with pytest.raises(UserError, match=r"lists no radiograph.*1 listed outside its folder"):
         find_images([tmp_path / "disk" / "DICOMDIR"])
-
-
-def test_real_files_are_found_under_any_name(shared_data, tmp_path):
-    real = sorted((shared_data / "dicom").glob("*.dcm"))
-    if not real:
-        pytest.skip("no DICOM file among the real inputs")
-    for number, file in enumerate(real):
-        (tmp_path / f"I{number}").write_bytes(file.read_bytes())
-    found = find_images([tmp_path])
-    assert len(found) == len(real)
-    for copy, file in zip(found, real, strict=True):
-        assert np.array_equal(read_radiograph(copy).display(), read_radiograph(file).display())

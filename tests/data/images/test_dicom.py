@@ -1,20 +1,16 @@
-"""DICOM: what stored values mean, the compressed forms, and what is refused in which words."""
+"""DICOM files: values from their bits in every form, and what is refused in which words."""
 
+import gzip
 import io
-import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pydicom
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from pydicom.data import get_testdata_file
-from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate
 from pydicom.uid import (
     UID,
@@ -29,161 +25,120 @@ from pydicom.uid import (
 )
 
 from lossless_jpeg import lossless_jpeg
-from medclip_debias.config import PrepareSettings
-from medclip_debias.data.images import (
-    elements,
-    read_image,
-    read_radiograph,
-    stretch,
-)
-from medclip_debias.data.images.dicom import codestream_size
+from medclip_debias.data.images import elements, read_image, read_radiograph
+from medclip_debias.data.images.dicom import NO_HIGH_BIT, TWO_POLARITIES, codestream_size
 from medclip_debias.data.images.headers import view_position
 from medclip_debias.errors import UserError
 
-RAMP = np.arange(60)[:, None] * 7 + np.arange(50)[None, :] * 3
+RAMP = (np.arange(60)[:, None] * 7 + np.arange(50)[None, :] * 3).astype(np.uint16)
+CR, CT = "1.2.840.10008.5.1.4.1.1.1", "1.2.840.10008.5.1.4.1.1.2"
 
 
 def ramp(dtype, bits):
     """A picture over the whole range of ``bits``-bit values."""
-    picture = np.rint(RAMP * ((1 << bits) - 1) / RAMP.max()).astype(np.int64)
+    picture = np.rint(RAMP * (((1 << bits) - 1) / RAMP.max())).astype(np.int64)
     if np.issubdtype(dtype, np.signedinteger):
         picture -= 1 << (bits - 1)
     return picture.astype(dtype)
 
 
-def rewrite(path, syntax, frame=None, **elements):
+def rewrite(path, syntax, frame=None):
     """Change the transfer syntax of the file, and its pixels where ``frame`` is given."""
     dataset = pydicom.dcmread(path)
     dataset.file_meta.TransferSyntaxUID = UID(syntax)
     if frame is not None:
         dataset.PixelData = encapsulate([frame])
         dataset["PixelData"].is_undefined_length = True
-    for name, value in elements.items():
+    dataset.save_as(path, enforce_file_format=True)
+    return path
+
+
+def compress(path, syntax, **changes):
+    """Compress by pydicom, and change elements behind its back."""
+    dataset = pydicom.dcmread(path)
+    dataset.SOPClassUID = dataset.file_meta.MediaStorageSOPClassUID
+    dataset.compress(syntax, generate_instance_uid=False)
+    for name, value in changes.items():
         setattr(dataset, name, value)
     dataset.save_as(path, enforce_file_format=True)
     return path
 
 
-def as_radiograph(name, tmp_path):
-    """A public file of another device, with the kind of a radiograph in its header."""
-    dataset = pydicom.dcmread(get_testdata_file(name, download=False))
-    dataset.Modality, dataset.SOPClassUID = "CR", "1.2.840.10008.5.1.4.1.1.1"
-    dataset.save_as(tmp_path / name)
-    return tmp_path / name
-
-
-def lut(values, first, bits=16):
-    item = Dataset()
-    item.LUTDescriptor = [len(values), first, bits]
-    item.LUTData = np.asarray(values, "<u2").tobytes()
-    return item
-
-
 class TestStoredValues:
+    @settings(max_examples=30)
+    @given(st.data())
+    def test_they_are_read_from_their_bits_whatever_lies_in_the_others(
+        self, tmp_path, write_dicom, data
+    ):
+        """In bits ``high - stored + 1 .. high`` of words, noise in all other bits."""
+        allocated = data.draw(st.sampled_from([8, 16, 32]))
+        stored = data.draw(st.integers(6, min(allocated, 20)))
+        high = data.draw(st.integers(stored - 1, allocated - 1))
+        signed = data.draw(st.booleans())
+        form = data.draw(st.sampled_from(["plain", "big", "rle"][: 3 if allocated < 32 else 2]))
+        random = np.random.default_rng(data.draw(st.integers(0, 1000)))
+        low = -(1 << (stored - 1)) if signed else 0
+        values = random.integers(low, low + (1 << stored), (24, 20))
+        mask, place = (1 << stored) - 1, high - stored + 1
+        noise = random.integers(0, 1 << 32, values.shape) & ~(mask << place)
+        words = ((values & mask) << place | noise & ((1 << allocated) - 1)).astype(
+            f"u{allocated // 8}"
+        )
+        bits = {"BitsStored": stored, "HighBit": high}
+        every = {"BitsStored": allocated, "HighBit": allocated - 1} if form == "rle" else bits
+        path = tmp_path / "a.dcm"
+        write_dicom(path, words, PixelRepresentation=int(signed), **every)
+        if form == "rle":
+            compress(path, RLELossless, **bits)
+        elif form == "big":
+            dataset = pydicom.dcmread(path)
+            dataset.PixelData = words.byteswap().tobytes()
+            dataset["PixelData"].VR = "OB" if allocated == 8 else "OW"
+            dataset.file_meta.TransferSyntaxUID = ExplicitVRBigEndian
+            pydicom.dcmwrite(path, dataset, little_endian=False, implicit_vr=False)
+        np.testing.assert_array_equal(read_image(path), values)
+
+    @pytest.mark.filterwarnings("ignore:Invalid value for VR")
     @pytest.mark.parametrize(
-        ("dtype", "bits"),
-        [(np.uint8, 8), (np.uint16, 12), (np.uint16, 16), (np.int16, 12), (np.int16, 16)],
+        "silent",
+        [
+            {},
+            *({"Modality": modality} for modality in ("DX", "OT", "cr ", "")),
+            {"RescaleSlope": "", "RescaleIntercept": ""},
+            {"RescaleIntercept": ""},
+            {"PixelPaddingValue": 65535},
+        ],
     )
-    def test_every_depth_keeps_its_values(self, tmp_path, write_dicom, dtype, bits):
-        array = ramp(dtype, bits)
-        path = write_dicom(tmp_path / "a.dcm", array, BitsStored=bits, HighBit=bits - 1)
-        np.testing.assert_array_equal(read_image(path), array)
+    def test_elements_that_say_nothing_change_none(self, tmp_path, write_dicom, silent):
+        path = write_dicom(tmp_path / "a.dcm", RAMP, **silent)
+        np.testing.assert_array_equal(read_image(path), RAMP)
 
-    @pytest.mark.parametrize("dtype", [np.uint16, np.int16])
-    def test_bits_above_the_stored_ones_do_not_count(self, tmp_path, write_dicom, dtype):
-        array = ramp(dtype, 12)
-        dirty = (array.view(np.uint16) & 0x0FFF) | 0x3000
-        path = write_dicom(tmp_path / "a.dcm", dirty.view(dtype), BitsStored=12, HighBit=11)
-        np.testing.assert_array_equal(read_image(path), array)
-
-    def test_big_endian_files_are_read(self, tmp_path, write_dicom):
-        array = ramp(np.uint16, 12)
-        path = write_dicom(tmp_path / "a.dcm", array.byteswap())
-        dataset = pydicom.dcmread(path)
-        dataset.file_meta.TransferSyntaxUID = ExplicitVRBigEndian
-        pydicom.dcmwrite(path, dataset, little_endian=False, implicit_vr=False)
-        np.testing.assert_array_equal(read_image(path), array)
-
-
-class TestMeaning:
-    def test_of_several_windows_the_first_counts(self, tmp_path, write_dicom):
-        array = ramp(np.uint16, 12)
-        several = {"WindowCenter": ["2000", "900"], "WindowWidth": ["1000", "300"]}
-        first = {"WindowCenter": "2000", "WindowWidth": "1000"}
-        a = write_dicom(tmp_path / "a.dcm", array, **several)
-        b = write_dicom(tmp_path / "b.dcm", array, **first)
-        np.testing.assert_array_equal(read_image(a), read_image(b))
-        np.testing.assert_array_equal(read_image(a, window="none"), array)
-
-    @pytest.mark.parametrize("inverted", [False, True])
-    def test_luts_are_looked_up_in_order(self, tmp_path, write_dicom, inverted):
-        array = ramp(np.uint16, 8)
-        modality = np.arange(256) ** 2 // 3  # 0..21675
-        voi = (40000 * np.sqrt(np.linspace(0, 1, 20000))).astype(int)
-        path = write_dicom(
-            tmp_path / "a.dcm",
-            array,
-            ModalityLUTSequence=[lut(modality, 0)],
-            VOILUTSequence=[lut(voi, 500), lut(voi[::-1], 0)],
-            PhotometricInterpretation="MONOCHROME1" if inverted else "MONOCHROME2",
-        )
-        path = rewrite(path, pydicom.uid.ExplicitVRLittleEndian)
-        expected = voi[np.clip(modality[array] - 500, 0, len(voi) - 1)]
-        if inverted:
-            expected = expected.max() + expected.min() - expected
-        np.testing.assert_array_equal(read_image(path), expected)
-
-    @given(
-        seed=st.integers(0, 1000),
-        signed=st.booleans(),
-        inverted=st.booleans(),
-        slope=st.sampled_from([None, "2", "0.37", "-1.5"]),
-        window=st.sampled_from([None, ("700", "900"), ("0", "2500")]),
-        clip=st.sampled_from([(0.0, 100.0), (0.5, 99.5), (2.0, 91.3)]),
+    @pytest.mark.parametrize(
+        ("number", "odd", "said"),
+        [
+            (2, {}, ""),
+            (2, {"HighBit": None}, NO_HIGH_BIT),
+            (2, {"PresentationLUTShape": "IDENTITY"}, ""),
+            (2, {"PresentationLUTShape": "INVERSE"}, TWO_POLARITIES),
+            (1, {"PresentationLUTShape": "INVERSE"}, ""),
+            (1, {"PresentationLUTShape": "IDENTITY"}, TWO_POLARITIES),
+        ],
     )
-    def test_grey_levels_are_those_of_plain_arithmetic(
-        self, tmp_path, write_dicom, seed, signed, inverted, slope, window, clip
+    def test_a_header_that_lacks_one_thing_is_mended_and_said(
+        self, tmp_path, write_dicom, number, odd, said
     ):
-        """Against the same steps on every pixel in float64, with numpy's percentiles."""
-        array = np.random.default_rng(seed).normal(800, 300, (40, 30)).clip(0, 4095)
-        array = (array - 900 * signed).astype(np.int16 if signed else np.uint16)
-        elements = {"PhotometricInterpretation": "MONOCHROME1" if inverted else "MONOCHROME2"}
-        values = array.astype(float)
-        if slope is not None:
-            elements |= {"RescaleSlope": slope, "RescaleIntercept": "-7"}
-            values = values * float(slope) - 7
-        if window is not None:
-            elements |= dict(zip(("WindowCenter", "WindowWidth"), window, strict=True))
-            centre, width = (float(number) for number in window)
-            values = np.clip((values - centre + 0.5) / (width - 1) + 0.5, 0, 1)
-        values = -values if inverted else values
-        low, high = np.percentile(values, clip)
-        if high - low < 1e-6:
-            return
-        expected = (np.clip(values, low, high) - low) / (high - low) * 255
-        path = write_dicom(tmp_path / "a.dcm", array, **elements)
-        grey = stretch(read_radiograph(path), PrepareSettings(clip=clip))
-        assert np.abs(grey - expected).max() <= 0.501
+        how = {"BitsStored": 12, "HighBit": 11, "PhotometricInterpretation": f"MONOCHROME{number}"}
+        image = read_radiograph(write_dicom(tmp_path / "a.dcm", RAMP, **how | odd))
+        np.testing.assert_array_equal(image.display(), RAMP.max() - RAMP if number == 1 else RAMP)
+        assert image.mended == said
 
-    @pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
-    def test_the_recipe_of_mimic_cxr_jpg_is_met_to_the_byte(
-        self, tmp_path, write_dicom, photometric
-    ):
-        """Subtract the lowest, divide by the highest, cut to 8 bit, invert, equalise."""
-        array = np.random.default_rng(4).gamma(3, 300, (90, 70)).clip(0, 4095).astype(np.uint16)
-        scaled = array - array.min()
-        scaled = (scaled / scaled.max() * 255).astype(np.uint8)
-        expected = cv2.equalizeHist(255 - scaled if photometric == "MONOCHROME1" else scaled)
-        path = write_dicom(
-            tmp_path / "a.dcm",
-            array,
-            PhotometricInterpretation=photometric,
-            WindowCenter="1000",
-            WindowWidth="500",
-        )
-        recipe = PrepareSettings(clip=(0, 100), equalize=True, window="none")
-        found = stretch(read_radiograph(path, recipe.window), recipe)
-        np.testing.assert_array_equal(found, expected)
+    def test_a_gzipped_file_is_read(self, tmp_path, write_dicom):
+        packed = tmp_path / "a.dcm.gz"
+        packed.write_bytes(gzip.compress(write_dicom(tmp_path / "a.dcm", RAMP).read_bytes()))
+        np.testing.assert_array_equal(read_image(packed), RAMP)
+        packed.write_bytes(packed.read_bytes()[:-50])
+        with pytest.raises(UserError, match=r"a\.dcm\.gz: the compressed file is truncated"):
+            read_image(packed)
 
 
 class TestCompressed:
@@ -191,138 +146,144 @@ class TestCompressed:
     def test_lossless_forms_of_a_real_file_equal_it(self, tmp_path, name):
         """Public pairs: the same slice plain and compressed by other people's programs."""
         plain = pydicom.dcmread(get_testdata_file("MR_small.dcm", download=False)).pixel_array
-        packed = as_radiograph(f"MR_small_{name}.dcm", tmp_path)
-        inside = plain != pydicom.dcmread(packed).get("PixelPaddingValue")
-        np.testing.assert_array_equal(read_image(packed, window="none")[inside], plain[inside])
+        packed = pydicom.dcmread(get_testdata_file(f"MR_small_{name}.dcm", download=False))
+        packed.Modality, packed.SOPClassUID = "CR", CR
+        packed.save_as(tmp_path / "a.dcm")
+        inside = plain != packed.get("PixelPaddingValue")
+        found = read_image(tmp_path / "a.dcm", window="none")
+        np.testing.assert_array_equal(found[inside], plain[inside])
         assert inside.mean() > 0.5
 
-    @pytest.mark.parametrize("syntax", [RLELossless, JPEG2000Lossless, JPEGLSLossless])
+    @pytest.mark.parametrize("syntax", [JPEG2000Lossless, JPEGLSLossless, JPEGLosslessSV1])
     @pytest.mark.parametrize(
-        ("dtype", "bits"), [(np.uint8, 8), (np.uint16, 12), (np.int16, 12), (np.uint16, 16)]
+        ("dtype", "bits"), [(np.uint8, 8), (np.int16, 10), (np.int16, 16), (np.uint16, 12)]
     )
     def test_lossless_forms_keep_every_value(self, tmp_path, write_dicom, syntax, dtype, bits):
         array = ramp(dtype, bits)
         path = write_dicom(tmp_path / "a.dcm", array, BitsStored=bits, HighBit=bits - 1)
-        dataset = pydicom.dcmread(path)
-        dataset.SOPClassUID = dataset.file_meta.MediaStorageSOPClassUID
-        dataset.compress(syntax, generate_instance_uid=False)
-        dataset.save_as(path, enforce_file_format=True)
+        if syntax == JPEGLosslessSV1:  # such a stream knows no sign: the low bits of the values
+            low = array.astype(np.int64) & ((1 << bits) - 1)
+            rewrite(path, syntax, lossless_jpeg(low, bits))
+        else:
+            compress(path, syntax)
         np.testing.assert_array_equal(read_image(path), array)
-
-    @pytest.mark.parametrize(("dtype", "bits"), [(np.uint8, 8), (np.uint16, 12), (np.uint16, 16)])
-    def test_lossless_jpeg_keeps_every_value(self, tmp_path, write_dicom, dtype, bits):
-        array = ramp(dtype, bits)
-        path = write_dicom(tmp_path / "a.dcm", array, BitsStored=bits, HighBit=bits - 1)
-        rewrite(path, JPEGLosslessSV1, lossless_jpeg(array, bits))
-        np.testing.assert_array_equal(read_image(path), array)
-
-    @pytest.mark.parametrize("bits", [10, 12, 16])
-    def test_signed_lossless_jpeg_has_its_sign_extended(self, tmp_path, write_dicom, bits):
-        """A JPEG stream knows no sign: its values are the low bits of the stored ones."""
-        values = RAMP - int(RAMP.mean())
-        path = write_dicom(
-            tmp_path / "a.dcm", values.astype(np.int16), BitsStored=bits, HighBit=bits - 1
-        )
-        frame = lossless_jpeg((values & ((1 << bits) - 1)).astype(np.uint16), bits)
-        rewrite(path, JPEGLosslessSV1, frame)
-        np.testing.assert_array_equal(read_image(path), values)
 
     @pytest.mark.parametrize("syntax", [JPEGBaseline8Bit, JPEGExtended12Bit])
     def test_lossy_jpeg_has_one_decoder_whatever_is_installed(self, tmp_path, write_dicom, syntax):
-        array = ramp(np.uint8, 8)
         stream = io.BytesIO()
-        Image.fromarray(array).save(stream, "JPEG", quality=60)
-        path = write_dicom(tmp_path / "a.dcm", array)
-        rewrite(path, syntax, stream.getvalue())
-        expected = np.asarray(Image.open(stream))
-        np.testing.assert_array_equal(read_image(path), expected)
-
-    @pytest.mark.skipif(find_spec("libjpeg") is None, reason="needs the GPL's libjpeg")
-    def test_12_bit_jpeg_is_read(self, tmp_path):
-        found = read_image(as_radiograph("JPGExtended.dcm", tmp_path), "none")
-        assert 255 < found.max() < 4096
-
-    def test_a_missing_decoder_is_one_sentence_that_names_what_to_install(
-        self, tmp_path, write_dicom
-    ):
-        array = ramp(np.uint16, 12)
-        path = write_dicom(tmp_path / "a.dcm", array, BitsStored=12, HighBit=11)
-        rewrite(path, JPEGLosslessSV1, lossless_jpeg(array, 12))
-        other = as_radiograph("JPGExtended.dcm", tmp_path)
-        # A None in sys.modules is how Python says that a package is not there.
-        program = (
-            "import sys\n"
-            "sys.modules['pylibjpeg'] = sys.modules['gdcm'] = None\n"
-            "from pathlib import Path\n"
-            "from medclip_debias.data.images import read_image\n"
-            "from medclip_debias.errors import UserError\n"
-            "for name in sys.argv[1:]:\n"
-            "    try:\n        read_image(Path(name))\n"
-            "    except UserError as error:\n        print(error)\n"
-        )
-        words = [sys.executable, "-c", program, str(path), str(other)]
-        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=300)
-        lossless, twelve = done.stdout.splitlines()
-        assert "a.dcm: is compressed as 'JPEG Lossless" in lossless
-        assert lossless.endswith("run pip install 'medclip-debias[codecs]'.")
-        assert "is compressed as 12-bit lossy JPEG, which only a package under the GPL-3" in twelve
-        assert "pip install pylibjpeg pylibjpeg-libjpeg" in twelve
-
-    def test_a_moving_picture_is_no_still_picture(self, tmp_path, write_dicom):
+        Image.fromarray(ramp(np.uint8, 8)).save(stream, "JPEG", quality=60)
         path = write_dicom(tmp_path / "a.dcm", ramp(np.uint8, 8))
-        rewrite(path, "1.2.840.10008.1.2.4.102", b"\0" * 64)
-        with pytest.raises(UserError, match="not a still image"):
+        rewrite(path, syntax, stream.getvalue())
+        np.testing.assert_array_equal(read_image(path), np.asarray(Image.open(stream)))
+
+    @pytest.mark.parametrize(
+        ("syntax", "sentence"),
+        [
+            (JPEGLosslessSV1, r"'JPEG Lossless.*run pip install 'medclip-debias\[codecs\]'\.$"),
+            (JPEGExtended12Bit, r"12-bit lossy JPEG, .* under the GPL-3 .* pylibjpeg-libjpeg"),
+            ("1.2.840.10008.1.2.4.102", "'MPEG-4 .* not a still image"),
+        ],
+    )
+    def test_what_nothing_here_decodes_is_one_sentence(
+        self, tmp_path, write_dicom, monkeypatch, syntax, sentence
+    ):
+        monkeypatch.setattr("pydicom.pixels.decoders.base.Decoder.available_plugins", ())
+        path = write_dicom(tmp_path / "a.dcm", RAMP, BitsStored=12, HighBit=11)
+        rewrite(path, syntax, lossless_jpeg(RAMP, 12))
+        with pytest.raises(UserError, match=rf"a\.dcm: is compressed as {sentence}"):
             read_image(path)
 
 
+REFUSED = [
+    ({"NumberOfFrames": 2}, "several frames"),
+    ({"PhotometricInterpretation": "PALETTE COLOR"}, "palette"),
+    ({"PhotometricInterpretation": "RGB", "SamplesPerPixel": 3}, "colour image"),
+    ({"PhotometricInterpretation": None}, "bright or dark"),
+    ({"PixelData": None}, "no pixels"),
+    ({"PixelData": None, "FloatPixelData": bytes(12_000)}, "floating-point pixels"),
+    ({"Rows": 30_000, "Columns": 30_000}, "larger than 20,000 pixels"),
+    ({"WindowCenter": "1", "WindowWidth": "0"}, "display window"),
+    ({"RescaleIntercept": "0", "RescaleSlope": "1e308"}, "values that are not numbers"),
+    ({"BitsStored": 12, "HighBit": 10}, "contradict each other"),
+    ({"BitsStored": 17, "HighBit": 16}, "contradict each other"),
+    ({"BitsStored": 0, "HighBit": 15}, "contradict each other"),
+    ({"BitsAllocated": 1, "BitsStored": 1, "HighBit": 0}, "only black and white"),
+    ({"SOPClassUID": CT}, "not a radiograph; leave it out"),
+    ({"Modality": "MG"}, "says a mammogram, not a radiograph; leave it out"),
+    ({"Modality": "Doe^Jane"}, "says an image of another kind, not a radiograph"),
+]
+
+
 class TestRefused:
+    @pytest.mark.filterwarnings("ignore:Invalid value for VR")
+    @pytest.mark.parametrize(("wrong", "sentence"), REFUSED, ids=[words for _, words in REFUSED])
+    def test_what_is_no_grey_radiograph(self, tmp_path, write_dicom, wrong, sentence):
+        path = write_dicom(tmp_path / "a.dcm", RAMP, **wrong)
+        with pytest.raises(UserError, match=sentence) as caught:
+            read_image(path)
+        assert str(path) in str(caught.value)
+        assert "Doe" not in str(caught.value)
+
+    def test_a_file_of_padding_alone(self, tmp_path, write_dicom):
+        path = write_dicom(tmp_path / "a.dcm", np.full_like(RAMP, 7), PixelPaddingValue=7)
+        with pytest.raises(UserError, match="contains only padding"):
+            read_image(path)
+
+    def test_compressed_values_of_unknown_place(self, tmp_path, write_dicom):
+        path = write_dicom(tmp_path / "a.dcm", RAMP, BitsStored=12, HighBit=11)
+        with pytest.raises(UserError, match="HighBit is not BitsStored - 1"):
+            read_image(compress(path, JPEGLSLossless, HighBit=15))
+
+    @pytest.mark.parametrize(
+        ("name", "words"), [("CT_small.dcm", "a CT image"), ("MR_small.dcm", "an MR image")]
+    )
+    def test_a_real_slice_in_words_of_our_own(self, name, words):
+        path = Path(get_testdata_file(name, download=False))
+        with pytest.raises(UserError, match=rf"{name}: its header .* says {words}, not a rad"):
+            read_image(path)
+
+    @settings(max_examples=15)
+    @given(st.floats(0, 1, exclude_max=True))
+    def test_a_truncated_file_wherever_it_ends(self, tmp_path, write_dicom, share):
+        whole = write_dicom(tmp_path / "a.dcm", RAMP).read_bytes()
+        path = tmp_path / "cut.dcm"
+        path.write_bytes(whole[: int(share * len(whole))])
+        with pytest.raises(UserError, match=r"cut\.dcm: "):
+            read_image(path)
+
     @pytest.mark.parametrize("kind", ["JPEG", "JPEG2000"])
-    def test_a_stream_larger_than_its_header_says_is_not_decoded(self, tmp_path, write_dicom, kind):
+    def test_a_stream_larger_than_its_header_says(self, tmp_path, write_dicom, kind):
         stream = io.BytesIO()
-        Image.new("L", (3000, 2000)).save(stream, kind)
-        assert codestream_size(stream.getvalue()) == (2000, 3000)
+        Image.new("L", (300, 200)).save(stream, kind)
+        assert codestream_size(stream.getvalue()) == (200, 300)
         syntax = JPEGBaseline8Bit if kind == "JPEG" else JPEG2000Lossless
         path = write_dicom(tmp_path / "a.dcm", ramp(np.uint8, 8))
         rewrite(path, syntax, stream.getvalue())
         with pytest.raises(UserError, match="do not fit the rows and columns"):
             read_image(path)
 
-    def test_a_deflated_file_is_read_but_not_when_it_unpacks_to_too_much(
-        self, tmp_path, write_dicom, monkeypatch
-    ):
-        array = ramp(np.uint16, 12)
-        path = write_dicom(tmp_path / "a.dcm", array)
-        rewrite(path, DeflatedExplicitVRLittleEndian)
-        np.testing.assert_array_equal(read_image(path), array)
+    def test_a_deflated_file_that_unpacks_to_too_much(self, tmp_path, write_dicom, monkeypatch):
+        path = rewrite(write_dicom(tmp_path / "a.dcm", RAMP), DeflatedExplicitVRLittleEndian)
+        np.testing.assert_array_equal(read_image(path), RAMP)
         monkeypatch.setattr(elements, "MAX_UNPACKED", 4000)
         with pytest.raises(UserError, match=r"unpacks to more than 4,000 bytes"):
             read_image(path)
 
-    def test_a_slope_that_is_no_number_is_refused(self, tmp_path, write_dicom):
-        path = write_dicom(tmp_path / "a.dcm", ramp(np.uint8, 8), RescaleIntercept="0")
-        dataset = pydicom.dcmread(path)
-        dataset.RescaleSlope = "1e308"
-        dataset.save_as(path)
-        with pytest.raises(UserError, match=r"a\.dcm: holds values that are not numbers"):
-            read_image(path)
-
     def test_messages_never_quote_the_header(self, tmp_path, write_dicom):
-        secrets = {"PatientName": "Doe^Jane", "PatientID": "4711", "WindowCenter": "Doe"}
-        path = write_dicom(tmp_path / "a.dcm", ramp(np.uint8, 8), **{"PatientName": "Doe^Jane"})
+        path = write_dicom(tmp_path / "a.dcm", RAMP, PatientName="Doe^Jane")
         content = path.read_bytes()
         place = content.index(b"Doe^Jane")
-        damaged = [
+        for broken in (
             content[:place],
             content[: place + 40],
             content.replace(b"CS\x0c\0", b"FL\x0c\0"),
-        ]
-        for number, broken in enumerate(damaged):
+        ):
             path.write_bytes(broken)
             with pytest.raises(UserError) as caught:
                 read_image(path)
-            assert not any(secret in str(caught.value) for secret in secrets.values()), number
+            assert "Doe" not in str(caught.value)
 
-    def test_a_device_is_no_file(self):
+    def test_a_device(self):
         with pytest.raises(UserError, match="is a device, not a regular file"):
             read_image(Path("/dev/zero"))
 
@@ -330,71 +291,52 @@ class TestRefused:
 class TestWithoutPreamble:
     """Files of older archives: the elements alone, no preamble, no ``DICM``."""
 
-    SYNTAXES = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1")
+    @pytest.fixture
+    def bare(self, tmp_path, write_dicom):
+        """A function that writes such a file."""
 
-    @staticmethod
-    def bare(tmp_path, syntax="1.2.840.10008.1.2", meta=False, picture=RAMP, **elements):
-        stream = io.BytesIO()
-        dataset = Dataset()
-        dataset.SOPClassUID = "1.2.840.10008.5.1.4.1.1.1"
-        dataset.SOPInstanceUID = "2.25.1"
-        dataset.ViewPosition = "PA"
-        dataset.Rows, dataset.Columns = picture.shape
-        dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME1"
-        dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 16, 12, 11
-        dataset.PixelRepresentation = 0
-        dataset.add_new("PixelData", "OW", picture.astype("<u2").tobytes())
-        for name, value in elements.items():
-            setattr(dataset, name, value)
-        if meta:
-            dataset.file_meta = pydicom.dataset.FileMetaDataset()
-            dataset.file_meta.TransferSyntaxUID = UID(syntax)
-            dataset.file_meta.MediaStorageSOPClassUID = dataset.SOPClassUID
-            dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID
-        pydicom.dcmwrite(stream, dataset, implicit_vr=syntax == "1.2.840.10008.1.2")
-        content = stream.getvalue()
-        content = content[132:] if content[128:132] == b"DICM" else content
-        assert content[:1] == (b"\x02" if meta else b"\x08")
-        path = tmp_path / "bare.dcm"
-        path.write_bytes(content)
-        return path
+        def write(implicit=False, meta=False, **elements):
+            ids = {"SOPClassUID": CR, "SOPInstanceUID": "2.25.1", "ViewPosition": "PA"}
+            ids |= {"BitsStored": 12, "HighBit": 11, "PhotometricInterpretation": "MONOCHROME1"}
+            path = write_dicom(tmp_path / "bare.dcm", RAMP, **ids | elements)
+            if meta:
+                path.write_bytes(path.read_bytes()[132:])
+                return path
+            dataset = pydicom.dcmread(path)
+            del dataset.file_meta
+            dataset.preamble = None
+            dataset["PixelData"].is_undefined_length = dataset.PixelData[:2] == b"\xfe\xff"
+            pydicom.dcmwrite(path, dataset, implicit_vr=implicit, little_endian=True)
+            assert path.read_bytes()[:1] == b"\x08"
+            return path
 
-    @pytest.mark.parametrize("meta", [False, True])
-    @pytest.mark.parametrize("syntax", SYNTAXES)
-    def test_one_whose_elements_fit_is_read(self, tmp_path, syntax, meta):
-        path = self.bare(tmp_path, syntax, meta)
+        return write
+
+    @pytest.mark.parametrize("how", [{"implicit": True}, {}, {"meta": True}])
+    def test_one_whose_elements_fit_is_read(self, bare, how):
+        path = bare(**how)
         np.testing.assert_array_equal(read_image(path), -RAMP.astype(float) + RAMP.max())
         assert view_position(path) == "PA"
 
     @pytest.mark.parametrize(
         ("elements", "sentence"),
         [
-            ({"SOPClassUID": "1.2.840.10008.5.1.4.1.1.2"}, "this is not a DICOM, JPG or PNG"),
+            ({"SOPClassUID": CT}, "this is not a DICOM, JPG or PNG"),
             ({"SOPClassUID": ""}, "this is not a DICOM, JPG or PNG"),
             ({"Rows": RAMP.shape[0] - 1}, "the pixels do not fit the rows and columns"),
-            ({"BitsAllocated": 8, "BitsStored": 8}, "the pixels do not fit the rows and columns"),
             ({"Rows": None}, "the pixels do not fit the rows and columns"),
             ({"NumberOfFrames": "2"}, "the pixels do not fit the rows and columns"),
+            ({"PixelData": encapsulate([b"\xff\xd8\xff\xd9"])}, "a way that it does not name"),
         ],
     )
-    def test_one_whose_elements_do_not_fit_is_refused(self, tmp_path, elements, sentence):
+    def test_one_whose_elements_do_not_fit_is_refused(self, bare, elements, sentence):
+        path = bare(**elements)
         with pytest.raises(UserError, match=sentence):
-            read_image(self.bare(tmp_path, **elements))
-
-    def test_pixels_compressed_in_an_unnamed_way_are_refused(self, tmp_path):
-        path = self.bare(tmp_path, "1.2.840.10008.1.2.1")
-        dataset = pydicom.dcmread(path, force=True)
-        dataset.PixelData = encapsulate([b"\xff\xd8\xff\xd9"])
-        dataset["PixelData"].is_undefined_length = True
-        stream = io.BytesIO()
-        pydicom.dcmwrite(stream, dataset, implicit_vr=False)
-        path.write_bytes(stream.getvalue())
-        with pytest.raises(UserError, match="compressed in a way that it does not name"):
             read_image(path)
 
-    @pytest.mark.parametrize("cut", [20, 100, 400, 3000])
-    def test_a_truncated_one_is_refused(self, tmp_path, cut):
-        path = self.bare(tmp_path)
+    @pytest.mark.parametrize("cut", [20, 400, 3000])
+    def test_a_truncated_one_is_refused(self, bare, cut):
+        path = bare(implicit=True)
         path.write_bytes(path.read_bytes()[:cut])
         with pytest.raises(UserError, match=str(path)):
             read_image(path)
