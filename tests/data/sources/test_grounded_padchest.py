@@ -31,14 +31,8 @@ NEGATIVE = {
     "abnormal": False,
 }
 UNBOXED = {
-    **{"sentence_en": "Kyphosis.", "sentence_es": "Cifosis.", "abnormal": True},
-    **{
-        "boxes": [],
-        "extra_boxes": [],
-        "labels": ["kyphosis"],
-        "locations": [],
-        "progression": None,
-    },
+    **{"sentence_en": "Kyphosis.", "sentence_es": "Cifosis.", "abnormal": True, "boxes": []},
+    **{"extra_boxes": [], "labels": ["kyphosis"], "locations": [], "progression": None},
 }
 ENTRIES = [
     {"StudyID": "s1", "ImageID": "a.png", "findings": [EFFUSION, NEGATIVE, UNBOXED]},
@@ -84,9 +78,6 @@ def test_sentences_are_read_in_either_language(archive, language, report):
     source = detect(archive, language=language)
     assert next(iter(source.studies())).report == report
     assert source.phrases()[0].text == report.removeprefix("FINDINGS: ").split(".")[0]
-
-
-def test_another_language_is_refused(archive):
     with pytest.raises(UserError, match="no sentences in 'fr'; its languages are en and es"):
         detect(archive, language="fr")
 
@@ -115,9 +106,16 @@ def test_phrases_have_the_first_readers_boxes_and_the_table_has_all(archive):
     assert rows[1]["boxes"] == rows[1]["labels"] == []
 
 
-def test_what_is_kept_and_left_aside_is_counted(archive):
-    source = detect(archive)
-    assert step(source, "sentence is not blank") == (5, 5)
+def test_what_is_kept_and_left_aside_is_counted(tmp_path):
+    blank = {"sentence_en": "", "sentence_es": "", "abnormal": False}
+    elsewhere = {"StudyID": "s4", "ImageID": "d.png", "findings": []}
+    entries = [*ENTRIES, {**ENTRIES[1], "findings": [blank]}, elsewhere]
+    entries[1] = {**ENTRIES[1], "findings": [NEGATIVE, blank]}
+    source = detect(write(tmp_path, entries, [*TABLE, ("s5", "e.png", "x", "p5", "train")]))
+    assert step(source, "entry of grounded_reports_20240819.json is not a repeat") == (4, 5)
+    assert step(source, "is in master_table.csv") == (3, 4)
+    assert step(source, "image of master_table.csv is in") == (3, 4)
+    assert step(source, "sentence is not blank") == (5, 6)
     assert step(source, "sentence is positive") == (3, 5)
     assert step(source, "positive sentence has boxes") == (2, 3)
     assert step(source, "has a second reader's") == (1, 2)
@@ -125,22 +123,17 @@ def test_what_is_kept_and_left_aside_is_counted(archive):
     assert step(source, "phrase has one label") == (0, 2)
 
 
-def test_the_set_has_the_boxes_in_pixels_and_the_sentences_of_its_images(archive, tmp_path):
-    made = prepare(archive, tmp_path / "o", PrepareSettings(size=16), workers=1)
+def test_the_set_has_the_boxes_in_pixels_and_an_update_takes_new_ones(archive, tmp_path):
+    settings = PrepareSettings(size=16)
+    made = prepare(archive, tmp_path / "o", settings, workers=1)
     boxes = made.phrases.set_index("image_id")["boxes"]
-    width, height = 20, 30
+    assert (made.images["width"].iloc[0], made.images["height"].iloc[0]) == (20, 30)
     expected = [[2.0, 15.0, 6.0, 12.0], [4.0, 6.0, 2.0, 1.5]]
     assert np.allclose(boxes["a"], expected, rtol=0, atol=1e-9)
     assert not made.phrase_boxes["scaled"].any()
-    assert (made.images["width"].iloc[0], made.images["height"].iloc[0]) == (width, height)
     sentences = made.annotations("grounded_sentences")
     assert len(sentences) == 5
     assert sentences["boxes"].iloc[0][0].tolist() == EFFUSION["boxes"][0]
-
-
-def test_an_update_takes_new_boxes_of_the_second_reader(archive, tmp_path):
-    settings = PrepareSettings(size=16)
-    prepare(archive, tmp_path / "o", settings, workers=1)
     changed = json.loads(json.dumps(ENTRIES))
     changed[0]["findings"][0]["extra_boxes"] = [[0, 0, 1, 1]]
     write(archive, changed)
@@ -163,29 +156,18 @@ def test_reports_alone_keep_the_sentences_by_study(archive, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "row", "sentence"),
     [
-        ({"findings": ["x"]}, "entry 1, finding 1: is not an object"),
-        ({"findings": [{**EFFUSION, "boxes": [[0, 0, 1, True]]}]}, "'boxes': must be boxes"),
-        ({"findings": [{**EFFUSION, "extra_boxes": 3}]}, "'extra_boxes': must be boxes"),
-        ({"findings": [{**EFFUSION, "abnormal": "yes"}]}, "'abnormal' is not true or false"),
+        ({"findings": ["x"]}, TABLE[0], "entry 1, finding 1: is not an object"),
+        ({"findings": [{**EFFUSION, "extra_boxes": 3}]}, TABLE[0], "'extra_boxes': must be boxes"),
+        ({"findings": [{**EFFUSION, "abnormal": "yes"}]}, TABLE[0], "'abnormal' is not true or"),
+        ({}, ("s1", "", "x", "p1", "train"), "row 6: column 'ImageID' is blank"),
+        ({}, ("s4", "d.png", "x", "p4", "later"), "row 6: its split is not one of"),
     ],
 )
-def test_a_broken_entry_is_named(tmp_path, changes, sentence):
+def test_what_is_broken_is_named(tmp_path, changes, row, sentence):
     with pytest.raises(UserError, match=sentence):
-        detect(write(tmp_path / "gr", [{**ENTRIES[0], **changes}]))
-
-
-@pytest.mark.parametrize(
-    ("row", "sentence"),
-    [
-        (("s1", "", "x", "p1", "train"), "row 6: column 'ImageID' is blank"),
-        (("s4", "d.png", "x", "p4", "later"), "row 6: its split is not one of"),
-    ],
-)
-def test_a_broken_master_table_names_the_row(tmp_path, row, sentence):
-    with pytest.raises(UserError, match=sentence):
-        detect(write(tmp_path / "gr", table=[*TABLE, row]))
+        detect(write(tmp_path, [{**ENTRIES[0], **changes}], [*TABLE, row]))
 
 
 def test_a_missing_table_is_named(archive):

@@ -55,18 +55,7 @@ def archive(tmp_path):
     return root
 
 
-def test_the_table_is_recognised_and_described(archive):
-    source = detect(archive)
-    assert source.kind == "padchest"
-    said = " ".join(source.describe())
-    assert "7 images of 6 studies" in said
-    assert "Images of children: 1 of 7" in said
-    assert "Spanish" in said
-    write(archive.parent / "packed", name=NAME + ".gz")
-    assert detect(archive.parent / "packed").kind == "padchest"
-
-
-def test_films_that_may_be_negatives_are_counted_and_said(archive):
+def test_the_table_is_described_and_films_that_may_be_negatives_are_counted(archive):
     """Of MONOCHROME1: the archive does not say what became of them when they were made PNG."""
     path = archive / NAME
     header, *rows = path.read_text().splitlines()
@@ -74,8 +63,13 @@ def test_films_that_may_be_negatives_are_counted_and_said(archive):
     lines = [f"{row},{kinds[at % 2]}" for at, row in enumerate(rows)]
     path.write_text("\n".join([f"{header},PhotometricInterpretation_DICOM", *lines, ""]))
     source = detect(archive)
-    assert "Films of MONOCHROME1: 4 of 7." in " ".join(source.describe())
-    assert [step[2:] for step in source.steps() if "MONOCHROME1" in step[0]] == [(3, 7)]
+    assert source.kind == "padchest"
+    said = " ".join(source.describe())
+    assert "7 images of 6 studies" in said
+    assert "Images of children: 1 of 7" in said
+    assert "Spanish" in said
+    assert "Films of MONOCHROME1: 4 of 7." in said
+    assert step(source, "MONOCHROME1") == (3, 7)
 
 
 def test_images_have_their_places_views_and_a_split_by_patient(archive):
@@ -86,25 +80,23 @@ def test_images_have_their_places_views_and_a_split_by_patient(archive):
     assert found["g"].path.parent.name == "3"
 
 
-def test_labels_are_cheXperts_and_padchests_own(archive):
+def test_labels_are_chexperts_and_padchests_own_and_open_where_the_archive_is_silent(archive):
     labels = {s.study_id: s.labels for s in detect(archive).studies()}
     first = labels["s1"]
     assert (first["Pleural Effusion"], first["Atelectasis"]) == (1.0, 1.0)
     assert (first["laminar atelectasis"], first["Cardiomegaly"], first["normal"]) == (1.0, 0.0, 0.0)
     assert "pleural effusion" not in first  # CheXpert's column of the same name holds it
     assert labels["s4"]["No Finding"] == 1.0
-
-
-def test_labels_that_say_nothing_of_others_leave_them_open(archive):
-    labels = {s.study_id: s.labels for s in detect(archive).studies()}
     assert labels["s2"]["unchanged"] == 1.0
     for study in ("s2", "s3", "s5", "s6"):
         assert labels[study]["Pneumonia"] is None
         assert labels[study]["laminar atelectasis"] is None
 
 
-def test_stray_blanks_repeats_and_broken_lists_are_counted(archive):
-    source = detect(archive)
+def test_stray_blanks_repeats_and_broken_lists_are_counted(tmp_path):
+    other = ("b.png", "0", "s1", "p1", "L", "No", "otro inform .", "Physician", BOTH, "")
+    rows = [ROWS[0], other, *ROWS[2:], ROWS[2], ("", *ROWS[3][1:])]
+    source = detect(write(tmp_path / "packed", rows, name=NAME + ".gz"))
     assert step(source, "cell 'Labels'") == (6, 7)
     assert step(source, "labels named in the rows") == (8, None)
     assert step(source, "no blank before or behind") == (6, 8)
@@ -113,6 +105,10 @@ def test_stray_blanks_repeats_and_broken_lists_are_counted(archive):
     assert step(source, "labels say what is there") == (2, 4)
     assert step(source, "read by a physician") == (2, 4)
     assert step(source, "cell 'LabelsLocalizationsBySentence'") == (4, 5)
+    assert step(source, f"row of {NAME}.gz names an image") == (8, 9)
+    assert step(source, f"row of {NAME}.gz is not a repeat") == (7, 8)
+    assert step(source, "report of its study's first row") == (5, 6)
+    assert next(iter(source.studies())).report == "derram pleural derech ."
 
 
 def test_labels_and_places_are_kept_by_sentence(archive):
@@ -122,13 +118,6 @@ def test_labels_and_places_are_kept_by_sentence(archive):
         ("s1", 1, "pleural effusion", ["loc right", "loc basal"]),
         ("s1", 2, "laminar atelectasis", []),
     ]
-
-
-def test_a_study_keeps_its_first_report_and_counts_others(tmp_path):
-    rows = [ROWS[0], (*ROWS[1][:6], "otro inform .", *ROWS[1][7:])]
-    source = detect(write(tmp_path / "x", rows))
-    assert step(source, "report of its study's first row") == (1, 2)
-    assert [s.report for s in source.studies()] == ["derram pleural derech ."]
 
 
 def test_the_set_has_16_bit_images_sentences_labels_and_a_broken_image_aside(archive, tmp_path):

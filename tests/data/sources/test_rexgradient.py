@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from medclip_debias.data.sources.detect import detect
+from medclip_debias.errors import UserError
+from tests.data.sources.counts import steps
 from tests.data.sources.trees import write_image
 
-NAMES = {
-    "train": "train_metadata_view_position.json",
-    "valid": "valid_metadata_view_position.json",
-}
+NAME = "train_metadata_view_position.json"
 
 
 def study(number: int, images: int = 1, **changed: Any) -> dict[str, Any]:
@@ -30,45 +31,46 @@ def study(number: int, images: int = 1, **changed: Any) -> dict[str, Any]:
     }
 
 
-def write(root: Path, split: str, *studies: Any) -> None:
-    (root / "metadata").mkdir(exist_ok=True)
+def write(root: Path, *studies: Any) -> None:
+    (root / "metadata").mkdir()
     content = {f"key{n}": entry for n, entry in enumerate(studies)}
-    (root / "metadata" / NAMES[split]).write_text(json.dumps(content))
-    for entry in studies:
-        for name in entry.get("ImagePath") or () if isinstance(entry, dict) else ():
-            write_image(root / name.removeprefix("../"))
+    (root / "metadata" / NAME).write_text(json.dumps(content))
 
 
-def test_images_are_found_from_the_folder_of_the_archive_and_from_metadata(tmp_path):
-    write(tmp_path, "train", study(1, 3), study(2))
+def test_images_and_reports_are_found_from_the_archives_folder_and_from_metadata(tmp_path):
+    studies = study(1, 3), study(2, Indication=None, Findings=None)
+    write(tmp_path, *studies)
+    for name in [name for entry in studies for name in entry["ImagePath"]]:
+        write_image(tmp_path / name.removeprefix("../"))
     for given in (tmp_path, tmp_path / "metadata"):
-        images = detect(given).images()
-        assert [image.path.is_file() for image in images] == [True] * 4
-    assert [image.view for image in images] == ["PA", "LATERAL", "", "PA"]
-    assert {image.split for image in images} == {"train"}
+        found = detect(given)
+        assert [image.path.is_file() for image in found.images()] == [True] * 4
+    assert [image.view for image in found.images()] == ["PA", "LATERAL", "", "PA"]
+    assert {image.split for image in found.images()} == {"train"}
+    reports = [s.report for s in found.studies()]
+    assert reports == ["INDICATION: Cough\n \nFINDINGS: Clear lungs.", None]
 
 
 def test_views_have_several_spellings(tmp_path):
     views = {"POSTERO_ANTERIOR": "PA", "antero_posterior": "AP", "LL": "LATERAL", "LAO": "LAO"}
     views |= {"UNKNOWN": "", "N/A": "", None: ""}
-    studies = [study(n, ImageViewPosition=[view]) for n, view in enumerate(views)]
-    write(tmp_path, "train", *studies)
+    write(tmp_path, *(study(n, ImageViewPosition=[view]) for n, view in enumerate(views)))
     assert [image.view for image in detect(tmp_path).images()] == list(views.values())
 
 
-def test_blank_sections_are_not_in_the_report(tmp_path):
-    write(tmp_path, "train", study(1), study(2, Indication=None, Findings=None))
-    reports = [s.report for s in detect(tmp_path).studies()]
-    assert reports == ["INDICATION: Cough\n \nFINDINGS: Clear lungs.", None]
-
-
-def test_entries_without_patient_study_or_image_are_counted(tmp_path):
+def test_odd_entries_are_counted_and_a_damaged_file_is_a_sentence(tmp_path):
     odd = (
         *("no object", study(9, PatientID=None), study(9, StudyInstanceUid=float("nan"))),
         *(study(9, ImagePath=[]), study(9, ImagePath=None)),
     )
-    write(tmp_path, "train", study(1), *odd)
+    write(tmp_path, study(1, ImageViewPosition=["PA", "PA"]), study(1), *odd)
     found = detect(tmp_path)
-    assert len(found.images()) == 1
-    step = f"study of {NAMES['train']} has a patient, an id and images"
-    assert found.steps() == [(step, "rows", 1, 6)]
+    assert [image.view for image in found.images()] == [""]
+    assert steps(found) == {
+        f"study of {NAME} has a patient, an id and images": (2, 7),
+        f"image of {NAME} is named once": (1, 2),
+    }
+    assert "1 studies have more or fewer view positions than images" in " ".join(found.describe())
+    (tmp_path / "metadata" / NAME).write_text("[]")
+    with pytest.raises(UserError, match="is not an object of studies"):
+        detect(tmp_path)

@@ -65,18 +65,31 @@ def test_masks_of_an_image_are_joined_and_boxed(tmp_path, write_dicom):
 
 
 def test_patients_and_views_are_those_of_the_headers(tmp_path, write_dicom):
-    source = detect(write(tmp_path, [(A, "-1"), (B, "-1"), (C, "-1")], write_dicom), split_seed=5)
-    found = [(i.patient_id, i.view, i.split) for i in source.images()]
-    assert found == [(p, v, seeded_split(p, 5)) for p, v in (("a", "PA"), ("a", "AP"), ("c", "PA"))]
-
-
-def test_an_image_without_a_header_is_its_own_patient(tmp_path, write_dicom):
-    write(tmp_path, [(A, "-1"), (B, "-1")], write_dicom)
-    next(tmp_path.rglob(f"{B}.dcm")).unlink()
-    source = detect(tmp_path)
-    assert [i.patient_id for i in source.images()] == ["a", B]
+    write(tmp_path, [(A, "-1"), (B, "-1"), (C, "-1")], write_dicom)
+    next(tmp_path.rglob(f"{C}.dcm")).unlink()  # and it is then a patient of its own
+    (tmp_path / "train-rle.csv").rename(tmp_path / "stage_2_train.csv")
+    (tmp_path / "dicom-images-train").rename(tmp_path / "stage_2_images")
+    source = detect(tmp_path, split_seed=5)
+    found = [(i.patient_id, i.view, i.split, i.path.is_file()) for i in source.images()]
+    assert found == [
+        ("a", "PA", seeded_split("a", 5), True),
+        ("a", "AP", seeded_split("a", 5), True),
+        (C, "FRONTAL", seeded_split(C, 5), False),
+    ]
     assert "1 images have no header that names a patient" in " ".join(source.describe())
-    assert not source.images()[1].path.exists()
+
+
+def test_what_is_odd_in_the_runs_is_counted(tmp_path, write_dicom):
+    good, leaves = challenge(mask((3, 4, 5, 6))), "1 1 99999999 1"
+    rows = [(A, good), (A, good), (A, leaves), (B, "1 x"), (B, "-1"), (C, "-1")]
+    source = detect(write(tmp_path, rows, write_dicom))
+    assert steps(source) == {
+        "row of train-rle.csv is not a repeat": (5, 6),
+        "-1 stands alone (else the mask counts)": (4, 5),
+        "mask of train-rle.csv can be read and fits its image": (1, 3),
+    }
+    assert {s.study_id: s.labels["Pneumothorax"] for s in source.studies()} == {A: 1, B: 1, C: 0}
+    assert [p.boxes for p in source.phrases()] == [((3.0, 4.0, 5.0, 6.0),)]
 
 
 def test_a_real_file_of_it_is_prepared_with_its_mask(tmp_path, shared_data):
@@ -94,10 +107,3 @@ def test_a_real_file_of_it_is_prepared_with_its_mask(tmp_path, shared_data):
     assert out.images["view"].tolist() == ["PA"]
     assert out.phrases["boxes"].iloc[0] == [[100.0, 200.0, 300.0, 400.0]]
     assert np.array_equal(decode(out.masks[f"{A}/1"]), pixels)
-
-
-def test_the_second_stage_is_read_and_two_stages_ask(tmp_path, write_dicom):
-    write(tmp_path, [(A, "-1")], write_dicom)
-    (tmp_path / "train-rle.csv").rename(tmp_path / "stage_2_train.csv")
-    (tmp_path / "dicom-images-train").rename(tmp_path / "stage_2_images")
-    assert detect(tmp_path).images()[0].path.is_file()

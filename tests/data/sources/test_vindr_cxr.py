@@ -6,7 +6,6 @@ import pytest
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.sources.detect import detect
-from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
 from tests.data.sources.counts import step
 from tests.data.sources.trees import write_image, write_table
@@ -45,12 +44,9 @@ def write(root, train=TRAIN, test=TEST, boxes=BOXES, test_boxes=TEST_BOXES, insi
         write_table(folder / "image_labels_train.csv", ("image_id", "rad_id", *FINDINGS), *train)
         names = ("image_id", "rad_id", "class_name", *corners)
         write_table(folder / "annotations_train.csv", names, *boxes)
-    if test is not None:
-        spelled = [name.replace("Other diseases", "Other disease") for name in FINDINGS]
-        write_table(folder / "image_labels_test.csv", ("image_id", *spelled), *test)
-        write_table(
-            folder / "annotations_test.csv", ("image_id", "class_name", *corners), *test_boxes
-        )
+    spelled = [name.replace("Other diseases", "Other disease") for name in FINDINGS]
+    write_table(folder / "image_labels_test.csv", ("image_id", *spelled), *test)
+    write_table(folder / "annotations_test.csv", ("image_id", "class_name", *corners), *test_boxes)
     return root
 
 
@@ -63,37 +59,21 @@ def archive(tmp_path, write_dicom):
     return root
 
 
-@pytest.mark.parametrize("inside", [".", "annotations"])
-def test_it_is_recognised_where_its_tables_lie(tmp_path, inside):
-    source = detect(write(tmp_path / "v", inside=inside))
-    assert source.kind == "vindr_cxr"
-    said = " ".join(source.describe())
-    assert "5 images: 3 in image_labels_train.csv, 2 in image_labels_test.csv" in said
-    assert "what most of an image's readers say" in said
-
-
-def test_the_childrens_archive_of_the_same_names_is_another(tmp_path):
-    rows = [("a", "R1", "1")]
-    write_table(tmp_path / "image_labels_train.csv", ("image_id", "rad_ID", "Bronchitis"), *rows)
-    with pytest.raises(UserError, match="is not a known layout"):
-        detect(tmp_path)
-
-
 def test_images_are_their_own_patients_in_the_archives_parts(archive):
-    images = detect(archive).images()
-    assert [(i.image_id, i.patient_id, i.view, i.split) for i in images] == [
-        ("a", "a", "PA", "train"),
-        ("b", "b", "PA", "validate"),  # the tenth of train that the hash names
-        ("c", "c", "PA", "train"),
-        *((name, name, "PA", "test") for name in "de"),
+    source = detect(archive)
+    assert source.kind == "vindr_cxr"
+    found = [(i.image_id, i.patient_id, i.view, i.split, i.path.is_file()) for i in source.images()]
+    assert found == [
+        ("a", "a", "PA", "train", True),
+        ("b", "b", "PA", "validate", True),  # the tenth of train that the hash names
+        ("c", "c", "PA", "train", True),
+        *((name, name, "PA", "test", True) for name in "de"),
     ]
-    assert all(image.path.is_file() for image in images)
-    seeded = detect(archive, split_seed=2).images()
-    assert all(image.split == seeded_split(image.patient_id, 2) for image in seeded)
 
 
 def test_a_label_is_the_majoritys_and_uncertain_where_there_is_none(archive):
-    labels = {s.study_id: s.labels for s in detect(archive).studies()}
+    source = detect(archive)
+    labels = {s.study_id: s.labels for s in source.studies()}
     assert (labels["a"]["Pleural Effusion"], labels["a"]["Fracture"]) == (1.0, 1.0)
     assert labels["a"]["Aortic enlargement"] == labels["a"]["No Finding"] == 0.0
     assert (labels["b"]["No Finding"], labels["b"]["Aortic enlargement"]) == (1.0, 0.0)
@@ -104,29 +84,21 @@ def test_a_label_is_the_majoritys_and_uncertain_where_there_is_none(archive):
     assert "Other diseases" in labels["d"]
     assert "Other disease" not in labels["d"]
     assert "Pneumothorax" not in labels["d"]  # no column asks for it, so that nobody denied it
-
-
-def test_what_readers_do_not_share_is_counted(archive):
-    source = detect(archive)
     assert step(source, "every reader of the image sees") == (4, 10)
     assert step(source, "not equally many for and against") == (8, 10)
-    assert step(source, "row of annotations_train.csv has a box") == (3, 4)
-    assert step(source, "finding of the box (annotations_train.csv)") == (2, 3)
-    assert step(source, "row of annotations_test.csv has a box") == (1, 2)
 
 
 def test_phrases_are_the_majoritys_findings_with_every_readers_boxes(archive):
-    first, second = detect(archive).phrases()
-    about = ("a", "Pleural Effusion", "Pleural effusion.")
-    assert (first.image_id, first.category, first.text) == about
-    assert first.boxes == ((2, 3, 8.5, 17), (3, 3, 8, 17))
-    about = ("d", "Aortic enlargement", "Aortic enlargement.")
-    assert (second.image_id, second.category, second.text) == about
-    assert (first.split, second.split) == ("train", "test")
-
-
-def test_what_each_reader_said_is_kept(archive):
-    labels, boxes = detect(archive).annotations()
+    source = detect(archive)
+    both = ((2, 3, 8.5, 17), (3, 3, 8, 17))
+    assert [(p.image_id, p.category, p.text, p.split, p.boxes) for p in source.phrases()] == [
+        ("a", "Pleural Effusion", "Pleural effusion.", "train", both),
+        ("d", "Aortic enlargement", "Aortic enlargement.", "test", ((1, 2, 5, 7),)),
+    ]
+    assert step(source, "row of annotations_train.csv has a box") == (3, 4)
+    assert step(source, "finding of the box (annotations_train.csv)") == (2, 3)
+    assert step(source, "row of annotations_test.csv has a box") == (1, 2)
+    labels, boxes = source.annotations()
     assert ("a", "R3", "Aortic enlargement") in labels.rows
     assert ("d", "consensus", "Aortic enlargement") in labels.rows
     assert ("a", "R3", "Aortic enlargement", [[5.0, 5.0, 4.0, 4.0]]) in boxes.rows
@@ -144,12 +116,26 @@ def test_what_evaluates_is_prepared_without_any_report(archive, tmp_path):
 
 @pytest.mark.parametrize("name", ["train_meta.csv", "test_meta.csv"])
 def test_copies_of_another_size_scale_their_boxes(tmp_path, name):
-    root = write(tmp_path / "v", train=None)
+    root = write(tmp_path / "v", train=None, inside=".")
     for image in "de":
         write_image(root / "test" / f"{image}.png", shape=(24, 18), dtype=np.uint16)
     write_table(root / name, ("image_id", "dim0", "dim1"), ("d", "48", "36"))
     made = prepare(root, tmp_path / "o", PrepareSettings(size=16), workers=1)
     assert made.phrases["boxes"].tolist() == [[[0.5, 1.0, 2.5, 3.5]]]
+
+
+def test_what_is_odd_in_the_tables_is_counted(tmp_path):
+    train = [*TRAIN, TRAIN[0], ("f", "R1", "2", "", "0", "0", "0")]
+    stray = ("z", *BOXES[0][1:])
+    source = detect(write(tmp_path, train, boxes=[*BOXES, BOXES[0], stray]))
+    for words, counts in {
+        "row of image_labels_train.csv is not a repeat": (9, 10),
+        "label cell of image_labels_train.csv has a value that the archive": (43, 44),
+        "label cell of image_labels_train.csv is filled in": (44, 45),
+        "row of annotations_train.csv is not a repeat": (5, 6),
+        "box of annotations_train.csv has its image in the table": (3, 4),
+    }.items():
+        assert step(source, words) == counts
 
 
 @pytest.mark.parametrize(
@@ -165,8 +151,7 @@ def test_a_broken_table_names_the_row(tmp_path, changes, sentence):
 
 
 def test_train_without_readers_is_refused(tmp_path):
-    root = write(tmp_path / "v")
-    path = root / "annotations" / "image_labels_train.csv"
+    path = write(tmp_path) / "annotations" / "image_labels_train.csv"
     path.write_text(path.read_text().replace("rad_id", "radiologist"))
     with pytest.raises(UserError, match="column 'rad_id' is missing"):
-        detect(root)
+        detect(tmp_path)

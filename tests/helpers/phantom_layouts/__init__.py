@@ -1,4 +1,4 @@
-"""The phantom in the layouts of archives, with their known defects: what the tests read.
+"""The phantom in the layouts of archives that the benchmark's cards are of.
 
 `write_archive` writes the studies of `medclip_debias.phantom` as an archive would hold them; the
 same settings give the same patients, images and reports in every layout.
@@ -10,7 +10,6 @@ import os
 from pathlib import Path
 
 from medclip_debias.files import atomic_folder
-from phantom_layouts.archives.brax import Brax
 from phantom_layouts.archives.chestx_det import ChestXDet
 from phantom_layouts.archives.chestxray14 import ChestXray14
 from phantom_layouts.archives.chexlocalize import CheXlocalize
@@ -20,7 +19,6 @@ from phantom_layouts.archives.mimic_cxr import MimicCxr
 from phantom_layouts.archives.ms_cxr_t import MsCxrT
 from phantom_layouts.archives.padchest import PadChest
 from phantom_layouts.archives.plus_chexpert import CheXpertPlus
-from phantom_layouts.archives.rexgradient import ReXGradient
 from phantom_layouts.archives.rsna import Rsna
 from phantom_layouts.archives.siim import Siim
 from phantom_layouts.archives.vindr_cxr import VindrCxr
@@ -31,8 +29,8 @@ __all__ = ["LAYOUTS", "ArchiveSettings", "Layout", "write_archive"]
 LAYOUTS: dict[str, type[Layout]] = {
     layout.kind: layout
     for layout in (
-        *(Brax, ChestXDet, ChestXray14, CheXlocalize, CheXpert, PadChestGrounded, MimicCxr, MsCxrT),
-        *(PadChest, CheXpertPlus, ReXGradient, Rsna, Siim, VindrCxr),
+        *(ChestXDet, ChestXray14, CheXlocalize, CheXpert, PadChestGrounded, MimicCxr, MsCxrT),
+        *(PadChest, CheXpertPlus, Rsna, Siim, VindrCxr),
     )
 }
 """Every layout by its kind."""
@@ -47,4 +45,4 @@ def write_archive(
     """
     layout = LAYOUTS[settings.layout](settings)
     with atomic_folder(Path(out)) as unfinished:
-        return layout.generate(unfinished, layout.settings, workers or os.cpu_count() or 1)
+        return layout.generate(unfinished, workers or os.cpu_count() or 1)

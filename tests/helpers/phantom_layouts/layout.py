@@ -13,10 +13,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from medclip_debias.data.executor import map_pieces
 from medclip_debias.data.splits import seeded_split
+from medclip_debias.phantom.catalogue import INDEX
 from medclip_debias.phantom.findings import Box
 from medclip_debias.phantom.settings import PhantomSettings
 from medclip_debias.phantom.tables import Names, Written, write_csv, write_truth_tables
@@ -30,26 +31,25 @@ from phantom_layouts.content import (
     plan_content,
     rendered,
 )
-from phantom_layouts.defects import Defects, Kind, Row
 from phantom_layouts.rasters import Pixels, write_by_name
+
+Row = tuple[str, Any]
+"""A file of the tree, and the cells of a row (or the entry) of it."""
 
 
 class ArchiveSettings(PhantomSettings):
     """Settings of a phantom in the layout of an archive.
 
-    ``defects`` is the share of rows and images that get each of the archive's known defects, at
-    least one of each (``truth/defects.json`` lists them). ``format`` is that of MIMIC-CXR's images.
+    ``format`` is that of MIMIC-CXR's images.
     """
 
     layout: str = "mimic_cxr"
-    defects: float = Field(0.0, ge=0, le=0.2)
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = handler(self)
-        for name in ("layout", "defects"):
-            if content.get(name) == type(self).model_fields[name].default:
-                del content[name]
+        if self.layout == "mimic_cxr":
+            del content["layout"]
         return content
 
 
@@ -71,7 +71,6 @@ class Layout(ABC):
         deep: its PNG files have 16 bits.
         square: every image of the archive is a square, so those of the phantom are, too.
         headers: of its files of rows, by their names; a file that is no CSV has none.
-        image_kinds: defects of its images beside those of every archive.
     """
 
     kind: ClassVar[str] = ""
@@ -82,7 +81,6 @@ class Layout(ABC):
     deep: ClassVar[bool] = False
     square: ClassVar[bool] = False
     headers: ClassVar[Mapping[str, Sequence[str]]] = {}
-    image_kinds: ClassVar[Sequence[Kind]] = ()
 
     def __init_subclass__(cls) -> None:
         cls.source_kind = vars(cls).get("source_kind", cls.kind)
@@ -116,10 +114,6 @@ class Layout(ABC):
         """Rows of the ``number``-th image that the archive has, of every file."""
         return ()
 
-    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
-        """Known defects of the rows."""
-        return ()
-
     def boxes_of(self, study: ContentStudy, view: ContentView) -> list[Box]:
         """Boxes that the archive has of an image, in its pixels."""
         return []
@@ -139,27 +133,24 @@ class Layout(ABC):
 
     # ------------------------------------------------------------------ what is done with it
 
-    def generate(self, root: Path, settings: ArchiveSettings, workers: int) -> dict[str, int]:
-        planned = plan_content(settings)
+    def generate(self, root: Path, workers: int) -> dict[str, int]:
+        planned = plan_content(self.settings)
         size = max(1, min(32, len(planned) // (4 * workers)))
         chunks = [planned[i : i + size] for i in range(0, len(planned), size)]
         workers = min(workers, len(chunks))
         studies: list[ContentStudy] = []
-        write = partial(_write_images, self, root, settings)
+        write = partial(_write_images, self, root)
         for batch in map_pieces(write, chunks, workers, start=one_thread if workers > 1 else None):
             studies += batch
-        defects = Defects(settings.defects, settings.seed)
-        self.damage_images(root, studies, defects)
-        held = enumerate(self.held(studies))
-        rows = [row for at, item in held for row in self.rows(at, *item)]
-        defects.put(self.kinds(rows), rows)
-        for name in self.headers:
+        files: dict[str, list[Any]] = {name: [] for name in self.headers}
+        for number, item in enumerate(self.held(studies)):
+            for name, cells in self.rows(number, *item):
+                files[name].append(cells)
+        for name, rows in files.items():
             (root / name).parent.mkdir(exist_ok=True)
-            self.write_file(root / name, [row.cells for row in rows if row.file == name])
-        counts = write_truth_tables(
-            root, settings, [_written(study) for study in studies], self._names(studies)
-        )
-        return counts | defects.write(root)
+            self.write_file(root / name, rows)
+        written = [_written(study) for study in studies]
+        return write_truth_tables(root, self.settings, written, self._names(studies))
 
     def _names(self, studies: Studies) -> Names:
         return Names(
@@ -174,21 +165,6 @@ class Layout(ABC):
             write_csv(path, header, rows)
         else:
             path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-
-    # ------------------------------------------------------------------ common defects
-
-    def readable(self, study: ContentStudy, view: ContentView) -> bool:
-        """Tell whether `prepare` reads this image."""
-        used = study.study.report.sentences if self.sections else study.split != "train"
-        return bool(view.stated in ("AP", "PA") and used)
-
-    def damage_images(self, root: Path, studies: Studies, defects: Defects) -> None:
-        rows = [
-            Row(file := self.image_file(s, v), s, v, root / file, self.image_id(s, v))
-            for s, v in self.held(studies)
-            if self.readable(s, v)
-        ]
-        defects.put((*_IMAGE_KINDS, *self.image_kinds), rows)
 
 
 class FrontalLayout(Layout):
@@ -209,17 +185,6 @@ class FrontalLayout(Layout):
         return image, self.patient_id(study) if self.names_patients else image
 
 
-def _cut_image(row: Row) -> None:
-    content = row.cells.read_bytes()
-    row.cells.write_bytes(content[: len(content) // 2])
-
-
-_IMAGE_KINDS = (
-    Kind("missing_image", "{row}", lambda row: row.cells.unlink(), shown="missing"),
-    Kind("truncated_image", "{row}", _cut_image, shown="rejected"),
-)
-
-
 def id_in_split(name: Callable[[int], str], split: str) -> str:
     """Return the first of ``name(0)``, ``name(1)`` ... that falls into a split by its hash.
 
@@ -229,12 +194,10 @@ def id_in_split(name: Callable[[int], str], split: str) -> str:
     return next(found for n in count() if seeded_split(found := name(n)) == split)
 
 
-def _write_images(
-    layout: Layout, root: Path, settings: ArchiveSettings, planned: list[ContentStudy]
-) -> list[ContentStudy]:
+def _write_images(layout: Layout, root: Path, planned: list[ContentStudy]) -> list[ContentStudy]:
     studies = []
     for plan in planned:
-        study, pixels = rendered(settings, plan)
+        study, pixels = rendered(layout.settings, plan)
         for view, grey in zip(study.views, pixels, strict=True):
             file = layout.image_file(study, view)
             if file:
@@ -245,7 +208,5 @@ def _write_images(
 
 
 def _written(study: ContentStudy) -> Written:
-    from medclip_debias.phantom.catalogue import INDEX
-
     boxes = {v.key: {INDEX[name]: own for name, own in v.boxes.items()} for v in study.views}
     return Written(study.study, boxes, {})

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import ClassVar
 
 from medclip_debias.phantom.findings import Box
 from phantom_layouts.content import ContentStudy, ContentView
-from phantom_layouts.defects import Kind, Row, again
-from phantom_layouts.layout import FrontalLayout, id_in_split
+from phantom_layouts.layout import FrontalLayout, Row, id_in_split
 from phantom_layouts.outlines import named_boxes
 
 SIDE = 1024
@@ -60,27 +58,4 @@ class ChestXDet(FrontalLayout):
                 lines.append([[left, top], [right, top], [right, bottom], [left, bottom]])
         image = f"{self.image_id(study, view)}.png"
         entry = {"file_name": image, "syms": syms, "boxes": boxes, "polygons": lines}
-        yield Row(FILES[study.split], study, view, entry, image)
-
-    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
-        def cut(key: str, length: int) -> Callable[[Row], None]:
-            def change(row: Row) -> None:
-                row.cells[key][0] = row.cells[key][0][:length]
-
-            return change
-
-        def count(row: Row) -> int:
-            return len(row.cells["syms"])
-
-        def bare(row: Row) -> dict[str, Any]:
-            return {"file_name": row.cells["file_name"], "syms": []}
-
-        three, four = "outline of {file} has three points or more", "box of {file} is four numbers"
-        own = "finding of {file} has a box of its own"
-        lists = "entry of {file} has a name and its lists"
-        yield Kind("outline_of_two_points", three, cut("polygons", 2), count)
-        yield Kind("box_of_three_numbers", four, cut("boxes", 3), count)
-        unboxed = partial(dict.update, boxes=[], polygons=[])
-        yield Kind("finding_without_box", own, lambda r: unboxed(r.cells), lambda r: count(r) == 1)
-        yield Kind("entry_twice", "entry of {file} is not a repeat", again)
-        yield Kind("entry_without_boxes", lists, bare)
+        yield FILES[study.split], entry

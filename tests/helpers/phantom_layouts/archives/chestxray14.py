@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,8 +10,7 @@ from PIL import Image
 
 from medclip_debias.phantom.findings import Box
 from phantom_layouts.content import ContentStudy, ContentView
-from phantom_layouts.defects import REPEAT, Kind, Row, again, setting
-from phantom_layouts.layout import FrontalLayout, id_in_split
+from phantom_layouts.layout import FrontalLayout, Row, id_in_split
 from phantom_layouts.outlines import named_boxes
 from phantom_layouts.rasters import Pixels
 
@@ -94,36 +93,13 @@ class ChestXray14(FrontalLayout):
             *(self.patient_id(study), f"{study.age:03d}Y", "F" if study.female else "M"),
             *(view.stated, view.width, view.height, 0.143, 0.143, ""),
         ]
-        yield Row(TABLE, study, view, cells)
-        yield Row(LISTS[study.split], study, view, cells[:1], main=False)
+        yield TABLE, cells
+        yield LISTS[study.split], cells[:1]
         boxes = named_boxes(view, NAMES) if study.split == "test" else {}
         for name, own in boxes.items():
             for box in own:
                 sides = (value * SIDE / view.width for value in box)
-                yield Row(BOXES, study, view, [cells[0], name, *sides, "", "", ""])
-
-    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
-        def finding(form: str) -> Callable[[Row], None]:
-            return lambda row: setting(1, form.format(row.cells[1]))(row)
-
-        def listed(row: Row) -> bool:
-            return row.file == TABLE
-
-        def found(row: Row) -> bool:
-            return listed(row) and row.cells[1] != "No Finding"
-
-        def stray(row: Row) -> list[Any]:
-            return [f"9{row.cells[0][1:]}", "Mass", 1.0, 2.0, 3.0, 4.0, "", "", ""]
-
-        alone = "'No Finding' stands alone (else the finding counts)"
-        yield Kind("finding_and_none", alone, finding("No Finding|{}"), found)
-        known = "finding is one of the archive's"
-        yield Kind("unknown_finding", known, finding("{}|Consolidaton"), listed)
-        yield Kind("row_twice", REPEAT, again, listed)
-        four = "row of {file} has a finding and four numbers"
-        yield Kind("box_without_number", four, setting(3, ""), lambda row: row.file == BOXES)
-        there = "box of {file} has its image in the table"
-        yield Kind("box_of_no_image", there, stray, listed, file=BOXES)
+                yield BOXES, [cells[0], name, *sides, "", "", ""]
 
     def write_file(self, path: Path, rows: Sequence[Any]) -> None:
         header = self.headers[path.name]

@@ -11,7 +11,7 @@ from medclip_debias.data.masks import as_coco, encode
 from medclip_debias.phantom.findings import Box
 from phantom_layouts.archives.chexpert import HEADER, CheXpert, table_row
 from phantom_layouts.content import ContentStudy, ContentView
-from phantom_layouts.defects import Kind, Row
+from phantom_layouts.layout import Row
 from phantom_layouts.outlines import apart, named_boxes, outlined
 
 MASKS = "CheXlocalize/gt_segmentations_{}.json"
@@ -57,21 +57,9 @@ class CheXlocalize(CheXpert):
         # The validation table names images as CheXpert's release does, in another folder.
         folder = "CheXpert-v1.0/valid" if name == "val" else name
         cells = table_row(f"{folder}/{image}.jpg", study, view)
-        yield Row(f"CheXpert/{name}_labels.csv", study, view, cells, main=False)
+        yield f"CheXpert/{name}_labels.csv", cells
         if view.frontal:
-            key = image.replace("/", "_")
-            yield Row(MASKS.format(name), study, view, [key, _masks(view)], key)
-
-    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
-        def broken(row: Row) -> None:
-            row.cells[1]["Edema"] |= {"counts": "!"}
-
-        def stray(row: Row) -> list[Any]:
-            return [f"patient99{row.cells[0][9:]}", row.cells[1]]
-
-        listed = "image of {file} is in the labels' table"
-        yield Kind("broken_mask", "mask of {file} can be read", broken)
-        yield Kind("mask_of_no_image", listed, stray)
+            yield MASKS.format(name), [image.replace("/", "_"), _masks(view)]
 
     def write_file(self, path: Path, rows: Sequence[Any]) -> None:
         if path.suffix == ".csv":

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from phantom_layouts.content import ContentStudy, ContentView
-from phantom_layouts.defects import REPEAT, VALUE, Kind, Row, again, setting
-from phantom_layouts.layout import Layout
+from phantom_layouts.layout import Layout, Row
 
 CHEXPERT_ORDER = (
     *("No Finding", "Enlarged Cardiomediastinum", "Cardiomegaly", "Lung Opacity", "Lung Lesion"),
@@ -55,11 +54,7 @@ class CheXpert(Layout):
 
     def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
         path = f"CheXpert-v1.0-small/{self.image_file(study, view)}"
-        yield Row(f"{FOLDERS[study.split]}.csv", study, view, table_row(path, study, view))
-
-    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
-        yield Kind("label_value", VALUE, setting(5, "2.0"))
-        yield Kind("row_twice", REPEAT, again)
+        yield f"{FOLDERS[study.split]}.csv", table_row(path, study, view)
 
 
 def table_row(path: str, study: ContentStudy, view: ContentView) -> list[Any]:

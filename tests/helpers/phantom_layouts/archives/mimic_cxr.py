@@ -6,9 +6,8 @@ from pathlib import Path
 
 from medclip_debias.phantom.findings import Box
 from medclip_debias.phantom.writer import file_name, write_tree
-from phantom_layouts.content import ContentStudy, ContentView, Studies, plan_content
-from phantom_layouts.defects import Defects
-from phantom_layouts.layout import ArchiveSettings, Layout
+from phantom_layouts.content import ContentStudy, ContentView
+from phantom_layouts.layout import Layout
 
 
 class MimicCxr(Layout):
@@ -19,14 +18,8 @@ class MimicCxr(Layout):
     lossless = False  # 12 bits, and windows: its rows differ from those of 8 bits
     sections = ("report",)
 
-    def generate(self, root: Path, settings: ArchiveSettings, workers: int) -> dict[str, int]:
-        counts = write_tree(root, settings, None, workers)
-        defects = Defects(settings.defects, settings.seed)
-        studies = plan_content(settings) if self._plans() else []
-        if settings.defects:
-            self.damage_images(root, studies, defects)
-        self.write_tables(root, studies, defects)
-        return counts | defects.write(root)
+    def generate(self, root: Path, workers: int) -> dict[str, int]:
+        return write_tree(root, self.settings, None, workers)
 
     def image_file(self, study: ContentStudy, view: ContentView) -> str:
         return f"{study.study.folder}/{file_name(view.view, self.settings)}"
@@ -43,9 +36,3 @@ class MimicCxr(Layout):
     def boxes_of(self, study: ContentStudy, view: ContentView) -> list[Box]:
         boxed = study.split == "test" and view.stated in ("AP", "PA")
         return [box for boxes in view.boxes.values() for box in boxes] if boxed else []
-
-    def write_tables(self, root: Path, studies: Studies, defects: Defects) -> None:
-        """Do nothing: `generate` writes them from its own stream of studies."""
-
-    def _plans(self) -> bool:
-        return bool(self.settings.defects)

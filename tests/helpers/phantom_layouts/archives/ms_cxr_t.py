@@ -8,8 +8,7 @@ from pathlib import Path
 from medclip_debias.phantom.catalogue import CLASSES, INDEX
 from medclip_debias.phantom.tables import write_csv
 from phantom_layouts.archives.mimic_cxr import MimicCxr
-from phantom_layouts.content import ContentStudy, Image, Studies
-from phantom_layouts.defects import Defects
+from phantom_layouts.content import ContentStudy, Image, Studies, plan_content
 
 TABLE = "MS_CXR_T_temporal_image_classification_v1.0.0.csv"
 FINDINGS = {
@@ -32,27 +31,14 @@ class MsCxrT(MimicCxr):
     title = "MS-CXR-T beside MIMIC-CXR"
     source_kind = "mimic_cxr"
 
-    def write_tables(self, root: Path, studies: Studies, defects: Defects) -> None:
-        pairs = list(_pairs(studies))
-        rows = [self._row(*pair) for pair in pairs]
+    def generate(self, root: Path, workers: int) -> dict[str, int]:
+        counts = super().generate(root, workers)
         header = [*_IDS]
         for finding in FINDINGS:
             header += [f"{finding}_progression", f"{finding}_label_quality"]
-        judged = [at for at, row in enumerate(rows) if any(row[len(_IDS) :])]
-        for at in defects.choose(judged):
-            rows.append(rows[at])
-            count = sum(map(bool, rows[at][len(_IDS) :: 2]))
-            step = f"progression of {TABLE} is not a repeat"
-            for _ in range(count):
-                defects.add("pair_twice", TABLE, f"row {len(rows) + 1}", "funnel", step)
-        for at in defects.choose(judged):
-            rows.append([rows[at][0], "00000000-not-in-this-release", *rows[at][2:]])
-            step = f"both images of a row of {TABLE} are listed"
-            defects.add("image_unknown", TABLE, f"row {len(rows) + 1}", "funnel", step)
+        rows = [self._row(*pair) for pair in _pairs(plan_content(self.settings))]
         write_csv(root / TABLE, header, rows)
-
-    def _plans(self) -> bool:
-        return True
+        return counts
 
     def _row(self, before: Image, now: Image) -> list[str]:
         row = [

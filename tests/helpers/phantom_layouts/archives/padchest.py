@@ -5,19 +5,17 @@ The reports are the phantom's, in English and not stemmed, without headings as P
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import ClassVar
 
 from medclip_debias.phantom.catalogue import CLASSES, INDEX
 from phantom_layouts.content import ContentStudy, ContentView
-from phantom_layouts.defects import REPEAT, Kind, Row, again, setting
-from phantom_layouts.layout import Layout, id_in_split
+from phantom_layouts.layout import Layout, Row, id_in_split
 
 TABLE = "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv"
 COLUMNS = (
-    *("", "ImageID", "ImageDir", "StudyDate_DICOM", "StudyID", "PatientID", "PatientBirth"),
-    *("PatientSex_DICOM", "Projection", "MethodProjection", "Pediatric", "ReportID", "Report"),
-    *("MethodLabel", "Labels", "Localizations", "LabelsLocalizationsBySentence"),
+    *("", "ImageID", "ImageDir", "StudyID", "PatientID", "Projection", "Pediatric", "Report"),
+    *("MethodLabel", "Labels", "LabelsLocalizationsBySentence"),
 )
 LABELS = {
     "atelectasis": "laminar atelectasis",
@@ -34,10 +32,6 @@ LABELS = {
     "tube": "endotracheal tube",
 }
 """PadChest's label of each type of finding."""
-
-_LABELS, _PROJECTION, _SENTENCES = (
-    COLUMNS.index(name) for name in ("Labels", "Projection", "LabelsLocalizationsBySentence")
-)
 
 
 def labels_of(study: ContentStudy) -> list[str]:
@@ -67,62 +61,24 @@ class PadChest(Layout):
     def patient_id(self, study: ContentStudy) -> str:
         return id_in_split(lambda n: f"93{study.patient:06d}{n:04d}", study.split)
 
-    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
-        def labels(form: Callable[[str, list[str]], list[str]]) -> Callable[[Row], None]:
-            def change(row: Row) -> None:
-                first, *others = labels_of(row.study)
-                row.cells[_LABELS] = repr(form(first, others))
-
-            return change
-
-        def cut(row: Row) -> None:
-            row.cells[_LABELS] = row.cells[_LABELS].rstrip("]")
-
-        def found(row: Row) -> bool:
-            return labels_of(row.study) != ["normal"]
-
-        def readable(row: Row) -> bool:
-            return self.readable(row.study, row.view)
-
-        plain = "label has no blank before or behind it (read without)"
-        yield Kind("stray_blank", plain, labels(lambda one, more: [f" {one}", *more]), found)
-        once = "label is named once in its row (others count once)"
-        yield Kind("label_twice", once, labels(lambda one, more: [one, *more, one]), found)
-        yield Kind("list_cut", "cell 'Labels' of {file} is a list", cut, found)
-        is_list = "cell 'LabelsLocalizationsBySentence' of {file} is a list"
-        first = setting(_SENTENCES, "[['normal'")
-        yield Kind("sentences_cut", is_list, first, lambda row: row.view.number == 1)
-        excluded = setting(_PROJECTION, "EXCLUDE")
-        yield Kind("excluded", "view is frontal", excluded, readable)
-        yield Kind("row_twice", REPEAT, again)
-        named = "row of {file} names an image"
-        yield Kind("no_image", named, lambda row: [row.cells[0], "", *row.cells[2:]])
-
     def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
-        labels = labels_of(study)
-        places = places_of(study)
-        sentences = [[label, *places.get(label, [])] for label in labels]
-        year = int(study.study.date[:4])
-        cells = [
-            str(number),
-            f"{self.image_id(study, view)}.png",
-            str(study.place % 3),
-            study.study.date,
-            self.study_id(study),
-            self.patient_id(study),
-            f"{year - study.age}.0",
-            "F" if study.female else "M",
-            _projection(study, view),
-            "Manual review of DICOM fields",
-            "No",
-            str(4_000_000 + study.place),
-            " ".join(filter(None, map(study.section, ("findings", "impression")))),
-            "Physician" if study.split == "test" else "RNN_model",
-            repr(labels),
-            repr(sorted({place for own in places.values() for place in own})),
-            repr(sentences),
-        ]
-        yield Row(TABLE, study, view, cells)
+        labels, places = labels_of(study), places_of(study)
+        yield (
+            TABLE,
+            [
+                str(number),
+                f"{self.image_id(study, view)}.png",
+                str(study.place % 3),
+                self.study_id(study),
+                self.patient_id(study),
+                _projection(study, view),
+                "No",
+                " ".join(filter(None, map(study.section, ("findings", "impression")))),
+                "Physician" if study.split == "test" else "RNN_model",
+                repr(labels),
+                repr([[label, *places.get(label, [])] for label in labels]),
+            ],
+        )
 
 
 def places_of(study: ContentStudy) -> dict[str, list[str]]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 from uuid import NAMESPACE_OID, uuid5
 
 from medclip_debias.phantom.findings import Box
 from phantom_layouts.content import ContentStudy, ContentView
-from phantom_layouts.defects import REPEAT, VALUE, Kind, Row, again, setting
-from phantom_layouts.layout import FrontalLayout, id_in_split
+from phantom_layouts.layout import FrontalLayout, Row, id_in_split
 from phantom_layouts.outlines import named_boxes
 from phantom_layouts.rasters import Pixels, write_grey_dicom
 
@@ -52,21 +51,5 @@ class Rsna(FrontalLayout):
         boxes: list[list[Any]] = [[s * scale for s in box] for box in self.boxes_of(study, view)]
         name = "Normal" if study.true_labels["No Finding"] else ABNORMAL
         for box in boxes or [[]]:
-            yield Row(LABELS, study, view, [image, *(box or [""] * 4), int(bool(boxes))])
-            yield Row(CLASSES, study, view, [image, "Lung Opacity" if boxes else name])
-
-    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
-        def is_(target: int) -> Callable[[Row], bool]:
-            return lambda row: row.file == LABELS and row.cells[-1] == target
-
-        def normal(row: Row) -> bool:
-            return row.cells[-1] == "Normal"
-
-        fits = "row of {file} has a box where its label is 1, and none where it is 0"
-        sides = slice(1, 5)
-        yield Kind("box_without_target", fits, setting(sides, [1.0, 2.0, 3.0, 4.0]), is_(0))
-        yield Kind("target_without_box", fits, setting(sides, [""] * 4), is_(1))
-        yield Kind("box_twice", REPEAT, again, is_(1))
-        yield Kind("no_target", VALUE, lambda row: [row.cells[0], "", "", "", "", "x"], is_(0))
-        other = "image has one class"
-        yield Kind("two_classes", other, lambda row: [row.cells[0], ABNORMAL], normal)
+            yield LABELS, [image, *(box or [""] * 4), int(bool(boxes))]
+            yield CLASSES, [image, "Lung Opacity" if boxes else name]

@@ -9,8 +9,7 @@ from typing import ClassVar
 from medclip_debias.data.masks import encode, runs_of
 from medclip_debias.phantom.findings import Box
 from phantom_layouts.content import ContentStudy, ContentView
-from phantom_layouts.defects import REPEAT, Kind, Row, again
-from phantom_layouts.layout import FrontalLayout, id_in_split
+from phantom_layouts.layout import FrontalLayout, Row, id_in_split
 from phantom_layouts.outlines import apart, named_boxes, outlined
 from phantom_layouts.rasters import Pixels, write_grey_dicom
 
@@ -49,26 +48,7 @@ class Siim(FrontalLayout):
     def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
         image = self.image_id(study, view)
         for cell in [_cell(box, view) for box in self.boxes_of(study, view)] or ["-1"]:
-            yield Row(TABLE, study, view, [image, f" {cell}"])
-
-    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
-        def leave(row: Row) -> None:
-            row.cells[1] += " 99999999 1"
-
-        def none(row: Row) -> bool:
-            return row.cells[1] == " -1"
-
-        def mask(row: Row) -> bool:
-            return not none(row)
-
-        fits = "mask of {file} can be read and fits its image"
-        yield Kind("mask_leaves_image", fits, leave, mask)
-        alone = "-1 stands alone (else the mask counts)"
-        yield Kind("mask_and_none", alone, lambda row: [row.cells[0], " -1"], mask)
-        yield Kind("row_twice", REPEAT, again)
-        yield Kind(
-            "image_without_row", f"file of {FOLDER} has a row in the table", rows.remove, none
-        )
+            yield TABLE, [image, f" {cell}"]
 
 
 def _cell(box: Box, view: ContentView) -> str:

@@ -13,8 +13,7 @@ from typing import Any
 from medclip_debias.phantom.catalogue import CLASSES, INDEX
 from medclip_debias.phantom.findings import Box
 from phantom_layouts.content import ContentStudy, ContentView
-from phantom_layouts.defects import REPEAT, VALUE, Kind, Row, again, setting
-from phantom_layouts.layout import FrontalLayout, id_in_split
+from phantom_layouts.layout import FrontalLayout, Row, id_in_split
 
 FINDINGS = (
     *("Aortic enlargement", "Atelectasis", "Calcification", "Cardiomegaly", "Clavicle fracture"),
@@ -75,30 +74,12 @@ class VindrCxr(FrontalLayout):
 
     def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
         part, image = _part(study), self.image_id(study, view)
-        marked = False
-        for at, (reader, findings) in enumerate(_readings(study, view)):
+        for reader, findings in _readings(study, view):
             who = [image, reader] if part == "train" else [image]
-            # A defect of an image is one reader's.
-            yield Row(LABELS.format(part), study, view, [*who, *_cells(findings)], main=not at)
+            yield LABELS.format(part), [*who, *_cells(findings)]
             for name, boxes in (findings or {"No finding": [None]}).items():
                 for box in boxes:
-                    first = box is not None and not marked
-                    marked |= first
-                    cells = [*who, name, *_corners(box)]
-                    yield Row(BOXES.format(part), study, view, cells, main=first)
-
-    def kinds(self, rows: list[Row]) -> Iterable[Kind]:
-        def labels(row: Row) -> bool:
-            return "image_labels" in row.file
-
-        def boxes(row: Row) -> bool:
-            return not labels(row)
-
-        there = "box of {file} has its image in the table"
-        yield Kind("label_value", VALUE, setting(-len(FINDINGS), "2"), labels)
-        yield Kind("row_twice", REPEAT, again, labels)
-        yield Kind("box_twice", REPEAT, again, boxes)
-        yield Kind("image_unknown", there, lambda row: ["0" * 32, *row.cells[1:]], boxes)
+                    yield BOXES.format(part), [*who, name, *_corners(box)]
 
 
 def _part(study: ContentStudy) -> str:
