@@ -78,7 +78,10 @@ def reason(content):
 
 CASES = cases()
 SHARED = [n for n, c in CASES.items() if reason(c) is None and not n.endswith("two views")]
-ALL = [*CASES, *(f"{name}, sharded" for name in SHARED), "float32", "float32, sharded"]
+GATHERED = {built(content).requires: name for name, content in reversed(CASES.items())}.values()
+"""One case for each set of fields: what can be shared is the same function of the whole batch."""
+WHOLE = [name for name in CASES if name not in SHARED or name in GATHERED]
+ALL = [*WHOLE, *(f"{name}, sharded" for name in SHARED), "float32", "float32, sharded"]
 
 
 class Pair(nn.Module):
@@ -220,7 +223,7 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     # Without it each process resolves its host name, which some machines cannot.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    whole = {name: descent_of(name) for name in ALL if not name.endswith("sharded")}
+    whole = {name: descent_of(name) for name in [*CASES, "float32"]}
     ranks = mp.start_processes(
         worker, args=(folder, whole), nprocs=WORLD, start_method="fork", join=False
     )
@@ -256,17 +259,3 @@ def test_what_looks_at_more_than_an_anchors_own_row_is_not_shared():
         kind, settings_class = "own", ContrastiveSettings
 
     assert "'own'" in whole_batch_reason(Own())
-
-
-def test_one_process_gathers_nothing_and_a_wrong_field_is_named():
-    x, model = torch.randn(3, 2), Pair(torch.float64)
-    assert gather_rows(x, Ranks()) is x
-    regions = model.regions(torch.randn(3, 2, 5, dtype=torch.float64))
-    sentences = model.sentences(torch.randn(3, 6, dtype=torch.float64))
-    batch = gather_batch(regions, sentences, model.similarity, torch.tensor(1.0), Ranks())
-    assert torch.equal(batch.similarity, model.similarity(regions, sentences))
-    assert batch.owners.tolist() == [0, 1, 2]
-    with pytest.raises(TypeError, match="log_probs"):
-        gather_batch(x, x, torch.matmul, torch.tensor(1.0), Ranks(), log_probs=x)
-    with pytest.raises(ValueError, match="image_of_sentence"):
-        gather_batch(x, x[:2], lambda a, b: a @ b.T, torch.tensor(1.0), Ranks())

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.losses.evidence import claim_evidence
-from medclip_debias.losses.objective import EVIDENCE, build_objective, loss_settings
+from medclip_debias.losses.objective import EVIDENCE, loss_settings
 from medclip_debias.training.fields import excludes_own_study
 from tests.losses.reference import claimed
 
@@ -18,12 +18,6 @@ STUDIES = torch.tensor([0, 1, 2, 3, 1, 2])
 
 def evidence_of(kind, **settings):
     return EVIDENCE.build(EVIDENCE.settings({"kind": kind} | settings, "test"))
-
-
-def losses_of(batch, kind="multi_positive", **content):
-    content = {"threshold": 0.0} | content if kind == "multi_positive" else content
-    objective = build_objective(loss_settings({"kind": kind} | content, "test")).double()
-    return objective(batch).per_anchor
 
 
 reports = st.lists(st.lists(st.integers(-100, 100), min_size=4, max_size=4), min_size=1, max_size=5)
@@ -57,21 +51,15 @@ def test_controls_keep_the_dose_of_an_anchor_or_of_another_one(make_batch):
             assert any(all(abs(other[c] - value) < 1e-6 for c, value in kept) for other in rows)
 
 
-@pytest.mark.parametrize("kind", ["infonce", "clip", "siglip"])
-def test_without_agreement_or_a_second_image_of_a_study_it_is_its_core(kind, make_batch):
-    batch = make_batch(stated=torch.zeros(6, 3, dtype=torch.int8), study_of_image=torch.arange(6))
-    core = losses_of(batch, kind=kind)
-    for evidence in ("claims", "study"):
-        losses = losses_of(batch, core={"kind": kind}, evidence={"kind": evidence})
-        torch.testing.assert_close(losses, core)
-
-
 @pytest.mark.parametrize("control", ["none", "random", "permuted"])
 @pytest.mark.parametrize("kind", EVIDENCE.all())
 def test_every_kind_finds_the_own_study_and_no_control_deals_it_away(kind, control, make_batch):
     batch = make_batch(study_of_image=STUDIES)
     for anchors in batch.anchors("symmetric"):
         value = evidence_of(kind, control=control)(anchors, batch)
+        assert value.dtype == anchors.logits.dtype
+        assert (value.abs() <= 1).all()
+        assert (value[~anchors.negatives] == 0).all()
         same = STUDIES[anchors.images][:, None] == STUDIES[anchors.candidates][None, :]
         own = same & anchors.negatives
         assert own.any()
@@ -92,7 +80,6 @@ EXCLUDING = [
     [
         *((content, True) for content in EXCLUDING),
         ({"kind": "infonce"}, False),
-        ({"kind": "infonce", "negatives": [{"kind": "fnc"}]}, False),
         ({"kind": "multi_positive"}, True),
         ({"kind": "multi_positive", "weight": 0.5}, False),
         ({"kind": "multi_positive", "weight": 0.5, "core": EXCLUDING[0]}, True),

@@ -45,11 +45,10 @@ NAMED = cases()
 def test_each_loss_is_its_formula_pair_by_pair(name, make_batch):
     """From scale 1 to 100, also where two images are of one study."""
     settings = loss_settings(NAMED[name], "test")
-    for draw, scale in enumerate((1.0, 14.0, 100.0)):
-        for studies in (None, STUDIES):
-            batch = make_batch(draw, scale, study_of_image=studies)
-            losses = build_objective(settings).double()(batch).per_anchor.tolist()
-            expected = per_anchor(settings.model_dump(mode="json"), batch)
-            # evidence is in hundredths of float32
-            limit = 1e-6 if "evidence" in name or "confidence" in name else 1e-9
-            assert losses == pytest.approx(expected, rel=limit, abs=1e-11)
+    for draw, (scale, studies) in enumerate(((1.0, STUDIES), (14.0, None), (100.0, STUDIES))):
+        batch = make_batch(draw, scale, study_of_image=studies)
+        losses = build_objective(settings).double()(batch).per_anchor.tolist()
+        expected = per_anchor(settings.model_dump(mode="json"), batch)
+        # evidence is in hundredths of float32
+        limit = 1e-6 if "evidence" in name or "confidence" in name else 1e-9
+        assert losses == pytest.approx(expected, rel=limit, abs=1e-11)

@@ -17,7 +17,6 @@ from medclip_debias.losses import ContrastiveBatch
 from medclip_debias.losses.anchors import Anchors
 from medclip_debias.losses.debiased import debiased_per_anchor
 from medclip_debias.losses.objective import build_objective, loss_settings
-from medclip_debias.losses.pairs import soft_cross_entropy
 
 PI = torch.tensor([0.02, 0.1, 0.3, 0.6, 0.9], dtype=torch.float64)
 P = torch.tensor([0.3, 0.25, 0.2, 0.15, 0.1], dtype=torch.float64)
@@ -142,15 +141,3 @@ def test_a_constant_for_a_sentence_changes_no_loss_from_text_to_image(kind, make
     shift = torch.linspace(-0.2, 0.2, 8, dtype=torch.float64)
     shifted = make_batch(2, similarity=batch.similarity + shift, **options)
     assert torch.allclose(objective(batch).per_anchor, objective(shifted).per_anchor)
-
-
-def test_positives_by_evidence_are_smallest_at_the_shares_of_agreement():
-    """Definition A: softmax over the candidates equals the targets, q normalised."""
-    target = torch.tensor([[1.0, 1.0, 0.0, 0.3]], dtype=torch.float64) / 2.3
-
-    def loss(scores):
-        batch = ContrastiveBatch(scores[:, None] / 10, 10.0, torch.tensor([0]))
-        return soft_cross_entropy(batch.anchors("text_to_image")[0], target).sum()
-
-    shares = torch.softmax(minimum(loss, torch.zeros(4)), 0)
-    assert torch.allclose(shares, target[0], atol=1e-3)

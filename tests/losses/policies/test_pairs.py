@@ -44,11 +44,3 @@ def test_resampling_draws_by_its_probabilities_and_depends_on_the_seed_alone(mak
     torch.testing.assert_close(after.mass, anchors.mass)
     everything = policy("resample_by_text", share=1).apply_to(anchors, batch)
     assert torch.equal(everything.negatives, anchors.negatives)
-
-
-def test_after_its_schedule_a_policy_leaves_the_anchors_as_they_are(make_batch):
-    schedule = {"end": 0.5, "shape": "linear"}
-    late = make_batch(done=0.5)
-    (anchors,) = late.anchors("text_to_image")
-    remove = policy("remove_by_text", threshold=0.3, schedule=schedule)
-    assert remove.apply_to(anchors, late) is anchors

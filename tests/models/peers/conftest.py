@@ -191,19 +191,8 @@ def few_merges(merges_file, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def radiographs(shared_data):
-    """Four real radiographs of different shapes."""
-    return sorted((shared_data / "real_cxr").rglob("*.jpg"))[:40:10]
-
-
-@pytest.fixture(scope="session")
-def small_tree(tmp_path_factory):
-    """A phantom as `phantom_tree`, of fewer studies: towers of these inputs take long."""
-    from medclip_debias.phantom import PhantomSettings, generate
-
-    out = tmp_path_factory.mktemp("small") / "tree"
-    settings = PhantomSettings(studies=48, test_studies=16, seed=3, min_side=64, max_side=80)
-    generate(out, settings, None, 1)
-    return out
+    """Two real radiographs of different shapes."""
+    return sorted((shared_data / "real_cxr").rglob("*.jpg"))[:40:20]
 
 
 PIECES = ["▁no", "▁effusion", "▁ef", "fusion", "▁", *"noefusilta"]

@@ -48,6 +48,7 @@ PIECES = {
     "proj_bias": True,
     "pool_type": "last",
     "norm_kwargs": {"eps": 1e-6},
+    "act_kwargs": {"approximate": "tanh"},
 }
 
 
@@ -62,19 +63,16 @@ def bert(pooler, projection):
 
 
 SIGLIP = timm("vit_base_patch16_siglip_224", 224, "map", "none")
-SIGLIP2 = timm("vit_base_patch32_siglip_256", 256, "map", "none")
 BIOMEDCLIP = timm("vit_base_patch16_224", 224, "", "linear")
 AVERAGED = {"pool_type": "avg", "final_ln_after_pool": True, "pos_embed_type": "sin_cos_2d"}
 DROPPED = {"pool_type": "tok", "final_ln_after_pool": True, "patch_dropout": 0.5}
 CASES = {
     "CLIP's ViT": (VIT, TEXT, {"quick_gelu": True}),
-    "bare": (VIT, TEXT, {"custom_text": True}),
     "layer scale": (VIT | {"ls_init_value": 0.5}, TEXT, {"custom_text": True}),
     "mean": (VIT | {"pool_type": "avg", "no_ln_pre": True}, TEXT, {"custom_text": True}),
     "mean before the norm": (VIT | AVERAGED, TEXT, {"custom_text": True}),
     "token before the norm": (VIT | DROPPED, TEXT, {"custom_text": True}),
     "CLIP's ResNet": (RESNET, TEXT, {"quick_gelu": True}),
-    "a custom ResNet": (RESNET, TEXT, {"custom_text": True}),
     "CoCa": (VIT | COCA, COCA_TEXT | {"embed_cls": True}, {"multimodal_cfg": COCA_TEXT}),
     "ConvNeXt": (timm("test_convnext", 96, "", "linear"), TEXT, {"custom_text": True}),
     "Swin": (
@@ -85,11 +83,9 @@ CASES = {
     "timm's ViT": (timm("vit_base_patch32_224", 224, "avg", "mlp"), TEXT, {"custom_text": True}),
     "EVA": (timm("eva02_tiny_patch14_224", 224, "token", "linear"), TEXT, {"custom_text": True}),
     "SigLIP": (SIGLIP, PIECES, {"init_logit_bias": -10}),
-    "SigLIP 2": (SIGLIP2, PIECES | {"act_kwargs": {"approximate": "tanh"}}, {}),
     "BiomedCLIP": (BIOMEDCLIP, bert("cls_last_hidden_state_pooler", "mlp"), {}),
     "UniMed-CLIP": (VIT, bert("mean_pooler", "linear"), {}),
-    "BERT's pooler": (RESNET, bert("cls_pooler", "mlp"), {}),
-    "BERT without a map": (VIT, bert("mean_pooler", None), {}),
+    "BERT's pooler": (RESNET, bert("cls_pooler", None), {}),
 }
 
 
@@ -226,41 +222,19 @@ def test_places_of_the_resnet_lie_where_its_gradient_says():
 @pytest.mark.parametrize(
     ("vision", "words", "named"),
     [
-        ({"layers": [3, 4, 6, 3]}, {}, r"433 missing \(image\.visual\.conv1"),
         ({"layers": 2, "pool_type": "none"}, {}, "'pool_type' is 'none'"),
-        (VIT, {"pool_type": "last"}, "'pool_type' is 'last'"),
         (VIT, {"use_pad_mask": True}, "'use_pad_mask'"),
-        (VIT, {"hf_model_name": "x", "hf_pooler_type": "max_pooler"}, "'max_pooler'"),
         ({"timm_model_name": "resnet50"}, {}, "places are not known"),
-        (VIT, TEXT, "the tokenizer has 49408 tokens but the model only"),
-        (VIT, {"hf_model_name": "x"}, "--text"),
+        (VIT, TEXT | {"heads": 7}, "widths and heads"),
         (None, None, "no vision_cfg"),
     ],
 )
-def test_configurations_that_are_not_read_are_named(vision, words, named, tmp_path):
-    torch.save({"a": torch.zeros(1)}, tmp_path / "w.pt")
-    content = {"embed_dim": 8, "vision_cfg": vision, "text_cfg": words} if vision else {}
-    (tmp_path / "c.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=named):
-        import_model("open_clip", tmp_path / "w.pt", tmp_path / "o", config=tmp_path / "c.json")
-    with pytest.raises(UserError, match="--config"):
-        import_model("open_clip", tmp_path / "w.pt", tmp_path / "o")
-    assert not (tmp_path / "o").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "how", "named"),
-    [
-        (TEXT, {"resize_mode": "tile"}, "resize_mode 'tile'"),
-        (TEXT | {"heads": 7}, {}, "widths and heads"),
-    ],
-)
-def test_what_does_not_fit_the_weights_is_named(
-    words, how, named, open_clip_model, few_merges, tmp_path, bring
+def test_configurations_that_are_not_read_are_named(
+    vision, words, named, open_clip_model, few_merges, tmp_path, bring
 ):
-    state = open_clip_model.CLIP(24, VIT, TEXT).state_dict()
-    content = {"model_cfg": {"vision_cfg": VIT, "text_cfg": words}, "preprocess_cfg": how}
+    content = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": words} if vision else {}
     (tmp_path / "c.json").write_text(json.dumps(content))
+    state = open_clip_model.CLIP(24, VIT, TEXT).state_dict()
     with pytest.raises(UserError, match=named):
         bring("open_clip", state, few_merges, tmp_path / "c.json")
 
@@ -393,7 +367,6 @@ def test_rad_dino_gives_the_librarys_tokens_and_reads_no_sentence(tmp_path):
 
 
 EMBEDDING = "vision_model.embeddings.position_embedding.weight"
-KEY = "text_model.encoder.layers.1.self_attn.k_proj.weight"
 
 
 @pytest.mark.parametrize(
@@ -401,13 +374,9 @@ KEY = "text_model.encoder.layers.1.self_attn.k_proj.weight"
     [
         ("w", {"vision_model.odd": torch.zeros(2)}, r"1 unknown \(image\.tower\.odd"),
         ("w", {"text_model.head.bias": None}, r"1 missing \(text\.tower\.head\.bias"),
-        ("w", {KEY: None}, r"missing \(text\.tower\.encoder\.layers\.1\.self_attn\.k_proj"),
         ("w", {EMBEDDING: torch.zeros(15, 32)}, "15 positions"),
-        ("preprocessor_config", {"resample": 0}, "resample 0"),
         ("preprocessor_config", {"do_normalize": False}, "'do_normalize' is off"),
-        ("preprocessor_config", {"rescale_factor": 1.0}, "not divided by 255"),
         ("preprocessor_config", {"size": {"height": 64, "width": 70}}, "sizes do not end"),
-        ("config", {"model_type": "clip"}, "model_type is 'clip'"),
         ("config", {"vision_config": HF_VISION | {"hidden_act": "relu"}}, "hidden_act"),
         ("config", {"vision_config": {"vision_use_head": False}}, "vision_use_head"),
     ],

@@ -53,7 +53,7 @@ from .references import (
 
 
 @torch.no_grad()
-def test_biovil(trunk, biovil_file, cxr_bert_folder, tmp_path):
+def test_biovil_and_where_its_regions_lie(trunk, biovil_file, cxr_bert_folder, tmp_path):
     peer = import_model("biovil", biovil_file, tmp_path / "peer", text=cxr_bert_folder)
     images = pictures(512)
     maps = biovil_projector(LAST)(features(trunk, normalised(inside(images, 480), [0.0], [1.0]))[1])
@@ -65,27 +65,23 @@ def test_biovil(trunk, biovil_file, cxr_bert_folder, tmp_path):
     assert peer.grid.shape == (15, 15)
     assert load_model(tmp_path / "peer").content_hash == peer.content_hash
     assert peer.provenance["imported"].keys() == {"biovil.pt"}
+    check_places(peer)
 
 
 @torch.no_grad()
-def test_biovils_regions_lie_where_its_gradient_says(biovil_file, cxr_bert_folder, tmp_path):
-    peer = import_model("biovil", biovil_file, tmp_path / "peer", text=cxr_bert_folder)
-    for layer in peer.image.modules():  # a linear, positive network: its gradient is its view
+def check_places(peer):
+    """The gradient of a linear, positive network is its view: centred where the grid says."""
+    for layer in peer.image.modules():
         if isinstance(layer, nn.Conv2d):
             layer.weight.fill_(1.0 / layer.weight[0].numel())
         elif isinstance(layer, nn.BatchNorm2d):
-            layer.weight.fill_(1.0)
-            layer.bias.zero_()
-            layer.running_mean.zero_()
-            layer.running_var.fill_(1.0)
+            layer.reset_parameters()
     peer.image.encoder.maxpool = nn.AvgPool2d(3, 2, 1)
+    x = torch.ones(1, 1, 480, 480, requires_grad=True)
     with torch.enable_grad():
-        x = torch.ones(1, 1, 480, 480, requires_grad=True)
-        peer.image(x)[0].reshape(15, 15, -1)[7, 9, 0].backward()
-    assert x.grad is not None
-    view = x.grad[0, 0].double()
-    place = torch.arange(480).double() + 0.5
-    centre = [(view.sum(axis) @ place / view.sum()).item() for axis in (0, 1)]
+        (view,) = torch.autograd.grad(peer.image(x)[0].reshape(15, 15, -1)[7, 9, 0], x)
+    mass, place = view[0, 0].double(), torch.arange(480).double() + 0.5
+    centre = [(mass.sum(axis) @ place / mass.sum()).item() for axis in (0, 1)]
     assert centre == pytest.approx(list(peer.grid.centres()[7, 9]), abs=0.01)
 
 
