@@ -25,6 +25,11 @@ DOCS = REPO / "docs"
 OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 _FILES = re.compile(r"<!-- yaml (\S+) -->")
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+_LOADS = re.compile(
+    r"<(?:script|img|iframe|source)[^>]*\ssrc=\"?(?:https?:)?//|"
+    r"<link[^>]*rel=\"?(?:stylesheet|preconnect|icon)\"?[^>]*href=\"?(?:https?:)?//|"
+    r'class="mermaid"'  # the theme would fetch its script
+)
 
 
 def anchor(heading: str, separator: str = "-") -> str:
@@ -173,3 +178,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri.startswith("studies/"):
         markdown = with_every_table(markdown, DOCS / page.file.src_uri)
     return turned(_FILES.sub(files_of, markdown), page.file.src_uri)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Refuse a page that would load something from elsewhere."""
+    from mkdocs.exceptions import PluginError
+
+    if found := _LOADS.search(output):
+        raise PluginError(f"{page.file.src_uri} loads from elsewhere: {found.group()}")
+    return output

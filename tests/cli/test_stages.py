@@ -1,6 +1,5 @@
 """Stages run in order, are left out where done, and stop at the first that fails."""
 
-import contextlib
 import json
 import threading
 
@@ -19,18 +18,16 @@ class Ran(list):
 
 
 @pytest.fixture
-def ran():
-    return Ran()
-
-
-@pytest.fixture
 def out(tmp_path):
+    """The folder of a run; in the end nothing counts its memory any more."""
+    before = threading.active_count()
     (tmp_path / "results.json").write_text('{"timing": {"kept": 1.0}}')
-    return tmp_path
+    yield tmp_path
+    assert threading.active_count() == before
 
 
-def test_they_run_in_order_and_their_times_reach_the_results(ran, out, capsys):
-    called = []
+def test_they_run_in_order_and_their_times_reach_the_results(out, capsys):
+    called, ran = [], Ran()
     stages = [
         Stage("a", ["a", "b c"]),
         Stage("done", ["no"], out / "results.json"),
@@ -50,26 +47,17 @@ def test_they_run_in_order_and_their_times_reach_the_results(ran, out, capsys):
     assert "is there already" in said
 
 
-def test_the_first_that_fails_ends_the_run_with_its_code(ran, out):
-    with pytest.raises(SystemExit) as stop:
-        run_stages([Stage("a", ["fail"]), Stage("b", ["b"])], out, ran)
-    assert stop.value.code == 2
-    assert ran == [["fail"]]
-
-
-def test_what_is_no_verb_says_its_error_in_one_sentence(ran, out, capsys):
+def test_the_first_that_fails_ends_the_run_with_its_code_and_one_sentence(out, capsys):
     def wrong():
         raise UserError("this is wrong.")
 
-    with pytest.raises(SystemExit) as stop:
-        run_stages([Stage("a", ["x"], call=wrong)], out, ran)
-    assert stop.value.code == 2
-    assert capsys.readouterr().err == "medclip-debias: this is wrong.\n"
-
-
-@pytest.mark.parametrize("words", [["a"], ["fail"]])
-def test_nothing_counts_memory_after_the_last_stage(words, ran, out):
-    before = threading.active_count()
-    with contextlib.suppress(SystemExit):
-        run_stages([Stage("a", words)], out, ran)
-    assert threading.active_count() == before
+    for first, said in (
+        (Stage("a", ["fail"]), ""),
+        (Stage("a", ["x"], call=wrong), "medclip-debias: this is wrong.\n"),
+    ):
+        ran = Ran()
+        with pytest.raises(SystemExit) as stop:
+            run_stages([first, Stage("b", ["b"])], out, ran)
+        assert stop.value.code == 2
+        assert ["b"] not in ran
+        assert capsys.readouterr().err == said
