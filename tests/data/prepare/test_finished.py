@@ -41,60 +41,59 @@ def test_the_same_command_finds_its_work_done_and_clears_up(kind, tiny_tree, tmp
     assert (partial / "set").is_dir()
 
 
-class TestAnotherCommand:
-    @pytest.fixture
-    def refused(self, tiny_tree, tmp_path, capsys):
-        out = prepare(tiny_tree.root, tmp_path / "o", SMALL, workers=1).folder
-        before = set_files(out)
+def table(name, old, new):
+    """A function that changes a row of a table of the tree."""
 
-        def refused(source, *words):
-            assert run(["prepare", str(source), str(out), "--workers", "1", *words]) == 2
-            assert set_files(out) == before
-            assert not out.with_name("o.partial").exists()
-            return capsys.readouterr().err
+    def change(tree):
+        path = next(tree.root.glob(f"*-{name}.csv.gz"))
+        text = gzip.decompress(path.read_bytes()).decode()
+        assert old in text
+        path.write_bytes(gzip.compress(text.replace(old, new).encode()))
 
-        return refused
+    return change
 
-    def test_of_other_settings_or_of_another_source(self, tiny_tree, refused, tmp_path):
-        small = ["--size", "32"]
-        for words in (
-            ["--size", "16"],
-            [*small, "--views", "PA"],
-            ["--split-seed", "1"],
-            [*small, "--shard", "1/1"],
-        ):
-            refused(tiny_tree.root, *words)
-        copy = shutil.copytree(tiny_tree.root, tmp_path / "copy", copy_function=shutil.copyfile)
-        refused(copy, *small)
 
-    @pytest.mark.parametrize("change", ["image", "time", "report", "label", "split", "view"])
-    def test_when_the_source_has_changed(self, tiny_tree, refused, change):
-        if change == "image":
-            tiny_tree.image("e").unlink()
-        elif change == "time":
-            os.utime(tiny_tree.image("e"), ns=(1, 1))
-        elif change == "report":
-            tiny_tree.report("101").write_text(" FINDINGS: Other.\n")
-        else:
-            name, old, new = {
-                "label": ("chexpert", "10000001,101,0.0", "10000001,101,1.0"),
-                "split": ("split", "d,103,10000003,validate", "d,103,10000003,train"),
-                "view": ("metadata", "a,10000001,101,AP", "a,10000001,101,PA"),
-            }[change]
-            path = next(tiny_tree.root.glob(f"*-{name}.csv.gz"))
-            text = gzip.decompress(path.read_bytes()).decode()
-            assert old in text
-            path.write_bytes(gzip.compress(text.replace(old, new).encode()))
-        error = refused(tiny_tree.root, "--size", "32")
-        assert "another source or from this one before it changed" in error
+CHANGES = {
+    "an image is gone": lambda tree: tree.image("e").unlink(),
+    "an image is of another time": lambda tree: os.utime(tree.image("e"), ns=(1, 1)),
+    "a report": lambda tree: tree.report("101").write_text(" FINDINGS: Other.\n"),
+    "a label": table("chexpert", "10000001,101,0.0", "10000001,101,1.0"),
+    "a split": table("split", "d,103,10000003,validate", "d,103,10000003,train"),
+    "a view": table("metadata", "a,10000001,101,AP", "a,10000001,101,PA"),
+}
+
+
+def test_a_finished_set_of_another_command_or_source_is_refused_and_kept(
+    tiny_tree, tmp_path, capsys
+):
+    out = prepare(tiny_tree.root, tmp_path / "o", SMALL, workers=1).folder
+    before = set_files(out)
+
+    def refusal(tree, *words):
+        assert run(["prepare", str(tree), str(out), "--workers", "1", *words]) == 2
+        assert set_files(out) == before
+        assert not out.with_name("o.partial").exists()
+        return capsys.readouterr().err
+
+    for words in (["--size", "16"], ["--size", "32", "--views", "PA"], ["--shard", "1/1"]):
+        refusal(tiny_tree.root, *words)
+    kept = shutil.copytree(tiny_tree.root, tmp_path / "kept")  # with its times
+    other = shutil.copytree(tiny_tree.root, tmp_path / "other", copy_function=shutil.copyfile)
+    refusal(other, "--size", "32")
+    for name, change in CHANGES.items():
+        change(tiny_tree)
+        said = refusal(tiny_tree.root, "--size", "32")
+        assert "another source or from this one before it changed" in said, name
+        shutil.rmtree(tiny_tree.root)
+        shutil.copytree(kept, tiny_tree.root)
+    prepare(tiny_tree.root, out, SMALL, workers=1)  # nothing has changed
 
 
 def test_a_folder_named_old_beside_the_set_is_the_users(tiny_tree, tmp_path):
     """``mv out out.old`` is what people do before they prepare anew."""
     out, backup = tmp_path / "o", tmp_path / "o.old"
-    prepare(tiny_tree.root, out, SMALL, workers=1)
-    before = set_files(out)
-    out.rename(backup)
+    prepare(tiny_tree.root, backup, SMALL, workers=1)
+    before = set_files(backup)
     prepare(tiny_tree.root, out, SMALL, workers=1)
     prepare(tiny_tree.root, out, PrepareSettings(size=16), workers=1, overwrite=True)
     assert set_files(backup) == before
@@ -112,13 +111,11 @@ def test_work_of_hours_outlives_a_disk_that_is_not_mounted(tiny_tree, tmp_path):
         prepare(tiny_tree.root, out, SMALL, workers=1, progress=stop)
     kept = set_files(chunks)
     assert kept
-    tiny_tree.root.joinpath("files").rename(tmp_path / "unmounted")
-    with pytest.raises(UserError):
-        prepare(tiny_tree.root, out, SMALL, workers=1)
-    for study in tmp_path.glob("unmounted/*/*/s*.txt"):  # reports are there, images are not
-        place = tiny_tree.root / "files" / study.relative_to(tmp_path / "unmounted")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(study, place)
+    for place in tiny_tree.root.glob("files/*/*/s*/"):  # reports are there, images are not
+        shutil.rmtree(place)
     with pytest.raises(UserError, match="'image file is there' dropped"):
+        prepare(tiny_tree.root, out, SMALL, workers=1)
+    shutil.rmtree(tiny_tree.root / "files")
+    with pytest.raises(UserError):
         prepare(tiny_tree.root, out, SMALL, workers=1)
     assert set_files(chunks) == kept

@@ -1,19 +1,13 @@
 """Sets of reports in another language than English: chosen by source or option, and counted."""
 
-import csv
-import json
-
 import pytest
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import Reading, prepare
-from medclip_debias.data.prepare.studies import told_languages
-from medclip_debias.data.records import stated_language
 from medclip_debias.data.sources.manifest import ManifestSource
 from medclip_debias.data.text.reports import ReportSettings
 
 SMALL = PrepareSettings(size=16)
-ENGLISH = "FINDINGS: There is a scar of the left lung. No effusion.\nIMPRESSION: Normal."
 SPANISH = (
     "Hallazgos: No se observa derrame en el hemitórax izq. ni infiltrados.\nConclusión: Sin"
     " hallazgos."
@@ -23,21 +17,14 @@ SHORT = "Hallazgos: Rx. previa normal.\nConclusión: Cardiomegalia."
 
 @pytest.fixture
 def make(tmp_path):
-    def make(reports, reading=None, name="out", **how):
-        source = tmp_path / "manifest.csv"
-        with source.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(("study_id", "report", "split"))
-            writer.writerows((f"s{n}", report, "train") for n, report in enumerate(reports))
-        reading = reading or {}
-        return prepare(
-            source,
-            tmp_path / name,
-            SMALL,
-            reading=Reading(text_only=True, text=ReportSettings(**reading)),
-            workers=1,
-            **how,
-        )
+    """A function: the set of these reports; keywords beside those of `prepare` are of reports."""
+
+    def make(reports, name="out", update=False, say=[].append, **text):
+        rows = "".join(f's{n},"{report}",train\n' for n, report in enumerate(reports))
+        (tmp_path / "manifest.csv").write_text("study_id,report,split\n" + rows, encoding="utf-8")
+        reading = Reading(text_only=True, text=ReportSettings(**text))
+        how = {"reading": reading, "workers": 1, "update": update, "say": say}
+        return prepare(tmp_path / "manifest.csv", tmp_path / name, SMALL, **how)
 
     return make
 
@@ -47,7 +34,7 @@ def _steps(prepared):
 
 
 def test_an_option_says_the_language_of_all_reports(make):
-    prepared = make([SHORT, "Rx normal."], {"language": "es"})
+    prepared = make([SHORT, "Rx normal."], language="es")
     assert set(prepared.sentences["section"]) == {"findings", "impression", "note"}
     assert prepared.meta["languages"] == {"es": 2}
     assert prepared.meta["options"]["reports"]["language"] == "es"
@@ -60,20 +47,10 @@ def test_a_source_may_state_its_language(make, monkeypatch):
     assert list(prepared.sentences["text"])[:2] == ["Rx. previa normal.", "Cardiomegalia."]
     assert prepared.meta["languages"] == {"es": 2}
     assert "Reports by language: 2 Spanish." in said
-    assert stated_language(object()) == "en"
     again = make([SHORT, SPANISH, SHORT], update=True)
     fresh = make([SHORT, SPANISH, SHORT], name="fresh")
     assert again.meta["languages"] == fresh.meta["languages"] == {"es": 3}
     assert again.content_hash == fresh.content_hash
-
-
-def test_an_english_set_says_nothing_new_and_has_no_new_option(make):
-    said = []
-    prepared = make([ENGLISH], say=said.append)
-    assert not [sentence for sentence in said if "language" in sentence]
-    assert "language" not in prepared.meta["options"]["reports"]
-    assert not [step for step in _steps(prepared) if "language" in step]
-    assert told_languages({"en": 3}) == ""
 
 
 def test_mostly_deidentified_sentences_are_dropped_by_an_option_and_counted(make):
@@ -81,9 +58,7 @@ def test_mostly_deidentified_sentences_are_dropped_by_an_option_and_counted(make
     kept = make(reports)
     assert list(kept.sentences["text"]) == ["XXXX XXXX intact.", "Lungs are clear."]
     assert _steps(kept)["sentence is not dropped as 'de-identified only'"][1] == 1
-    strict = make(reports, {"max_deidentified": 0.5}, name="strict")
+    strict = make(reports, name="strict", max_deidentified=0.5)
     assert list(strict.sentences["text"]) == ["Lungs are clear."]
     assert _steps(strict)["sentence is not dropped as 'mostly de-identified'"][1] == 1
-    assert json.loads((strict.folder / "meta.json").read_text())["options"]["reports"][
-        "max_deidentified"
-    ] == pytest.approx(0.5)
+    assert strict.meta["options"]["reports"]["max_deidentified"] == pytest.approx(0.5)

@@ -40,47 +40,36 @@ def found(tree, tmp_path):
     return prepare(tree, tmp_path / "set", PrepareSettings(size=16), workers=1)
 
 
-def test_labels_are_columns_and_unindexed_reports_are_blank(found):
+def test_labels_and_locations_are_those_of_the_studies_of_the_set_and_counted(found):
     table = found.studies.set_index("study_id")
     assert table["No Finding"].to_dict() == pytest.approx(
         {"CXR1": 1.0, "CXR2": 0.0, "CXR3": np.nan}, nan_ok=True
     )
     assert table.loc["CXR2", "Lung Opacity"] == table.loc["CXR2", "Opacity"] == 1
     assert table.loc["CXR3"].drop(["patient_id", "split"]).isna().all()
-
-
-def test_locations_are_those_of_the_studies_of_the_set_and_counted(found):
     assert found.annotation_names == ("locations",)
-    assert found.annotations("locations").to_numpy().tolist() == [
-        ["CXR2", "Opacity", "lung", "left", "base", "mild"]
-    ]
+    locations = found.annotations("locations")
+    assert locations.to_numpy().tolist() == [["CXR2", "Opacity", "lung", "left", "base", "mild"]]
     steps = {row["step"]: (row["kept"], row["dropped"]) for row in found.funnel}
     assert steps["study is in the set, of locations in locations"] == (1, 1)
     assert steps["report is indexed by people (MeSH)"] == (3, 1)
-
-
-def test_the_split_of_every_report_is_stored_and_can_be_given_back(found, tree, tmp_path):
-    split = read_split(found.folder / "split.csv")
-    assert set(split.studies) == {"CXR1", "CXR2", "CXR3", "CXR4"}
-    assert found.meta["split"] == {"name": "openi-report-80-10-10-v1", "sha256": split.sha256}
-    reading = Reading(split_file=found.folder / "split.csv")
-    again = prepare(tree, tmp_path / "again", PrepareSettings(size=16), reading=reading, workers=1)
-    assert again.content_hash == found.content_hash
-
-
-def test_a_changed_location_is_found_out(found):
     assert changes(found) == []
     path = found.folder / "locations.parquet"
-    found.annotations("locations").assign(side="right").to_parquet(path, index=False)
+    locations.assign(side="right").to_parquet(path, index=False)
     with pytest.raises(UserError, match=r"locations\.parquet: was changed"):
         check_sample(PreparedSet.open(found.folder))
 
 
-def test_parts_join_to_the_bytes_of_one_run(found, tree, tmp_path):
+def test_the_split_of_every_report_is_stored_and_parts_join_to_the_same(found, tree, tmp_path):
+    split = read_split(found.folder / "split.csv")
+    assert set(split.studies) == {"CXR1", "CXR2", "CXR3", "CXR4"}
+    assert found.meta["split"] == {"name": "openi-report-80-10-10-v1", "sha256": split.sha256}
     parts = [tmp_path / "1", tmp_path / "2"]
+    reading = Reading(split_file=found.folder / "split.csv")  # can be given back
     for number, part in enumerate(parts, start=1):
-        prepare_part(tree, part, PrepareSettings(size=16), f"{number}/2", workers=1)
+        how = {"reading": reading, "workers": 1}
+        prepare_part(tree, part, PrepareSettings(size=16), f"{number}/2", **how)
     merged = merge(parts, tmp_path / "merged")
-    names = ("locations.parquet", "split.csv", "meta.json", "studies.parquet")
-    for name in names:
+    assert merged.content_hash == found.content_hash
+    for name in ("locations.parquet", "split.csv", "studies.parquet"):
         assert (merged.folder / name).read_bytes() == (found.folder / name).read_bytes()

@@ -88,12 +88,6 @@ def test_a_row_that_was_damaged_since_is_read_again_and_told(grown, tmp_path):
     assert any("images.bin: 1 of its rows were not what was prepared" in line for line in lines)
 
 
-def test_a_phantom_updated_again_stays_the_same(small_phantom, small_prepared, tmp_path):
-    out = shutil.copytree(small_prepared, tmp_path / "o")
-    again = prepare(small_phantom, out, SMALL, update=True, workers=2)
-    assert set_files(again.folder) == set_files(small_prepared)
-
-
 def test_other_settings_and_no_set_are_refused(grown, tmp_path, capsys):
     words = ["prepare", str(grown.root), str(tmp_path / "o"), "--update", "--size", "48"]
     assert run(words) == 2

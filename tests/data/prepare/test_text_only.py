@@ -1,5 +1,6 @@
 """Sets without images: what they are for, and what they are refused for."""
 
+import pandas as pd
 import pytest
 
 from medclip_debias.cli import run
@@ -10,61 +11,63 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 
 
-class TestUse:
-    """A set without images: a language model learns from it, an image model does not."""
-
-    @pytest.fixture
-    def reports(self, phantom_tree, tmp_path):
-        reading = Reading(text_only=True)
-        return prepare(phantom_tree, tmp_path / "o", PrepareSettings(size=32), reading=reading)
-
-    def test_the_corpus_is_every_sentence_of_the_split(self, reports):
-        joined = reports.sentences.merge(reports.studies[["study_id", "split"]], on="study_id")
-        for split in ("train", "test"):
-            chosen = joined[joined["split"] == split]
-            expected = [
-                t for _, s in chosen.groupby("study_id", sort=False) for t in set(s["text"])
-            ]
-            assert expected
-            assert sorted(training_corpus(reports, split)) == sorted(expected)
-        with pytest.raises(UserError, match="no study of the split 'none' has a sentence"):
-            training_corpus(reports, "none")
-
-    def test_training_is_refused_in_one_sentence(self, reports):
-        with pytest.raises(UserError, match="was prepared without images"):
-            TrainingStudies.of(reports)
+def test_a_language_model_learns_from_every_sentence_and_an_image_model_does_not(
+    small_phantom, tmp_path
+):
+    reading = Reading(text_only=True)
+    reports = prepare(small_phantom, tmp_path / "o", PrepareSettings(size=32), reading=reading)
+    joined = reports.sentences.merge(reports.studies[["study_id", "split"]], on="study_id")
+    for split in ("train", "test"):
+        chosen = joined[joined["split"] == split]
+        expected = [t for _, s in chosen.groupby("study_id", sort=False) for t in set(s["text"])]
+        assert expected
+        assert sorted(training_corpus(reports, split)) == sorted(expected)
+    with pytest.raises(UserError, match="no study of the split 'none' has a sentence"):
+        training_corpus(reports, "none")
+    assert reports.pixels.shape == (0, 32, 32)
+    with pytest.raises(UserError, match="was prepared without images"):
+        TrainingStudies.of(reports)
 
 
-class TestManifest:
-    ROWS = "patient_id,study_id,report,split,Edema\np,1,Clear lungs.,train,0\nq,2,Edema.,test,1\n"
+@pytest.fixture
+def command(tmp_path, capsys):
+    """A function: exit code and messages of preparing this manifest."""
 
-    def command(self, tmp_path, rows, *words):
+    def command(rows, *words):
         (tmp_path / "manifest.csv").write_text(rows)
-        return run(["prepare", str(tmp_path / "manifest.csv"), str(tmp_path / "o"), *words])
+        code = run(["prepare", str(tmp_path / "manifest.csv"), str(tmp_path / "o"), *words])
+        return code, capsys.readouterr().err
 
-    def test_without_an_image_column_it_must_be_said(self, tmp_path, capsys):
-        assert self.command(tmp_path, self.ROWS) == 2
-        said = capsys.readouterr().err.splitlines()[-1]
-        assert "column 'image' is missing" in said
-        assert "--text-only" in said
-        assert self.command(tmp_path, self.ROWS, "--text-only") == 0
-        assert "reports alone of 2 studies" in capsys.readouterr().err
-        found = PreparedSet.open(tmp_path / "o")
-        assert found.studies["split"].tolist() == ["train", "test"]
-        assert found.studies["Edema"].tolist() == [0, 1]
-        assert found.texts == ["Clear lungs.", "Edema."]
-        assert len(found) == 0
+    return command
 
-    @pytest.mark.parametrize(
-        ("rows", "studies"),
-        [
-            ("text\nClear.\nEdema.\n", ["2", "3"]),  # rows are studies where nothing names them
-            ("image,study_id,report\na.png,1,Clear.\nb.png,1,Clear.\n", ["1"]),
-        ],
-    )
-    def test_images_are_not_asked_for(self, tmp_path, rows, studies):
-        assert self.command(tmp_path, rows, "--text-only") == 0
-        assert PreparedSet.open(tmp_path / "o").studies["study_id"].tolist() == studies
+
+def test_of_a_manifest_without_an_image_column_it_must_be_said(command, tmp_path):
+    rows = "patient_id,study_id,report,split,Edema\np,1,Clear lungs.,train,0\nq,2,Edema.,test,1\n"
+    code, said = command(rows)
+    assert code == 2
+    assert "column 'image' is missing" in said
+    assert "--text-only" in said
+    code, said = command(rows, "--text-only")
+    assert code == 0
+    assert "reports alone of 2 studies" in said
+    found = PreparedSet.open(tmp_path / "o")
+    assert found.studies["split"].tolist() == ["train", "test"]
+    assert found.studies["Edema"].tolist() == [0, 1]
+    assert found.texts == ["Clear lungs.", "Edema."]
+    assert len(found) == 0
+    assert pd.read_parquet(tmp_path / "o" / "manifest.parquet")["study_id"].tolist() == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "studies"),
+    [
+        ("text\nClear.\nEdema.\n", ["2", "3"]),  # rows are studies where nothing names them
+        ("image,study_id,report\na.png,1,Clear.\nb.png,1,Clear.\n", ["1"]),
+    ],
+)
+def test_images_of_a_manifest_are_not_asked_for(command, tmp_path, rows, studies):
+    assert command(rows, "--text-only")[0] == 0
+    assert PreparedSet.open(tmp_path / "o").studies["study_id"].tolist() == studies
 
 
 def test_openi_leaves_its_images_aside_when_asked(tmp_path, capsys):
@@ -79,9 +82,3 @@ def test_openi_leaves_its_images_aside_when_asked(tmp_path, capsys):
     assert run(words) == 0
     assert "images are skipped" in capsys.readouterr().err
     assert len(PreparedSet.open(tmp_path / "o")) == 0
-
-
-def test_tables_belong_to_mimic_alone(tmp_path, capsys):
-    (tmp_path / "manifest.csv").write_text("text\nClear.\n")
-    assert run(["prepare", str(tmp_path), str(tmp_path / "o"), "--tables", str(tmp_path)]) == 2
-    assert "only MIMIC-CXR has tables of its own" in capsys.readouterr().err
