@@ -23,10 +23,8 @@ def test_boxes_scale_with_the_image():
 )
 def test_scaled_boxes_lie_in_the_image(annotated, actual, part):
     left, top, *sides = (p * annotated[i % 2] for i, p in enumerate(part))
-    box = (left, top, *map(abs, sides))
-    for x, y, w, h in scale_boxes([box], annotated, actual):
-        assert x >= 0
-        assert y >= 0
+    for x, y, w, h in scale_boxes([(left, top, *map(abs, sides))], annotated, actual):
+        assert min(x, y) >= 0
         assert x + w <= actual[0] + 1e-6
         assert y + h <= actual[1] + 1e-6
 

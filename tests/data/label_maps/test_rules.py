@@ -78,7 +78,6 @@ def test_a_rule_is_known_exactly_where_no_unknown_column_could_change_it(case):
         ((1, 1, 1, 0), (1, False)),  # present counts before uncertain and blank
         ((0, 1, 1, 0), (-1, False)),
         ((0, 0, 1, 1), (None, False)),  # blank counts before absent
-        ((0, 0, 0, 1), (0, False)),
         ((0, 0, 0, 0), (None, False)),  # neither is said
         ((1, 0, 0, 1), (None, True)),
         ((None, 0, 0, None), (None, False)),
@@ -104,15 +103,12 @@ def test_without_absent_a_class_is_absent_where_it_is_not_present():
     [
         (5, "must name label columns as texts"),
         (["A", True], "needs quotes"),
-        ([], "must name label columns"),
         ({"any": []}, "must name label columns"),
         ({"some": ["A"]}, "'some' is not one of any, all, not"),
         ({"any": ["A"], "not": ["B"]}, "one of any, all and not, and only one"),
-        ({"any": [{"al": ["A"]}]}, "one of any, all and not, and only one"),
         ({"absent": "A"}, "there must be 'present'"),
         ({"present": "A", "any": ["B"]}, "belong below them"),
         ({"present": "A", "why": 3}, "'why' must be a text"),
-        ({"why": "because"}, "one of any, all and not, and only one"),
     ],
 )
 def test_what_is_no_rule_is_said(rule, sentence):
