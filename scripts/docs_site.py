@@ -103,15 +103,15 @@ def with_every_table(text: str, page: Path) -> str:
     import pandas as pd
 
     from studies import grids
-    from studies.command import MARKED, page_lines, read_cells
-    from studies.study import STUDIES, find_study
+    from studies.command import MARKED, page_lines, study_of
+    from studies.study import STUDIES
 
     marked, table = MARKED.search(text), page.with_suffix(".parquet")
     if marked is None or not marked[1]:
         return text
     if page.stem in STUDIES.all():
-        cells = read_cells(table)
-        lines = page_lines(find_study(page.stem)(cells["settings"]), cells["rows"])
+        study, cells = study_of(table)
+        lines = page_lines(study, cells["rows"])
     else:
         lines = grids.page_lines(page.stem, pd.read_parquet(table))
     return "\n".join([text[: marked.start()], *lines, text[marked.end() :]])

@@ -20,7 +20,7 @@ from medclip_debias.files import atomic_file, read_json, write_text
 from medclip_debias.named_settings import config_file
 from medclip_debias.reporting.tables import Table
 from medclip_debias.settings_files import apply_overrides, load_yaml, merge
-from studies.study import STUDIES, Study, find_study
+from studies.study import STUDIES, Study, check, find_study
 
 KEPT = ("study", "version", "medclip_debias", "seconds", "settings")
 HINT = "give the results.json of a run of the study, or docs/studies/NAME.parquet"
@@ -48,11 +48,12 @@ def run_named(
     the content of ``results.json``.
     """
     kind = find_study(name)
-    base = kind.small if quick else kind.usual
+    given = kind.small if quick else kind.usual
     if config is not None:
-        base = merge(base, load_yaml(config_file(config)))
-    study = kind(apply_overrides(base, words), out.parent / "inputs")
-    return run_experiment(study, out, **how)
+        given = merge(given, load_yaml(config_file(config)))
+    given = apply_overrides(given, words)
+    check(given, kind.usual, f"{name}.")
+    return run_experiment(kind(given, out.parent / "inputs"), out, **how)
 
 
 def rewrite_named(name: str, cells: Path, out: Path) -> dict[str, Any]:
@@ -61,16 +62,25 @@ def rewrite_named(name: str, cells: Path, out: Path) -> dict[str, Any]:
     ``cells`` is the ``results.json`` of the run, or the table of cells that was published. Returns
     the content of the new ``results.json``.
     """
-    kind = find_study(name)
-    found = read_cells(cells)
-    if found["study"] != name:
-        raise UserError(f"{cells}: holds the study '{found['study']}', not '{name}'.")
-    study = kind(found["settings"], out.parent / "inputs")
-    needed = [{key for key, value in cell.items() if value is not None} for cell in study.cells()]
+    find_study(name)
+    study, found = study_of(cells)
+    if study.name != name:
+        raise UserError(f"{cells}: holds the study '{study.name}', not '{name}'.")
+    needed = [cell.keys() for cell in study.cells()]
     for number, row in enumerate(found["rows"], start=1):
         if not any(keys <= row.keys() for keys in needed):
             raise UserError(f"{cells}: cell {number} lacks what names a cell of '{name}'; {HINT}.")
     return rewrite(study, found, out)
+
+
+def study_of(cells: Path) -> tuple[Study, dict[str, Any]]:
+    """The study whose cells these are, with its settings then, and `read_cells`.
+
+    Settings that it has got since are as usual; those that it has no more are of no effect.
+    """
+    found = read_cells(cells)
+    kind = find_study(found["study"])
+    return kind(merge(kind.usual, found["settings"])), found
 
 
 def write_cells(results: Mapping[str, Any], path: Path) -> None:
@@ -115,8 +125,8 @@ def publish(name: str, out: Path, docs: Path) -> None:
 
     The lines of ``docs/NAME.md`` between its markers are replaced.
     """
-    results, page = read_cells(out / "results.json"), docs / f"{name}.md"
-    study = find_study(name)(results["settings"])
+    study, results = study_of(out / "results.json")
+    page = docs / f"{name}.md"
     write_text(page, renewed(page, partial(page_lines, study, results["rows"])))
     write_cells(results, docs / f"{name}.parquet")
     with atomic_file(docs / f"{name}.png") as temporary, Image.open(out / "figure.png") as picture:
@@ -138,13 +148,26 @@ def renewed(page: Path, lines: Callable[[Sequence[int]], list[str]]) -> str:
 
 
 def page_lines(study: Study, rows: Sequence[Row], numbers: Sequence[int] = ()) -> list[str]:
-    """The lines of a study's page between its markers: the tables with these numbers, or all."""
-    every = study.tables(rows)
-    found, minor = on_the_page(shown(every, numbers), study.minor)
+    """The lines of a study's page between its markers: the tables with these numbers, or all.
+
+    Columns of a table that are `Study.minor` and have no star are left out.
+    """
+    every, found, minor = study.tables(rows), [], set[str]()
+    for table in shown(every, numbers):
+        columns = list(zip(table.head, *table.rows, strict=True))
+        kept = [
+            column
+            for column in columns
+            if column[0] not in study.minor or any(cell.endswith(" *") for cell in column[1:])
+        ]
+        minor |= {name for name, *_ in columns} - {name for name, *_ in kept}
+        head, *body = map(list, zip(*kept, strict=True))
+        found.append(Table(table.title, head, body))
     more = len(every) - len(found)
     left_out = [f"{more} more table{'s' * (more > 1)}"] if more else []
     if minor:
-        left_out.append(f"columns without a star ({', '.join(minor)})")
+        names = ", ".join(name for name in study.minor if name in minor)
+        left_out.append(f"columns without a star ({names})")
     lines = tables(found)
     if left_out:
         cells = f"docs/studies/{study.name}.parquet"
@@ -156,19 +179,3 @@ def page_lines(study: Study, rows: Sequence[Row], numbers: Sequence[int] = ()) -
 def shown(found: Sequence[Table], numbers: Sequence[int]) -> list[Table]:
     """The tables with these numbers, from 1, or all."""
     return [found[number - 1] for number in numbers] if numbers else list(found)
-
-
-def on_the_page(found: Sequence[Table], minor: Sequence[str]) -> tuple[list[Table], list[str]]:
-    """The tables without their ``minor`` columns that have no star, and the names of these."""
-    shown, left_out = [], set[str]()
-    for table in found:
-        columns = [*zip(table.head, *table.rows, strict=True)]
-        kept = [
-            (name, *cells)
-            for name, *cells in columns
-            if name not in minor or any(cell.endswith(" *") for cell in cells)
-        ]
-        left_out |= {name for name, *_ in columns} - {name for name, *_ in kept}
-        head, *rows = map(list, zip(*kept, strict=True))
-        shown.append(Table(table.title, head, rows))
-    return shown, [name for name in minor if name in left_out]

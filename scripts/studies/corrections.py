@@ -1,48 +1,35 @@
-"""What corrections are worth on the phantom: chosen, over training, over noise, by their estimates.
-
-Each study trains the methods of methods.yaml, or variants of them, on the phantoms of its seeds.
-"""
+"""What corrections are worth on the phantom: chosen, over training, over noise, over eta."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.stats import spearmanr
 
-from medclip_debias.evaluation.catalogue import PAPER_BASE, PAPER_BEST, PAPER_TABLE_1
 from medclip_debias.experiments.differences import by_method
 from medclip_debias.experiments.doses import training_counts
 from medclip_debias.experiments.experiment import Cell, Row
 from medclip_debias.reporting.tables import Table
 from studies import phantom
-from studies.debiased_pooled import PooledDebiased
-from studies.phantom import BASELINE, LANGUAGE_MODEL, TABLES, Parts, PhantomStudy, compared
-from studies.study import by_seed, gap, split, spread, where
+from studies.phantom import (
+    BASELINE,
+    LANGUAGE_MODEL,
+    TABLES,
+    Parts,
+    Phantom,
+    PhantomStudy,
+    compared,
+    minus,
+    parts_of,
+)
+from studies.study import by_seed, gap, means, split, spread, where
 
-PAPER_ROWS = {
-    "BioViL-style": "BioViL",
-    BASELINE: PAPER_BASE,
-    "remove by label": "remove by CheX5 labels",
-    **{name: name for name in ("resample by text", "remove by text", "reweight by text")},
-    "constant .05": "debiased, eta 0.05",
-    "constant .1": "debiased, eta 0.1",
-    LANGUAGE_MODEL: PAPER_BEST,
-}
-"""Which row of the paper's Table 1 a method is."""
 SELECTION_SEED = 1000
 """First seed of the phantoms on which settings are chosen; no reported cell has it."""
-
-
-def parts_of(rows: Sequence[Row], name: str, title: str = "{}") -> Parts:
-    """The rows for each value of ``name``, which ``title`` formats."""
-    return {title.format(value): by_method(own) for value, own in split(rows, name).items()}
-
-
-def minus(one: Mapping[int, Row], other: Mapping[int, Row], names: Sequence[str]) -> Any:
-    """By seed, one row minus the other in these metrics."""
-    return {seed: {m: row[m] - other[seed][m] for m in names} for seed, row in one.items()}
 
 
 class Table1(PhantomStudy):
@@ -54,7 +41,7 @@ class Table1(PhantomStudy):
         """The candidates of every method that has several, on the phantoms for choosing."""
         s, known = self.settings, phantom.methods()
         return [
-            self._cell(method, candidate, SELECTION_SEED + number, s.regimes[0], "choose")
+            self._cell(SELECTION_SEED + number, method, candidate, s.regimes[0], "choose")
             for number, method in product(range(s.search_seeds), s.methods)
             if method not in phantom.CONTROLS and len(known[method]) > 1
             for candidate in known[method]
@@ -62,40 +49,33 @@ class Table1(PhantomStudy):
 
     def follow_up(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """The chosen candidate of every method, on every seed; controls take their method's."""
-        s, known = self.settings, phantom.methods()
+        s = self.settings
         best = {name: phantom.best_candidate(own) for name, own in split(rows, "method").items()}
         if LANGUAGE_MODEL in best:
             best |= dict.fromkeys(phantom.CONTROLS, best[LANGUAGE_MODEL])
         return [
-            self._cell(method, best.get(method, next(iter(known[method]))), seed, regime, "report")
+            self._cell(seed, method, best.get(method), regime, "report")
             for regime, seed, method in product(s.regimes, s.seeds, s.methods)
         ]
 
-    def _cell(self, method: str, candidate: str, seed: int, regime: str, role: str) -> Row:
-        names: Row = {"role": role, "regime": regime, "method": method, "candidate": candidate}
-        return self.cell(None, seed, data={"dials": {"regime": regime}}, **names)
+    def _cell(self, seed: int, method: str, how: str | None, regime: str, role: str) -> Row:
+        data = {"dials": {"regime": regime}}
+        return self.cell(seed, method, how, data=data, role=role, regime=regime)
 
     def groups(self, rows: Sequence[Row]) -> Parts:
         reported = where(rows, role="report")
         regimes = dict.fromkeys(row["regime"] for row in reported)
-        return {regime: by_method(where(reported, regime=regime)) for regime in regimes}
+        return {f"`{name}`": by_method(where(reported, regime=name)) for name in regimes}
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """Means and differences in each regime, what was chosen, and the paper's own figures."""
+        """Means and differences in each regime, and what was chosen."""
         found = []
         for regime, groups in self.groups(rows).items():
-            found += compared(f"`{regime}`", groups, BASELINE)
-            found += phantom.against_controls(f"`{regime}`", groups)
-        body = []
-        for method, own in by_method(where(rows, role="report")).items():
-            paper = [""] * len(phantom.CHOOSING)
-            if method in PAPER_ROWS:
-                *shares, rank = PAPER_TABLE_1[PAPER_ROWS[method]]
-                paper = [*(f"{share:.2f}" for share in shares), f"{rank:.0f}"]
-            body.append([str(method), next(iter(own.values()))["candidate"], *paper])
-        titles = [f"paper's {TABLES.metric(m).title}" for m in phantom.CHOOSING]
-        head = ["method", "chosen", *titles]
-        return [*found, Table("Chosen settings; the paper on MIMIC-CXR, MS-CXR", head, body)]
+            found += compared(regime, groups, BASELINE)
+            found += phantom.against_controls(regime, groups)
+        chosen = {row["method"]: row["candidate"] for row in where(rows, role="report")}
+        body = [list(pair) for pair in chosen.items()]
+        return [*found, Table("Chosen settings", ["method", "chosen"], body)]
 
 
 class FalseNegatives(PhantomStudy):
@@ -104,35 +84,26 @@ class FalseNegatives(PhantomStudy):
     name: ClassVar[str] = "false-negatives"
 
     def cells(self) -> list[dict[str, Any]]:
-        s = self.settings
-        rates = [
-            {"part": "rate", "seed": seed, "data": self.cell({}, seed)["data"]} for seed in s.seeds
-        ]
-        return rates + [
-            self.cell(None, seed, part="train", method=arm)
-            for seed, arm in product(s.seeds, s.arms)
-        ]
+        seeds = self.settings.seeds
+        return super().cells() + [{"seed": seed, "data": self.data(seed, {})} for seed in seeds]
 
     def measure(self, cell: Cell) -> Row:
-        return super().measure(cell) if cell["part"] == "train" else false_rate(self.place(cell))
+        return super().measure(cell) if "train" in cell else false_rate(self.place(cell))
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        rates, groups = where(rows, part="rate"), by_method(where(rows, part="train"))
-        body = [[spread(rates, name, 2) for name in ("mean", "q05", "q50", "q95")]]
-        head = ["mean", "5th percentile", "median", "95th percentile"]
+        groups = by_method([row for row in rows if "auc" in row])
+        body = [[spread([row for row in rows if "auc" not in row], "mean", 2)]]
         return [
-            Table("Share of a sentence's negatives that are false, over sentences", head, body),
+            Table("Share of a sentence's negatives that are false", ["mean"], body),
             *compared(f"{len(groups[BASELINE])} seeds", groups, BASELINE),
             *phantom.against_controls("Controls of equal dose", groups),
         ]
 
 
-def false_rate(place: phantom.Phantom) -> Row:
-    """True class probability over the occurrences of sentences in the training studies."""
-    counts = training_counts(place.data)
-    values = np.repeat(list(place.eta_true().values()), list(counts.values()))
-    low, middle, high = np.quantile(values, [0.05, 0.5, 0.95]).tolist()
-    return {"mean": float(values.mean()), "q05": low, "q50": middle, "q95": high}
+def false_rate(place: Phantom) -> Row:
+    """Mean true class probability over the occurrences of sentences in the training studies."""
+    counts = list(training_counts(place.data).values())
+    return {"mean": float(np.average(list(place.eta_true().values()), weights=counts))}
 
 
 class TrainingLength(PhantomStudy):
@@ -140,12 +111,9 @@ class TrainingLength(PhantomStudy):
 
     name: ClassVar[str] = "training-length"
 
-    def cells(self) -> list[dict[str, Any]]:
-        s = self.settings
-        return [
-            self.cell(None, seed, method=arm, steps=round(length * s.train["steps"]))
-            for seed, length, arm in product(s.seeds, s.lengths, s.arms)
-        ]
+    def axes(self) -> list[dict[str, Any]]:
+        steps = self.settings.train["steps"]
+        return [{"steps": round(length * steps)} for length in self.settings.lengths]
 
     def groups(self, rows: Sequence[Row]) -> Parts:
         return parts_of(rows, "steps", "{:,} steps")
@@ -155,12 +123,12 @@ class TrainingLength(PhantomStudy):
         parts, losses = self.groups(rows), []
         for title, groups in parts.items():
             own = list(groups[BASELINE].values())
-            loss = np.mean([row.get("measured loss", row.get("loss")) for row in own])
+            loss = np.mean([row["measured loss"] for row in own])
             chance = np.log(own[0]["train"]["batch_size"])
             losses.append([title, f"{loss:.3f}", f"{chance:.3f}"])
         (first, *_, last), arms = parts.values(), list(next(iter(parts.values())))[1:]
         pairs: Any = {
-            a: tuple(minus(part[a], part[BASELINE], phantom.SHOWN) for part in (last, first))
+            a: tuple(minus(part[a], part[BASELINE], TABLES.shown) for part in (last, first))
             for a in arms
         }
         title = f"Difference to {BASELINE} in the longest training minus that in the shortest"
@@ -177,20 +145,18 @@ class Noise(PhantomStudy):
     name: ClassVar[str] = "noise"
     judged: ClassVar[tuple[str, ...]] = ("auc", "accuracy", "fine_auc", "cnr", "recall")
 
-    def cells(self) -> list[dict[str, Any]]:
-        """Seeds, shares, methods; without noise the data are those of the other studies."""
-        s = self.settings
-        data = {share: {"dials": {"report_noise": share}} if share else None for share in s.noise}
+    def axes(self) -> list[dict[str, Any]]:
+        """Without noise the data are those of the other studies."""
         return [
-            self.cell(None, seed, data=data[noise], method=arm[0], candidate=arm[1], noise=noise)
-            for seed, noise, arm in product(s.seeds, s.noise, s.arms.items())
+            {"noise": share, "data": {"dials": {"report_noise": share}} if share else {}}
+            for share in self.settings.noise
         ]
 
     def groups(self, rows: Sequence[Row]) -> Parts:
         return parts_of(rows, "noise", "{:.0%} mismatched")
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """Tables at each share, and what noise takes of each method, also against InfoNCE."""
+        """What the largest share takes of each method, and of each more than of InfoNCE."""
         parts = self.groups(rows)
         clean, *_, noisy = parts.values()
         worst = list(parts)[-1]
@@ -202,7 +168,6 @@ class Noise(PhantomStudy):
             body.append([name, *(gap(*two, TABLES.metric(m).digits) for m, two in sides.items())])
         head = ["", *(TABLES.metric(m).title for m in self.judged)]
         return [
-            *(TABLES.means(f"{title}: mean (sd)", own) for title, own in parts.items()),
             Table(f"What {worst} change, with 95% intervals", head, body),
             TABLES.difference_table(f"What {worst} take", taken, BASELINE, self.judged),
         ]
@@ -215,37 +180,31 @@ class XCLR(PhantomStudy):
     identity, text = "identity", "text encoder"
 
     def cells(self) -> list[dict[str, Any]]:
-        s = self.settings
+        s, tests = self.settings, self.settings.data["test_studies"]
         graphs = {self.text: ("text", s.tau), "label graph": ("labels", s.tau)}
         graphs |= {f"tau_s {tau:g}": ("text", tau) for tau in s.taus}
-        arms: dict[str, Any] = {self.identity: ({"kind": "clip"}, self.identity)}
+        arms: dict[str, Any] = {self.identity: {"kind": "clip"}}
         for name, (graph, tau) in graphs.items():
-            loss = {"kind": "xclr", "graph": graph, "target_temperature": tau}
-            arms[name] = loss, f"tau_s {tau:g}"
+            arms[name] = {"kind": "xclr", "graph": graph, "target_temperature": tau}
         parts = [("tau" if name.startswith("tau") else "source", name, 1.0) for name in arms]
         parts += [("share", n, share) for share in s.shares for n in (self.identity, self.text)]
+        trained = s.data["studies"] - tests
         return [
             self.cell(
-                arms[name][0],
                 seed,
-                data={"studies": self._studies(share)},
+                name,
+                arms[name],
+                data={"studies": int(tests + max(20, round(share * trained)))},
                 part=part,
-                method=name,
                 share=share,
-                candidate=arms[name][1],
             )
             for seed, (part, name, share) in product(s.seeds, parts)
         ]
 
-    def _studies(self, share: float) -> int:
-        """All studies, when ``share`` of those for training and validation are generated."""
-        studies, tests = (self.settings.data[name] for name in ("studies", "test_studies"))
-        return int(tests + max(20, round(share * (studies - tests))))
-
     def groups(self, rows: Sequence[Row]) -> Parts:
         sources = by_method(where(rows, part="source"))
-        main = next(iter(sources[self.text].values()))["candidate"]
-        taus = by_method(where(rows, part="tau")) | {main: sources[self.text]}
+        taus = by_method(where(rows, part="tau"))
+        taus[f"tau_s {self.settings.tau:g}"] = sources[self.text]
         ordered = dict(sorted(taus.items(), key=lambda each: float(each[0].split()[-1])))
         shares = parts_of(where(rows, part="share"), "share", "{:.0%} of the training studies")
         identity = {self.identity: sources[self.identity]}
@@ -253,42 +212,63 @@ class XCLR(PhantomStudy):
 
 
 class Estimator(PhantomStudy):
-    """Why the true probability collapses with one positive; the best variant on fresh seeds."""
+    """Why the true probability collapses with one positive, and less of it does not."""
 
     name: ClassVar[str] = "estimator"
-    collapsed = "true eta, pair"
-    judged: ClassVar[tuple[str, ...]] = ("auc", "accuracy", "cnr", "recall")
-
-    def _arms(self) -> dict[str, dict[str, Any]]:
-        known = phantom.methods()
-        arms = {name: next(iter(known[name].values())) for name in (BASELINE, LANGUAGE_MODEL)}
-        for name, how in self.settings.variants.items():
-            source = LANGUAGE_MODEL if name.startswith(LANGUAGE_MODEL) else "true probability"
-            eta, own = next(iter(known[source].values()))["eta"], dict(how)
-            if "shrink" in own:
-                eta = {**eta, "factor": own.pop("shrink")}
-            arms[name] = {"kind": PooledDebiased.kind, "eta": eta, **own}
-        return arms
-
-    def cells(self) -> list[dict[str, Any]]:
-        return self.arms(self._arms(), self.settings.search_seeds, role="search")
-
-    def follow_up(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        best = phantom.best_candidate([r for r in rows if r["method"] in self.settings.variants])
-        names = dict.fromkeys((BASELINE, LANGUAGE_MODEL, self.collapsed, best))
-        arms = self._arms()
-        return self.arms({name: arms[name] for name in names}, self.settings.seeds, role="judge")
 
     def groups(self, rows: Sequence[Row]) -> Parts:
-        return {"Fresh seeds:": by_method(where(rows, role="judge"))}
+        return {"Fresh seeds": by_method([r for r in rows if r["seed"] in self.settings.seeds])}
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        metrics = ("clamped", "mean_eta", *self.judged)
-        body = []
-        for name, own in by_method(where(rows, role="search")).items():
-            means = [np.mean([row.get(metric, 0.0) for row in own.values()]) for metric in metrics]
-            body.append([name, *(f"{mean:.3f}" for mean in means)])
-        heads = ["on the floor", "mean eta", *(TABLES.metric(m).title for m in self.judged)]
-        title = "Search seeds: mean at the end of training"
-        judged = compared("Fresh seeds", by_method(where(rows, role="judge")), BASELINE)
-        return [Table(title, ["variant", *heads], body), *judged]
+        """The usual ones, and how many anchors end on the floor."""
+        values = {"clamped": "on the floor", "mean_eta": "mean eta"}
+        own = [row for row in rows if row["seed"] in self.settings.seeds]
+        floor = means("At the end of training", own, {"method": ""}, values)
+        return [floor, *super().tables(rows)]
+
+
+class EtaTradeoff(PhantomStudy):
+    """Metrics over a constant eta, with the language model's beside it; then the estimates."""
+
+    name: ClassVar[str] = "eta-tradeoff"
+
+    def cells(self) -> list[dict[str, Any]]:
+        s = self.settings
+        return super().cells() + [
+            {"estimate": estimate, "share": 1.0, "seed": seed, "data": self.data(seed, {})}
+            for seed, estimate in product(s.seeds, s.estimates)
+        ]
+
+    def measure(self, cell: Cell) -> Row:
+        if "train" in cell:
+            return super().measure(cell)
+        return tracking(self.place(cell), cell["estimate"])
+
+    def tables(self, rows: Sequence[Row]) -> list[Table]:
+        """As usual; and of each estimate rho with the truth, and the slope of the truth on it."""
+        whole, title = where(rows, share=1.0), "The true log probability, mean (sd)"
+        values = {"spearman": "Spearman's rho with it", "slope": "slope of it"}
+        return [*super().tables(rows), means(title, whole, {"estimate": "estimate"}, values)]
+
+    def groups(self, rows: Sequence[Row]) -> Parts:
+        (groups,) = super().groups(rows).values()
+        return {f"{len(groups['eta 0'])} seeds": groups}
+
+
+def tracking(place: Phantom, estimate: str) -> Row:
+    """How an estimate of the log probability goes with the truth, over sentences by occurrence.
+
+    ``slope`` is that of the least-squares line of true on estimated. What is true of all images,
+    or of none, is left out.
+    """
+    counts, scores = training_counts(place.data), place.data.scores(None)
+    truth = {text: value for text, value in place.eta_true().items() if 0 < value < 1}
+    times = [counts[text] for text in truth]
+    total = sum(counts.values())
+    estimated = [
+        math.log((counts[text] + 0.5) / total) if estimate == "counts" else scores[text]
+        for text in truth
+    ]
+    x, y = np.repeat(estimated, times), np.repeat(np.log(list(truth.values())), times)
+    slope, rho = np.polyfit(x, y, 1)[0], spearmanr(x, y).statistic
+    return {"spearman": float(rho), "slope": float(slope), "sentences": len(truth)}

@@ -87,12 +87,12 @@ def misspecified(rho: Floats, kind: str) -> Floats:
     return kinds[kind]
 
 
-def bound_terms(rho: Floats, eta: Floats, n: int, m: int, weights: Floats) -> tuple[float, ...]:
-    """The three terms of equations 9 and 10; expectations over classes with ``weights``."""
+def bound_terms(rho: Floats, eta: Floats, n: int, m: int) -> tuple[float, ...]:
+    """The three terms of equations 9 and 10."""
     root = 3 * math.e**2 * math.sqrt(math.pi / 2)
-    first = root / math.sqrt(n) * float(weights @ (1 / (1 - rho)))
-    second = root / math.sqrt(m) * float(weights @ (rho / (1 - rho)))
-    third = 3 * math.e**2 * float(weights @ np.abs(1 / (1 - eta) - 1 / (1 - rho)))
+    first = root / math.sqrt(n) * float(rho @ (1 / (1 - rho)))
+    second = root / math.sqrt(m) * float(rho @ (rho / (1 - rho)))
+    third = 3 * math.e**2 * float(rho @ np.abs(1 / (1 - eta) - 1 / (1 - rho)))
     return first, second, third
 
 
@@ -132,7 +132,7 @@ def _world(cell: Cell) -> list[Row]:
             ours, limit = (np.log1p(n * h / pair) for h in (g, outside[:, None]))
             difference = (ours - limit).mean(axis=0)
             error = float(difference.std(ddof=1) / math.sqrt(repeats))
-            terms = bound_terms(rho, each, n, m, rho)
             row = {"eta": kind, "N": n, "M": m, "error": float(abs(difference.mean()))}
-            found.append(row | {"standard_error": error, "bound": sum(terms), "term_eta": terms[2]})
+            bound = sum(bound_terms(rho, each, n, m))
+            found.append(row | {"standard_error": error, "bound": bound})
     return found

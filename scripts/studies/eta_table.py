@@ -1,24 +1,21 @@
 """The tables of the studies by grid: eta of a stated dose, and what truly agrees.
 
 What a debiased loss corrects by is two things: how much (the mean over all occurrences, its dose)
-and for whom. Each table here has a stated dose, so that sources of eta can be compared at equal
-doses, and each stands beside a rank correlation with the truth, where that is known.
+and for whom. Each table of the language model's eta here has a stated dose, so that sources of eta
+can be compared at equal doses.
 
 Run as ``python scripts/studies/eta_table.py PREPARED OUT --tree TREE``; writes
-``lm_k{k}_m{dose}.parquet`` for every exponent and dose, ``repeats``, ``claims`` and, with a tree,
-``truth`` and ``agreement.npz`` (for ``remove_known`` and the evidence ``known``), and prints one
-line of each.
+``lm_k{k}_m{dose}.parquet`` for every exponent and dose, ``claims`` and, with a tree, ``truth`` and
+``agreement.npz`` (for ``remove_known`` and the evidence ``known``).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import spearmanr
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -27,7 +24,6 @@ from commands import run_script
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.evidence.pairs import Evidence
 from medclip_debias.experiments.doses import language_eta, training_counts, write_eta
-from medclip_debias.losses.debiased import ETA_MAX
 from medclip_debias.phantom.truth import Truth, write_truth
 
 EXPONENTS = (0.05, 0.1)
@@ -41,14 +37,6 @@ def from_language_model(prepared: PreparedSet, exponent: float, dose: float) -> 
     weights = [counts[text] for text in values]
     factor = dose / float(np.average(list(values.values()), weights=weights))
     return {text: value * factor for text, value in values.items()}
-
-
-def from_repeats(prepared: PreparedSet) -> dict[str, float]:
-    """Share of the training studies whose report holds the very sentence."""
-    studies, said = prepared.studies, prepared.sentences
-    train = set(studies.loc[studies["split"] == "train", "study_id"])
-    own = said[said["study_id"].isin(train)].drop_duplicates(["study_id", "text"])
-    return {str(text): n / len(train) for text, n in own["text"].value_counts(sort=False).items()}
 
 
 def from_claims(prepared: PreparedSet) -> dict[str, float]:
@@ -65,49 +53,22 @@ def from_claims(prepared: PreparedSet) -> dict[str, float]:
     return shares
 
 
-def described(
-    name: str,
-    values: Mapping[str, float],
-    counts: Mapping[str, int],
-    truth: Mapping[str, float] | None,
-) -> str:
-    """Dose, spread over occurrences and rank correlation with the truth, as one line."""
-    texts, weights = list(counts), np.array(list(counts.values()))
-    eta = np.array([values[text] for text in texts])
-    mean = float(np.average(eta, weights=weights))
-    spread = float(np.sqrt(np.average((eta - mean) ** 2, weights=weights)))
-    line = f"{name}: mean {mean:.3f}, standard deviation {spread:.3f}, largest {eta.max():.3f}"
-    cut = int((eta > ETA_MAX).sum())
-    line += f", {cut} of {len(texts)} sentences cut to {ETA_MAX}" if cut else ""
-    if truth is not None:
-        true = np.array([truth[text] for text in texts])
-        rank = spearmanr(np.repeat(eta, weights), np.repeat(true, weights)).statistic
-        line += f", rank correlation with the truth over occurrences {rank:.2f}"
-    return line
-
-
-def write_tables(prepared: Path, out: Path, tree: Path | None) -> list[str]:
-    """Write every table; returns a line of each."""
+def main(prepared: Path, out: Path, tree: Path | None = None) -> None:
+    """Write tables of eta of a stated dose for a prepared set with scores and claims."""
     opened = PreparedSet.open(prepared)
-    counts, truth = training_counts(opened), None
     out.mkdir(parents=True, exist_ok=True)
-    if tree is not None:
-        write_truth(Truth(tree), opened, out / "agreement.npz")
-        truth = dict(zip(counts, Truth(tree).eta(list(counts)).tolist(), strict=True))
     tables = {
         f"lm_k{exponent}_m{dose}": from_language_model(opened, exponent, dose)
         for exponent, dose in product(EXPONENTS, DOSES)
     }
-    tables |= {"repeats": from_repeats(opened), "claims": from_claims(opened)}
-    tables |= {} if truth is None else {"truth": truth}
+    tables["claims"] = from_claims(opened)
+    if tree is not None:
+        write_truth(Truth(tree), opened, out / "agreement.npz")
+        texts = list(training_counts(opened))
+        tables["truth"] = dict(zip(texts, Truth(tree).eta(texts).tolist(), strict=True))
     for name, values in tables.items():
         write_eta(values, out / f"{name}.parquet")
-    return [described(name, values, counts, truth) for name, values in tables.items()]
-
-
-def main(prepared: Path, out: Path, tree: Path | None = None) -> None:
-    """Write tables of eta of a stated dose for a prepared set with scores and claims."""
-    print("\n".join(write_tables(prepared, out, tree)))
+    print({"tables": list(tables)})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Grids of `medclip-debias experiment` on a study's page: published, tabulated, recomputed.
 
     python scripts/studies/grids.py page docs/studies/NAME.md [GRID_FOLDER ...] [--plot METHOD]...
-    python scripts/studies/grids.py outcomes METHOD AGAINST GRID_FOLDER ...
     python scripts/studies/grids.py moved ONE_FOLDER OTHER_FOLDER
     python scripts/studies/grids.py publish GRID_FOLDER ... --out docs/studies/NAME_cells.parquet
     python scripts/studies/grids.py intervals NAME_cells.parquet METHOD AGAINST
@@ -9,22 +8,20 @@
 ``page`` takes measured grids into ``NAME.parquet`` (a row for each mean and difference) and writes
 the tables between the page's markers anew, all or those whose numbers the first marker names;
 Holm's correction stands twice, over the differences of each grid and over all of the page.
-``outcomes`` has a difference over the seeds of several grids in every metric that their cells
-measured: Student's 95% over seeds, which does not cover the patients. ``moved`` says how far
-cells that two grids share are apart, as when another kind of processor measured them. ``publish``
-writes a row for each image, class and cell: digests of item and patient, label, and the rank of the
-image's score among the cell's by both prompts and by each; every figure that rests on AUC follows
-from it. ``intervals`` recomputes them, grid by grid: over patients; over patients and seeds crossed
-(both drawn anew, Owen 2007, The pigeonhole bootstrap); over settings Student's t, which is too
-short where splits overlap, and the corrected t of Nadeau and Bengio (2003, Inference for the
-generalization error).
+``moved`` says how far cells that two grids share are apart, as when another kind of processor
+measured them. ``publish`` writes a row for each image, class and cell: digests of item and patient,
+label, and the rank of the image's score among the cell's by both prompts and by each; every figure
+that rests on AUC follows from it. ``intervals`` recomputes them, grid by grid: over patients; over
+patients and seeds crossed (both drawn anew, Owen 2007, The pigeonhole bootstrap); over settings
+Student's t, which is too short where splits overlap, and the corrected t of Nadeau and Bengio
+(2003, Inference for the generalization error).
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -36,7 +33,6 @@ import pandas as pd
 import typer
 from numpy.typing import NDArray
 
-from medclip_debias.evaluation.table import read_results
 from medclip_debias.reporting.plots import intervals, panels
 
 if __name__ == "__main__":
@@ -47,7 +43,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import weighted_auc
 from medclip_debias.evaluation.catalogue import COMPARED
 from medclip_debias.evaluation.statistics import ALPHA, holm, seed_summary
-from medclip_debias.experiments.differences import marks, with_interval
+from medclip_debias.experiments.differences import marks
 from medclip_debias.experiments.runner import tables as table_lines
 from medclip_debias.files import atomic_file, read_json, write_text
 from medclip_debias.reporting.tables import Table
@@ -175,72 +171,21 @@ def plot(grids: pd.DataFrame, methods: Sequence[str], path: Path) -> None:
         figure.savefig(temporary, format="png", dpi=110, metadata={"Software": None})
 
 
-# ------------------------------------------------------------------------------ over seeds
-
-
-def pooled(rows: pd.DataFrame, method: str, against: str) -> str:
-    """Mean difference of cells, Student's 95% over seeds, and how many seeds lie above 0."""
-    own = rows[rows["method"].isin((method, against))]
-    if own.duplicated(["method", "seed"]).any():
-        raise UserError(f"a seed of '{method}' or '{against}' is in two of the grids.")
-    wide = own.pivot_table(index="seed", columns="method", values="value").dropna()
-    if len(wide) < 2 or not {method, against} <= set(wide.columns):
-        raise UserError(f"fewer than two seeds have both '{method}' and '{against}'.")
-    found = np.asarray(wide[method] - wide[against], dtype=np.float64)
-    interval = seed_summary(found.tolist()).interval
-    assert interval is not None
-    said = with_interval(float(found.mean()), interval)
-    return f"{said}, above 0 in {(found > 0).sum()} of {len(found)} seeds"
-
-
-def cell_values(folders: Sequence[Path], metric: str) -> pd.DataFrame:
-    """``method``, ``seed`` and ``value`` of each cell of grids."""
-    rows = [row for folder in folders for row in results_of(folder)["rows"]]
-    return pd.DataFrame(
-        {"method": row["method"], "seed": row["seed"], "value": row["metrics"][metric]}
-        for row in rows
-    )
-
-
-def outcomes(folders: Sequence[Path], method: str, against: str) -> list[str]:
-    """Every metric that the cells' evaluations measured: mean of ``against``, the difference."""
-    tables = []
-    for cell, path in evaluations(folders, "results.json"):
-        table = pd.DataFrame(read_results(path)["metrics"])
-        table = table[table["class"].isna()]
-        names = table["protocol"] + "." + table["metric"] + " " + table["group"].fillna("")
-        tables.append(table.assign(method=cell["method"], seed=cell["seed"], outcome=names))
-    lines = []
-    for outcome, own in pd.concat(tables).groupby("outcome", sort=False):
-        if {method, against} <= set(own["method"]):
-            base = own.loc[own["method"] == against, "value"].mean()
-            lines.append(f"{str(outcome).strip()}: {base:.3f}, {pooled(own, method, against)}")
-    return lines
-
-
-def evaluations(folders: Sequence[Path], file: str) -> Iterator[tuple[dict[str, Any], Path]]:
-    """Each cell of grids, and a file of its evaluation."""
-    for folder in folders:
-        for cell in results_of(folder)["rows"]:
-            path = folder / "runs" / cell["folder"] / file
-            if not path.is_file():
-                raise UserError(f"{path}: is missing; run the grid's experiment again.")
-            yield cell, path
-
-
 def moved(one: Path, other: Path) -> list[str]:
     """For each metric: how far cells that both grids hold are apart, and how far seeds are."""
-    lines = []
-    for metric in results_of(other)["settings"]["metrics"]:
-        first, second = (cell_values([folder], metric) for folder in (one, other))
-        both = first.merge(second, on=["method", "seed"], suffixes=("", "_other"))
-        if both.empty:
+    lines, grids = [], [results_of(folder) for folder in (one, other)]
+    for metric in grids[1]["settings"]["metrics"]:
+        first, second = (
+            pd.Series({(r["method"], r["seed"]): r["metrics"][metric] for r in grid["rows"]})
+            for grid in grids
+        )
+        apart = (first - second).dropna()
+        if apart.empty:
             raise UserError("the two grids share no cell: same methods, same seeds are needed.")
-        apart = both["value"] - both["value_other"]
         machines = np.sqrt((apart**2).mean() / 2)  # the sd that a machine adds to a cell
-        seeds = np.sqrt(both.groupby("method")["value"].var().mean())
+        seeds = np.sqrt(first[apart.index].groupby(level=0).var().mean())
         lines.append(
-            f"{metric}: {len(both)} cells, sd of machines {machines:.4f}, of seeds {seeds:.4f}, "
+            f"{metric}: {len(apart)} cells, sd of machines {machines:.4f}, of seeds {seeds:.4f}, "
             f"largest {apart.abs().max():.4f}"
         )
     return lines
@@ -250,19 +195,22 @@ def moved(one: Path, other: Path) -> list[str]:
 
 
 def cells_of(folder: Path) -> pd.DataFrame:
-    parts, name = [], results_of(folder)["settings"]["name"]
-    for cell, path in evaluations([folder], "items/zero_shot.parquet"):
+    results, parts = results_of(folder), []
+    for cell in results["rows"]:
+        path = folder / "runs" / cell["folder"] / "items/zero_shot.parquet"
+        if not path.is_file():
+            raise UserError(f"{path}: is missing; run the grid's experiment again.")
         items = pd.read_parquet(path)
-        known = {"grid": name} | {key: cell[key] for key in ("setting", "method", "seed")}
-        for label in [column for column in items if str(column).startswith("label.")]:
-            own = str(label).removeprefix("label.")
+        known = {key: cell[key] for key in ("setting", "method", "seed")}
+        for label in map(str, items.filter(regex=r"^label\.")):
+            own = label.removeprefix("label.")
             ranks = {
                 score: items[f"{column}.{own}"].rank(method="dense") - 1
                 for score, column in SCORES.items()
             }
             part = items[["item", "patient"]].assign(**known, label=items[label], **ranks)
             parts.append(part[part["label"].isin((0, 1))].assign(**{"class": own}))
-    table = pd.concat(parts, ignore_index=True)
+    table = pd.concat(parts, ignore_index=True).assign(grid=results["settings"]["name"])
     words = dict.fromkeys(("grid", "setting", "method", "class", "item", "patient"), "category")
     return table.astype(
         {**words, "label": "int8", "seed": "int32", **dict.fromkeys(SCORES, "uint16")}
@@ -380,11 +328,6 @@ def publish_cells(folders: list[Path], out: Annotated[Path, typer.Option()]) -> 
 @app.command("intervals")
 def print_intervals(table: Path, method: str, against: str) -> None:
     print("\n".join(report(pd.read_parquet(table), method, against)))
-
-
-@app.command("outcomes")
-def print_outcomes(method: str, against: str, folders: list[Path]) -> None:
-    print("\n".join(outcomes(folders, method, against)))
 
 
 @app.command("moved")

@@ -1,6 +1,6 @@
 """Contrastive learning of images whose classes are of very different size (section 3.1).
 
-On digits or CIFAR-10, and on images of the phantom without their reports.
+On digits, and on images of the phantom without their reports.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from medclip_debias.losses import DebiasedContrastive, DebiasedSettings, TableEt
 from medclip_debias.phantom import PhantomSettings, generate
 from medclip_debias.phantom.catalogue import CLASS_NAMES, CLASSES
 from medclip_debias.reporting.tables import Table
-from studies.images import Floats, Integers, Split, cifar10, digits, fit, probe
-from studies.study import Study, by_seed, gap, lines, spread, where
+from studies.images import Floats, Integers, Split, digits, fit, probe
+from studies.study import Study, by_seed, gap, lines, split, spread, where
 
 KINDS = {"none": "CL", "low": "DCL, eta low", "high": "DCL, eta high", "true": "DCL, eta true"}
 TYPES = (
@@ -45,15 +45,15 @@ class LongTail(Study):
 
     def cells(self) -> list[dict[str, Any]]:
         s = self.settings
-        names = ("data", "root", "steps", "batch", "temperature", "labels")
+        names = ("data", "steps", "batch", "temperature", "labels")
         common = {name: getattr(s, name) for name in names if hasattr(s, name)}
         axes = product(range(s.seeds), s.shares, s.kinds)
         return [
             {"share": share, "kind": kind, "seed": seed, **common} for seed, share, kind in axes
         ]
 
-    def images(self, cell: Cell) -> Split:
-        return digits() if cell["data"] == "digits" else cifar10(cell["root"])
+    def images(self, cell: Cell) -> Split:  # noqa: ARG002
+        return digits()
 
     def measure(self, cell: Cell) -> Row:
         torch.set_num_threads(1)
@@ -74,24 +74,24 @@ class LongTail(Study):
         for share in cell["labels"]:
             rare = tuple(range(classes // 2, classes))
             values = probe(found, labels[keep], other, truth, share, cell["seed"], rare)
-            names = (f"{part} at {share:g}" for part in ("all", "rare", "whole"))
+            names = (f"{part} at {share:g}" for part in self.parts)
             row |= dict(zip(names, values, strict=True))
         return row
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        shares = sorted({row["share"] for row in rows})
-        kinds = [kind for kind in KINDS if where(rows, kind=kind)]
+        kinds = split(rows, "kind")
+        shares, kept = split(rows, "share"), [kind for kind in KINDS if kind in kinds]
         found, differences = [], []
         for share, (part, title) in product(_labels(rows), self.parts.items()):
             name, of = f"{part} at {share:g}", f"{share:.0%} of the labels, {title}"
             body = [
-                [KINDS[kind], *(spread(where(rows, kind=kind, share=r), name) for r in shares)]
-                for kind in kinds
+                [KINDS[kind], *(spread(where(kinds[kind], share=r), name) for r in shares)]
+                for kind in kept
             ]
             found.append(Table(f"Accuracy with {of}", ["", *(f"r = {r:g}" for r in shares)], body))
-            plain, *others = (by_seed(where(rows, kind=kind), name) for kind in kinds)
+            plain, *others = (by_seed(kinds[kind], name) for kind in kept)
             differences.append([of, *(gap(one, plain, 4) for one in others)])
-        head = ["", *(KINDS[kind] for kind in kinds[1:])]
+        head = ["", *(KINDS[kind] for kind in kept[1:])]
         return [*found, Table("Minus CL, mean over r", head, differences)]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
@@ -184,12 +184,10 @@ def one_type(prepared: PreparedSet, truth: Any, split: str) -> tuple[NDArray[np.
     of_type = {name: shown[:, kinds == name].any(axis=1) for name in set(kinds)}
     single = np.sum(list(of_type.values()), axis=0) == 1
     found = [np.flatnonzero(single & of_type[name]) for name in TYPES]
-    least = min(len(places) for places in found)
+    least = min(map(len, found))
     if least < 2:
-        few = TYPES[[len(places) for places in found].index(least)]
         raise UserError(
-            f"{least} images show {few} alone in the phantom's {split} split, and 2 are needed; "
-            "raise 'studies' and 'test_studies'."
+            f"{split}: fewer than 2 images show a type alone; raise 'studies' and 'test_studies'."
         )
     chosen = np.concatenate([places[:least] for places in found])
     order = np.argsort(chosen)

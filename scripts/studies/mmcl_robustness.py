@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import product
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,16 +27,15 @@ from medclip_debias.bounds import within
 from medclip_debias.experiments.experiment import Cell, Row
 from medclip_debias.losses import CLIP, ContrastiveBatch
 from medclip_debias.reporting.tables import Table
-from studies.study import Study, average, lines, split, spread, where
+from studies.study import Study, lines, means, where
 
 Floats = NDArray[np.float64]
-ALPHA, BETA, CORE, SPURIOUS = 10.0, 1 / 3, 1.0, 0.1
-COLOURS = {"inside": "as in training", "test": "at random", "against": "disagree"}
-TESTED_1 = {
-    "all": ("contrastive", "supervised"),
-    "sign disagrees": ("against", "supervised_against"),
+ALPHA, BETA, SPURIOUS = 10.0, 1 / 3, 0.1
+AGAINST = {
+    "against": "contrastive, sign disagrees",
+    "supervised_against": "supervised, sign disagrees",
 }
-"""For each test set of data model 1 the accuracies of both kinds of learning."""
+COLOURS = {"inside": "as in training", "test": "at random", "against": "disagree"}
 
 
 class MMCLRobustness(Study):
@@ -47,66 +46,56 @@ class MMCLRobustness(Study):
 
     def cells(self) -> list[dict[str, Any]]:
         s = self.settings
-        base, two = {"samples": s.samples, "tests": s.tests}, {"tests": 400}
+        one = {"samples": s.samples, "tests": s.tests}
         digits = {"part": "digits", "steps": s.digit_steps, "agree": s.digit_agree}
-        parts: list[dict[str, Any]] = [{"part": "model 1", "agree": p, **base} for p in s.agree]
+        parts: list[dict[str, Any]] = [{"part": "model 1", "agree": p, **one} for p in s.agree]
         parts += [
-            {"part": "captions 1", "agree": s.agree[-1], "core": a, "spurious": b, **base}
+            {"part": "captions 1", "agree": s.agree[-1], "core": a, "spurious": b, **one}
             for a, b in product(s.mentioned, (0.0, 1.0))
         ]
-        parts += [{"part": "model 2", "m": m, **two} for m in s.classes]
-        parts += [{"part": "captions 2", "m": s.rich_classes, "pi": pi, **two} for pi in s.rich]
-        parts.append(digits | {"kind": "supervised", "core": 1.0, "spurious": 1.0})
+        parts += [{"part": "model 2", "m": m, "tests": 400} for m in s.classes]
         parts += [
-            digits | {"kind": "contrastive", "core": a, "spurious": b}
-            for a, b in product(s.digit_mentioned, repeat=2)
+            {"part": "captions 2", "m": s.rich_classes, "pi": pi, "tests": 400} for pi in s.rich
+        ]
+        parts += [
+            digits | {"kind": kind, "core": a, "spurious": b}
+            for kind, mentioned in (("supervised", [1.0]), ("contrastive", s.digit_mentioned))
+            for a, b in product(mentioned, repeat=2)
         ]
         return [{**part, "seed": seed} for seed in range(s.seeds) for part in parts]
 
     def measure(self, cell: Cell) -> Row:
         if cell["part"] == "digits":
-            mentioned = (cell["core"], cell["spurious"])
-            how = {name: cell[name] for name in ("agree", "steps", "seed")}
-            return accuracy(cell["kind"], mentioned, **how)
-        return (_model_1 if cell["part"].endswith("1") else _model_2)(cell)
+            return trained_on_digits(cell)
+        return (model_1 if cell["part"].endswith("1") else model_2)(cell)
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        captions, rich = (where(rows, part=part) for part in ("captions 1", "captions 2"))
-        first = [
-            [f"{agree:g}", words, *(f"{v:.3f}" for v in (average(own, a), theory, average(own, b)))]
-            for agree, own in split(where(rows, part="model 1"), "agree").items()
-            for (words, (a, b)), theory in zip(
-                TESTED_1.items(), accuracy_1(agree, CORE, SPURIOUS, 1.0), strict=True
-            )
-        ]
-        by_core = []
-        for core, own in split(captions, "core").items():
-            values = [average(some, "against") for some in split(own, "spurious").values()]
-            values += [own[0]["theory"], own[0]["printed"]]
-            by_core.append([f"{core:g}", *(f"{value:.3f}" for value in values)])
-        numbers = [
-            [name, f"{value:g}", *(spread(own, side) for side in ("contrastive", "supervised"))]
-            for name, every in (("m", where(rows, part="model 2")), ("pi", rich))
-            for value, own in split(every, name).items()
-        ]
         least = least_classes(ALPHA, BETA)
-        pi = least_mentioned(rich[0]["m"], ALPHA, BETA)
-        digits = []
-        trained = split(where(rows, part="digits"), "kind", "core", "spurious")
-        for (kind, *mentioned), own in trained.items():
-            said = ["-" if kind == "supervised" else f"{pi:g}" for pi in mentioned]
-            digits.append([kind, *said, *(spread(own, name) for name in COLOURS)])
-        heads = (
-            ["p_spu", "tested on", "contrastive", "closed form", "supervised"],
-            ["pi_core", "pi_spu = 0", "pi_spu = 1", "weight linear in pi_core", "as printed"],
-            ["", "value", "contrastive", "supervised"],
-            ["training", "pi_core", "pi_spu", *(f"colours {words}" for words in COLOURS.values())],
-        )
+        pi = least_mentioned(self.settings.rich_classes, ALPHA, BETA)
+        said = [
+            row | ({"core": "-", "spurious": "-"} if row["kind"] == "supervised" else {})
+            for row in where(rows, part="digits")
+        ]
+        sides = {"contrastive": "contrastive", "supervised": "supervised"}
+        mentioned = {"core": "pi_core", "spurious": "pi_spu"}
+        against = {"against": "accuracy", "theory": "weight linear in pi_core"}
+        two = "Data model 2: threshold"
         return [
-            Table("Data model 1", heads[0], first),
-            Table("Captions in data model 1: accuracy where the sign disagrees", heads[1], by_core),
-            Table(f"Data model 2: thresholds m = {least:.0f} and pi = {pi:.3f}", heads[2], numbers),
-            Table("Coloured digits: accuracy, mean and sd over seeds", heads[3], digits),
+            means("Data model 1", where(rows, part="model 1"), {"agree": "p_spu"}, sides | AGAINST),
+            means(
+                "Captions in data model 1: accuracy where the sign disagrees",
+                where(rows, part="captions 1"),
+                mentioned,
+                against | {"printed": "as printed"},
+            ),
+            means(f"{two} m = {least:.0f}", where(rows, part="model 2"), {"m": "m"}, sides),
+            means(f"{two} pi = {pi:.3f}", where(rows, part="captions 2"), {"pi": "pi"}, sides),
+            means(
+                "Coloured digits: accuracy, mean and sd over seeds",
+                said,
+                {"kind": "training"} | mentioned,
+                {name: f"colours {words}" for name, words in COLOURS.items()},
+            ),
         ]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
@@ -117,14 +106,18 @@ class MMCLRobustness(Study):
         return lines(shown, "core", "spurious")
 
 
-def _model_1(cell: Cell) -> Row:
+# --------------------------------------------------------------------------- data model 1
+
+
+def model_1(cell: Cell) -> Row:
+    """Accuracy of both kinds of learning, on all of the true distribution and where a != y."""
     rng = np.random.default_rng([cell["seed"], round(1000 * cell["agree"]), 1])
-    n, d = cell["samples"], 2 * cell["samples"]
-    sigma, core = float(np.log(n)), cell.get("core", 1.0)
-    z, y, a = features_1(rng, n, cell["agree"], CORE, SPURIOUS)
+    n, d, sigma = cell["samples"], 2 * cell["samples"], float(np.log(cell["samples"]))
+    core = cell.get("core", 1.0)
+    z, y, a = features_1(rng, n, cell["agree"])
     x = inputs(rng, z, d, sigma)
     text = inputs(rng, masked_1(rng, z, y, a, core, cell.get("spurious", 1.0)), d, sigma)
-    seen, label, sign = features_1(rng, cell["tests"], 0.5, CORE, SPURIOUS)
+    seen, label, sign = features_1(rng, cell["tests"], 0.5)
     test = inputs(rng, seen, d, sigma)
     prompt = np.eye(1, d)  # the centre of class 1; that of class -1 is its negative
     row: Row = {}
@@ -135,38 +128,22 @@ def _model_1(cell: Cell) -> Row:
 
     judge(contrastive_scores(x, text, test, prompt)[:, 0], "contrastive", "against")
     for name, weight in (("theory", core), ("printed", core**2)):
-        row[name] = accuracy_1(cell["agree"], CORE, SPURIOUS, weight)[1]
+        row[name] = accuracy_1(cell["agree"], weight)
     if cell["part"] == "model 1":
-        scores, separable = supervised_1(x, y, test)
-        row["separable"] = float(separable)
-        judge(scores, "supervised", "supervised_against")
+        judge(supervised_1(x, y, test), "supervised", "supervised_against")
     return row
 
 
-def _model_2(cell: Cell) -> Row:
-    rng = np.random.default_rng([cell["seed"], cell["m"], 2])
-    sampled = features_2(rng, cell["tests"], cell["m"], ALPHA, BETA, training=False)
-    learned = contrastive_weights_2(cell["m"], ALPHA, BETA, cell.get("pi", 1.0))
-    return {
-        "contrastive": accuracy_2(*sampled, learned),
-        "supervised": accuracy_2(*sampled, (1.0, ALPHA)),
-    }
-
-
-# --------------------------------------------------------------------------- data model 1
-
-
 def features_1(
-    rng: np.random.Generator, n: int, agree: float, core: float, spurious: float
+    rng: np.random.Generator, n: int, agree: float, spurious: float = SPURIOUS
 ) -> tuple[Floats, Floats, Floats]:
-    """Features ``[n, 2]``, labels and spurious signs of Definition 4.1.
+    """Features ``[n, 2]`` (sigmas 1 and ``spurious``), labels, spurious signs of Definition 4.1.
 
-    The sign equals the label with probability ``agree``; 1/2 is the true distribution. ``core`` and
-    ``spurious`` are the features' sigmas.
+    The sign equals the label with probability ``agree``; 1/2 is the true distribution.
     """
     y = rng.choice([-1.0, 1.0], n)
     a = np.where(rng.random(n) < agree, y, -y)
-    return np.c_[rng.normal(y, core), rng.normal(a, spurious)], y, a
+    return np.c_[rng.normal(y, 1.0), rng.normal(a, spurious)], y, a
 
 
 def masked_1(
@@ -200,48 +177,52 @@ def contrastive_scores(images: Floats, texts: Floats, test: Floats, prompts: Flo
     return np.asarray(test @ (paired - crossed))
 
 
-def accuracy_1(agree: float, core: float, spurious: float, weight: float) -> tuple[float, float]:
-    """Accuracy of the score ``(1 + weight core^2) z_core + (2 agree - 1) z_spu``.
+def accuracy_1(agree: float, weight: float, spurious: float = SPURIOUS) -> float:
+    """Accuracy of the score ``(1 + weight) z_core + (2 agree - 1) z_spu`` where ``a != y``.
 
-    On all samples of the true distribution, and on those with ``a != y``. With captions that
-    mention the core's variation with probability pi the ``weight`` is pi: the covariance of an
-    image's variation with a caption that shows it only sometimes is pi times its variance. Theorem
-    5.2 prints pi squared, which would be right were the variation scaled by pi instead of left out
-    at random. Theorem 4.4, without its o(1), is weight 1.
+    With captions that mention the core's variation with probability pi the ``weight`` is pi: the
+    covariance of an image's variation with a caption that shows it only sometimes is pi times its
+    variance. Theorem 5.2 prints pi squared, which would be right were the variation scaled by pi
+    instead of left out at random. Theorem 4.4, without its o(1), is weight 1.
     """
-    w, s = 1 + weight * core**2, 2 * agree - 1
-    spread = math.sqrt(w**2 * core**2 + s**2 * spurious**2)
-    against, along = (float(1 - norm.cdf((side - w) / spread)) for side in (s, -s))
-    return (against + along) / 2, against
+    w, s = 1 + weight, 2 * agree - 1
+    return float(1 - norm.cdf((s - w) / math.sqrt(w**2 + s**2 * spurious**2)))
 
 
-def supervised_1(images: Floats, y: Floats, test: Floats) -> tuple[Floats, bool]:
-    """Scores ``[t]`` of the maximum-margin classifier, and whether the training set was separable.
+def supervised_1(images: Floats, y: Floats, test: Floats) -> Floats:
+    """Scores ``[t]`` of the maximum-margin classifier, without the intercept that it is fit with.
 
-    Then it is the limit of gradient descent on logistic loss (Soudry et al. 2018).
+    On a separable set it is the limit of gradient descent on logistic loss (Soudry et al. 2018).
     """
-    # The machine fits an intercept; the paper's model has none, and so it is left out: the
-    # margin below says whether the direction separates without it.
     machine = SVC(C=1e8, kernel="precomputed", tol=1e-4).fit(images @ images.T, y)
-    weights = np.zeros(len(y))
-    weights[machine.support_] = machine.dual_coef_[0]
-    direction = images.T @ weights
-    return np.asarray(test @ direction), bool((y * (images @ direction)).min() > 0)
+    direction = images[machine.support_].T @ machine.dual_coef_[0]
+    return np.asarray(test @ direction)
 
 
 # --------------------------------------------------------------------------- data model 2
 
 
+def model_2(cell: Cell) -> Row:
+    """Accuracy of both solutions on the true distribution."""
+    rng = np.random.default_rng([cell["seed"], cell["m"], 2])
+    sampled = features_2(rng, cell["tests"], cell["m"], ALPHA, BETA)
+    learned = contrastive_weights_2(cell["m"], ALPHA, BETA, cell.get("pi", 1.0))
+    return {
+        "contrastive": accuracy_2(*sampled, learned),
+        "supervised": accuracy_2(*sampled, (1.0, ALPHA)),
+    }
+
+
 def features_2(
-    rng: np.random.Generator, n: int, m: int, alpha: float, beta: float, *, training: bool
+    rng: np.random.Generator, n: int, m: int, alpha: float, beta: float
 ) -> tuple[Floats, NDArray[np.int64], Floats]:
-    """Features ``[n, 2m]``, class number k and sign c of Definition 4.6."""
+    """Features ``[n, 2m]`` of the true distribution, class number k and sign c, Definition 4.6."""
     k, c = rng.integers(0, m, n), rng.choice([-1.0, 1.0], n)
     z = rng.choice([-1.0, 1.0], (n, 2 * m)) * beta
     z[:, m:] *= alpha
     rows = np.arange(n)
     z[rows, k] = c
-    z[rows, k + m] = alpha * (c if training else rng.choice([-1.0, 1.0], n))
+    z[rows, k + m] = alpha * rng.choice([-1.0, 1.0], n)
     return z, k, c
 
 
@@ -250,8 +231,8 @@ def contrastive_weights_2(
 ) -> tuple[float, float]:
     """Weights of ``z_k`` and ``z_{k+m}`` in the score of class k's prompt.
 
-    Rows of the cross-covariance between images and captions that mention what is not the
-    class's own feature with probability ``mentioned`` (Definition 5.3), times m.
+    Times m, with captions that mention what is not the class's own feature with probability
+    ``mentioned`` (Definition 5.3).
     """
     return 1 + (m - 1) * beta**2 * mentioned, alpha
 
@@ -288,15 +269,8 @@ SHADES = np.array(
     [[0, 0, 0.6], [0.1, 0.1, 0.8], [0.2, 0.2, 1], [0.6, 0, 0], [0.8, 0.1, 0.1], [1, 0.2, 0.2]]
 )
 """Red, green and blue: three shades of blue, three of red."""
-
-
-class Digits(NamedTuple):
-    """Images ``[n, 192]``, captions ``[n, 2]``, class (0, 1), whether the colour is the other's."""
-
-    images: Tensor
-    captions: Tensor
-    labels: NDArray[np.int64]
-    against: NDArray[np.bool_]
+Digits = tuple[Tensor, Tensor, NDArray[np.int64], NDArray[np.bool_]]
+"""Images ``[n, 192]``, captions ``[n, 2]``, class (0, 1), whether the colour is the other's."""
 
 
 def coloured(
@@ -322,57 +296,52 @@ def coloured(
     names = rng.random((n, 2)) < np.array(mentioned)
     captions = np.where(names, np.c_[digits - 4.5, shade - 2.5], means)
     seen, read = (torch.from_numpy(values).float() for values in (painted, captions))
-    return Digits(seen, read, labels, colour != labels)
+    return seen, read, labels, colour != labels
 
 
-def accuracy(
-    kind: Literal["supervised", "contrastive"],
-    mentioned: tuple[float, float],
-    *,
-    agree: float,
-    steps: int,
-    seed: int,
-) -> dict[str, float]:
+def trained_on_digits(cell: Cell) -> Row:
     """Train on colours that agree; accuracy on the test set with colours as in `COLOURS`.
 
-    Both train the same two-layer image network with Adam and batches of 128: ``supervised``
-    by cross-entropy, ``contrastive`` by symmetric InfoNCE with a two-layer caption network;
-    its prompts are the captions of each class's mean digit and a colour between the two.
+    ``supervised`` trains a two-layer image network by cross-entropy, ``contrastive`` the same one
+    by symmetric InfoNCE with a two-layer caption network; its prompts are the captions of each
+    class's mean digit and a colour between the two.
     """
-    rng, data = np.random.default_rng([seed, 7]), load_digits()
-    pixels, digits = data.data / 16, data.target.astype(np.int64)
-    order = rng.permutation(len(digits))
-    first, last = np.split(order, [len(order) * 2 // 3])
-    train = coloured(rng, pixels[first], digits[first], agree, mentioned)
+    rng, data = np.random.default_rng([cell["seed"], 7]), load_digits()
+    pixels, digits, contrastive = data.data / 16, data.target, cell["kind"] == "contrastive"
+    first, last = np.split(rng.permutation(len(digits)), [len(digits) * 2 // 3])
+    mentioned = cell["core"], cell["spurious"]
+    train = coloured(rng, pixels[first], digits[first], cell["agree"], mentioned)
     test = coloured(rng, pixels[last], digits[last], 0.5, mentioned)
-    torch.manual_seed(seed)
+    torch.manual_seed(cell["seed"])
     network, texts = (
         nn.Sequential(nn.Linear(inputs, 128), nn.ReLU(), nn.Linear(128, outputs))
-        for inputs, outputs in ((192, 16 if kind == "contrastive" else 2), (2, 16))
+        for inputs, outputs in ((192, 16 if contrastive else 2), (2, 16))
     )
     scale = nn.Parameter(torch.tensor(10.0).log())
     optimizer = torch.optim.Adam([*network.parameters(), *texts.parameters(), scale], lr=1e-3)
-    objective, labels = CLIP(), torch.from_numpy(train.labels)
-    for _ in range(steps):
+    objective, labels = CLIP(), torch.from_numpy(train[2])
+    for _ in range(cell["steps"]):
         batch = torch.from_numpy(rng.choice(len(labels), 128, replace=False))
-        images = network(train.images[batch])
-        if kind == "contrastive":
-            captions = texts(train.captions[batch])
-            pairs = ContrastiveBatch.from_embeddings(images, captions, within(scale.exp(), 1, 100))
+        images = network(train[0][batch])
+        if contrastive:
+            bounded = within(scale.exp(), 1, 100)
+            pairs = ContrastiveBatch.from_embeddings(images, texts(train[1][batch]), bounded)
             loss = objective(pairs).loss
         else:
             loss = F.cross_entropy(images, labels[batch])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    inside = coloured(rng, pixels[last], digits[last], agree, mentioned)
-    found, right = {}, np.zeros(0)
-    for name, part in (("inside", inside), ("test", test)):
-        with torch.no_grad():
-            scores = network(part.images)
-            if kind == "contrastive":
-                prompts = texts(torch.tensor([[-2.5, 0.0], [2.5, 0.0]]))
-                scores = F.normalize(scores, dim=1) @ F.normalize(prompts, dim=1).T
-        right = scores.argmax(dim=1).numpy() == part.labels
-        found[name] = float(right.mean())
-    return found | {"against": float(right[test.against].mean())}
+    inside = coloured(rng, pixels[last], digits[last], cell["agree"], mentioned)
+
+    @torch.no_grad()
+    def right(part: Digits) -> NDArray[np.bool_]:
+        scores = network(part[0])
+        if contrastive:
+            prompts = texts(torch.tensor([[-2.5, 0.0], [2.5, 0.0]]))
+            scores = F.normalize(scores, dim=1) @ F.normalize(prompts, dim=1).T
+        return np.asarray(scores.argmax(dim=1).numpy() == part[2])
+
+    found, against = right(test), test[3]
+    parts = {"inside": right(inside), "test": found, "against": found[against]}
+    return {name: float(values.mean()) for name, values in parts.items()}

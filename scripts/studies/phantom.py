@@ -1,7 +1,6 @@
 """Studies on the phantom: data of a seed, one training, all that it is measured by, tables.
 
-Everything is a function of the cell, so that studies that ask for the same find it made, and what
-one study has measured the next takes over (``inputs/measured``).
+Everything is a function of the cell, so that studies that ask for the same data find them made.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from medclip_debias.config import PrepareSettings, json_hash, validate
+from medclip_debias.config import PrepareSettings, validate
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.data.store import PreparedSet
@@ -32,11 +31,9 @@ from medclip_debias.evaluation.protocol import Draw, Request, rows_of_split
 from medclip_debias.evaluation.protocols.phrase_grounding import PhraseGrounding
 from medclip_debias.evaluation.protocols.retrieval import BoxRetrieval
 from medclip_debias.evaluation.protocols.zero_shot import ZeroShot
-from medclip_debias.evaluation.validation import validator_of
 from medclip_debias.experiments import doses
 from medclip_debias.experiments.differences import Groups, SeedTables, by_method, marks
 from medclip_debias.experiments.experiment import Cell, Row, Shared
-from medclip_debias.files import read_json, write_json
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
 from medclip_debias.language.scoring import score_prepared
 from medclip_debias.models.dual_encoder import DualEncoder
@@ -46,39 +43,33 @@ from medclip_debias.phantom.language import NOUNS
 from medclip_debias.phantom.truth import Truth, write_truth
 from medclip_debias.reporting.plots import intervals, panels
 from medclip_debias.reporting.tables import Table
-from medclip_debias.settings_files import load_yaml
+from medclip_debias.settings_files import load_yaml, merge
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.step import Trainer
-from studies.study import Study
+from studies.study import Study, split
 
 BASELINE, LANGUAGE_MODEL = "InfoNCE", "language model"
 CONTROLS = ("constant = its mean", "its eta shuffled")
-ENDS = 9
-"""How many of the 28 classes, by frequency, are called head, and how many tail."""
-MEASUREMENT_VERSION = 2
-"""Raised when the same cell would be measured otherwise."""
+RARE = 9
+"""How many of the 28 classes, the least frequent, are called the tail."""
 Parts = dict[str, dict[Any, dict[int, Row]]]
 """Rows by method and seed of each part of a study, by its title."""
 
-_AUC, _RECALL = find("zero_shot", "mean_auc"), find("retrieval", "recall")
+_AUC = find("zero_shot", "mean_auc")
 METRICS = {
     "auc": replace(_AUC, title="AUC"),
     "accuracy": replace(find("zero_shot", "balanced_accuracy"), title="bal. acc."),
     "ece": replace(find("zero_shot", "ece"), title="ECE"),
     "fine_auc": replace(_AUC, title="fine AUC"),
-    "head_auc": replace(_AUC, title="head AUC"),
     "tail_auc": replace(_AUC, title="tail AUC"),
     "cnr": find("grounding", "cnr"),
     "miou": find("grounding", "miou"),
-    "pointing": replace(find("grounding", "pointing_game"), title="pointing"),
-    "recall": replace(_RECALL, title="Recall"),
+    "recall": replace(find("retrieval", "recall"), title="Recall"),
     "median_rank": replace(find("retrieval", "median_rank"), title="MedR", digits=0),
-    "lenient_recall": replace(_RECALL, title="Recall, lenient"),
 }
-SHOWN = ("auc", "accuracy", "ece", "fine_auc", "tail_auc", "cnr", "miou", "recall", "median_rank")
 CHOOSING = ("auc", "accuracy", "cnr", "miou", "recall", "median_rank")
 """What settings are chosen by: the paper's six metrics, all of them by rank."""
-TABLES = SeedTables(METRICS, SHOWN)
+TABLES = SeedTables(METRICS)
 
 
 # ---------------------------------------------------------------------------------- data
@@ -117,30 +108,15 @@ def make_phantom(data: Mapping[str, Any], folder: Path) -> None:
     shutil.move(tree / "truth", folder / "truth")
     shutil.rmtree(tree)
     write_truth(Truth(folder / "truth"), prepared, folder / "agreement.npz")
-    learn_language(data, folder / "prepared", folder / "language_model")
-
-
-def learn_language(data: Mapping[str, Any], prepared_folder: Path, out: Path) -> None:
-    """Learn a language model, settings in ``language``, and score the set's sentences with it.
-
-    It learns from ``language_share`` of the training sentences.
-    """
-    prepared = PreparedSet.open(prepared_folder)
     train = set(prepared.studies.loc[prepared.studies["split"] == "train", "study_id"])
-    sentences = prepared.sentences
-    corpus = sentences.loc[sentences["study_id"].isin(train), "text"].tolist()
-    if data["language_share"] < 1:
-        corpus = part_of(corpus, data["language_share"], data["seed"])
+    said = prepared.sentences
     content = {**data["language"], "seed": data["seed"]}
-    train_masked_lm(corpus, out, validate(LanguageModelSettings, content, "the study"))
-    score_prepared(prepared, out)
-
-
-def part_of(corpus: Sequence[str], share: float, seed: int) -> list[str]:
-    """A share of the sentences, at least two, in their order."""
-    count = max(2, round(share * len(corpus)))
-    chosen = np.random.default_rng([seed, 77]).choice(len(corpus), count, replace=False)
-    return [corpus[number] for number in np.sort(chosen)]
+    train_masked_lm(
+        said.loc[said["study_id"].isin(train), "text"].tolist(),
+        folder / "language_model",
+        validate(LanguageModelSettings, content, "the study"),
+    )
+    score_prepared(prepared, folder / "language_model")
 
 
 def class_prompts() -> PromptSet:
@@ -157,21 +133,15 @@ def class_prompts() -> PromptSet:
 # ------------------------------------------------------------------------------- training
 
 
-def trainer_of(
-    place: Phantom,
-    train: Mapping[str, Any],
-    loss: Mapping[str, Any],
-    seed: int,
-    scratch: Path,
-    aggregator: str = "lse_nl",
-) -> Trainer:
+def trainer_of(place: Phantom, cell: Cell, scratch: Path) -> Trainer:
     """The trainer of one cell, before its first step.
 
-    In ``loss`` a policy's or a table's ``path`` may be ``@agreement`` or ``@eta_true``, a policy's
-    ``start_step`` ``@0.4``, a share of the steps, and an ``eta`` a control of
-    `medclip_debias.experiments.doses`. ``scratch`` holds its tables as long as the trainer lives.
+    In its ``loss``, which may name an ``aggregator``, a policy's or a table's ``path`` may be
+    ``@agreement`` or ``@eta_true``, a policy's ``start_step`` ``@0.4``, a share of the steps, and
+    an ``eta`` a control of `medclip_debias.experiments.doses`. ``scratch`` holds its tables as long
+    as the trainer lives.
     """
-    own = dict(train)
+    own, loss = dict(cell["train"]), dict(cell["loss"])
     size, arch, dim = (own.pop(name) for name in ("input_size", "arch", "dim"))
     content = {
         "prepared": str(place.prepared),
@@ -181,10 +151,10 @@ def trainer_of(
             "image": {"arch": arch},
             "text": {"folder": str(place.language_model), "max_tokens": 48},
             "dim": dim,
-            "similarity": {"aggregator": aggregator},
+            "similarity": {"aggregator": loss.pop("aggregator", "lse_nl")},
         },
-        "loss": resolve(loss, place, scratch, train["steps"]),
-        "train": own | {"seed": seed, "workers": 0},
+        "loss": resolve(loss, place, scratch, own["steps"]),
+        "train": own | {"seed": cell["seed"], "workers": 0},
     }
     return Trainer(validate(RunSettings, content, "the study"), "the study")
 
@@ -214,7 +184,7 @@ def train_model(trainer: Trainer) -> tuple[DualEncoder, dict[str, float]]:
     for step in range(steps):
         metrics = trainer.step(step)
         if step >= steps - max(1, steps // 10):
-            for name in ("loss", "scale", "removed", "clamped", "mean_eta"):
+            for name in ("loss", "clamped", "mean_eta"):
                 if name in metrics:
                     kept.setdefault(name, []).append(float(metrics[name]))
     model = cast("DualEncoder", trainer.result)  # built anew by every run of a study
@@ -225,8 +195,8 @@ def train_model(trainer: Trainer) -> tuple[DualEncoder, dict[str, float]]:
 # ------------------------------------------------------------------------------ measuring
 
 
-def measure(model: DualEncoder, place: Phantom) -> dict[str, Any]:
-    """`METRICS` on the test split, AUC by class, AUC and Recall on the validate split."""
+def measure(model: DualEncoder, place: Phantom) -> Row:
+    """`METRICS` on the test split."""
     data, prompts, classes = place.data, load_prompts("chex5"), class_prompts()
     rows = rows_of_split(data, "test")
     shown = place.shown(rows)
@@ -239,23 +209,11 @@ def measure(model: DualEncoder, place: Phantom) -> dict[str, Any]:
         PhraseGrounding(request),
         BoxRetrieval(request),
     )
-    of_fine = fine.by_class("auc")  # in the order of their frequency
-    each = list(of_fine.values())
-    validate_split = validator_of(place.prepared, 400)(model)
+    each = list(fine.by_class("auc").values())  # in the order of their frequency
     results = {"zero_shot": five, "grounding": maps, "retrieval": ranks}
     metrics = {key: results[one.protocol].value(one.name) for key, one in METRICS.items()}
-    metrics |= {
-        "fine_auc": np.mean(each),
-        "head_auc": np.mean(each[:ENDS]),
-        "tail_auc": np.mean(each[-ENDS:]),
-        "lenient_recall": ranks.value("recall", group="lenient"),
-        "validate_auc": validate_split["mean_auc"],
-        "validate_recall": validate_split["recall_at_10"],
-    }
-    return {name: float(value) for name, value in metrics.items()} | {
-        "auc_by_class": five.by_class("auc"),
-        "fine_auc_by_class": of_fine,
-    }
+    metrics |= {"fine_auc": np.mean(each), "tail_auc": np.mean(each[-RARE:])}
+    return {name: float(value) for name, value in metrics.items()}
 
 
 def measured(model: DualEncoder, data: PreparedSet, *protocols: Any) -> list[Any]:
@@ -287,75 +245,72 @@ def methods() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 class PhantomStudy(Study):
-    """Base of the studies whose cells train one model on one phantom."""
+    """Base of the studies whose cells train one model on one phantom: arms, on every seed.
+
+    ``arms`` in the YAML file are names of methods, whose first candidate is taken, or names with
+    a candidate or with the settings of an objective.
+    """
 
     minor: ClassVar[tuple[str, ...]] = ("bal. acc.", "ECE", "tail AUC", "mIoU", "MedR")
 
-    version: ClassVar[int] = 2
-    outdated: ClassVar[str] = "They hold no AUC of single classes."
+    def cells(self) -> list[dict[str, Any]]:
+        s, arms = self.settings, self.settings.arms
+        each = arms if isinstance(arms, Mapping) else dict.fromkeys(arms)
+        return [
+            self.cell(seed, arm, how, **names)
+            for seed, names, (arm, how) in product(s.seeds, self.axes(), each.items())
+        ]
+
+    def axes(self) -> list[dict[str, Any]]:
+        """What cells differ in beside arm and seed; ``data`` is what of the data is changed."""
+        return [{}]
 
     def cell(
         self,
-        loss: Mapping[str, Any] | None,
         seed: int,
+        method: str,
+        how: str | Mapping[str, Any] | None = None,
         *,
         data: Mapping[str, Any] | None = None,
         **names: Any,
     ) -> dict[str, Any]:
-        """A cell: one objective on the phantom of ``seed``, which is that of the training, too.
+        """A cell: one arm on the phantom of ``seed``, which is that of the training, too.
 
-        Without a ``loss`` it is that of the method and candidate in ``names``, plain values that
-        say what the cell is for (``steps`` changes the training). ``data`` is what is changed in
-        the settings' ``data``.
+        ``names`` are plain values that say what the cell is for (``steps`` changes the training).
         """
-        s = self.settings
-        if loss is None:
-            known = methods()[names["method"]]
-            loss = known[names.setdefault("candidate", next(iter(known)))]
-        given = {**s.data, "seed": seed, **(data or {})}
-        given["dials"] = {**s.data["dials"], **(data or {}).get("dials", {})}
+        s, loss = self.settings, how
+        if not isinstance(how, Mapping):
+            how = how or next(iter(methods()[method]))
+            loss = methods()[method][how]
+        assert isinstance(loss, Mapping)
         return {
             **names,
-            "loss": {key: value for key, value in loss.items() if key != "aggregator"},
-            "aggregator": loss.get("aggregator", "lse_nl"),
+            "method": method,
+            "candidate": how if isinstance(how, str) else method,
+            "loss": dict(loss),
             "seed": seed,
-            "data": given,
+            "data": self.data(seed, data or {}),
             "train": {**s.train, "steps": names.get("steps", s.train["steps"])},
         }
 
-    def arms(self, losses: Mapping[str, Any], seeds: Sequence[int], **names: Any) -> list[Row]:
-        """A cell of each objective on each seed, called by its name."""
-        return [
-            self.cell(loss, seed, **names, method=name, candidate=name)
-            for seed, (name, loss) in product(seeds, losses.items())
-        ]
+    def data(self, seed: int, changed: Mapping[str, Any]) -> dict[str, Any]:
+        """The data of a seed."""
+        return merge(self.settings.data, {**changed, "seed": seed})
 
     def seconds(self, cell: Cell) -> float:
-        """Steps, and a few seconds for measuring; little where another study has measured it."""
-        if "train" not in cell:
-            return 30.0
-        if self.inputs is not None and self._measured(cell).is_file():
-            return 0.1
-        return float(6 + self.settings.seconds_per_step * cell["train"]["steps"])
+        """Steps, and a few seconds for measuring."""
+        steps = cell["train"]["steps"] if "train" in cell else 0
+        return float(6 + self.settings.seconds_per_step * steps)
 
     def shared(self, cell: Cell) -> Shared:
         data = cell["data"]
         return Shared(data, make_phantom, 0.027 * (data["studies"] + data["test_studies"]))
 
     def measure(self, cell: Cell) -> Row:
-        path = self._measured(cell)
-        if path.is_file():
-            return read_json(path, "remove it to measure it again")
-        row = self.trained(cell)
-        write_json(path, row)
-        return row
-
-    def trained(self, cell: Cell) -> Row:
         torch.set_num_threads(1)
         place = self.place(cell)
         with tempfile.TemporaryDirectory() as scratch:
-            how = cell["train"], cell["loss"], cell["seed"], Path(scratch), cell["aggregator"]
-            model, metrics = train_model(trainer_of(place, *how))
+            model, metrics = train_model(trainer_of(place, cell, Path(scratch)))
         return metrics | self.metrics(model, place)
 
     def place(self, cell: Cell) -> Phantom:
@@ -364,13 +319,6 @@ class PhantomStudy(Study):
 
     def metrics(self, model: DualEncoder, place: Phantom) -> Row:
         return measure(model, place)
-
-    def _measured(self, cell: Cell) -> Path:
-        """Where a measurement lies for the other studies: named by all that it depends on."""
-        assert self.inputs is not None
-        parts = ("data", "train", "loss", "aggregator", "seed")
-        own = [type(self).metrics.__qualname__, *(cell.get(part) for part in parts)]
-        return self.inputs / "measured" / f"{json_hash([MEASUREMENT_VERSION, *own])}.json"
 
     def groups(self, rows: Sequence[Row]) -> Parts:
         """What the plot shows, by the title of its line of panels: rows by method and seed."""
@@ -421,3 +369,13 @@ def best_candidate(rows: Sequence[Row]) -> str:
     """The candidate with the best mean rank over `CHOOSING`, of its mean over seeds."""
     groups = by_method(rows, "candidate")
     return str(list(groups)[int(np.argmin(TABLES.ranks(groups, CHOOSING)))])
+
+
+def parts_of(rows: Sequence[Row], name: str, title: str = "{}") -> Parts:
+    """The rows for each value of ``name``, which ``title`` formats."""
+    return {title.format(value): by_method(own) for value, own in split(rows, name).items()}
+
+
+def minus(one: Mapping[int, Row], other: Mapping[int, Row], names: Sequence[str]) -> Any:
+    """By seed, one row minus the other in these metrics."""
+    return {seed: {m: row[m] - other[seed][m] for m in names} for seed, row in one.items()}

@@ -12,35 +12,31 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from medclip_debias.evaluation.statistics import ALPHA, holm, paired_seeds
+from medclip_debias.experiments.differences import Difference, SeedTables
 
 
-def differences(outcomes: pd.DataFrame, base: str) -> pd.DataFrame:
-    """Mean, half of the 95% interval and Holm's p of each arm minus ``base``, for each outcome.
+def differences(outcomes: pd.DataFrame, base: str) -> dict[str, dict[str, Difference]]:
+    """Each arm minus ``base``, by outcome and arm.
 
-    Args:
-        outcomes: a column for each outcome, by arm and seed; blank where an arm has none.
-        base: the arm that the others are compared with.
+    ``outcomes`` has a column for each outcome, by arm and seed; blank where an arm has none. Arms
+    that lack one are no part of the family, and have no p.
     """
-    rows = []
-    for arm in outcomes.index.get_level_values("arm").unique().drop(base):
-        whole = bool((outcomes.loc[arm] - outcomes.loc[base]).notna().all(axis=None))
-        for name in outcomes:
-            one, other = (
-                {int(seed): float(value) for seed, value in outcomes[name][side].dropna().items()}
-                for side in (arm, base)
-            )
-            if found := paired_seeds(one, other):
-                gap, (_, high), p, _ = found
-                seeds = len(one.keys() & other.keys())
-                rows.append((arm, name, seeds, gap, high - gap, p if whole else None))
-    table = pd.DataFrame(rows, columns=["arm", "outcome", "seeds", "difference", "half", "p"])
-    table["p_holm"] = holm(table["p"].tolist())
-    return table
+    arms = {str(arm): own.droplevel("arm") for arm, own in outcomes.groupby(level="arm")}
+    lacking = {arm for arm, own in arms.items() if own.isna().any(axis=None)}
+    found: dict[str, dict[str, Difference]] = {str(name): {} for name in outcomes}
+    for names in (arms.keys() - lacking, *({arm} for arm in lacking)):
+        kept = [str(name) for name in outcomes if arms[max(names)][name].notna().all()]
+        rows: Any = {arm: own[kept].to_dict("index") for arm, own in arms.items()}
+        pairs = {arm: (rows[arm], rows[base]) for arm in arms if arm in names and arm != base}
+        for name, of_arm in SeedTables({}).contrasts(pairs, kept).items():
+            for arm, (gap, ends, p) in of_arm.items():
+                found[name][arm] = gap, ends, np.nan if arm in lacking else p
+    return found
 
 
 def main() -> None:
@@ -53,13 +49,13 @@ def main() -> None:
     if options.base not in outcomes.index:
         known = ", ".join(outcomes.index.get_level_values("arm").unique())
         parser.error(f"{options.csv}: has no arm '{options.base}'; it has {known}")
-    table = differences(outcomes, options.base)
-    for name, part in table.groupby("outcome", sort=False):
-        mean, middle = outcomes.loc[options.base, name].mean(), np.median(part["half"])
+    tables = SeedTables({})
+    for name, of_arm in differences(outcomes, options.base).items():
+        mean = outcomes.loc[options.base, name].mean()
+        middle = np.median([(ends[1] - ends[0]) / 2 for _, ends, _ in of_arm.values() if ends])
         print(f"{name}: {options.base} {mean:.3f}; half of an interval {middle:.3f} (median)")
-        for arm, gap, half, p in part[["arm", "difference", "half", "p_holm"]].to_numpy():
-            star = " *" if p is not None and p <= ALPHA else ""
-            print(f"  {arm:26} {gap:+.3f} [{gap - half:+.3f}, {gap + half:+.3f}]{star}")
+        for arm in sorted(of_arm):
+            print(f"  {arm:26} {tables.cell(name, of_arm[arm])}")
 
 
 if __name__ == "__main__":

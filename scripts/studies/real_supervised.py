@@ -20,7 +20,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -34,9 +33,9 @@ from medclip_debias.evaluation.metrics import auc
 from medclip_debias.training.resolve import load_run
 from medclip_debias.training.step import Trainer
 from openi import judged_classes
-from studies.classifier import Score, learn
+from studies.classifier import Score, fit
 from studies.real_arms import PROMPTS, read_study, training_sets
-from supervised import Classifier, claimed
+from supervised import claimed
 
 
 def targets(trainer: Trainer, labelled: list[str], classes: list[str]) -> torch.Tensor:
@@ -54,20 +53,6 @@ def targets(trainer: Trainer, labelled: list[str], classes: list[str]) -> torch.
     firsts = [int(rows[0]) for rows in trainer.studies.rows]
     of_studies = pd.concat(tables).loc[joint.images["study_id"].iloc[firsts]]
     return torch.tensor(of_studies.to_numpy(np.float32))
-
-
-def fit(trainer: Trainer, wanted: torch.Tensor) -> Score:
-    """Train encoder and layer on the run's batches by the targets that are known."""
-    network = Classifier(trainer.model.image_encoder, wanted.shape[1]).to(trainer.device)
-    group = {"params": list(network.parameters()), "lr_factor": 1.0}
-    optimizer = torch.optim.AdamW([group], weight_decay=trainer.settings.train.weight_decay)
-
-    def loss(logits: torch.Tensor, studies: torch.Tensor) -> torch.Tensor:
-        target = wanted[studies].to(trainer.device)
-        known = ~target.isnan()
-        return nn.functional.binary_cross_entropy_with_logits(logits[known], target[known])
-
-    return learn(trainer, network, optimizer, loss)
 
 
 @torch.inference_mode()

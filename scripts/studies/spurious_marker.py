@@ -7,7 +7,7 @@ finding more or less often, in the test split with every second image whatever i
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,38 +16,29 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from sklearn.metrics import roc_curve
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from medclip_debias.evaluation.metrics import auc
 from medclip_debias.evaluation.protocol import rows_of_split
 from medclip_debias.evaluation.statistics import ALPHA, holm, paired_seeds
-from medclip_debias.experiments.differences import by_method
 from medclip_debias.experiments.experiment import Cell, Row
 from medclip_debias.phantom.catalogue import CLASSES, INDEX
 from medclip_debias.reporting.tables import Table
-from medclip_debias.training.optim import make_optimizer
 from medclip_debias.training.step import Trainer
-from studies.classifier import learn
+from studies.classifier import Score, fit
 from studies.phantom import Phantom, PhantomStudy, class_prompts, train_model, trainer_of
-from studies.study import by_seed, gap, lines, split, spread, where
-from supervised import Classifier
+from studies.study import by_seed, gap, lines, means, split, where
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Shown = tuple[list[int], Bools, Bools]
 """Rows of the images judged, whether the finding is there, whether the marker is."""
-Score = Callable[[Tensor], Tensor]
-"""From prepared pixels to one score an image."""
 SUPERVISED, CONTRASTIVE, EXCLUDED = "supervised", "contrastive", "same class excluded"
 SHOWN = {
-    "auc_validate": "AUC, marker as in training",
     "auc": "AUC",
-    "auc_with": "AUC, with marker",
-    "auc_without": "AUC, without marker",
     "auc_against": "AUC against the tie",
     "auc_marker": "reads the marker",
-    "accuracy": "bal. acc.",
     "worst_group": "worst group",
 }
 
@@ -56,75 +47,59 @@ class SpuriousMarker(PhantomStudy):
     """Supervised, contrastive, and contrastive without pairs of one class."""
 
     name: ClassVar[str] = "spurious-marker"
-    version: ClassVar[int] = 1
 
-    def cells(self) -> list[dict[str, Any]]:
-        s = self.settings
-        same = {"kind": "remove_by_label", "match": "equal", "labels": [s.label]}
-        arms: dict[str, Any] = {
-            SUPERVISED: {"kind": "supervised"},
-            CONTRASTIVE: {"kind": "infonce"},
-            EXCLUDED: {"kind": "infonce", "negatives": [same]},
-        }
+    def axes(self) -> list[dict[str, Any]]:
+        finding = self.settings.finding
         return [
-            self.cell(
-                loss,
-                seed,
-                data={"dials": {"marker_class": s.finding, "marker_correlation": tie}},
-                **{"method": name, "candidate": name, "tie": tie, "finding": s.finding},
-            )
-            for seed, tie, (name, loss) in product(s.seeds, s.ties, arms.items())
+            {"tie": tie, "finding": finding}
+            | {"data": {"dials": {"marker_class": finding, "marker_correlation": tie}}}
+            for tie in self.settings.ties
         ]
 
     def measure(self, cell: Cell) -> Row:
         torch.set_num_threads(1)
-        place, finding = self.place(cell), cell["finding"]
-        classified = cell["loss"]["kind"] == "supervised"
+        place, classified = self.place(cell), cell["loss"]["kind"] == "supervised"
         loss = {"kind": "infonce"} if classified else cell["loss"]
         with tempfile.TemporaryDirectory() as scratch:
-            trainer = trainer_of(place, cell["train"], loss, cell["seed"], Path(scratch))
+            trainer = trainer_of(place, {**cell, "loss": loss}, Path(scratch))
             arm = supervised if classified else contrastive
-            return judged(place, finding, arm(trainer, place, finding))
+            return judged(place, cell["finding"], arm(trainer, place, cell["finding"]))
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
-        """Every metric of every arm and tie, what the closest tie costs, and who pays less."""
-        head, found = ["", *SHOWN.values()], []
-        for tie, of_tie in split(rows, "tie").items():
-            body = [
-                [arm, *(spread([*own.values()], m) for m in SHOWN)]
-                for arm, own in by_method(of_tie).items()
-            ]
-            found.append(Table(f"Tie {tie:g}: mean (sd) over seeds", head, body))
-        least, *_, most = ties = sorted({row["tie"] for row in rows})
-        body = [
-            [arm, *(gap(_of(rows, arm, most, m), _of(rows, arm, least, m)) for m in SHOWN)]
-            for arm in (SUPERVISED, CONTRASTIVE, EXCLUDED)
+        """Every arm at each tie, seed by seed at the closest, and who pays less for a tie."""
+        most = max(row["tie"] for row in rows)
+        seeds = [
+            [arm, *(f"{value:.2f}" for value in by_seed(own, "auc_against").values())]
+            for arm, own in split(where(rows, tie=most), "method").items()
         ]
-        found.append(Table(f"Tie {most:g} minus tie {least:g}", head, body))
-        return [*found, _contrasts(rows, ties)]
+        each = ["", *(f"seed {seed}" for seed in by_seed(rows, "auc"))]
+        return [
+            means("Mean (sd) over seeds", rows, {"tie": "tie", "method": "arm"}, SHOWN),
+            Table(f"{SHOWN['auc_against']} of {most:g}, by seed", each, seeds),
+            _contrasts(rows),
+        ]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
-        shown = ("auc", "auc_against", "auc_marker", "worst_group")
-        return lines({SHOWN[m]: (rows, m) for m in shown}, "tie", "method")
+        return lines({title: (rows, metric) for metric, title in SHOWN.items()}, "tie", "method")
 
 
-def _of(rows: Sequence[Row], arm: str, tie: float, metric: str) -> dict[int, float]:
-    return by_seed(where(rows, method=arm, tie=tie), metric)
-
-
-def _contrasts(rows: Sequence[Row], ties: Sequence[float]) -> Table:
+def _contrasts(rows: Sequence[Row]) -> Table:
     """Contrastive minus the others; a star for what a tie changes, all comparisons one family."""
     body: list[list[str]] = []
     ps: list[float | None] = []
-    for other, metric in product((SUPERVISED, EXCLUDED), ("auc_against", "worst_group")):
-        free, *tied = ([_of(rows, arm, t, metric) for arm in (CONTRASTIVE, other)] for t in ties)
-        for tie, own in zip(ties[1:], tied, strict=True):
-            one, two = ({s: a[s] - b[s] for s in a} for a, b in zip(own, free, strict=True))
-            found = paired_seeds(one, two)
-            ps.append(None if found is None else found[2])
-            body.append(
-                [f"minus {other}, {SHOWN[metric]}, tie {tie:g}", gap(own[0], own[1]), gap(one, two)]
-            )
+    none, *ties = sorted({row["tie"] for row in rows})
+
+    def of(arm: str, tie: float, metric: str) -> dict[int, float]:
+        return by_seed(where(rows, method=arm, tie=tie), metric)
+
+    for other, metric, tie in product((SUPERVISED, EXCLUDED), ("auc_against", "worst_group"), ties):
+        one, two, *free = (of(arm, t, metric) for t in (tie, none) for arm in (CONTRASTIVE, other))
+        ours, theirs = ({s: a[s] - b[s] for s in a} for a, b in zip((one, two), free, strict=True))
+        found = paired_seeds(ours, theirs)
+        ps.append(None if found is None else found[2])
+        body.append(
+            [f"minus {other}, {SHOWN[metric]}, tie {tie:g}", gap(one, two), gap(ours, theirs)]
+        )
     for row, p in zip(body, holm(ps), strict=True):
         row[-1] += " *" if p is not None and p < ALPHA else ""
     return Table(f"{CONTRASTIVE} against", ["", "at the tie", "in what the tie changes"], body)
@@ -149,27 +124,11 @@ def contrastive(trainer: Trainer, place: Phantom, finding: str) -> Score:  # noq
 def supervised(trainer: Trainer, place: Phantom, finding: str) -> Score:
     """Train the same image encoder as a classifier on the same batches; the score is its logit.
 
-    Binary cross-entropy against what the image shows. Images that show the finding in another form
-    have no part in the loss. The optimiser is the image-text training's own.
+    Images that show the finding in another form have no part in the loss.
     """
-    settings = trainer.settings.train
-    torch.manual_seed(settings.seed)
-    network = Classifier(trainer.model.image_encoder, 1)
     table = place.shown([int(own[0]) for own in trainer.studies.rows])
-    clear = ~table[other_forms(finding)].to_numpy(dtype=bool).any(axis=1)
-    target, weight = (
-        torch.from_numpy(values.astype(np.float32)) for values in (table[finding].to_numpy(), clear)
-    )
-
-    def loss(logits: Tensor, studies: Tensor) -> Tensor:
-        chosen, wanted = weight[studies], target[studies]
-        total = binary_cross_entropy_with_logits(
-            logits[:, 0], wanted, weight=chosen, reduction="sum"
-        )
-        return total / chosen.sum().clamp(min=1)
-
-    optimizer = make_optimizer(trainer.model, [network.head], settings)
-    score = learn(trainer, network, optimizer, loss)
+    wanted = table[finding].astype(np.float32).mask(table[other_forms(finding)].any(axis=1))
+    score = fit(trainer, torch.tensor(wanted.to_numpy())[:, None])
     return lambda pixels: score(pixels)[:, 0]
 
 
@@ -186,27 +145,25 @@ def shown_in(place: Phantom, split: str, finding: str) -> Shown:
     """Frontal images of a split, but for those that show the finding in another form."""
     rows = rows_of_split(place.data, split)
     table = place.shown(rows)
-    other = table[other_forms(finding)].to_numpy(dtype=bool).any(axis=1)
-    kept = (table["view"] != "LATERAL").to_numpy() & ~other
+    kept = (table["view"] != "LATERAL") & ~table[other_forms(finding)].any(axis=1)
     there, marker = (table.loc[kept, name].to_numpy(dtype=bool) for name in (finding, "marker"))
-    return np.asarray(rows)[kept].tolist(), there, marker
+    return np.asarray(rows)[kept.to_numpy()].tolist(), there, marker
 
 
 @torch.inference_mode()
 def judged(place: Phantom, finding: str, score: Score) -> dict[str, float]:
     """`metrics` of a model by its score."""
-    found: list[tuple[Bools, Bools, Floats]] = []
-    for part in ("test", "validate"):
+    found: list[Any] = []
+    for part in ("validate", "test"):
         rows, there, marker = shown_in(place, part, finding)
         pixels = torch.from_numpy(np.asarray(place.data.pixels[rows]))
-        parts = [score(some).double() for some in pixels.split(64)]
-        found.append((there, marker, torch.cat(parts).numpy()))
-    (there, marker, scores), (validate, _, others) = found
-    return metrics(there, marker, scores, validate, others)
+        scores = torch.cat([score(some).double() for some in pixels.split(64)]).numpy()
+        found += [there, scores] if part == "validate" else [there, marker, scores]
+    return metrics(*found)
 
 
 def metrics(
-    there: Bools, marker: Bools, scores: Floats, validate: Bools, others: Floats
+    validate: Bools, others: Floats, there: Bools, marker: Bools, scores: Floats
 ) -> dict[str, float]:
     """How well scores of test images tell the finding, with and without the marker's help.
 
@@ -217,36 +174,17 @@ def metrics(
     ``worst_group``: the lowest share of right decisions in the four groups. What a split cannot
     tell is 0.5, and left out of the worst group.
     """
-    right = (scores > best_threshold(validate, others)) == there
+    cut = 0.0
+    if validate.any() and not validate.all():
+        false, true, cuts = roc_curve(validate, others)
+        cut = cuts[np.argmax(true - false)]  # the best balanced accuracy
+    right = (scores >= cut) == there
     groups = [right[(there == f) & (marker == m)] for f in (True, False) for m in (True, False)]
-    sides = [right[there == f] for f in (True, False)]
     against = there != marker
-    return {
-        "auc": _auc(there, scores),
-        "auc_with": _auc(there[marker], scores[marker]),
-        "auc_without": _auc(there[~marker], scores[~marker]),
-        "auc_against": _auc(there[against], scores[against]),
-        "auc_marker": _auc(marker[~there], scores[~there]),
-        "auc_validate": _auc(validate, others),
-        "accuracy": float(np.mean([side.mean() for side in sides if side.size])),
-        "worst_group": float(min(own.mean() for own in groups if own.size)),
+    pairs = {
+        "auc": (there, scores),
+        "auc_against": (there[against], scores[against]),
+        "auc_marker": (marker[~there], scores[~there]),
     }
-
-
-def best_threshold(truth: Bools, scores: Floats) -> float:
-    """The midpoint between neighbouring scores with the best balanced accuracy, the lowest such.
-
-    0 where ``truth`` has one value only.
-    """
-    if truth.all() or not truth.any():
-        return 0.0
-    values = np.unique(scores)
-    cuts = np.concatenate([[values[0] - 1], (values[1:] + values[:-1]) / 2])
-    above = scores[None, :] > cuts[:, None]
-    balanced = above[:, truth].mean(axis=1) + (~above)[:, ~truth].mean(axis=1)
-    return float(cuts[int(np.argmax(balanced))])
-
-
-def _auc(truth: Bools, scores: Floats) -> float:
-    value = auc(truth, scores)
-    return 0.5 if np.isnan(value) else value
+    found = {name: float(np.nan_to_num(auc(*pair), nan=0.5)) for name, pair in pairs.items()}
+    return found | {"worst_group": float(min(own.mean() for own in groups if own.size))}

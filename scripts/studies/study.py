@@ -30,7 +30,7 @@ from medclip_debias.reporting.tables import Table
 from medclip_debias.settings_files import load_yaml, merge
 
 STUDIES: Registry[type[Study]] = Registry("study", "studies")
-FREE = ("dials", "language")
+FREE = ("arms", "dials", "language")
 """Settings that are settings of something else, which checks them."""
 
 
@@ -62,9 +62,7 @@ class Study(Experiment):
     def __init__(
         self, settings: Mapping[str, Any] | None = None, inputs: Path | None = None
     ) -> None:
-        given = self.usual if settings is None else settings
-        _check(given, self.usual, self.name)
-        super().__init__(StudySettings(**given), inputs)
+        super().__init__(StudySettings(**(self.usual if settings is None else settings)), inputs)
 
     @abstractmethod
     def tables(self, rows: Sequence[Row]) -> list[Table]:
@@ -76,8 +74,12 @@ class Study(Experiment):
 
     def summary(self, rows: Sequence[Row]) -> Summary:
         """The tables, and in a sentence each what is starred in them."""
-        found = self.tables(rows)
-        return Summary([*_starred(found)] or ["No table has a star."], found)
+        found, said = self.tables(rows), []
+        for one, row in ((table, row) for table in found for row in table.rows):
+            pairs = zip(one.head[1:], row[1:], strict=True)
+            cells = [f"{name} {cell[:-2]}" for name, cell in pairs if cell.endswith(" *")]
+            said += [f"{one.title}; {row[0]}: {', '.join(cells)}."] if cells else []
+        return Summary(said or ["No table has a star."], found)
 
     def seconds(self, cell: Cell) -> float:  # noqa: ARG002
         return self.seconds_a_cell
@@ -95,36 +97,22 @@ def find_study(name: str) -> type[Study]:
     return known[one_of(name, list(known), "study")]
 
 
-def _check(given: Mapping[str, Any], usual: Mapping[str, Any], where: str, path: str = "") -> None:
+def check(given: Mapping[str, Any], usual: Mapping[str, Any], path: str) -> None:
     """Raise a `UserError` for a setting that the study does not have, or of another type."""
     for key, value in given.items():
         if key not in usual:
-            raise UserError(
-                f"{where}: there is no setting '{path}{key}'{did_you_mean(key, list(usual))}."
-            )
+            raise UserError(f"there is no setting '{path}{key}'{did_you_mean(key, list(usual))}.")
         wanted = usual[key]
         if isinstance(wanted, Mapping) and isinstance(value, Mapping):
             if key not in FREE:
-                _check(value, wanted, where, f"{path}{key}.")
+                check(value, wanted, f"{path}{key}.")
             continue
         types = (int, float) if isinstance(wanted, float) else type(wanted)
-        if wanted is not None and not (isinstance(value, types) and type(value) is not bool):
+        if not isinstance(value, types) or isinstance(value, bool):
             raise UserError(
-                f"{where}: setting '{path}{key}' is {json.dumps(value)}, and must be like "
+                f"setting '{path}{key}' is {json.dumps(value)}, and must be like "
                 f"{json.dumps(wanted)}."
             )
-
-
-def _starred(tables: Sequence[Table]) -> list[str]:
-    """A sentence for each row that has a difference beyond chance."""
-    said = []
-    for table in tables:
-        for row in table.rows:
-            pairs = zip(table.head[1:], row[1:], strict=True)
-            cells = [f"{name} {cell[:-2]}" for name, cell in pairs if cell.endswith(" *")]
-            if cells:
-                said.append(f"{table.title}; {row[0]}: {', '.join(cells)}.")
-    return said
 
 
 # ---------------------------------------------------------- what tables and plots are made of
@@ -155,6 +143,21 @@ def spread(rows: Sequence[Row], name: str, digits: int = 3) -> str:
     """Mean and standard deviation over the rows; empty where they lack the number."""
     values = [row[name] for row in rows if name in row]
     return mean_sd(values, digits) if values else ""
+
+
+def means(
+    title: str, rows: Sequence[Row], by: Mapping[str, str], values: Mapping[str, str]
+) -> Table:
+    """Mean and standard deviation of ``values`` for each value of the settings ``by``.
+
+    Both are names in the rows, with their headings.
+    """
+    body = []
+    for key, own in split(rows, *by).items():
+        names = key if isinstance(key, tuple) else (key,)
+        said = [name if isinstance(name, str) else f"{name:g}" for name in names]
+        body.append([*said, *(spread(own, value) for value in values)])
+    return Table(title, [*by.values(), *values.values()], body)
 
 
 def gap(one: Mapping[int, float], other: Mapping[int, float], digits: int = 3) -> str:

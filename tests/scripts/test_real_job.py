@@ -16,7 +16,8 @@ from medclip_debias.evaluation.table import read_results
 from medclip_debias.settings_files import apply_overrides
 from medclip_debias.training.resolve import load_run
 from medclip_debias.training.step import Trainer
-from studies.real_supervised import fit, targets
+from studies.classifier import fit
+from studies.real_supervised import targets
 
 LABELS = ("Cardiomegaly", "Effusion|Edema", "No Finding", "Mass")
 TINY = real_job.Plan(

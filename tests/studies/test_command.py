@@ -15,9 +15,8 @@ from commands import run_script
 from medclip_debias.cli import experiments as verbs
 from medclip_debias.cli import run
 from medclip_debias.errors import UserError
-from medclip_debias.reporting.tables import Table
 from studies import eta_table, flip_claims, pretrain_trunk
-from studies.command import on_the_page, read_cells, run_named
+from studies.command import read_cells, run_named
 from studies.study import STUDIES
 
 REPO = Path(__file__).parents[2]
@@ -85,14 +84,6 @@ def test_publishing_puts_tables_cells_and_plot_into_the_docs_and_writes_them_ane
     (out / "results.json").write_text(json.dumps(content))
     assert run([*words, str(again), "--from", str(out / "results.json")]) == 2
     assert "lacks what names a cell of 'fine-grained'" in capsys.readouterr().err
-
-
-def test_a_page_leaves_minor_columns_out_unless_they_have_a_star():
-    rows = [["a", ".7", "+.1 [.0, .2]", "5 *"], ["b", ".8", "+.2 [.1, .3]", "6"]]
-    table = Table("title", ["", "AUC", "ECE", "MedR"], rows)
-    (shown,), left_out = on_the_page([table], ["ECE", "MedR"])
-    assert shown == Table("title", ["", "AUC", "MedR"], [["a", ".7", "5 *"], ["b", ".8", "6"]])
-    assert left_out == ["ECE"]
 
 
 def test_the_settings_of_a_run_are_a_file_that_repeats_it(tmp_path):

@@ -33,15 +33,15 @@ def test_true_eta_leaves_less_error_than_none(rows):
 
 def test_last_term_vanishes_for_the_true_eta_only():
     rho = class_probabilities(5, 1.0)
-    assert bound_terms(rho, rho, 10, 10, rho)[2] == 0
+    assert bound_terms(rho, rho, 10, 10)[2] == 0
     for kind in ("zero", "mean", "half", "double", "shuffled"):
         eta = misspecified(rho, kind)
-        assert bound_terms(rho, eta, 10, 10, rho)[2] > 0
+        assert bound_terms(rho, eta, 10, 10)[2] > 0
 
 
 def test_uniform_classes_give_the_bound_of_chuang_et_al():
     rho = class_probabilities(4, 0.0)
-    first, second, third = bound_terms(rho, rho, 100, 25, rho)
+    first, second, third = bound_terms(rho, rho, 100, 25)
     root = 3 * math.e**2 * math.sqrt(math.pi / 2)
     assert first == pytest.approx(root / 10 / 0.75)
     assert second == pytest.approx(root / 5 * 0.25 / 0.75)

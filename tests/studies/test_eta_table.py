@@ -35,26 +35,15 @@ def test_the_language_models_eta_has_its_dose_and_its_exponent(scored, exponent,
     assert ratio == pytest.approx(exponent * (scores[a] - scores[b]))
 
 
-def test_repeats_are_counted_once_a_study(prepared_phantom):
-    prepared = PreparedSet.open(prepared_phantom)
-    eta = eta_table.from_repeats(prepared)
-    train = prepared.studies.loc[prepared.studies["split"] == "train", "study_id"]
-    text = max(eta, key=lambda t: eta[t])
-    holds = [
-        text in set(prepared.sentences.loc[prepared.sentences["study_id"] == study, "text"])
-        for study in train
-    ]
-    assert eta[text] == pytest.approx(np.mean(holds))
-
-
-def test_tables_stand_beside_the_truth_of_their_tree(phantom_tree, scored, tmp_path):
+def test_the_truth_of_a_tree_is_a_table_too(phantom_tree, scored, tmp_path):
     copy = shutil.copytree(scored.folder, tmp_path / "set")
     claim_set(copy)
-    *_, said = eta_table.write_tables(copy, tmp_path / "eta", phantom_tree)
-    assert "rank correlation with the truth over occurrences 1.00" in said
+    eta_table.main(copy, tmp_path / "eta", phantom_tree)
+    names = {path.name for path in (tmp_path / "eta").iterdir()}
+    assert {"claims.parquet", "agreement.npz", "lm_k0.1_m0.2.parquet"} <= names
     found = pd.read_parquet(tmp_path / "eta/truth.parquet").set_index("text")["eta"]
     truth = pd.read_parquet(phantom_tree / "truth/sentences.parquet").groupby("text")["eta_true"]
     for text in training_counts(scored):
         assert found[text] == pytest.approx(min(truth.get_group(text).mean(), 0.99))
     with pytest.raises(UserError, match="holds no truth of a phantom"):
-        eta_table.write_tables(copy, tmp_path / "none", tmp_path)
+        eta_table.main(copy, tmp_path / "none", tmp_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from studies.glofnd import GloFNDStudy, _batch_top, _scores, exact_quantiles
+from studies.glofnd import GloFNDStudy, _batch_top, exact_quantiles
 from studies.images import digits
 
 
@@ -29,22 +29,14 @@ def test_batches_judge_only_pairs_that_met():
     assert set(removed.sum(axis=1)) == {2}  # ceil(.25 * 8) of nine
 
 
-def test_scores_count_pairs():
-    removed = np.array([[0, 1], [1, 1]], dtype=bool)
-    false = np.array([[1, 1], [0, 1]], dtype=bool)
-    assert _scores(removed, false) == {"precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3}
-
-
-def test_thresholds_come_nearer_to_the_quantile_and_a_small_run_is_sane(monkeypatch):
+def test_thresholds_come_to_the_quantile_and_a_small_run_is_sane(monkeypatch):
     fewer = [part[:400] for part in digits()]
     monkeypatch.setattr("studies.glofnd.digits", lambda: fewer)
-    small = {"points": 200, "batch": 50, "steps": 40, "starts": [0.0], "seeds": 1}
+    small = {"batch": 50, "steps": 40, "starts": [0.0], "seeds": 1}
     study = GloFNDStudy(GloFNDStudy.small | small)
     rows = [dict(cell) | study.measure(cell) for cell in study.cells()]
-    distances = {row["rule"]: row["distances"] for row in rows if row["part"] == "fixed"}
-    assert distances["adam, from 1"][-1] < distances["adam, from 1"][0] / 3
-    trained = [row for row in rows if row["part"] == "train"]
-    assert {row["policy"] for row in trained} == {"none", "fnc", "glofnd one", "glofnd quantile"}
-    assert all(row["probe"] > 0.3 for row in trained)
+    assert {row["policy"] for row in rows} == {"none", "fnc", "glofnd one", "glofnd quantile"}
+    assert all(row["probe"] > 0.3 for row in rows)
+    assert rows[-1]["mae"] < 0.3
     assert not any("nan" in cell for t in study.tables(rows) for row in t.rows for cell in row)
     study.figure(rows)

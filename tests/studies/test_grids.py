@@ -10,10 +10,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.table import Results
 from studies import grids
 from studies.grids import cells_of, crossed, differences, over_settings, report
-from tests.helpers import results as made
 
 
 @pytest.fixture
@@ -139,33 +137,13 @@ def test_stars_are_of_the_grid_and_of_the_page_which_keeps_what_it_took(tmp_path
         grids.write_page(page, [one])
 
 
-def test_seeds_of_several_grids_are_pooled_and_none_is_counted_twice(tmp_path):
+def test_a_grid_is_as_far_from_itself_as_no_machine(tmp_path):
     folder = measured(tmp_path / "one", [])
-    values = grids.cell_values([folder], grids.MAIN)
-    assert grids.pooled(values, "a", "InfoNCE") == (
-        "+0.100 [+0.100, +0.100], above 0 in 3 of 3 seeds"
+    (line,) = grids.moved(folder, folder)
+    assert line == (
+        "zero_shot.mean_auc: 6 cells, sd of machines 0.0000, of seeds 0.0100, largest 0.0000"
     )
-    with pytest.raises(UserError, match="in two of the grids"):
-        grids.pooled(pd.concat([values, values]), "a", "InfoNCE")
-    with pytest.raises(UserError, match="fewer than two seeds"):
-        grids.pooled(values, "b", "InfoNCE")
-    assert "largest 0.0000" in grids.moved(folder, folder)[0]
-
-
-def test_every_metric_of_the_cells_evaluations_is_an_outcome(tmp_path):
-    folder = measured(tmp_path / "one", [])
-    content = json.loads((folder / "results.json").read_text())
-    for number, row in enumerate(content["rows"]):
-        row["folder"] = f"cell{number}/evaluate"
-        place = folder / "runs" / row["folder"]
-        place.mkdir(parents=True)
-        value = 0.5 + 0.1 * (row["method"] == "a")
-        means = {"mean_auc": value, "accuracy": 0.5, "balanced_accuracy": 0.5}
-        rows = made.rows("zero_shot", means)
-        Results(made.LEAST | {"metrics": rows}).write(place / "results.json")
+    content = json.loads((folder / "results.json").read_text()) | {"rows": []}
     (folder / "results.json").write_text(json.dumps(content))
-    found = grids.outcomes([folder], "a", "InfoNCE")
-    assert "zero_shot.mean_auc: 0.500, +0.100 [+0.100, +0.100], above 0 in 3 of 3 seeds" in found
-    (folder / "runs/cell0/evaluate/results.json").unlink()
-    with pytest.raises(UserError, match="run the grid's experiment again"):
-        grids.outcomes([folder], "a", "InfoNCE")
+    with pytest.raises(UserError, match="share no cell"):
+        grids.moved(folder, folder)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from medclip_debias.cli import run
 from studies.images import digits, view
 from studies.long_tail import LongTail, etas, long_tailed
 
@@ -48,9 +47,3 @@ def test_a_cell_repeats_and_beats_chance():
     assert once == again
     assert once["all at 1"] > 0.5
     assert all(np.isfinite(list(once.values())))
-
-
-def test_missing_cifar_is_one_sentence(tmp_path, capsys):
-    words = ["study", "long-tail", "data=cifar10", f"root={tmp_path}", "--out", str(tmp_path / "o")]
-    assert run([*words, "--quick", "--workers", "1"]) == 2
-    assert "holds no CIFAR-10; put the folder" in capsys.readouterr().err

@@ -16,9 +16,8 @@ from medclip_debias.experiments.runner import run_experiment
 from medclip_debias.phantom.catalogue import CLASSES
 from medclip_debias.phantom.truth import Truth
 from medclip_debias.settings_files import load_yaml, merge
-from studies.corrections import FalseNegatives, Noise, Table1, false_rate
-from studies.eta_tradeoff import EtaTradeoff, Trigrams, tracking
-from studies.fine_grained import PAIRS, FineGrainedPhantom
+from studies.corrections import FalseNegatives, Table1, false_rate, tracking
+from studies.fine_grained import FineGrainedPhantom
 from studies.long_tail import TYPES, one_type
 from studies.phantom import (
     CHOOSING,
@@ -38,7 +37,6 @@ from studies.spurious_marker import (
     EXCLUDED,
     SUPERVISED,
     SpuriousMarker,
-    best_threshold,
     metrics,
     shown_in,
 )
@@ -85,7 +83,7 @@ def data(place):
 
 
 def trainer(place, loss, folder):
-    return trainer_of(place, TRAIN, loss, 0, folder)
+    return trainer_of(place, {"train": TRAIN, "loss": loss, "seed": 0}, folder)
 
 
 def test_agreement_is_the_truth_of_every_training_sentence_and_study(place, data):
@@ -134,16 +132,13 @@ def test_every_place_holder_becomes_what_it_stands_for(place, data, tmp_path):
     assert inner["negatives"][0]["start_step"] == 400
 
 
-def test_a_cell_repeats_exactly_and_its_means_are_over_the_classes_that_have_an_auc(inputs, place):
+def test_a_cell_repeats_exactly(inputs):
     study = small(FalseNegatives, inputs)
-    cell = next(c for c in study.cells() if c["part"] == "train")
-    plain = study.trained(cell)
-    assert study.trained(cell) == plain
+    cell = next(c for c in study.cells() if "train" in c)
+    plain = study.measure(cell)
+    assert study.measure(cell) == plain
     assert set(METRICS) <= set(plain)
-    classes = [plain.pop(name) for name in ("auc_by_class", "fine_auc_by_class")]
     assert all(math.isfinite(value) for value in plain.values())
-    for name, found in zip(("auc", "fine_auc"), classes, strict=True):
-        assert plain[name] == pytest.approx(np.mean(list(found.values())))
 
 
 def test_table1_chooses_on_a_phantom_of_its_own_and_reports_on_every_seed(
@@ -198,37 +193,15 @@ def test_nothing_is_said_of_a_control_whose_dose_is_another():
     assert [said[0] for said in table.rows] == [f"minus {CONTROLS[0]}"]
 
 
-def test_studies_that_ask_for_the_same_training_share_its_measurement(inputs):
-    known = {
-        name: {
-            study._measured(cell)
-            for cell in study.cells()
-            if "train" in cell and not cell.get("noise")
-        }
-        for name, study in (("noise", Noise(None, inputs)), ("eta", EtaTradeoff(None, inputs)))
-    }
-    assert len(known["noise"] & known["eta"]) == 3 * 5  # InfoNCE, constant .05, language model
-
-
 def test_the_rate_of_false_negatives_is_that_of_the_truth(place, data):
     train = data.studies.loc[data.studies["split"] == "train", "study_id"]
     said = data.sentences.loc[data.sentences["study_id"].isin(train), "text"].tolist()
     each, found = Truth(place.truth).eta(said), false_rate(place)
     assert found["mean"] == pytest.approx(each.mean())
-    assert found["q50"] == pytest.approx(np.quantile(each, 0.5))
-    assert found["q05"] <= found["q50"] <= found["q95"]
 
 
-def test_trigram_probabilities_of_all_next_words_sum_to_one():
-    model = Trigrams(["no effusion", "no pneumothorax", "small left effusion"])
-    words = ["no", "effusion", "pneumothorax", "small", "left", "</s>", "never seen"]
-    for before in [("<s>", "<s>"), ("<s>", "no"), ("no", "effusion"), ("new", "words")]:
-        assert sum(model.probability(word, before) for word in words) == pytest.approx(1)
-
-
-@pytest.mark.parametrize("estimate", ["counts", "trigrams"])
-def test_estimates_track_the_truth_and_boilerplate_is_left_out(place, estimate):
-    row = tracking(place, DATA, estimate, 1.0)
+def test_estimates_track_the_truth_and_boilerplate_is_left_out(place):
+    row = tracking(place, "counts")
     assert 0 < row["spearman"] <= 1
     truth = place.eta_true()
     assert row["sentences"] == sum(0 < value < 1 for value in truth.values()) < len(truth)
@@ -265,29 +238,10 @@ def test_the_marker_is_tied_in_training_free_in_test_and_in_the_pixels(place, da
 def test_figures_of_a_score_that_is_the_finding_and_of_one_that_is_the_marker():
     finding = np.array([1, 1, 1, 1, 0, 0, 0, 0], dtype=bool)
     marker = np.array([1, 0, 1, 0, 1, 0, 1, 0], dtype=bool)
-    honest = metrics(finding, marker, finding * 1.0, finding, finding * 1.0)
-    assert honest == {
-        "auc": 1, "auc_with": 1, "auc_without": 1, "auc_against": 1, "auc_marker": 0.5,
-        "auc_validate": 1, "accuracy": 1, "worst_group": 1,
-    }  # fmt: skip
-    shortcut = metrics(finding, marker, marker * 1.0, finding, finding * 1.0)
-    assert shortcut == {
-        "auc": 0.5, "auc_with": 0.5, "auc_without": 0.5, "auc_against": 0, "auc_marker": 1,
-        "auc_validate": 1, "accuracy": 0.5, "worst_group": 0,
-    }  # fmt: skip
-
-
-def test_the_threshold_has_the_best_balanced_accuracy_of_all():
-    rng = np.random.default_rng(0)
-    truth = rng.random(60) < 0.2
-    scores = np.round(rng.normal(size=60) + truth, 1)  # with ties
-
-    def balanced(cut):
-        above = scores > cut
-        return above[truth].mean() + (~above)[~truth].mean()
-
-    best = max(balanced(cut) for cut in np.arange(-5, 6, 0.01))
-    assert balanced(best_threshold(truth, scores)) == pytest.approx(best)
+    honest = metrics(finding, finding * 1.0, finding, marker, finding * 1.0)
+    assert honest == {"auc": 1, "auc_against": 1, "auc_marker": 0.5, "worst_group": 1}
+    shortcut = metrics(finding, finding * 1.0, finding, marker, marker * 1.0)
+    assert shortcut == {"auc": 0.5, "auc_against": 0, "auc_marker": 1, "worst_group": 0}
 
 
 def test_every_arm_of_the_marker_is_finite_and_differs(inputs):
@@ -301,15 +255,11 @@ def test_every_arm_of_the_marker_is_finite_and_differs(inputs):
 # ------------------------------------------------------------- severity, images of one type
 
 
-def test_keyword_weights_change_the_result_and_severity_is_the_mean_of_its_types(inputs):
+def test_keyword_weights_change_the_result_and_severity_has_an_auc(inputs):
     study = small(FineGrainedPhantom, inputs)
-    cells = study.cells()
-    labels = ["weight 0", "g1, weight 10", "g2, weight 10", "L', weight 10"]
-    assert [c["method"] for c in cells] == labels
-    rows = [study.measure(cell) for cell in cells[:2]]
+    rows = [study.measure(cell) for cell in study.cells()[:2]]
     assert rows[0] != rows[1]
-    each = [rows[0][f"severity_{name}"] for name in PAIRS]
-    assert rows[0]["severity_auc"] == pytest.approx(np.mean(each))
+    assert 0 <= rows[0]["severity_auc"] <= 1
 
 
 @pytest.fixture
@@ -336,5 +286,5 @@ def test_one_type_images_are_balanced_and_show_just_that_type(data, dealt):
     assert [place_of[int(row)] % 8 for row in rows] == numbers.tolist()
     assert all(place_of[int(row)] % 5 for row in rows)
     dealt[[c.name for c in CLASSES if c.type == "edema"]] = False
-    with pytest.raises(UserError, match=r"0 images show edema alone.*raise 'studies'"):
+    with pytest.raises(UserError, match="raise 'studies'"):
         one_type(data, dealt, "train")

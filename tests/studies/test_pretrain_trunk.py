@@ -28,7 +28,7 @@ def test_the_file_is_read_as_the_weights_of_the_image_encoder(prepared_phantom, 
     out = tmp_path / "trunk.safetensors"
     main(prepared_phantom, out, arch="resnet_tiny", steps=2, batch=8)
     images = PreparedSet.open(prepared_phantom).images
-    assert f"'images': {(images['split'] == 'train').sum()}," in capsys.readouterr().out
+    assert f"'images': {(images['split'] == 'train').sum()}" in capsys.readouterr().out
     encoder = ResNetRegions.build(ImageEncoderSettings(arch="resnet_tiny", weights=out))
     for name, value in load_file(out).items():
         assert torch.equal(encoder.state_dict()[name], value)

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from studies import grids
-from studies.command import MARKED, page_lines, read_cells
-from studies.study import STUDIES, find_study
+from studies.command import MARKED, page_lines, study_of
+from studies.study import STUDIES
 
 DOCS = Path(__file__).parents[2] / "docs/studies"
 NOT_PUBLISHED = {"long-tail"}
@@ -25,8 +25,7 @@ def between_markers(name):
 
 @pytest.mark.parametrize("name", sorted(set(STUDIES.all()) - NOT_PUBLISHED))
 def test_the_tables_of_a_page_are_the_analysis_of_its_cells(name):
-    found = read_cells(DOCS / f"{name}.parquet")
-    study = find_study(name)(found["settings"])
+    study, found = study_of(DOCS / f"{name}.parquet")
     numbers, body = between_markers(name)
     assert body == "\n".join(page_lines(study, found["rows"], numbers)).strip()
     assert study.figure(found["rows"]).axes

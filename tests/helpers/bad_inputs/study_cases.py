@@ -48,7 +48,6 @@ cases(
     {
         "of another study": lambda content: content.update(study="noise"),
         "without its settings": lambda content: content.pop("settings"),
-        "a setting that there is not": lambda content: content["settings"].update(color=1),
         "no cells": lambda content: content.update(rows=[]),
         "cells that are no list": lambda content: content.update(rows={"a": 1}),
         "a cell that is a number": lambda content: content.update(rows=[1]),
