@@ -17,6 +17,7 @@ from medclip_debias.models.backbones import resnet
 from medclip_debias.models.backbones.dinov2 import SCRATCH
 from medclip_debias.models.backbones.resnet import ResNetRegions, load_weights
 from medclip_debias.models.image_encoder import build_image_encoder
+from tests.helpers.small_models import edit_json
 
 timm = pytest.importorskip("timm")
 
@@ -52,11 +53,11 @@ def check_centre(encoder, features, image, row, column):
 # ------------------------------------------------------------------------------------------ ResNet
 
 
-@pytest.mark.parametrize("arch", ["resnet18", "resnet50"])
 @torch.no_grad()
-def test_resnets_regions_are_torchvisions_network_before_its_pooling(arch):
+def test_resnets_regions_are_torchvisions_network_before_its_pooling():
+    """Blocks of three convolutions: tests/models/peers/test_cosine_peers.py."""
     torch.manual_seed(0)
-    reference, encoder = torchvision.models.get_model(arch).eval(), ResNetRegions(arch).eval()
+    reference, encoder = torchvision.models.resnet18().eval(), ResNetRegions("resnet18").eval()
     load_weights(encoder, reference.state_dict(), "torchvision")
     grey = torch.randn(1, 1, 64, 96)
     body = torch.nn.Sequential(*list(reference.children())[:-2])
@@ -65,7 +66,7 @@ def test_resnets_regions_are_torchvisions_network_before_its_pooling(arch):
 
 
 @pytest.mark.parametrize(
-    ("prefix", "suffix"), [("", ".pt"), ("module.", ".safetensors"), ("backbone.encoder.", ".pt")]
+    ("prefix", "suffix"), [("module.", ".safetensors"), ("backbone.encoder.", ".pt")]
 )
 def test_local_weight_files_load_under_any_prefix(tmp_path, prefix, suffix):
     state = ResNetRegions("resnet_small").state_dict()
@@ -85,16 +86,12 @@ def test_weights_of_another_network_and_pickles_with_code_are_refused(tmp_path):
     path = tmp_path / "weights.pt"
     torch.save(ResNetRegions("resnet_small").state_dict(), path)
     refused("read as a resnet18: these weights are of another", "resnet18", path)
-    path.write_bytes(b"not weights")
-    refused("cannot be read as a weight file", "resnet18", path)
     torch.save({"conv1.weight": Evil()}, path)
     refused("could run code", "resnet18", path)
-    refused("no such weight file", "resnet18", tmp_path / "none.pt")
-    for arch in ("resnet_tiny", "resnet_small", "resnet_small_16"):
-        refused("no library weights", arch, "library")
+    refused("no library weights", "resnet_small", "library")
 
 
-@pytest.mark.parametrize("arch", ["resnet_small", "resnet18", "resnet50"])
+@pytest.mark.parametrize("arch", ["resnet_small", "resnet18"])
 def test_a_region_of_a_resnet_is_centred_where_the_encoder_says(arch, monkeypatch):
     """With all weights equal, the gradient's centroid is the receptive field's centre."""
     full = resnet.ARCHITECTURES[arch]  # channels have no part in where it looks
@@ -140,8 +137,9 @@ def dinov2_folder(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("side", [42, 70])
-@pytest.mark.parametrize(("registers", "gated"), [(None, False), (3, False), (None, True)])
+@pytest.mark.parametrize(
+    ("registers", "gated", "side"), [(None, False, 70), (3, False, 42), (None, True, 42)]
+)
 @torch.no_grad()
 def test_regions_are_the_librarys_patch_tokens_at_any_size(dinov2_folder, registers, gated, side):
     folder, model = dinov2_folder(registers=registers, use_swiglu_ffn=gated)
@@ -180,7 +178,7 @@ def test_a_region_of_dinov2_is_centred_on_its_patch(dinov2_folder):
         encoder.check_side(64, "run.yaml")
 
 
-def test_every_tensor_of_dinov2_is_accounted_for(dinov2_folder, tmp_path):
+def test_every_tensor_of_dinov2_is_accounted_for(dinov2_folder):
     folder, model = dinov2_folder()
     published, encoder = load_file(folder / "model.safetensors"), encoder_of("dinov2", folder)
     assert encoder.to_file(model.state_dict()).keys() == published.keys()
@@ -192,16 +190,10 @@ def test_every_tensor_of_dinov2_is_accounted_for(dinov2_folder, tmp_path):
     broken = {k: v for k, v in published.items() if k != "layernorm.bias"}
     save_file(broken | {"extra.w": torch.ones(1)}, folder / "model.safetensors")
     refused(r"1 missing \(layernorm.bias\); 1 unknown \(extra.w\)", "dinov2", folder)
-    config = json.loads((folder / "config.json").read_text())
-    for change, words in (
-        ({"hidden_size": 10**6}, "hidden_size' is wrong"),
-        ({"hidden_size": 4096}, "another architecture"),
-        ({"model_type": "vit"}, "dinov2_with_registers can be read"),
-        ({"_attn_implementation": "x/y"}, "changes how"),
-    ):
-        (folder / "config.json").write_text(json.dumps(config | change))
-        refused(words, "dinov2", folder)
-    refused(r"there is no config\.json", "dinov2", tmp_path)
+    edit_json(folder / "config.json", hidden_size=10**6)
+    refused("hidden_size' is wrong", "dinov2", folder)
+    edit_json(folder / "config.json", model_type="vit")
+    refused("dinov2_with_registers can be read", "dinov2", folder)
     refused("must name the folder", "dinov2")
 
 
@@ -317,11 +309,7 @@ def test_every_tensor_of_timm_is_accounted_for_and_it_is_built_again(timm_folder
     ("content", "words"),
     [
         ({"architecture": "hf_hub:someone/model"}, "is wrong"),
-        ({"architecture": "vit_tiny_patch16_225"}, "did you mean 'vit_tiny_patch16_224'"),
-        ({"architecture": "resnet18"}, "whose regions' places are not known"),
         ({"architecture": "convnext_zepto_rms_ols"}, "patches that overlap"),
-        ({"architecture": VIT[0], "model_args": {"pretrained_cfg": "x"}}, "is wrong"),
-        ({"architecture": VIT[0], "model_args": {"embed_layer": 3}}, "not one of the arguments"),
         ({"architecture": VIT[0], "model_args": {"depth": 10**9}}, "it is not from 0 to 256"),
         ({"architecture": VIT[0], "model_args": {"embed_dim": 9999}}, "another arch|cannot build"),
     ],

@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
 from medclip_debias.errors import UserError
 from medclip_debias.models.dual_encoder import DualEncoder
@@ -19,7 +18,6 @@ from medclip_debias.models.golden import SelfTestWarning
 from medclip_debias.models.load import expected_images, load_model
 from medclip_debias.models.peers.settings import PeerPreprocessing
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, load_masked_lm
-from medclip_debias.settings_files import load_yaml
 from tests.helpers.small_models import dual_encoder, edit_json, make_peer, write_bert
 
 
@@ -55,15 +53,22 @@ def refused(folder, words):
     assert str(caught.value).startswith(str(folder))
 
 
-def test_the_honest_folders_load(folder, peer):
+def test_the_honest_folders_load_and_say_how_images_are_prepared(folder, peer):
     assert load_model(folder).self_test["status"] == "passed"
-    load_model(peer)
+    for place in (folder, peer):
+        assert expected_images(place) == load_model(place).preprocessing
 
 
 @pytest.mark.parametrize(
-    "name", ["config.json", "model.safetensors", "tokenizer.json", "golden.json"]
+    ("name", "kind"),
+    [
+        ("config.json", "device"),
+        ("model.safetensors", "pipe"),
+        ("model.safetensors", "sparse"),
+        ("tokenizer.json", "sparse"),
+        ("golden.json", "device"),
+    ],
 )
-@pytest.mark.parametrize("kind", ["device", "pipe", "sparse"])
 def test_a_file_that_never_ends_does_not_hold_up(folder, name, kind):
     (folder / name).unlink()
     if kind == "device":
@@ -73,87 +78,14 @@ def test_a_file_that_never_ends_does_not_hold_up(folder, name, kind):
     else:
         with (folder / name).open("wb") as file:
             file.truncate(8 << 30)
-    began = time.perf_counter()
     if name == "golden.json":  # the weights are whole; the test of this machine says that it is not
         with pytest.warns(SelfTestWarning, match="is damaged"):
             load_model(folder)
-        assert time.perf_counter() - began < 20
     else:
         refused(folder, "is missing|is larger than|cannot be read as a weight file")
 
 
 CHANGES = "changes how the model is computed"
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"_attn_implementation": "someone/kernel"}, f"'_attn_implementation' {CHANGES}"),
-        ({"_attn_implementation_internal": "x"}, CHANGES),
-        ({"position_embedding_type": "relative_key"}, CHANGES),
-        ({"is_decoder": True}, CHANGES),
-        ({"pruned_heads": {"0": [1]}}, CHANGES),
-        ({"quantization_config": {"quant_method": "x"}}, CHANGES),
-        ({"hidden_act": "os.system"}, r"text_config\.hidden_act' is wrong"),
-        ({"vocab_size": 10**12}, r"text_config\.vocab_size' is wrong"),
-        ({"vocab_size": 2_000_000}, "it is of another architecture"),
-        ({"hidden_size": 10**9}, r"text_config\.hidden_size' is wrong"),
-        ({"hidden_size": "16; x"}, r"text_config\.hidden_size' is wrong"),
-        ({"num_hidden_layers": 10**9}, r"text_config\.num_hidden_layers' is wrong"),
-        ({"num_attention_heads": 3}, "must divide hidden_size"),
-        ({"num_attention_heads": 0}, r"num_attention_heads' is wrong"),
-        ({"max_position_embeddings": 65_536}, "another architecture"),
-        ({"layer_norm_eps": -1}, r"layer_norm_eps' is wrong"),
-        ({"pad_token_id": 10**5}, "pad_token_id must be below"),
-        ({"projection_size": 10**9}, r"projection_size' is wrong"),
-    ],
-)
-def test_a_text_config_that_is_none(folder, fields, words):
-    content = json.loads((folder / "config.json").read_text())
-    edit_json(folder / "config.json", text_config=content["text_config"] | fields)
-    refused(folder, words)
-
-
-def test_fields_that_change_no_number_are_left_aside(folder):
-    content = json.loads((folder / "config.json").read_text())["text_config"]
-    content |= {"auto_map": {"AutoModel": "evil.Model"}, "torch_dtype": "float16", "future": 1}
-    edit_json(folder / "config.json", text_config=content)
-    assert load_model(folder, check=False).text_encoder.bert.dtype == torch.float32
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"auto_map": {"AutoModel": "evil.Model"}}, "unknown setting 'auto_map'"),
-        ({"_name_or_path": "x"}, "unknown setting '_name_or_path'"),
-        ({"architecture": None}, "setting 'architecture' is wrong"),
-        ({"text_config": [1]}, "setting 'text_config' is wrong"),
-        ({"prompts": "x"}, "setting 'prompts' is wrong"),
-        ({"dim": 10**12}, "'architecture.dim' is wrong"),
-        ({"dim": 16_384, "image": {"arch": "resnet50"}}, "another architecture"),
-    ],
-)
-def test_a_field_that_no_model_folder_has(folder, fields, words):
-    if "dim" in fields:
-        content = json.loads((folder / "config.json").read_text())
-        fields = {"architecture": content["architecture"] | fields}
-    edit_json(folder / "config.json", **fields)
-    refused(folder, words)
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[]", "{", "\ud800"])
-def test_json_that_is_nested_without_end_or_damaged(folder, text):
-    (folder / "config.json").write_text(text, errors="surrogatepass")
-    refused(folder, "copy the model folder again")
-
-
-def test_weights_with_a_name_too_many_are_refused(folder):
-    state = load_file(folder / "model.safetensors")
-    save_file(state | {"extra": torch.zeros(1)}, folder / "model.safetensors")
-    refused(folder, "another architecture")
-
-
-# ----------------------------------------------------------------------------------- tokenizers
 
 
 def step(kind, **fields):
@@ -165,10 +97,9 @@ def steps(*normalizers):
 
 
 def replaced(pattern, content):
-    return step("Replace", pattern=pattern, content=content)
+    return {"normalizer": step("Replace", pattern=pattern, content=content)}
 
 
-GROWS = replaced({"String": "e"}, "ee")
 NEVER_ENDS = step("Split", pattern={"Regex": "(\\w*)*x"}, behavior="Isolated", invert=False)
 MANY = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}] * 100_000
 LONG = step("TemplateProcessing", single=MANY, pair=[], special_tokens={})
@@ -176,42 +107,53 @@ REPLACES, SPLITS = r"normalizer \(Replace\) with settings", r"pre_tokenizer \(Sp
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("file", "inside", "fields", "words"),
     [
-        ({"normalizer": replaced({"String": "e"}, "e" * 10_000_000)}, REPLACES),
-        (steps(*[GROWS] * 8), REPLACES),
-        ({"normalizer": replaced({"Regex": "(e+)+$"}, "")}, REPLACES),
-        ({"pre_tokenizer": NEVER_ENDS}, SPLITS),
-        ({"normalizer": step("Prepend", prepend="x" * 10**6)}, "another type than"),
-        ({"normalizer": step("Precompiled", precompiled_charsmap="")}, "another type"),
-        (steps(*[step("NFC")] * 1000), "1000 steps"),
-        ({"post_processor": LONG}, r"post_processor \(TemplateProcessing\) with settings"),
-        ({"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}}, "another type"),
-        ({"model": {"vocab": {}}, "added_tokens": 3}, "not a tokenizer file"),
-        ({"model": None}, "not a tokenizer file"),
-        (None, "not a tokenizer file"),
+        ("config", "text_config", {"_attn_implementation": "someone/kernel"}, CHANGES),
+        ("config", "text_config", {"is_decoder": True}, CHANGES),
+        ("config", "text_config", {"hidden_act": "os.system"}, "hidden_act' is wrong"),
+        ("config", "text_config", {"vocab_size": 10**12}, "vocab_size' is wrong"),
+        ("config", "text_config", {"vocab_size": 2_000_000}, "another architecture"),
+        ("config", "text_config", {"num_attention_heads": 3}, "must divide hidden_size"),
+        ("config", "text_config", {"pad_token_id": 10**5}, "pad_token_id must be below"),
+        ("config", "architecture", {"dim": 10**12}, "'architecture.dim' is wrong"),
+        ("config", None, {"auto_map": {"AutoModel": "evil.Model"}}, "unknown setting 'auto_map'"),
+        ("config", None, {"text_config": [1]}, "setting 'text_config' is wrong"),
+        ("tokenizer", None, replaced({"String": "e"}, "e" * 10_000_000), REPLACES),
+        ("tokenizer", None, replaced({"Regex": "(e+)+$"}, ""), REPLACES),
+        ("tokenizer", None, {"pre_tokenizer": NEVER_ENDS}, SPLITS),
+        ("tokenizer", None, {"normalizer": step("Prepend", prepend="x")}, "another type than"),
+        ("tokenizer", None, steps(*[step("NFC")] * 1000), "1000 steps"),
+        ("tokenizer", None, {"post_processor": LONG}, r"post_processor \(TemplateProcessing\)"),
+        ("tokenizer", "model", {"vocab": {}}, "its vocabulary of"),
+        ("tokenizer", None, {"model": None}, "not a tokenizer file"),
     ],
 )
-def test_a_tokenizer_with_parts_that_no_bert_has(folder, fields, words):
-    if fields is None:
-        (folder / "tokenizer.json").write_text("[" * 100_000)
-    else:
-        edit_json(folder / "tokenizer.json", **fields)
+def test_what_no_model_folder_may_ask_for(folder, file, inside, fields, words):
+    path = folder / f"{file}.json"
+    if inside is not None:
+        fields = {inside: json.loads(path.read_text())[inside] | fields}
+    edit_json(path, **fields)
     refused(folder, words)
 
 
-@pytest.mark.parametrize("vocabulary", [{}, {"[PAD]": 0}])
-def test_an_empty_vocabulary_ends_the_command_with_one_sentence(
-    vocabulary, folder, tmp_path, capsys
-):
-    content = json.loads((folder / "tokenizer.json").read_text())
-    model = content["model"] | {"vocab": vocabulary}
-    edit_json(folder / "tokenizer.json", model=model, added_tokens=[])
-    words = ["ground", str(folder), str(tmp_path / "none.png"), "--text", "no"]
-    assert run([*words, "--out", str(tmp_path / "maps")]) == 2
-    message = capsys.readouterr().err
-    assert "tokenizer.json: its vocabulary of" in message
-    assert message.count("\n") == 1
+def test_fields_that_change_no_number_are_left_aside(folder):
+    content = json.loads((folder / "config.json").read_text())["text_config"]
+    content |= {"auto_map": {"AutoModel": "evil.Model"}, "torch_dtype": "float16", "future": 1}
+    edit_json(folder / "config.json", text_config=content)
+    assert load_model(folder, check=False).text_encoder.bert.dtype == torch.float32
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "\ud800"])
+def test_json_that_is_nested_without_end_or_damaged(folder, text):
+    (folder / "config.json").write_text(text, errors="surrogatepass")
+    refused(folder, "copy the model folder again")
+
+
+def test_weights_with_a_name_too_many_are_refused(folder):
+    state = load_file(folder / "model.safetensors")
+    save_file(state | {"extra": torch.zeros(1)}, folder / "model.safetensors")
+    refused(folder, "another architecture")
 
 
 def test_what_is_read_encodes_a_long_sentence_at_once(honest):
@@ -237,27 +179,22 @@ def test_a_language_models_sizes_are_checked_and_its_code_is_never_looked_for(
             read(bert_folder)
 
 
-WIDTH, LAYERS, WORDS = ("width: 16\n", "layers: 1\n", "vocab_size: 10\n")
-
-
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        (WIDTH, "width: 1000000000\n", "'width': it is not from 0 to"),
-        (WIDTH, "width: 16384\n", "another architecture"),
+        ("format: 2\n", "format: 1\n", "import the model again"),
+        (" width: 16\n", " width: 1000000000\n", "'width': it is not from 0 to"),
+        (" width: 16\n", " width: 16384\n", "another architecture"),
         ("head_width: 8\n", "head_width: 5\n", "no model can be built"),
-        (LAYERS, "layers: 100000000\n", "'layers': it is not from 1 to"),
-        (LAYERS, "layers: 1\n      evil: 1\n", "no model can be built"),
-        (LAYERS, "layers: 1\n      quantization_config: {}\n", CHANGES),
-        (WORDS, "vocab_size: 1000000000000\n", "vocab_size' is wrong"),
-        (WORDS, "vocab_size: 2000000\n", "another architecture"),
-        (WORDS, "vocab_size: 10\n      _attn_implementation: a/b\n", CHANGES),
+        (" layers: 1\n", " layers: 1\n      evil: 1\n", "no model can be built"),
+        (" layers: 1\n", " layers: 1\n      quantization_config: {}\n", CHANGES),
+        ("vocab_size: 10\n", "vocab_size: 1000000000000\n", "vocab_size' is wrong"),
     ],
 )
 def test_a_peers_architecture_that_is_none(peer, old, new, words):
     text = (peer / "peer.yaml").read_text()
-    assert f"      {old}" in text
-    (peer / "peer.yaml").write_text(text.replace(f"      {old}", f"      {new}"))
+    assert old in text
+    (peer / "peer.yaml").write_text(text.replace(old, new))
     refused(peer, words)
 
 
@@ -265,7 +202,6 @@ def test_a_peers_architecture_that_is_none(peer, old, new, words):
     ("name", "shape"),
     [
         ("image.model.blocks.99999999999.x", (1,)),
-        ("image.model.patch_embed.proj.weight", (10**9, 0, 1, 1)),
         ("image.model.blocks.0.mlp.fc1.weight", (10**9, 0)),
     ],
 )
@@ -281,51 +217,30 @@ def test_tensors_that_claim_a_size_without_numbers(bert_folder, tmp_path, name, 
     content |= {"fusion": {"kind": "query_attention", "positions": 9, "heads": 2}}
     text, how = {"kind": "words", "positions": 9}, PeerPreprocessing(input_size=32)
     make_peer(bert_folder, how, shapes, text, **content).save(tmp_path / "peer")
-    load_model(tmp_path / "peer")
     weights = tmp_path / "peer" / "model.safetensors"
     save_file(load_file(weights) | {name: torch.empty(shape)}, weights)
     refused(tmp_path / "peer", "another architecture")
 
 
-def nine(start, form):
-    """Nine aliases of the level below, in each of ten levels."""
-    levels = (form.format(n=n, below=",".join([f"*a{n - 1}"] * 9)) for n in range(1, 11))
-    return start + "".join(levels)
+NINE = "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 11))
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (nine("a0: &a0 [x]\n", "a{n}: &a{n} [{below}]\n"), "expands to more values"),
-        (nine("a0: &a0 {k: 1}\n", "a{n}: &a{n} {{<<: [{below}]}}\n"), "expands to more"),
-        ("a: &a " + "x" * 500_000 + "\nb: [" + "*a," * 1000 + "]\n", "expands to more"),
-        ("a: &a0 [1]\n" + "".join(f"b{n}: &a{n + 1} [*a{n}]\n" for n in range(5000)), "nested"),
+        ("a0: &a0 [x]\n" + NINE, "expands to more values"),
         ("a: &a {b: *a}\n", "nested without end"),
-        ("a: " + "{b: " * 3000, "nested without end"),
         ("a: 1" + ":1" * 200_000 + "\n", "the number is too long"),
-        ("a: 0x" + "f" * 100_000 + "\n", "the number is too long"),
         ("a: " + "x" * (1 << 20) + "\n", "is longer than"),
     ],
 )
 def test_a_peers_yaml_that_is_a_bomb(peer, text, words):
+    """More of them: tests/test_settings_files.py."""
     (peer / "peer.yaml").write_text(text)
     refused(peer, words)
 
 
-def test_honest_aliases_are_read(tmp_path):
-    path = tmp_path / "a.yaml"
-    path.write_text("a: &a {x: 1, y: [2, 3]}\nb: {<<: *a, x: 4}\nc: [*a, *a]\n")
-    content = load_yaml(path)
-    assert content["b"] == {"x": 4, "y": [2, 3]}
-    assert content["c"] == [{"x": 1, "y": [2, 3]}] * 2
-
-
-# ---------------------------------------------------------------- how a folder's images are made
-
-
-def test_own_models_and_peers_say_how_their_images_are_prepared(honest):
-    for name in ("model", "peer"):
-        assert expected_images(honest / name) == load_model(honest / name).preprocessing
+# -------------------------------------------------------------------------- folders of no model
 
 
 @pytest.mark.parametrize(
@@ -333,8 +248,6 @@ def test_own_models_and_peers_say_how_their_images_are_prepared(honest):
     [
         ({"model_type": "bert"}, "does not say how images are prepared"),
         ({"preprocessing": {"input_size": 4096}}, "'preprocessing' is wrong: input_size 4096"),
-        ({"preprocessing": {"prepare": {"sise": 3}}}, "unknown setting 'preprocessing.prepare.sis"),
-        (["a"], "is not a JSON object"),
         (None, r"no config\.json or peer\.yaml; .*model is one\.$"),
     ],
 )

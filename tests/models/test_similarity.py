@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medclip_debias.config import ModelSettings, SimilaritySettings
+from medclip_debias.config import SimilaritySettings
 from medclip_debias.models.similarity import Similarity, chunked_similarity, log_sum_exp
 
 PLAIN = {"k": 4.0, "temperature": 3.0, "local_weight": 0.3}
@@ -142,7 +142,7 @@ def test_the_local_stream_lies_between_the_mean_and_the_maximum(seed, k, regions
     assert (local >= h.amax(-1) - math.log(regions) / k - 1e-9).all()
 
 
-@pytest.mark.parametrize("name", REGIONS | NON_LOCAL)
+@pytest.mark.parametrize("name", NON_LOCAL)
 @torch.no_grad()
 def test_with_one_region_every_aggregator_is_its_cosine(name):
     torch.manual_seed(0)
@@ -152,28 +152,16 @@ def test_with_one_region_every_aggregator_is_its_cosine(name):
     torch.testing.assert_close(similarity(x, y), cosines, atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["attention", "region"])
-def test_attention_tends_to_the_best_region(name):
-    similarity, x, y = made(name)
-    h = torch.einsum("bnd,td->btn", x, y)
-    similarity.aggregator.log_temperature.data.fill_(math.log(100.0))
-    torch.testing.assert_close(similarity(x, y), h.amax(-1), atol=0.05, rtol=0)
-    similarity.aggregator.log_temperature.data.fill_(20.0)
-    similarity.aggregator.keep_in_bounds()
-    assert similarity.aggregator.temperature.item() == pytest.approx(100)
-
-
 def test_padding_of_words_changes_nothing():
     similarity, x, y = made("local_words")
     assert torch.equal(similarity(x, y), similarity(x, F.pad(y, (0, 0, 0, 3))))
     torch.testing.assert_close(similarity(x, y[:1]), similarity(x, y)[:, :1])
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 100])
 @pytest.mark.parametrize("name", CHOICES)
-def test_in_chunks_the_result_and_the_gradients_are_those_of_the_whole(name, chunk):
+def test_in_chunks_the_result_and_the_gradients_are_those_of_the_whole(name):
     results = []
-    for size in (0, chunk):
+    for size in (0, 2):
         similarity, x, y = made(name, images=5, chunk=size)
         scores = similarity(x.requires_grad_(), y.requires_grad_())
         # Through a transpose, as text anchors do.
@@ -184,21 +172,12 @@ def test_in_chunks_the_result_and_the_gradients_are_those_of_the_whole(name, chu
         torch.testing.assert_close(parts, whole, atol=1e-12, rtol=1e-10)
 
 
-@pytest.mark.parametrize("temperature", [None, 3.0])
-@pytest.mark.parametrize("weight", [0.0, 0.4, 1.0])
-def test_the_gradient_written_out_is_the_numerical_one(temperature, weight):
+@pytest.mark.parametrize(("weight", "temperature"), [(0.0, 3.0), (0.4, None), (0.4, 3.0)])
+def test_the_gradient_written_out_is_the_numerical_one(weight, temperature):
     _, x, y = made("lse_nl", images=3, regions=4, sentences=3, dim=3)
     options = {"chunk": 2, "weight": weight, "k": 4.0, "temperature": temperature}
     inputs = x.requires_grad_(), y.requires_grad_()
     assert torch.autograd.gradcheck(lambda a, b: chunked_similarity(a, b, **options), inputs)
-
-
-@pytest.mark.parametrize("name", ATTENDING)
-def test_the_gradient_of_attention_is_the_numerical_one(name):
-    similarity, x, y = made(name, images=2, regions=2, sentences=2, dim=2, chunk=1)
-    words = y.abs().sum(dim=-1, keepdim=True) > 0  # padding stays zero
-    inputs = x.requires_grad_(), y.requires_grad_()
-    assert torch.autograd.gradcheck(lambda a, b: similarity(a, b * words), inputs)
 
 
 @pytest.mark.parametrize("name", ["lse_nl", *ATTENDING])
@@ -231,8 +210,3 @@ def test_the_scale_starts_at_its_setting_and_stays_within_1_and_100():
         similarity.log_scale.data.fill_(stored)
         scales.append(similarity.scale.item())
     assert scales == pytest.approx([14, 100, 1], rel=1e-6)
-
-
-def test_heads_must_divide_the_dimension():
-    with pytest.raises(ValueError, match="heads 4 does not divide dim 6"):
-        ModelSettings(text={"folder": "x"}, dim=6, similarity={"aggregator": "cross_attention"})

@@ -64,8 +64,10 @@ def write(folder, kind):
     return getattr(transformers, f"{NAMES[kind]}Model").from_pretrained(folder).eval(), tokenizer
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize(
+    ("kind", "pooling"),
+    [("bert", "mean"), ("roberta", "cls"), ("mpnet", "mean"), ("modernbert", "cls")],
+)
 @torch.no_grad()
 def test_the_feature_is_the_librarys_whatever_the_padding(tmp_path, kind, pooling):
     model, tokenizer = write(tmp_path / kind, kind)
@@ -189,8 +191,6 @@ def test_folders_that_do_not_fit_are_named(bert_folder, tmp_path):
     refused("masked language model is read of 'bert'", load_masked_lm)
     edit_json(bert_folder / "config.json", model_type="t5")
     refused("'t5'; text encoders that can be read: bert, cxr-bert")
-    (bert_folder / "config.json").write_text("{")
-    refused("cannot be read as JSON")
     (bert_folder / "vocab.txt").write_text("just\nwords\n")
     refused(r"\[PAD\]", SentenceTokenizer.load)
     (bert_folder / "vocab.txt").unlink()
