@@ -26,7 +26,6 @@ from medclip_debias.grounding.files import GroundOptions, ground_files
 from medclip_debias.grounding.settings import SuppressionRule
 from medclip_debias.grounding.suppression import save_rule
 from medclip_debias.models.peers.families import published_preprocessing
-from medclip_debias.phantom import PhantomSettings, generate
 from tests.helpers.small_models import make_peer
 
 LEFT, NONE = "Left pleural effusion.", "No pleural effusion."
@@ -88,18 +87,9 @@ def test_results_are_the_numbers_of_results_json(evaluated):
     content = json.loads((run / "results.json").read_text())
     table = md.results(run)
     assert set(table["run"]) == {str(run)}
-    for metric, of_class in (("mean_auc", None), ("auc", "Edema")):
-        own = table["class"].isna() if of_class is None else table["class"] == of_class
-        (shown,) = table[own & (table["metric"] == metric)].to_dict("records")
-        (stored,) = (
-            row
-            for row in content["metrics"]
-            if (row["metric"], row["class"], row["group"]) == (metric, of_class, None)
-        )
-        assert {key: shown[key] for key in ("value", "low", "high", "n")} == {
-            key: stored[key] for key in ("value", "low", "high", "n")
-        }
-    assert table["group"].isna().all()
+    stored = [row for row in content["metrics"] if row["group"] is None]
+    columns = ["metric", "value", "low", "high", "n"]
+    pd.testing.assert_frame_equal(table[columns], pd.DataFrame(stored)[columns], check_dtype=False)
     assert len(md.results(run, groups=True)) >= len(table)
     assert table.attrs["skipped"][str(run)] == content["skipped"]
     assert table.attrs["notes"][str(run)] == content.get("notes", [])
@@ -123,14 +113,11 @@ def forms(grey, path):
         "int64": grey.astype(np.int64) - 40,
         "uint16": grey.astype(np.uint16) * 257,
         "0..1": (grey / 255).astype(np.float64),
-        "float32": grey.astype(np.float32),
         "colours": np.stack([grey] * 3, axis=-1),
         "deep colours": np.stack([grey.astype(np.uint16) * 257] * 3, axis=-1),
         "alpha": np.dstack([grey, grey, grey, np.full_like(grey, 9)]),
         "one channel": grey[..., None],
         "Pillow": Image.fromarray(grey),
-        "Pillow RGB": Image.fromarray(grey).convert("RGB"),
-        "Pillow float": Image.fromarray(grey.astype(np.float32)),
         "tensor": torch.from_numpy(grey),
     }
 
@@ -180,14 +167,10 @@ BAD_IMAGES = {
     "list of several": (np.zeros((4, 30, 30)), "several images are a list"),
     "channels first": (np.zeros((3, 30, 30)), "Channels come last"),
     "bool": (np.eye(30, dtype=bool), "no grey levels"),
-    "complex": (np.eye(30) * 1j, "no grey levels"),
     "one value": (np.full((30, 30), 7), "single grey value"),
     "NaN": (np.where(np.eye(30) > 0, np.nan, np.eye(30)), "not numbers"),
-    "tiny": (np.eye(5), "5 x 5 pixels"),
     "deep colours": (np.zeros((30, 30, 3), dtype=np.int32), "uint16 or floats"),
     "nothing": (None, "NoneType is not an image"),
-    "number": ([3], "int is not an image"),
-    "mapping": ({"a": "a.png"}, "not a mapping"),
     "bilevel": (Image.new("1", (30, 30)), "black and white"),
     "missing": ("nowhere.png", "no such file"),
 }
@@ -196,10 +179,9 @@ BAD_IMAGES = {
 @pytest.mark.parametrize("case", BAD_IMAGES)
 def test_what_is_no_radiograph_is_refused_in_one_sentence(model, case):
     bad, why = BAD_IMAGES[case]
-    for call in (model.zero_shot, model.encode_images):
-        with pytest.raises(UserError, match=why) as error:
-            call(bad)
-        assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match=why) as error:
+        model.zero_shot(bad)
+    assert "\n" not in str(error.value)
 
 
 def test_a_radiograph_of_another_window_is_refused(model, files):
@@ -218,7 +200,7 @@ def test_a_string_is_one_text(model):
     assert found.shape == (1, model.dim)
     np.testing.assert_array_equal(found, model.encode_texts([LEFT]))
     assert model.encode_texts([LEFT, NONE, LEFT]).shape == (3, model.dim)
-    for bad in ("", [], [LEFT, " "], [LEFT, None], None, {"a": 1}, b"Left."):
+    for bad in ([], [LEFT, " "], [LEFT, None], {"a": 1}, b"Left."):
         with pytest.raises(UserError):
             model.encode_texts(bad)
 
@@ -256,32 +238,15 @@ def test_a_side_of_several_sentences_counts_by_their_mean(model, files):
     [
         ("chex6", "did you mean 'chex5'"),
         ("Left effusion.", "A sentence goes into a list"),
-        ("nowhere.yaml", "nowhere.yaml"),
         ([LEFT], "always 1"),
-        ([LEFT, LEFT], "given twice"),
-        ([LEFT, ""], "is empty"),
         ({"Effusion": LEFT}, "two sides"),
-        ({"Effusion": (LEFT,)}, "two sides"),
         ({"Effusion": (LEFT, [])}, "negative"),
         ({}, "classes"),
-        (3, "a text or a list of texts"),
     ],
 )
 def test_prompts_that_ask_nothing_are_refused(model, grey, prompts, why):
     with pytest.raises(UserError, match=why):
         model.zero_shot(grey, prompts)
-
-
-def test_real_radiographs_have_one_score_as_files_and_in_memory(model, shared_data):
-    pictures = sorted((shared_data / "real_cxr").rglob("*.png"))[:2]
-    pictures += sorted((shared_data / "real_cxr").rglob("*.jp*g"))[:2]
-    assert pictures
-    memory = []
-    for path in pictures:
-        with Image.open(path) as opened:
-            memory.append(np.asarray(opened))
-    found = model.scores([*pictures, *memory], [LEFT]).to_numpy().reshape(2, -1)
-    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
 
 
 def test_no_image_gives_an_empty_table_and_heatmaps_take_one(model, grey):
@@ -329,25 +294,6 @@ def test_a_sentence_that_is_cut_is_named_by_its_number(model, grey):
 # -------------------------------------------------------------------------------- the model
 
 
-def test_nothing_is_recorded_for_gradients(model, grey, monkeypatch):
-    seen = []
-    for name in ("encode_images", "encode_sentences"):
-        original = getattr(model.network, name)
-
-        def watched(*words, original=original):
-            seen.append(torch.is_grad_enabled())
-            return original(*words)
-
-        monkeypatch.setattr(model.network, name, watched)
-    model.zero_shot(grey)
-    model.heatmaps(grey, LEFT)
-    model.encode_images(grey)
-    model.encode_texts(LEFT)
-    assert len(seen) == 6
-    assert not any(seen)
-    assert torch.is_grad_enabled()
-
-
 def test_an_imported_peer_loads_and_needs_a_scale(language_model, grey, tmp_path):
     sizes = {"image_size": 64, "patch_size": 16, "width": 32, "layers": 1, "head_width": 16}
     content = {"dim": 6, "image": {"kind": "open_clip", "config": sizes}}
@@ -365,29 +311,23 @@ def test_an_imported_peer_loads_and_needs_a_scale(language_model, grey, tmp_path
     assert peer.network.encode_sentences(LEFT).shape == (1, 6)
 
 
-def test_a_model_of_phantoms_warns_once_and_not_of_a_phantom(make_network, files, grey, tmp_path):
-    generate(tmp_path / "p", PhantomSettings(studies=20, min_side=80, max_side=90), None, 1)
-    own = next((tmp_path / "p" / "files").rglob("*.dcm"))
-    for calls in ("zero_shot", "encode_images", "heatmaps"):
+def test_a_model_of_phantoms_warns_once_and_not_of_a_phantom(
+    make_network, files, grey, phantom_tree
+):
+    own = next((phantom_tree / "files").rglob("*.dcm"))
+    for calls, words in (("zero_shot", []), ("encode_images", []), ("heatmaps", [LEFT])):
         model = Model(make_network(kind="mimic_cxr", synthetic=True))
-        call = getattr(model, calls)
-        words = [LEFT] if calls == "heatmaps" else []
         with warnings.catch_warnings():
             warnings.simplefilter("error", SyntheticModelWarning)
-            call(own, *words)
+            getattr(model, calls)(own, *words)
             model.encode_texts(LEFT)
         with pytest.warns(SyntheticModelWarning, match="synthetic images") as found:
-            call(files[0], *words)
+            getattr(model, calls)(files[0], *words)
         assert [warning.filename for warning in found] == [__file__]
         with warnings.catch_warnings():
             warnings.simplefilter("error", SyntheticModelWarning)
-            call(files[1], *words)
-    with pytest.warns(SyntheticModelWarning):
-        Model(make_network(kind="mimic_cxr", synthetic=True)).encode_images(grey)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SyntheticModelWarning)
-        Model(make_network(kind="mimic_cxr", synthetic=False)).encode_images(grey)
-        Model(make_network()).encode_images(grey)
+            getattr(model, calls)(grey, *words)
+            Model(make_network(kind="mimic_cxr", synthetic=False)).encode_images(grey)
 
 
 def test_folders_that_hold_no_model_are_refused(model_folder, make_network, tmp_path):

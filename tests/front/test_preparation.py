@@ -42,10 +42,3 @@ def test_every_option_of_the_command_is_a_keyword():
     of_the_command = {"_sources", "as_json", "help", "quiet", "shard"}
     keywords = {*inspect.signature(md.prepare).parameters, *PrepareOptions.__annotations__}
     assert options - of_the_command <= keywords
-
-
-def test_labels_say_sentences_where_they_are_asked_to(shared_data, tmp_path):
-    data = md.prepare(
-        shared_data / "tbx11k", tmp_path / "set", size=32, split_seed=0, label_sentences=True
-    )
-    assert len(data.sentences) > 0

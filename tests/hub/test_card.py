@@ -10,8 +10,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from medclip_debias.cli import run
-from medclip_debias.errors import UserError
-from medclip_debias.hub.card import make_card, write_card
+from medclip_debias.hub.card import make_card
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.synthetic import WARNING
 from tests.helpers.results import row
@@ -106,19 +105,6 @@ def test_a_synthetic_model_says_so_first_and_no_card_holds_a_path(copied, capsys
     assert "/home" not in text
     assert "someone" not in text
     assert not (copied / ".eval_results").exists()
-
-
-def test_results_of_another_model_and_names_that_are_none_are_refused(real, tmp_path):
-    path = results(tmp_path, real, model_hash="0" * 16)
-    for options, match in [
-        ({"results": path}, "another model"),
-        ({"licence": "My licence"}, "apache-2.0"),
-        ({"dataset": "openi"}, "GROUP/NAME"),
-        ({"dataset": "a/openi"}, "give --results"),
-    ]:
-        with pytest.raises(UserError, match=match):
-            write_card(real, **options)
-    assert not (real / "README.md").exists()
 
 
 HOSTILE = "a`<script>alert(1)</script> [x](javascript:alert(1)) <javascript:a> | b\n\n# c ![i](d:e)"

@@ -26,46 +26,49 @@ def check(folder, form):
     return said
 
 
-def test_torch_export_scores_as_the_model(make_network, tmp_path):
-    make_network(aggregator="nl", non_local="self_attention").save(tmp_path / "model")
-    export(tmp_path / "model", tmp_path / "out", "torch-export")
-    check(tmp_path / "out", "torch-export")
+def test_exported_networks_give_the_models_numbers(make_network, tmp_path, monkeypatch):
+    """For other numbers of images and sentences than they were traced with."""
+    trace, traced = exporting._program, {}
+
+    def once(part, *words):  # tracing takes long, and is the same for both forms
+        return traced.get(part.name) or traced.setdefault(part.name, trace(part, *words))
+
+    monkeypatch.setattr(exporting, "_program", once)
+    make_network(non_local="self_attention").save(tmp_path / "model")
     network = DualEncoder.load(tmp_path / "model")
-    pixels = torch.randint(0, 256, (7, 48, 48), dtype=torch.uint8)
-    regions, _ = torch.export.load(tmp_path / "out" / "image.pt2").module()(pixels)
-    with torch.no_grad():
-        wanted = network.encode_images(pixels).regions
-    torch.testing.assert_close(regions, wanted, atol=1e-5, rtol=0)
-
-
-def test_onnx_runs_from_what_its_folder_says(model_folder, tmp_path):
-    for name in ("onnx", "onnxscript"):
-        pytest.importorskip(name)
-    runtime = pytest.importorskip("onnxruntime")
-    export(model_folder, tmp_path / "out", "onnx")
-    said = check(tmp_path / "out", "onnx")
-    network = DualEncoder.load(model_folder)
     pixels = np.random.default_rng(0).integers(0, 256, (3, 48, 48), dtype=np.uint8)
     texts = ["no effusion", "left pleural effusion .", "left", "no", ".", "pleural", "effusion"]
     ids, mask = network.tokenizer.pad(network.tokenizer.encode(texts, network.max_tokens))
+    with torch.no_grad():
+        features = network.encode_images(torch.from_numpy(pixels))
+        sentences = network.encode_sentences(texts)
+        scores = network.score(features, sentences).numpy()
+        maps = network.region_scores(features, sentences).numpy()
+
+    export(tmp_path / "model", tmp_path / "torch", "torch-export")
+    check(tmp_path / "torch", "torch-export")
+    tower = torch.export.load(tmp_path / "torch" / "image.pt2").module()
+    found, _ = tower(torch.from_numpy(pixels))
+    torch.testing.assert_close(found, features.regions, atol=1e-5, rtol=0)
+
+    for name in ("onnx", "onnxscript"):
+        pytest.importorskip(name)
+    runtime = pytest.importorskip("onnxruntime")
+    export(tmp_path / "model", tmp_path / "onnx", "onnx")
+    said = check(tmp_path / "onnx", "onnx")
     sessions = {
-        name: runtime.InferenceSession(tmp_path / "out" / about["file"])
+        name: runtime.InferenceSession(tmp_path / "onnx" / about["file"])
         for name, about in said["files"].items()
     }
     regions, _ = sessions["image"].run(None, {"images": pixels})
     (words,) = sessions["text"].run(None, {"ids": ids.numpy(), "mask": mask.numpy()})
-    scores, maps = sessions["score"].run(None, {"regions": regions, "sentences": words})
-    with torch.no_grad():
-        features = network.encode_images(torch.from_numpy(pixels))
-        sentences = network.encode_sentences(texts)
-        wanted = network.score(features, sentences).numpy()
-        cosines = network.region_scores(features, sentences).numpy()
-    assert np.abs(scores - wanted).max() <= LIMITS["scores"]
-    assert np.abs(maps.reshape(cosines.shape) - cosines).max() <= LIMITS["maps"]
-    assert maps.shape[2:] == (said["grid"]["rows"], said["grid"]["columns"])
+    found, places = sessions["score"].run(None, {"regions": regions, "sentences": words})
+    assert np.abs(found - scores).max() <= LIMITS["scores"]
+    assert np.abs(places.reshape(maps.shape) - maps).max() <= LIMITS["maps"]
+    assert places.shape[2:] == (said["grid"]["rows"], said["grid"]["columns"])
 
 
-@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("name", ["regions", "maps"])
 def test_a_file_that_gives_other_numbers_is_not_kept(model_folder, tmp_path, monkeypatch, name):
     """Each output in turn off by twice what is allowed, as a broken converter would give it."""
 
@@ -84,14 +87,10 @@ def test_a_file_that_gives_other_numbers_is_not_kept(model_folder, tmp_path, mon
     assert not (tmp_path / "out").exists()
 
 
-def test_what_cannot_be_exported_is_refused_in_a_sentence(model_folder, tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="did you mean 'onnx'"):
-        export(model_folder, tmp_path / "out", "onx")
-    with pytest.raises(UserError, match="unit length"):
-        export(model_folder, tmp_path / "out", "open_clip")
+def test_a_peer_and_a_missing_library_are_refused(model_folder, tmp_path, monkeypatch):
     (tmp_path / "peer").mkdir()
     (tmp_path / "peer" / "peer.yaml").write_text("")
-    with pytest.raises(UserError, match="peer"):
+    with pytest.raises(UserError, match="is a peer"):
         export(tmp_path / "peer", tmp_path / "out")
     monkeypatch.setattr("medclip_debias.errors.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"medclip-debias\[export\]"):
