@@ -39,7 +39,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.compare import compare
 from medclip_debias.evaluation.item_tables import item_keys
-from medclip_debias.evaluation.statistics import holm
+from medclip_debias.evaluation.statistics import holm, seed_summary
 from medclip_debias.experiments.doses import write_eta
 from medclip_debias.files import atomic_file, atomic_folder, write_json
 from openi import judged_classes
@@ -343,6 +343,8 @@ def table(out: Path, study: dict[str, Any]) -> None:
     of_seeds = pd.Series(values).unstack().rename_axis(["arm", "seed"]).round(4)
     with atomic_file(out / "seeds.csv") as temporary:
         of_seeds.to_csv(temporary)
+    for line in doublings(study["arms"], of_seeds):
+        print(line)
     items = [
         frame.assign(archive=name, arm=arm, seed=seed)
         for name, metrics in study["outcomes"].items()
@@ -357,6 +359,22 @@ def table(out: Path, study: dict[str, Any]) -> None:
     table[texts] = table[texts].astype("category")
     with atomic_file(out / "cells.parquet") as temporary:
         table.to_parquet(temporary, compression="zstd", compression_level=19, index=False)
+
+
+def doublings(arms: Mapping[str, Mapping[str, Any]], of_seeds: pd.DataFrame) -> Iterator[str]:
+    """Yield what twice the training patients change in each outcome, over arms that differ in them.
+
+    The slope of a straight line over log2 of the share in each seed; mean and 95% (t) over seeds.
+    """
+    alike = [arm for arm, settings in arms.items() if not set(settings) - {"share"}]
+    shares = np.log2([arms[arm].get("share", 1) for arm in alike])
+    if len(set(shares)) < 3:
+        return
+    for outcome in of_seeds:
+        values = of_seeds[outcome].unstack("seed").loc[alike]
+        found = seed_summary(np.polyfit(shares, values.to_numpy(), 1)[0].tolist())
+        low, high = found.interval or (np.nan, np.nan)
+        yield f"{outcome}: {found.mean:+.3f} a doubling [{low:+.3f}, {high:+.3f}]"
 
 
 def judged_items(folder: Path) -> Iterator[pd.DataFrame]:

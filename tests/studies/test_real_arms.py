@@ -83,3 +83,12 @@ def test_items_of_the_same_films_in_other_pixels_pair(tiny_tree, tmp_path):
         first, second = (pd.read_parquet(cell / "items" / f"{name}.parquet") for cell in cells)
         pd.testing.assert_frame_equal(first, second)
         assert len(first)
+
+
+def test_a_doubling_of_patients_changes_an_outcome_by_the_slope_of_a_line():
+    arms = {"all": {}, "half": {"share": 0.5}, "eighth": {"share": 0.125}, "large": {"size": 128}}
+    rows = {("all", 0): 0.7, ("half", 0): 0.68, ("eighth", 0): 0.64, ("large", 0): 0.1}
+    rows |= {(arm, 1): value + 0.05 for (arm, _), value in rows.items()}
+    values = pd.Series(rows).rename_axis(["arm", "seed"]).to_frame("auc")
+    assert list(real_arms.doublings(arms, values)) == ["auc: +0.020 a doubling [+0.020, +0.020]"]
+    assert not list(real_arms.doublings({"all": {}, "large": {"size": 128}}, values))
