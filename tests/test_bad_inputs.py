@@ -7,12 +7,10 @@ input that is taken in silence fails.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from bad_inputs import folder_cases
-from bad_inputs.case import CASES, Case, play
+from bad_inputs.case import CASES, play
+from bad_inputs.folder_cases import index_cases, part_cases
 from bad_inputs.world import Base, World
 
 
@@ -29,42 +27,22 @@ def test_bad_input_ends_in_a_sentence_or_is_counted(case, base, tmp_path):
     assert not outcome.fault, outcome.said
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut off", "missing"])
-def test_every_damaged_file_of_a_search_index_is_refused(damage, base, tmp_path):
-    cases = folder_cases.index_cases(base.index, damage)
+@pytest.mark.parametrize("every", [index_cases, part_cases])
+def test_every_damaged_file_of_a_folder_is_refused(every, base, tmp_path):
+    cases = every(base)
     assert len(cases) > 3
-    assert not faults(cases, base, tmp_path)
+    outcomes = [play(case, World(base, tmp_path / str(n))) for n, case in enumerate(cases)]
+    assert not [f"{o.case.what}: {o.fault}: {o.said}" for o in outcomes if o.fault]
 
 
-@pytest.mark.parametrize("damage", [*folder_cases.PART_DAMAGES])
-def test_every_damaged_file_of_a_part_of_a_set_is_refused(damage, base, tmp_path):
-    cases = folder_cases.part_cases(base.part, damage)
-    assert len(cases) > 3
-    assert not faults(cases, base, tmp_path)
-
-
-def faults(cases: list[Case], base: Base, folder: Path) -> list[str]:
-    outcomes = [play(case, World(base, folder / str(n))) for n, case in enumerate(cases)]
-    return [f"{o.case.what}: {o.fault}: {o.said}" for o in outcomes if o.fault]
-
-
-@pytest.fixture
-def label_of_two():
-    return next(case for case in CASES if (case.area, case.what) == ("manifest", "a label of 2"))
-
-
-def test_bad_input_that_is_taken_in_silence_is_a_fault(label_of_two, base, tmp_path, monkeypatch):
-    import medclip_debias.cli as cli
-
-    real = cli.run
-    monkeypatch.setattr(cli, "run", lambda words: real(words) and 0)
-    assert "in silence" in play(label_of_two, World(base, tmp_path / "case")).fault
-
-
-def test_a_patients_name_in_a_message_is_a_fault(label_of_two, base, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "code", "fault"), [("", 0, "in silence"), ("Quackenbush", 2, "patient's name")]
+)
+def test_silence_and_a_patients_name_in_a_message_are_faults(
+    base, tmp_path, monkeypatch, name, code, fault
+):
     import medclip_debias.cli as cli
     from medclip_debias.cli.common import note
 
-    real = cli.run
-    monkeypatch.setattr(cli, "run", lambda words: note("Quackenbush") or real(words))
-    assert "patient's name" in play(label_of_two, World(base, tmp_path / "case")).fault
+    monkeypatch.setattr(cli, "run", lambda _: note(f"medclip-debias: {name}.") or code)
+    assert fault in play(CASES[0], World(base, tmp_path / "case")).fault

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from bad_inputs.case import cases
 from bad_inputs.world import World
 
@@ -25,17 +23,13 @@ def _lexicon(world: World, text: str) -> list[str]:
     return ["claims", str(world.copy("prepared")), "--lexicon", str(path)]
 
 
-WORDS = " ".join("(" + "|".join(f"w{n}x{k}" for k in range(9)) + ")" for n in range(9))
 cases(
     AREA,
     _table,
     {
         "a finding that the lexicon lacks": {"finding": "Quackenbush"},
         "a sentence that the set lacks": {"sentence": "0123456789abcdef"},
-        "a polarity of 2": {"polarity": "2"},
-        "a blank polarity": {"polarity": ""},
         "a side 'both'": {"side": "both"},
-        "a certainty between 0 and 1": {"certainty": "0.7"},
     },
     before="a table with ",
 )
@@ -43,20 +37,10 @@ cases(
     AREA,
     _lexicon,
     {
-        "that is empty": "",
-        "of a misspelt key": "base: english\nname: a\nfindigns: {}\n",
         "on an unknown base": "base: nowhere\nname: a\n",
         "whose finding is a kind of nothing": (
             "base: english\nname: a\nfindings: {b: {is_a: [c]}}\n"
         ),
-        "of a million phrases in one term": json.dumps(
-            {"name": "a", "findings": {"b": {"terms": [WORDS]}}}
-        ),
     },
     before="a lexicon ",
-)
-cases(
-    AREA,
-    lambda world, name: ["claims", str(world.here / name)],
-    {"a set without sentences of that name": "nowhere"},
 )

@@ -17,17 +17,6 @@ def _picture(world: World, *words: str) -> list[str]:
     return world.ground(world.picture("a.png"), words=words)
 
 
-@case(GROUND, "no such image")
-def _no_image(world: World) -> list[str]:
-    return world.ground(world.here / "x.png")
-
-
-@case(GROUND, "an empty folder")
-def _empty_folder(world: World) -> list[str]:
-    (world.here / "pictures").mkdir()
-    return world.ground(world.here / "pictures")
-
-
 @case(GROUND, "a folder of files that are no image")
 def _notes(world: World) -> list[str]:
     return world.ground(world.file("pictures/notes.txt.bak", "Zebulon Quackenbush").parent)
@@ -53,11 +42,6 @@ def _one_of_two(world: World) -> list[str]:
     return world.ground(world.picture("a.png"), world.file("bad.png", b"no image"))
 
 
-@case(GROUND, "a file of sentences that is empty")
-def _no_sentences(world: World) -> list[str]:
-    return _picture(world, "--sentences", str(world.file("sentences.txt", "\n \n")))
-
-
 @case(GROUND, "boxes of images that share a name")
 def _same_names(world: World) -> list[str]:
     names = [f"patient{n}/s1/view1_frontal.png" for n in (1, 2)]
@@ -72,11 +56,7 @@ cases(
     {
         "an empty sentence": ("--text", " "),
         "no rule of suppression in the model's folder": ("--suppress",),
-        "boxes by a score and by a share at once": ("--threshold", "0.3", "--share", "0.5"),
-        "a share of the range above 1": ("--share", "1.5"),
-        "an unknown way to sharpen": ("--sharpen", "contrst"),
         "kinds of results without a folder": ("--as", "sr"),
-        "a study without a server": ("--study", "1.2.3"),
     },
 )
 
@@ -88,12 +68,6 @@ def _foreign_rule(world: World) -> list[str]:
     world.file("model/suppression.json", rule)
     words = ["--text", "Edema.", "--suppress", "--out", str(world.out)]
     return ["ground", str(model), str(world.picture("a.png")), *words]
-
-
-@case(GROUND, "a share of sentences kept that is no share (suppression)")
-def _no_share(world: World) -> list[str]:
-    model = str(world.base.run / "model")
-    return ["evaluate", "suppression", model, str(world.base.prepared), "--share", "98"]
 
 
 # ---------------------------------------------------------------------------- clinical systems
@@ -114,9 +88,8 @@ def _export(world: World, radiographs: int) -> list[str]:
     return world.ground(world.here / "pictures")
 
 
-def _results(world: World, kinds: str, study: str | None = None) -> list[str]:
-    image = world.picture("a.png") if study is None else _dicom(world, "a", StudyInstanceUID=study)
-    return world.ground(image, words=("--dicom-out", str(world.out / "back"), "--as", kinds))
+def _results(world: World, kinds: str) -> list[str]:
+    return _picture(world, "--dicom-out", str(world.out / "back"), "--as", kinds)
 
 
 def _fetched(world: World, url: str, study: str = "1.2.3") -> list[str]:
@@ -138,7 +111,6 @@ cases(
         "DICOM results of an image that is no DICOM": counted("is not a DICOM file", "sr,json"),
         "results of an unknown kind": "sgm",
         "results that hold boxes, without any": "seg",
-        "results on an image without study UID": counted("StudyInstanceUID", ("sr", "")),
     },
 )
 cases(
@@ -147,7 +119,6 @@ cases(
     {
         "a DICOMweb address with a password": "https://Zebulon:Quackenbush@127.0.0.1/dicom-web",
         "a DICOMweb server that does not answer": "http://127.0.0.1:9/dicom-web",
-        "a DICOMweb address that is none": "pacs.example/dicom-web",
         "a study that is no UID": ("http://127.0.0.1:9/dicom-web", "../../Quackenbush"),
     },
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from bad_inputs.case import case, cases, counted, leads
+from bad_inputs.case import case, cases, counted
 from bad_inputs.world import World
 
 AREA = "settings of a run"
@@ -19,54 +19,35 @@ cases(
     lambda world, text: ["train", str(world.config(text))],
     {
         "an empty file": "",
-        "a tab as indentation": "train:\n\tsteps: 3\n",
         "an object of Python (!!python/object)": "out: !!python/object/apply:os.system ['true']\n",
         "aliases that grow to billions": BOMB,
-        "bytes that are no text": "\x00\x01\x02",
-        "a start with another width": "prepared: p\nout: o\nmodel: {start_from: m, dim: 3}\n",
         "a start with its own preprocessing": (
             "prepared: p\nout: o\nmodel: {start_from: m}\npreprocessing: {mean: 0.1}\n"
         ),
         "a preset it extends that is not there": "extends: loss:debiased_0.5\nout: x\n",
         "a preset with a blank after the colon": "extends: [loss: fnc]\nout: x\n",
         "settings it extends that do not come along": "extends: config:phantom/bse\nout: x\n",
-        "a path in place of the name of settings": "extends: config:../../owner\nout: x\n",
     },
 )
 cases(
     AREA,
     lambda _, *words: list(words),
-    {
-        "a run by a name that is none": ("train", "mimic_cxr/debaised"),
-        "a run by the name of a folder": ("train", "mimic_cxr"),
-        "a copy of settings that do not come along": ("config", "new", "phantom/bse", "mine.yaml"),
-        "a page of documentation that is not there": ("docs", "strat"),
-    },
+    {"a run by a name that is none": ("train", "mimic_cxr/debaised")},
 )
-
-
-@case(AREA, "a copy of settings over a file that is there")
-def _copied_over(world: World) -> list[str]:
-    return ["config", "new", "phantom/demo", str(world.config("out: mine\n"))]
-
 
 FROZEN = {"train_trainable": {"image": "frozen"}}
 cases(
     AREA,
     World.train,
     {
-        "steps of 0": {"train_steps": 0},
-        "steps that are text": {"train_steps": "many"},
         "more last blocks than there are": {"train_trainable": {"image": {"last_blocks": 99}}},
         "parts that train, of an unknown word": {"train_trainable": {"text": "most"}},
         "adapters where there is nothing to adapt": {"train_trainable": {"image": {"lora": {}}}},
         "an unknown loss": {"loss": {"kind": "infonse"}},
         "the name of a preset as the loss": {"loss": "fnc"},
-        "a setting of another loss": {"loss": {"kind": "infonce", "eta": {"kind": "constant"}}},
         "a prepared set that is not there": {"prepared": "nowhere"},
         "a batch larger than the set": {"train_batch_size": 4096},
         "accumulate that does not divide the batch": {"train_accumulate": 3},
-        "a GPU where there is none": {"train_device": "cuda"},
         "a device of an unknown name": {"train_device": "tpu9"},
         "a crop larger than the stored image": {
             "preprocessing": {"prepare": {"size": 48}, "input_size": 64}
@@ -77,9 +58,6 @@ cases(
         "the language model's scores, which were never computed": {
             "loss": {"kind": "debiased", "eta": {"kind": "language_model"}}
         },
-        "stored features of an encoder that is trained": {"train_features": {"cache": True}},
-        "stored features of images that change": {"train_features": {"cache": True}} | FROZEN,
-        "stored sentences of an encoder that is trained": {"train_features": {"text": True}},
         "stored features in a file's place": FROZEN
         | {"train_features": {"cache": True, "augmentations": 2, "folder": "/dev/null"}},
     },
@@ -97,48 +75,18 @@ cases(
     AREA,
     _image,
     {
-        "an image encoder of an unknown name": {"arch": "resnet19"},
         "a DINOv2 without a folder": {"arch": "dinov2"},
         "a DINOv2 whose folder is not there": {"arch": "dinov2", "weights": "nowhere"},
         "a model of timm that lies on a hub": {"arch": "timm", "name": "hf_hub:someone/model"},
-        "a model of timm whose regions have no known place": {"arch": "timm", "name": "resnet18"},
         "an input that the patches do not divide": {"arch": "vit_tiny_scratch", "side": 28},
     },
 )
-SIMILARITY = "model.similarity."
-cases(
-    AREA,
-    lambda world, *words: [*world.train(), *words],
-    {
-        "heads that do not divide the dimension": (
-            *(f"{SIMILARITY}aggregator=cross_attention", f"{SIMILARITY}heads=7"),
-        ),
-        "an unknown aggregator": f"{SIMILARITY}aggregator=atention",
-        "an aggregator of 0 layers": (
-            *(f"{SIMILARITY}aggregator=cross_attention", f"{SIMILARITY}layers=0"),
-        ),
-        "an unknown preset": ("--loss", "fncc"),
-        "a path as a preset": ("--loss", "../fnc"),
-    },
-)
-
-
-@case(AREA, "a link to itself")
-def _link_to_itself(world: World) -> list[str]:
-    path = world.here / "run.yaml"
-    path.symlink_to(path)
-    return ["train", str(path)]
 
 
 @case(AREA, "an output that is a file")
 def _output_is_a_file(world: World) -> list[str]:
     world.file("out", "something of the user's")
     return world.train()
-
-
-@case(AREA, "an output inside a file")
-def _output_in_a_file(world: World) -> list[str]:
-    return world.train(out=str(world.file("file", "x") / "run"))
 
 
 def _in_the_way(world: World, name: str, *words: str) -> list[str]:
@@ -158,7 +106,6 @@ cases(
         "index: a folder of other things": (
             *("out/notes.txt", "index", "MODEL", "SET", "--out", "OUT", "--overwrite"),
         ),
-        "index: a file": ("out", "index", "MODEL", "SET", "--out", "OUT", "--overwrite"),
         "import-model: a folder of other things": (
             *("out/notes.txt", "import-model", "rad_dino", "SET", "--out", "OUT"),
         ),
@@ -184,37 +131,21 @@ cases(
     PROMPTS,
     _file("--prompts"),
     {
-        "an empty file": "",
-        "a class without negative prompts": "name: x\nclasses: {Edema: {positive: [Edema.]}}\n",
-        "a prompt that is a number": (
-            "name: x\nclasses: {Edema: {positive: [3], negative: [No.]}}\n"
+        "prompts: a class without negative prompts": (
+            "name: x\nclasses: {Edema: {positive: [Edema.]}}\n"
         ),
-        "an empty prompt": "name: x\nclasses: {Edema: {positive: [''], negative: [No edema.]}}\n",
-        "aliases that grow to billions": BOMB,
-        "a class without labels": leads(
-            "name: x\nclasses: {Gout: {positive: [Gout.], negative: [No gout.]}}\n",
-            *("refused", "counted"),
-            shows="Gout|no labels",
+        "prompts: a class without labels": counted(
+            "no labels", "name: x\nclasses: {Gout: {positive: [Gout.], negative: [No gout.]}}\n"
         ),
     },
-    before="prompts: ",
 )
-cases(
-    PROMPTS,
-    _file("--options"),
-    {
-        "an unknown key": "smothing: 1\n",
-        "smoothing below 0": "smoothing: -1\n",
-        "a list": "- 1\n",
-    },
-    before="options: ",
-)
+cases(PROMPTS, _file("--options"), {"options: an unknown key": "smothing: 1\n"})
 cases(
     PROMPTS,
     World.evaluate,
     {
         "an unknown class": ("--classes", "Goutt"),
-        "an unknown protocol preset": leads(("--preset", "biovill"), "refused", shows="biovil"),
+        "an unknown protocol preset": ("--preset", "biovill"),
         "an unknown split": ("--split", "tset"),
         "the training split, unasked": ("--split", "train"),
     },
@@ -258,32 +189,28 @@ cases(
     _boxes,
     {
         "no annotations": lambda content: content.pop("annotations"),
-        "no images": lambda content: content.pop("images"),
-        "a box of three numbers": _box(bbox=[1, 2, 3]),
-        "a box of text": _box(bbox=["Zebulon", "b", "c", "d"]),
-        "a split by another name": _box(split="Zebulon"),
         "a width that is a word": _first(width="Zebulon"),
         "a box with an infinite side": _box(bbox=[1, 2, 1e400, 3]),
-        "a phrase that is a number": _box(label_text=3),
         "an annotation of an image that is not listed": _box(image_id=99),
-        "an id that is a list": _box(category_id=[1]),
-        "an image of width 0, as where the size is not known": leads(
-            _first(width=0), "read", "refused"
-        ),
-        "a box without area": counted('"zero_area_boxes": 1', _box(bbox=[5, 5, 0, 9])),
-        "a box outside its image": counted('"outside_boxes": 1', _box(bbox=[9000, 9000, 9, 9])),
         "boxes in pixels of larger images of no stated size": lambda content: (
             [image.update(width=0, height=0) for image in content["images"]],
             [box.update(bbox=[9000, 9000, 9, 9]) for box in content["annotations"]],
         ),
-        "a box over the edge": counted('"clipped_boxes": 1', _box(bbox=[-5, -5, 30, 30])),
-        "an image of another shape": leads(
-            _first(width=4000, height=900), "refused", "counted", shows='"other_shape": 1'
+        "boxes without area, outside their image, and over its edge": counted(
+            '(?s)(?=.*"zero_area_boxes": 1)(?=.*"outside_boxes": 1).*"clipped_boxes": 1',
+            lambda content: [
+                box.update(bbox=bbox)
+                for box, bbox in zip(
+                    content["annotations"],
+                    ([5, 5, 0, 9], [9000, 9000, 9, 9], [-5, -5, 30, 30]),
+                    strict=False,
+                )
+            ],
         ),
-        "images that are not in the set": leads(
+        "an image of another shape": counted('"other_shape": 1', _first(width=4000, height=900)),
+        "images that are not in the set": counted(
+            "not in the set",
             lambda content: [row.update(file_name="x.jpg") for row in content["images"]],
-            *("refused", "counted"),
-            shows="not in the set",
         ),
     },
 )
@@ -293,49 +220,23 @@ cases(
 MAPS = "label maps (evaluate)"
 EVERY = "{any: [Edema, {not: Edema}, No Finding, {not: No Finding}]}"  # wherever there is a label
 BOTH = f"{{present: {EVERY}, absent: {EVERY}}}"
+# What else is no label map: tests/data/label_maps/test_label_maps.py.
 cases(
     MAPS,
     _file("--label-map"),
     {
-        "a rule of an unknown word": "classes: {Edema: {anyof: [Edema]}}\n",
-        "a rule of a number": "classes: {Edema: 5}\n",
-        "a column that YAML takes for no": "classes: {Edema: [No]}\n",
-        "two ways to combine at once": "classes: {Edema: {any: [Edema], all: [Pneumonia]}}\n",
-        "absent without present": "classes: {Edema: {absent: Edema}}\n",
-        "no class": "classes: {}\n",
-        "a class with a rule that is left out": (
-            "classes: {Edema: Edema}\nleft_out: {so: [Edema]}\n"
-        ),
         "a column that the set does not have": "classes: {Edema: Oedema}\n",
         "no rule for any class": "classes: {Gout: Edema}\n",
         "images that are present and absent": f"classes: {{Edema: {BOTH}}}\n",
-        "rules 5,000 deep": "classes: {Edema: " + "{not: " * 5_000 + "Edema" + "}" * 5_000 + "}\n",
-        "aliases that grow to billions": BOMB,
-        "classes that it has no rule for": counted(
-            "the label map has no rule for it", "classes: {Edema: Edema}\n"
-        ),
-        "contradictions that it leaves blank": counted(
-            "both present and absent, left blank",
+        "contradictions that it leaves blank, and classes without a rule": counted(
+            "(?s)(?=.*both present and absent, left blank).*the label map has no rule for it",
             f"contradictory: blank\nclasses: {{Pneumonia: {BOTH}}}\n",
         ),
     },
 )
-cases(
-    MAPS,
-    World.evaluate,
-    {
-        "the name of an archive that has none": ("--label-map", "chestxray15"),
-        "the map of another archive": ("--label-map", "siim", "--classes", "Edema"),
-    },
-)
+cases(MAPS, World.evaluate, {"the name of no archive": ("--label-map", "chestxray15")})
 
 # ------------------------------------------------------------------------ prepare for a model
-
-
-def _damaged_model(world: World) -> str:
-    path = world.model() / "config.json"
-    path.write_text(path.read_text(encoding="utf-8").replace('"size"', '"sise"', 1))
-    return str(path.parent)
 
 
 cases(
@@ -345,7 +246,6 @@ cases(
         "a folder that is no model": lambda world: ("--for", str(world.here)),
         "a language model": lambda world: ("--for", str(world.base.language_model)),
         "another size than the model's": lambda world: ("--for", str(world.base.run / "model")),
-        "a model whose settings are damaged": lambda world: ("--for", _damaged_model(world)),
         "--all-test beside another split": lambda _: ("--all-test", "--split-seed", "1"),
     },
 )

@@ -32,47 +32,18 @@ def _changed(world: World, change: Callable[[dict[str, Any]], object]) -> list[s
     return _words(world, "results.json", json.dumps(content))
 
 
-def _table(world: World, study: Callable[[], str]) -> list[str]:
-    """The published table, which says ``study`` of what ran."""
-    import pyarrow.parquet as pq
-
-    path = world.here / "other.parquet"
-    table = pq.read_table(PUBLISHED).replace_schema_metadata({"study": study()})
-    pq.write_table(table, path)
-    return _words(world, "cells.parquet", path.read_bytes())
-
-
 cases(
     AREA,
     _changed,
     {
         "of another study": lambda content: content.update(study="noise"),
-        "without its settings": lambda content: content.pop("settings"),
         "no cells": lambda content: content.update(rows=[]),
-        "cells that are no list": lambda content: content.update(rows={"a": 1}),
-        "a cell that is a number": lambda content: content.update(rows=[1]),
         "a cell without its example": lambda content: content["rows"][0].pop("example"),
         "a version that is text": lambda content: content.update(version="new"),
-        "seconds that are text": lambda content: content.update(seconds="long"),
     },
 )
 cases(
     AREA,
-    lambda world, make: _words(world, *make()),
-    {
-        "cut short": lambda: ("results.json", json.dumps(_results())[:1000]),
-        "a list": lambda: ("results.json", "[1]"),
-        "settings beside it": lambda: ("cells.parquet", PUBLISHED.read_bytes(), "starts=4"),
-        "a table cut short": lambda: ("cells.parquet", PUBLISHED.read_bytes()[:2000]),
-    },
-)
-cases(
-    AREA,
-    _table,
-    {
-        "a table that does not say what ran": lambda: "[]",
-        "a table of another study": lambda: json.dumps(
-            {**_results(), "rows": None, "study": "noise"}
-        ),
-    },
+    lambda world, end, *words: _words(world, "a.parquet", PUBLISHED.read_bytes()[:end], *words),
+    {"settings beside it": (None, "starts=4"), "a table cut short": 2000},
 )
