@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -89,10 +87,7 @@ def _write_prepared(
     ]
     columns = ["previous_image_id", "image_id", "finding", "progression", "label_quality"]
     pd.DataFrame(changes, columns=columns).to_parquet(folder / "progression.parquet", index=False)
-    with (folder / "rejected.csv").open("w", newline="") as stream:
-        csv.writer(stream).writerow(("image_id", "reason"))
     funnel = [{"step": "images listed", "kept": 36, "dropped": 0, "unit": "images"}]
-    (folder / "funnel.json").write_text(json.dumps(funnel))
     meta = {
         "kind": "manifest",
         "annotations": ["progression"],

@@ -24,7 +24,7 @@ from medclip_debias.evaluation.metrics import auc, weighted_ece
 from medclip_debias.evaluation.statistics import compared
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_weighted_statistics_equal_those_of_repeated_items(seed):
     rng = np.random.default_rng(seed)
     values = rng.integers(0, 12, 30) / 4  # with ties
@@ -37,13 +37,10 @@ def test_weighted_statistics_equal_those_of_repeated_items(seed):
         assert weighted_median(values, weights)[row] == pytest.approx(np.median(copied))
         found = weighted_auc(positive, values, weights)[row]
         assert found == pytest.approx(auc(labels, copied))
-
-
-def test_statistics_without_weight_are_undefined_not_zero():
-    weights = np.zeros((1, 3))
-    assert math.isnan(weighted_mean([1, 2, 3], weights)[0])
-    assert math.isnan(weighted_median([1, 2, 3], weights)[0])
-    assert math.isnan(weighted_auc([True, False, True], [1, 2, 3], np.array([[1.0, 0, 1]]))[0])
+    nothing = np.zeros((1, 30))  # is undefined, and not zero
+    assert math.isnan(weighted_mean(values, nothing)[0])
+    assert math.isnan(weighted_median(values, nothing)[0])
+    assert math.isnan(weighted_auc(positive, values, 1.0 * positive[None])[0])
 
 
 def test_items_of_a_patient_are_drawn_together():
@@ -70,34 +67,23 @@ def test_equal_seeds_give_equal_intervals_whatever_the_block():
     np.testing.assert_array_equal(whole, blocks)
 
 
-@pytest.mark.parametrize("patients", [12, 60])
-def test_95_percent_intervals_hold_the_truth_95_times_in_100_for_few_patients_too(patients):
+def test_95_percent_intervals_hold_the_truth_95_times_in_100_for_few_patients_too():
     """Two items a patient, fully dependent; a plain percentile interval holds 90% of 12."""
-    rng = np.random.default_rng(patients)
-    trials, used, plain = 600, 0, 0
-    names = [str(i // 2) for i in range(2 * patients)]
+    rng = np.random.default_rng(12)
+    trials, used, plain = 400, 0, 0
+    names = [str(i // 2) for i in range(24)]
     resamples = np.concatenate(list(resample_weights(names, 400, 0)))
     without = np.concatenate(list(jackknife_weights(names)))
     for _ in range(trials):
-        values = np.repeat(rng.normal(size=patients), 2)
+        values = np.repeat(rng.normal(size=12), 2)
         drawn = weighted_mean(values, resamples)
-        low, high = expanded_interval(drawn, influence(weighted_mean(values, without), patients))
+        low, high = expanded_interval(drawn, influence(weighted_mean(values, without), 12))
         used += low <= 0 <= high
         low, high = percentile_interval(drawn)
         plain += low <= 0 <= high
-    room = 3.5 * math.sqrt(0.05 * 0.95 / trials)
+    room = 3 * math.sqrt(0.05 * 0.95 / trials)
     assert used / trials == pytest.approx(0.95, abs=room)
-    if patients == 12:
-        assert plain / trials < 0.95 - room
-
-
-def test_leaving_patients_out_is_what_the_jackknife_weights_say():
-    names = ["b", "a", "b", "c", "d"]
-    every = np.concatenate(list(jackknife_weights(names, block=3)))
-    assert every.tolist() == [[1, 0, 1, 1, 1], [0, 1, 0, 1, 1], [1, 1, 1, 0, 1], [1, 1, 1, 1, 0]]
-    grouped = np.concatenate(list(jackknife_weights([str(i) for i in range(7)], groups=3)))
-    assert (grouped == 0).sum(axis=0).tolist() == [1] * 7
-    assert grouped.shape == (3, 7)
+    assert plain / trials < 0.95 - room
 
 
 def test_few_patients_behind_a_statistic_are_seen_among_many():
@@ -153,11 +139,9 @@ def test_what_is_undefined_without_one_patient_has_no_interval_and_no_test(posit
     both = replicates(runs, [str(n) for n in range(150)], resamples=200, seed=0)
     one, two = (both[name]["auc"] for name in runs)
     assert one.value == pytest.approx(auc(positive, scores[0]))
-    found = compared({0: one}, {0: two})
-    known = positives > 1
-    assert [(one.interval is not None), (found.interval is not None)] == [known, known]
-    assert (found.p is not None) == (compared({0: one, 1: two}, {0: two, 1: one}).p is not None)
-    assert (found.p is not None) == known
+    found, seeds = compared({0: one}, {0: two}), compared({0: one, 1: two}, {0: two, 1: one})
+    given = one.interval, found.interval, found.p, seeds.p
+    assert [value is not None for value in given] == [positives > 1] * 4
 
 
 def test_no_interval_where_none_can_be_had():

@@ -29,12 +29,17 @@ def two_runs(evaluate_all, evaluated, small_model, tmp_path_factory):
     with torch.no_grad():
         model.image_projection.weight.add_(0.2 * torch.randn_like(model.image_projection.weight))
     model.save(root / "model-b")
-    for part in ("results.json", "items"):
-        copy = shutil.copytree if part == "items" else shutil.copy
-        (root / "a").mkdir(exist_ok=True)
-        copy(evaluated[1] / part, root / "a" / part)
+    pictures = shutil.ignore_patterns("heatmaps", "retrieval")
+    shutil.copytree(evaluated[1], root / "a", ignore=pictures)
     evaluate_all(root / "model-b", out=root / "b", bootstrap=20, heatmaps=0)
     return root
+
+
+@pytest.fixture(scope="module")
+def pair(two_runs):
+    """The folders of both runs, and what `compare` finds of them."""
+    folders = [str(two_runs / name) for name in "ab"]
+    return folders, compare(folders, resamples=100)
 
 
 @pytest.fixture
@@ -45,6 +50,16 @@ def runs(two_runs, tmp_path):
     return tmp_path
 
 
+def change_items(name, change):
+    """A function that changes a table of the second run's items."""
+
+    def damage(runs):
+        path = runs / "b" / "items" / f"{name}.parquet"
+        change(pd.read_parquet(path)).to_parquet(path)
+
+    return damage
+
+
 def edit(folder, change):
     path = folder / "results.json"
     content = json.loads(path.read_text())
@@ -52,33 +67,32 @@ def edit(folder, change):
     path.write_text(json.dumps(content))
 
 
-def test_every_figure_equals_the_one_in_the_results(two_runs):
-    found = compare([str(two_runs / "a"), str(two_runs / "b")], resamples=100)
-    assert {row["key"] for row in found["rows"]} >= {
-        "zero_shot.mean_auc",
-        "grounding.cnr",
-        "retrieval.recall",
-        "study_retrieval.report.median_rank",
-    }
+def test_every_figure_equals_the_one_in_the_results(two_runs, pair):
+    _, found = pair
+    results = {name: read_results(two_runs / name / "results.json") for name in "ab"}
+    keys = {"zero_shot.mean_auc", "grounding.cnr", "retrieval.recall"}
+    assert {row["key"] for row in found["rows"]} >= keys | {"study_retrieval.report.median_rank"}
     for row in found["rows"]:
-        values = {}
+        values = {name: results[name].of(row["key"])["value"] for name in "ab"}
         for name in "ab":
-            values[name] = read_results(two_runs / name / "results.json").of(row["key"])["value"]
             assert row["groups"][name]["value"] == pytest.approx(values[name], abs=1e-9), row["key"]
         assert row["groups"]["b"]["difference"] == pytest.approx(values["b"] - values["a"])
     entries = [e for row in found["rows"] if (e := row["groups"]["b"])["p"] is not None]
     assert found["options"]["tests"] == len(entries) > len(found["rows"]) / 2
     assert [e["p_holm"] for e in entries] == pytest.approx(holm([e["p"] for e in entries]))
+    shows = "differs on these patients, one seed each"
     for entry in entries:
-        assert entry["verdict"] == (
-            "differs on these patients, one seed each" if entry["p_holm"] <= 0.05 else "not shown"
-        )
+        assert entry["verdict"] == (shows if entry["p_holm"] <= 0.05 else "not shown")
+    tested = [row for row in found["classes"] if "reason" not in row]
+    assert tested  # by DeLong
+    for row in tested:
+        expected = results["a"].value("zero_shot", "auc", row["class"])
+        assert row["groups"]["a"]["value"] == pytest.approx(expected)
+        assert 0 <= row["groups"]["b"]["p"] <= row["groups"]["b"]["p_holm"] <= 1
 
 
-def test_intervals_repeat_a_bootstrap_by_hand(two_runs):
-    found = compare(
-        [str(two_runs / "a"), str(two_runs / "b")], metrics=["grounding.miou"], resamples=4000
-    )
+def test_intervals_repeat_a_bootstrap_by_hand(two_runs, pair):
+    found = compare(pair[0], metrics=["grounding.miou"], resamples=4000)
     tables = [
         pd.read_parquet(two_runs / name / "items" / "phrases.parquet").set_index("item")
         for name in "ab"
@@ -96,32 +110,6 @@ def test_intervals_repeat_a_bootstrap_by_hand(two_runs):
     # Student's t with the bootstrap's standard error against plain percentiles; and the digests of
     # ids differ from set to set, and with them the resamples.
     assert interval == pytest.approx(expected, abs=0.2 * width)
-
-
-def test_a_run_against_its_copy_shows_nothing(runs):
-    shutil.copytree(runs / "a", runs / "again")
-    found = compare([str(runs / "a"), str(runs / "again")], resamples=100)
-    tested = [row for row in found["classes"] if "reason" not in row]
-    for row in [*found["rows"], *tested]:
-        entry = row["groups"]["again"]
-        untested = entry["p"] is None  # undefined without one patient
-        verdict = (0, None, "not tested") if untested else (0, 1, "not shown")
-        assert (entry["difference"], entry["p"], entry["verdict"]) == verdict
-
-
-def test_a_clear_difference_of_one_seed_each_shows_on_these_patients_and_is_not_called_real(runs):
-    path = runs / "b" / "items" / "phrases.parquet"
-    table = pd.read_parquet(path)
-    table["cnr"] += 1 + 0.1 * np.arange(len(table)) % 3
-    table.to_parquet(path)
-    found = compare([str(runs / "a"), str(runs / "b")], metrics=["grounding.cnr"], resamples=500)
-    entry = found["rows"][0]["groups"]["b"]
-    shows = "differs on these patients, one seed each"
-    assert (entry["verdict"], entry["better"]) == (shows, True)
-    words = {"baseline": "b", "metrics": ["grounding.cnr"], "resamples": 500}
-    turned = compare([str(runs / "a"), str(runs / "b")], **words)["rows"][0]["groups"]["a"]
-    assert (turned["verdict"], turned["better"]) == (shows, False)
-    assert turned["difference"] == pytest.approx(-entry["difference"])
 
 
 def seeded(runs, name, out, seed, shift=0.0, metric="miou", **settings):
@@ -159,120 +147,97 @@ def test_seeds_of_the_same_settings_form_a_group(runs):
     assert entry["freedom"] == pytest.approx(2)
 
 
-def test_groups_can_be_named_with_globs(runs):
-    for seed in range(2):
-        seeded(runs, "a", f"x{seed}", seed)
-        seeded(runs, "a", f"y{seed}", seed, 0.1)
-    found = compare([f"x={runs}/x*"], named=[f"y={runs}/y0,{runs}/y1"], resamples=100)
-    assert [(g["label"], g["seeds"]) for g in found["groups"]] == [("x", [0, 1]), ("y", [0, 1])]
-    alone = compare([str(runs / "x0"), str(runs / "x1")], resamples=100)  # two seeds, no method
-    assert [len(group["runs"]) for group in alone["groups"]] == [1, 1]
-
-
-def test_three_methods_are_ranked(runs):
-    third = seeded(runs, "b", "c", 0, 5.0)
-    found = compare(
-        [str(runs / "a"), str(runs / "b"), third],
-        metrics=["grounding.miou", "grounding.pointing_game"],
-        resamples=100,
-    )
-    assert found["average_ranks"]["c"] < found["average_ranks"]["b"]
-    assert sum(found["average_ranks"].values()) == pytest.approx(6)
-
-
-def test_the_classes_are_tested_by_delong(two_runs):
-    found = compare([str(two_runs / "a"), str(two_runs / "b")], resamples=100)
-    tested = [row for row in found["classes"] if "reason" not in row]
-    assert tested
-    for row in tested:
-        results = read_results(two_runs / "a" / "results.json")
-        expected = results.value("zero_shot", "auc", row["class"])
-        assert row["groups"]["a"]["value"] == pytest.approx(expected)
-        assert 0 <= row["groups"]["b"]["p"] <= row["groups"]["b"]["p_holm"] <= 1
-
-
 # ---------------------------------------------------------------------------- what is refused
 
 
+def edited(**changes):
+    return lambda runs: edit(runs / "b", lambda content: content.update(changes))
+
+
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("damage", "sentence"),
     [
-        (lambda c: c.update(data_hash="0" * 16), "different data"),
-        (lambda c: c.update(split="validate"), "different splits"),
-        (lambda c: c["options"].update(smoothing=1.5), r"different options \(smoothing\)"),
-        (lambda c: c["prompts"].update(name="other"), "different prompts"),
+        (edited(data_hash="0" * 16), "different data"),
+        (edited(split="validate"), "different splits"),
+        (edited(prompts={"name": "other"}), "different prompts"),
+        (
+            lambda runs: edit(runs / "b", lambda c: c["options"].update(smoothing=1.5)),
+            r"different options \(smoothing\)",
+        ),
+        (
+            change_items("zero_shot", lambda t: t.assign(**{"label.Edema": 1 - t["label.Edema"]})),
+            r"'label\.Edema' differs",
+        ),
+        (
+            change_items("zero_shot", lambda t: t.drop(columns="score.Edema")),
+            r"b/items/zero_shot\.parquet: its metrics cannot be computed",
+        ),
+        (lambda runs: shutil.rmtree(runs / "b" / "items"), "is missing; run 'evaluate' again"),
     ],
 )
-def test_runs_evaluated_differently_are_refused_unless_forced(runs, change, sentence):
-    edit(runs / "b", change)
+def test_runs_that_cannot_be_paired_are_refused(runs, damage, sentence):
+    damage(runs)
     with pytest.raises(UserError, match=sentence):
         compare([str(runs / "a"), str(runs / "b")], resamples=100)
-    forced = compare([str(runs / "a"), str(runs / "b")], force=True, resamples=100)
-    assert len(forced["forced"]) == 1
 
 
-def test_items_that_do_not_match_are_refused_or_put_side_by_side(runs):
-    path = runs / "b" / "items" / "phrases.parquet"
-    table = pd.read_parquet(path)
-    table.iloc[1:].to_parquet(path)
+def test_items_that_do_not_match_are_refused_or_put_side_by_side_by_force(runs):
+    change_items("phrases", lambda table: table.iloc[1:])(runs)
+    edit(runs / "b", lambda content: content.update(split="validate"))
+    words = {"words": [str(runs / "a"), str(runs / "b")], "resamples": 100}
+    with pytest.raises(UserError, match="different splits"):
+        compare(**words)
+    edit(runs / "b", lambda content: content.update(split="test"))
     with pytest.raises(UserError, match=r"do not match \(items/phrases\.parquet: .* 0 and 1 in"):
-        compare([str(runs / "a"), str(runs / "b")], resamples=100)
-    words = [str(runs / "a"), str(runs / "b"), "--metrics", "grounding.cnr,retrieval.recall"]
-    out = runs / "out"
-    assert command(["compare", *words, "--force", "--out", str(out), "--bootstrap", "100"]) == 0
-    forced = json.loads((out / "comparison.json").read_text())
-    by_key = {row["key"]: row["groups"]["b"] for row in forced["rows"]}
-    assert by_key["grounding.cnr"]["verdict"] == "not tested"
-    assert by_key["grounding.cnr"]["p"] is None
-    assert by_key["retrieval.recall"]["verdict"] in (
-        "differs on these patients, one seed each",
-        "not shown",
-    )
-    assert forced["options"]["tests"] < len(forced["rows"])
+        compare(**words)
+    forced = compare(**words, metrics=["grounding.cnr", "retrieval.recall"], force=True)
+    assert len(forced["forced"]) == 1
+    assert [row["groups"]["b"]["p"] is None for row in forced["rows"]] == [True, False]
+    assert forced["rows"][0]["groups"]["b"]["verdict"] == "not tested"
+    assert forced["options"]["tests"] == 1
 
 
-def test_labels_that_differ_are_refused(runs):
-    path = runs / "b" / "items" / "zero_shot.parquet"
-    table = pd.read_parquet(path)
-    table["label.Edema"] = 1 - table["label.Edema"]
-    table.to_parquet(path)
-    with pytest.raises(UserError, match=r"'label\.Edema' differs"):
-        compare([str(runs / "a"), str(runs / "b")], resamples=100)
+def test_metrics_that_a_run_lacks_or_that_items_do_not_define_are_left_out_and_named(runs, pair):
+    for name in "ab":  # nothing improves or worsens
+        path = runs / name / "items" / "progression.parquet"
+        pd.read_parquet(path).assign(state=1).to_parquet(path)
+    change_items("phrases", lambda table: table.drop(columns="pointing"))(runs)
+    found = compare([str(runs / "a"), str(runs / "b")], resamples=20)
+    keys = {row["key"] for row in found["rows"]}
+    assert {"grounding.cnr", "progression.macro_accuracy"} <= keys
+    assert not {"grounding.pointing_game", "progression.order_auc"} & keys
+    assert any("(grounding.pointing_game) is not compared: 1 of 2" in n for n in found["notes"])
+    found = compare(pair[0], metrics=["zero_shot.mean_auc", "zero_shot.f1"], resamples=20)
+    assert [row["key"] for row in found["rows"]] == ["zero_shot.mean_auc"]
+    named = "F1 (zero_shot.f1) is not compared: the runs do not have it."
+    assert named in found["notes"]
+    assert not any("not compared" in note for note in pair[1]["notes"])
 
 
-def test_the_order_of_items_does_not_matter(runs):
-    expected = compare([str(runs / "a"), str(runs / "b")], resamples=100)
+def test_the_order_of_items_does_not_matter(runs, pair):
     for path in (runs / "b" / "items").iterdir():
         pd.read_parquet(path).sample(frac=1, random_state=0).to_parquet(path)
-    assert compare([str(runs / "a"), str(runs / "b")], resamples=100) == expected
+    found = compare([str(runs / "a"), str(runs / "b")], resamples=100)
+    assert found | {"groups": None} == pair[1] | {"groups": None}
 
 
-def test_what_is_missing_is_said_in_one_sentence(runs):
-    a, b = str(runs / "a"), str(runs / "b")
-    cases = [
-        ([a], "only one run"),
-        ([a, a + "/"], "is given twice"),
-        ([a, str(runs / "absent")], "no such folder"),
-        ([a, str(runs / "none*")], "no folder matches"),
-        ([a, "x="], "names no folder"),
-        ([f"x={a},{b}"], "only one group"),
-    ]
-    for words, sentence in cases:
-        with pytest.raises(UserError, match=sentence):
-            compare(words)
-    with pytest.raises(UserError, match="There is no run 'c'"):
-        compare([a, b], baseline="c")
-    with pytest.raises(UserError, match=r"did you mean 'grounding\.miou'"):
-        compare([a, b], metrics=["grounding.miu"])
-    (runs / "b" / "items" / "phrases.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UserError, match=r"phrases\.parquet: cannot be read"):
-        compare([a, b])
-    shutil.rmtree(runs / "b" / "items")
-    with pytest.raises(UserError, match="is missing; run 'evaluate' again"):
-        compare([a, b])
-    (runs / "b" / "results.json").unlink()
-    with pytest.raises(UserError, match=r"results\.json: there is no such file"):
-        compare([a, b])
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (lambda a, b: {"words": [a]}, "only one run"),
+        (lambda a, b: {"words": [a, a + "/"]}, "is given twice"),
+        (lambda a, b: {"words": [a, a + "bsent*"]}, "no folder matches"),
+        (lambda a, b: {"words": [f"x={a},{b}"]}, "only one group"),
+        (lambda a, b: {"words": [a, b], "baseline": "c"}, "There is no run 'c'"),
+        (
+            lambda a, b: {"words": [a, b], "metrics": ["grounding.miu"]},
+            r"did you mean 'grounding\.miou'",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_is_one_sentence(pair, given, sentence):
+    with pytest.raises(UserError, match=sentence):
+        compare(**given(*pair[0]))
 
 
 def test_the_settings_that_differ_are_listed_and_the_seed_and_place_are_not(runs):
@@ -283,13 +248,6 @@ def test_the_settings_that_differ_are_listed_and_the_seed_and_place_are_not(runs
     found = compare([str(runs / "a"), str(runs / "b")], resamples=100)
     assert found["settings"] == [{"setting": "train.lr", "values": {"a": 1e-3, "b": 2e-3}}]
     assert seeds_sentence(found).startswith("Seeds: a: one seed (0); b: one seed (1).")
-    del trained["loss"]
-    edit(runs / "a", lambda content: content["model"].update(provenance=trained))
-    found = compare([str(runs / "a"), str(runs / "b")], resamples=100)
-    assert found["settings"][0] == {
-        "setting": "loss.eta",
-        "values": {"a": "not said", "b": 0.1},
-    }
 
 
 def test_only_seeds_on_both_sides_make_a_difference_real(runs):
@@ -302,12 +260,21 @@ def test_only_seeds_on_both_sides_make_a_difference_real(runs):
         for name, shift, sign in (("x", 0.0, 0.01), ("y", 1.0, -0.01))
     }
     words = {"metrics": ["grounding.cnr"], "resamples": 200}
-    x = f"x={','.join(sides['x'])}"
-    found = compare([x, f"y={','.join(sides['y'])}"], **words)
+    x = f"x={runs}/x*"
+    found = compare([x], named=[f"y={','.join(sides['y'])}", f"z={runs}/b"], **words)
+    assert [(g["label"], g["seeds"]) for g in found["groups"]][:2] == [
+        ("x", [0, 1, 2]),
+        ("y", [0, 1, 2]),
+    ]
+    assert found["average_ranks"]["y"] < found["average_ranks"]["x"]
     assert found["rows"][0]["groups"]["y"]["verdict"] == "real"
     found = compare([x, f"y={sides['y'][0]}"], **words)
-    verdict = found["rows"][0]["groups"]["y"]["verdict"]
-    assert verdict == "differs on these patients, one seed on one side"
+    entry = found["rows"][0]["groups"]["y"]
+    assert entry["verdict"] == "differs on these patients, one seed on one side"
+    assert entry["better"]
+    turned = compare([x, f"y={sides['y'][0]}"], baseline="y", **words)["rows"][0]["groups"]["x"]
+    assert not turned["better"]
+    assert turned["difference"] == pytest.approx(-entry["difference"])
 
 
 # --------------------------------------------------------------------------------- the verb
@@ -328,45 +295,3 @@ def test_the_verb_prints_and_writes(two_runs, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == written
     assert command(["compare", str(two_runs / "a")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_a_metric_that_was_asked_for_and_that_no_run_has_is_named(two_runs):
-    words = [str(two_runs / "a"), str(two_runs / "b")]
-    found = compare(words, metrics=["zero_shot.mean_auc", "zero_shot.f1"], resamples=20)
-    assert [row["key"] for row in found["rows"]] == ["zero_shot.mean_auc"]
-    assert any(
-        note == "F1 (zero_shot.f1) is not compared: the runs do not have it."
-        for note in found["notes"]
-    )
-    assert not any("not compared" in note for note in compare(words, resamples=20)["notes"])
-
-
-def test_a_metric_that_the_items_do_not_define_is_not_compared(runs):
-    for name in "ab":
-        path = runs / name / "items" / "progression.parquet"
-        pd.read_parquet(path).assign(state=1).to_parquet(path)  # nothing improves or worsens
-    found = compare([str(runs / "a"), str(runs / "b")], resamples=20)
-    keys = {row["key"] for row in found["rows"]}
-    assert "progression.macro_accuracy" in keys
-    assert "progression.order_auc" not in keys
-
-
-def test_items_that_lack_a_column_are_one_sentence(runs):
-    path = runs / "b" / "items" / "zero_shot.parquet"
-    pd.read_parquet(path).drop(columns="score.Edema").to_parquet(path)
-    sentence = r"b/items/zero_shot\.parquet: its metrics cannot be computed \(KeyError: 'Edema'\)"
-    with pytest.raises(UserError, match=sentence):
-        compare([str(runs / "a"), str(runs / "b")])
-    edit(runs / "b", lambda content: content["details"]["zero_shot"].update(classes=["Edema"]))
-    with pytest.raises(UserError, match=r"cannot be computed \(AttributeError"):
-        compare([str(runs / "a"), str(runs / "b")])
-
-
-def test_a_metric_that_one_run_lacks_is_named_and_left_out(runs):
-    path = runs / "a" / "items" / "phrases.parquet"
-    pd.read_parquet(path).drop(columns="pointing").to_parquet(path)
-    found = compare([str(runs / "a"), str(runs / "b")], resamples=20)
-    keys = {row["key"] for row in found["rows"]}
-    assert "grounding.cnr" in keys
-    assert "grounding.pointing_game" not in keys
-    assert any("(grounding.pointing_game) is not compared: 1 of 2" in n for n in found["notes"])

@@ -46,10 +46,7 @@ def test_offsets_move_decisions_and_no_auc(measured, with_offsets):
     assert found["offsets"]["from"] == "evaluated"
     assert found["offsets"]["images"] == found["images"]
     assert results.by_class("zero_shot", "auc") == plain.by_class("zero_shot", "auc")
-    edema = plain["prompts"]["classes"]["Edema"]
-    constants = found["offsets"]["of_prompt"]
-    assert set(edema["positive"]) | set(edema["negative"]) <= set(constants)
-    assert len(set(constants.values())) > 1
+    assert len(set(found["offsets"]["of_prompt"].values())) > 1
 
 
 def test_kept_offsets_are_those_of_their_split(small_model, small_prepared, with_offsets, tmp_path):
@@ -67,25 +64,26 @@ def test_kept_offsets_are_those_of_their_split(small_model, small_prepared, with
     assert kept.value("zero_shot", "accuracy") == train.value("zero_shot", "accuracy")
 
 
-def test_offsets_that_do_not_fit_are_one_sentence(
-    small_model, small_prepared, with_offsets, tmp_path
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, r"offsets\.json: is missing.*evaluate offsets"),
+        ({"model_hash": "y", "offsets": {}}, "made with other weights"),
+        ({"model_hash": "x", "offsets": {"a": 1.0}}, r'no offset for "b" \(1 of 2 prompts\)'),
+        ({"model_hash": "x", "offsets": ["a"]}, "are not a number for each prompt"),
+    ],
+)
+def test_offsets_that_do_not_fit_are_one_sentence(tmp_path, content, sentence):
+    if content:
+        (tmp_path / "offsets.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=sentence):
+        read_offsets(tmp_path, "x", ["a", "b"])
+
+
+def test_offsets_are_of_a_split_that_has_images_and_is_not_judged(
+    small_model, small_prepared, with_offsets
 ):
-    folder = tmp_path / "model"
-    shutil.copytree(small_model, folder)
-    with pytest.raises(UserError, match=r"offsets\.json: is missing.*evaluate offsets"):
-        with_offsets("model", model=folder)
-    (folder / "offsets.json").write_text(json.dumps({"model_hash": "x", "offsets": {}}))
-    with pytest.raises(UserError, match="made with other weights"):
-        with_offsets("model", model=folder)
-    (folder / "offsets.json").write_text(json.dumps({"model_hash": "x", "offsets": {"a": 1.0}}))
-    with pytest.raises(UserError, match=r'has no offset for "b" \(1 of 2 prompts\)'):
-        read_offsets(folder, "x", ["a", "b"])
-    for damaged in ({"a": "1.0"}, ["a"]):
-        content = json.dumps({"model_hash": "x", "offsets": damaged})
-        (folder / "offsets.json").write_text(content)
-        with pytest.raises(UserError, match="are not a number for each prompt"):
-            read_offsets(folder, "x", ["a"])
     with pytest.raises(UserError, match="no image in the split 'validate'"):
-        with_offsets("validate", model=folder)
-    words = ["evaluate", "offsets", f"{folder}", f"{small_prepared.folder}", "--split", "test"]
-    assert run(words) == 2
+        with_offsets("validate")
+    words = ["evaluate", "offsets", f"{small_model}", f"{small_prepared.folder}"]
+    assert run([*words, "--split", "test"]) == 2

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -19,17 +16,16 @@ from sklearn.metrics import roc_auc_score
 from medclip_debias.cli import run
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.evaluation.decisions.calibration import Calibration
+from medclip_debias.evaluation.encoding import row_scores
 from medclip_debias.evaluation.prompt_checks import (
     UNSAID,
     prompt_record,
-    training_sentences,
     unsaid,
     unsaid_prompts,
 )
-from medclip_debias.evaluation.statistics import auc_interval
+from medclip_debias.evaluation.statistics import auc_interval, delong
 from medclip_debias.models.load import load_model
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 WORDS = st.lists(st.sampled_from(["no", "heart", "large", "s"]), min_size=1, max_size=5)
 
 
@@ -45,17 +41,6 @@ def test_every_prompt_of_openi_is_said_by_three_training_reports(openi_text):
         words = r"\W+".join(map(re.escape, re.findall(r"\w+", prompt.lower())))
         pattern = re.compile(rf"\b{words.replace('| ', '')}\b", re.IGNORECASE)
         assert len([*islice(filter(pattern.search, said.values()), 3)]) == 3, prompt
-
-
-def test_the_packaged_set_is_what_the_script_chooses(openi_text, capsys):
-    spec = importlib.util.spec_from_file_location("choose", SCRIPTS / "choose_prompts.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    candidates = load_prompts(SCRIPTS / "prompts" / "openi_candidates.yaml")
-    chosen, counts = script.choose(candidates, openi_text)
-    assert chosen == load_prompts("openi")
-    assert counts["negative"]["Abnormal chest"] == 0
-    assert not set(chosen.classes["No Finding"].negative) & {"Abnormal chest", "Abnormal findings"}
 
 
 @given(st.lists(WORDS, max_size=4), st.lists(WORDS, max_size=4))
@@ -78,35 +63,25 @@ def test_the_interval_of_an_auc_is_delongs(values, seed):
     rng = np.random.default_rng(seed)
     truth = rng.permutation(np.arange(len(values)) % 2 == 0)
     scores = np.array(values, dtype=float)
-    yes, no = scores[truth], scores[~truth]
-    value, low, high = auc_interval(yes, no)
+    value, low, high = auc_interval(scores[truth], scores[~truth])
     assert value == pytest.approx(roc_auc_score(truth, scores))
-    if min(len(yes), len(no)) < 2:
+    if len(values) < 4:
         assert (low, high) == (0, 1)
         return
-    wins = (yes[:, None] > no) + 0.5 * (yes[:, None] == no)
-    variance = wins.mean(1).var(ddof=1) / len(yes) + wins.mean(0).var(ddof=1) / len(no)
-    assert low == pytest.approx(max(value - 1.96 * variance**0.5, 0))
-    assert high == pytest.approx(min(value + 1.96 * variance**0.5, 1))
+    reach = 1.96 * delong(truth, scores).covariance[0, 0] ** 0.5
+    assert (low, high) == pytest.approx((max(value - reach, 0), min(value + reach, 1)))
 
 
 def test_a_model_keeps_which_packaged_prompts_its_reports_lack(small_prepared):
     record = prompt_record(small_prepared)
     assert "Pulmonary edema" in record["absent"]
     assert "Pneumothorax" not in record["absent"]
-    assert set(record["absent"]) <= {
-        text
-        for path in (SCRIPTS.parent / "medclip_debias" / "data" / "prompts").glob("*.yaml")
-        for text in load_prompts(path.stem).texts
-    }
     model = {UNSAID: record}
     assert unsaid_prompts(model, ["Pulmonary edema", "Pneumothorax"]) == ["Pulmonary edema"]
     assert unsaid_prompts(model, ["a prompt of one's own"]) is None
     assert unsaid_prompts({}, ["Pulmonary edema"]) is None
     trained = {"provenance": {"data_hash": small_prepared.content_hash}}
-    found = unsaid_prompts(trained, ["apical", "apical mass"], small_prepared)
-    assert found == ["apical mass"]
-    assert all(text in set(small_prepared.texts) for text in training_sentences(small_prepared))
+    assert unsaid_prompts(trained, ["apical", "apical mass"], small_prepared) == ["apical mass"]
 
 
 @pytest.fixture
@@ -131,7 +106,6 @@ def test_evaluate_and_calibrate_warn_of_what_training_text_does_not_say(
     assert warning.startswith("2 of 2 prompts are in no sentence that the model was trained on")
     assert warning in results["notes"]
     assert warning in capsys.readouterr().err
-    assert UNSAID not in results["model"]["provenance"]
     out = tmp_path / "calibration.json"
     assert run(["calibrate", *words, str(out), "--split", "test"]) == 0
     assert "2 of 2 prompts are in no sentence" in capsys.readouterr().err
@@ -143,11 +117,9 @@ def test_evaluate_and_calibrate_warn_of_a_class_that_is_read_the_wrong_way_round
     small_prepared, folder, tmp_path, capsys
 ):
     words = [str(folder), str(small_prepared.folder), "--classes", "Edema", "--out"]
-    assert run(["evaluate", *words, str(tmp_path / "out"), "--bootstrap", "0"]) == 0
-    scores = pd.read_parquet(tmp_path / "out" / "items" / "zero_shot.parquet")["score.Edema"]
-    images = small_prepared.images
-    labels = pd.DataFrame({"image_id": images.loc[images["split"] == "test", "image_id"]})
-    labels["Edema"] = (scores.rank().to_numpy() <= len(scores) // 2).astype(int)
+    prompts = ["Pulmonary edema", "No pulmonary edema"]
+    scores = row_scores(load_model(folder), small_prepared, range(36), prompts) @ [1.0, -1.0]
+    labels = small_prepared.images[["image_id"]].assign(Edema=1 * (scores < np.median(scores)))
     labels.to_csv(tmp_path / "labels.csv", index=False)
     words += [str(tmp_path / "again"), "--labels", str(tmp_path / "labels.csv")]
     assert run(["evaluate", *words, "--bootstrap", "100"]) == 0

@@ -13,6 +13,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.bootstrap import weighted_mean
 from medclip_debias.evaluation.catalogue import PROTOCOLS
 from medclip_debias.evaluation.evaluate import evaluate
+from medclip_debias.evaluation.item_tables import ITEMS
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocol import (
     REGISTRY,
@@ -35,13 +36,6 @@ def model(small_model):
     return load_model(small_model)
 
 
-def write_triplets(path, data):
-    """Report triplets of every image of the set."""
-    texts = {"original": "Edema. Effusion.", "negated": "Edema. No effusion.", "omitted": "Edema."}
-    pd.DataFrame({"image_id": data.images["image_id"], **texts}).to_csv(path, index=False)
-    return path
-
-
 @pytest.mark.parametrize("name", PROTOCOLS)
 class TestEveryProtocol:
     @pytest.fixture
@@ -49,7 +43,11 @@ class TestEveryProtocol:
         """A function from a prepared set to a request with every file that a protocol needs."""
 
         def make(data):
-            triplets = write_triplets(tmp_path / "triplets.csv", data)
+            texts = {"original": "Edema. Effusion.", "negated": "Edema. No effusion."}
+            table = pd.DataFrame(
+                {"image_id": data.images["image_id"], **texts, "omitted": "Edema."}
+            )
+            table.to_csv(triplets := tmp_path / "triplets.csv", index=False)
             chosen = (load_prompts("chex5"), EvaluationOptions())
             return Request(data, "test", model, *chosen, triplets=triplets)
 
@@ -73,10 +71,26 @@ class TestEveryProtocol:
             REGISTRY.find(name, "a test")(request_of(data))
 
 
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_weights_of_items_are_repetitions_of_them(name, evaluated):
+    results, out = evaluated
+    kind = ITEMS[name]
+    table = pd.read_parquet(out / "items" / f"{kind.file}.parquet")
+    weights = np.random.default_rng(0).integers(1, 4, len(table))
+    again = table.loc[np.repeat(np.arange(len(table)), weights)].reset_index(drop=True)
+    details = results.details(name)
+    found = kind.statistics(details, table)(weights[None].astype(float))
+    repeated = kind.statistics(details, again)(np.ones((1, len(again))))
+    assert found.keys() == repeated.keys()
+    for metric, value in found.items():
+        assert value == pytest.approx(repeated[metric], nan_ok=True), metric
+
+
 @pytest.fixture
 def with_another(monkeypatch):
     """A protocol of a test: how many images of the split there are, with pictures of none."""
-    monkeypatch.setattr(REGISTRY, "entries", REGISTRY.all())
+    two = {name: REGISTRY.all()[name] for name in ("laterality", "zero_shot")}
+    monkeypatch.setattr(REGISTRY, "entries", two)
 
     class Seen(Protocol):
         name = "seen"
@@ -102,16 +116,13 @@ def with_another(monkeypatch):
 
 
 def test_a_protocol_is_run_because_it_is_there(with_another, small_prepared, small_model, tmp_path):
-    triplets = write_triplets(tmp_path / "triplets.csv", small_prepared)
-    evaluate(
-        small_model, small_prepared.folder, tmp_path, bootstrap=0, heatmaps=1, triplets=triplets
-    )
+    evaluate(small_model, small_prepared.folder, tmp_path, bootstrap=0, heatmaps=1)
     found = json.loads((tmp_path / "results.json").read_text())
     expected = int((small_prepared.images["split"] == "test").sum())
     assert found["details"]["seen"] == {"images": expected}
     assert found["counts"]["seen"] == expected
-    parts = list(found["details"])
-    assert parts == [*PROTOCOLS, "seen"]  # one that the catalogue does not know comes last
+    # In the catalogue's order; one that it does not know comes last.
+    assert list(found["details"]) == ["zero_shot", "laterality", "seen"]
 
 
 def test_statistics_of_a_group_are_told_apart_also_where_a_name_has_a_slash():

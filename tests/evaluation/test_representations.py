@@ -20,6 +20,8 @@ from medclip_debias.evaluation.probe import (
     uniformity,
 )
 from medclip_debias.evaluation.protocol import Draw
+from medclip_debias.losses import ContrastiveBatch
+from medclip_debias.losses.policies.fnc import FalseNegativeCancellation, FNCSettings
 
 
 def unit(rng, n, d):
@@ -38,14 +40,6 @@ def test_uniformity_is_the_loop_over_all_pairs(seed, n, block):
         if i != j
     ]
     assert uniformity(x, block) == pytest.approx(np.log(np.mean(total)), abs=1e-9)
-
-
-def test_uniformity_of_one_direction_is_zero_and_of_a_sphere_about_minus_four():
-    assert uniformity(np.tile([[1.0, 0.0]], (9, 1))) == pytest.approx(0)
-    # E exp(-4 + 4 cos) with cos ~ N(0, 1/d): -4 + 8/d.
-    assert uniformity(unit(np.random.default_rng(1), 3000, 400)) == pytest.approx(-3.98, abs=0.01)
-    with pytest.raises(UserError, match="at least two"):
-        uniformity(np.ones((1, 3)))
 
 
 def test_nearest_neighbours_are_those_of_a_loop():
@@ -98,19 +92,12 @@ def test_detection_counts_pairs():
     removed = np.array([[1, 1, 1, 0], [0, 1, 1, 0]], dtype=bool)
     found = detection(removed, false, negatives)
     assert found == {"precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3, "removed": 0.5}
+    nothing = detection(removed & False, false & False, negatives)
+    assert nothing == {"precision": None, "recall": None, "f1": None, "removed": 0.0}
 
 
-def test_detection_of_nothing_has_no_precision():
-    none = np.zeros((2, 2), dtype=bool)
-    found = detection(none, none, ~none)
-    assert found == {"precision": None, "recall": None, "f1": None, "removed": 0.0}
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.01, 0.2, 0.5])
+@pytest.mark.parametrize("alpha", [0.01, 0.5])
 def test_most_similar_removes_what_the_policy_removes(alpha):
-    from medclip_debias.losses import ContrastiveBatch
-    from medclip_debias.losses.policies.fnc import FalseNegativeCancellation, FNCSettings
-
     rng = np.random.default_rng(0)
     similarity = rng.uniform(-1, 1, (12, 12))
     batch = ContrastiveBatch(torch.from_numpy(similarity), torch.tensor(1.0).double())

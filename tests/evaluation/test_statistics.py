@@ -2,60 +2,40 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from medclip_debias.evaluation.bootstrap import replicates, weighted_auc, weighted_mean
+from medclip_debias.evaluation.bootstrap import Replicated, replicates, weighted_auc, weighted_mean
 from medclip_debias.evaluation.statistics import (
     average_ranks,
+    crossed_difference,
     delong,
     difference,
     holm,
     paired_seeds,
-    seed_summary,
     structural_components,
 )
-
-
-def brute_components(labels, scores):
-    """V10 and V01 of DeLong et al. from their definition, one pair at a time."""
-    positive, negative = scores[labels], scores[~labels]
-
-    def psi(x, y):
-        return 1.0 if x > y else 0.5 if x == y else 0.0
-
-    v10 = [math.fsum(psi(x, y) for y in negative) / len(negative) for x in positive]
-    v01 = [math.fsum(psi(x, y) for x in positive) / len(positive) for y in negative]
-    return np.array(v10), np.array(v01)
-
 
 # ---------------------------------------------------------------------------------- DeLong
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_midranks_give_the_components_of_every_pair(seed):
+    """V10 and V01 of DeLong et al. from their definition."""
     rng = np.random.default_rng(seed)
     labels = rng.random(41) < 0.4
     scores = rng.integers(0, 9, (3, 41)) / 4.0  # with many ties
-    above, below = structural_components(labels, scores)
-    brute = [brute_components(labels, row) for row in scores]
-    np.testing.assert_allclose(above, [pair[0] for pair in brute], atol=1e-12)
-    np.testing.assert_allclose(below, [pair[1] for pair in brute], atol=1e-12)
+    yes, no = scores[:, labels, None], scores[:, None, ~labels]
+    wins = (yes > no) + 0.5 * (yes == no)
+    v10, v01 = wins.mean(axis=2), wins.mean(axis=1)
+    np.testing.assert_allclose(structural_components(labels, scores)[0], v10, atol=1e-12)
+    np.testing.assert_allclose(structural_components(labels, scores)[1], v01, atol=1e-12)
     found = delong(labels, scores)
     assert found.aucs == pytest.approx([roc_auc_score(labels, row) for row in scores])
-    m, n = labels.sum(), (~labels).sum()
-    for r, s in itertools.product(range(3), repeat=2):
-        expected = 0.0
-        for side, count in ((0, m), (1, n)):
-            a, b = brute[r][side], brute[s][side]
-            total = sum((x - a.mean()) * (y - b.mean()) for x, y in zip(a, b, strict=True))
-            expected += total / (count - 1) / count
-        assert found.covariance[r, s] == pytest.approx(expected, abs=1e-12)
+    covariance = np.cov(v10) / labels.sum() + np.cov(v01) / (~labels).sum()
+    np.testing.assert_allclose(found.covariance, covariance, atol=1e-12)
 
 
 def clustered(rng, patients=40, images=4):
@@ -69,7 +49,7 @@ def clustered(rng, patients=40, images=4):
 def test_images_of_one_patient_widen_the_interval_as_repeated_samples_do():
     rng = np.random.default_rng(5)
     aucs, clusters, naive = [], [], []
-    for _ in range(300):
+    for _ in range(150):
         owner, labels, scores = clustered(rng)
         found = delong(labels, scores, owner)
         aucs.append(found.aucs[0])
@@ -85,10 +65,7 @@ def test_delong_on_degenerate_scores():
     perfect = np.array([4.0, 3, 2, 1])
     same = delong(labels, [perfect, perfect * 2])
     assert same.difference() == (0, (0, 0), 1)
-    opposite = delong(labels, [perfect, -perfect]).difference()
-    assert opposite[0] == 1
-    assert opposite[2] == 0
-    assert delong(labels, np.ones(4)).aucs[0] == 0.5
+    assert delong(labels, [perfect, -perfect]).difference()[::2] == (1, 0)
     with pytest.raises(ValueError, match="got 1 and 3"):
         delong([True, False, False, False], perfect)
     with pytest.raises(ValueError, match="finite"):
@@ -108,89 +85,30 @@ def paired(run, baseline, patients, *, resamples, seed=0):
     return {name: difference(mine[name], other[name]) for name in mine if name in other}
 
 
-def covered(rng, images, statistic, truth, trials, resamples):
-    """How often the interval of a difference holds its true value."""
-    hits = 0
-    for trial in range(trials):
-        patients, statistics = statistic(rng, images)
-        found = paired(*statistics, patients, resamples=resamples, seed=trial)["d"]
-        hits += found.interval[0] <= truth <= found.interval[1]
-    return hits / trials
-
-
-def mean_pair(rng, images):
-    owner = np.repeat(np.arange(50), images)
-    common = rng.normal(size=50)[owner]
-    own = rng.normal(size=50)[owner] * 0.7  # the difference, too, depends on the patient
-    a = common + own + 0.3 + 0.4 * rng.normal(size=owner.size)
-    b = common + 0.4 * rng.normal(size=owner.size)
-    runs = (lambda w: {"d": weighted_mean(a, w)}, lambda w: {"d": weighted_mean(b, w)})
-    return owner.astype(str).tolist(), runs
-
-
-def auc_pair(rng, images):
-    owner = np.repeat(np.arange(60), images)
+def auc_pair(rng):
+    """AUCs of two models on 4 images of each of 60 patients, of unit variance in each class."""
+    owner = np.repeat(np.arange(60), 4)
     labels = rng.random(owner.size) < 0.5
     patient = 0.7 * rng.normal(size=60)[owner]
-    a = patient + labels * np.sqrt(2) + rng.normal(size=owner.size) * np.sqrt(0.51)
-    b = patient + labels * np.sqrt(2) / 2 + rng.normal(size=owner.size) * np.sqrt(0.51)
-    runs = (
-        lambda w: {"d": weighted_auc(labels, a, w)},
-        lambda w: {"d": weighted_auc(labels, b, w)},
-    )
-    return owner.astype(str).tolist(), runs
+    scores = [
+        patient + labels * shift + rng.normal(size=owner.size) * np.sqrt(0.51)
+        for shift in (np.sqrt(2), np.sqrt(2) / 2)
+    ]
+    runs = (lambda w, s=s: {"d": weighted_auc(labels, s, w)} for s in scores)
+    return *runs, owner.astype(str).tolist()
 
 
-# AUCs of unit variance in each class: Phi(shift / sqrt 2).
-@pytest.mark.parametrize(
-    ("pair", "images", "truth"),
-    [
-        (mean_pair, 1, 0.3),
-        (mean_pair, 4, 0.3),
-        (auc_pair, 4, stats.norm.cdf(1.0) - stats.norm.cdf(0.5)),
-    ],
-)
-def test_intervals_of_differences_hold_the_truth_95_times_in_100(pair, images, truth):
-    rng = np.random.default_rng(images)
-    assert 0.90 <= covered(rng, images, pair, truth, 200, 250) <= 0.99
+def test_intervals_of_differences_hold_the_truth_95_times_in_100():
+    truth = stats.norm.cdf(1.0) - stats.norm.cdf(0.5)  # Phi(shift / sqrt 2)
+    rng = np.random.default_rng(4)
+    hits = 0
+    for trial in range(150):
+        found = paired(*auc_pair(rng), resamples=200, seed=trial)["d"]
+        hits += found.interval[0] <= truth <= found.interval[1]
+    assert 0.90 <= hits / 150 <= 0.99
 
 
-def test_both_runs_see_the_same_patients():
-    rng = np.random.default_rng(0)
-    hard = 10 * rng.normal(size=40)  # differs between patients far more than between the runs
-    found = paired(
-        lambda w: {"d": weighted_mean(hard + 0.5, w), "only": weighted_mean(hard, w)},
-        lambda w: {"d": weighted_mean(hard, w)},
-        [str(i) for i in range(40)],
-        resamples=300,
-    )
-    assert list(found) == ["d"]
-    assert found["d"].difference == pytest.approx(0.5)
-    assert found["d"].interval == pytest.approx((0.5, 0.5))
-    assert found["d"].p == 2.0**-39  # as if the signs of 40 patients were tossed
-
-
-def test_two_patients_show_nothing_even_when_both_agree_exactly():
-    found = paired(
-        lambda w: {"d": weighted_mean([1.0, 2.0], w)},
-        lambda w: {"d": weighted_mean([0.5, 1.5], w)},
-        ["a", "b"],
-        resamples=50,
-    )["d"]
-    assert found.interval == pytest.approx((0.5, 0.5))
-    assert found.p == 0.5
-
-
-def test_without_resamples_or_with_one_patient_there_is_no_interval():
-    def statistics(w):
-        return {"d": weighted_mean(np.arange(4), w)}
-
-    for patients, resamples in ((list("abcd"), 0), (["a"] * 4, 100)):
-        found = paired(statistics, statistics, patients, resamples=resamples)["d"]
-        assert found == (0, None, None)
-
-
-@pytest.mark.parametrize("patients", [8, 40, 400])
+@pytest.mark.parametrize("patients", [8, 400])
 def test_a_difference_of_means_is_the_paired_t_test(patients):
     """But for the noise of the resamples, where the fourth moment is a normal one or lower."""
     gaps = stats.norm.ppf((np.arange(patients) + 0.5) / patients)
@@ -208,16 +126,6 @@ def test_a_difference_of_means_is_the_paired_t_test(patients):
 
 
 # ------------------------------------------------------------------ seeds and many metrics
-
-
-def test_seeds_are_summarised_as_scipy_does():
-    values = [0.80, 0.84, 0.79, 0.83]
-    found = seed_summary(values)
-    assert found.sd == pytest.approx(np.std(values, ddof=1))
-    assert found.interval == pytest.approx(
-        stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
-    )
-    assert seed_summary([0.5]).interval is None
 
 
 def test_shared_seeds_are_paired_and_others_are_not():
@@ -256,3 +164,125 @@ def test_holm_on_worked_examples(p, adjusted):
 def test_ranks_are_averaged_over_metrics():
     values = [[0.9, 10], [0.8, 20], [0.9, 30]]  # second metric: a median rank, lower is better
     assert average_ranks(values, [False, True]).tolist() == [1.25, 2.5, 2.25]
+
+
+# ---------------------------------------------------------------------- seeds on resampled patients
+
+
+PATIENTS, RESAMPLES, TRIALS = 40, 150, 300
+
+
+def groups(values, counts, shared=True):
+    """Figures of the seeds of two groups, the means of ``values [2, seeds, patients]``.
+
+    With ``counts [B, patients]`` how often each patient is drawn, a mean's replicates are one
+    matrix product.
+    """
+    drawn = values @ counts.T / counts.sum(axis=1)
+    without = (values.sum(axis=-1, keepdims=True) - values) / (PATIENTS - 1)
+    sides = [
+        {
+            seed: Replicated(*own, PATIENTS)
+            for seed, own in enumerate(zip(means.tolist(), drawn[side], without[side], strict=True))
+        }
+        for side, means in enumerate(values.mean(axis=-1))
+    ]
+    if not shared:
+        sides[1] = {seed + 100: value for seed, value in sides[1].items()}
+    return sides
+
+
+def draws(rng):
+    return rng.multinomial(PATIENTS, np.full(PATIENTS, 1 / PATIENTS), size=RESAMPLES).astype(float)
+
+
+def trial(rng, seeds, of_seeds, shared, truth=0.0):
+    """Two groups that differ by ``truth``: patients, seeds and both together make the chance.
+
+    The variance of the mean difference is 2 for patients, ``2 of_seeds`` for seeds, 0.2 for both.
+    """
+    patient = rng.normal(size=(2, 1, PATIENTS)) * np.sqrt(PATIENTS)
+    seed = rng.normal(size=(2, seeds, 1)) * np.sqrt(seeds * of_seeds)
+    if shared:  # what a seed does to both methods alike does not count
+        seed += 3 * rng.normal(size=(1, seeds, 1))
+    both = rng.normal(size=(2, seeds, PATIENTS)) * np.sqrt(0.1 * seeds * PATIENTS)
+    values = patient + seed + both + 5 * rng.normal(size=PATIENTS)
+    values[0] += truth
+    return values
+
+
+def bound(share):
+    """2.65 standard deviations of a share of the trials, and Satterthwaite's own."""
+    return 2.65 * np.sqrt(share * (1 - share) / TRIALS) + 0.006
+
+
+@pytest.mark.parametrize(
+    ("seeds", "of_seeds", "shared"),
+    [
+        (3, 1.0, False),
+        (5, 5.0, True),
+        (10, 0.0, True),
+    ],
+)
+def test_level_and_coverage_hold_for_few_and_for_many_seeds(seeds, of_seeds, shared):
+    """Equal methods are called different, or the truth is missed, 5 times in 100."""
+    rng = np.random.default_rng([seeds, int(10 * of_seeds), shared])
+    counts = draws(rng)
+    wrong = 0
+    for number in range(TRIALS):
+        truth = 7.0 if number % 2 else 0.0
+        sides = groups(trial(rng, seeds, of_seeds, shared, truth), counts, shared)
+        found = crossed_difference(*sides)
+        assert (found.p <= 0.05) == (found.interval[0] > 0 or found.interval[1] < 0)
+        missed = not found.interval[0] <= truth <= found.interval[1]
+        wrong += missed if truth else found.p <= 0.05
+    assert wrong / TRIALS <= 0.05 + bound(0.05)
+    if seeds > 3:  # nor is power given away
+        assert wrong / TRIALS >= 0.05 - bound(0.05)
+
+
+def test_the_variance_is_that_of_the_two_way_analysis_of_variance():
+    """Independent of the bootstrap: mean squares of seeds, patients and their interaction."""
+    rng = np.random.default_rng(5)
+    values = trial(rng, 6, 1.0, True)
+    counts = rng.multinomial(PATIENTS, np.full(PATIENTS, 1 / PATIENTS), size=20_000).astype(float)
+    found = crossed_difference(*groups(values, counts))
+    gaps = values[0] - values[1]
+    by_seed, by_patient, mean = gaps.mean(axis=1), gaps.mean(axis=0), gaps.mean()
+    rest = gaps - by_seed[:, None] - by_patient + mean
+    both = (rest**2).sum() / 5 / (PATIENTS - 1) / gaps.size
+    parts = by_seed.var(ddof=1) / 6, by_patient.var(ddof=1) / PATIENTS
+    variance = parts[0] + parts[1] - both
+    around = by_patient - mean  # the fourth moment says how sure their variance is
+    own = 2 / ((around**4).sum() / (around**2).sum() ** 2 - 1 / PATIENTS)
+    own = min(own, PATIENTS - 1)
+    freedom = variance**2 / (parts[0] ** 2 / 5 + parts[1] ** 2 / own)
+    assert found.freedom == pytest.approx(freedom, rel=0.03)
+    reach = stats.t.ppf(0.975, freedom) * np.sqrt(variance)
+    assert found.interval[1] - found.difference == pytest.approx(reach, rel=0.01)
+
+
+def test_seeds_that_only_some_runs_share_are_not_paired():
+    rng = np.random.default_rng(2)
+    values = trial(rng, 3, 1.0, False)
+    one, two = groups(values, draws(rng))
+    moved = dict(zip([0, 1, 7], two.values(), strict=True))
+    found = crossed_difference(one, moved)
+    assert found.seed_test == "Welch t"
+    assert found.difference == pytest.approx(values[0].mean() - values[1].mean())
+    # The order in which runs were named does not matter.
+    turned = dict(reversed(list(two.items())))
+    assert crossed_difference(one, turned) == crossed_difference(one, two)
+
+
+def test_equal_groups_are_no_difference_and_what_cannot_be_tested_is_none():
+    rng = np.random.default_rng(1)
+    one, _ = groups(trial(rng, 3, 1.0, True), draws(rng))
+    same = crossed_difference(one, one)
+    assert (same.difference, same.interval, same.p) == (0, (0, 0), 1)
+    assert crossed_difference({0: one[0]}, one) is None
+    nothing, none = np.full(RESAMPLES, np.nan), np.empty(0)
+    undefined = {s: Replicated(v.value, nothing, v.without, PATIENTS) for s, v in one.items()}
+    assert crossed_difference(one, undefined) is None
+    empty = {s: Replicated(v.value, none, none, PATIENTS) for s, v in one.items()}
+    assert crossed_difference(empty, empty) is None

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from medclip_debias import files
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import METRICS, address
 from medclip_debias.evaluation.table import (
@@ -26,20 +27,24 @@ from medclip_debias.files import code_hash
 from tests.helpers.results import LEAST, row
 
 
-def test_what_evaluate_writes_reads_back_and_is_the_table_beside_it(evaluated):
+def test_what_evaluate_writes_reads_back_and_is_the_table_beside_it(evaluated, small_prepared):
     path = evaluated[1] / "results.json"
     results = read_results(path)
     assert results == json.loads(path.read_text())
     assert results["format"] == FORMAT
     assert results["code_hash"] == code_hash()
     assert results["self_test"]["status"] == "passed"
+    assert results["data_hash"] == small_prepared.content_hash
+    assert results["counts"] == {
+        **{"images": 24, "labelled_images": 12, "phrases": 48},
+        # With the fixture's few word pieces, some prompts have more tokens than the model reads.
+        **{"sentences": 31, "cut_sentences": 7, "asked_sentences": 110},
+    }
+    assert results["data"]["funnel"] == small_prepared.funnel
     table = pd.read_parquet(path.parent / TABLE)
     assert tuple(table.columns) == COLUMNS
     assert not table.duplicated(list(COLUMNS[:4])).any()
     pd.testing.assert_frame_equal(results.table(), table, check_dtype=False)
-    counts = results.details("zero_shot")["classes"]["Edema"]
-    of_class = results.row("zero_shot", "auc", "Edema")
-    assert of_class["n"] == counts["positive"] + counts["negative"]
     bounded = table[table["low"].notna()]
     assert (bounded["low"] <= bounded["high"]).all()
     assert len(bounded) > 60
@@ -94,10 +99,7 @@ WHOLE = LEAST | {"metrics": [row("retrieval", "recall", 0.5), row("retrieval", "
         ([], "is not a results file"),
         (WHOLE | {"format": 2}, "results of format 2, but this version reads format 3; run 'eval"),
         ({k: v for k, v in WHOLE.items() if k != "data_hash"}, "at 'data_hash'"),
-        (WHOLE | {"seed": "x"}, "at 'seed'"),
         (WHOLE | {"metrics": [row("retrieval", "recall", "high")]}, r"at 'metrics\.0\.value'"),
-        (WHOLE | {"metrics": [row("a", "b", 1.0) | {"n": -1}]}, r"at 'metrics\.0\.n'"),
-        (WHOLE | {"metrics": [{"protocol": "a"}]}, r"at 'metrics\.0\.metric'"),
         (WHOLE | {"metrics": WHOLE["metrics"] * 2}, "lists a metric twice"),
         (WHOLE | {"metrics": WHOLE["metrics"][:1]}, "has no 'retrieval.median_rank'"),
         (WHOLE | {"details": {"zero_shot": 3}}, r"at 'details\.zero_shot'"),
@@ -112,17 +114,12 @@ def test_damage_is_named_in_one_sentence(content, sentence):
 
 
 def test_the_code_hash_follows_the_files_of_the_package(tmp_path, monkeypatch):
-    of_files = code_hash.__wrapped__  # a process asks once
-    from medclip_debias import files
-
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "files.py").write_text("x = 1\n")
-    monkeypatch.setattr(files, "__file__", str(package / "files.py"))
-    first = of_files()
-    (package / "notes.txt").write_text("no code")
-    assert of_files() == first
-    (package / "files.py").write_text("x = 2\n")
-    second = of_files()
-    (package / "files.py").rename(package / "other.py")
-    assert len({first, second, of_files()}) == 3
+    monkeypatch.setattr(files, "__file__", str(tmp_path / "files.py"))
+    found = []
+    for name, text in (("files.py", "x = 1"), ("notes.txt", "no code"), ("files.py", "x = 2")):
+        (tmp_path / name).write_text(text)
+        found.append(code_hash.__wrapped__())  # a process asks once
+    (tmp_path / "files.py").rename(tmp_path / "other.py")
+    found.append(code_hash.__wrapped__())
+    assert found[0] == found[1]
+    assert len(set(found)) == 3

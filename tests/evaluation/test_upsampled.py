@@ -153,15 +153,3 @@ def test_a_full_size_map_is_exact_too():
         assert value == pytest.approx(2 * (cut & mask).sum() / (cut.sum() + mask.sum()), rel=1e-5)
     _, count = label(heatmap >= np.float64(0.3), structure=np.ones((3, 3)))
     assert len(found.regions_at_least(0.3)[0]) == count
-
-
-def test_flat_maps_and_maps_without_truth_have_defined_figures():
-    geometry, grid = SquareGeometry(5, 5, 5, 5), RegionGrid.patches(5, 5, 5)
-    flat, boxes = np.full((5, 5), 0.3, np.float32), ([[1, 1, 1, 1]], [], [[0, 0, 5, 5]])
-    some, none, all_of_it = (Upsampled(flat, geometry, grid, b) for b in boxes)
-    assert some.cnr() == none.cnr() == all_of_it.cnr() == 0
-    assert none.iou(THRESHOLDS).mean() == 0
-    assert (none.pointing_game(), all_of_it.pointing_game()) == (0, 1)
-    assert some.pointing_game() == pytest.approx(1 / 25)  # a random pixel
-    zero = Upsampled(np.zeros((5, 5)), geometry, grid, [[0, 0, 5, 2]])
-    assert zero.iou(THRESHOLDS).mean() == pytest.approx(0.4 * 21 / 41, abs=1e-6)

@@ -76,12 +76,8 @@ def test_the_figures_are_those_of_the_definitions(model, prepared_phantom):
             areas.append(roc_auc_score(truth[known], (positive - negative)[known]))
     assert areas
     assert found["mean_auc"] == pytest.approx(np.mean(areas), abs=1e-6)
-
-
-def test_a_limit_chooses_the_same_images_each_time(model, prepared_phantom):
-    few = validator_of(prepared_phantom, 6)
-    assert few(model) == few(model)
-    assert few(model) != validator_of(prepared_phantom, 10_000)(model)
+    few = validator_of(prepared_phantom, 6)  # the same images each time
+    assert few(model) == few(model) != found
 
 
 def test_a_model_that_gives_nan_is_no_best_model(model, prepared_phantom):

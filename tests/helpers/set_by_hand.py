@@ -13,7 +13,12 @@ from medclip_debias.files import write_json
 def finish_set(
     folder: Path, tables: dict[str, pd.DataFrame], size: int, meta: dict[str, Any]
 ) -> None:
-    """Write the tables beside ``images.bin``, and ``meta.json`` with the hashes of both."""
+    """Write the tables beside ``images.bin``, and ``meta.json`` with the hashes of both.
+
+    Nothing was rejected; ``meta`` holds the steps of the selection.
+    """
+    (folder / "rejected.csv").write_text("image_id,reason\n")
+    write_json(folder / "funnel.json", meta["funnel"])
     settings, images = PrepareSettings(size=size), tables["images"]
     pixels = (folder / "images.bin").read_bytes()
     rows = [pixels[n * size**2 : (n + 1) * size**2] for n in range(len(images))]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +13,7 @@ import yaml
 
 from medclip_debias.data.layout import PHRASE_COLUMNS
 from medclip_debias.data.store import PreparedSet, write_scores
-from medclip_debias.reporting import plots
 from tests.helpers.set_by_hand import finish_set
-
-REAL = plots.drawn_as
-
-
-@pytest.fixture(scope="module", autouse=True)
-def drawn() -> Iterator[None]:
-    """Plots are drawn here."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(plots, "drawn_as", REAL)
-        yield
-
 
 SAID = (
     *(("No pneumothorax.", "Lungs are clear."), ("No pneumothorax.", "Small left effusion.")),
@@ -62,10 +48,7 @@ def write_set(folder: Path, synthetic: bool = True) -> PreparedSet:
         "phrases": pd.DataFrame([], columns=list(PHRASE_COLUMNS)),
     }
     (folder / "images.bin").write_bytes(bytes(len(names) * size**2))
-    with (folder / "rejected.csv").open("w", newline="") as stream:
-        csv.writer(stream).writerow(("image_id", "reason"))
     funnel = [{"step": "images listed", "kept": 7, "dropped": 2, "unit": "images"}]
-    (folder / "funnel.json").write_text(json.dumps(funnel))
     counts = {"images": 7, "studies": 7, "patients": 7, "sentences": len(sentences)}
     meta = {"kind": "manifest", "synthetic": synthetic, "counts": counts, "funnel": funnel}
     finish_set(folder, tables, size, meta)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 
 import pytest
 
+from medclip_debias.cli import run as command
+from medclip_debias.data.text.evidence import Evidence
 from medclip_debias.errors import UserError
 from medclip_debias.reporting import correction as corrections
 from medclip_debias.reporting.correction import (
@@ -49,8 +50,7 @@ def test_eta_and_its_histogram_are_those_of_a_loop(tmp_path, write_run, eta_tabl
     assert table["eta"].tolist() == pytest.approx([ETA[text] / 2 for text in table["text"]])
     part = correction_part(run, load_yaml(run / "settings.yaml"))
     mean = sum(ETA[text] / 2 for report in SAID for text in report) / sum(counts.values())
-    page = write_report(run).read_text()
-    assert f"the mean eta {mean:.3f} stands for {mean * 10:.1f} images" in page
+    assert part.eta["mean"] == pytest.approx(mean)
     (_, most), (_, least) = part.ends
     assert [row[0] for row in most] == sorted(ETA, key=ETA.get)[::-1][:3]
     assert [row[0] for row in least] == sorted(ETA, key=ETA.get)[:3]
@@ -68,9 +68,6 @@ def test_eta_of_a_language_model_is_the_papers(tmp_path, write_run, monkeypatch)
     scores = prepared.scores()
     for text, value in zip(table["text"], table["eta"], strict=True):
         assert value == pytest.approx(0.9 * math.exp(scores[text]) ** 0.05, rel=1e-5)
-    page = write_report(run).read_text()
-    assert "Rank correlation of log p" in page
-    assert page.count("<svg") == 2
     monkeypatch.setattr(corrections, "MOST_POINTS", 3)
     assert "3 of the 6 sentences, at random" in write_report(run).read_text()
 
@@ -82,71 +79,33 @@ def test_real_sentences_are_quoted_only_where_the_user_names_the_set(
     run = write_run(tmp_path / "run", real, eta_table)
     page = write_report(run).read_text()
     assert not any(text in page for text in ETA if text != "No pneumothorax.")  # said of any loss
-    assert "is not shown: the run learned from real reports" in page
     assert f"medclip-debias report {run} --prepared DIR" in page
     page = write_report(run, real.folder).read_text()
     assert RARE in page
     assert "share this page only under the terms of the data" in page
-    assert (
-        RARE
-        in write_report(
-            write_run(tmp_path / "other", write_set(tmp_path / "synthetic"), eta_table)
-        ).read_text()
-    )
 
 
 def test_a_set_that_the_run_did_not_learn_from_is_not_read(tmp_path, write_run, eta_table):
     prepared = write_set(tmp_path / "set")
     run = write_run(tmp_path / "run", prepared, eta_table, provenance={"data_hash": "other"})
-    page = write_report(run).read_text()
-    assert "has been replaced by another" in page
-    assert RARE not in page
+    assert (
+        "has been replaced by another"
+        in correction_part(run, load_yaml(run / "settings.yaml")).missing
+    )
     with pytest.raises(UserError, match=r"is not the set that .* learned from"):
         write_report(run, prepared.folder)
-    run = write_run(tmp_path / "gone", prepared, eta_table, prepared=str(tmp_path / "nowhere"))
-    assert "no longer exists" in correction_part(run, load_yaml(run / "settings.yaml")).missing
 
 
-def test_what_is_lacking_is_one_sentence_and_the_rest_is_shown(tmp_path, write_run):
+def test_claims_that_are_lacking_are_said_and_a_loss_without_correction_says_so(
+    tmp_path, write_run
+):
     prepared = write_set(tmp_path / "set")
-    run = write_run(tmp_path / "a", prepared, {"kind": "multi_positive"})
-    assert "Not all can be shown." in write_report(run).read_text()  # no claims yet
-    constant = {"kind": "debiased", "eta": {"kind": "constant", "value": 0.05}}
-    page = write_report(write_run(tmp_path / "b", prepared, constant)).read_text()
-    assert "eta 0.05 stands for 0.5 of the 10 other images in a batch of 11" in page
-    page = write_report(write_run(tmp_path / "c", prepared, {"kind": "infonce"})).read_text()
-    assert "does not correct the negatives" in page
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"train": {"steps": "many", "batch_size": "some", "lr": [1]}},
-        {"loss": "debiased"},
-        {"loss": {"kind": "debiased", "eta": {"kind": "language_model", "a": "x"}}},
-        {"model": {"similarity": {"k": "x", "aggregator": "lse"}, "text": {"max_tokens": "x"}}},
-    ],
-)
-def test_settings_of_a_stranger_may_hold_anything(tmp_path, write_run, eta_table, changed):
-    changed = dict(changed)
-    loss = changed.pop("loss", eta_table)
-    run = write_run(tmp_path / "run", write_set(tmp_path / "set"), loss, **changed)
-    page = write_report(run).read_text()
-    assert "holds other values than" in page or "is not shown." in page
-
-
-def test_an_index_of_a_stranger_is_refused_in_one_sentence(tmp_path, write_run, eta_table):
-    run = write_run(tmp_path / "run", write_set(tmp_path / "set"), eta_table)
-    (run / "retrieval").mkdir()
-    index = {"image_to_sentence": [{"rank": "first", "answers": [{"text": "a"}]}]}
-    (run / "retrieval" / "index.json").write_text(json.dumps(index))
-    with pytest.raises(UserError, match=r"index\.json: .*number"):
-        write_report(run)
-    (run / "retrieval" / "index.json").unlink()
-    (run / "heatmaps").mkdir()
-    (run / "heatmaps" / "index.json").write_text(json.dumps({"items": [{"miou": "high"}]}))
-    with pytest.raises(UserError, match=r"index\.json: .*number"):
-        write_report(run)
+    for kind, said in (
+        ("multi_positive", "Not all can be shown."),
+        ("infonce", "does not correct"),
+    ):
+        run = write_run(tmp_path / kind, prepared, {"kind": kind})
+        assert said in write_report(run).read_text()
 
 
 def test_pairs_are_counted_as_a_loop_counts_them(tmp_path, write_run):
@@ -158,26 +117,15 @@ def test_pairs_are_counted_as_a_loop_counts_them(tmp_path, write_run):
     positives, masked = found
     count = len(SAID)
     alike = sum(EDEMA[i] == EDEMA[j] for i in range(count) for j in range(count) if i != j)
-    assert {row[0]: row[2] for row in positives.rows} == {
-        "agree": str(alike),
-        "unknown": str(count * (count - 1) - alike),
-    }
-    assert positives.rows[0][3] == f"{alike / count / (count - 1):.2%}"
+    rest = count * (count - 1) - alike
+    assert {row[0]: row[2] for row in positives.rows} == {"agree": str(alike), "unknown": str(rest)}
     assert len(positives.examples) == 3
-    for _, sentence, report in positives.examples:
-        assert any(sentence in own for own in SAID)
-        assert report in {" ".join(own) for own in SAID}
+    assert {report for _, _, report in positives.examples} <= {" ".join(own) for own in SAID}
     assert sum(int(row[2]) for row in masked.rows) == count * (count - 1)
-    assert notes == [
-        "The policy 'fnc' decides by what the model itself finds similar, so the pairs that it "
-        "takes away change from step to step."
-    ]
+    assert notes[0].startswith("The policy 'fnc' decides by what the model itself finds similar")
 
 
 def test_pairs_by_claims_are_those_of_the_evidence(tmp_path, write_run):
-    from medclip_debias.cli import run as command
-    from medclip_debias.data.text.evidence import Evidence
-
     prepared = write_set(tmp_path / "set")
     assert command(["claims", str(prepared.folder), "--json"]) == 0
     loss = {"kind": "multi_positive", "evidence": {"kind": "claims"}}

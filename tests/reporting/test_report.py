@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import json
 import re
@@ -14,41 +13,28 @@ from PIL import Image
 
 from medclip_debias.errors import ReportedWarning, UserError
 from medclip_debias.reporting.report import write_report
-from medclip_debias.reporting.run_files import read_metrics, read_run
+from medclip_debias.reporting.run_files import read_metrics
 from tests.helpers.results import row, rows
 from tests.reporting.test_pages import check
 
+NO_PNEUMONIA = {"reason": "one label value only", "positive": 0, "negative": 88, "left_out": 12}
 RESULTS = {
     "format": 3,
     "split": "test",
     "metrics": [
         row("zero_shot", "mean_auc", 0.91234, (0.88, 0.94)),
         *rows("zero_shot", {"accuracy": 0.7, "balanced_accuracy": 0.72}),
+        *rows("grounding", {"cnr_signed": 1.1, "miou_middle": 0.21, "area": 0.174}),
         row("zero_shot", "auc", 0.93456, (0.9, 0.97), "Edema"),
-        row("zero_shot", "accuracy", 0.75, (0.7, 0.8), "Edema"),
-        row("zero_shot", "balanced_accuracy", 0.74, of_class="Edema"),
         row("grounding", "cnr", 1.2345, (1.1, 1.4)),
-        row("grounding", "cnr_signed", 1.1, (1.0, 1.2)),
         row("grounding", "miou", 0.1784, (0.17, 0.19)),
-        row("grounding", "miou_middle", 0.21, (0.2, 0.22)),
         row("grounding", "pointing_game", 0.5, (0.4, 0.6)),
-        row("grounding", "area", 0.174),
-        *rows("grounding", {"miou": 0.0891, "pointing_game": 0.174}, group="chance"),
+        row("grounding", "miou", 0.0891, group="chance"),
     ],
     "details": {
         "zero_shot": {
-            "classes": {
-                "Edema": {
-                    **{"images": 100, "positive": 31, "negative": 62, "uncertain": 4},
-                    **{"blank": 3, "left_out": 7},
-                }
-            },
-            "refused": {
-                "Pneumonia": {
-                    "reason": "one label value only",
-                    **{"positive": 0, "negative": 88, "left_out": 12},
-                }
-            },
+            "classes": {"Edema": {"positive": 31, "negative": 62, "left_out": 7}},
+            "refused": {"Pneumonia": NO_PNEUMONIA},
         },
         "grounding": {"phrases": 1162},
     },
@@ -78,14 +64,10 @@ train: {steps: 1000, batch_size: 64, lr: 1.0e-5, seed: 0}
 
 def test_results_of_an_earlier_training_are_said_to_be(tmp_path):
     trained = yaml.safe_load(SETTINGS)
-    for lr, workers, known in ((1e-5, 2, True), (3e-5, 0, False)):
-        train = trained["train"] | {"lr": lr, "workers": workers}
-        provenance = trained | {"train": train, "synthetic": False}
+    for lr, known in ((1e-5, True), (3e-5, False)):  # of workers nothing follows
+        provenance = trained | {"train": trained["train"] | {"lr": lr, "workers": 2}}
         results = RESULTS | {"model": {"provenance": provenance}, "notes": ["Other."]}
-        run = write_run(
-            tmp_path / f"{lr}", results, SETTINGS.replace("seed: 0", "seed: 0, workers: 1")
-        )
-        words = text_of(write_report(run))
+        words = text_of(write_report(write_run(tmp_path / f"{lr}", results, heatmaps=0)))
         assert "Note. Other." in words
         assert ("a model that was trained otherwise (train.lr) than this run" in words) != known
 
@@ -107,76 +89,57 @@ def write_run(folder: Path, results=RESULTS, settings=SETTINGS, heatmaps=13) -> 
         (folder / "results.json").write_text(json.dumps(results))
     if results and heatmaps:
         (folder / "heatmaps").mkdir()
-        items = []
-        for k in range(heatmaps):
-            Image.new("RGB", (4, 4), (k, 0, 0)).save(folder / "heatmaps" / f"{k}.png")
-            items.append(
-                {"file": f"{k}.png", "text": f"Sentence {k} <b>&", "category": "Edema"}
-                | {"cnr": 1.0, "cnr_signed": 0.9, "miou": 0.2, "pointing_game": 1.0}
-            )
+        values = {"cnr": 1.0, "cnr_signed": 0.9, "miou": 0.2, "pointing_game": 1.0}
+        items = [
+            {"file": f"{k}.png", "text": f"Sentence {k} <b>&", "category": "Edema"} | values
+            for k in range(heatmaps)
+        ]
+        for k, item in enumerate(items):
+            Image.new("RGB", (4, 4), (k, 0, 0)).save(folder / "heatmaps" / item["file"])
         index = {"choice": "In the order of the ids.", "items": items}
         (folder / "heatmaps" / "index.json").write_text(json.dumps(index))
     return folder
 
 
-@pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    """The report of a whole run."""
-    run = write_run(tmp_path_factory.mktemp("whole") / "run")
-    path = write_report(run)
-    assert path == run / "report.html"
-    return path
-
-
 def test_headlines_stand_beside_what_is_had_without_skill(tmp_path):
     named = {"place prior": 2.02, "other images' boxes": 0.49}
     floors = [row("grounding", "cnr", value, group=name) for name, value in named.items()]
-    content = RESULTS | {"metrics": [*RESULTS["metrics"], *floors]}
-    tiles, rest = text_of(write_report(write_run(tmp_path / "run", content))).split("Contents", 1)
+    run = write_run(
+        tmp_path / "run", RESULTS | {"metrics": [*RESULTS["metrics"], *floors]}, heatmaps=0
+    )
+    tiles, rest = text_of(write_report(run)).split("Contents", 1)
     assert "Zero-shot AUC 0.912 95%: 0.880 to 0.940 without skill: 0.500" in tiles
     beside = "other images' boxes 0.49; place prior 2.02"
     assert f"without skill: {beside}" in tiles
     assert f"1.10 to 1.40 {beside}" in rest
 
 
-def test_a_heatmap_is_seen_large_when_it_is_chosen(chromium, report):
-    page = chromium.new_page(viewport={"width": 1200, "height": 900})
-    page.goto(report.as_uri())
-    picture = page.locator(".pictures figure").first
-    small = picture.locator("img").bounding_box()
-    picture.click()
-    large = picture.locator("img").bounding_box()
-    assert large["width"] > 1100 > 300 > small["width"]
-
-
-def test_the_figures_stand_in_the_page(report):
-    text = text_of(report)
+def test_the_page_shows_figures_the_papers_beside_them_and_needs_nothing_else(tmp_path):
+    report = write_report(write_run(tmp_path / "run"))
+    page, text = report.read_text(), text_of(report)
     for words in (
-        "0.912",
-        "0.880 to 0.940",
-        "1.23",
-        "0.178",
-        "0.089",  # what an all-zero map gets
-        "0.935",  # Edema's AUC
+        *("0.880 to 0.940", "0.178", "0.935"),
         "Pneumonia: one label value only (0 present, 88 absent, 12 left out).",
         "Retrieval needs at least two phrases.",
-        "view is frontal",
-        "1,541",
-        "1 min 15 s",
-        "feed0123",
-        "abc123",
-        "Pulmonary edema",
-        "1,531 images",
-        "debiased (eta: language_model)",
+        *("1,531 images", "feed0123", "abc123"),
         "1,000 steps of AdamW with batches of 64 studies",
-        "not comparable",
-        "loss: {kind: debiased",
-        "In the order of the ids.",
     ):
         assert words in text, words
+    rows = re.findall(
+        r"<tr><th scope=\"row\">([^<]+)</th>\s*(<td class=\"num main.*?)</tr>", page, flags=re.S
+    )
+    cells = {name: re.findall(r"<td[^>]*>(.*?)</td>", rest) for name, rest in rows}
+    assert cells["CNR"][-2:] == ["1.40", "1.49"]
+    assert "Sentence 3 &lt;b&gt;&amp;" in page  # sentences are text, never markup
+    assert "<b>&" not in page
+    assert len(check(page).links) > 6
+    pictures = re.findall(r'(?:src|srcset|action)="([^"]*)"', page)
+    assert len(pictures) == len(set(pictures)) == 13
+    assert all(address.startswith("data:image/png;base64,") for address in pictures)
+    assert not re.search(r"<(script|link|iframe)\b", page)
 
 
-LINKED = ["heatmaps/0.png", "heatmaps/index.json", "settings.yaml", "results.json"]
+LINKED = ["heatmaps/0.png", "heatmaps/index.json", "settings.yaml"]
 
 
 @pytest.mark.parametrize("name", LINKED)
@@ -191,20 +154,7 @@ def test_a_link_in_a_shared_run_shows_no_file_of_ones_own(tmp_path, name):
     assert not (run / "report.html").exists()
 
 
-def test_the_paper_stands_beside_its_own_metrics_only(report):
-    page = report.read_text()
-    rows = re.findall(
-        r"<tr><th scope=\"row\">([^<]+)</th>\s*(<td class=\"num main.*?)</tr>", page, flags=re.S
-    )
-    cells = {name: re.findall(r"<td[^>]*>(.*?)</td>", rest) for name, rest in rows}
-    assert cells["CNR"][-2:] == ["1.40", "1.49"]
-    assert cells["mIoU"][-2:] == ["0.19", "0.20"]
-    assert cells["Zero-shot AUC"][-2:] == ["0.79", "0.86"]
-    assert cells["Balanced accuracy"][-2:] == ["\N{EN DASH}"] * 2
-    assert "BioViL" in page
-
-
-@pytest.mark.parametrize(("right", "wrong"), [(6, 7), (2, 5), (0, 1)])
+@pytest.mark.parametrize(("right", "wrong"), [(6, 7), (0, 1)])
 def test_the_report_opens_with_four_right_and_four_wrong_by_its_rule(tmp_path, right, wrong):
     run = write_run(tmp_path / "run", heatmaps=right + wrong)
     index = run / "heatmaps" / "index.json"
@@ -229,23 +179,6 @@ def test_maps_that_were_not_validated_are_said_to_be(tmp_path):
     page = write_report(write_run(tmp_path / "run", results=results)).read_text()
     place = page.index("This model&#39;s maps were not measured on boxes.")
     assert page.index(">Where the model looks</h2>") < place < page.index("<img")
-    validated = RESULTS | {"maps": maps | {"validated": True, "sentence": None}}
-    assert "not measured" not in write_report(write_run(tmp_path / "b", validated)).read_text()
-
-
-def test_the_page_needs_nothing_else(report):
-    page = report.read_text()
-    assert "Sentence 3 &lt;b&gt;&amp;" in page  # sentences are text, never markup
-    assert "<b>&" not in page
-    assert len(check(page).links) > 6
-    pictures = re.findall(r'(?:src|srcset|action)="([^"]*)"', page)
-    assert len(pictures) == len(set(pictures)) == 13
-    assert page.count("<svg") == 5
-    for address in pictures:
-        kind, _, content = address.partition(";base64,")
-        assert kind == "data:image/png"
-        base64.b64decode(content, validate=True)
-    assert not re.search(r"<(script|link|iframe)\b", page)
 
 
 def test_a_run_that_was_not_evaluated_says_what_to_run(tmp_path):
@@ -253,60 +186,38 @@ def test_a_run_that_was_not_evaluated_says_what_to_run(tmp_path):
     text = text_of(write_report(run))
     assert f"medclip-debias evaluate {run}/model data/prepared --out {run}" in text
     assert "Loss: 3.2 at the end" in text
-    assert "resnet18" in text
 
 
-def test_what_is_no_run_is_refused(tmp_path):
-    with pytest.raises(UserError, match="there is no such folder"):
-        write_report(tmp_path / "absent")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="is not a run folder"):
-        write_report(tmp_path / "empty")
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("heatmaps/3.png", "root:x:0:0", r"3\.png: is not a PNG picture"),
+        ("heatmaps/3.png", None, r"3\.png: this picture is missing"),
+        (
+            *("heatmaps/index.json", json.dumps({"items": [{"miou": "high"}]})),
+            r"index\.json: .*number",
+        ),
+    ],
+)
+def test_files_beside_a_run_that_are_damaged_are_refused(tmp_path, name, content, sentence):
     run = write_run(tmp_path / "run")
-    (run / "results.json").write_text("{")
-    with pytest.raises(UserError, match=r"results\.json: cannot be read as JSON"):
-        write_report(run)
-    (run / "results.json").write_text(json.dumps(RESULTS))
-    (run / "heatmaps" / "3.png").write_text("root:x:0:0")
-    with pytest.raises(UserError, match=r"3\.png: is not a PNG picture"):
-        write_report(run)
-    (run / "heatmaps" / "3.png").unlink()
-    with pytest.raises(UserError, match=r"3\.png: this picture is missing"):
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).unlink(missing_ok=True)
+    if content:
+        (run / name).write_text(content)
+    with pytest.raises(UserError, match=sentence):
         write_report(run)
     assert not (run / "report.html").exists()
 
 
-def test_gaps_in_the_metrics_are_gaps_not_zeros(tmp_path):
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(UserError, match="is not a run folder"):
+        write_report(tmp_path)
+
+
+def test_gaps_in_the_metrics_are_gaps_and_a_row_that_is_cut_off_is_skipped(tmp_path):
     path = tmp_path / "metrics.csv"
-    path.write_text("step,loss,eta\n1,2.5,\n2,nan,0.1\n")
-    assert read_metrics(path) == {"step": [1, 2], "loss": [2.5, None], "eta": [None, 0.1]}
-    path.write_text("step,loss\n")
-    assert read_metrics(path) == {}
-    assert read_metrics(tmp_path / "absent.csv") == {}
-
-
-@pytest.mark.parametrize(
-    ("name", "damage", "sentence"),
-    [
-        ("metrics.csv", lambda text: text[:-5], "its last row is incomplete and was skipped"),
-        ("metrics.csv", lambda text: "", "holds no rows, so the report has no curves"),
-        ("settings.yaml", lambda text: "", "is incomplete; the report shows what is there"),
-    ],
-)
-def test_what_is_cut_off_is_said(tmp_path, name, damage, sentence):
-    (tmp_path / "settings.yaml").write_text("train: {steps: 2}\nprovenance: {data_hash: a}\n")
-    (tmp_path / "metrics.csv").write_text("step,loss\n1,2.0\n2,1.5\n3,1.0\n")
-    path = tmp_path / name
-    path.write_text(damage(path.read_text()))
-    with pytest.warns(ReportedWarning, match=sentence) as caught:
-        parts = read_run(tmp_path)
-    assert len(caught) == 1
-    if name == "metrics.csv":
-        assert parts["metrics"].get("loss", []) in ([], [2.0, 1.5])
-
-
-def test_metrics_that_are_no_table_are_one_sentence(tmp_path):
-    path = tmp_path / "metrics.csv"
-    path.write_bytes(bytes(range(256)))
-    with pytest.raises(UserError, match=r"metrics\.csv: cannot be read as a table"):
-        read_metrics(path)
+    path.write_text("step,loss,eta\n1,2.5,\n2,nan,0.1\n3,")
+    with pytest.warns(ReportedWarning, match="its last row is incomplete and was skipped"):
+        found = read_metrics(path)
+    assert found == {"step": [1, 2], "loss": [2.5, None], "eta": [None, 0.1]}

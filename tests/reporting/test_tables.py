@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 
-import numpy as np
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from PIL import Image
 
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.table import Results
@@ -22,6 +19,7 @@ from medclip_debias.reporting.tables import (
     markdown,
     results_table,
     seeds_sentence,
+    tex,
 )
 from tests.helpers import results
 
@@ -66,7 +64,7 @@ def content(**changes):
     } | changes
 
 
-def test_rows_hold_value_difference_and_verdict():
+def test_a_comparison_holds_value_difference_verdict_and_what_limits_it():
     table = comparison_table(content())
     assert table.rows[1] == (
         *("", "ours & <more>", "0.300", "0.280 to 0.320", "+0.100", "0.090 to 0.110"),
@@ -75,49 +73,13 @@ def test_rows_hold_value_difference_and_verdict():
     assert table.rows[4][-1] == "real, worse"
     assert table.rows[2][-1] == "not shown"
     assert table.rows[0][4] == "baseline"
-    assert "20 patients" in table.caption
-
-
-def test_the_caption_says_what_limits_the_comparison():
     few = content(forced=["a and b were evaluated on other data"])
     for group, code in zip(few["groups"], ("c1", "c2", None), strict=True):
         group["code_hashes"] = [code]
     caption = comparison_table(few).caption
-    assert "evaluated by 2 versions of the code (c1, c2)" in caption
     assert caption.startswith("Forced although a and b were evaluated on other data.")
-    assert "Fewer than 100 patients (20): take these intervals as rough" in caption
-    for row in few["rows"]:
-        row["patients"] = 100
-    assert "Fewer than" not in comparison_table(few).caption
-
-
-def unescaped(text):
-    """What LaTeX prints for what `tex` wrote, read back mark by mark."""
-    words = {
-        "textbackslash{}": "\\",
-        "textasciitilde{}": "~",
-        "textasciicircum{}": "^",
-        "textless{}": "<",
-        "textgreater{}": ">",
-    }
-    result, place = "", 0
-    while place < len(text):
-        if text[place] == "\\":
-            word = next((w for w in words if text.startswith(w, place + 1)), None)
-            if word is None:
-                assert text[place + 1] in "&%$#_{}", text[place:]
-            result += words[word] if word else text[place + 1]
-            place += 1 + len(word or "x")
-        elif text[place] == "{":  # a group: nothing, or one protected letter
-            end = text.index("}", place)
-            assert text[place + 1 : end] in ("", "[", "*")
-            result += text[place + 1 : end]
-            place = end + 1
-        else:
-            assert text[place] not in "&%$#_}~^<>[*", text[place:]
-            result += text[place]
-            place += 1
-    return result
+    assert "Fewer than 100 patients (20)" in caption
+    assert "evaluated by 2 versions of the code (c1, c2)" in caption
 
 
 NAMES = st.text(
@@ -125,39 +87,37 @@ NAMES = st.text(
 )
 
 
-@example("", "--", "one note")
-@given(NAMES, NAMES, st.sampled_from(["one note", "50% & more"]))
-def test_tables_keep_their_shape_whatever_runs_are_called(one, two, note):
-    """Columns equal in every row, braces and environments balanced, no line begins a bracket."""
-    base = content()
+@given(NAMES, NAMES)
+def test_tables_keep_their_shape_whatever_runs_are_called(one, two):
+    """Columns equal in every row, braces balanced, no line begins a bracket."""
     names = (one, two + "'", "other run")
     assume(len({*names}) == 3)  # as the comparison sees to
+    base = content()
     labels = dict(zip(base["rows"][0]["groups"], names, strict=True))
     for row in base["rows"]:
         row["groups"] = {labels[name]: entry for name, entry in row["groups"].items()}
     for group in base["groups"]:
         group["label"] = labels[group["label"]]
-    base["baseline"], base["notes"] = one, [note]
-    table = comparison_table(base)
+    table = comparison_table(base | {"baseline": one, "notes": ["50% & more"]})
     text = latex(table)
     lines = text.rstrip("\n").split("\n")
     start, end = lines.index(r"\toprule"), lines.index(r"\bottomrule")
     body = [lines[start + 1], *lines[start + 3 : end]]
-    assert lines[start + 2] == r"\midrule"
     assert len(body) == 1 + len(table.rows)
-    for line, cells in zip(body, (table.head, *table.rows), strict=True):
+    for line in body:
         assert line.endswith(r" \\")
-        found = re.split(r"(?<!\\) & ", line.removesuffix(r" \\"))
-        assert len(found) == len(cells) == 9
+        assert len(re.split(r"(?<!\\) & ", line)) == 9
         assert not line.startswith(("[", "*"))
-        for cell, wanted in zip(found, cells, strict=True):
-            shown = "".join(c for c in " ".join(wanted.split()) if c.isprintable())
-            assert unescaped(cell.strip().replace("--", "\N{EN DASH}")) == shown.strip()
     bare = re.sub(r"\\[{}\\]", "", text)
     assert bare.count("{") == bare.count("}")
-    assert re.findall(r"\\(?:begin|end)\{(\w+)\}", bare) == ["table", "tabular", "tabular", "table"]
     columns = {len(re.findall(r"(?<!\\)\|", line)) for line in markdown(table).splitlines()[:8]}
     assert columns == {10}
+
+
+def test_latex_prints_every_mark_as_it_is():
+    printed = r"\textbackslash{}\&\%\$\#\_\{\}\textasciitilde{}\textasciicircum{}"
+    assert tex("\\&%$#_{}~^") == printed
+    assert tex("a--b\nc") == "a-{}-b c"
 
 
 def test_a_table_of_two_runs_shows_what_each_has():
@@ -174,46 +134,26 @@ def test_a_table_of_two_runs_shows_what_each_has():
     assert "Synthetic data" in table.caption
 
 
-def test_a_page_stands_alone_and_escapes_names(tmp_path):
-    paths = write_comparison(content(), tmp_path)
-    assert len(paths) == 6
-    page = (tmp_path / "comparison.html").read_text()
+@pytest.mark.usefixtures("drawn")
+def test_a_plot_is_the_same_each_time_and_no_name_is_a_formula():
+    formula = json.loads(json.dumps(content()).replace("ours & <more>", "$\\\\frac$"))
+    plot = forest(formula)["svg"]
+    assert b"frac" in plot
+    assert forest(formula)["svg"] == plot
+
+
+def test_a_comparisons_page_stands_alone_and_is_shown_in_a_report_beside_it(tmp_path):
+    assert len(write_comparison(content(), tmp_path / "beside")) == 6
+    page = (tmp_path / "beside" / "comparison.html").read_text()
     assert "ours &amp; &lt;more&gt;" in page
     assert "<more>" not in page
     addresses = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert all(address.startswith(("data:", "#")) for address in addresses)
-
-
-def test_the_plot_is_the_same_each_time_and_fills_only_what_is_real():
-    assert forest(content()) == forest(content())
-    formula = json.loads(json.dumps(content()).replace("ours & <more>", "$\\\\frac$"))
-    assert b"frac" in forest(formula)["svg"]  # a label's dollar signs are no formula
-    none = content()
-    for row in none["rows"]:
-        for each in row["groups"].values():
-            if "verdict" in each:
-                each["verdict"] = "not shown"
-
-    def dark(bytes_):
-        return (np.asarray(Image.open(io.BytesIO(bytes_)).convert("L")) < 90).sum()
-
-    # Two marks of 6 points at 200 dots an inch, filled: some 2 * 0.6 * 17^2 dark dots more.
-    assert dark(forest(content())["png"]) - dark(forest(none)["png"]) > 200
-
-
-def test_a_report_shows_the_comparison_that_the_demo_leaves_beside_its_run(tmp_path):
-    write_comparison(content(), tmp_path / "beside")
     part = comparison_part(tmp_path)
     assert part["table"].rows == comparison_table(content()).rows
     assert part["seeds"] == seeds_sentence(content())
     assert part["plot"].startswith("<svg")
     assert comparison_part(tmp_path / "beside") is None
-
-
-@pytest.mark.parametrize("damaged", ["{}", '{"baseline": 1, "groups": [1]}'])
-def test_what_is_no_comparison_beside_a_run_is_refused(tmp_path, damaged):
-    path = tmp_path / "beside" / "comparison.json"
-    path.parent.mkdir()
-    path.write_text(damaged)
+    (tmp_path / "beside" / "comparison.json").write_text('{"baseline": 1, "groups": [1]}')
     with pytest.raises(UserError, match="is not a file of 'compare'"):
         comparison_part(tmp_path)

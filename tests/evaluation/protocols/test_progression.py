@@ -46,21 +46,6 @@ def test_accuracy_is_balanced_and_the_order_is_the_auc_of_the_ends(drawn):
     assert found["order_auc"] == pytest.approx(np.mean([w[1] for w in wholes]), abs=1e-12)
 
 
-def test_weights_repeat_pairs(drawn):
-    findings, states, scores, change = drawn
-    weights = np.random.default_rng(0).integers(0, 3, 60)
-    hits = right_state(scores, states)
-    found = progression_statistics(findings, states, hits, hits, change)(
-        weights[None].astype(float)
-    )
-    place = np.repeat(np.arange(60), weights)
-    again = progression_statistics(
-        [findings[i] for i in place], states[place], hits[place], hits[place], change[place]
-    )(np.ones((1, len(place))))
-    for name, value in again.items():
-        assert found[name] == pytest.approx(value, abs=1e-12), name
-
-
 def test_a_tie_is_shared_and_one_state_alone_has_no_order():
     assert right_state(
         np.array([[1.0, 1, 0], [2, 2, 2], [0, 1, 0]]), np.array([0, 2, 0])
@@ -113,29 +98,11 @@ class TestOnASet:
         data = PreparedSet.open(write_prepared(tmp_path / "set", splits=("train",)))
         with pytest.raises(Skipped, match="other splits than 'validate'"):
             ProgressionProtocol(request_of("validate", data=data))
-
-    @pytest.mark.parametrize(
-        ("column", "said"),
-        [("progression", r"row 3: is damaged"), ("image_id", r"row 3: is damaged")],
-    )
-    def test_a_table_that_was_edited_is_said(
-        self, request_of, write_prepared, tmp_path, column, said
-    ):
-        data = PreparedSet.open(write_prepared(tmp_path / "set"))
         table = data.annotations("progression")
-        table.loc[3, column] = "better"
+        table.loc[3, "progression"] = "better"
         table.to_parquet(data.folder / "progression.parquet", index=False)
-        with pytest.raises(UserError, match=said):
-            ProgressionProtocol(request_of(data=data))
-        table.drop(columns=column).to_parquet(data.folder / "progression.parquet", index=False)
-        with pytest.raises(UserError, match="damaged"):
-            ProgressionProtocol(request_of(data=data))
-
-    def test_an_archive_without_the_table_is_not_asked(self, request_of, small_prepared):
-        bare = type(small_prepared)(
-            small_prepared.folder,
-            {**small_prepared.meta, "annotations": []},
-            small_prepared.settings,
-        )
+        with pytest.raises(UserError, match="row 3: is damaged"):
+            ProgressionProtocol(request_of("train", data=data))
+        bare = {**data.meta, "annotations": []}
         with pytest.raises(NotAsked):
-            ProgressionProtocol(request_of(data=bare))
+            ProgressionProtocol(request_of(data=type(data)(data.folder, bare, data.settings)))

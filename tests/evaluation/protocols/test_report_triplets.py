@@ -11,43 +11,32 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medclip_debias.evaluation.evaluate import evaluate, headline
+from medclip_debias.evaluation.evaluate import headline
 from medclip_debias.evaluation.options import EvaluationOptions
 from medclip_debias.evaluation.protocols.report_triplets import read_triplets, triplet_hits
-from medclip_debias.evaluation.table import read_results
 from medclip_debias.models.dual_encoder import DualEncoder
-from tests.evaluation.conftest import measuring_only
 
 SIZE, INPUT = 48, 40  # of the set and the model of conftest.py
 REPORT = "Pulmonary edema. Mild edema. Small pneumothorax."
 NEGATED = "Pulmonary edema. Mild edema. No pneumothorax."
 OMITTED = "Pulmonary edema. Mild edema."
+OTHER = "Findings suggesting pneumonia. Mild edema."
 
 
-def write(path, names, **texts):
+def write(path, names):
     """Triplets of the images ``names``, half of them about another finding."""
-    rows = []
-    for number, name in enumerate(names):
-        other = number % 2
-        rows.append(
-            {
-                "image_id": name,
-                "original": "Findings suggesting pneumonia. Mild edema." if other else REPORT,
-                "negated": "No pneumonia. Mild edema." if other else NEGATED,
-                "omitted": "Mild edema." if other else OMITTED,
-                **texts,
-            }
-        )
+    kinds = ("original", "negated", "omitted")
+    texts = (REPORT, NEGATED, OMITTED), (OTHER, "No pneumonia. Mild edema.", "Mild edema.")
+    rows = {name: dict(zip(kinds, texts[n % 2], strict=True)) for n, name in enumerate(names)}
     if path.suffix == ".json":
-        keys = {"original": "report", "negated": "negation", "omitted": "omitted"}
+        published = {"original": "report", "negated": "negation", "omitted": "omitted"}
         cases = {
-            row["image_id"]: {keys[k]: v for k, v in row.items() if k in keys}
-            | {"chosen": "edema", "location": "left"}
-            for row in rows
+            name: {published[kind]: text for kind, text in row.items()} | {"chosen": "edema"}
+            for name, row in rows.items()
         }
         path.write_text(json.dumps({"mimic": cases}))
     else:
-        pd.DataFrame(rows).to_csv(path, index=False)
+        pd.DataFrame(rows).T.rename_axis("image_id").to_csv(path)
     return path
 
 
@@ -71,8 +60,7 @@ def test_a_study_id_names_the_first_of_its_images(small_prepared, tmp_path):
     table = pd.read_csv(write(tmp_path / "t.csv", ["s00", "s01"]), dtype=str)
     table.rename(columns={"image_id": "study_id"}).to_csv(tmp_path / "s.csv", index=False)
     kept, source = read_triplets(tmp_path / "s.csv", small_prepared, "test")
-    assert [t.row for t in kept] == [0, 1]
-    assert (source["key"], source["further_images_of_a_study"]) == ("study_id", 0)
+    assert ([t.row for t in kept], source["key"]) == ([0, 1], "study_id")
 
 
 @given(
@@ -92,28 +80,14 @@ def test_hits_are_those_of_a_loop(rows):
             assert found[f"original_above_{name}"][place] == expected
 
 
-@pytest.fixture(scope="module")
-def evaluated(small_prepared, small_model, tmp_path_factory):
-    root = tmp_path_factory.mktemp("triplets")
-    path = write(root / "t.csv", small_prepared.images["image_id"].tolist())
-    for name, options in (("mean", {}), ("whole", {"triplet_reports": "whole"})):
-        with measuring_only("triplets", "zero_shot"):
-            evaluate(
-                small_model,
-                small_prepared.folder,
-                root / name,
-                bootstrap=20,
-                heatmaps=0,
-                triplets=path,
-                options=EvaluationOptions(**options),
-            )
-    return root
-
-
-@pytest.mark.parametrize("how", ["mean", "whole"])
-def test_the_shares_are_those_of_the_models_scores(evaluated, small_prepared, small_model, how):
-    results = read_results(evaluated / how / "results.json")
-    kept, _ = read_triplets(evaluated / "t.csv", small_prepared, "test")
+@pytest.mark.parametrize("how", ["sentences", "whole"])
+def test_the_shares_are_those_of_the_models_scores(
+    measured, small_prepared, small_model, tmp_path, how
+):
+    path = write(tmp_path / "t.csv", small_prepared.images["image_id"].tolist())
+    options = EvaluationOptions(triplet_reports=how)
+    results = measured("triplets", bootstrap=20, triplets=path, options=options)
+    kept, _ = read_triplets(path, small_prepared, "test")
     model, hits = DualEncoder.load(small_model), []
     cut = slice((SIZE - INPUT) // 2, (SIZE - INPUT) // 2 + INPUT)
     with torch.no_grad():

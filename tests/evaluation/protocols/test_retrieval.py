@@ -34,27 +34,11 @@ def retrieval(scores, texts=TEXTS):
     return {(row.metric, row.group): row for row in measured}
 
 
-def test_a_known_permutation_has_known_ranks():
-    """Box i scores sentence j by how far j is ahead of i: the pair sits at rank shift + 1."""
-    shift = 30
-    number = np.arange(200)
-    scores = -((number[None, :] - number[:, None] + shift) % 200).astype(float)
-    found = retrieval(scores)
-    for way in WAYS:
-        assert found["recall_at_10", f"strict, {way}"].value == 0
-        assert found["recall_at_50", f"strict, {way}"].value == 1
-        assert found["median_rank", f"strict, {way}"].value == shift + 1
-    assert found["recall", None].value == pytest.approx(4 / 6)
-    assert found["recall", None].low is None
-
-
-def test_random_and_equal_scores_sit_at_chance():
+def test_equal_scores_sit_at_chance():
     n = 200
     found = retrieval(np.zeros((n, n)))
     assert found["median_rank", None].value == found["median_rank", "chance"].value == (n + 1) / 2
     assert chance(n)["recall"] == pytest.approx((10 + 50 + 100) / 3 / n)
-    recall = retrieval(np.random.default_rng(0).normal(size=(n, n)))["recall", None].value
-    assert recall == pytest.approx((10 + 50 + 100) / 3 / n, abs=0.06)
 
 
 def test_identical_sentences_strict_and_lenient_against_a_loop():
@@ -79,12 +63,17 @@ def test_identical_sentences_strict_and_lenient_against_a_loop():
             ranks.append(1 + above + tied / (1 + sum(row[c] == best for c in good)))
         return np.array(ranks)
 
+    means = {}
     for mode in ("strict", "lenient"):
         for way in WAYS:
             ranks, group = by_loop(way, mode == "lenient"), f"{mode}, {way}"
             assert result["median_rank", group].value == np.median(ranks)
-            assert result["recall_at_10", group].value == pytest.approx((ranks <= 10).mean())
-    assert result["recall", "lenient"].value > result["recall", None].value
+            shares = [(ranks <= k).mean() for k in (10, 50, 100)]
+            assert result["recall_at_10", group].value == pytest.approx(shares[0])
+            assert result["recall_at_50", group].value == pytest.approx(shares[1])
+            means.setdefault(mode, []).append(np.mean(shares))
+    assert result["recall", None].value == pytest.approx(np.mean(means["strict"]))
+    assert result["recall", "lenient"].value == pytest.approx(np.mean(means["lenient"]))
 
 
 # -------------------------------------------------------------------------- whole studies
@@ -180,11 +169,7 @@ def test_studies_with_the_same_report_are_rivals_or_friends(small_prepared):
     assert found.row("recall", group="sentences, strict").n == 12  # pairs, each way
     assert found.row("recall", group="sentences, lenient").n is None  # 2 sentences, 12 studies
     sentences = [row for row in found.rows if row.group == "lenient, sentence to image"]
-    names = {*(f"recall_at_{k}" for k in (1, 5, 10, 50, 100)), "median_rank"}
-    assert {row.metric for row in sentences} == names
     assert {(row.value, row.n) for row in sentences} == {(1.0, 2)}
-    low, high = found.row("precision_at_5")[2:4]
-    assert low <= found.value("precision_at_5") <= high
     assert list(found.items["id"]) == protocol.studies
 
 

@@ -17,7 +17,7 @@ from medclip_debias.data.prompts import PromptSet, load_prompts
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.multiclass import exclusive_classes, multiclass_accuracy
 from medclip_debias.evaluation.protocol import Draw, Skipped
-from medclip_debias.evaluation.protocols.zero_shot import class_statistics, zero_shot
+from medclip_debias.evaluation.protocols.zero_shot import zero_shot
 from medclip_debias.evaluation.sides import SideScores, prompt_differences
 
 NAN = float("nan")
@@ -59,25 +59,6 @@ def test_the_packaged_prompts_are_table_2_of_the_paper():
     assert load_prompts(prompts.model_dump(mode="json")) == prompts
 
 
-def test_prompts_that_are_not_there_are_one_sentence(tmp_path):
-    with pytest.raises(UserError, match="no such file"):
-        load_prompts(tmp_path / "absent.yaml")
-    assert list(load_prompts().only(["Edema"]).classes) == ["Edema"]
-    with pytest.raises(UserError, match=r"no prompts for the class 'Edem' \(did you mean 'Edema'"):
-        load_prompts().only(["Edem"])
-
-
-def test_composed_prompts_are_every_combination():
-    prompts = load_prompts("chexpert_5x200")
-    assert list(prompts.classes) == [
-        *("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Pleural Effusion")
-    ]
-    atelectasis = prompts.classes["Atelectasis"].positive
-    assert len(atelectasis) == 3 * 3 * 4
-    assert {"mild linear atelectasis at the lung bases", "linear atelectasis"} <= set(atelectasis)
-    assert load_prompts(prompts.model_dump(mode="json")) == prompts
-
-
 def test_several_prompts_are_averaged_after_scoring_and_shared_ones_have_no_chance_level():
     sides = {
         "A": {"positive": ["a", "b"], "negative": ["no", "normal"]},
@@ -91,8 +72,6 @@ def test_several_prompts_are_averaged_after_scoring_and_shared_ones_have_no_chan
     shared = SideScores.of(np.random.default_rng(1).normal(size=(50, 5)), prompts)
     assert shared.chance is None
     assert not any(images.any() for images in shared.contradictions.values())
-    one = {"A": np.array([1.0, 2.0])}
-    assert (SideScores(one, one).contradictions, SideScores(one, one).chance) == ({}, None)
 
 
 # -------------------------------------------------------------------------------- metrics
@@ -142,19 +121,10 @@ def test_metrics_equal_scikit_learn_and_others_are_left_out(three):
         low, high = found["interval"][mean]
         assert low < found[mean] < high
     assert found["mean_auc_negative"] < 0.5 < found["mean_auc_positive"]
-
-
-def test_weights_are_repetitions(three):
-    sides, truth, _, _ = three
-    weights = np.random.default_rng(5).integers(0, 3, 150)
-    again = np.repeat(np.arange(150), weights)
-    copied = SideScores(*({n: v[again] for n, v in getattr(sides, side).items()} for side in SIDES))
-    labels, ones = truth["B"], np.ones((1, len(again)))
-    weighted = class_statistics(sides, {"B": labels}, weights[None].astype(float), 5.0, {"B": 0.2})
-    repeated = class_statistics(copied, {"B": labels[again]}, ones, 5.0, {"B": 0.2})
-    assert list(weighted) == list(repeated)
-    for name, values in weighted.items():
-        assert values == pytest.approx(repeated[name]), name
+    hits = contradicted_by_hand(sides)
+    for name, one in {**found["classes"], **found["refused"]}.items():
+        assert one["contradiction_rate"] == pytest.approx(hits.count(name) / 150)
+    assert found["contradiction_rate"] == pytest.approx(1 - hits.count(None) / 150)
 
 
 def test_a_class_with_one_label_value_is_refused_with_its_counts():
@@ -193,7 +163,6 @@ def test_f1_uses_a_threshold_chosen_elsewhere_or_says_why_not():
     }
     assert one["f1"] == found["f1"] == f1_score(truth[:4], difference[:4] >= 0.15)
     none = judged(*given_here, validation="no such split")
-    assert "f1" not in none
     assert none["classes"]["A"]["threshold"] == {"reason": "no such split"}
     single = ({"A": np.ones(2)}, {"A": np.ones(2)})
     one = judged(*given_here, validation=single)["classes"]["A"]
@@ -245,28 +214,6 @@ def test_contradictions_are_those_of_a_loop(table):
     expected = contradicted_by_hand(sides)
     for name in names:
         assert sides.contradictions[name].tolist() == [hit == name for hit in expected]
-
-
-def test_every_image_counts_for_contradictions_and_the_classes_add_up(three):
-    sides, _, _, found = three
-    hits = contradicted_by_hand(sides)
-    for name, one in {**found["classes"], **found["refused"]}.items():
-        assert one["contradiction_rate"] == pytest.approx(hits.count(name) / 150)
-    share = sum(hit is not None for hit in hits) / 150
-    assert found["contradiction_rate"] == pytest.approx(share)
-    low, high = found["interval"]["contradiction_rate"]
-    assert low < share < high
-
-
-def test_constants_per_prompt_change_contradictions_and_no_auc(three):
-    sides, truth, patients, found = three
-    lifted = SideScores(
-        *({n: v + 100 * (n == "A") for n, v in getattr(sides, s).items()} for s in SIDES)
-    )
-    moved = by_name(zero_shot(lifted, truth, patients, draw=Draw(0)))
-    assert moved["contradiction_rate"] == moved["classes"]["A"]["contradiction_rate"] == 1
-    for side in SIDES:
-        assert moved[f"mean_auc_{side}"] == pytest.approx(found[f"mean_auc_{side}"])
 
 
 # -------------------------------------------------------------------------- several classes
