@@ -59,18 +59,13 @@ def layout_of(card: Card) -> str:
 
 
 RUN = [name for name, card in CARDS.items() if layout_of(card)]
-FIRST = {layout_of(CARDS[name]): name for name in reversed(RUN)}
-"""Of each archive a card whose set is evaluated whole; the others need their own parts alone."""
 
 
-def test_there_are_as_many_cards_of_each_kind_as_the_benchmark_promises():
+def test_what_a_card_names_is_there():
     real = [card for card in CARDS.values() if not card.data.synthetic]
     assert not PROMISED - Counter(card.kind for card in real)
     # Of the archives, only Open-i has no form of the phantom: everything else is run here.
     assert {card.data.archive for name, card in CARDS.items() if name not in RUN} == {"openi"}
-
-
-def test_what_a_card_names_is_there():
     example = yaml.safe_load(PAGE.read_text("utf-8").partition("```yaml\n")[2].partition("```")[0])
     known = {metric.key for metric in METRICS}
     for card in (*CARDS.values(), Card.model_validate(example)):
@@ -162,12 +157,8 @@ def world(tmp_path_factory):
     def made(card: Card) -> tuple[Path, Path, Path]:
         layout = layout_of(card)
         selection = SelectionSettings.model_validate(card.data.prepare).model_dump_json()
-        every = card.data.list.split == "all"
-        return (
-            folder / "model",
-            tree(layout),
-            prepared(layout, card.data.archive, selection, every),
-        )
+        set_of = prepared(layout, card.data.archive, selection, card.data.list.split == "all")
+        return folder / "model", tree(layout), set_of
 
     with pytest.MonkeyPatch.context() as patched:
         for module, name in ((load, "load_model"), (sentence_boxes, "Reader")):
@@ -178,7 +169,7 @@ def world(tmp_path_factory):
 @pytest.mark.parametrize("name", RUN)
 def test_a_card_is_measured_on_its_archive_s_form_of_a_phantom(name, world, tmp_path, monkeypatch):
     card = CARDS[name]
-    if name not in FIRST.values() and name != "padchest/zero-shot-rare":
+    if name != "padchest/zero-shot-rare":
         only = frozenset(address(metric)[0] for metric in card.metrics)
         monkeypatch.setattr(evaluation, "plan", partial(evaluation.plan, only=only))
     model, root, prepared = world(card)
@@ -227,11 +218,6 @@ def with_list(card: Card = NIH, **wanted) -> Card:
 
 
 def test_a_list_is_named_by_its_ids_in_any_order_and_another_release_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"has no test_list.txt, the list of the images of the"):
-        read_list(NIH, tmp_path)
-    (tmp_path / "test_list.txt").write_text("\n \n")
-    with pytest.raises(UserError, match="names no image"):
-        read_list(NIH, tmp_path)
     (tmp_path / "test_list.txt").write_text("b/2.png\n1.png\n\n1.png\n")
     assert list_hash(["b", "a", "a"]) == list_hash(["a", "b"]) != list_hash(["ab"])
     known = read_list(with_list(images=2, hash=list_hash(["1", "b/2"])), tmp_path)
@@ -239,8 +225,6 @@ def test_a_list_is_named_by_its_ids_in_any_order_and_another_release_is_refused(
     assert known.among(["x/b/2", "3"]) == ["x/b/2", ""]
     with pytest.raises(UserError, match=r"another release: it has 2 images .* of 25596 images"):
         read_list(NIH, tmp_path)
-    with pytest.raises(UserError, match=r"another release: .* of the hash 0123456789abcdef"):
-        read_list(with_list(images=2, hash="0123456789abcdef"), tmp_path)
 
 
 @pytest.mark.parametrize(("missing", "status"), [(2, "complete"), (3, "incomplete")])
@@ -251,33 +235,21 @@ def test_more_than_one_percent_missing_is_incomplete(missing, status):
     assert boxes.status == status
 
 
+TABLE = "Path,who\na/1.jpg,Physician\na\\2.dcm,physician\na/3.jpg,RNN\n,Physician\n"
+
+
 @pytest.mark.parametrize(
     ("file", "text", "wanted", "names"),
     [
-        (
-            "t.csv",
-            "Path,who\na/1.jpg,Physician\na\\2.dcm,physician\na/3.jpg,RNN\n,Physician\n",
-            {"column": "Path", "where": {"who": "physician"}},
-            ("a/1", "a/2"),
-        ),
-        (
-            "t.json",
-            '[{"file_name": "3.png"}, {"file_name": "1.2.3"}]',
-            {"column": "file_name"},
-            ("3", "1.2.3"),
-        ),
+        ("t.csv", TABLE, {"column": "Path", "where": {"who": "physician"}}, ("a/1", "a/2")),
+        ("t.json", '[{"n": "3.png"}, {"n": "1.2.3"}]', {"column": "n"}, ("3", "1.2.3")),
         ("k.json", '{"patient1_view1_frontal": {}}', {}, ("patient1_view1_frontal",)),
-        ("t.json", '[{"file_name": 3}]', {"column": "file_name"}, None),
     ],
 )
 def test_rows_of_a_table_and_entries_of_a_json_are_names(tmp_path, file, text, wanted, names):
     (tmp_path / file).write_text(text)
     card = with_list(file=file, images=None, **wanted)
-    if names is None:
-        with pytest.raises(UserError, match="is not the list that the card"):
-            read_list(card, tmp_path)
-    else:
-        assert read_list(card, tmp_path).names == names
+    assert read_list(card, tmp_path).names == names
 
 
 # ----------------------------------------------------------------------------- lists made by a rule
@@ -332,31 +304,21 @@ def test_single_boxes_are_images_with_one_box_in_all(tmp_path, capsys):
 
     def write(*entries):
         """Annotations of images, each of a split."""
+        box = {"category_id": 1, "bbox": [0, 0, 1, 1]}
+        boxes = [box | {"image_id": image, "split": split} for image, split in entries]
         content = {
             "images": [{"id": n, "file_name": f"{n}.jpg"} for n in range(5)],
-            "annotations": [
-                {"id": n, "image_id": image, "category_id": 1, "bbox": [0, 0, 1, 1]}
-                | ({"split": split} if split else {})
-                for n, (image, split) in enumerate(entries)
-            ],
+            "annotations": [entry | {"id": n} for n, entry in enumerate(boxes)],
             "categories": [{"id": 1}],
         }
         every.write_text(json.dumps(content))
 
     # Image 1 has two boxes, image 2 is of another split, image 3 has its second box in training.
-    test = ((0, "test"), (1, "test"), (1, "test"), (2, "val"), (3, "test"), (3, "train"))
-    write(*test)
-    counts = single_box(every, one)
+    write((0, "test"), (1, "test"), (1, "test"), (2, "val"), (3, "test"), (3, "train"))
+    assert single_box(every, one) == {"images": 5, "annotations": 6, "of_split": 4, "kept": 1}
     content = json.loads(one.read_text())
-    assert counts == {"images": 5, "annotations": 6, "of_split": 4, "kept": 1}
     assert [image["id"] for image in content["images"]] == [0]
     assert [entry["id"] for entry in content["annotations"]] == [0]
-    write((0, None), (2, None))
-    assert run_script(app, ["single-box", str(every), str(one)]) == 0
-    assert json.loads(capsys.readouterr().out)["kept"] == 2
     write((0, "train"))
     assert run_script(app, ["single-box", str(every), str(one)]) == 2
     assert "no image of the split 'test' has one box" in capsys.readouterr().err
-    every.write_text("[]")
-    assert run_script(app, ["single-box", str(every), str(one)]) == 2
-    assert "is no COCO file" in capsys.readouterr().err

@@ -37,6 +37,11 @@ METHODS = {
 TWO = {name: METHODS[name] for name in ("CLIP", SHUFFLED)}
 
 
+def never(*_: object, **__: object) -> None:
+    """In place of what must not be done again."""
+    raise AssertionError("measured again")
+
+
 def measured(folder: Path) -> dict[tuple[str, int], tuple[object, object]]:
     """What a grid's cells of `TWO` with seed 0 gave, whatever their names and places."""
     rows = json.loads((folder / "results.json").read_text())["rows"]
@@ -90,10 +95,7 @@ def _quick() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def quick_judgement() -> Iterator[None]:
-    """Models are measured by what `GRID` asks for alone, and compared with few resamples.
-
-    One cell of test_trainings.py is evaluated with every protocol.
-    """
+    """Models are measured by what `GRID` asks for alone, and compared with few resamples."""
     with _quick():
         yield
 

@@ -12,7 +12,6 @@ import pytest
 
 from medclip_debias.cli import run
 from medclip_debias.data.store import PreparedSet
-from medclip_debias.evaluation import evaluate as evaluation
 from medclip_debias.evaluation.statistics import holm
 from medclip_debias.evaluation.table import read_results
 from medclip_debias.experiments import trainings
@@ -28,6 +27,7 @@ from tests.experiments.conftest import (
     SHUFFLED,
     TWO,
     measured,
+    never,
     write_grid,
 )
 
@@ -85,21 +85,9 @@ def test_differences_are_those_of_the_means_over_seeds_under_one_correction(resu
     assert {c["metric"] for c in contrasts if c["few_seeds"]} == {"grounding.cnr"}
 
 
-def test_tables_and_page_are_written(done):
-    page = (done / "page.md").read_text()
-    assert f"- {METHOD} against {MEAN}: " in page
-    assert "### difference to the controls (CNR: no star with fewer than 10 seeds)" in page
-    assert "15 differences are one family for Holm's correction" in page
-    assert (done / "tables.tex").read_text().count("\\begin{table}") == 5
-    assert load_yaml(done / "settings.yaml")["methods"] == METHODS
-
-
 def test_nothing_is_measured_twice_whatever_it_is_called(
     grid, place, done, results, monkeypatch, capsys
 ):
-    def never(self, cell):
-        raise AssertionError("measured again")
-
     monkeypatch.setattr(trainings.Trainings, "measure", never)
     monkeypatch.setattr(trainings.Trainings, "trial", never)
     before = (done / "figure.svg").read_bytes()
@@ -138,22 +126,15 @@ def test_an_interrupted_cell_resumes_at_its_checkpoint_and_gives_the_same(
     assert "One seed says nothing" in " ".join(json.loads(capsys.readouterr().out)["findings"])
 
 
-def test_a_cell_may_be_trained_by_train_and_a_new_evaluation_trains_nothing(
-    place, tmp_path, monkeypatch, capsys
-):
-    """Evaluated with every protocol; a stop signal ends the training with its code."""
-    monkeypatch.setattr(evaluation, "plan", evaluation.plan.func)
-    path = write_grid(tmp_path / "grid.yaml", methods={"CLIP": METHODS["CLIP"]}, metrics=None)
-    out = ["--out", str(tmp_path / "out")]
-
-    def words(**more):
-        return ["experiment", str(path), *place.words(seeds="[5]", **more), *out]
-
-    assert run([*words(seconds_per_step=2), "--plan", "--json"]) == 0
+def test_a_cell_may_be_trained_by_train(place, tmp_path, monkeypatch, capsys):
+    """A stop signal ends the training with its code."""
+    path = write_grid(tmp_path / "grid.yaml", methods={"CLIP": METHODS["CLIP"]})
+    words = ["experiment", str(path), *place.words(seeds="[5]", seconds_per_step=2)]
+    words += ["--out", str(tmp_path / "out")]
+    assert run([*words, "--plan", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert (plan["cells"], plan["missing"]) == (1, 1)
     assert plan["seconds"] >= 8
-    assert not (tmp_path / "out/results.json").exists()
     step = Trainer.step
 
     def stop(self, number, *rest, **more):
@@ -162,36 +143,21 @@ def test_a_cell_may_be_trained_by_train_and_a_new_evaluation_trains_nothing(
         return step(self, number, *rest, **more)
 
     monkeypatch.setattr(Trainer, "step", stop)
-    assert run(words()) == 75
+    assert run(words) == 75
     assert "run the same command again" in capsys.readouterr().err
     monkeypatch.setattr(Trainer, "step", step)
     assert run(["train", plan["runs"][0]]) == 0
-
-    def never(self, *_, **__):
-        raise AssertionError("trained again")
-
     monkeypatch.setattr(Trainer, "step", never)
-    # The phantom has boxes in its test split alone.
-    for split, boxes in (("test", True), ("validate", False)):
-        capsys.readouterr()
-        assert run([*words(**{"evaluate.split": split}), "--json"]) == 0
-        findings = " ".join(json.loads(capsys.readouterr().out)["findings"])
-        assert ("Not measured in any cell: grounding: " not in findings) == boxes
+    assert run(words) == 0
     assert len(list((tmp_path / "out/runs").iterdir())) == 1
 
 
 def test_a_cell_that_cannot_be_trained_is_named(place, tmp_path, capsys):
-    (tmp_path / "file").write_text("")
-    for wrong, out, words in (
-        ({"base.prepared": tmp_path / "nowhere"}, "out", "nowhere"),
-        (
-            {"base.preprocessing.prepare.size": 64},
-            "out",
-            "method 'CLIP' of setting 'rate 2e-3', seed 0: ",
-        ),
-        ({}, "file", "is a file"),
+    method = "method 'CLIP' of setting 'rate 2e-3', seed 0: "
+    for wrong, words in (
+        ({"base.prepared": tmp_path / "nowhere"}, "nowhere"),
+        ({"base.preprocessing.prepare.size": 64}, method),
     ):
-        assert (
-            run(["experiment", str(GRID), *place.words(**wrong), "--out", str(tmp_path / out)]) == 2
-        )
+        out = ["--out", str(tmp_path / "out")]
+        assert run(["experiment", str(GRID), *place.words(**wrong), *out]) == 2
         assert words in capsys.readouterr().err

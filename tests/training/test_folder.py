@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ from medclip_debias.training import lock
 from medclip_debias.training.checkpoint import checkpoints
 from medclip_debias.training.lock import NAME, holder_of, locked
 from medclip_debias.training.train import train
-from tests.training.conftest import flip, fork, in_processes, train_until, wait_until
+from tests.training.conftest import flip, fork, train_until, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -59,14 +60,12 @@ def test_a_finished_run_leaves_its_model_folder_alone(finished):
     assert (finished.out / "metrics.csv").read_bytes() == rows
 
 
-@pytest.mark.parametrize("harm", ["damaged", "gone", "more", "unknown"])
+@pytest.mark.parametrize("harm", ["damaged", "more", "unknown"])
 def test_a_model_folder_that_is_not_as_it_was_written_is_written_again(finished, harm):
     folder = finished.out / "model"
     before = {name: content for name, (_, content) in stamps(folder).items()}
     if harm == "damaged":
         flip(folder / "model.safetensors")
-    elif harm == "gone":
-        shutil.rmtree(folder)
     elif harm == "more":
         (folder / "peer.yaml").write_text("kind: other")
     else:
@@ -89,46 +88,33 @@ def test_a_run_that_starts_over_is_not_taken_for_finished(finished):
 
 
 def test_a_run_with_other_settings_does_not_continue(finished, run):
-    def other(**changes):
-        return run(**({"steps": 2} | changes)).model_copy(update={"out": finished.out})
-
-    with pytest.raises(UserError, match=r"other settings \(train\.steps\)"):
-        train(other(steps=4))
+    other = run("other", steps=2, lr=0.5, seed=5, warmup_steps=1, weight_decay=0.2, ema=0.5)
     with pytest.raises(UserError, match=r"\((train\.\w+, ){3}train\.\w+ and 1 more\)"):
-        train(other(steps=3, lr=0.1, seed=5, warmup_steps=1, weight_decay=0.2))
-    assert train(other(lr=0.1), fresh=True).resumed_at == 0
-
-
-def test_checkpoints_of_a_run_with_other_settings_are_not_taken_up(finished, run):
-    other = run("other", steps=2, lr=0.5)
+        train(other.model_copy(update={"out": finished.out}))
     train(other)
     shutil.rmtree(finished.out / "checkpoints")
     shutil.copytree(other.out / "checkpoints", finished.out / "checkpoints")
-    with pytest.raises(UserError, match=r"other settings \(train\.lr\)"):
+    with pytest.raises(UserError, match=r"other settings \(train\."):
         train(finished)
 
 
-def test_changed_data_is_refused_unless_forced(finished, tmp_path):
+def test_changed_data_is_refused_unless_forced_and_half_changed_data_always(finished, tmp_path):
     copy = tmp_path / "changed"
     shutil.copytree(finished.prepared, copy)
-    meta = (copy / "meta.json").read_text()
-    position = meta.index('"content_hash": "') + len('"content_hash": "')
-    (copy / "meta.json").write_text(meta[:position] + "0000" + meta[position + 4 :])
-    with pytest.raises(UserError, match=r"now has 0000.*--allow-changed-data"):
-        train(finished.model_copy(update={"prepared": copy}))
     changed = finished.model_copy(update={"prepared": copy})
+    meta = json.loads((copy / "meta.json").read_text())
+    other = meta | {"content_hash": "0000" + meta["content_hash"][4:]}
+    (copy / "meta.json").write_text(json.dumps(other))
+    with pytest.raises(UserError, match=r"now has 0000.*--allow-changed-data"):
+        train(changed)
     assert train(changed, allow_changed_data=True).finished_before
-
-
-def test_data_changed_in_place_stops_the_run_before_it_writes(run, tmp_path):
-    settings = run(steps=2)
-    shutil.copytree(settings.prepared, tmp_path / "set")
-    pixels = tmp_path / "set" / "images.bin"
+    (copy / "meta.json").write_text(json.dumps(meta))
+    pixels = copy / "images.bin"
     pixels.write_bytes(bytes(byte ^ 1 for byte in pixels.read_bytes()))
-    changed = settings.model_copy(update={"prepared": tmp_path / "set"})
+    begun = changed.model_copy(update={"out": tmp_path / "begun"})
     with pytest.raises(UserError, match=r"images\.bin: was changed under an unchanged meta\.json"):
-        train(changed, allow_changed_data=True)
-    assert not settings.out.exists()
+        train(begun, allow_changed_data=True)
+    assert not begun.out.exists()
 
 
 # ------------------------------------------------------------------- one run at a time
@@ -155,48 +141,27 @@ def forked():
     kill()
 
 
-@pytest.fixture
-def training(run, forked):
-    """Settings of a run that another process trains and holds after its second step; its number."""
-    settings = run(steps=4)
-    mark = settings.out.parent / "mark"
+def test_a_second_run_is_refused_while_the_first_trains_and_the_verbs_beside_it_say_so(
+    run, forked, capsys, tmp_path
+):
+    settings, mark = run(steps=4), tmp_path / "mark"
 
     def wait(done, *_):
         if done == 2:
             mark.touch()
             time.sleep(60)
 
-    return settings, forked(lambda: train(settings, progress=wait), mark.exists)
-
-
-def test_a_second_run_is_refused_while_the_first_trains(run, training, capfd):
-    settings, child = training
-
-    def files():
-        return [(settings.out / name).read_bytes() for name in ("settings.yaml", "metrics.csv")]
-
-    before = files()
+    child = forked(lambda: train(settings, progress=wait), mark.exists)
+    names = ("settings.yaml", "metrics.csv")
+    before = [(settings.out / name).read_bytes() for name in names]
     for second in (settings, run(steps=4, lr=0.5)):
         with pytest.raises(UserError, match=rf"another run \(process {child} on .*, since"):
             train(second, fresh=True)
-
-    def several():
-        try:
-            train(settings)
-        except UserError as error:
-            os.write(1, f"SENTENCE {error}".encode())
-            raise SystemExit(2) from None
-
-    assert in_processes(2, several) == [2, 2]
-    assert capfd.readouterr().out.count("SENTENCE") == 1
-    assert files() == before
+    assert [(settings.out / name).read_bytes() for name in names] == before
     assert len(checkpoints(settings.out / "checkpoints")) == 1
-
-
-def test_the_verbs_that_write_beside_a_run_say_that_it_trains(training, capsys, tmp_path):
-    settings, _ = training
-    model = str(settings.out / "model")
-    command(["evaluate", model, str(settings.prepared), "--out", str(tmp_path / "e")])
+    capsys.readouterr()
+    model, prepared = str(settings.out / "model"), str(settings.prepared)
+    command(["evaluate", model, prepared, "--out", str(tmp_path / "e")])
     assert capsys.readouterr().err.count("a run is training here (process ") == 1
     command(["report", str(settings.out)])
     assert "a run is training here" in capsys.readouterr().err
@@ -242,12 +207,8 @@ def test_a_disk_without_locks_is_guarded_by_the_file(tmp_path, monkeypatch, fork
         pass
 
 
-def test_a_damaged_record_or_a_folder_that_cannot_be_written(tmp_path):
+def test_a_damaged_record_is_no_matter(tmp_path):
     (tmp_path / NAME).write_bytes(b"{rubbish")
     with locked(tmp_path):
         pass
     assert not (tmp_path / NAME).exists()
-    (tmp_path / "file").write_text("")
-    for out in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(UserError, match="give a"):
-            locked(out).__enter__()

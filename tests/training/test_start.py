@@ -15,10 +15,8 @@ from medclip_debias.config import (
     ImageEncoderSettings,
     ModelSettings,
     Preprocessing,
-    SimilaritySettings,
     StartSettings,
     TextEncoderSettings,
-    validate,
 )
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
@@ -75,7 +73,7 @@ DINO = {
     "text.head.weight": (1, 1),
 }
 """Of tensors that sizes are read off."""
-KINDS = ("chexzero", "biovil", "biomedclip", "ours")
+KINDS = ("chexzero", "biovil", "convnext", "ours")
 NON_COMMERCIAL = "CC BY-NC 4.0"
 # Over the bound of 100 of what is trained, as SigLIP's published scale is.
 SCALE, BIAS = 117.0, -12.9
@@ -164,39 +162,21 @@ def run_of(prepared_phantom, tmp_path):
     return make
 
 
-@pytest.mark.parametrize("name", ["convnext", "conns"])
-def test_towers_of_timm_and_attending_scores_train_from_their_own_score(name, start, first, run_of):
-    folder = start(name)
+def test_attending_scores_train_from_their_own_score(start, first, run_of):
+    folder = start("conns")
     settings = run_of(folder, steps=3, trainable={"image": {"last_blocks": 1}})
-    before, images = first(folder), images_of(settings)
-    trainer = Trainer(settings)
+    before, images, trainer = first(folder), images_of(settings), Trainer(settings)
     expected = assert_scores_as(before, trainer, images)
+    assert "attention by cosine" in trainer.start.score
     after = load_model(train(settings).model)
-    assert after.self_test["status"] == "passed"
     assert not torch.allclose(scores(after, images), expected, atol=1e-5)
-    old, new = before.state_dict(), after.state_dict()
-    moved = {k.partition(".")[0] for k in new if k not in old or not torch.equal(new[k], old[k])}
-    assert moved == {"image", "text", "trained_similarity"}
     pairs = zip(after.image.layers, before.image.layers, strict=True)
     kept = [same(a.state_dict(), b.state_dict()) for a, b in pairs]
     assert kept == [True] * (len(kept) - 1) + [False]
-    if name == "conns":
-        assert "attention by cosine" in trainer.start.score
-        sharp = after.similarity.aggregator.temperature.detach()
-        assert float(sharp) != pytest.approx(before.fusion.sharpness, abs=1e-6)
-        again = Trainer(run_of(settings.out / "model", "again")).model.eval()
-        torch.testing.assert_close(scores(again, images), scores(after, images), atol=1e-5, rtol=0)
-        other = Trainer(run_of(folder, "regions", similarity=SimilaritySettings())).model
-        assert other.fusion is None
-        assert not other.outputs.has_whole
-
-
-def test_a_sharper_attention_than_is_trained_here_is_refused(start, run_of, tmp_path):
-    peer = load_model(start("conns", 20.0))
-    peer.fusion.loss_temperature.data.fill_(-5.0)
-    peer.save(tmp_path / "sharp")
-    with pytest.raises(UserError, match=r"temperature of 1 / 148"):
-        Trainer(run_of(tmp_path / "sharp"))
+    sharp = after.similarity.aggregator.temperature.detach()
+    assert float(sharp) != pytest.approx(before.fusion.sharpness, abs=1e-6)
+    again = Trainer(run_of(settings.out / "model", "again")).model.eval()
+    torch.testing.assert_close(scores(again, images), scores(after, images), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -279,17 +259,15 @@ def test_training_lowers_the_loss_and_the_folder_loads_scores_and_says_its_start
     assert count == sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize("kind", ["biovil", "ours"])
-def test_an_interrupted_run_ends_with_the_same_bits(kind, start, run_of):
-    folder = start(kind)
+def test_an_interrupted_run_ends_with_the_same_bits(start, run_of):
+    folder = start("biovil")
     whole = train(run_of(folder, "whole", ema=0.5)).model
     settings = run_of(folder, "cut", ema=0.5)
-
     train_until(settings, 3)
     resumed = train(settings)
     assert resumed.resumed_at == 2
     assert same(weights(whole), weights(resumed.model))
-    moved = settings.model_copy(update={"model": StartSettings(start_from=start(kind, 30.0))})
+    moved = settings.model_copy(update={"model": StartSettings(start_from=start("biovil", 30.0))})
     with pytest.raises(UserError, match=r"start\.hash|start_from"):
         train(moved)
 
@@ -300,7 +278,6 @@ def test_an_interrupted_run_ends_with_the_same_bits(kind, start, run_of):
         ("chexzero", {"lora": {"rank": 2}}),
         ("biovil", {"last_blocks": 1}),
         ("biomedclip", "frozen"),
-        ("biomedclip", {"lora": {"rank": 2}}),
     ],
     ids=str,
 )
@@ -347,32 +324,19 @@ def test_a_peer_may_train_by_its_regions_instead(start, run_of):
     assert "'lse_nl' of its regions, unlike the start" in sentences[1]
 
 
-def test_a_set_that_was_prepared_otherwise_is_refused_with_the_command(start, run_of, tmp_path):
-    folder = shutil.copytree(start("biomedclip"), tmp_path / "start")
-    settings = run_of(folder)
-    content = yaml.safe_load((folder / "peer.yaml").read_text())
-    content["preprocessing"]["prepare"] |= {"size": 320, "fit": "crop"}
-    (folder / "peer.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(UserError, match=r"size .* instead of 320.*prepare SOURCE OUT --for"):
-        Trainer(settings)
-
-
 KEPT = {
     "trainable": {"image": "frozen"},
     "features": {"cache": True},
     "augment": {"crop": False, "brightness": 0, "contrast": 0},
 }
+BY_LANGUAGE_MODEL = {"kind": "debiased", "eta": {"kind": "language_model"}}
 
 
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
         ("biomedclip", {"loss": {"kind": "biovil"}}, "masked language modelling"),
-        (
-            "biomedclip",
-            {"loss": {"kind": "debiased", "eta": {"kind": "language_model"}}},
-            r"eta\.language_model",
-        ),
+        ("biomedclip", {"loss": BY_LANGUAGE_MODEL}, r"eta\.language_model"),
         ("chexzero", {"checkpoint_text": True}, "checkpoint_text"),
         ("chexzero", KEPT, "'model.start_from' is another group's model"),
         ("chexzero", {"similarity": {"aggregator": "local_words"}}, "none of its words"),
@@ -384,16 +348,18 @@ def test_what_a_start_cannot_give_is_refused_in_a_sentence(kind, change, message
         Trainer(run_of(start(kind), **change))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"model": {"dim": 3}}, r"setting 'model\.text' is missing"),
-        ({"model": {"start_from": "a", "similarity": {"k": 0}}}, r"model\.similarity"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_named(content, message):
-    with pytest.raises(UserError, match=message):
-        validate(RunSettings, {"prepared": "p", "out": "o"} | content, "run.yaml")
+def test_a_start_that_is_unlike_what_is_trained_is_refused(start, run_of, tmp_path):
+    peer = load_model(start("conns"))
+    peer.fusion.loss_temperature.data.fill_(-5.0)
+    peer.save(tmp_path / "sharp")
+    with pytest.raises(UserError, match=r"temperature of 1 / 148"):
+        Trainer(run_of(tmp_path / "sharp"))
+    folder = shutil.copytree(start("biomedclip"), tmp_path / "start")
+    content = yaml.safe_load((folder / "peer.yaml").read_text())
+    content["preprocessing"]["prepare"] |= {"size": 320, "fit": "crop"}
+    (folder / "peer.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(UserError, match=r"size .* instead of 320.*prepare SOURCE OUT --for"):
+        Trainer(run_of(folder))
 
 
 def test_the_vectors_of_a_start_stand_in_for_those_of_a_language_model(start, first, run_of):
@@ -415,15 +381,6 @@ def test_stored_features_of_a_start_change_nothing(start, run_of, tmp_path):
     for step in range(2):
         assert torch.equal(read.step(step)["loss"], plain.step(step)["loss"])
     assert largest_difference(read.model.state_dict(), plain.model.state_dict()) == 0
-
-
-def test_words_of_a_start_that_scores_by_them_are_not_kept_as_one_vector(start, run_of, tmp_path):
-    model = load_model(start("ours"))
-    model.begin_training(SimilaritySettings(aggregator="local_words"))
-    model.save(tmp_path / "words")
-    kept = {"trainable": {"text": "frozen"}, "features": {"text": True}}
-    with pytest.raises(UserError, match="the aggregator local_words reads its words"):
-        Trainer(run_of(tmp_path / "words", **kept))
 
 
 def test_a_pooling_that_ends_in_the_shared_space_trains_above_a_frozen_tower():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -10,6 +9,7 @@ import signal
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -98,11 +98,8 @@ def test_scores_of_another_language_model_are_refused(settings, tmp_path):
 
 def test_a_table_of_eta_is_used_sentence_by_sentence(run, tmp_path, prepared_phantom):
     path = tmp_path / "eta.csv"
-    with path.open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["text", "eta"])
-        texts = TrainingStudies.of(PreparedSet.open(prepared_phantom)).texts
-        writer.writerows([text, 0.25] for text in texts)
+    texts = TrainingStudies.of(PreparedSet.open(prepared_phantom)).texts
+    pd.DataFrame({"text": texts, "eta": 0.25}).to_csv(path, index=False)
 
     def losses(**eta):
         trainer = Trainer(run(loss={"kind": "debiased", "eta": eta}))
@@ -116,11 +113,10 @@ def test_a_table_of_eta_is_used_sentence_by_sentence(run, tmp_path, prepared_pha
 @pytest.mark.parametrize(
     "loss",
     [
-        {"kind": "debiased", "eta": {"kind": "constant", "value": 0.1}},
         {"kind": "clip", "negatives": [{"kind": "glofnd", "alpha": 0.2}]},
         {"kind": "xclr", "graph": "labels"},
     ],
-    ids=["debiased", "glofnd", "xclr"],
+    ids=["glofnd", "xclr"],
 )
 def test_images_without_text_train(run, loss, prepared_phantom, monkeypatch):
     data = PreparedSet.open(prepared_phantom)
@@ -128,11 +124,12 @@ def test_images_without_text_train(run, loss, prepared_phantom, monkeypatch):
     monkeypatch.setattr(PreparedSet, "open", lambda folder: data)
     trainer = Trainer(run(loss=loss, task="two_view"))
     first = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    for step in range(2):
-        trainer.step(step)
+    trainer.step(0)
     last = trainer.model.state_dict()
     assert not torch.equal(first["image_encoder.conv1.weight"], last["image_encoder.conv1.weight"])
     assert torch.equal(first["text_projection.weight"], last["text_projection.weight"])
+    with pytest.raises(UserError, match="has no sentences"):
+        Trainer(run(loss={"kind": "xclr", "graph": "text"}, task="two_view"))
 
 
 # ------------------------------------------------------------------------- several images
@@ -151,30 +148,24 @@ def with_laterals(phantom_tree, prepared_phantom, tmp_path_factory):
     "loss",
     [
         {"kind": "multi_positive", "evidence": {"kind": "study"}},
-        {"kind": "multi_positive", "evidence": {"kind": "label"}},
         {"kind": "debiased", "eta": {"kind": "constant", "value": 0.1}, "positives": "study"},
     ],
-    ids=["study", "label", "debiased"],
+    ids=["multi-positive", "debiased"],
 )
-def test_a_run_learns_from_views_as_further_positives(run, with_laterals, loss):
+def test_a_run_learns_from_views_as_further_positives_or_says_that_it_does_not(
+    run, with_laterals, loss
+):
     settings = run(loss=loss, views_per_study=2).model_copy(update={"prepared": with_laterals})
     with warnings.catch_warnings():
         warnings.simplefilter("error", ReportedWarning)
         trainer = Trainer(settings)
-    several = 0
-    for step in range(6):
-        batch = trainer.batches[step]
-        several += len(batch.studies) - len(batch.studies.unique())
-        figures = trainer.step(step, batch)
-        assert torch.isfinite(figures["loss"])
-    assert several
+    batch = trainer.batches[0]
+    assert len(batch.studies) > len(batch.studies.unique())
+    figures = trainer.step(0, batch)
+    assert torch.isfinite(figures["loss"])
     assert float(figures.get("positives", 2)) > 1
-
-
-def test_a_loss_that_pushes_views_of_a_study_away_is_said(run, with_laterals):
-    settings = run(views_per_study=2).model_copy(update={"prepared": with_laterals})
     with pytest.warns(ReportedWarning, match="views_per_study' is 2, but the loss takes"):
-        Trainer(settings)
+        Trainer(settings.model_copy(update={"loss": {"kind": "infonce"}}))
 
 
 # --------------------------------------------------------------------------- several sets
@@ -230,45 +221,23 @@ def test_a_run_on_several_sets_resumes_and_validates_on_each(
 
 # ----------------------------------------------------------------------------- settings
 
-MINIMAL = "prepared: p\nout: o\nmodel: {text: {folder: lm}}\n"
 
-
-def test_on_and_off_are_taken_as_the_pages_write_them(tmp_path):
-    path = tmp_path / "run.yaml"
-    path.write_text(MINIMAL)
-    settings = load_run(path, ["train.shard_loss=on", "train.wandb=off"]).train
-    assert (settings.shard_loss, settings.wandb) == ("on", "off")
-    with pytest.raises(UserError, match=r"train\.wandb.* is wrong: input should be 'off'"):
-        load_run(path, ["train.wandb=on"])
-    with pytest.raises(UserError, match="patience and keep: best need validate_every"):
-        load_run(path, ["train.patience=2"])
-
-
-def test_the_settings_of_a_file_name_the_sets(tmp_path):
-    path = tmp_path / "run.yaml"
-    path.write_text(MINIMAL.replace(" p\n", " [runs/a, {path: runs/b, weight: 2.5}]\n"))
-    sets = load_run(path).prepared
-    assert [(str(each.path), each.weight) for each in sets] == [("runs/a", 1), ("runs/b", 2.5)]
-    for wrong, sentence in (
-        ("[{path: a, wieght: 2}]", r"unknown setting 'prepared.0.wieght' \(did you mean 'weight'"),
-        ("[{path: a, weight: -1}]", "setting 'prepared.0.weight' is wrong: .* greater than"),
-        ("[]", "setting 'prepared' is wrong"),
+def test_what_a_file_says_of_sets_and_of_on_and_off_is_taken_as_the_pages_write_it(tmp_path):
+    path, minimal = tmp_path / "run.yaml", "prepared: {}\nout: o\nmodel: {{text: {{folder: lm}}}}\n"
+    path.write_text(minimal.format("[runs/a, {path: runs/b, weight: 2.5}]"))
+    settings = load_run(path, ["train.shard_loss=on", "train.wandb=off"])
+    assert (settings.train.shard_loss, settings.train.wandb) == ("on", "off")
+    sets = [(str(each.path), each.weight) for each in settings.prepared]
+    assert sets == [("runs/a", 1), ("runs/b", 2.5)]
+    for prepared, word, sentence in (
+        ("p", "train.wandb=on", r"train\.wandb.* is wrong: input should be 'off'"),
+        ("p", "train.patience=2", "patience and keep: best need validate_every"),
+        ("[{path: a, wieght: 2}]", "train.lr=1", r"'prepared.0.wieght' \(did you mean 'weight'"),
+        ("[]", "train.lr=1", "setting 'prepared' is wrong"),
     ):
-        path.write_text(MINIMAL.replace(" p\n", f" {wrong}\n"))
+        path.write_text(minimal.format(prepared))
         with pytest.raises(UserError, match=sentence):
-            load_run(path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"validate_every": 2}, "nothing that validates was given"),
-        ({"task": "two_view", "loss": {"kind": "xclr", "graph": "text"}}, "has no sentences"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(run, changes, sentence):
-    with pytest.raises(UserError, match=sentence):
-        train(run(**changes))
+            load_run(path, [word])
 
 
 # ------------------------------------------------------------------------------- the verb
@@ -292,20 +261,14 @@ PLACES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
 
 
-@pytest.fixture
-def environment(monkeypatch):
-    """A function that sets variables; none of torchrun or Slurm is there before."""
+def test_the_place_of_a_process_is_read_from_torchrun_or_slurm(monkeypatch):
     for name in PLACES + SLURM:
         monkeypatch.delenv(name, raising=False)
 
-    def give(names, values):
+    def environment(names, values):
         for name, value in zip(names, values, strict=True):
             monkeypatch.setenv(name, value)
 
-    return give
-
-
-def test_the_place_of_a_process_is_read_from_torchrun_or_slurm(environment):
     assert Place.from_environment() == Place()
     # A batch script has a SLURM_PROCID too, but is no step of several tasks.
     environment(SLURM[:1], ["0"])
@@ -317,34 +280,23 @@ def test_the_place_of_a_process_is_read_from_torchrun_or_slurm(environment):
     environment(PLACES, ["4", "4", "0"])
     with pytest.raises(UserError, match="RANK is 4, but WORLD_SIZE is 4"):
         Place.from_environment()
+    for number, value in enumerate(("one", "2(x3)", "")):
+        values = ["0", "2", "0"]
+        values[number] = value
+        environment(PLACES, values)
+        with pytest.raises(UserError, match=f"{PLACES[number]} must be"):
+            Place.from_environment()
 
 
-@pytest.mark.parametrize(("number", "value"), [(0, "one"), (1, "2(x3)"), (2, "")])
-@pytest.mark.parametrize("names", [PLACES, SLURM], ids=["torchrun", "Slurm"])
-def test_a_place_that_is_no_number_is_one_sentence(environment, names, number, value):
-    values = ["0", "2", "0"]
-    values[number] = value
-    environment(names, values)
-    with pytest.raises(UserError, match=f"{names[number]} must be"):
-        Place.from_environment()
-
-
-@pytest.mark.parametrize(
-    ("word", "sentence"),
-    [("train.learning_rate=1", "'train.learning_rate'"), ("train.device=cuda", "device 'cuda'")],
-)
-def test_what_is_wrong_in_all_processes_is_said_once(config, capfd, word, sentence):
-    if torch.cuda.is_available() and "cuda" in word:
-        pytest.skip("there is a GPU here")
+def test_what_is_wrong_in_all_processes_is_said_once(config, capfd):
     path = config()
 
     def work():
-        raise SystemExit(command(["train", path, word]))
+        raise SystemExit(command(["train", path, "train.learning_rate=1"]))
 
     assert in_processes(2, work) == [2, 2]
     stderr = capfd.readouterr().err
-    assert stderr.count(sentence) == 1
-    assert stderr.count("medclip-debias:") == 1
+    assert stderr.count("'train.learning_rate'") == stderr.count("medclip-debias:") == 1
 
 
 def test_fp16_whose_gradient_is_never_a_number_ends(settings):

