@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -15,56 +13,45 @@ TABLE = "master_spreadsheet_update.csv"
 HEADER = ",DicomPath,PngPath,PatientID,PatientAge,AccessionNumber,No Finding,Edema,ViewPosition"
 
 
-def row(number: int, patient: str = "p1", accession: str = "7", view: str = "PA") -> str:
+def row(number: int, patient: str = "p1", view: str = "PA") -> str:
     path = f"id_{patient}/Study_{number}/Series_1/image-{number}"
     files = f"Anonymized_DICOMs/{path}.dcm,images/{path}.png"
-    return f"{number},{files},{patient},85 or more,{accession},,1.0,{view}"
+    return f"{number},{files},{patient},85 or more,7,,1.0,{view}"
 
 
-def write(root: Path, *rows: str, files: bool = True) -> None:
-    write_table(root / TABLE, HEADER, *rows)
-    for line in rows if files else ():
-        write_image(root / line.split(",")[2])
-
-
-def test_png_is_read_and_dicom_where_there_is_no_png(tmp_path, write_dicom):
-    write(tmp_path, row(1), row(2))
-    second = row(2).split(",")
-    (tmp_path / second[2]).unlink()
-    path = tmp_path / second[1]
-    path.parent.mkdir(parents=True)
-    write_dicom(path, np.arange(400, dtype=np.uint16).reshape(20, 20))
-    assert [i.path.suffix for i in detect(tmp_path).images()] == [".png", ".dcm"]
-
-
-def test_a_number_that_two_patients_share_is_two_studies(tmp_path):
-    write(tmp_path, row(1, "p1"), row(2, "p2"), row(3, "p2"))
+def test_a_number_that_two_patients_share_is_two_studies(tmp_path, write_dicom):
+    rows = row(1), row(2, "p2"), row(3, "p2")
+    write_table(tmp_path / "master_spreadsheet.csv", HEADER, *rows)  # as the first release has it
+    files = [line.split(",")[1:3] for line in rows]
+    for _, png in files[:2]:
+        write_image(tmp_path / png)
+    write_dicom(tmp_path / files[2][0], np.arange(400, dtype=np.uint16).reshape(20, 20))
     found = detect(tmp_path)
+    assert found.kind == "brax"
     assert [study.study_id for study in found.studies()] == ["p1/7", "p2/7"]
     assert [study.labels["Edema"] for study in found.studies()] == [1.0, 1.0]
+    # The PNG is read, and the DICOM file where there is no PNG.
+    kinds = [image.path.suffix for image in found.images() if image.path.is_file()]
+    assert kinds == [".png", ".png", ".dcm"]
 
 
 def test_views_are_codes_and_a_blank_one_stays_blank_and_is_counted(tmp_path):
     views = {"AP": "AP", "L": "LATERAL", "RL": "LATERAL", "AP LLD": "AP LLD", "": "", "nan": ""}
-    write(tmp_path, *(row(n, view=view) for n, view in enumerate(views)))
+    rows = (row(n, view=view) for n, view in enumerate(views))
+    write_table(tmp_path / TABLE, HEADER, *rows)
     source = detect(tmp_path)
     assert [image.view for image in source.images()] == list(views.values())
     assert "2 unknown." in " ".join(source.describe())
 
 
-def test_the_first_release_has_another_name(tmp_path):
-    write(tmp_path, row(1))
-    (tmp_path / TABLE).rename(tmp_path / "master_spreadsheet.csv")
-    assert detect(tmp_path).kind == "brax"
-
-
-def test_a_table_without_paths_is_a_sentence(tmp_path):
-    (tmp_path / TABLE).write_text("PatientID,AccessionNumber,ViewPosition\np1,7,PA\n")
-    with pytest.raises(UserError, match="neither column PngPath nor DicomPath"):
-        detect(tmp_path)
-
-
-def test_a_table_whose_rows_all_lack_something_is_a_sentence(tmp_path):
-    write(tmp_path, row(1, patient=""), files=False)
-    with pytest.raises(UserError, match=rf"no row of {TABLE} names an image"):
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        (("PatientID,AccessionNumber", "p1,7"), "neither column PngPath nor DicomPath"),
+        ((HEADER, row(1, patient="")), rf"no row of {TABLE} names an image"),
+    ],
+)
+def test_a_table_that_names_no_image_is_a_sentence(tmp_path, lines, sentence):
+    write_table(tmp_path / TABLE, *lines)
+    with pytest.raises(UserError, match=sentence):
         detect(tmp_path)

@@ -36,10 +36,30 @@ def test_a_folder_above_the_data_points_to_it(tiny_tree, tmp_path):
         detect(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"train.json": '{"images": []}'},
+        {"train.csv": "image,label\n1.png,0\n"},
+        {"image_labels_train.csv": "image_id,rad_ID,Bronchitis\na,R1,1\n"},  # VinDr-PCXR's
+        {
+            "images.csv": "image,class\na.png,train\n",
+            "boxes.csv": "image,finding,x,y,width,height\na.png,Nodule,1,1,2,2\n",
+        },
+    ],
+    ids=lambda files: " and ".join(files),
+)
+def test_a_file_by_an_archives_name_is_not_taken_for_it(tmp_path, files):
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match="is not a known layout"):
+        detect(tmp_path)
+
+
 def test_a_manifest_beside_xml_files_wins_and_a_kind_may_be_forced(tmp_path):
     (tmp_path / "1.xml").write_text(XML)
-    (tmp_path / "a.png").write_bytes(b"x")
     (tmp_path / "manifest.csv").write_text("image,report\na.png,Clear.\n")
+    (tmp_path / "a.png").touch()
     assert detect(tmp_path).kind == "manifest"
     assert detect(tmp_path, "openi").kind == "openi"
 
@@ -49,9 +69,8 @@ def test_a_manifest_beside_a_release_is_not_passed_over(nih_folder):
     (folder / "manifest.csv").write_text("image,report\nimages/00000001_000.png,Clear.\n")
     with pytest.raises(UserError, match=r"may be chestxray14 or manifest; say which with --kind"):
         detect(folder)
-    assert {detect(folder, kind).kind for kind in ("chestxray14", "manifest")} == {
-        *("chestxray14", "manifest")
-    }
+    for kind in ("chestxray14", "manifest"):
+        assert detect(folder, kind).kind == kind
 
 
 def test_boxes_may_be_named_as_a_file_or_a_folder(tiny_tree, tmp_path):

@@ -41,8 +41,8 @@ def test_odd_spellings_of_lists(text, expected):
 @pytest.mark.parametrize(
     "text",
     [
-        *("[", "['a'", "'a'", "a", "[a]", "['a']]", "['a'],", "[,]", "['a',,'b']", "['a'] x"),
-        *("[[[[['a']]]]]", "__import__('os')", "[1]", "['a' + 'b']", "{'a': 1}", "['a"),
+        *("['a'", "'a'", "[a]", "['a']]", "[,]", "['a',,'b']", "['a'] x"),
+        *("[[[[['a']]]]]", "__import__('os')", "[1]", "['a"),
         "[" + "'a'," * MAX_CHARACTERS + "]",
     ],
 )

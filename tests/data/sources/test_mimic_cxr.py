@@ -56,30 +56,25 @@ def pack(root, target, prefix=""):
     return target
 
 
-@pytest.mark.parametrize("prefix", ["", "mimic-cxr-reports/"])
-def test_reports_are_read_from_the_zip_as_from_the_tree(tiny_tree, prefix):
-    expected = texts(detect(tiny_tree.root))
-    pack(tiny_tree.root, tiny_tree.root / "mimic-cxr-reports.zip", prefix)
-    before = sorted(tiny_tree.root.rglob("*"))
-    assert texts(detect(tiny_tree.root)) == expected
-    assert sorted(tiny_tree.root.rglob("*")) == before
-
-
-def test_the_jpg_release_takes_its_reports_from_another_tree_or_zip(tiny_tree, tmp_path):
-    expected = texts(detect(tiny_tree.root))
-    other = tmp_path / "mimic-cxr"
-    for path in sorted(tiny_tree.root.glob("files/*/*/s*.txt")):
-        target = other / path.relative_to(tiny_tree.root)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(path, target)
+def test_reports_are_read_from_a_zip_and_from_another_tree_as_from_the_tree(tiny_tree, tmp_path):
+    root, other = tiny_tree.root, tmp_path / "mimic-cxr"
+    expected = texts(detect(root))
+    shutil.copytree(root / "files", other / "files")
+    packed = pack(root, root / "mimic-cxr-reports.zip", "mimic-cxr-reports/")
+    before = sorted(root.rglob("*"))
+    assert texts(detect(root)) == expected
+    assert sorted(root.rglob("*")) == before
+    packed.unlink()
+    # As the JPG release has none, they may lie elsewhere.
     with pytest.raises(UserError, match=r"has no report.*physionet\.org/content/mimic-cxr"):
-        detect(tiny_tree.root)
-    assert texts(detect(tiny_tree.root, reports=other)) == expected
-    assert texts(detect(tiny_tree.root, reports=other / "files")) == expected
+        detect(root)
+    assert texts(detect(root, reports=other)) == expected
+    assert texts(detect(root, reports=other / "files")) == expected
     archive = pack(other, other / "mimic-cxr-reports.zip")
-    assert texts(detect(tiny_tree.root, reports=archive)) == expected
-    assert texts(detect(tiny_tree.root, reports=other)) == expected
-    assert str(archive) in " ".join(detect(tiny_tree.root, reports=other).describe())
+    for given in (other, archive):
+        source = detect(root, reports=given)
+        assert texts(source) == expected
+        assert str(archive) in " ".join(source.describe())
 
 
 def test_a_place_without_reports_is_named(tiny_tree, tmp_path):
@@ -100,62 +95,49 @@ def test_gzipped_dicom_is_found_and_dicom_comes_before_jpg(tiny_tree):
 
 
 @pytest.mark.parametrize("name", ["../s101.txt", "files/../../s101.txt", "/s1.txt", "C:\\s1.txt"])
-def test_a_zip_with_names_that_lead_out_is_refused(tiny_tree, name):
-    with zipfile.ZipFile(tiny_tree.root / "mimic-cxr-reports.zip", "w") as archive:
+def test_a_zip_with_names_that_lead_out_and_a_damaged_one_are_refused(tiny_tree, name):
+    path = tiny_tree.root / "mimic-cxr-reports.zip"
+    with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(name, "x")
     with pytest.raises(UserError, match=r"mimic-cxr-reports\.zip: .* leads out of its folder"):
         detect(tiny_tree.root)
-
-
-def test_a_damaged_zip_is_refused(tiny_tree):
-    path = pack(tiny_tree.root, tiny_tree.root / "mimic-cxr-reports.zip")
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(UserError, match="is not a readable zip"):
         detect(tiny_tree.root)
 
 
-def test_a_damaged_report_in_the_zip_is_named_and_the_others_are_read(tiny_tree):
-    path = pack(tiny_tree.root, tiny_tree.root / "mimic-cxr-reports.zip")
-    path.write_bytes(path.read_bytes().replace(b"Left effusion", b"Left Effusion"))
-    found = {s.study_id: s for s in detect(tiny_tree.root).studies()}
-    assert found["102"].report is None
-    assert "s102.txt: is damaged in the zip" in found["102"].problem
-    assert [name for name, s in found.items() if s.problem] == ["102"]
+def loop(path):
+    path.unlink()
+    path.symlink_to(path.name)
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"),
+    ("damage", "zipped", "problem"),
     [
-        (b"FINDINGS:\nd\xe9j\xe0 vu", r"s101\.txt: is not UTF-8 text on line 2"),
-        (b"x" * (1 << 20) + b"x", r"s101\.txt: is larger than 1 MiB"),
+        (
+            lambda f: f.write_bytes(b"FINDINGS:\nd\xe9j\xe0 vu"),
+            False,
+            "is not UTF-8 text on line 2",
+        ),
+        (lambda f: f.write_bytes(b"d\xe9j\xe0 vu"), True, "is not UTF-8 text on line 1"),
+        (lambda f: f.write_bytes(b"x" * (1 << 20) + b"x"), False, "is larger than 1 MiB"),
+        (lambda f: f.write_bytes(b"x" * (1 << 20) + b"x"), True, "is larger than 1 MiB"),
+        (lambda f: f.write_bytes(b"Right effusion"), True, "is damaged in the zip"),
+        (loop, False, "cannot be read"),
     ],
 )
-@pytest.mark.parametrize("zipped", [False, True])
-def test_an_unusable_report_is_named_and_the_others_are_read(tiny_tree, content, sentence, zipped):
-    tiny_tree.report("101").write_bytes(content)
+def test_an_unusable_report_is_named_and_the_others_are_read(tiny_tree, damage, zipped, problem):
+    damage(tiny_tree.report("101"))
+    tiny_tree.report("102").write_bytes(b"")
+    tiny_tree.report("103").unlink()
     if zipped:
-        pack(tiny_tree.root, tiny_tree.root / "mimic-cxr-reports.zip")
+        path = pack(tiny_tree.root, tiny_tree.root / "mimic-cxr-reports.zip")
+        path.write_bytes(path.read_bytes().replace(b"Right effusion", b"Right Effusion"))
     found = {s.study_id: s for s in detect(tiny_tree.root).studies()}
     assert found["101"].report is None
-    assert re.search(sentence, found["101"].problem)
+    assert f"s101.txt: {problem}" in found["101"].problem
     assert [name for name, s in found.items() if s.problem] == ["101"]
-
-
-def test_an_empty_report_is_empty_not_missing(tiny_tree):
-    tiny_tree.report("101").write_bytes(b"")
-    tiny_tree.report("102").unlink()
-    found = {s.study_id: (s.report, s.problem) for s in detect(tiny_tree.root).studies()}
-    assert (found["101"], found["102"]) == (("", ""), (None, ""))
-
-
-def test_a_link_loop_is_an_unreadable_report_and_a_missing_image(tiny_tree):
-    report, image = tiny_tree.report("101"), tiny_tree.image("d")
-    for path in (report, image):
-        path.unlink()
-        path.symlink_to(path.name)
-    source = detect(tiny_tree.root)
-    assert [i.image_id for i in source.images() if not i.path.is_file()] == ["d"]
-    assert "s101.txt: cannot be read" in next(iter(source.studies())).problem
+    assert (found["102"].report, found["103"].report) == ("", None)
 
 
 def test_negbio_labels_are_read_when_asked_for(tiny_tree):
@@ -194,7 +176,9 @@ def test_patients_of_listed_images_that_are_elsewhere_are_held_out_too(tiny_tree
     assert detect(tiny_tree.root).held_out_patients() == {"10000001", "10000002"}
 
 
-def test_a_missing_table_of_a_jpg_release_is_named(tiny_tree):
+def test_a_missing_table_is_named_and_labels_may_be_missing(tiny_tree):
+    table(tiny_tree, "chexpert").unlink()
+    assert any("chexpert" in line for line in detect(tiny_tree.root).describe())
     table(tiny_tree, "metadata").unlink()
     for path in tiny_tree.root.glob("files/*/*/*/*.dcm"):  # whose headers would hold the view
         path.rename(path.with_suffix(".jpg"))
@@ -202,20 +186,10 @@ def test_a_missing_table_of_a_jpg_release_is_named(tiny_tree):
         detect(tiny_tree.root)
 
 
-def test_without_chexpert_the_set_goes_on_and_says_so(tiny_tree):
-    table(tiny_tree, "chexpert").unlink()
-    assert any("chexpert" in line for line in detect(tiny_tree.root).describe())
-
-
 @pytest.mark.parametrize(
     ("name", "change", "sentence"),
     [
-        ("metadata", lambda t: t.replace("ViewPosition", "View"), "column 'ViewPosition' is miss"),
-        (
-            "metadata",
-            lambda t: t.replace("\nb,10000002", "\nb,"),
-            "row 3: column 'subject_id' is blank",
-        ),
+        ("metadata", lambda t: t.replace("\nb,10000002", "\nb,"), "row 3: .*'subject_id' is blank"),
         (
             "metadata",
             lambda t: t.replace("\na,", "\n\n\n../a,"),
@@ -231,12 +205,6 @@ def test_a_broken_table_is_named_with_its_row(tiny_tree, name, change, sentence)
     with pytest.raises(UserError, match=sentence) as caught:
         detect(tiny_tree.root)
     assert path.name in str(caught.value)
-
-
-def test_two_releases_in_one_folder_are_refused(tiny_tree):
-    (tiny_tree.root / "mimic-cxr-2.1.0-split.csv").write_text("dicom_id,split\n")
-    with pytest.raises(UserError, match="keep one release"):
-        detect(tiny_tree.root)
 
 
 class TestLabelTables:
@@ -257,19 +225,16 @@ class TestLabelTables:
             with opener(path, "wt") as file:
                 file.write("\n".join([head, *map(",".join, cells)]) + "\n")
 
-    @pytest.mark.parametrize("written", ["{}.0", "s{}", "S{}", "00{}", " {} ", "s{}.0"])
-    def test_an_id_may_be_written_in_any_way(self, tiny_tree, written):
+    @pytest.mark.parametrize("written", ["S{}", "00{}", " {} ", "s{}.0"])
+    def test_an_id_may_be_written_in_any_way_and_that_is_said(self, tiny_tree, written):
         expected = {s.study_id: s.labels for s in detect(tiny_tree.root).studies()}
         self.rewrite(tiny_tree, written.format)
         source = detect(tiny_tree.root)
         assert {s.study_id: s.labels for s in source.studies()} == expected
-        assert expected["104"] == {"Lung Opacity": 0.0, "Edema": 1.0}  # the radiologists'
-
-    def test_how_the_ids_were_written_is_said(self, tiny_tree):
-        self.rewrite(tiny_tree, "s{}.0".format)
-        said = " ".join(detect(tiny_tree.root).describe())
-        assert "chexpert.csv.gz: 3 ids of column 'study_id' are written as numbers with a" in said
-        assert "test-set-labeled.csv: 2 ids of column 'study_id' have a letter before" in said
+        said = " ".join(source.describe())
+        dots, letters = "3 ids of column 'study_id' are written as numbers", "2 ids of column"
+        assert (f"chexpert.csv.gz: {dots}" in said) == (".0" in written)
+        assert (f"test-set-labeled.csv: {letters}" in said) == ("s" in written.lower())
 
     def test_the_funnel_counts_every_table(self, tiny_tree, tmp_path):
         path = table(tiny_tree, "chexpert")
@@ -297,15 +262,16 @@ class TestLabelTables:
         assert "5041426" not in error
         assert not (tmp_path / "o").exists()
 
-    def test_a_test_table_of_other_studies_is_refused_alone_too(self, tiny_tree):
-        (tiny_tree.root / self.TABLES[1]).write_text("study_id,Edema\nCXR104,1\n")
-        with pytest.raises(UserError, match=r"test-set-labeled.*its ids look like 'aaa999'"):
-            detect(tiny_tree.root)
-
-    def test_test_studies_with_automatic_labels_alone_are_said(self, tiny_tree):
-        (tiny_tree.root / self.TABLES[1]).write_text("study_id,Edema\n101,1\n")
+    def test_a_test_table_of_other_studies_is_refused_and_one_of_no_test_study_said(
+        self, tiny_tree
+    ):
+        path = tiny_tree.root / self.TABLES[1]
+        path.write_text("study_id,Edema\n101,1\n")
         said = " ".join(detect(tiny_tree.root).describe())
         assert "0 of the 1 test studies have radiologists', 1 have the labeller's alone" in said
+        path.write_text("study_id,Edema\nCXR104,1\n")
+        with pytest.raises(UserError, match=r"test-set-labeled.*its ids look like 'aaa999'"):
+            detect(tiny_tree.root)
 
     @pytest.mark.parametrize("name", ["metadata", "split"])
     def test_the_other_tables_read_ids_alike(self, tiny_tree, name):

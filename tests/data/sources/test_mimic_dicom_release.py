@@ -15,7 +15,7 @@ import pytest
 from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.images.headers import view_position
-from medclip_debias.data.prepare import Reading, merge, prepare, prepare_part, select
+from medclip_debias.data.prepare import Reading, merge, prepare, prepare_part
 from medclip_debias.data.store import PreparedSet
 
 SMALL = PrepareSettings(size=32)
@@ -78,19 +78,6 @@ def test_without_any_split_the_sentence_says_what_to_give(release, tmp_path, cap
     assert not (tmp_path / "o").exists()
 
 
-def test_views_come_from_the_headers_and_the_funnel_says_how_many(release, tmp_path, capsys):
-    assert command(release.root, tmp_path / "o", "--split-seed", "0") == 0
-    said = capsys.readouterr().err
-    assert "view positions are read from the DICOM headers" in said
-    assert "no automatic labels" in said
-    prepared = PreparedSet.open(tmp_path / "o")
-    assert prepared.images["image_id"].tolist() == ["a", "b", "d", "e"]
-    assert prepared.images["view"].tolist() == ["AP", "PA", "AP", "PA"]
-    assert counts(prepared)["DICOM headers read for the view"] == (5, 0)
-    assert counts(prepared)["header states the view"] == (5, 0)
-    assert counts(prepared)["view is frontal"] == (4, 1)
-
-
 def test_the_set_is_the_one_that_the_tables_give(release, tmp_path):
     """Reference: the same files with the JPG release's metadata table."""
     tables = tmp_path / "tables"
@@ -119,13 +106,18 @@ def test_without_record_list_the_tree_is_walked(release, tmp_path, bare):
     assert walked.content_hash == known.content_hash
 
 
-def test_a_file_without_view_or_header_is_a_blank_view(release, tmp_path):
+def test_views_come_from_the_headers_and_a_file_without_one_has_a_blank_view(release, tmp_path):
     set_header(release.image("a"), ViewPosition="")
-    release.image("d").write_bytes(b"no dicom")
+    release.image("b").write_bytes(b"no dicom")
+    path = release.image("d")
+    path.rename(path.with_suffix(".jpg"))  # a JPG has no header to read
     result = prepare(release.root, tmp_path / "o", SMALL, reading=Reading(split_seed=0), workers=1)
-    assert result.images["image_id"].tolist() == ["b", "e"]
-    assert counts(result)["header states the view"] == (3, 2)
-    assert counts(result)["view is not blank"] == (3, 2)
+    assert result.images["image_id"].tolist() == ["e"]
+    assert result.images["view"].tolist() == ["PA"]
+    assert counts(result)["DICOM headers read for the view"] == (4, 0)
+    assert counts(result)["header states the view"] == (2, 2)
+    assert counts(result)["view is not blank"] == (2, 3)
+    assert counts(result)["view is frontal"] == (1, 1)
 
 
 def test_headers_without_any_view_say_what_to_do(release, tmp_path, capsys):
@@ -133,51 +125,12 @@ def test_headers_without_any_view_say_what_to_do(release, tmp_path, capsys):
         set_header(release.image(name), ViewPosition="")
     release.image("e").write_bytes(b"no gzip")
     assert command(release.root, tmp_path / "o", "--split-seed", "0") == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert "none of its 5 DICOM headers states a view position" in said
+    said = capsys.readouterr().err
+    assert "view positions are read from the DICOM headers" in said
+    assert "none of its 5 DICOM headers states a view position" in said.splitlines()[-1]
     words = ["--split-seed", "0", "--blank-view", "include"]
     assert command(release.root, tmp_path / "o", *words) == 0
     assert PreparedSet.open(tmp_path / "o").images["image_id"].tolist() == ["a", "b", "c", "d"]
-
-
-def test_a_grown_release_is_updated_to_the_bytes_of_a_fresh_run(release, tmp_path):
-    reading = Reading(split_seed=0)
-    away = release.image("d")
-    away.rename(tmp_path / "d.dcm")
-    prepare(release.root, tmp_path / "o", SMALL, reading=reading, workers=1)
-    (tmp_path / "d.dcm").rename(away)
-    updated = prepare(release.root, tmp_path / "o", SMALL, reading=reading, update=True, workers=1)
-    fresh = prepare(release.root, tmp_path / "fresh", SMALL, reading=reading, workers=1)
-    assert updated.images["image_id"].tolist() == ["a", "b", "d", "e"]
-    for path in (p for p in fresh.folder.iterdir() if p.name != "items.key"):
-        assert (updated.folder / path.name).read_bytes() == path.read_bytes(), path.name
-
-
-def test_a_jpg_among_them_has_no_header_to_read(release, tmp_path):
-    path = release.image("d")
-    path.rename(path.with_suffix(".jpg"))
-    result = prepare(release.root, tmp_path / "o", SMALL, reading=Reading(split_seed=0), workers=1)
-    assert counts(result)["DICOM headers read for the view"] == (4, 0)
-    assert counts(result)["view is not blank"] == (4, 1)
-
-
-def test_all_processes_read_the_headers_of_a_run_that_is_finished(release, tmp_path, monkeypatch):
-    """Whoever repeats the command for 377,000 of them waits for one process otherwise."""
-    how = {"reading": Reading(split_seed=0), "workers": 2}
-    made = prepare(release.root, tmp_path / "o", SMALL, **how)
-    readers = tmp_path / "readers"
-
-    def noted(path):
-        with readers.open("a") as file:
-            file.write(f"{os.getpid()}\n")
-        return view_position(path)
-
-    monkeypatch.setattr(select, "view_position", noted)
-    again = prepare(release.root, tmp_path / "o", SMALL, **how)
-    assert again.content_hash == made.content_hash
-    read = readers.read_text().split()
-    assert len(read) == len(VIEWS)
-    assert str(os.getpid()) not in read
 
 
 def test_headers_are_not_read_again_when_a_run_goes_on(release, tmp_path):
@@ -242,24 +195,28 @@ class TestTextOnly:
         assert command(release.root, tmp_path / "o", *words) == 0
         assert "text only, 4 studies; images are skipped" in capsys.readouterr().err
         prepared = PreparedSet.open(tmp_path / "o")
-        assert len(prepared) == 0
         splits = dict(zip(prepared.studies["study_id"], prepared.studies["split"], strict=True))
         assert splits == {"101": "train", "102": "train", "103": "validate", "104": "test"}
         assert prepared.studies.set_index("study_id").loc["104", "Edema"] == 1
         assert "Left effusion." in prepared.texts
-        assert prepared.meta["counts"]["images"] == 0
+        assert prepared.meta["counts"]["images"] == len(prepared) == 0
 
-    def test_patients_with_boxes_leave_training_here_too(self, release, tmp_path):
-        path = tmp_path / "tables" / "MS_CXR_Local_Alignment_v1.0.0.json"
-        text = path.read_text().replace(
-            '"b.jpg"', '"b.jpg", "path": "files/p10/p10000002/s102/b.jpg"'
-        )
-        path.write_text(text)
-        reading = Reading(text_only=True, tables=tmp_path / "tables", phrases=path)
+    def test_patients_with_boxes_and_studies_without_a_split_leave_here_too(
+        self, release, tmp_path
+    ):
+        tables = tmp_path / "tables"
+        boxes = tables / "MS_CXR_Local_Alignment_v1.0.0.json"
+        place = '"b.jpg", "path": "files/p10/p10000002/s102/b.jpg"'
+        boxes.write_text(boxes.read_text().replace('"b.jpg"', place))
+        path = tables / "mimic-cxr-2.0.0-split.csv.gz"
+        table = pd.read_csv(path, dtype=str)
+        table[table["study_id"] != "103"].to_csv(path, index=False)
+        reading = Reading(text_only=True, tables=tables, phrases=boxes)
         result = prepare(release.root, tmp_path / "o", SMALL, reading=reading, workers=1)
-        assert result.studies.set_index("study_id").loc["102", "split"] == "held_out"
-        moved = counts(result)["patient has no boxes (others move to held_out)"]
-        assert moved == (2, 1)
+        splits = dict(zip(result.studies["study_id"], result.studies["split"], strict=True))
+        assert splits == {"101": "train", "102": "held_out", "104": "test"}
+        assert counts(result)["patient has no boxes (others move to held_out)"][1] == 1
+        assert counts(result)["split is known"] == (3, 1)
 
     def test_the_zip_itself_may_be_given(self, release, tmp_path, capsys):
         place = release.root / "mimic-cxr-reports.zip"
@@ -270,27 +227,15 @@ class TestTextOnly:
         assert command(place, tmp_path / "o", *words, "--update") == 0
         assert len(PreparedSet.open(tmp_path / "o").studies) == 4
 
-    def test_a_study_that_the_split_table_does_not_name_is_counted(self, release, tmp_path):
-        path = tmp_path / "tables" / "mimic-cxr-2.0.0-split.csv.gz"
-        table = pd.read_csv(path, dtype=str)
-        table[table["study_id"] != "103"].to_csv(path, index=False)
-        reading = Reading(text_only=True, tables=tmp_path / "tables")
-        result = prepare(release.root, tmp_path / "o", SMALL, reading=reading, workers=1)
-        assert counts(result)["split is known"] == (3, 1)
-        assert set(result.studies["study_id"]) == {"101", "102", "104"}
-
 
 @pytest.mark.parametrize(
-    ("content", "view"),
-    [(b"", ""), (b"\0" * 200, ""), (b"\0" * 128 + b"DICM", ""), (b"\x02\0\0\0UL\4\0" * 40, "")],
+    "content", [b"", b"\0" * 200, b"\0" * 128 + b"DICM", b"\x02\0\0\0UL\4\0" * 40]
 )
-def test_what_has_no_header_has_no_view(tmp_path, content, view):
-    path = tmp_path / "a.dcm"
-    path.write_bytes(content)
-    assert view_position(path) == view
-    assert view_position(tmp_path / "none.dcm") == ""
-    path.rename(tmp_path / "a.dcm.gz")
-    assert view_position(tmp_path / "a.dcm.gz") == ""
+def test_what_has_no_header_has_no_view(tmp_path, content):
+    for name in ("a.dcm", "a.dcm.gz"):
+        assert view_position(tmp_path / name) == ""
+        (tmp_path / name).write_bytes(content)
+        assert view_position(tmp_path / name) == ""
 
 
 def test_a_deflated_header_is_read_and_a_bomb_is_not(tmp_path, tiny_tree, monkeypatch):

@@ -13,8 +13,8 @@ from tests.data.sources.trees import write_table
 ROOT = Path("/data")
 
 
-def read_phrases(path, images, root):
-    return BoxFile(path, images, root).phrases()
+def read_phrases(path, images):
+    return BoxFile(path, images, ROOT).phrases()
 
 
 IMAGES = [
@@ -52,7 +52,7 @@ def coco(tmp_path, **changes):
 )
 def test_images_match_when_one_path_ends_in_the_other(tmp_path, entry, expected):
     path = coco(tmp_path, images=[{"id": 1, "width": 10, "height": 20} | entry])
-    (phrase,) = read_phrases(path, IMAGES, ROOT)
+    (phrase,) = read_phrases(path, IMAGES)
     assert phrase.image_id == expected
 
 
@@ -71,34 +71,40 @@ def named(tmp_path, *names):
     return coco(tmp_path, images=entries, annotations=boxes)
 
 
-def test_images_that_are_all_named_alike_get_their_own_boxes(tmp_path):
-    names = [{"file_name": f"valid/patient{n}/study1/view1_frontal.jpg"} for n in (2, 3, 1)]
-    found = [p.image_id for p in read_phrases(named(tmp_path, *names), CHEXPERT, ROOT)]
-    second, first = CHEXPERT[1].image_id, CHEXPERT[0].image_id
-    assert found == [second, "valid/patient3/study1/view1_frontal.jpg", first]
+FRONTAL = "study1/view1_frontal.jpg"
 
 
-def test_the_boxes_of_another_patient_are_not_this_ones(tmp_path):
-    path = named(tmp_path, {"file_name": "patient3/study1/view1_frontal.jpg"})
-    (phrase,) = read_phrases(path, CHEXPERT[:1], ROOT)
-    assert phrase.image_id != CHEXPERT[0].image_id
+@pytest.mark.parametrize(
+    ("names", "images", "found"),
+    [
+        (  # images that are all named alike
+            [{"file_name": f"valid/patient{n}/{FRONTAL}"} for n in (2, 3, 1)],
+            CHEXPERT,
+            [CHEXPERT[1].image_id, f"valid/patient3/{FRONTAL}", CHEXPERT[0].image_id],
+        ),
+        (  # the longer path wins over the bare name
+            [{"file_name": "view1_frontal.jpg", "path": f"patient{n}/{FRONTAL}"} for n in (3, 1)],
+            CHEXPERT[:1],
+            [f"patient3/{FRONTAL}", CHEXPERT[0].image_id],
+        ),
+        (  # an id without folders does not stand for every folder
+            [{"file_name": "patient3/view1_frontal.jpg"}, {"file_name": "view1_frontal"}],
+            [ImageRecord("view1_frontal", "s", "p", ROOT / "patient1/view1_frontal.jpg", "", "")],
+            ["patient3/view1_frontal.jpg", "view1_frontal"],
+        ),
+        ([{"file_name": "one.jpg"}] * 2, IMAGES, ["one", "one"]),
+    ],
+    ids=["folders", "paths", "bare", "listed twice"],
+)
+def test_an_image_has_its_own_boxes_and_no_other_ones(tmp_path, names, images, found):
+    path = named(tmp_path, *names)
+    assert [phrase.image_id for phrase in read_phrases(path, images)] == found
+
+
+def test_the_boxes_of_another_patient_are_said_to_be_that(tmp_path):
+    path = named(tmp_path, {"file_name": f"patient3/{FRONTAL}"})
     said = BoxFile(path, CHEXPERT[:1], ROOT).describe(None)[1]
     assert "1 images of a.coco.json have the name of an image here but lie in other" in said
-
-
-def test_an_id_without_folders_does_not_stand_for_every_folder(tmp_path):
-    place = ROOT / "patient1" / "view1_frontal.jpg"
-    images = [ImageRecord("view1_frontal", "s", "p", place, "", "")]
-    names = ({"file_name": "patient3/view1_frontal.jpg"}, {"file_name": "view1_frontal"})
-    other, same = (read_phrases(named(tmp_path, name), images, ROOT)[0].image_id for name in names)
-    assert (other, same) == ("patient3/view1_frontal.jpg", "view1_frontal")
-
-
-def test_the_longer_path_wins_over_the_bare_name(tmp_path):
-    bare = {"file_name": "view1_frontal.jpg"}
-    names = [bare | {"path": f"patient{n}/study1/view1_frontal.jpg"} for n in (3, 1)]
-    found = [p.image_id for p in read_phrases(named(tmp_path, *names), CHEXPERT[:1], ROOT)]
-    assert found == ["patient3/study1/view1_frontal.jpg", CHEXPERT[0].image_id]
 
 
 @pytest.mark.parametrize(
@@ -114,17 +120,7 @@ def test_the_longer_path_wins_over_the_bare_name(tmp_path):
 )
 def test_a_name_that_fits_two_is_refused(tmp_path, names, images, sentence):
     with pytest.raises(UserError, match=sentence):
-        read_phrases(named(tmp_path, *names), images, ROOT)
-
-
-def test_an_image_that_is_listed_twice_has_the_boxes_of_both(tmp_path):
-    path = named(tmp_path, {"file_name": "one.jpg"}, {"file_name": "one.jpg"})
-    assert [p.image_id for p in read_phrases(path, IMAGES, ROOT)] == ["one", "one"]
-
-
-def test_a_box_without_area_comes_along_to_be_counted(tmp_path):
-    path = coco(tmp_path, **annotation(bbox=[1, 2, 0, 4]))
-    assert read_phrases(path, IMAGES, ROOT)[0].boxes == ((1, 2, 0, 4),)
+        read_phrases(named(tmp_path, *names), images)
 
 
 def annotation(**changes):
@@ -136,42 +132,24 @@ def annotation(**changes):
     ("changes", "sentence"),
     [
         (annotation(label_text=""), "annotation 8: has no 'label_text'"),
-        (annotation(bbox=[1, 2, 3]), "annotation 8: its 'bbox' must be"),
+        (annotation(bbox=[float("nan"), 2, 3, 4]), "annotation 8: its 'bbox' must be"),
         (annotation(category_id=[3]), "annotation 8: its category_id must be"),
-        ({"annotations": [{"id": [1]}]}, "an entry of 'annotations' has no 'id'"),
         ({"categories": [{"name": "x"}]}, "an entry of 'categories' has no 'id'"),
         ({"categories": None}, "has no list 'categories'"),
         ({"images": 2 * [{"id": 1}]}, "two of its images have one 'id'"),
         (annotation(image_id=[1]), "annotation 8: its image_id is not among"),
-        (annotation(bbox=[float("nan"), 2, 3, 4]), "annotation 8: its 'bbox' must be"),
         (annotation(split="other"), "annotation 8: its split is not one of"),
         ({"images": [{"id": 1, "width": "ten", "height": 3}]}, "image 1: 'width' and 'height'"),
     ],
 )
 def test_a_broken_file_names_the_annotation(tmp_path, changes, sentence):
     with pytest.raises(UserError, match=sentence):
-        read_phrases(coco(tmp_path, **changes), IMAGES, ROOT)
+        read_phrases(coco(tmp_path, **changes), IMAGES)
 
 
-def test_what_is_no_json_is_refused(tmp_path):
-    path = tmp_path / "a.json"
-    path.write_text("{")
-    with pytest.raises(UserError, match="cannot be read as JSON"):
-        read_phrases(path, IMAGES, ROOT)
-
-
-ROW = {
-    "category_name": "Edema",
-    "label_text": "mild",
-    "path": "files/p10/p10000005/s1/one.jpg",
-    "dicom_id": "one",
-    "image_width": "10",
-    "image_height": "20",
-    "x": "1",
-    "y": "2",
-    "w": "3",
-    "h": "4",
-}
+ROW = {"category_name": "Edema", "label_text": "mild", "dicom_id": "one"}
+ROW |= {"path": "files/p10/p10000005/s1/one.jpg", "image_width": "10", "image_height": "20"}
+ROW |= {"x": "1", "y": "2", "w": "3", "h": "4"}
 
 
 def table(path, *changes, extra=()):
@@ -180,17 +158,14 @@ def table(path, *changes, extra=()):
     return write_table(path, names, *([row.get(name, "") for name in names] for row in rows))
 
 
-def test_the_csv_reads_as_the_json_does(tmp_path):
-    json_phrases = read_phrases(coco(tmp_path), IMAGES, ROOT)
+def test_the_csv_reads_as_the_json_does_a_phrase_per_image_category_and_text(tmp_path):
+    json_phrases = read_phrases(coco(tmp_path), IMAGES)
     path = table(tmp_path / "MS_CXR_Local_Alignment_v1.0.0.csv", {})
-    assert read_phrases(path, IMAGES, ROOT) == json_phrases
+    assert read_phrases(path, IMAGES) == json_phrases
     assert BoxFile(path, IMAGES, ROOT).patients() == {"p", "10000005"}
-
-
-def test_the_csv_gives_one_phrase_per_image_category_and_text(tmp_path):
     changes = [{}, {"x": "7"}, {"category_name": "Pneumonia"}, {"label_text": "severe"}]
     path = table(tmp_path / "a.csv", *changes)
-    found = [(p.category, p.text, len(p.boxes)) for p in read_phrases(path, IMAGES, ROOT)]
+    found = [(p.category, p.text, len(p.boxes)) for p in read_phrases(path, IMAGES)]
     assert found == [("Edema", "mild", 2), ("Pneumonia", "mild", 1), ("Edema", "severe", 1)]
 
 
@@ -198,17 +173,15 @@ def test_the_csv_gives_one_phrase_per_image_category_and_text(tmp_path):
     ("rows", "sentence"),
     [
         ([{}, {"x": "?"}], "row 3: column 'x' must be a number of pixels"),
-        ([{"h": "nan"}], "row 2: column 'h' must be a number"),
         ([{}, {"image_width": "11"}], "row 3: its image has another path or size above"),
         ([{"label_text": ""}], "row 2: has no 'label_text'"),
         ([{"dicom_id": "", "path": ""}], "row 2: names no image"),
-        ([{"image_width": "1e400"}], "'width' and 'height' must be"),
     ],
 )
 def test_a_broken_csv_names_the_row(tmp_path, rows, sentence):
     path = table(tmp_path / "a.csv", *rows)
     with pytest.raises(UserError, match=sentence):
-        read_phrases(path, IMAGES, ROOT)
+        read_phrases(path, IMAGES)
 
 
 def test_the_json_is_preferred_because_the_csv_truncates(tmp_path):
@@ -223,10 +196,10 @@ def test_the_json_is_preferred_because_the_csv_truncates(tmp_path):
 
 
 def test_version_1_1_splits_its_annotations(tmp_path):
-    (phrase,) = read_phrases(coco(tmp_path, **annotation(split="val")), IMAGES, ROOT)
+    (phrase,) = read_phrases(coco(tmp_path, **annotation(split="val")), IMAGES)
     assert phrase.split == "validate"
     path = table(tmp_path / "a.csv", {"split": "test"}, extra=("split",))
-    assert [p.split for p in read_phrases(path, IMAGES, ROOT)] == ["test"]
+    assert [p.split for p in read_phrases(path, IMAGES)] == ["test"]
     path = table(tmp_path / "a.csv", {"split": "test"}, {"split": "train"}, extra=("split",))
     with pytest.raises(UserError, match="row 3: its phrase has another split"):
-        read_phrases(path, IMAGES, ROOT)
+        read_phrases(path, IMAGES)

@@ -7,7 +7,6 @@ import pytest
 from medclip_debias.config import PrepareSettings, SelectionSettings
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.sources.detect import detect
-from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
 from tests.data.sources.trees import write_image, write_table
 
@@ -69,11 +68,8 @@ def test_boxes_are_phrases_and_classes_are_labels(tree, tmp_path):
     assert made.meta["kind"] == "tbx11k"
     labels = made.studies.set_index("study_id")
     assert labels["Active Tuberculosis"].to_dict() == {"tb1": 1.0, "tb2": 0.0, "h1": 0.0}
-    assert labels["Obsolete Pulmonary Tuberculosis"].to_dict() == {
-        "tb1": 0.0,
-        "tb2": 1.0,
-        "h1": 0.0,
-    }
+    obsolete = {"tb1": 0.0, "tb2": 1.0, "h1": 0.0}
+    assert labels["Obsolete Pulmonary Tuberculosis"].to_dict() == obsolete
     assert labels["split"].to_dict() == {"tb1": "train", "tb2": "validate", "h1": "validate"}
     phrases = {phrase.image_id: phrase for phrase in made.phrases.itertuples()}
     assert phrases["tb1"].text == "Active tuberculosis."
@@ -93,24 +89,6 @@ def test_boxes_of_lists_fit_a_copy_of_another_size(tmp_path):
     assert made.phrases["boxes"].tolist() == [[[10.0, 20.0, 5.0, 2.5]]]
 
 
-def test_a_seed_splits_anew(tree):
-    found = {image.image_id: image.split for image in detect(tree, split_seed=3).images()}
-    assert found == {name: seeded_split(name, 3) for name in ("tb1", "tb2", "h1")}
-
-
-def test_tables_of_other_boxes_are_not_taken_for_it(tmp_path):
-    (tmp_path / "images.csv").write_text("image,class\na.png,train\n")
-    (tmp_path / "boxes.csv").write_text("image,finding,x,y,width,height\na.png,Nodule,1,1,2,2\n")
-    with pytest.raises(UserError, match="is not a known layout"):
-        detect(tmp_path)
-
-
-def test_damaged_lists_are_a_sentence(tmp_path):
-    coco(tmp_path, [], []).write_text('{"images": [], "annotations": []}')
-    with pytest.raises(UserError, match="is not a list of images, categories and annotations"):
-        detect(tmp_path)
-
-
 def test_the_real_copy_is_read(shared_data, tmp_path):
     keep = SelectionSettings(without_sentence="keep")
     made = prepare(
@@ -120,9 +98,9 @@ def test_the_real_copy_is_read(shared_data, tmp_path):
     assert sum(map(len, made.phrases["boxes"])) == 789
 
 
-@pytest.mark.parametrize("image", [[1], {"a": 1}])
-def test_an_annotation_of_no_image_is_a_sentence(tmp_path, image):
-    coco(tmp_path, ["a.png"], [(image, 0, [1, 2, 3, 4])])
+@pytest.mark.parametrize("content", ['{"images": []}', '{"images": [{"id": [1]}]}', "[]"])
+def test_damaged_lists_are_a_sentence(tmp_path, content):
+    coco(tmp_path, [], []).write_text(content)
     with pytest.raises(UserError, match="is not a list of images, categories and annotations"):
         detect(tmp_path)
 
