@@ -50,7 +50,7 @@ def by_polarity(studies: list[Study]) -> dict[str, list[str]]:
 @pytest.mark.parametrize("regime", ["easy", "natural", "hospital"])
 def test_no_prompt_word_leaks_a_label(regime: str) -> None:
     settings = PhantomSettings.model_validate({"studies": 3000, "seed": 6, "regime": regime})
-    texts = by_polarity([plan_study(settings, "train", i) for i in range(800)])
+    texts = by_polarity([plan_study(settings, "train", i) for i in range(600)])
     words = {w for prompt in PROMPTS for w in prompt.lower().split()}
     for polarity, sentences in texts.items():
         counts = Counter(w for s in sentences for w in set(re.findall(r"[a-z]+", s)))
@@ -81,14 +81,12 @@ def test_class_frequencies_follow_the_design(studies: list[Study]) -> None:
     assert (np.abs(found / STUDIES - design) < tolerance).all()
 
 
-def test_severities_exclude_each_other(studies: list[Study]) -> None:
+def test_statements_are_true_of_their_own_study_and_severities_exclude_each_other(
+    studies: list[Study],
+) -> None:
     for study in studies:
         groups = [CLASSES[i].group for i in study.findings]
         assert len(groups) == len(set(groups))
-
-
-def test_statements_are_true_of_their_own_study(studies: list[Study]) -> None:
-    for study in studies:
         names = [CLASS_NAMES[i] for i in study.findings]
         for placed in study.report.sentences:
             assert agrees(placed.sentence.statement, names), placed.sentence.text
@@ -146,24 +144,13 @@ def test_negation_settings_raise_the_share_of_denials() -> None:
     )
 
 
-def test_most_hospital_reports_deny_effusion_or_pneumothorax() -> None:
-    settings = PhantomSettings(regime="hospital")
-    deny = 0
-    for i in range(400):
-        clauses = [
-            c
-            for p in plan_study(settings, "train", i).report.sentences
-            for c in p.sentence.statement.clauses
-        ]
-        deny += any(c.finding in ("effusion", "pneumothorax") and not c.present for c in clauses)
-    assert deny / 400 > 0.6
-
-
 def test_a_larger_training_set_keeps_its_first_studies_and_its_test_set() -> None:
     small, large = PhantomSettings(studies=100), PhantomSettings(studies=1000)
     for split in ("train", "test"):
         for i in (0, 3, 9):
             assert plan_study(small, split, i) == plan_study(large, split, i)
+    other = small.model_copy(update={"seed": 2})
+    assert plan_study(small, "test", 3) != plan_study(other, "test", 3)
 
 
 def test_forced_test_studies_have_their_class_equally_often() -> None:
@@ -180,9 +167,9 @@ def test_marker_follows_its_class_in_training_only() -> None:
     settings = PhantomSettings(
         studies=4000, marker_class=name, marker_correlation=1.0, test_studies=600
     )
-    train = [plan_study(settings, "train", i) for i in range(300)]
+    train = [plan_study(settings, "train", i) for i in range(100)]
     assert all(s.marker == (CLASS_NAMES.index(name) in s.findings) for s in train)
-    test = [plan_study(settings, "test", i) for i in range(600)]
+    test = [plan_study(settings, "test", i) for i in range(300)]
     for present in (True, False):
         rate = [s.marker for s in test if (CLASS_NAMES.index(name) in s.findings) == present]
         assert abs(np.mean(rate) - 0.5) < 4 * 0.5 / np.sqrt(len(rate))

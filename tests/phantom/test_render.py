@@ -27,45 +27,47 @@ def inside(boxes: tuple[tuple[float, ...], ...], margin: int) -> np.ndarray:
 
 @pytest.mark.parametrize("index", range(len(CLASSES)), ids=[c.name for c in CLASSES])
 def test_all_that_a_finding_changes_is_in_its_box(index: int) -> None:
-    for key in ((1, index), (2, index)):
-        without = render_frontal(key, SIZE, []).pixels
-        picture = render_frontal(key, SIZE, [index])
-        change = np.abs(picture.pixels - without)
-        boxes = picture.boxes[index]
-        assert len(boxes) == (2 if CLASSES[index].type == "edema" else 1)
-        assert change.max() > 0.05, "the finding shows"
-        # The detector's blur carries an edge two pixels further.
-        assert change[~inside(boxes, 2)].max() < 0.01
-        for box in boxes:  # and no box is much larger than what changed
-            rows, columns = np.nonzero((change > 0.01) & inside((box,), 0))
-            assert np.ptp(columns) + 1 >= 0.8 * box[2] - 1
-            assert np.ptp(rows) + 1 >= 0.75 * box[3] - 1
+    key = (1 + index % 2, index)
+    without = render_frontal(key, SIZE, []).pixels
+    picture = render_frontal(key, SIZE, [index])
+    change = np.abs(picture.pixels - without)
+    boxes = picture.boxes[index]
+    assert len(boxes) == (2 if CLASSES[index].type == "edema" else 1)
+    assert change.max() > 0.05, "the finding shows"
+    # The detector's blur carries an edge two pixels further.
+    assert change[~inside(boxes, 2)].max() < 0.01
+    for box in boxes:  # and no box is much larger than what changed
+        rows, columns = np.nonzero((change > 0.01) & inside((box,), 0))
+        assert np.ptp(columns) + 1 >= 0.8 * box[2] - 1
+        assert np.ptp(rows) + 1 >= 0.75 * box[3] - 1
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("kind", ["effusion", "pneumothorax"])
-def test_the_patients_right_is_on_the_images_left(kind: str, side: str) -> None:
+def test_the_patients_right_is_on_the_images_left_and_upper_findings_above_lower_ones(
+    kind: str, side: str
+) -> None:
     index = INDEX[f"{kind}_{side}_large"]
     for key in range(4):
         ((x, _, w, _),) = render_frontal((key,), SIZE, [index]).boxes[index]
         assert (x + w / 2 < SIZE[1] / 2) == (side == "right")
+    for found in ("pneumonia", "nodule"):
+        upper, lower = (INDEX[f"{found}_{zone}_{side}"] for zone in ("upper", "lower"))
+        boxes = render_frontal((3,), SIZE, [upper, lower]).boxes
+        assert boxes[upper][0][1] < boxes[lower][0][1]
 
 
-def test_upper_findings_are_above_lower_ones() -> None:
-    for side in ("left", "right"):
-        for kind in ("pneumonia", "nodule"):
-            up, low = INDEX[f"{kind}_upper_{side}"], INDEX[f"{kind}_lower_{side}"]
-            boxes = render_frontal((3,), SIZE, [up, low]).boxes
-            assert boxes[up][0][1] < boxes[low][0][1]
-
-
-def test_air_is_darker_and_fluid_brighter() -> None:
+def test_air_is_darker_and_fluid_brighter_by_its_visibility() -> None:
     for key in range(3):
         plain = render_frontal((key,), SIZE, []).pixels
         for name, sign in (("pneumothorax_right_small", -1), ("effusion_right_large", 1)):
-            picture = render_frontal((key,), SIZE, [INDEX[name]])
-            box = picture.boxes[INDEX[name]]
-            assert sign * (picture.pixels - plain)[inside(box, 0)].mean() > 0.01
+            change = []
+            for visibility in (0.3, 0.6, 1.0):
+                picture = render_frontal((key,), SIZE, [INDEX[name]], visibility=visibility)
+                box = picture.boxes[INDEX[name]]
+                change.append(sign * (picture.pixels - plain)[inside(box, 0)].mean())
+            assert 0 < change[0] < change[1] < change[2]
+            assert change[2] > 0.01
 
 
 def test_large_is_larger_than_small_and_severe_than_mild() -> None:
@@ -73,7 +75,7 @@ def test_large_is_larger_than_small_and_severe_than_mild() -> None:
         boxes = render_frontal((key,), SIZE, [INDEX[name]]).boxes[INDEX[name]]
         return sum(b[2] * b[3] for b in boxes)
 
-    for key in range(4):
+    for key in range(2):
         for stem, less, more in (
             ("effusion_left", "small", "large"),
             ("pneumothorax_right", "small", "large"),
@@ -81,16 +83,6 @@ def test_large_is_larger_than_small_and_severe_than_mild() -> None:
             ("edema", "mild", "severe"),
         ):
             assert area(f"{stem}_{less}", key) < area(f"{stem}_{more}", key)
-
-
-def test_visibility_scales_the_change() -> None:
-    index = INDEX["pneumonia_lower_right"]
-    plain = render_frontal((5,), SIZE, []).pixels
-    change = [
-        np.abs(render_frontal((5,), SIZE, [index], visibility=v).pixels - plain).sum()
-        for v in (0.3, 0.6, 1.0)
-    ]
-    assert change[0] < change[1] < change[2]
 
 
 def test_boxes_survive_another_resolution() -> None:

@@ -87,8 +87,10 @@ def test_the_set_is_the_one_that_the_tables_give(release, tmp_path):
     assert known.phrases["image_id"].tolist() == ["b"]
     assert known.studies.set_index("study_id").loc["104", "Edema"] == 1
     (tables / "mimic-cxr-2.0.0-metadata.csv.gz").unlink()
-    read = prepare(release.root, tmp_path / "2", SMALL, reading=Reading(tables=tables), workers=2)
-    assert read.content_hash == known.content_hash
+    for _ in range(2):  # the second time it finds its work done
+        out, how = tmp_path / "2", Reading(tables=tables)
+        read = prepare(release.root, out, SMALL, reading=how, workers=2)
+        assert read.content_hash == known.content_hash
 
 
 @pytest.mark.parametrize("bare", [False, True])
