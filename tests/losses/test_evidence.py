@@ -83,7 +83,6 @@ EXCLUDING = [
         ({"kind": "multi_positive"}, True),
         ({"kind": "multi_positive", "weight": 0.5}, False),
         ({"kind": "multi_positive", "weight": 0.5, "core": EXCLUDING[0]}, True),
-        ({"kind": "multi_positive", "schedule": {"end": 0.5}}, False),
         ({"kind": "keyword", "core": EXCLUDING[2]}, True),
     ],
 )

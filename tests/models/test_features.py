@@ -1,4 +1,4 @@
-"""What a model gives: rows, devices and stored forms of features; values that are no numbers."""
+"""What a model gives: rows, devices and stored forms of features; whose images it knows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 
 from medclip_debias.models.features import ImageFeatures
-from medclip_debias.models.finite import NotFiniteError, finite
 from medclip_debias.models.synthetic import WARNING, synthetic_warning, trained_on_synthetic
 
 IMAGES, REGIONS, DIM = 5, 6, 4
@@ -77,20 +76,6 @@ def test_what_is_stored_is_one_vector_an_image_or_all_regions_and_can_be_read_ba
     # A model of one region scores by it, so it comes back as it was stored.
     single = ImageFeatures(regions.regions[:, :1].half().float())
     assert torch.equal(ImageFeatures.of_stored(single.stored).regions, single.regions)
-
-
-def test_shapes_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"expected regions \[B, N, D\], got \(6, 4\)"):
-        ImageFeatures(made().regions[0])
-    with pytest.raises(ValueError, match=r"expected whole \(5, 4\), got \(5, 3\)"):
-        ImageFeatures(made().regions, made().whole[:, :3])
-
-
-def test_values_that_are_no_numbers_are_counted_and_said():
-    numbers = finite(torch.tensor([[1.5, -2.0]], dtype=torch.bfloat16), "here")
-    assert (numbers.dtype, numbers.tolist()) == (np.float32, [[1.5, -2.0]])
-    with pytest.raises(NotFiniteError, match=r"^here: 3 of 4 values"):
-        finite(torch.tensor([0.0, torch.nan, torch.inf, -torch.inf]), "here")
 
 
 @pytest.mark.parametrize(

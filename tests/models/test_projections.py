@@ -72,12 +72,6 @@ def test_an_adapter_adds_its_low_rank_sum_and_nothing_at_first(targets, count):
     torch.testing.assert_close(through(plain, x), through(layer, x))
 
 
-def test_the_rank_is_at_most_the_smaller_side_and_a_convolution_gets_no_adapter():
-    new = add_adapters([layers()], 100, 8.0, "linear")
-    assert [p.shape[0] for p in new[::2]] == [6, 4, 3]
-    assert add_adapters([nn.Conv2d(1, 1, 3)], 4, 8.0, "linear") == []
-
-
 @torch.no_grad()
 def test_attention_of_torch_is_adapted_by_its_stacked_matrix_and_its_output():
     """CLIP's blocks: queries, keys and values lie in one matrix that is no linear layer."""

@@ -201,12 +201,3 @@ def test_very_sharp_local_streams_stay_finite_in_chunks():
     scores.sum().backward()
     assert torch.isfinite(scores).all()
     assert all(torch.isfinite(part.grad).all() for part in inputs)
-
-
-def test_the_scale_starts_at_its_setting_and_stays_within_1_and_100():
-    similarity = Similarity(SimilaritySettings(), dim=5)
-    scales = [similarity.scale.item()]
-    for stored in (20.0, -3.0):
-        similarity.log_scale.data.fill_(stored)
-        scales.append(similarity.scale.item())
-    assert scales == pytest.approx([14, 100, 1], rel=1e-6)

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from medclip_debias.losses import ContrastiveBatch, InfoNCE, InfoNCESettings, TwoViewBatch
+from medclip_debias.losses import ContrastiveBatch, TwoViewBatch
 from medclip_debias.losses.policies.glofnd import GloFND, GloFNDSettings, upper_quantile
 from medclip_debias.losses.samples import SampleTable
 
@@ -126,17 +126,6 @@ def test_the_two_views_of_an_image_share_one_threshold():
     policy.apply_to(anchors, batch)
     expected = (before - 0.5 * (0.4 - share)).clamp(-1, 1)
     torch.testing.assert_close(table["threshold"], expected)
-
-
-def test_text_and_image_anchors_start_from_the_batch_quantile_each_with_its_own():
-    similarity = cosine_matrix(10)
-    negatives = [{"kind": "glofnd", "alpha": 0.3, "init": "quantile"}]
-    loss = InfoNCE(InfoNCESettings(direction="symmetric", negatives=negatives))
-    loss(ContrastiveBatch(similarity, 14.0, sample_ids=torch.arange(10)))
-    tables = loss.policies[0].tables
-    for table, matrix in ((tables.text, similarity), (tables.image, similarity.T)):
-        np.testing.assert_allclose(table["threshold"], exact_quantiles(matrix, 0.3), atol=1e-6)
-    assert len(tables.view) == 0
 
 
 def test_figures_count_the_true_false_negatives_when_labels_are_known():

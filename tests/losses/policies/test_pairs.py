@@ -29,7 +29,7 @@ def test_resampling_draws_by_its_probabilities_and_depends_on_the_seed_alone(mak
     batch = make_batch(0)
     (anchors,) = batch.anchors("text_to_image")
     resample = policy("resample_by_text", share=0.2, beta=3.0)
-    counts, draws = torch.zeros(8, 6, dtype=torch.float64), 2000
+    counts, draws = torch.zeros(8, 6, dtype=torch.float64), 500
     for seed in range(draws):
         batch.fields["seed"] = seed
         after = resample.apply_to(anchors, batch)
