@@ -9,13 +9,6 @@ from medclip_debias.data.records import RELATIVE, PhraseRecord
 from medclip_debias.errors import UserError
 
 
-def test_boxes_scale_with_the_image():
-    scaled = scale_boxes([(10, 20, 30, 40)], (100, 200), (50, 50))
-    assert scaled == [[5, 5, 15, 10]]
-    assert scale_boxes([(10, 20, 30, 40)], None, (50, 50)) == [[10, 20, 30, 30]]
-    assert scale_boxes([(60, 0, 5, 5)], None, (50, 50)) == []
-
-
 @given(
     st.tuples(st.integers(1, 4000), st.integers(1, 4000)),
     st.tuples(st.integers(1, 4000), st.integers(1, 4000)),
@@ -55,7 +48,8 @@ def test_what_becomes_of_every_box_is_counted():
         "boxes": None,
         **{"flat": 2, "outside": 1, "clipped": 1, "scaled": True, "other_shape": False},
     }
-    assert not fit_boxes([inside], None, (50, 100)).scaled
+    whole = fit_boxes([inside, (60, 0, 5, 5)], None, (50, 50))
+    assert (whole.boxes, whole.scaled) == ([[10, 20, 30, 30]], False)
 
 
 @given(

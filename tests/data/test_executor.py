@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import connection
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -216,19 +217,8 @@ def test_processes_work_after_opencv_used_threads_of_its_own():
 def test_a_piece_that_ends_as_its_wait_ends_is_not_lost():
     """Between the end of a wait and the question whether the piece is done, it may be done."""
 
-    class Late:
-        waits = 0
-
-        def result(self, timeout):
-            self.waits += 1
-            if self.waits == 1:
-                raise TimeoutError
-            return "made"
-
-        def done(self):
-            return True
-
-    assert executor._result(None, "tcp://here", Late()) == "made"
+    piece = Mock(**{"result.side_effect": [TimeoutError, "made"], "done.return_value": True})
+    assert executor._result(None, "tcp://here", piece) == "made"
 
 
 def test_a_cluster_works_in_the_folder_of_the_command_and_starts_once_for_each(

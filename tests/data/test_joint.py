@@ -17,10 +17,10 @@ from medclip_debias.data.store import PreparedSet, write_scores
 from medclip_debias.data.text.claims.rules import RuleParser
 from medclip_debias.data.text.claims.table import claim_set, claims_hash, read_claims
 from medclip_debias.data.text.evidence import Evidence
-from medclip_debias.data.text.evidence.entail import implied, judge, said
 from medclip_debias.data.verify import check_sample
 from medclip_debias.errors import UserError
 from medclip_debias.language.class_probability import log_probabilities
+from tests.data.text.evidence.test_pairs import by_loop
 
 SIZE = 16
 
@@ -101,23 +101,15 @@ def test_no_patient_is_learned_from_and_judged(made):
     first = made("a", images(range(1, 10), "train"))
     second = made("b", images(range(3, 4), "test") | images(range(20, 60), "train"))
     whole = joint(first, second)
-    table = whole.images[whole.images["split"] != ASIDE]
-    assert (table.groupby("patient_id")["split"].nunique() == 1).all()
-    # Independent of the tables: the digits of the names.
-    learned = {
-        name.split("/")[1][:8]
-        for name, split in zip(whole.images["image_id"], whole.images["split"], strict=True)
-        if split in ("train", "validate")
-    }
-    judged = {
-        name.split("/")[1][:8] for name in whole.images["image_id"][whole.images["split"] == "test"]
-    }
+    digits = whole.images["image_id"].str.split("/").str[1].str[:8]  # independent of the tables
+    splits = whole.images["split"]
+    judged = set(digits[splits == "test"])
     assert judged == {"00000003"}
-    assert not learned & judged
+    assert not judged & set(digits[splits.isin(["train", "validate"])])
     assert whole.aside == {"a": {"patients": 1, "studies": 2, "images": 2}}
     assert whole.describe()[0].startswith("a: 1 patient in another split")
     rows = {int(r) for of_study in TrainingStudies.of(whole).rows for r in of_study}
-    assert not rows & set(np.flatnonzero(whole.images["split"] == ASIDE))
+    assert not rows & set(np.flatnonzero(splits == ASIDE))
     # Archives of other people, or names in the settings that say so, share nobody.
     apart = open_prepared([SetSettings(path=first, patients="x"), SetSettings(path=second)])
     assert isinstance(apart, JointSet)
@@ -175,53 +167,25 @@ def test_batches_have_the_shares_of_the_weights(reports, made):
     assert np.array_equal(np.concatenate([h.images for h in halves]), batches()[5].images)
 
 
-def brute_force(sentences, lexicon, closed, listed):
-    """Evidence of each study about each sentence by the definition, one pair at a time."""
-    parser = RuleParser(lexicon)
-    texts = sorted(set(sentences["text"]))
-    claims = {text: parser.parse(text).claims for text in texts}
-    studies = sorted(set(sentences["study_id"]))
-    result = {}
-    for study in studies:
-        own = sentences["text"][sentences["study_id"] == study]
-        known = {}
-        for text in own:
-            for claim in claims[text]:
-                for finding, what in implied(claim, lexicon):
-                    known.setdefault(finding, set()).add(what)
-        for text in texts:
-            verdicts, conflict = [], False
-            for claim in claims[text]:
-                asked = said(claim)
-                if asked is None:
-                    verdicts.append(0)
-                    continue
-                always = claim.finding in closed and study not in listed
-                verdict, clash = judge(known.get(claim.finding, set()), asked, always)
-                verdicts.append(verdict)
-                conflict |= clash
-            value = min(verdicts) if verdicts else 0
-            result[study, text] = 1 if text in set(own) and not conflict else value
-    return result
-
-
 def test_evidence_is_that_of_every_pair_by_the_definition(reports, made):
-    other = made("nih", images(range(1, 12), "train"))
-    whole = joint(reports, other)
+    whole = joint(reports, made("nih", images(range(1, 12), "train")))
     evidence = Evidence.open(whole, 0.3)
     assert evidence.always  # else the rule for studies of labels would not show
-    listed = {s for s in whole.studies["study_id"] if s.startswith("nih/")}
-    expected = brute_force(whole.sentences, evidence.lexicon, evidence.always, listed)
-    names = whole.studies["study_id"].tolist()
-    pairs = evidence.pairs(np.arange(len(names)), np.arange(len(whole.texts)))
-    told = set(whole.sentences["study_id"])
-    for row, study in enumerate(names):
-        for column, text in enumerate(whole.texts):
-            if study in told:
-                assert pairs[row, column] == expected[study, text], (study, text)
+    parser = RuleParser(evidence.lexicon)
+    names, texts = whole.studies["study_id"].tolist(), whole.texts
+    said = (
+        [parser.parse(text).claims for text in texts],
+        [names.index(study) for study in whole.sentences["study_id"]],
+        [texts.index(text) for text in whole.sentences["text"]],
+        len(names),
+    )
+    always, never = (by_loop(*said, of, evidence.lexicon) for of in (evidence.always, ()))
+    of_labels = np.array([name.startswith("nih/") for name in names])
+    told = np.isin(names, whole.sentences["study_id"])
+    found = evidence.pairs(np.arange(len(names)), np.arange(len(texts)))
+    assert np.array_equal(found[told], np.where(of_labels[:, None], never, always)[told])
     # Shares are of the reports alone: labels mention every finding of their archive.
-    alone = Evidence.open(PreparedSet.open(reports), 0.3)
-    assert evidence.mentioned == alone.mentioned
+    assert evidence.mentioned == Evidence.open(PreparedSet.open(reports), 0.3).mentioned
 
 
 def test_claims_and_scores_are_those_of_the_sets(reports, made):
@@ -246,8 +210,6 @@ def test_claims_and_scores_are_those_of_the_sets(reports, made):
 
 def test_a_list_of_one_set_is_that_set(reports):
     alone = open_prepared([SetSettings(path=reports)])
-
-    assert alone.content_hash == PreparedSet.open(reports).content_hash
     assert not isinstance(alone, JointSet)
     assert read_claims(alone).claims  # `claims` wrote them for this set, not for a list of it
 

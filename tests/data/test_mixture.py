@@ -21,18 +21,6 @@ def mixture(weights, batch, sizes=None, seed=0, batches=None):
     return Mixture(sets, weights, batch, seed, [f"set {n}" for n in range(len(sets))], batches)
 
 
-@given(WEIGHTS, st.integers(1, 40), st.integers(1, 400))
-def test_every_batch_and_every_run_of_batches_has_the_shares_of_the_weights(weights, batch, steps):
-    counts = mixture(weights, batch).counts(np.arange(steps))
-    assert (counts.sum(axis=1) == batch).all()
-    taken = np.cumsum(counts, axis=0)
-    for number, weight in enumerate(weights):
-        share = batch * Fraction(str(weight)) / sum(Fraction(str(w)) for w in weights)
-        assert set(counts[:, number]) <= {int(share), -int(-share // 1)}
-        for k in range(1, steps + 1):
-            assert abs(taken[k - 1, number] - k * share) <= 1 + log2(k + 1)
-
-
 @given(WEIGHTS, st.integers(2, 12), st.integers(0, 3))
 def test_a_pass_has_no_study_twice_and_no_batch_either(weights, batch, seed):
     sizes = [batch + 7 * n for n in range(len(weights))]

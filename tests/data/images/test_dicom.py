@@ -2,7 +2,6 @@
 
 import gzip
 import io
-from pathlib import Path
 
 import numpy as np
 import pydicom
@@ -209,7 +208,7 @@ REFUSED = [
     ({"BitsStored": 0, "HighBit": 15}, "contradict each other"),
     ({"BitsAllocated": 1, "BitsStored": 1, "HighBit": 0}, "only black and white"),
     ({"SOPClassUID": CT}, "not a radiograph; leave it out"),
-    ({"Modality": "MG"}, "says a mammogram, not a radiograph; leave it out"),
+    ({"Modality": "CT"}, "says a CT image, not a radiograph; leave it out"),
     ({"Modality": "Doe^Jane"}, "says an image of another kind, not a radiograph"),
 ]
 
@@ -233,14 +232,6 @@ class TestRefused:
         path = write_dicom(tmp_path / "a.dcm", RAMP, BitsStored=12, HighBit=11)
         with pytest.raises(UserError, match="HighBit is not BitsStored - 1"):
             read_image(compress(path, JPEGLSLossless, HighBit=15))
-
-    @pytest.mark.parametrize(
-        ("name", "words"), [("CT_small.dcm", "a CT image"), ("MR_small.dcm", "an MR image")]
-    )
-    def test_a_real_slice_in_words_of_our_own(self, name, words):
-        path = Path(get_testdata_file(name, download=False))
-        with pytest.raises(UserError, match=rf"{name}: its header .* says {words}, not a rad"):
-            read_image(path)
 
     @settings(max_examples=15)
     @given(st.floats(0, 1, exclude_max=True))
@@ -282,10 +273,6 @@ class TestRefused:
             with pytest.raises(UserError) as caught:
                 read_image(path)
             assert "Doe" not in str(caught.value)
-
-    def test_a_device(self):
-        with pytest.raises(UserError, match="is a device, not a regular file"):
-            read_image(Path("/dev/zero"))
 
 
 class TestWithoutPreamble:
@@ -332,11 +319,4 @@ class TestWithoutPreamble:
     def test_one_whose_elements_do_not_fit_is_refused(self, bare, elements, sentence):
         path = bare(**elements)
         with pytest.raises(UserError, match=sentence):
-            read_image(path)
-
-    @pytest.mark.parametrize("cut", [20, 400, 3000])
-    def test_a_truncated_one_is_refused(self, bare, cut):
-        path = bare(implicit=True)
-        path.write_bytes(path.read_bytes()[:cut])
-        with pytest.raises(UserError, match=str(path)):
             read_image(path)

@@ -125,7 +125,6 @@ def test_contradictions_are_refused_or_left_blank_and_counted():
     [
         ("classes: {A: {anyof: [B]}}", "'classes.A' is wrong: 'anyof' is not one of any, all, not"),
         ("clases: {A: B}", "unknown setting 'clases' .did you mean 'classes'"),
-        ("about: nothing", "setting 'classes' is missing"),
         ("classes: {A: B}\nrare: [Bc]", "'Bc' of rare is in no rule"),
         ("classes: {A: B}\nleft_out: {why: [A]}", "'A' has a rule and is left out"),
         ("- A", "expected 'key: value' lines"),

@@ -29,27 +29,16 @@ def test_a_language_model_learns_from_every_sentence_and_an_image_model_does_not
         TrainingStudies.of(reports)
 
 
-@pytest.fixture
-def command(tmp_path, capsys):
-    """A function: exit code and messages of preparing this manifest."""
-
-    def command(rows, *words):
-        (tmp_path / "manifest.csv").write_text(rows)
-        code = run(["prepare", str(tmp_path / "manifest.csv"), str(tmp_path / "o"), *words])
-        return code, capsys.readouterr().err
-
-    return command
-
-
-def test_of_a_manifest_without_an_image_column_it_must_be_said(command, tmp_path):
+def test_of_a_manifest_without_an_image_column_it_must_be_said(tmp_path, capsys):
     rows = "patient_id,study_id,report,split,Edema\np,1,Clear lungs.,train,0\nq,2,Edema.,test,1\n"
-    code, said = command(rows)
-    assert code == 2
+    words = ["prepare", str(tmp_path / "manifest.csv"), str(tmp_path / "o")]
+    (tmp_path / "manifest.csv").write_text(rows)
+    assert run(words) == 2
+    said = capsys.readouterr().err
     assert "column 'image' is missing" in said
     assert "--text-only" in said
-    code, said = command(rows, "--text-only")
-    assert code == 0
-    assert "reports alone of 2 studies" in said
+    assert run([*words, "--text-only"]) == 0
+    assert "reports alone of 2 studies" in capsys.readouterr().err
     found = PreparedSet.open(tmp_path / "o")
     assert found.studies["split"].tolist() == ["train", "test"]
     assert found.studies["Edema"].tolist() == [0, 1]
@@ -65,20 +54,8 @@ def test_of_a_manifest_without_an_image_column_it_must_be_said(command, tmp_path
         ("image,study_id,report\na.png,1,Clear.\nb.png,1,Clear.\n", ["1"]),
     ],
 )
-def test_images_of_a_manifest_are_not_asked_for(command, tmp_path, rows, studies):
-    assert command(rows, "--text-only")[0] == 0
-    assert PreparedSet.open(tmp_path / "o").studies["study_id"].tolist() == studies
-
-
-def test_openi_leaves_its_images_aside_when_asked(tmp_path, capsys):
-    folder = tmp_path / "openi" / "ecgen-radiology"
-    folder.mkdir(parents=True)
-    (folder / "1.xml").write_text(
-        "<eCitation><uId id='CXR1'/><AbstractText Label='FINDINGS'>Clear.</AbstractText>"
-        "<parentImage id='CXR1_1'/></eCitation>"
-    )
-    (tmp_path / "openi" / "CXR1_1.png").write_bytes(b"x")
-    words = ["prepare", str(tmp_path / "openi"), str(tmp_path / "o"), "--text-only"]
-    assert run(words) == 0
-    assert "images are skipped" in capsys.readouterr().err
-    assert len(PreparedSet.open(tmp_path / "o")) == 0
+def test_images_of_a_manifest_are_not_asked_for(tmp_path, rows, studies):
+    (tmp_path / "manifest.csv").write_text(rows)
+    reading = Reading(text_only=True)
+    made = prepare(tmp_path / "manifest.csv", tmp_path / "o", PrepareSettings(), reading=reading)
+    assert made.studies["study_id"].tolist() == studies
