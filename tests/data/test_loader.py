@@ -173,17 +173,57 @@ class TestBatches:
         assert not same(first[0], first[1])
         assert not same(first[0], batches(seed=4)[0])
 
-    def test_sentences_are_drawn_without_repeats_and_evenly(self):
-        data, made = studies(), batches(sentences_per_study=2)
-        counts = {study: np.zeros(len(said)) for study, said in enumerate(data.sentences)}
+    @pytest.mark.parametrize("views", [1, 2])
+    def test_images_and_sentences_are_drawn_without_repeats_and_evenly(self, views):
+        """Images of a study lie side by side, and its sentences belong to each equally often."""
+        data, made = studies(), batches(views_per_study=views, augment=UNCHANGED)
+        images, owners = np.zeros(len(PIXELS)), np.zeros(views)
+        sentences = [np.zeros(len(said)) for said in data.sentences]
         for step in range(600):
             batch = made[step]
-            for place, study in enumerate(batch.studies.tolist()):
-                said = batch.texts[batch.owners == place].numpy() - study
+            drawn = shown_rows(batch, data.rows)
+            assert len(set(drawn)) == len(drawn)
+            images[drawn] += 1
+            for study in batch.studies.unique().tolist():
+                (mine,) = np.nonzero(batch.studies.numpy() == study)
+                assert len(mine) == min(views, len(data.rows[study]))
+                assert (np.diff(mine) == 1).all()
+                told = np.isin(batch.owners.numpy(), mine)
+                said = batch.texts.numpy()[told] - study
                 assert len(set(said)) == len(said) == min(2, len(data.sentences[study]))
-                counts[study][said] += 1
-        for found in (found for found in counts.values() if len(found) > 1):
-            assert stats.chisquare(found).pvalue > 1e-4
+                sentences[study][said] += 1
+                if len(mine) == views:
+                    owners += np.bincount(batch.owners.numpy()[told] - mine[0], minlength=views)
+        for counts in (*(images[rows] for rows in data.rows), *sentences, owners):
+            assert len(counts) == 1 or stats.chisquare(counts).pvalue > 1e-4
+
+    @pytest.mark.parametrize("views", [1, 2, 3])
+    def test_one_image_is_frontal_where_there_is_one(self, views):
+        """Of each study the last image is lateral; studies of one image have nothing else."""
+        data = studies()
+        data = replace(data, frontal=[rows[: max(len(rows) - 1, 1)] for rows in data.rows])
+        made = batches(data=data, views_per_study=views, batch_size=12, augment=UNCHANGED)
+        lateral = 0
+        for step in range(60):
+            rows = set(shown_rows(made[step], data.rows))
+            for study in range(12):
+                shown = rows & set(data.rows[study].tolist())
+                frontal = shown & set(data.frontal[study].tolist())
+                assert len(shown) == min(views, len(data.rows[study]))
+                assert frontal
+                lateral += len(shown - frontal)
+        assert (lateral > 0) is (views > 1)
+
+    def test_two_views_are_two_draws_of_the_same_image(self):
+        first, second = batches(two_view=True, augment=UNCHANGED)[3].images.chunk(2)
+        assert torch.equal(first, second)
+        silent = replace(studies(), texts=[], sentences=[np.empty(0, dtype=np.int64)] * 12)
+        for data in (studies(), silent):
+            batch = batches(two_view=True, data=data)[3]
+            first, second = batch.images.chunk(2)
+            assert not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+            assert torch.equal(*batch.studies.chunk(2))
+            assert len(batch.texts) == len(batch.owners) == 0
 
     def test_batches_of_one_image_a_study_have_not_changed(self):
         """Digest of three batches as drawn before several views and processes were added."""
@@ -236,27 +276,29 @@ class Recorded(np.ndarray):
         return np.asarray(self)[key]
 
 
-class TestProcesses:
-    @settings(max_examples=20)
+class TestShares:
+    @settings(max_examples=25)
     @given(
         kind=st.sampled_from(KINDS),
-        world=st.sampled_from([1, 2, 3, 4, 6, 12]),
+        count=st.sampled_from([1, 2, 3, 4, 6, 12]),
         where=st.sampled_from(["cpu", "device"]),
         step=st.integers(0, 30),
         seed=st.integers(0, 5),
     )
-    def test_their_shares_in_order_are_the_batch_of_one(self, kind, world, where, step, seed):
-        options = {
-            "batch_size": 12,
-            "seed": seed,
-            "augment": AugmentSettings(where=where),
-            **kind,
-        }
-        shares = [batches(**options, rank=rank, world=world)[step] for rank in range(world)]
-        whole = augmented(batches(**options)[step])
-        assert same(joined(shares), whole)
-        assert whole.two_view is options.get("two_view", False)
-        assert len({len(share.studies.unique()) for share in shares}) == 1
+    def test_of_processes_or_micro_batches_are_in_order_the_batch(
+        self, kind, count, where, step, seed
+    ):
+        options = {"batch_size": 12, "seed": seed, "augment": AugmentSettings(where=where)} | kind
+        whole = batches(**options)[step]
+        of_ranks = [batches(**options, rank=rank, world=count)[step] for rank in range(count)]
+        for shares in (of_ranks, whole.split(count)):
+            assert len(shares) == count
+            assert len({len(share.studies.unique()) for share in shares}) == 1
+            assert same(joined(shares), augmented(whole))
+            for share in shares:
+                assert share.two_view is whole.two_view is options.get("two_view", False)
+                if len(share.owners):
+                    assert 0 <= share.owners.min() <= share.owners.max() < len(share.images)
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_a_process_reads_the_pixels_of_its_share_alone(self, kind):
@@ -269,127 +311,33 @@ class TestProcesses:
             assert pixels.read
             assert pixels.read <= owned
 
-    @pytest.mark.parametrize(
-        ("wrong", "sentence"),
-        [
-            ({"rank": 0, "world": 2}, r"batch_size' is 5, which 2 processes"),
-            ({"two_view": True, "views_per_study": 2}, r"views_per_study' is 2"),
-        ],
-    )
-    def test_settings_that_do_not_go_together_are_an_error(self, wrong, sentence):
-        with pytest.raises(UserError, match=sentence):
-            batches(**wrong)
-
-
-class TestSeveralImagesOfAStudy:
-    @pytest.mark.parametrize("views", [1, 2])
-    def test_they_are_different_side_by_side_and_drawn_evenly(self, views):
-        data = studies()
-        made = batches(views_per_study=views, augment=UNCHANGED)
-        counts = np.zeros(len(PIXELS), dtype=int)
-        for step in range(400):
-            batch = made[step]
-            found, sizes = torch.unique_consecutive(batch.studies, return_counts=True)
-            assert len(found) == len(found.unique()) == 5
-            for study, size in zip(found.tolist(), sizes.tolist(), strict=True):
-                assert size == min(views, len(data.rows[study]))
-            drawn = shown_rows(batch, data.rows)
-            assert len(set(drawn)) == len(drawn)
-            counts[drawn] += 1
-        for rows in (rows for rows in data.rows if len(rows) > 1):
-            assert stats.chisquare(counts[rows]).pvalue > 1e-4
-
-    def test_a_sentence_belongs_to_any_of_its_studys_images_equally_often(self):
-        data, made = studies(), batches(views_per_study=3, batch_size=6)
-        counts = np.zeros(3)
-        for step in range(400):
-            batch = made[step]
-            for text, owner in zip(batch.texts.tolist(), batch.owners.tolist(), strict=True):
-                study = int(batch.studies[owner])
-                assert text in data.sentences[study]
-                if len(data.rows[study]) == 3:
-                    start = int((batch.studies == study).nonzero()[0])
-                    counts[owner - start] += 1
-        assert stats.chisquare(counts).pvalue > 1e-4
-
-    @pytest.mark.parametrize("views", [1, 2, 3])
-    def test_one_image_is_frontal_where_there_is_one(self, views):
-        """Of each study the last image is lateral; studies of one image have nothing else."""
-        data = studies()
-        data = replace(data, frontal=[rows[: max(len(rows) - 1, 1)] for rows in data.rows])
-        made = batches(data=data, views_per_study=views, batch_size=12, augment=UNCHANGED)
-        lateral = 0
-        for step in range(60):
-            rows = shown_rows(made[step], data.rows)
-            assert len(set(rows)) == len(rows)
-            for study in range(12):
-                shown = set(rows) & set(data.rows[study].tolist())
-                assert len(shown) == min(views, len(data.rows[study]))
-                assert shown & set(data.frontal[study].tolist())
-                lateral += len(shown - set(data.frontal[study].tolist()))
-        assert (lateral > 0) is (views > 1)
-
-
-class TestTwoViews:
-    def test_they_are_two_draws_of_the_same_image(self):
-        first, second = batches(two_view=True, augment=UNCHANGED)[3].images.chunk(2)
-        assert torch.equal(first, second)
-        batch = batches(two_view=True)[3]
-        first, second = batch.images.chunk(2)
-        assert not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-        assert torch.equal(*batch.studies.chunk(2))
-        assert len(batch.texts) == len(batch.owners) == 0
-
-    def test_studies_without_a_sentence_do(self):
-        silent = [np.empty(0, dtype=np.int64)] * 4
-        rows = [np.array([number]) for number in range(4)]
-        data = TrainingStudies([], rows, silent, np.zeros(0, dtype=np.int64))
-        made = batches(data=data, batch_size=4, two_view=True)
-        assert made[0].images.shape == (8, SIDE, SIDE)
-
-
-class TestMicroBatches:
-    @given(
-        kind=st.sampled_from(KINDS),
-        parts=st.sampled_from([1, 2, 3, 6]),
-        where=st.sampled_from(["cpu", "device"]),
-        step=st.integers(0, 20),
-    )
-    def test_put_together_they_are_the_batch(self, kind, parts, where, step):
-        whole = batches(batch_size=6, augment=AugmentSettings(where=where), **kind)[step]
-        cut = whole.split(parts)
-        assert len(cut) == parts
-        assert len({len(part.studies.unique()) for part in cut}) == 1
-        assert same(joined(cut), augmented(whole))
-        for part in cut:
-            assert part.two_view is whole.two_view
-            if len(part.owners):
-                assert 0 <= part.owners.min() <= part.owners.max() < len(part.images)
-
-    def test_an_uneven_cut_is_an_error(self):
+    def test_that_cannot_be_even_are_an_error(self):
+        with pytest.raises(UserError, match=r"batch_size' is 5, which 2 processes"):
+            batches(rank=0, world=2)
         with pytest.raises(UserError, match="6 studies cannot be cut into 4"):
             batches(batch_size=6, views_per_study=3)[0].split(4)
+        with pytest.raises(UserError, match=r"views_per_study' is 2"):
+            batches(two_view=True, views_per_study=2)
 
 
-class TestStudies:
-    def test_without_text_the_silent_ones_are_kept(self):
-        """Of two tables as a prepared set has them; study c says nothing, d is not for training."""
-        images = pd.DataFrame({"study_id": list("abbcd"), "split": ["train"] * 4 + ["test"]})
-        sentences = pd.DataFrame({"study_id": list("aabd"), "text": ["x", "y", "y", "z"]})
-        sentences["section"] = "findings"
-        prepared = SimpleNamespace(
-            images=images,
-            sentences=sentences,
-            folder=Path("set"),
-            frontal=np.array([True, False, True, False, True]),
-        )
-        spoken, all_ = (TrainingStudies.of(prepared, text=text) for text in (True, False))
-        assert [rows.tolist() for rows in spoken.rows] == [[0], [1, 2]]
-        assert [rows.tolist() for rows in all_.rows] == [[0], [1, 2], [3]]
-        assert [rows.tolist() for rows in all_.frontal] == [[0], [2], [3]]
-        assert spoken.texts == all_.texts == ["x", "y"]
-        assert [said.tolist() for said in all_.sentences] == [[0, 1], [1], []]
-        prepared.sentences = sentences.iloc[:0]
-        assert TrainingStudies.of(prepared, text=False).texts == []
-        with pytest.raises(UserError, match="both an image and a sentence"):
-            TrainingStudies.of(prepared)
+def test_without_text_the_silent_ones_are_kept():
+    """Of two tables as a prepared set has them; study c says nothing, d is not for training."""
+    images = pd.DataFrame({"study_id": list("abbcd"), "split": ["train"] * 4 + ["test"]})
+    sentences = pd.DataFrame({"study_id": list("aabd"), "text": ["x", "y", "y", "z"]})
+    sentences["section"] = "findings"
+    prepared = SimpleNamespace(
+        images=images,
+        sentences=sentences,
+        folder=Path("set"),
+        frontal=np.array([True, False, True, False, True]),
+    )
+    spoken, all_ = (TrainingStudies.of(prepared, text=text) for text in (True, False))
+    assert [rows.tolist() for rows in spoken.rows] == [[0], [1, 2]]
+    assert [rows.tolist() for rows in all_.rows] == [[0], [1, 2], [3]]
+    assert [rows.tolist() for rows in all_.frontal] == [[0], [2], [3]]
+    assert spoken.texts == all_.texts == ["x", "y"]
+    assert [said.tolist() for said in all_.sentences] == [[0, 1], [1], []]
+    prepared.sentences = sentences.iloc[:0]
+    assert TrainingStudies.of(prepared, text=False).texts == []
+    with pytest.raises(UserError, match="both an image and a sentence"):
+        TrainingStudies.of(prepared)

@@ -25,7 +25,7 @@ from medclip_debias.files import atomic_file
 
 PREPARE_VERSION = 1
 """Of the code from an opened source to the files of a set: raise it with any change that gives
-other pixels, sentences, labels or boxes (`tests/data/prepare/test_version.py`)."""
+other pixels, sentences, labels or boxes (`tests/data/prepare/test_prepare.py`)."""
 
 _LIBRARIES = (
     *("numpy", "opencv-python-headless", "pillow", "pydicom", "pysbd"),

@@ -89,17 +89,6 @@ def test_a_finished_set_of_another_command_or_source_is_refused_and_kept(
     prepare(tiny_tree.root, out, SMALL, workers=1)  # nothing has changed
 
 
-def test_a_folder_named_old_beside_the_set_is_the_users(tiny_tree, tmp_path):
-    """``mv out out.old`` is what people do before they prepare anew."""
-    out, backup = tmp_path / "o", tmp_path / "o.old"
-    prepare(tiny_tree.root, backup, SMALL, workers=1)
-    before = set_files(backup)
-    prepare(tiny_tree.root, out, SMALL, workers=1)
-    prepare(tiny_tree.root, out, PrepareSettings(size=16), workers=1, overwrite=True)
-    assert set_files(backup) == before
-    assert not (tmp_path / "o.partial").exists()
-
-
 def test_work_of_hours_outlives_a_disk_that_is_not_mounted(tiny_tree, tmp_path):
     out, chunks = tmp_path / "o", tmp_path / "o.partial" / "chunks"
 

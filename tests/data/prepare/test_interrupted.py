@@ -13,7 +13,7 @@ import pytest
 from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data import images
-from medclip_debias.data.prepare import pixels, prepare, prepare_part, workspace
+from medclip_debias.data.prepare import chunks, pixels, prepare, prepare_part, workspace
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from tests.data.set_files import set_files
@@ -108,13 +108,22 @@ class TestKilled:
         assert set_files(out) == uninterrupted
         assert any("2 chunks of the interrupted run were not what it had" in line for line in said)
 
-    def test_other_settings_start_over_and_say_so(self, tiny_tree, tmp_path):
+    @pytest.mark.parametrize("other", ["settings", "version"])
+    def test_with_other_settings_or_another_version_it_starts_over_and_says_so(
+        self, tiny_tree, tmp_path, monkeypatch, other
+    ):
         forked(kill_at, tiny_tree.root, tmp_path / "o", 0.8, 1).join(60)
-        said, settings = [], PrepareSettings(size=32, equalize=True)
+        settings = PrepareSettings(size=32, equalize=other == "settings")
+        if other == "version":
+            monkeypatch.setattr(chunks, "PREPARE_VERSION", -1)
+        said = []
         resumed = prepare(tiny_tree.root, tmp_path / "o", settings, workers=1, say=said.append)
-        assert any("other settings" in sentence for sentence in said)
+        assert any("another version; starting over" in line for line in said)
         fresh = prepare(tiny_tree.root, tmp_path / "fresh", settings, workers=1)
         assert set_files(resumed.folder) == set_files(fresh.folder)
+        monkeypatch.undo()
+        with pytest.raises(UserError, match="is not empty"):  # a finished set is not taken for ours
+            prepare(tiny_tree.root, tmp_path / "o", SMALL, workers=1)
 
     def test_of_a_source_that_changed_meanwhile_only_what_is_new_is_read(
         self, tiny_tree, tmp_path, monkeypatch

@@ -33,21 +33,19 @@ def _steps(prepared):
     return {row["step"]: (row["kept"], row["dropped"]) for row in prepared.funnel}
 
 
-def test_an_option_says_the_language_of_all_reports(make):
-    prepared = make([SHORT, "Rx normal."], language="es")
-    assert set(prepared.sentences["section"]) == {"findings", "impression", "note"}
-    assert prepared.meta["languages"] == {"es": 2}
-    assert prepared.meta["options"]["reports"]["language"] == "es"
-
-
-def test_a_source_may_state_its_language(make, monkeypatch):
+def test_an_option_or_the_source_states_the_language_of_reports(make, monkeypatch):
+    asked = make([SHORT, "Rx normal."], language="es")
+    assert set(asked.sentences["section"]) == {"findings", "impression", "note"}
+    assert asked.meta["languages"] == {"es": 2}
+    assert asked.meta["options"]["reports"]["language"] == "es"
     monkeypatch.setattr(ManifestSource, "language", "es", raising=False)
     said = []
-    prepared = make([SHORT, SPANISH], say=said.append)
+    prepared = make([SHORT, SPANISH], "stated", say=said.append)
     assert list(prepared.sentences["text"])[:2] == ["Rx. previa normal.", "Cardiomegalia."]
+    assert set(prepared.sentences["section"]) == {"findings", "impression"}
     assert prepared.meta["languages"] == {"es": 2}
     assert "Reports by language: 2 Spanish." in said
-    again = make([SHORT, SPANISH, SHORT], update=True)
+    again = make([SHORT, SPANISH, SHORT], "stated", update=True)
     fresh = make([SHORT, SPANISH, SHORT], name="fresh")
     assert again.meta["languages"] == fresh.meta["languages"] == {"es": 3}
     assert again.content_hash == fresh.content_hash

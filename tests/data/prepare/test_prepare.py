@@ -11,6 +11,7 @@ from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.images import prepare_image, read_image
 from medclip_debias.data.prepare import prepare
+from medclip_debias.data.prepare.chunks import PREPARE_VERSION
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.reports import report_sentences
@@ -56,6 +57,15 @@ def test_the_tables_hold_what_the_tree_holds_and_the_funnel_counts_every_step(pr
     assert np.array_equal(found.pixels[0], found.pixels[3])  # of train and of test
     assert steps["image of these pixels is in one split alone"] == (2, 2)
     assert found.meta["synthetic"] is False
+
+
+def test_what_this_version_makes_of_the_tree_has_not_changed(prepared):
+    """If this fails, code or a library gives other pixels, sentences, labels or boxes.
+
+    Raise `PREPARE_VERSION` then, so that work of the code before is not mixed in, and put the new
+    hash here.
+    """
+    assert (PREPARE_VERSION, prepared().content_hash[:16]) == (1, "93959dad72879595")
 
 
 def test_words_of_sections_left_aside_are_counted_printed_and_stored(tiny_tree, tmp_path, capsys):
