@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import time
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -155,24 +153,3 @@ def machine(*packages: str) -> str:
     load = os.getloadavg()[0]
     names = ", ".join(f"{package} {version(package)}" for package in packages)
     return f"{os.cpu_count()} cores, {platform.machine()}, load {load:.1f} at the start, {names}"
-
-
-def in_fork(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What ``work`` returns in a child of this process, whose memory is then its own."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(writing, json.dumps(work()).encode())
-        except Exception:
-            traceback.print_exc()
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        content = pipe.read()
-    os.waitpid(child, 0)
-    if not content:
-        raise RuntimeError("it failed; its message stands above")
-    results: dict[str, Any] = json.loads(content)
-    return results

@@ -5,9 +5,9 @@
     python scripts/bench/gpu.py --device cpu --small                # the same, toy size
 
 Correctness comes before speed: the losses of engine and plain loop agree, bf16 agrees with fp32 for
-every preset, one process under NCCL gives what it gives alone, a resumed run ends in the same
-weights. Then times, medians of rounds in turn. A row that cannot be measured says why, and the
-next one is begun. What a study's steps take, `medclip-debias study ... --plan` says.
+every preset, one process under NCCL gives what it gives alone. Then times, medians of rounds in
+turn. A row that cannot be measured says why, and the next one is begun. What a study's steps take,
+`medclip-debias study ... --plan` says.
 """
 
 from __future__ import annotations
@@ -34,13 +34,10 @@ from train_step import Scale, make_data, settings, ways
 
 from medclip_debias.losses.distributed import Ranks, gather_batch
 from medclip_debias.losses.objective import build_objective, loss_settings
-from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.similarity import pooled_cosine
 from medclip_debias.training.step import Trainer
-from medclip_debias.training.train import train
 
 HALF_ERROR = 1e-2
-STEADY = 8.0  # MiB that a soak may grow by after its first tenth, in each memory
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,6 @@ class Options:
     folder: Path
     scale: Scale
     rounds: int
-    soak: int
     small: bool
 
     @property
@@ -61,10 +57,6 @@ class Options:
     def clock(self, work: Callable[[], object]) -> Callable[[], float]:
         """A function that does ``work`` and returns its seconds, the device's included."""
         return lambda: train_step.seconds(work, self.device)
-
-
-class Stopped(Exception):
-    """Ends a run in the middle."""
 
 
 def agreement(options: Options) -> Iterator[Row]:
@@ -124,32 +116,6 @@ def nccl(options: Options) -> Iterator[Row]:
     )
 
 
-def resume(options: Options) -> Iterator[Row]:
-    """A deterministic run that is stopped half-way, against the same run whole."""
-    steps = 6 if options.small else 60
-    scale = replace(options.scale, compile=False)
-    plan: dict[str, Any] = {"steps": steps, "checkpoint_every": steps // 2, "deterministic": True}
-    whole = settings(options.folder, scale, **plan)
-    broken = whole.model_copy(update={"out": options.folder / "broken"})
-
-    def stop(done: int, _: int, __: float) -> None:
-        if done > steps // 2:
-            raise Stopped
-
-    try:
-        train(broken, progress=stop)
-    except Stopped:
-        pass
-    else:
-        raise RuntimeError("the run was not stopped")
-    found = train(broken)
-    a, b = (DualEncoder.load(run.model).state_dict() for run in (train(whole), found))
-    differ = [name for name in a if not torch.equal(a[name], b[name])]
-    measured = f"{len(differ)} of {len(a)} tensors differ, resumed at {found.resumed_at}"
-    right = not differ and 0 < found.resumed_at < steps
-    yield Row("a run resumed, against the same run whole", "same weights", measured, right)
-
-
 def step(options: Options) -> Iterator[Row]:
     """A training step against a plain loop and open_clip's step, on batches already read."""
     trainer = Trainer(settings(options.folder, options.scale))
@@ -175,26 +141,12 @@ def cached(options: Options) -> Iterator[Row]:
     return train_step.stored_features(options.folder, options.scale, turns)
 
 
-def soak(options: Options) -> Iterator[Row]:
-    """Memory over many steps with the real loader."""
-    every = max(options.soak // 10, 1)
-    taken = train_step.soak(options.folder, options.scale, options.soak, every)
-    grown = taken[-1] - taken[0]
-    measured = f"{grown:+.1f} MiB between step {every} and {options.soak}"
-    yield Row("a soak's memory", f"< {STEADY:g} MiB", measured, grown < STEADY)
-    if options.device.type == "cuda":
-        most = torch.cuda.max_memory_allocated(options.device) / train_step.MIB
-        yield Row("a soak's GPU memory at its peak", "", f"{most:.0f} MiB", None)
-
-
 ROWS: dict[str, Callable[[Options], Iterator[Row]]] = {
     "agreement": agreement,
     "precision": precision,
     "nccl": nccl,
-    "resume": resume,
     "step": step,
     "cached": cached,
-    "soak": soak,
 }
 
 
@@ -213,7 +165,6 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--compile", action="store_true", help="the engine's encoders")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--soak", type=int, default=10_000, help="steps")
     given = parser.parse_args(words)
     if given.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error("there is no GPU here; --device cpu --small runs the same at toy size")
@@ -228,8 +179,7 @@ def main(words: list[str] | None = None) -> int:
     print(HEAD)
     failed = 0
     with tempfile.TemporaryDirectory(prefix="medclip-debias-gpu-") as name:
-        soak = 20 if given.small else given.soak
-        options = Options(Path(name), scale, given.rounds, soak, given.small)
+        options = Options(Path(name), scale, given.rounds, given.small)
         make_data(options.folder, scale)
         for key in given.only:
             failed += measure(partial(ROWS[key], options), title(ROWS[key]))

@@ -8,20 +8,19 @@ decoding does not.
 
 from __future__ import annotations
 
+import multiprocessing
 import resource
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 
 import numpy as np
-from common import in_fork
 
 WHOLE_IMAGES = 377_110
 """Images of MIMIC-CXR."""
 
 
-def peak(images: int) -> dict[str, float]:
+def peak(images: int) -> float:
     """Prepare a manifest of ``images`` links to one picture here; this process's peak in MiB."""
     from PIL import Image
 
@@ -41,12 +40,13 @@ def peak(images: int) -> dict[str, float]:
                 report = f"Nodule number {i} is seen. Heart size is normal. No effusion. " * 2
                 table.write(f"{name},{10_000_000 + i},{50_000_000 + i},PA,{report}\n")
         prepare(root, root / "out", PrepareSettings(size=16), workers=1)
-    return {"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main() -> None:
     sizes = sorted(map(int, sys.argv[1:])) or [5_000, 20_000]
-    peaks = [in_fork(partial(peak, size))["mib"] for size in sizes]
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        peaks = pool.map(peak, sizes, chunksize=1)
     each = (peaks[-1] - peaks[0]) / (sizes[-1] - sizes[0])
     for size, mib in zip(sizes, peaks, strict=True):
         print(f"{size} images: {mib:.0f} MiB")

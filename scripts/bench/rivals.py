@@ -36,7 +36,6 @@ import torch
 from common import (
     HEAD,
     Row,
-    in_fork,
     in_turn,
     machine,
     measure,
@@ -373,28 +372,6 @@ def first_heatmap(options: Options) -> Iterator[Row]:
 # ------------------------------------------------------------------------- many, and large
 
 
-def worlds(options: Options) -> Iterator[Row]:
-    """The loss of one of W processes: its share against the whole batch."""
-    from train_step import share_of_loss
-
-    from medclip_debias.losses.objective import build_objective, loss_settings
-
-    objective = build_objective(loss_settings({"kind": "clip"}, "rivals"))
-    size = 256 if options.quick else 2048
-    torch.set_num_threads(1)
-    for world in (2, 4, 8):
-        ways = {
-            str(count): lambda count=count: in_fork(partial(share_of_loss, objective, size, count))[
-                "seconds"
-            ]
-            for count in (1, world)
-        }
-        found = options.turns(ways)  # type: ignore[arg-type]
-        note = f"batch {size}, a process of W without the others, one thread; equal by tests/losses"
-        name = f"loss of one of {world} processes against the whole batch's"
-        yield ratio(name, found[str(world)], found["1"], world / 2, note)
-
-
 def similarity(options: Options) -> Iterator[Row]:
     """The similarity of images and sentences, forward and backward: chunks against all at once."""
     from medclip_debias.config import SimilaritySettings
@@ -429,7 +406,6 @@ ROWS: dict[str, Callable[[Options], Iterator[Row]]] = {
     "verbs": verbs,
     "first_heatmap": first_heatmap,
     "similarity": similarity,
-    "worlds": worlds,
 }
 
 

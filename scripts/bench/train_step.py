@@ -3,9 +3,8 @@
 Every way starts from the same weights, on the same batches: `Engine` is this package, `Plain` a
 loop as one writes it for a first experiment, `OpenClip` the step of open_clip's own training loop
 (its loss, its order of operations) with pooled embeddings, since it knows no regions. Losses of the
-engine and of the plain loop agree; bf16 agrees with fp32 for every preset; memory over many steps;
-epochs with a frozen image encoder, computed and from stored features; the loss of one of W
-processes.
+engine and of the plain loop agree; bf16 agrees with fp32 for every preset; epochs with a frozen
+image encoder, computed and from stored features.
 """
 
 from __future__ import annotations
@@ -41,9 +40,6 @@ from medclip_debias.language.masked_lm import (
     language_model_hash,
     train_masked_lm,
 )
-from medclip_debias.losses.batch import ContrastiveBatch
-from medclip_debias.losses.distributed import Ranks, ShardedBatch
-from medclip_debias.losses.objective import Objective
 from medclip_debias.losses.presets import presets
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.phantom import PhantomSettings, generate
@@ -283,7 +279,6 @@ def ways(trainer: Trainer) -> dict[str, Any]:
     return known
 
 
-MIB = 2**20
 AGREE = 1e-4
 STILL = {"crop": False, "brightness": 0, "contrast": 0}
 
@@ -359,19 +354,6 @@ def precision(folder: Path, scale: Scale, only: list[str]) -> dict[str, tuple[fl
     return errors
 
 
-def soak(folder: Path, scale: Scale, steps: int, every: int) -> list[float]:
-    """MiB of this process after every ``every`` steps, real loader included."""
-    import psutil
-
-    trainer = Trainer(settings(folder, scale))
-    memory: list[float] = []
-    for number, batch in enumerate(iterate(trainer.batches, 0, steps, scale.workers), start=1):
-        trainer.step(number - 1, batch)
-        if number % every == 0 or number == steps:
-            memory.append(psutil.Process().memory_info().rss / MIB)
-    return memory
-
-
 def stored_features(
     folder: Path,
     scale: Scale,
@@ -409,30 +391,3 @@ def step_rows(found: dict[str, list[float]], note: str) -> Iterator[Row]:
     for name, (called, goal) in goals.items():
         if name in found:
             yield ratio(f"training step against {called}", found["engine"], found[name], goal, note)
-
-
-class Alone(ShardedBatch):
-    """A share without other processes: sums over them are its own."""
-
-    def total(self, value: Tensor) -> Tensor:
-        return value
-
-
-def share_of_loss(objective: Objective, size: int, world: int) -> dict[str, float]:
-    """Forward and backward of the loss, given the similarities of a process of ``world``."""
-    torch.manual_seed(0)
-    mine, scale = size // world, torch.tensor(14.0)
-    rows = (torch.rand(mine, size) * 2 - 1).requires_grad_()
-    columns = (torch.rand(size, mine) * 2 - 1).requires_grad_() if world > 1 else None
-    began = time.perf_counter()
-    if columns is None:
-        objective(ContrastiveBatch(rows, scale)).loss.backward()
-    else:
-        counts, ranks = [mine] * world, Ranks(0, world)
-        owners = torch.arange(size)
-        batch = Alone(
-            rows, scale, image_of_sentence=owners, ranks=ranks, images=counts, texts=counts
-        )
-        batch.__dict__["columns"] = columns  # which the other processes would have sent
-        batch.loss_of(objective(batch).per_anchor).backward()
-    return {"seconds": time.perf_counter() - began}

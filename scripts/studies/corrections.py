@@ -177,38 +177,35 @@ class XCLR(PhantomStudy):
     """X-CLR: sources of similarity, target temperatures, amounts of data; all arms symmetric."""
 
     name: ClassVar[str] = "x-clr"
-    identity, text = "identity", "text encoder"
+    sources: ClassVar[tuple[str, ...]] = ("identity", "text encoder", "label graph")
 
     def cells(self) -> list[dict[str, Any]]:
+        """All arms with all studies, the first two with a share of those for training, too."""
         s, tests = self.settings, self.settings.data["test_studies"]
-        graphs = {self.text: ("text", s.tau), "label graph": ("labels", s.tau)}
-        graphs |= {f"tau_s {tau:g}": ("text", tau) for tau in s.taus}
-        arms: dict[str, Any] = {self.identity: {"kind": "clip"}}
-        for name, (graph, tau) in graphs.items():
-            arms[name] = {"kind": "xclr", "graph": graph, "target_temperature": tau}
-        parts = [("tau" if name.startswith("tau") else "source", name, 1.0) for name in arms]
-        parts += [("share", n, share) for share in s.shares for n in (self.identity, self.text)]
         trained = s.data["studies"] - tests
         return [
             self.cell(
                 seed,
                 name,
-                arms[name],
+                s.arms[name],
                 data={"studies": int(tests + max(20, round(share * trained)))},
-                part=part,
                 share=share,
             )
-            for seed, (part, name, share) in product(s.seeds, parts)
+            for seed, share in product(s.seeds, (1.0, *s.shares))
+            for name in (s.arms if share == 1 else self.sources[:2])
         ]
 
     def groups(self, rows: Sequence[Row]) -> Parts:
-        sources = by_method(where(rows, part="source"))
-        taus = by_method(where(rows, part="tau"))
-        taus[f"tau_s {self.settings.tau:g}"] = sources[self.text]
+        whole = by_method(where(rows, share=1.0))
+        taus = {"tau_s 0.1": whole["text encoder"]}
+        taus |= {name: own for name, own in whole.items() if name.startswith("tau_s")}
         ordered = dict(sorted(taus.items(), key=lambda each: float(each[0].split()[-1])))
-        shares = parts_of(where(rows, part="share"), "share", "{:.0%} of the training studies")
-        identity = {self.identity: sources[self.identity]}
-        return {"Source": sources, "Temperature": identity | ordered, **shares}
+        few = [row for row in rows if row["share"] < 1]
+        return {
+            "Source": {name: whole[name] for name in self.sources},
+            "Temperature": {"identity": whole["identity"]} | ordered,
+            **parts_of(few, "share", "{:.0%} of the training studies"),
+        }
 
 
 class Estimator(PhantomStudy):

@@ -8,12 +8,13 @@ from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from medclip_debias.experiments.experiment import Cell, Row
 from medclip_debias.reporting.tables import Table
-from studies.study import Study, average, lines, split, where
+from studies.study import Study, lines, where
 
 Floats = NDArray[np.float64]
 
@@ -38,18 +39,18 @@ class ErrorBound(Study):
         # Two standard errors below: a violation must not be Monte Carlo noise.
         broken = [p for p in points if p["error"] - 2 * p["standard_error"] > p["bound"]]
         ratios = sorted(p["bound"] / p["error"] for p in points if p["error"] > 0)
-        n, ms = max(p["N"] for p in points), sorted({p["M"] for p in points})
-        means = {
-            eta: [average(some, "error") for some in split(own, "M").values()]
-            for eta, own in split(where(points, N=n), "eta").items()
-        }
-        order = {p["eta"]: means[p["eta"]][-1] for p in points}  # ties by first use
-        body = [[e, *(f"{v:.4f}" for v in means[e])] for e in sorted(order, key=order.__getitem__)]
         held = [f"{len(points)}", f"{len(broken)}", f"{np.median(ratios):.0f}", f"{ratios[0]:.1f}"]
+        n = max(p["N"] for p in points)
+        errors = pd.DataFrame(where(points, N=n)).pivot_table("error", "eta", "M", sort=False)
+        errors = errors.sort_index(axis=1)
+        body = [
+            [str(eta), *(f"{value:.4f}" for value in own)]
+            for eta, own in errors.sort_values(errors.columns[-1]).iterrows()
+        ]
         head = ["settings", "violations", "bound / error, median", "tightest"]
         return [
             Table("The bound", head, [held]),
-            Table(f"Mean error at N = {n}", ["eta", *(f"M = {m}" for m in ms)], body),
+            Table(f"Mean error at N = {n}", ["eta", *(f"M = {m}" for m in errors)], body),
         ]
 
     def figure(self, rows: Sequence[Row]) -> Figure:

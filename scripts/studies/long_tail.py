@@ -171,7 +171,7 @@ def make_images(content: Mapping[str, Any], folder: Path) -> None:
     shutil.rmtree(made)
 
 
-def one_type(prepared: PreparedSet, truth: Any, split: str) -> tuple[NDArray[np.int64], Integers]:
+def one_type(prepared: PreparedSet, truth: Any, split: str) -> tuple[Integers, Integers]:
     """Images of ``split`` whose findings are all of one of `TYPES`, equally many of each.
 
     Rows in the prepared set, and the number of each one's type in `TYPES`. At most one image of a
@@ -179,17 +179,13 @@ def one_type(prepared: PreparedSet, truth: Any, split: str) -> tuple[NDArray[np.
     phantom's ``images.parquet``, by image.
     """
     images = prepared.images[prepared.images["split"] == split].drop_duplicates("study_id")
-    shown = truth.loc[images["image_id"].astype(str), list(CLASS_NAMES)].to_numpy(dtype=bool)
-    kinds = np.array([c.type for c in CLASSES])
-    of_type = {name: shown[:, kinds == name].any(axis=1) for name in set(kinds)}
-    single = np.sum(list(of_type.values()), axis=0) == 1
-    found = [np.flatnonzero(single & of_type[name]) for name in TYPES]
-    least = min(map(len, found))
+    shown = truth.loc[images["image_id"].astype(str), list(CLASS_NAMES)].set_axis(images.index)
+    types = shown.T.groupby([c.type for c in CLASSES]).any().T
+    single = types[types.sum(axis=1) == 1].idxmax(axis=1)
+    least = single.value_counts().reindex(TYPES, fill_value=0).min()
     if least < 2:
         raise UserError(
             f"{split}: fewer than 2 images show a type alone; raise 'studies' and 'test_studies'."
         )
-    chosen = np.concatenate([places[:least] for places in found])
-    order = np.argsort(chosen)
-    rows = images.index.to_numpy(dtype=np.int64)[chosen[order]]
-    return rows, np.repeat(np.arange(len(TYPES)), least)[order].astype(np.int64)
+    kept = single[single.isin(TYPES)].groupby(single).head(least)
+    return kept.index.to_numpy(dtype=np.int64), kept.map(TYPES.index).to_numpy(dtype=np.int64)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,21 +12,12 @@ import pytest
 from commands import run_script
 from medclip_debias.cli import experiments as verbs
 from medclip_debias.cli import run
-from medclip_debias.errors import UserError
 from studies import eta_table, flip_claims, pretrain_trunk
-from studies.command import read_cells, run_named
+from studies.command import read_cells
 from studies.study import STUDIES
 
 REPO = Path(__file__).parents[2]
 SMALL = ["starts=4", "angles=401", "rare=[0.01, 0.1]", "temperatures=[0.05, 0.1]"]
-
-
-def test_settings_come_as_words(tmp_path):
-    found = run_named("fine-grained", tmp_path, words=SMALL, quick=True)
-    assert found["settings"]["rare"] == [0.01, 0.1]
-    for word, said in (("start=4", "did you mean 'starts'"), ("starts=many", "must be like 200")):
-        with pytest.raises(UserError, match=said):
-            run_named("fine-grained", tmp_path, words=[word])
 
 
 @pytest.mark.usefixtures("drawn")
@@ -38,8 +27,13 @@ def test_the_verb_lists_runs_and_refuses(tmp_path, capsys):
     assert run(["study", "fine-grained", *SMALL, "--out", str(tmp_path / "s")]) == 0
     assert "Example 2: top-1 error" in (tmp_path / "s/page.md").read_text()
     assert (tmp_path / "s/figure.png").stat().st_size > 10_000
-    assert run(["study", "fine-graned"]) == 2
-    assert "did you mean 'fine-grained'" in capsys.readouterr().err
+    for words, said in (
+        (["fine-graned"], "did you mean 'fine-grained'"),
+        (["fine-grained", "start=4"], "did you mean 'starts'"),
+        (["fine-grained", "starts=many"], "must be like 200"),
+    ):
+        assert run(["study", *words]) == 2
+        assert said in capsys.readouterr().err
     (tmp_path / "file").write_text("")
     assert run(["study", "fine-grained", "--quick", "--out", str(tmp_path / "file")]) == 2
 
@@ -112,30 +106,6 @@ def test_an_installed_package_without_its_source_says_how_to_get_the_studies(
 def test_a_script_says_in_a_sentence_what_to_mend(script, tmp_path, capsys):
     assert run_script(script, [str(tmp_path / "none"), str(tmp_path / "out")]) == 2
     assert "there is no such folder" in capsys.readouterr().err
-
-
-SPAWNED = """
-import multiprocessing
-from importlib.util import find_spec
-from medclip_debias.cli.experiments import studies_of_the_source
-
-if __name__ == "__main__":
-    studies_of_the_source()
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print(pool.apply(find_spec, ("studies.fine_grained",)).origin)
-"""
-
-
-def test_a_process_that_starts_anew_finds_the_studies_too(tmp_path):
-    (tmp_path / "spawned.py").write_text(SPAWNED)
-    done = subprocess.run(
-        [sys.executable, "spawned.py"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(REPO)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout.strip() == str(REPO / "scripts/studies/fine_grained.py"), done.stderr
 
 
 def test_the_folder_of_the_studies_runs_as_a_program(monkeypatch, capsys):

@@ -27,11 +27,6 @@ def test_contrastive_scores_are_those_of_the_minimiser_found_by_descent():
     )
 
 
-def test_data_model_1_gives_the_numbers_of_corollary_4_5():
-    against = models.accuracy_1(1.0, 1.0, 0.0)
-    assert against == pytest.approx(0.69, abs=0.005)
-
-
 @pytest.mark.parametrize("mentioned", [0.0, 0.5, 1.0])
 def test_caption_richness_enters_linearly(mentioned):
     """Theorem 5.2 prints a square; a million draws say otherwise."""
@@ -44,6 +39,7 @@ def test_caption_richness_enters_linearly(mentioned):
     seen, label, sign = models.features_1(rng, 1_000_000, 0.5)
     right = np.sign(seen @ np.array(weight)) == label
     expected = models.accuracy_1(0.95, mentioned)
+    assert models.accuracy_1(1.0, 1.0, 0.0) == pytest.approx(0.69, abs=0.005)  # corollary 4.5
     assert right[sign != label].mean() == pytest.approx(expected, abs=0.004)
 
 
@@ -97,53 +93,41 @@ def test_cross_covariance_of_data_model_2_is_the_sampled_one():
     assert abs(covariance[1, 0]) < 0.01
 
 
-@pytest.mark.parametrize(("m", "always"), [(1780, False), (1800, True)])
-def test_contrastive_learning_is_always_right_just_above_the_threshold(m, always):
+@pytest.mark.parametrize(
+    ("m", "shift", "always"),
+    [(1780, None, False), (1800, None, True), (2400, -0.005, False), (2400, 0.005, True)],
+)
+def test_contrastive_learning_is_always_right_just_above_the_thresholds(m, shift, always):
+    """Of the number of classes, and of the captions' richness."""
     alpha, beta = 10.0, 1 / 3
-    assert (m > models.least_classes(alpha, beta)) == always
-    rng = np.random.default_rng(4)
-    z, k, c = models.features_2(rng, 300, m, alpha, beta)
-    contrastive = models.accuracy_2(z, k, c, models.contrastive_weights_2(m, alpha, beta))
-    supervised = models.accuracy_2(z, k, c, (1.0, alpha))
-    assert (contrastive == 1.0) == always
-    assert supervised <= 0.6
-
-
-@pytest.mark.parametrize(("shift", "always"), [(-0.005, False), (0.005, True)])
-def test_captions_must_be_rich_enough(shift, always):
-    m, alpha, beta = 2400, 10.0, 1 / 3
-    mentioned = models.least_mentioned(m, alpha, beta) + shift
-    rng = np.random.default_rng(5)
-    z, k, c = models.features_2(rng, 300, m, alpha, beta)
-    accuracy = models.accuracy_2(z, k, c, models.contrastive_weights_2(m, alpha, beta, mentioned))
-    assert accuracy == 1.0 if always else accuracy <= 0.6
+    mentioned = 1.0 if shift is None else models.least_mentioned(m, alpha, beta) + shift
+    assert (m > models.least_classes(alpha, beta)) == (always or shift is not None)
+    sampled = models.features_2(np.random.default_rng(4), 300, m, alpha, beta)
+    learned = models.contrastive_weights_2(m, alpha, beta, mentioned)
+    contrastive = models.accuracy_2(*sampled, learned)
+    assert contrastive == 1.0 if always else contrastive <= 0.6
+    assert models.accuracy_2(*sampled, (1.0, alpha)) <= 0.6  # supervised
 
 
 DATA = load_digits()
 PIXELS, DIGITS = DATA.data / 16, DATA.target
 
 
-def test_colours_agree_as_often_as_asked_and_digits_stay_visible():
-    made = models.coloured(np.random.default_rng(0), PIXELS, DIGITS, 0.9, (1.0, 1.0))
-    images, _, labels, against = made
+def test_colours_agree_as_often_as_asked_and_captions_name_what_they_are_asked_to():
+    rng = np.random.default_rng(0)
+    images, exact, labels, against = models.coloured(rng, PIXELS, DIGITS, 0.9, (1.0, 0.0))
     assert abs(against.mean() - 0.1) < 0.03
     painted = images.numpy().reshape(-1, 64, 3)
     background = PIXELS == 0
     red = painted[..., 0] > painted[..., 2]
     shown_red = (red & background).sum(axis=1) > background.sum(axis=1) / 2
     assert np.array_equal(shown_red, (labels == 1) != against)
-    assert np.allclose(painted[PIXELS == 1], 1.0)
-
-
-def test_captions_name_what_they_are_asked_to():
-    exact, vague = (
-        models.coloured(np.random.default_rng(1), PIXELS, DIGITS, 0.9, mentioned)[1].numpy()
-        for mentioned in ((1.0, 0.0), (0.0, 1.0))
-    )
+    assert np.allclose(painted[PIXELS == 1], 1.0)  # digits stay visible
     assert np.array_equal(exact[:, 0], DIGITS - 4.5)
-    assert set(exact[:, 1]) == {-1.5, 1.5}
-    assert set(vague[:, 0]) == {-2.5, 2.5}
-    assert set(vague[:, 1]) == {-2.5, -1.5, -0.5, 0.5, 1.5, 2.5}
+    assert set(exact[:, 1].tolist()) == {-1.5, 1.5}
+    vague = models.coloured(rng, PIXELS, DIGITS, 0.9, (0.0, 1.0))[1]
+    assert set(vague[:, 0].tolist()) == {-2.5, 2.5}
+    assert set(vague[:, 1].tolist()) == {-2.5, -1.5, -0.5, 0.5, 1.5, 2.5}
 
 
 def test_training_is_repeatable_and_learns_its_own_distribution():

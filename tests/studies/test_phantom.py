@@ -12,7 +12,6 @@ import pytest
 from medclip_debias.data.agreement import read_agreement
 from medclip_debias.errors import UserError
 from medclip_debias.experiments.doses import language_eta, training_counts
-from medclip_debias.experiments.runner import run_experiment
 from medclip_debias.phantom.catalogue import CLASSES
 from medclip_debias.phantom.truth import Truth
 from medclip_debias.settings_files import load_yaml, merge
@@ -95,27 +94,8 @@ def test_agreement_is_the_truth_of_every_training_sentence_and_study(place, data
     assert 0.05 < found.mean() < 0.95
 
 
-def test_a_batch_knows_which_of_its_images_agree_with_which_of_its_sentences(place, tmp_path):
-    oracle = methods()["true pairs removed"]["as it is"]
-    ready = trainer(place, oracle, tmp_path)
-    truth, images = Truth(place.truth), ready.prepared.images
-    batch = ready.batches[0]
-    fields = ready.fields.of(batch, 0)
-    found = fields["agreement"][:, fields["text_ids"]].numpy().T
-    texts = [ready.studies.texts[n] for n in batch.texts.tolist()]
-    first = [ready.studies.rows[n][0] for n in batch.studies.tolist()]
-    shown = [str(name) for name in images["image_id"].iloc[first]]
-    assert np.array_equal(found, truth.agreement(texts, shown))
-    removed = float(ready.step(0)["removed"])
-    negatives = batch.owners.numpy()[:, None] != np.arange(len(shown))[None, :]
-    assert removed == pytest.approx(found[negatives].mean())
-
-
 def test_every_place_holder_becomes_what_it_stands_for(place, data, tmp_path):
     eta, counts = language_eta(data, 0.2, 0.35)
-    scores = data.scores(None)
-    for text in list(eta)[:20]:
-        assert eta[text] == pytest.approx(min(0.2 * math.exp(0.35 * scores[text]), 0.99))
 
     def eta_of(given):
         return resolve({"eta": given}, place, tmp_path, 1000)["eta"]
@@ -141,27 +121,11 @@ def test_a_cell_repeats_exactly(inputs):
     assert all(math.isfinite(value) for value in plain.values())
 
 
-def test_table1_chooses_on_a_phantom_of_its_own_and_reports_on_every_seed(
-    inputs, tmp_path, monkeypatch
-):
-    two = dict(list(methods()[LANGUAGE_MODEL].items())[:2])
-    monkeypatch.setitem(methods(), LANGUAGE_MODEL, two)
-    chosen = ["InfoNCE", LANGUAGE_MODEL, "constant = its mean"]
-    study = small(Table1, inputs, methods=chosen, seeds=[0])
-    found = run_experiment(study, tmp_path / "table1", workers=1)
-    rows = {role: [r for r in found["rows"] if r["role"] == role] for role in ("choose", "report")}
-    assert {r["seed"] for r in rows["choose"]} == {1000}
-    assert {r["method"] for r in rows["choose"]} == {LANGUAGE_MODEL}
-    best = best_candidate(rows["choose"])
-    assert [r["method"] for r in rows["report"]] == chosen
-    assert {r["candidate"] for r in rows["report"][1:]} == {best}  # a control follows its method
-    assert "difference to InfoNCE" in (tmp_path / "table1/page.md").read_text()
-
-
 def test_table1_keeps_in_every_regime_what_it_chose_in_the_first():
     study = Table1()
     asked = study.cells()
     assert {cell["regime"] for cell in asked} == {"hospital"}
+    assert {cell["seed"] for cell in asked} == {1000, 1001}  # no reported one
     good = {name: float(not metric.lower_is_better) for name, metric in METRICS.items()}
     poor = {name: float(metric.lower_is_better) for name, metric in METRICS.items()}
     last = {name: list(candidates)[-1] for name, candidates in methods().items()}
@@ -262,8 +226,7 @@ def test_keyword_weights_change_the_result_and_severity_has_an_auc(inputs):
     assert 0 <= rows[0]["severity_auc"] <= 1
 
 
-@pytest.fixture
-def dealt(place, data):
+def test_one_type_images_are_balanced_and_show_just_that_type(place, data):
     """A truth made by hand: images show the eight types in turn, every fifth one two types."""
     truth = pd.read_parquet(place.truth / "images.parquet").set_index("dicom_id")
     truth[[c.name for c in CLASSES]] = False
@@ -273,18 +236,13 @@ def dealt(place, data):
         other = [c.name for c in CLASSES if c.type == TYPES[(n + 1) % 8]]
         # Two forms of one type are still one type.
         truth.loc[name, [*forms[:2], *(other[:1] if n % 5 == 0 else [])]] = True
-    return truth
-
-
-def test_one_type_images_are_balanced_and_show_just_that_type(data, dealt):
-    rows, numbers = one_type(data, dealt, "train")
+    rows, numbers = one_type(data, truth, "train")
     counts = np.bincount(numbers, minlength=8)
-    train = data.images[data.images["split"] == "train"].drop_duplicates("study_id")
     alone = [n % 8 for n in range(len(train)) if n % 5]
     assert counts.min() == counts.max() == np.bincount(alone, minlength=8).min() >= 2
     place_of = {int(row): n for n, row in enumerate(train.index)}
     assert [place_of[int(row)] % 8 for row in rows] == numbers.tolist()
     assert all(place_of[int(row)] % 5 for row in rows)
-    dealt[[c.name for c in CLASSES if c.type == "edema"]] = False
+    truth[[c.name for c in CLASSES if c.type == "edema"]] = False
     with pytest.raises(UserError, match="raise 'studies'"):
-        one_type(data, dealt, "train")
+        one_type(data, truth, "train")
