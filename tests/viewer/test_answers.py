@@ -8,11 +8,12 @@ import shutil
 from dataclasses import replace
 
 import numpy as np
+import pydicom
 import pytest
 import torch
 
 from medclip_debias.cli import run
-from medclip_debias.data.images import read_radiograph
+from medclip_debias.data.images.radiograph import Radiograph
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.decisions.calibration import Calibration, FittedClass
@@ -24,9 +25,7 @@ from medclip_debias.viewer.answers import (
     Answers,
     ShownPixels,
     checked_sentence,
-    listed_images,
 )
-from medclip_debias.viewer.viewed_model import Finder
 from tests.helpers.coco import write_coco
 
 TEXTS = ["Left lung.", "Right lung."]
@@ -46,62 +45,48 @@ def test_an_export_is_what_the_verb_ground_writes(
     assert name == "found.json"
     found = json.loads(content)
     assert found["image"] == {"height": 90, "width": 70}
+    assert NOT_MEASURED in found["warning"]
+    assert found["findings"] == answers.models[0].findings(image.encoded[0])
     for row, entry in zip(found["sentences"], reported["sentences"], strict=True):
         assert row["text"] == entry["text"]
-        assert row["score"] == pytest.approx(entry["score"], abs=1e-6)
         assert [one["box"] for one in row["boxes"]] == [one["box"] for one in entry["boxes"]]
-    shown = [answers.look(image, text)[0] for text in TEXTS]
-    for one, entry in zip(shown, reported["sentences"], strict=True):
+        (shown,) = answers.look(image, entry["text"])
+        assert row["score"] == pytest.approx(entry["score"], abs=1e-6)
         for key in ("score", "lowest", "highest"):
-            assert one[key] == pytest.approx(entry[key], abs=1e-6)
-        assert one["peak"] == entry["peak"]
-    assert [one["name"] for one in found["findings"]] == [
-        one["name"] for one in answers.models[0].findings(image.encoded[0])
-    ]
+            assert shown[key] == pytest.approx(entry[key], abs=1e-6)
+        assert shown["peak"] == entry["peak"]
     with pytest.raises(UserError, match="not a DICOM file"):
         answers.export(image, 0, TEXTS, 0.05, "seg")
     with pytest.raises(UserError, match="1 to 20 sentences, not 0"):
         answers.export(image, 0, [], 0.05, "json")
 
 
-def test_an_export_never_reads_a_file_of_the_images_name(answers, phantom_tree, tmp_path):
+def test_an_export_never_reads_a_file_of_the_images_name(answers, phantom_tree):
     """What was opened as one name may be called as a file that lies where the viewer runs."""
-    image = answers.read(next(phantom_tree.rglob("*.dcm")))
-    assert image.source is not None
-    name, content = answers.export(replace(image, pixels=None), 0, TEXTS, None, "json")
+    image = replace(answers.read(next(phantom_tree.rglob("*.dcm"))), pixels=None)
+    _, content = answers.export(image, 0, TEXTS, None, "json")
     assert json.loads(content)["image"]["SOPInstanceUID"] == image.source.header.SOPInstanceUID
-    with pytest.raises(UserError, match="switch them on"):
-        answers.export(image, 0, TEXTS, None, "seg")
-    with pytest.raises(UserError, match="no box was found"):
-        answers.export(image, 0, TEXTS, 1.0, "seg")
+    for threshold, words in ((None, "switch them on"), (1.0, "no box was found")):
+        with pytest.raises(UserError, match=words):
+            answers.export(image, 0, TEXTS, threshold, "seg")
     name, content = answers.export(image, 0, TEXTS, None, "sr")
     assert (name, content[128:132]) == ("scores_sr.dcm", b"DICM")
 
 
-def test_pixels_come_as_the_file_holds_them(phantom_tree, image_folder, answers):
-    import pydicom
-
+def test_pixels_come_as_the_file_holds_them(phantom_tree, answers):
     path = next(phantom_tree.rglob("*.dcm"))
     stored = pydicom.dcmread(path)
     pixels = answers.read(path).pixels
     sent = np.frombuffer(pixels.bytes(), "<u2").reshape(stored.Rows, stored.Columns)
     shown = pixels.low + pixels.step * sent.astype(float)
     values = sum((pixels.low, pixels.high)) - shown if pixels.inverted else shown
-    raw = stored.pixel_array * float(stored.get("RescaleSlope", 1)) + float(
-        stored.get("RescaleIntercept", 0)
-    )
-    np.testing.assert_allclose(values, raw)
+    slope, intercept = stored.get("RescaleSlope", 1), stored.get("RescaleIntercept", 0)
+    np.testing.assert_allclose(values, stored.pixel_array * float(slope) + float(intercept))
     assert pixels.low <= pixels.window[0] < pixels.window[1] <= pixels.high
-    image = read_radiograph(image_folder / "good.png")
-    small = ShownPixels.of(image, (0.5, 99.5), image)
-    assert small.described()["depth"] == 8
-    assert small.window == image.percentiles((0.5, 99.5))
 
 
 def test_a_first_window_shows_what_the_model_sees():
     """MONOCHROME1 with a window: the stored values at which the model's grey is black and white."""
-    from medclip_debias.data.images.radiograph import Radiograph
-
     stored = np.arange(4096, dtype=np.uint16).reshape(64, 64)
     raw = Radiograph.of(stored, inverted=True)
     seen = Radiograph(raw.codes, np.clip((raw.values - 1000) / 2000, 0, 1), inverted=True)
@@ -113,24 +98,21 @@ def test_a_first_window_shows_what_the_model_sees():
 
 def test_probabilities_are_the_logistic_of_the_scaled_difference(answers):
     """By hand, prompt by prompt, in double precision."""
-    model, image = answers.model, answers.choose("good.png")
-    viewed = answers.models[0]
-    rows = viewed.finder.of(image.encoded[0].features)
+    model, viewed = answers.model, answers.models[0]
+    features = answers.choose("good.png").encoded[0].features
+    rows = viewed.finder.of(features)
     (prompts,) = viewed.finder.prompt_sets
     assert {row["name"] for row in rows} == set(prompts.classes)
+
+    def mean(texts):
+        scores = [model.score(features, model.encode_sentences([text])).item() for text in texts]
+        return math.fsum(scores) / len(scores)
+
     with torch.no_grad():
         scale = float(model.similarity.scale)
         for row in rows:
-            means = []
-            for texts in (
-                prompts.classes[row["name"]].positive,
-                prompts.classes[row["name"]].negative,
-            ):
-                scores = [
-                    model.score(image.encoded[0].features, model.encode_sentences([text])).item()
-                    for text in texts
-                ]
-                means.append(math.fsum(scores) / len(scores))
+            sides = prompts.classes[row["name"]]
+            means = mean(sides.positive), mean(sides.negative)
             assert (row["present"], row["absent"]) == pytest.approx(means, abs=1e-6)
             expected = 1 / (1 + math.exp(-scale * (means[0] - means[1])))
             assert row["probability"] == pytest.approx(expected, abs=1e-5)
@@ -143,11 +125,10 @@ def test_probabilities_are_the_logistic_of_the_scaled_difference(answers):
 def test_calibrated_findings_take_the_files_probability_and_threshold(
     answers, model_folder, tmp_path
 ):
-    image = answers.choose("good.png")
     viewed = answers.models[0]
-    by_name = {one["name"]: one for one in viewed.finder.of(image.encoded[0].features)}
-    name = sorted(by_name)[0]
-    d = by_name[name]["present"] - by_name[name]["absent"]
+    features = answers.choose("good.png").encoded[0].features
+    first, *_ = viewed.finder.of(features)
+    d = first["present"] - first["absent"]
     # Of six images those with the finding score above d + .1, with one exception below d: the
     # best cut, of 2/3 + 1, is at the lower of the two above.
     fitted = FittedClass(
@@ -162,24 +143,20 @@ def test_calibrated_findings_take_the_files_probability_and_threshold(
         split="validate",
         prompts=viewed.finder.prompt_sets[0],
         method="platt",
-        classes={name: fitted},
+        classes={first["name"]: fitted},
     )
-    found = {
-        one["name"]: one for one in Finder(viewed.model, calibration).of(image.encoded[0].features)
-    }
-
-    def probability(score):
-        odds = 3 * score - 0.4 + math.log(0.2 / 0.8) - math.log(0.5 / 0.5)
-        return 1 / (1 + math.exp(-odds))
-
-    assert found[name]["calibrated"]
-    assert found[name]["probability"] == pytest.approx(probability(d), abs=1e-6)
-    assert found[name]["threshold"] == pytest.approx(probability(d + 0.1), abs=1e-6)
-    assert not found[name]["seen"]
-    assert not any(one["calibrated"] for other, one in found.items() if other != name)
     calibration.write(tmp_path / "own.json")
     opened = Answers.open(model_folder, device="cpu", calibrations=[tmp_path / "own.json"])
     assert ("Probabilities", "calibrated on labelled images") in opened.models[0].described()
+    (found,) = (one for one in opened.models[0].finder.of(features) if one["calibrated"])
+
+    def probability(score):
+        return 1 / (1 + math.exp(-(3 * score - 0.4 + math.log(0.2 / 0.8))))
+
+    assert found["name"] == first["name"]
+    assert found["probability"] == pytest.approx(probability(d), abs=1e-6)
+    assert found["threshold"] == pytest.approx(probability(d + 0.1), abs=1e-6)
+    assert not found["seen"]
     calibration.model_copy(update={"model_hash": "other"}).write(tmp_path / "other.json")
     with pytest.raises(UserError, match="was made for the model other"):
         Answers.open(model_folder, device="cpu", calibrations=[tmp_path / "other.json"])
@@ -194,21 +171,15 @@ def test_search_finds_what_the_verb_finds_and_opens_the_prepared_images(
     found = searching.find_sentence(text, 3)
     assert [hit.image_id for hit in found] == [hit["image_id"] for hit in reported]
     data = PreparedSet.open(prepared_phantom)
-    assert searching.has_prepared
-    shown = [searching.prepared_image(hit.row) for hit in found]
-    for hit, image in zip(found, shown, strict=True):
-        np.testing.assert_array_equal(image, data.pixels[hit.row])
     # A hit opens with the score that it was found by.
     image = searching.hit(found[0].row)
     (seen,) = searching.look(image, text)
     assert seen["score"] == pytest.approx(found[0].score, abs=2e-3)
-    np.testing.assert_array_equal(
-        image.pixels.low + image.pixels.step * image.pixels.levels, shown[0]
-    )
-    row = 5
-    path = next(phantom_tree.rglob(f"{data.images.iloc[row]['image_id']}.dcm"))
-    (best, second) = searching.find_similar(searching.read(path), 2)
-    assert best.row == row
+    levels = image.pixels.low + image.pixels.step * image.pixels.levels
+    np.testing.assert_array_equal(levels, data.pixels[found[0].row])
+    path = next(phantom_tree.rglob(f"{data.images.iloc[5]['image_id']}.dcm"))
+    best, second = searching.find_similar(searching.read(path), 2)
+    assert best.row == 5
     assert best.score == pytest.approx(1, abs=2e-3)
     assert second.score < best.score
     for row in (-1, len(data)):
@@ -241,30 +212,21 @@ def test_results_come_without_pictures_where_the_set_is_gone(model_folder, index
         found.hit(0)
 
 
-def answers_with_boxes(answers, path, width):
-    """The same with a box on good.png, which was annotated at 180 rows and ``width`` columns."""
-    write_coco(path, ("good.png", [("A", [20, 40, 60, 80])], (width, 180)))
-    references = ReferenceBoxes.read(path, list(answers.images.values()))
-    return Answers(answers.models, images=answers.images, references=references)
-
-
-def test_true_boxes_are_those_of_the_file(answers, tmp_path):
+def test_images_of_a_folder_have_the_boxes_of_a_file(answers, image_folder, tmp_path):
+    assert answers.names == ["good.png", "letter.jpg", "more/wide.png"]
     path = tmp_path / "boxes.json"
-    found = answers_with_boxes(answers, path, 140)
-    assert found.choose("good.png").phrases == [("A", [[10, 20, 30, 40]])]
-    wide = found.choose("more/wide.png")
-    assert (wide.phrases, wide.aside) == ([], 0)
+
+    def chosen(name, width):
+        """With a box on good.png, which was annotated at 180 rows and ``width`` columns."""
+        write_coco(path, ("good.png", [("A", [20, 40, 60, 80])], (width, 180)))
+        references = ReferenceBoxes.read(path, list(answers.images.values()))
+        image = Answers(answers.models, images=answers.images, references=references).choose(name)
+        return image.phrases, image.aside
+
+    assert chosen("good.png", 140) == ([("A", [[10, 20, 30, 40]])], 0)
+    assert chosen("more/wide.png", 140) == ([], 0)
     # Of another shape than the image: nobody knows where it lies.
-    image = answers_with_boxes(answers, path, 180).choose("good.png")
-    assert (image.phrases, image.aside) == ([], 1)
-    with pytest.raises(UserError, match="give --images"):
-        Answers.open(tmp_path, boxes=path)
-
-
-def test_images_of_a_folder_are_named_by_their_place_in_it(image_folder, tmp_path):
-    assert list(listed_images(image_folder)) == ["good.png", "letter.jpg", "more/wide.png"]
-    with pytest.raises(UserError, match="no such folder"):
-        listed_images(tmp_path / "absent")
+    assert chosen("good.png", 180) == ([], 1)
 
 
 def test_an_unusable_image_is_a_sentence_without_its_place(answers, image_folder):
@@ -277,58 +239,58 @@ def test_an_unusable_image_is_a_sentence_without_its_place(answers, image_folder
             answers.choose(name)
 
 
-def test_what_cannot_be_answered_is_a_sentence(answers, searching, make_model, tmp_path):
+def test_what_cannot_be_answered_is_a_sentence(
+    answers, searching, model_folder, make_model, tmp_path
+):
     image = answers.choose("good.png")
-    with pytest.raises(UserError, match="write a sentence"):
-        answers.look(image, " \n\t\n")
-    with pytest.raises(UserError, match=r"has 1,001 characters, more than the 1,000"):
-        checked_sentence("b" * (MOST_CHARACTERS + 1))
     assert checked_sentence(" a \n b ") == "a b"
-    with pytest.raises(UserError, match="--index"):
-        answers.find_sentence("Left lung.", 3)
-    with pytest.raises(UserError, match="--index"):
-        answers.find_similar(image, 3)
-    make_model(72, 64, (0.5, 99.5), seed=8).save(tmp_path / "other")
-    with pytest.raises(UserError, match="is not the model"):
-        Answers.open(tmp_path / "other", searching.index.folder, device="cpu")
+    other = tmp_path / "other"
+    make_model(72, 64, (0.5, 99.5), seed=8).save(other)
+    two = ["gradcam", "occlusion"]
+    for words, ask in (
+        ("write a sentence", lambda: answers.look(image, " \n\t\n")),
+        ("has 1,001 characters, more", lambda: checked_sentence("b" * (MOST_CHARACTERS + 1))),
+        ("--index", lambda: answers.find_sentence("Left lung.", 3)),
+        ("--index", lambda: answers.find_similar(image, 3)),
+        ("one method", lambda: answers.look(image, "Left lung.", two)),
+        ("more --method", lambda: Answers.open(model_folder, methods=two)),
+        ("no method for maps 'camgrad'", lambda: Answers.open(model_folder, methods=["camgrad"])),
+        ("is not the model", lambda: Answers.open(other, searching.index.folder)),
+        ("give --images", lambda: Answers.open(tmp_path, boxes=tmp_path / "boxes.json")),
+        ("no such folder", lambda: Answers.open(tmp_path, images=tmp_path / "absent")),
+    ):
+        with pytest.raises(UserError, match=words):
+            ask()
 
 
-def test_maps_that_no_real_boxes_confirm_are_said_to_be(answers, model_folder, tmp_path):
-    image = answers.choose("good.png")
-    assert answers.models[0].maps_warning("similarity") == NOT_MEASURED
-    _, content = answers.export(image, 0, TEXTS, None, "json")
-    assert NOT_MEASURED in json.loads(content)["warning"]
+def test_maps_that_real_boxes_confirm_have_no_warning_but_those_of_another_method(
+    answers, model_folder, tmp_path
+):
     shutil.copytree(model_folder, tmp_path / "model")
     maps = {"validated": True, "real": True, "phrases": 40, "boxes": 49, "sentence": None}
     results = {"maps": maps, "model_hash": answers.model.content_hash}
     (tmp_path / "results.json").write_text(json.dumps(results))
-    confirmed = Answers.open(tmp_path / "model", device="cpu")
-    assert confirmed.models[0].maps_warning("similarity") is None
-    assert confirmed.models[0].maps_warning("gradcam") == NOT_MEASURED
+    (confirmed,) = Answers.open(tmp_path / "model", device="cpu").models
+    assert confirmed.maps_warning("similarity") is None
+    assert confirmed.maps_warning("gradcam") == NOT_MEASURED
 
 
 def test_the_method_of_the_maps_is_a_choice(model_folder, image_folder):
     """Each model starts with its own; another is as if the viewer had been started with it."""
-    methods = ["similarity", "occlusion"]
+    methods = ["similarity", "gradcam"]
     start = {"images": image_folder, "device": "cpu", "beside": model_folder}
     started = Answers.open(model_folder, methods=methods, **start)
     chosen = Answers.open(model_folder, **start)
     image = chosen.choose("good.png")
-    plain, covered = started.look(started.choose("good.png"), "Left lung.")
-    assert plain["score"] == covered["score"]
-    assert chosen.look(image, "Left lung.", methods) == [plain, covered]
+    plain, explained = started.look(started.choose("good.png"), "Left lung.")
+    assert plain["score"] == explained["score"]
+    assert chosen.look(image, "Left lung.", methods) == [plain, explained]
     described = chosen.opened(image, methods)
     assert described == started.opened(started.choose("good.png"))
-    assert [one["kind"] for one in described] == ["cosine", "occlusion"]
-    for shown, one in zip((plain, covered), described, strict=True):
+    assert [one["kind"] for one in described] == ["cosine", "gradcam"]
+    for shown, one in zip((plain, explained), described, strict=True):
         geometry = one["geometry"]
         assert len(shown["grid"]) == geometry["rows"] * geometry["columns"]
-    exported = json.loads(chosen.export(image, 0, ["Left lung."], -1, "json", "gradcam")[1])
-    (seen, _) = chosen.look(image, "Left lung.", ["gradcam", "similarity"])
-    assert exported["sentences"][0]["boxes"][0]["peak"] == pytest.approx(seen["highest"], abs=1e-6)
-    with pytest.raises(UserError, match="one method"):
-        chosen.look(image, "Left lung.", ["gradcam"])
-    with pytest.raises(UserError, match="more --method"):
-        Answers.open(model_folder, device="cpu", methods=["gradcam", "occlusion"])
-    with pytest.raises(UserError, match="no method for maps 'camgrad'"):
-        Answers.open(model_folder, device="cpu", methods=["camgrad"])
+    _, content = chosen.export(image, 0, ["Left lung."], -1, "json", "gradcam")
+    (box,) = json.loads(content)["sentences"][0]["boxes"]
+    assert box["peak"] == pytest.approx(explained["highest"], abs=1e-6)

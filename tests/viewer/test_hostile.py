@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,6 @@ from tests.data.images.test_limits import dicom, item, sequence
 from tests.viewer.conftest import picture
 
 SECRET = "planted-4711-secret"
-POSTS = ("choose", "hit", "maps", "look", "search", "export")
 
 
 @pytest.fixture(scope="module")
@@ -39,33 +37,30 @@ def files(site):
 def test_no_address_takes_a_path(site, client, planted):
     """A path at each place of an address where something is named."""
     absolute = quote(str(planted).lstrip("/"), safe="")
-    hostile = [quote(str(planted)), quote(str(planted), safe=""), "..%2f" * 12 + absolute]
-    hostile += ["../" * 12 + str(planted).lstrip("/"), "http://127.0.0.1:1/", "-1", "1e9"]
-    hostile += ["9" * 12, ""]
+    hostile = [quote(str(planted)), "..%2f" * 12 + absolute, "../" * 12 + str(planted)[1:]]
+    hostile += ["http://127.0.0.1:1/", "-1", "9" * 12, ""]
     session = client.session
     names = ("alive", "pixels", f"pixels/{session}", "prepared", "images", "thumbnail")
-    starts = ["/", "/assets/", "/assets/../", "/api/", *(f"/api/{name}/" for name in names)]
-    starts += ["/file=", "/gradio_api/file="]
+    starts = ["/assets/", "/assets/../", "/api/", "/file=", *(f"/api/{name}/" for name in names)]
     for start in starts:
         for word in hostile:
-            if start + word == "/":
-                continue
             answer = client.web.get(start + word)
             assert SECRET not in answer.text
             assert answer.status_code == 404 or answer.url.path == "/", start + word
-    for word in hostile:
-        answer = client.web.post(f"/api/upload/{word}", content=b"x")
-        assert answer.status_code == 404
-        assert client.web.post(f"/api/{word}", json={"session": session}).status_code == 404
-    assert client.web.delete("/").status_code == 404
-    assert client.web.put("/assets/main.js", content=b"x").status_code == 404
-    assert client.web.get("/api/choose").status_code == 404
+    web = client.web
+    for answer in (
+        *(web.post(f"/api/upload/{word}", content=b"x") for word in hostile),
+        *(web.post(f"/api/{word}", json={"session": session}) for word in hostile),
+        web.put("/assets/main.js", content=b"x"),
+        web.get("/api/choose"),
+    ):
+        assert answer.status_code == 404, answer.url
     assert files(site) == []
 
 
 def test_no_request_takes_more_than_it_is_for(site, client, planted):
     """Every field of every request: another kind of value, a path, or one field more."""
-    session, image = client.session, "x" * 22
+    image, path = "x" * 22, str(planted)
     fine = {
         "choose": {"name": "good.png"},
         "hit": {"row": 0},
@@ -74,40 +69,24 @@ def test_no_request_takes_more_than_it_is_for(site, client, planted):
         "search": {"sentence": "Left lung.", "count": 3},
         "export": {"image": image, "model": 0, "sentences": ["a"], "kind": "json"},
     }
-    assert set(fine) == set(POSTS)
-    hostile = [{"path": str(planted)}, [str(planted)], True, 1e9, -1, {}, [[]], 10**400]
-    asked = 0
     for what, fields in fine.items():
         for name in fields:
-            for value in hostile:
-                if value == [str(planted)] and name == "sentences":
-                    continue
+            for value in ({"path": path}, [[path]], True, 1e9, -1, 10**400):
                 answer = client.ask(what, **{**fields, name: value})
                 assert answer.status_code == 400, (what, name, value)
-                assert str(planted) not in answer.text
-                asked += 1
-        assert client.ask(what, **fields, path=str(planted)).status_code == 400
-        for wrong in ("", "../a", "short", "a" * 65, None, 7, [session]):
-            body = {**fields, "session": wrong}
-            assert client.web.post(f"/api/{what}", json=body).status_code == 400
-    assert asked > 60
+                assert path not in answer.text
+        assert client.ask(what, **fields, path=path).status_code == 400
+        for wrong in ("", "../a", "a" * 65, None, 7, [client.session]):
+            assert client.ask(what, **{**fields, "session": wrong}).status_code == 400
+        for body in (b"", b"[]", b"null", b"{", b"[" * 100_000, b"\xff\xfe", b'{"a": NaN}'):
+            answer = client.web.post(f"/api/{what}", content=body)
+            assert answer.status_code == 400
+            assert answer.json() == {"error": "This is not a request of the page."}
     # Where words are expected, a path is words.
-    assert client.ask("choose", name=str(planted)).status_code == 422
-    assert client.ask("look", image=str(planted), sentence=str(planted)).status_code == 422
-    assert client.ask("search", sentence=str(planted)).status_code == 200
-    assert client.ask("export", **(fine["export"] | {"kind": str(planted)})).status_code == 400
+    assert client.ask("choose", name=path).status_code == 422
+    assert client.ask("look", image=path, sentence=path).status_code == 422
+    assert client.ask("search", sentence=path).status_code == 200
     assert files(site) == []
-
-
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"[]", b"null", b"{", b"[" * 100_000, b'{"session": "a"}', b"\xff\xfe", b'{"a": NaN}'],
-)
-def test_what_is_no_click_of_the_page_is_refused(client, body):
-    for what in POSTS:
-        answer = client.web.post(f"/api/{what}", content=body)
-        assert answer.status_code == 400
-        assert answer.json() == {"error": "This is not a request of the page."}
 
 
 def test_names_of_uploads_stay_in_their_folder(site, client, tmp_path):
@@ -135,26 +114,25 @@ def test_a_small_file_of_a_million_items_holds_no_other_page_up(site, client, tm
 
 
 def test_nobody_sees_the_radiograph_of_another_page(site, client, tmp_path):
-    opened = client.upload("one.png", picture(tmp_path / "one.png", 60, 50)).json()
+    image = client.upload("one.png", picture(tmp_path / "one.png", 60, 50)).json()["image"]
     other = site.client("another1" * 3)
-    assert other.ask("look", image=opened["image"], sentence="Left lung.").status_code == 422
-    assert other.web.get(f"/api/pixels/{other.session}/{opened['image']}").status_code == 404
-    assert client.ask("look", image="guess", sentence="Left lung.").status_code == 422
-    address = f"/api/pixels/{client.session}/{opened['image']}"
+    assert other.ask("look", image=image, sentence="Left lung.").status_code == 422
+    assert other.web.get(f"/api/pixels/{other.session}/{image}").status_code == 404
+    address = f"/api/pixels/{client.session}/{image}"
     assert len(client.web.get(address).content) == 60 * 50
     assert client.web.get(address).status_code == 404  # they are handed over once
-    assert client.ask("look", image=opened["image"], sentence="Left lung.").status_code == 200
+    assert client.ask("look", image=image, sentence="Left lung.").status_code == 200
 
 
 def test_no_answer_names_a_place_on_the_server(site, client, tmp_path):
     opened = client.upload("one.png", picture(tmp_path / "one.png", 60, 50))
-    image = opened.json()["image"]
+    asked = {"image": opened.json()["image"], "sentence": "Left lung."}
     reported = [
         client.web.get("/").text,
         client.web.get("/api/about").text,
         opened.text,
-        client.ask("look", image=image, sentence="Left lung.").text,
-        client.ask("export", image=image, sentences=["Left lung."], kind="json").text,
+        client.ask("look", **asked).text,
+        client.ask("export", image=asked["image"], sentences=["Left lung."], kind="json").text,
         client.ask("search", sentence="Left lung.").text,
         client.upload("bad.png", b"not a picture").text,
     ]
@@ -188,4 +166,3 @@ def test_everything_of_a_session_is_freed_when_its_page_is_closed(site, tmp_path
     assert kept() is None
     answer = client.ask("look", image=image, sentence="Left lung.")
     assert "open the radiograph again" in answer.json()["error"]
-    assert json.loads(answer.text).keys() == {"error"}

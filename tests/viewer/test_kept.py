@@ -33,17 +33,6 @@ def sessions(clock):
     return Sessions(lambda: clock.now)
 
 
-def test_a_radiograph_is_known_by_its_name_alone_and_its_pixels_go_once(sessions):
-    first, second = (sessions.keep("a", shown(word)) for word in ("one", "two"))
-    assert sessions.image("a", second).word == "two"
-    for session, name in (("a", first), ("b", second), ("a", "")):
-        assert sessions.image(session, name) is None
-        assert sessions.pixels(session, name) is None
-    assert [sessions.pixels("a", second) for _ in "12"] == [b"two", None]
-    sessions.clear("a")
-    assert sessions.image("a", second) is None
-
-
 def test_a_session_ends_with_its_last_connection_or_unused_after_a_time(sessions, clock):
     for _ in "12":
         sessions.connected("open")

@@ -11,22 +11,15 @@ from medclip_debias.errors import UserError
 from medclip_debias.viewer.serve import listening_at
 
 
-def test_the_socket_is_this_users_alone_and_gone_at_the_end(tmp_path):
-    path = tmp_path / "s"
-    with listening_at(path):
-        assert path.is_socket()
-        assert path.stat().st_mode & 0o777 == 0o600
-    assert not path.exists()
-
-
-def test_one_that_was_left_behind_is_replaced(tmp_path):
+def test_the_socket_is_this_users_alone_replaces_a_dead_one_and_is_gone_at_the_end(tmp_path):
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(path))
         killed.listen()
-    assert path.is_socket()
     with listening_at(path), socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert not path.exists()
 
 
 def test_of_many_that_start_at_once_one_wins(tmp_path):
@@ -51,18 +44,20 @@ def test_of_many_that_start_at_once_one_wins(tmp_path):
     assert (len(won), len(lost)) == (1, 5)
 
 
-@pytest.mark.parametrize("make", ["touch", "mkdir", "symlink_to"])
-def test_what_is_no_socket_is_not_removed(tmp_path, make):
-    path = tmp_path / "s"
-    getattr(path, make)(*([tmp_path / "elsewhere"] if make == "symlink_to" else []))
-    with pytest.raises(UserError, match="not a socket"), listening_at(path):
-        pass
-    assert path.is_symlink() or path.exists()
-
-
 @pytest.mark.parametrize(
-    ("place", "words"), [("s" * 120, "at most 100 characters"), ("none/s", "no such folder")]
+    ("make", "name", "words"),
+    [
+        (lambda path: path.touch(), "s", "not a socket"),
+        (lambda path: path.symlink_to("elsewhere"), "s", "not a socket"),
+        (lambda path: None, "s" * 120, "at most 100 characters"),
+        (lambda path: None, "none/s", "no such folder"),
+    ],
+    ids=["file", "link", "long", "no folder"],
 )
-def test_a_path_that_cannot_be_a_socket_is_a_sentence(tmp_path, place, words):
-    with pytest.raises(UserError, match=words), listening_at(tmp_path / place):
+def test_what_is_and_can_be_no_socket_is_refused_and_not_removed(tmp_path, make, name, words):
+    path = tmp_path / name
+    make(path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(UserError, match=words), listening_at(path):
         pass
+    assert sorted(tmp_path.iterdir()) == before
