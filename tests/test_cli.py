@@ -1,171 +1,171 @@
-"""The console command: its help, the whole way, and its figures."""
+"""The verbs, one after the other, as a user gives them: figures, files, and who may read them."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
-import shutil
 from base64 import b64encode
 from pathlib import Path
 
 import pytest
-import typer
+import yaml
 
-from medclip_debias.cli import app, run
-from medclip_debias.cli.help import help_of
-from medclip_debias.data.store import PreparedSet
+from medclip_debias.cli import run
+from medclip_debias.errors import counted
+from medclip_debias.training.resolve import load_run
 
 REPO = Path(__file__).parents[1]
-
-
-@pytest.fixture
-def reported(capsys):
-    """Run a command line that must fail, and return its one sentence."""
-
-    def reported(*words):
-        capsys.readouterr()
-        code = run([str(word) for word in words])
-        captured = capsys.readouterr()
-        assert code == 2
-        assert captured.out == ""
-        # What a source was found to be may stand before it; the sentence is the last line.
-        *before, sentence = captured.err.splitlines()
-        assert sentence.startswith("medclip-debias: ")
-        assert not any(line.startswith("medclip-debias: ") for line in before)
-        assert "Traceback" not in captured.err
-        return sentence
-
-    return reported
+CONFIG = str(REPO / "configs" / "phantom" / "base.yaml")
+UMASK = 0o027
 
 
 @pytest.fixture
 def figures(capsys):
     """Run a command line with --json and return what it printed."""
 
-    def _figures(*words):
+    def figures(*words):
         capsys.readouterr()
         assert run([*(str(word) for word in words), "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
-    return _figures
+    return figures
 
 
 @pytest.fixture(scope="module")
-def trained(prepared_phantom, tmp_path_factory):
-    """A prepared, scored phantom and a model trained on it for four steps, by the commands."""
-    root = tmp_path_factory.mktemp("cli")
-    shutil.copytree(prepared_phantom, root / "prepared")
-    small = ["hidden=16", "heads=2", "layers=1", "steps=4", "vocabulary=400", "batch_size=16"]
-    assert run(["language-model", f"{root}/prepared", f"{root}/lm", *small]) == 0
-    assert run(["score", f"{root}/prepared", "--language-model", f"{root}/lm"]) == 0
-    assert run(["claims", f"{root}/prepared", "--lexicon", "phantom"]) == 0
-    assert run(["train", *run_words(root)]) == 0
+def root(tmp_path_factory):
+    """What the verbs leave, one after the other."""
+    root = tmp_path_factory.mktemp("rights")
+    tree = tmp_path_factory.mktemp("phantom") / "tree"
+    before = os.umask(UMASK)
+    try:
+        prepared, lm, out = f"{root}/prepared", f"{root}/lm", f"{root}/run"
+        sides = ["--studies", "48", "--seed", "3", "--set", "min_side=80", "--set", "max_side=112"]
+        small = ["hidden=16", "heads=2", "layers=1", "steps=2", "vocabulary=400", "batch_size=16"]
+        settings = ["train.steps=2", "train.batch_size=8", "train.workers=0", "train.keep=best"]
+        settings += ["train.validate_every=1", "train.validate_images=8", "train.warmup_steps=1"]
+        settings += [f"prepared={prepared}", f"out={out}", f"model.text.folder={lm}"]
+        few = ["--set", "landmarks=40", "--set", "queries=10", "--set", "image_queries=2"]
+        quick = ["--bootstrap", "0", "--heatmaps", "2"]
+        for command in (
+            ["phantom", str(tree), "--workers", "1", *sides],
+            ["prepare", str(tree), prepared, "--size", "72", "--workers", "1"],
+            ["language-model", prepared, lm, *small],
+            ["score", prepared, "--language-model", lm],
+            ["train", CONFIG, "--loss", "debiased_language_model", *settings],
+            ["evaluate", f"{out}/model", prepared, "--out", out, *quick],
+            ["report", out],
+            ["index", f"{out}/model", prepared, "--out", f"{root}/index", *few],
+        ):
+            assert run(command) == 0, command
+        image = str(next(tree.rglob("*.dcm")))
+        ground = ["ground", f"{out}/model", image, "--text", "Clear.", "--out", f"{root}/maps"]
+        assert run(ground) == 0
+    finally:
+        os.umask(before)
     return root
 
 
-def run_words(root, *more):
-    words = [
-        f"prepared={root}/prepared",
-        f"out={root}/run",
-        f"model.text.folder={root}/lm",
-        "train.steps=4",
-        "train.batch_size=8",
-        "train.log_every=2",
-        "train.workers=0",
-    ]
-    return [str(REPO / "configs" / "phantom" / "demo.yaml"), *words, *more]
+def test_the_umask_decides_who_may_read_and_nothing_hidden_is_left(root):
+    found = [path.relative_to(root) for path in root.rglob("*")]
+    assert {"prepared", "lm", "run", "index", "maps"} == {path.parts[0] for path in found}
+    run_files = {path.parts[1] for path in found if path.parts[0] == "run" and path.parts[1:]}
+    assert {"settings.yaml", "metrics.csv", "results.json", "report.html"} <= run_files
+    assert {"model", "checkpoints", "heatmaps", "retrieval", "items"} <= run_files
+    for path in found:
+        expected = (0o777 if (root / path).is_dir() else 0o666) & ~UMASK
+        if path.name == "items.key":  # a secret, whatever the umask
+            expected = 0o600
+        assert (root / path).stat().st_mode & 0o777 == expected, path
+        assert path.name[0] != "."
 
 
-def test_help_lists_every_verb_once_in_a_panel_and_fits_on_a_screen():
-    command = typer.main.get_command(app)
-    shown = help_of(command, "medclip-debias", ["--help"]).splitlines()
-    assert len(shown) <= 50
-    order = ["First steps:", "Data:", "Training:", "Evaluation:", "Looking and searching:"]
-    order += ["Experiments:", "Sharing:", "Options:"]
-    panels = {}
-    for line in (re.sub(r"\x1b\[\d+m", "", line) for line in shown):
-        if line.endswith(":") and not line.startswith(" "):
-            panels[line] = []
-        elif panels and line.startswith("  ") and line[2] not in " -":
-            panels[[*panels][-1]].append(line.split()[0])
-    assert list(panels) == order, "name a panel, or --help lists the verb apart from all"
-    assert sorted(name for names in panels.values() for name in names) == sorted(command.commands)
-    assert {"train", "doctor"} <= set(panels["Training:"])
-    assert {"compare", "evaluate"} <= set(panels["Evaluation:"])
-
-
-def test_help_of_a_verb_with_further_verbs_is_that_of_the_usual_one(capsys):
-    assert run(["evaluate", "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert "--bootstrap" in shown
-    assert "evaluate probe" in shown
-
-
-def test_the_whole_way_ends_in_a_report(trained, figures):
-    root = trained
-    results = figures(
-        "evaluate",
-        root / "run" / "model",
-        root / "prepared",
-        "--out",
-        root / "run",
-        "--bootstrap",
-        20,
-        "--heatmaps",
-        2,
-    )
-    assert results == json.loads((root / "run" / "results.json").read_text())
+def test_the_whole_way_ends_in_a_report_that_needs_no_other_file(root, figures, tmp_path):
+    words = ["--out", tmp_path, "--bootstrap", 20, "--heatmaps", 0]
+    results = figures("evaluate", root / "run" / "model", root / "prepared", *words)
+    assert results == json.loads((tmp_path / "results.json").read_text())
     values = {(r["protocol"], r["metric"]): r["value"] for r in results["metrics"]}
     assert 0 <= values["zero_shot", "mean_auc"] <= 1
     assert {("grounding", "cnr"), ("retrieval", "recall")} <= values.keys()
-    report = figures("report", root / "run")["report"]
-    page = Path(report).read_text()
-    pictures = {
-        (path.name, path.read_bytes()) for path in (root / "run" / "heatmaps").glob("*.png")
-    }
+    page = (root / "run" / "report.html").read_text()
+    pictures = [path.read_bytes() for path in (root / "run" / "heatmaps").glob("*.png")]
     assert len(pictures) >= 2
-    for name, content in pictures:
-        assert f"data:image/png;base64,{b64encode(content).decode()}" in page, name
-    assert "http://" not in page.replace("http://www.w3.org", "")
-    assert "https://" not in page
+    for content in pictures:
+        assert f"data:image/png;base64,{b64encode(content).decode()}" in page
+    assert not re.search(r"https?://(?!www\.w3\.org)", page)
 
 
-def test_phantom_prepare_and_losses_print_their_results(figures, tmp_path):
-    small = ["--set", "min_side=80", "--set", "max_side=112"]
-    words = ["--studies", 20, "--format", "jpg", "--seed", 5, *small]
-    made = figures("phantom", tmp_path / "tree", *words)
-    assert made["studies"] == 20
-    prepared = figures("prepare", tmp_path / "tree", tmp_path / "set", "--size", 32)
-    assert prepared["images"] == len(PreparedSet.open(tmp_path / "set"))
-    assert prepared["funnel"] == json.loads((tmp_path / "set" / "funnel.json").read_text())
+def test_losses_lists_every_loss_and_preset_with_its_row_of_the_paper(figures, capsys):
     listed = figures("losses")
-    listing = listed["losses"]
-    assert {"debiased", "infonce"} <= {entry["kind"] for entry in listing}
-    assert all(entry["formula"] and entry["paper"] for entry in listing)
-    assert "debiased_language_model" in {entry["name"] for entry in listed["presets"]}
+    assert {"debiased", "infonce"} <= {entry["kind"] for entry in listed["losses"]}
+    assert all(entry["formula"] and entry["paper"] for entry in listed["losses"])
+    assert run(["losses"]) == 0
+    out = capsys.readouterr().out
+    assert "debiased_0.05 (row 7, debiased, eta 0.05)\n  Debiased contrastive loss" in out
+    assert all(entry["name"] in out for entry in listed["presets"])
 
 
-def test_a_missing_folder_is_named(reported, tmp_path):
-    none, out = tmp_path / "none", tmp_path / "out"
+def test_a_missing_folder_is_named_and_nothing_is_written(tmp_path, capsys):
+    none, out = f"{tmp_path}/none", f"{tmp_path}/out"
     for line in (
-        ("prepare", none, out),
-        ("report", none),
-        ("evaluate", none, none, "--out", out),
-        ("score", none, "--language-model", tmp_path),
+        ["prepare", none, out],
+        ["report", none],
+        ["evaluate", none, none, "--out", out],
+        ["score", none, "--language-model", f"{tmp_path}"],
     ):
-        assert str(none) in reported(*line)
-    assert not out.exists()
+        assert run(line) == 2
+        assert none in capsys.readouterr().err.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
 
 
-def test_words_that_do_not_parse_exit_with_2(capsys):
-    for words in (["bogus"], ["train"], ["phantom", "out", "--studies", "none"]):
-        assert run(words) == 2
-        assert "Traceback" not in capsys.readouterr().err
+# ----------------------------------------------------------------------------- config, doctor
+
+
+def shown(capsys, *words):
+    capsys.readouterr()
+    assert run(["config", "show", CONFIG, "--loss", "sogclr", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_config_show_prints_settings_that_are_the_run(capsys, tmp_path):
+    words = ["train.lr=3e-4", "train.seed=7", "out=here"]
+    (tmp_path / "again.yaml").write_text(shown(capsys, *words), encoding="utf-8")
+    again = load_run(tmp_path / "again.yaml")
+    assert again == load_run(CONFIG, words, "sogclr")
+    assert (again.train.lr, again.loss["kind"], again.out) == (3e-4, "sogclr", Path("here"))
+    whole = json.loads(shown(capsys, "--json"))
+    part = yaml.safe_load(shown(capsys, "--only-changed", "train.lr=3e-4"))
+    assert whole == yaml.safe_load(shown(capsys))
+    assert "seed" in whole["train"]
+    assert "seed" not in part["train"]
+    assert part["train"]["lr"] == 3e-4
 
 
 @pytest.mark.parametrize(
-    ("verb", "hint"), [("train", True), ("experiment", True), ("index", False)]
+    ("words", "said"),
+    [
+        (["config", "show", CONFIG, "train.rate=1"], "unknown setting 'train.rate'"),
+        (["doctor", CONFIG, "--loss", "sogclrr"], "--loss: .*'sogclrr' .*did you mean 'sogclr'"),
+        (["doctor", "--loss", "sogclr"], "--loss sogclr: is for a run"),
+        (["doctor", "train.lr=1e-5"], "train.lr"),
+    ],
 )
-def test_a_setting_with_dashes_is_shown_how_it_is_given(verb, hint, capsys):
-    assert run([verb, "phantom/demo", "somewhere", "--seed-of-all", "3"]) == 2
-    assert ("as seed-of-all=VALUE" in capsys.readouterr().err) is hint
+def test_words_that_no_run_would_take_are_refused(capsys, words, said):
+    assert run(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert re.search(said, captured.err.splitlines()[-1])
+
+
+def test_the_doctor_looks_at_the_machine_alone_and_prints_a_table(capsys):
+    assert run(["doctor"]) == 0
+    *lines, summary = capsys.readouterr().out.splitlines()
+    rows = dict(line.split("  ", 1) for line in lines if line[0] != " ")
+    assert {"versions", "codecs"} <= set(rows)
+    assert not {"data", "step"} & set(rows)
+    states = {name: row.split()[0] for name, row in rows.items()}
+    assert next(state for name, state in states.items() if name.endswith("all-reduce")) == "ok"
+    warnings = [*states.values()].count("warning")
+    assert summary == f"{counted(warnings, 'warning')}, 0 that would stop the run"
+    # What to do stands below every warning, in the column of what was found.
+    assert sum(line.lstrip().startswith("->") for line in lines) == warnings

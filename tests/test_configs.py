@@ -13,14 +13,13 @@ from medclip_debias.cli import run
 from medclip_debias.experiments.grid import read_grid
 from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.losses.presets import presets
-from medclip_debias.training.resolve import changed, resolved
+from medclip_debias.training.resolve import resolved
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-RUNS = (
-    *("mimic_cxr/base", "mimic_cxr/debiased", "mimic_cxr/radzero_recipe", "openi/base"),
-    *("phantom/base", "phantom/demo", "real_cxr/smoke", "real/pretrain", "real/joint"),
-)
 ELSEWHERE = {"clusters", "experiments", "studies"}  # they have tests of their own
+NAMES = sorted(
+    path.relative_to(CONFIGS).with_suffix("").as_posix() for path in CONFIGS.rglob("*.y*")
+)
 
 
 def flat(content: Any, prefix: str = "") -> dict[str, Any]:
@@ -32,12 +31,7 @@ def flat(content: Any, prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def test_every_file_is_looked_at():
-    files = [path.relative_to(CONFIGS).with_suffix("") for path in CONFIGS.rglob("*.yaml")]
-    assert {str(name) for name in files if name.parts[0] not in ELSEWHERE} == set(RUNS)
-
-
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [n for n in NAMES if n.split("/")[0] not in ELSEWHERE])
 def test_each_is_a_run(name):
     content = resolved(name)
     build_objective(loss_settings(content["loss"], name))
@@ -47,17 +41,10 @@ def test_each_is_a_run(name):
 def test_each_is_named_and_says_what_it_is(capsys):
     assert run(["config", "list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["configs"]
-    files = [path.relative_to(CONFIGS).with_suffix("").as_posix() for path in CONFIGS.rglob("*.y*")]
-    assert list(listed) == sorted(files)
+    assert list(listed) == NAMES
     assert all(" " in about and about[0] not in '#"' for about in listed.values())
     assert run(["config", "list"]) == 0
     assert f"phantom/demo\n  {listed['phantom/demo']}\n" in capsys.readouterr().out
-
-
-def test_the_papers_method_on_mimic_cxr_has_a_name():
-    assert resolved("mimic_cxr/debiased") == resolved(
-        "mimic_cxr/base", loss="debiased_language_model"
-    )
 
 
 @pytest.mark.parametrize("name", ["phantom/demo", "experiments/positives_phantom_300"])
@@ -91,16 +78,12 @@ def test_a_file_of_ones_own_inherits_a_name_and_goes_before_one(tmp_path, monkey
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["config", "show", "mimic_cxr/debaised"], "no such file; .*mean 'mimic_cxr/debiased'"),
         (["config", "show", "configs/phantom/demo.yaml"], "no such file; .*mean 'phantom/demo'"),
         (["config", "new", "phantom/dem", "a.yaml"], "config new: .*'phantom/dem'.*'phantom/demo'"),
-        (["experiment", "experiments/phantom_smal"], "mean 'experiments/phantom_small'"),
-        (["config", "show", "own.yaml"], "own.yaml: .*'phantom/bse'.*base'"),
     ],
 )
 def test_a_name_that_is_none_ends_with_one_sentence(tmp_path, monkeypatch, capsys, words, said):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.yaml").write_text("extends: config:phantom/bse\n", encoding="utf-8")
     capsys.readouterr()
     assert run(words) == 2
     captured = capsys.readouterr()
@@ -125,25 +108,12 @@ def test_a_preset_over_a_base_changes_its_objective_and_its_folder_alone(name):
 
 
 def test_the_base_is_the_papers_setting():
-    content = resolved(CONFIGS / "mimic_cxr" / "base.yaml")
+    content = resolved("mimic_cxr/base")
     assert content["preprocessing"]["prepare"]["size"] == 512
     assert content["preprocessing"]["input_size"] == 480
     assert content["model"]["image"]["arch"] == "resnet18"
     assert content["model"]["dim"] == 128
     train = content["train"]
     assert (train["batch_size"], train["lr"], train["warmup_steps"]) == (64, 1e-5, 2000)
-
-
-def test_the_demo_takes_false_negatives_as_positives_in_a_folder_of_its_own():
-    demo = flat(changed(CONFIGS / "phantom" / "demo.yaml"))
-    base = CONFIGS / "phantom" / "base.yaml"
-    row = flat(changed(base, loss="multi_positive_claims"))
-    differ = {key for key in demo | row if demo.get(key) != row.get(key)}
-    assert differ == {"prepared", "out", "model.text.folder"}
-
-
-def test_the_objective_of_open_i_is_one_word_to_change():
-    path = CONFIGS / "openi" / "base.yaml"
-    row = resolved(CONFIGS / "phantom" / "base.yaml", loss="multi_positive_claims")
-    assert resolved(path)["loss"] == row["loss"]
-    assert path.read_text(encoding="utf-8").count("loss:multi_positive_claims") == 1
+    whole = resolved("mimic_cxr/base", loss="debiased_language_model")
+    assert resolved("mimic_cxr/debiased") == whole

@@ -30,10 +30,9 @@ from medclip_debias.files import (
     write_json,
     write_text,
 )
-from medclip_debias.settings_files import load_yaml
 
 
-@pytest.fixture(params=[0o002, 0o027, 0o077])
+@pytest.fixture(params=[0o002, 0o077])
 def umask(request):
     before = os.umask(request.param)
     yield request.param
@@ -79,16 +78,16 @@ def test_files_and_folders_get_the_rights_of_the_umask(tmp_path, umask):
         save_file({"x": zeros(2)}, work / "model.safetensors")
         (work / "inner").mkdir()
         (work / "inner" / "b").write_text("b")
+    with atomic_file(tmp_path / "key", private=True) as temporary:
+        temporary.write_text("secret")
+    assert mode(tmp_path / "key") == 0o600
     for path in [tmp_path / "a.txt", *(tmp_path / "model").rglob("*")]:
         assert mode(path) == (0o777 if path.is_dir() else 0o666) & ~umask, path.name
     assert mode(tmp_path / "model") == 0o777 & ~umask
-
-
-def test_what_a_group_shares_stays_shared(tmp_path):
     tmp_path.chmod(0o2775)
-    with atomic_folder(tmp_path / "model"):
+    with atomic_folder(tmp_path / "model"):  # what a group shares stays shared
         pass
-    assert (tmp_path / "model").stat().st_mode & 0o2000 == tmp_path.stat().st_mode & 0o2000
+    assert (tmp_path / "model").stat().st_mode & 0o2000
 
 
 @pytest.mark.parametrize("kind", [atomic_file, atomic_folder])
@@ -108,22 +107,19 @@ def test_a_killed_writer_is_cleaned_up_and_a_living_one_is_not_touched(tmp_path,
     assert hidden(tmp_path) == []
 
 
-def test_the_next_writer_in_a_folder_cleans_it_by_itself(tmp_path):
-    kill(writing(tmp_path, atomic_folder, "heatmaps"))
-    kill(writing(tmp_path, atomic_file, "results.json"))
-    assert len(hidden(tmp_path)) >= 1
-    write_text(tmp_path / "results.json", "{}")
-    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
-
-
 def test_a_users_own_hidden_files_stay(tmp_path):
     mine = [".gitignore", ".heatmaps.original", ".model.20260101", ".results.json.abcdefgh.json"]
     mine += [".heatmaps.part", ".x-1-2-abcdefgh.part"]
     for name in mine:
         (tmp_path / name).write_text("mine")
     (tmp_path / ".model.previous").mkdir()
-    remove_leftovers(tmp_path)
-    write_text(tmp_path / "a", "a")
+    (tmp_path / "work").mkdir()
+    machine = files.temporary_prefix("m").split(".")[2].partition("-")[0]
+    link = tmp_path / "work" / f".m.{machine}-999999999-1-abcdefgh.part"
+    link.symlink_to(tmp_path)  # named as a leftover, and not followed
+    for folder in (tmp_path, tmp_path / "work"):
+        remove_leftovers(folder)
+        write_text(folder / ("a" * 250), "a")  # a name of any length
     assert hidden(tmp_path) == sorted([*mine, ".model.previous"])
 
 
@@ -172,22 +168,6 @@ def test_a_folder_whose_exchange_was_cut_off_gets_its_content_back(tmp_path):
     assert hidden(tmp_path) == []
 
 
-def test_a_link_that_is_named_as_a_leftover_is_not_followed(tmp_path):
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "a").write_text("a")
-    (tmp_path / "work").mkdir()
-    machine = files.temporary_prefix("m").split(".")[2].partition("-")[0]
-    (tmp_path / "work" / f".m.{machine}-999999999-1-abcdefgh.part").symlink_to(tmp_path / "outside")
-    remove_leftovers(tmp_path / "work")
-    assert (tmp_path / "outside" / "a").exists()
-
-
-def test_a_private_file_is_its_owners_alone(tmp_path, umask):
-    with atomic_file(tmp_path / "key", private=True) as temporary:
-        temporary.write_text("secret")
-    assert mode(tmp_path / "key") == 0o600
-
-
 @pytest.mark.parametrize("links", [True, False])
 def test_what_was_written_first_stays_where_that_is_asked_for(tmp_path, monkeypatch, links):
     def refuse(*_):
@@ -200,12 +180,6 @@ def test_what_was_written_first_stays_where_that_is_asked_for(tmp_path, monkeypa
             temporary.write_text(text)
     assert (tmp_path / "key").read_text() == "one"
     assert not hidden(tmp_path)
-
-
-def test_names_of_any_length_can_be_written(tmp_path):
-    for name in ("é" * 120 + ".json", "a" * 250):
-        write_text(tmp_path / name, "x")
-        assert (tmp_path / name).read_text() == "x"
 
 
 # ------------------------------------------------------------------------------------ JSON
@@ -226,7 +200,6 @@ def test_json_comes_back_as_it_was_written(tmp_path):
     [
         (None, "there is no such file; make it again."),
         (b"{", "cannot be read as JSON (JSONDecodeError); make it again."),
-        (b"\xff\xfe", "cannot be read as JSON (UnicodeDecodeError); make it again."),
         (b"[" * 100_000, "cannot be read as JSON (RecursionError); make it again."),
         (b"[]", "is not a JSON object; make it again."),
         (b'{"b": 1}', "lacks the key 'a'; make it again."),
@@ -242,7 +215,7 @@ def test_every_fault_of_a_json_file_is_one_sentence_with_the_remedy(tmp_path, co
     assert str(caught.value) == f"{path}: {sentence}"
 
 
-@pytest.mark.parametrize("content", [None, b"{", b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize("content", [None, b"\xff", b"[" * 100_000])
 def test_json_that_can_be_made_again_is_none_when_it_is_damaged(tmp_path, content):
     if content is not None:
         (tmp_path / "a.json").write_bytes(content)
@@ -326,7 +299,7 @@ def _special(folder, kind):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device", "socket"])
-@pytest.mark.parametrize("read", [open_guarded, check_guarded, read_json, read_json_value])
+@pytest.mark.parametrize("read", [open_guarded, check_guarded, read_json])
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path, kind, read):
     path = _special(tmp_path, kind)
     with pytest.raises(
@@ -385,9 +358,3 @@ def test_a_snapshot_of_the_hub_s_cache_leads_to_its_own_blobs_alone(tmp_path):
     assert read_json(snapshot / "config.json", "x", folder=snapshot) == {}
     with pytest.raises(UserError, match="link out of its folder"):
         read_json(snapshot / "other.json", "x", folder=snapshot)
-
-
-def test_settings_in_a_pipe_are_refused_and_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "run.yaml")
-    with pytest.raises(UserError, match="is a pipe, not a regular file; give the path of a YAML"):
-        load_yaml(tmp_path / "run.yaml")
