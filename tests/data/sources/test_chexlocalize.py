@@ -71,11 +71,6 @@ def test_masks_are_phrases_on_chexperts_images(tmp_path):
     source = detect(write(tmp_path, val=VAL, test=TEST))
     assert source.kind == "chexlocalize"
     first, second = "patient1/study1/view1_frontal", "patient2/study1/view1_frontal"
-    assert [(i.image_id, i.view, i.split, i.path.is_file()) for i in source.images()] == [
-        (first, "AP", "validate", True),
-        ("patient1/study1/view2_lateral", "LATERAL", "validate", True),
-        (second, "FRONTAL", "test", True),
-    ]
     assert {s.labels["Cardiomegaly"] for s in source.studies()} == {1.0}
     phrases = {(p.image_id, p.category): p for p in source.phrases()}
     expected = {(first, "Cardiomegaly"), (second, "Lung Opacity"), (second, "Cardiomegaly")}

@@ -17,7 +17,6 @@ def test_unknown_layouts_have_their_sentences(tmp_path):
         (tmp_path / "none", "auto", "there is no such folder or file"),
         (tmp_path, "auto", "is not a known layout"),
         (tmp_path, "manifest", "has no manifest.csv"),
-        (tmp_path, "mimic_cxr", "metadata"),
         (tmp_path, "openi", "has no reports, neither NLMCXR_reports.tgz"),
         (tmp_path, "mimic", r"not a kind of source \(did you mean 'mimic_cxr'"),
         (tmp_path / "notes.txt", "auto", "is not a manifest"),

@@ -75,14 +75,11 @@ def test_reports_are_read_from_a_zip_and_from_another_tree_as_from_the_tree(tiny
         source = detect(root, reports=given)
         assert texts(source) == expected
         assert str(archive) in " ".join(source.describe())
-
-
-def test_a_place_without_reports_is_named(tiny_tree, tmp_path):
     with pytest.raises(UserError, match="no such folder or file of reports"):
-        detect(tiny_tree.root, reports=tmp_path / "none")
+        detect(root, reports=tmp_path / "none")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="empty: holds no reports"):
-        detect(tiny_tree.root, reports=tmp_path / "empty")
+        detect(root, reports=tmp_path / "empty")
 
 
 def test_gzipped_dicom_is_found_and_dicom_comes_before_jpg(tiny_tree):
@@ -158,13 +155,6 @@ def test_a_seed_splits_the_patients_instead_of_the_official_table(tiny_tree):
     source = detect(tiny_tree.root, split_seed=7)
     assert all(i.split == seeded_split(i.patient_id, 7) for i in source.images())
     assert "with seed 7" in " ".join(source.describe())
-
-
-def test_one_phrase_is_the_union_of_its_boxes(tiny_tree):
-    (phrase,) = detect(tiny_tree.root).phrases()
-    assert (phrase.image_id, phrase.category) == ("b", "Pleural Effusion")
-    assert phrase.boxes == ((10, 20, 30, 40), (50, 60, 10, 10))
-    assert phrase.annotated_size == (80, 96)
 
 
 def test_patients_of_listed_images_that_are_elsewhere_are_held_out_too(tiny_tree):

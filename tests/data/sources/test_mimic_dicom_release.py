@@ -69,15 +69,6 @@ def command(source, out, *words):
     return run(["prepare", str(source), str(out), "--size", "32", "--workers", "1", *words])
 
 
-def test_without_any_split_the_sentence_says_what_to_give(release, tmp_path, capsys):
-    assert command(release.root, tmp_path / "o") == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert "mimic-cxr-*-split.csv* is missing" in said
-    assert "--tables" in said
-    assert "--split-seed 0" in said
-    assert not (tmp_path / "o").exists()
-
-
 def test_the_set_is_the_one_that_the_tables_give(release, tmp_path):
     """Reference: the same files with the JPG release's metadata table."""
     tables = tmp_path / "tables"
@@ -181,8 +172,6 @@ class TestTextOnly:
         shutil.move(release.root / "files", tmp_path / "elsewhere")
         assert command(release.root, tmp_path / "o", "--split-seed", "0") == 2
         said = capsys.readouterr().err.splitlines()[-1]
-        assert "there is no " in said
-        assert "a.dcm" in said
         assert "--text-only" in said
         assert not (tmp_path / "o").exists()
 

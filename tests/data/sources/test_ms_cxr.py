@@ -42,12 +42,10 @@ def coco(tmp_path, **changes):
     ("entry", "expected"),
     [
         ({"file_name": "one.jpg"}, "one"),
-        ({"file_name": "1.2.840.jpg"}, "x/1.2.840"),
         ({"file_name": "release/data/x/1.2.840.jpg"}, "x/1.2.840"),
         ({"file_name": "elsewhere/1.2.840.jpg"}, "elsewhere/1.2.840.jpg"),
         ({"file_name": "z/two.png"}, "z/two"),
         ({"file_name": "two.png", "path": "y/two.png"}, "y/two"),
-        ({"file_name": "three.png"}, "three.png"),
     ],
 )
 def test_images_match_when_one_path_ends_in_the_other(tmp_path, entry, expected):
@@ -135,7 +133,6 @@ def annotation(**changes):
         (annotation(bbox=[float("nan"), 2, 3, 4]), "annotation 8: its 'bbox' must be"),
         (annotation(category_id=[3]), "annotation 8: its category_id must be"),
         ({"categories": [{"name": "x"}]}, "an entry of 'categories' has no 'id'"),
-        ({"categories": None}, "has no list 'categories'"),
         ({"images": 2 * [{"id": 1}]}, "two of its images have one 'id'"),
         (annotation(image_id=[1]), "annotation 8: its image_id is not among"),
         (annotation(split="other"), "annotation 8: its split is not one of"),

@@ -59,18 +59,13 @@ def studies(path, **options):
     return [(s.study_id, s.report, s.problem) for s in detect(path, **options).studies()]
 
 
-def test_without_images_it_is_text_alone_in_the_order_of_the_numbers(reports):
+def test_archive_folder_and_xml_folder_read_the_same_in_the_order_of_the_numbers(reports, tmp_path):
     source = detect(reports)
-    assert source.kind == "openi"
-    assert source.images() == []
-    assert [s.study_id for s in source.studies()] == ["CXR1", "CXR2", "CXR10"]
-    assert {s.split for s in source.studies()} <= {"train", "validate", "test"}
-    assert [s.study_id for s in source.studies({"CXR2"})] == ["CXR2"]
+    assert (source.kind, source.images()) == ("openi", [])
     assert "text alone (unpack NLMCXR_png.tgz" in " ".join(source.describe())
-
-
-def test_archive_folder_and_xml_folder_read_the_same(reports, tmp_path):
+    assert [s.study_id for s in source.studies({"CXR2"})] == ["CXR2"]
     expected = studies(reports)
+    assert [name for name, _, _ in expected] == ["CXR1", "CXR2", "CXR10"]
     folder = reports / "ecgen-radiology"
     assert studies(folder) == expected
     files = {f"ecgen-radiology/{p.name}": p.read_text() for p in folder.iterdir()}
@@ -234,6 +229,15 @@ def test_kaggles_layout_is_read_without_xml_and_without_renaming(kaggle_tree):
         ("CXR1_IM-0001-4001", "CXR1", "FRONTAL", True),
         ("CXR2_IM-0652-1001", "CXR2", "FRONTAL", True),
     ]
+    found = list(source.studies())
+    assert [study.study_id for study in found] == ["CXR1", "CXR2", "CXR10"]
+    assert sections(found[1].report).texts == {
+        "comparison": "None",  # dictated, no program's word for blank
+        "indication": "Cough, fever",
+        "findings": "Mild opacity.",
+        "impression": "Left base.",
+    }
+    assert (found[1].labels["Lung Opacity"], found[1].labels["Cardiomegaly"]) == (1, -1)
     assert "1 reports have no findings, 0 of them" in " ".join(source.describe())
     (kaggle_tree / "indiana_projections.csv").unlink()
     write_image(kaggle_tree / "images" / "77_IM-0001-0001.dcm.png")
@@ -243,45 +247,6 @@ def test_kaggles_layout_is_read_without_xml_and_without_renaming(kaggle_tree):
     assert "No indiana_projections.csv" in said
     assert "1 of 4 image files match no report" in said
     assert step(source, "image file is of a report") == (3, 4)
-
-
-def test_both_homes_give_the_same_studies(kaggle_tree, tmp_path):
-    folder = tmp_path / "nlm" / "ecgen-radiology"
-    folder.mkdir(parents=True)
-    index = {1: ["normal"], 2: ["Opacity/lung/base/left/mild", "Cardiomegaly/borderline"]}
-    none, cough = ("COMPARISON", "None"), ("INDICATION", "Cough, fever")  # dictated, no blank
-    told = {
-        1: (("FINDINGS", "Lungs are clear."), ("IMPRESSION", "Normal chest.")),
-        2: (none, cough, ("FINDINGS", "Mild opacity."), ("IMPRESSION", "Left base.")),
-        10: (("COMPARISON", "None."), ("IMPRESSION", "No change.")),
-    }
-    for number, parts in told.items():
-        texts = "".join(
-            f'<AbstractText Label="{label}">{text}</AbstractText>' for label, text in parts
-        )
-        major = "".join(f"<major>{m}</major>" for m in index.get(number, ["No Indexing"]))
-        (folder / f"{number}.xml").write_text(
-            f'<eCitation><uId id="CXR{number}"/>{texts}<MeSH>{major}</MeSH></eCitation>'
-        )
-    from_xml, from_table = (
-        [(s.study_id, s.split, s.report, s.labels) for s in detect(p).studies()]
-        for p in (tmp_path / "nlm", kaggle_tree)
-    )
-    assert from_xml == from_table
-    assert from_xml[1][3]["Cardiomegaly"] == -1
-
-
-def test_where_both_are_there_the_xml_is_read_and_it_is_said(kaggle_tree):
-    folder = kaggle_tree / "ecgen-radiology"
-    folder.mkdir()
-    images = ("CXR1_1_IM-0001-3001", "CXR1_1_IM-0001-4001")
-    (folder / "1.xml").write_text(xml(1, images=images))
-    (folder / "7.xml").write_text(xml(7))
-    source = detect(kaggle_tree)
-    assert [s.study_id for s in source.studies()] == ["CXR1", "CXR7"]
-    said = " ".join(source.describe())
-    assert "indiana_reports.csv: is not read, as the XML is there" in said
-    assert [i.view for i in source.images()] == ["LATERAL", "FRONTAL"]
 
 
 def test_what_is_wrong_in_the_tables_is_counted(tmp_path):

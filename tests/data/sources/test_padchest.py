@@ -8,7 +8,6 @@ import pytest
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.sources.detect import detect
-from medclip_debias.data.splits import seeded_split
 from medclip_debias.errors import UserError
 from tests.data.sources.counts import step
 from tests.data.sources.trees import write_image, write_table
@@ -72,11 +71,10 @@ def test_the_table_is_described_and_films_that_may_be_negatives_are_counted(arch
     assert step(source, "MONOCHROME1") == (3, 7)
 
 
-def test_images_have_their_places_views_and_a_split_by_patient(archive):
+def test_images_have_their_places_and_views(archive):
     found = {i.image_id: i for i in detect(archive).images()}
     assert [found[n].view for n in "abcde"] == ["PA", "LATERAL", "AP Supine", "EXCLUDE", "COSTAL"]
     assert all(image.path.is_file() for image in found.values())
-    assert all(i.split == seeded_split(i.patient_id, 0) for i in found.values())
     assert found["g"].path.parent.name == "3"
 
 

@@ -10,17 +10,10 @@ import os
 from pathlib import Path
 
 from medclip_debias.files import atomic_folder
-from phantom_layouts.archives.chestx_det import ChestXDet
-from phantom_layouts.archives.chestxray14 import ChestXray14
-from phantom_layouts.archives.chexlocalize import CheXlocalize
-from phantom_layouts.archives.chexpert import CheXpert
-from phantom_layouts.archives.grounded_padchest import PadChestGrounded
-from phantom_layouts.archives.mimic_cxr import MimicCxr
-from phantom_layouts.archives.ms_cxr_t import MsCxrT
-from phantom_layouts.archives.padchest import PadChest
-from phantom_layouts.archives.plus_chexpert import CheXpertPlus
-from phantom_layouts.archives.rsna import Rsna
-from phantom_layouts.archives.siim import Siim
+from phantom_layouts.archives.boxed import ChestXDet, ChestXray14, Rsna, Siim
+from phantom_layouts.archives.chexpert import CheXlocalize, CheXpert, CheXpertPlus
+from phantom_layouts.archives.mimic_cxr import MimicCxr, MsCxrT
+from phantom_layouts.archives.padchest import PadChest, PadChestGrounded
 from phantom_layouts.archives.vindr_cxr import VindrCxr
 from phantom_layouts.layout import ArchiveSettings, Layout
 

@@ -13,11 +13,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+import PIL.Image
+from numpy.typing import NDArray
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from medclip_debias.data.executor import map_pieces
 from medclip_debias.data.splits import seeded_split
 from medclip_debias.phantom.catalogue import INDEX
+from medclip_debias.phantom.files import dicom_header
 from medclip_debias.phantom.findings import Box
 from medclip_debias.phantom.settings import PhantomSettings
 from medclip_debias.phantom.tables import Names, Written, write_csv, write_truth_tables
@@ -31,8 +35,8 @@ from phantom_layouts.content import (
     plan_content,
     rendered,
 )
-from phantom_layouts.rasters import Pixels, write_by_name
 
+Pixels = NDArray[np.uint8]
 Row = tuple[str, Any]
 """A file of the tree, and the cells of a row (or the entry) of it."""
 
@@ -126,11 +130,6 @@ class Layout(ABC):
         """The images that the archive has."""
         return [item for item in images(studies) if self.image_file(*item)]
 
-    def write_image(
-        self, path: Path, pixels: Pixels, study: ContentStudy, view: ContentView
-    ) -> None:
-        write_by_name(path, pixels, study, view, self.deep)
-
     # ------------------------------------------------------------------ what is done with it
 
     def generate(self, root: Path, workers: int) -> dict[str, int]:
@@ -202,9 +201,35 @@ def _write_images(layout: Layout, root: Path, planned: list[ContentStudy]) -> li
             file = layout.image_file(study, view)
             if file:
                 (root / file).parent.mkdir(parents=True, exist_ok=True)
-                layout.write_image(root / file, grey, study, view)
+                _write_image(layout, root / file, grey, (study, view))
         studies.append(study)
     return studies
+
+
+def _write_image(layout: Layout, path: Path, pixels: Pixels, of: Image) -> None:
+    """Write an image in the format that its name says: PNG, JPG of quality 95, or DICOM."""
+    if path.suffix == ".png":
+        grey = pixels.astype(np.uint16) * 257 if layout.deep else pixels
+        PIL.Image.fromarray(grey).save(path, compress_level=1)
+    elif path.suffix == ".jpg":
+        PIL.Image.fromarray(pixels).save(path, quality=95)
+    else:
+        _write_dicom(path, pixels, of, layout.owner_ids(*of)[1])
+
+
+def _write_dicom(path: Path, pixels: Pixels, of: Image, patient: str) -> None:
+    """Write a DICOM file of 8 bits, MONOCHROME2 and without window."""
+    study, view = of
+    ds = dicom_header(study.study, view.view)
+    ds.PatientSex = "F" if study.female else "M"
+    ds.PhotometricInterpretation = "MONOCHROME2"
+    ds.Rows, ds.Columns = pixels.shape
+    ds.BitsAllocated, ds.BitsStored, ds.HighBit, ds.PixelRepresentation = 8, 8, 7, 0
+    content = pixels.tobytes()
+    ds.PixelData = content + b"\0" * (len(content) % 2)
+    ds["PixelData"].VR = "OB"
+    ds.PatientID = patient
+    ds.save_as(path, enforce_file_format=True)
 
 
 def _written(study: ContentStudy) -> Written:

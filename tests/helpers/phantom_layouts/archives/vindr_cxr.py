@@ -1,7 +1,7 @@
 """VinDr-CXR: frontal DICOM files, three readers' labels and boxes in train, a consensus in test.
 
 The second reader's boxes are narrower than the first one's; the third reader overlooks the findings
-of every fifth study, and sees calcification, which the phantom never has, in every seventh.
+of every fifth study.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ OF_TYPE = {
 }
 """The archive's finding of each type; devices are none."""
 
-_READERS = 3
 _CORNERS = ("x_min", "y_min", "x_max", "y_max")
-_STRANGE = "Calcification"
 LABELS, BOXES = "annotations/image_labels_{}.csv", "annotations/annotations_{}.csv"
 _TEST = [name.replace("Other diseases", "Other disease") for name in FINDINGS]
 _HEADERS = {
@@ -69,8 +67,7 @@ class VindrCxr(FrontalLayout):
 
     def boxes_of(self, study: ContentStudy, view: ContentView) -> list[Box]:
         readers = (findings.items() for _, findings in _readings(study, view))
-        named = (item for findings in readers for item in findings)
-        return [box for name, boxes in named if name != _STRANGE for box in boxes]
+        return [box for findings in readers for _, boxes in findings for box in boxes]
 
     def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
         part, image = _part(study), self.image_id(study, view)
@@ -96,10 +93,8 @@ def _readings(study: ContentStudy, view: ContentView) -> list[tuple[str, dict[st
         return [("consensus", dict(true))]
     narrow = {n: [(x + 0.25, y, w - 0.5, h) for x, y, w, h in own] for n, own in true.items()}
     third = {} if study.place % 5 == 0 else dict(true)
-    if study.place % 7 == 0:
-        third = third | {_STRANGE: [(1.0, 1.0, 8.0, 8.0)]}
     first = study.place % 14 + 1
-    readers = (f"R{(first + n - 1) % 17 + 1}" for n in range(_READERS))
+    readers = (f"R{first + n}" for n in range(3))
     return list(zip(readers, (true, narrow, third), strict=True))
 
 
