@@ -121,7 +121,7 @@ def done(grid: Path, place: Place, tmp_path_factory: pytest.TempPathFactory) -> 
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A small phantom, prepared and scored by a tiny language model."""
     folder = tmp_path_factory.mktemp("grid")
-    few = PhantomSettings(studies=90, test_studies=24, seed=3, min_side=64, max_side=80)
+    few = PhantomSettings(studies=60, test_studies=16, seed=3, min_side=64, max_side=80)
     generate(folder / "tree", few, None, 1)
     prepare(folder / "tree", folder / "prepared", PrepareSettings(size=72), workers=1)
     data = PreparedSet.open(folder / "prepared")

@@ -31,6 +31,7 @@ from medclip_debias.data.loader import training_corpus
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.claims.table import claim_set
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
+from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.settings import RunSettings, TrainSettings
 from medclip_debias.training.signals import StoppedBySignalError
 from medclip_debias.training.train import train
@@ -47,24 +48,23 @@ def claimed(prepared_phantom, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="session")
-def small_language_model(prepared_phantom: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny language model of the phantom's sentences, with dropout of 0.1 as every BERT."""
-    return _language_model(prepared_phantom, tmp_path_factory.mktemp("engine") / "lm", layers=2)
+def _language_model(layers: int) -> Any:
+    """A fixture: a tiny language model of the phantom's sentences, with a BERT's dropout of 0.1."""
+
+    @pytest.fixture(scope="session")
+    def folder(prepared_phantom: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        out = tmp_path_factory.mktemp("engine") / "lm"
+        small = LanguageModelSettings(
+            vocabulary=500, hidden=16, layers=layers, heads=2, steps=2, batch_size=16, max_tokens=32
+        )
+        train_masked_lm(training_corpus(PreparedSet.open(prepared_phantom)), out, small)
+        return out
+
+    return folder
 
 
-@pytest.fixture(scope="session")
-def one_layer_model(prepared_phantom: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with one layer."""
-    return _language_model(prepared_phantom, tmp_path_factory.mktemp("engine") / "lm", layers=1)
-
-
-def _language_model(prepared: Path, out: Path, layers: int) -> Path:
-    small = LanguageModelSettings(
-        vocabulary=500, hidden=16, layers=layers, heads=2, steps=2, batch_size=16, max_tokens=32
-    )
-    train_masked_lm(training_corpus(PreparedSet.open(prepared)), out, small)
-    return out
+small_language_model = _language_model(2)
+one_layer_model = _language_model(1)
 
 
 @pytest.fixture
@@ -100,6 +100,16 @@ PLAIN = {
     "preview": "off",
     "workers": 0,
 }
+
+
+# Everything a checkpoint must hold: state of samples, a moving average, a best validation.
+FULL = {"ema": 0.9, "validate_every": 2, "batch_size": 4}
+LOSS = {"kind": "clip", "negatives": [{"kind": "glofnd", "alpha": 0.2}]}
+
+
+def judge(model: DualEncoder) -> dict[str, float]:
+    """A deterministic figure of the weights, cheaper than a validation."""
+    return {"recall_at_10": float(model.image_projection.weight.double().abs().sum())}
 
 
 @pytest.fixture(scope="session")

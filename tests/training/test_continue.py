@@ -12,21 +12,15 @@ from medclip_debias.errors import UserError
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.optim import learning_rate
 from medclip_debias.training.train import train
-from tests.training.conftest import same, table, train_until, weights
-
-FULL = {"ema": 0.9, "validate_every": 2, "batch_size": 4, "keep": "best", "schedule": "constant"}
-LOSS = {"kind": "clip", "negatives": [{"kind": "glofnd", "alpha": 0.2}]}
-
-
-def judge(model):
-    return {"recall_at_10": float(model.image_projection.weight.double().abs().sum())}
+from tests.training.conftest import FULL, LOSS, judge, same, table, train_until, weights
 
 
 def test_with_a_constant_rate_a_continued_run_is_one_that_was_longer_from_the_start(run):
-    whole = train(run("whole", LOSS, steps=4, **FULL), validator=judge)
-    train(run("part", LOSS, steps=2, **FULL), validator=judge)
+    plain = FULL | {"keep": "best", "schedule": "constant"}
+    whole = train(run("whole", LOSS, steps=4, **plain), validator=judge)
+    train(run("part", LOSS, steps=2, **plain), validator=judge)
     sentences = []
-    settings = run("part", LOSS, steps=4, **FULL)
+    settings = run("part", LOSS, steps=4, **plain)
     result = train(settings, validator=judge, longer=True, say=sentences.append)
     assert result.resumed_at == 2
     assert same(weights(whole.model), weights(result.model))

@@ -24,11 +24,14 @@ from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
 from tests.disk import files_of_at_most
 from tests.training.conftest import (
+    FULL,
+    LOSS,
     exit_code,
     exit_codes,
     flip,
     fork,
     in_processes,
+    judge,
     largest_difference,
     same,
     table,
@@ -38,14 +41,6 @@ from tests.training.conftest import (
 )
 
 KILLS = 3
-# Everything a checkpoint must hold: state of samples, a moving average, a best validation.
-FULL = {"ema": 0.9, "validate_every": 2, "steps": 8, "batch_size": 4}
-LOSS = {"kind": "clip", "negatives": [{"kind": "glofnd", "alpha": 0.2}]}
-
-
-def judge(model):
-    """A deterministic figure of the weights, cheaper than a validation."""
-    return {"recall_at_10": float(model.image_projection.weight.double().abs().sum())}
 
 
 def rising():
@@ -62,9 +57,9 @@ def tiny(run_in, tmp_path_factory):
 
 def test_a_run_killed_at_random_points_ends_in_the_same_weights(run, tmp_path):
     began = time.perf_counter()
-    whole = train(run("whole", LOSS, **FULL), validator=judge)
-    span = (time.perf_counter() - began) / FULL["steps"]
-    broken = run("broken", LOSS, **FULL)
+    whole = train(run("whole", LOSS, steps=8, **FULL), validator=judge)
+    span = (time.perf_counter() - began) / 8
+    broken = run("broken", LOSS, steps=8, **FULL)
     rng = random.Random(5)
     kills = 0
     for _ in range(4 * KILLS):

@@ -20,8 +20,6 @@ from medclip_debias.config import (
 )
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.validation import validator_of
-from medclip_debias.grounding.ground import region_grid
 from medclip_debias.losses.multi_positive import MultiPositive, MultiPositiveSettings
 from medclip_debias.losses.siglip import carry_bias
 from medclip_debias.models.backbones import resnet
@@ -53,12 +51,13 @@ CLIP_TEXT = {
     "heads": 2,
 }
 CONVNEXT = {"timm_model_name": "test_convnext", "image_size": SIDE, "timm_pool": ""}
-MLP = {"pooling": "mlp"}
 TOWERS = {
     "chexzero": ({"kind": "open_clip", "config": VIT}, {"kind": "open_clip", "config": CLIP_TEXT}),
     "biovil": ({"kind": "resnet50"}, {"pooling": "projection"}),
-    "biomedclip": ({"kind": "open_clip", "config": VIT | {"no_ln_pre": True}}, MLP),
-    "convnext": ({"kind": "open_clip", "config": CONVNEXT, "timm_stride": 32}, MLP),
+    "convnext": (
+        {"kind": "open_clip", "config": CONVNEXT, "timm_stride": 32},
+        {"pooling": "mlp"},
+    ),
     "conns": ({"kind": "dinov2"}, {"kind": "encoder", "pooling": "cls"}),
 }
 INSIDE = {"image.projector.0.weight": (16, 1), "text.head.0.weight": (10, 1)}
@@ -185,7 +184,7 @@ def test_attending_scores_train_from_their_own_score(start, first, run_of):
 )
 def test_a_pairwise_sigmoid_starts_with_the_starts_bias(loss, expected, start, run_of, tmp_path):
     """Smaller by as much as the scale is bounded, so that no pair changes sides."""
-    peer = load_model(start("biomedclip", SCALE))
+    peer = load_model(start("convnext", SCALE))
     peer.settings = peer.settings.model_copy(update={"bias": BIAS})
     peer.save(tmp_path / "siglip")
     trainer = Trainer(run_of(tmp_path / "siglip", loss=loss))
@@ -231,14 +230,12 @@ def assert_scores_as(before, trainer, images):
 def test_training_lowers_the_loss_and_the_folder_loads_scores_and_says_its_start(
     kind, start, first, run_of
 ):
-    folder, sentences = start(kind), []
-    more = {"validate_every": 12, "validate_images": 8, "checkpoint_every": 12}
-    settings = run_of(folder, steps=12, **more)
-    before, images = first(folder), images_of(settings)
+    sentences, settings = [], run_of(start(kind), steps=8, checkpoint_every=8)
+    before, images = first(start(kind)), images_of(settings)
     expected = assert_scores_as(before, Trainer(settings), images)
-    result = train(settings, validator=validator_of(settings.prepared, 8), say=sentences.append)
+    result = train(settings, say=sentences.append)
     losses = [float(row["loss"]) for row in table(settings.out / "metrics.csv")]
-    assert sum(losses[-4:]) < sum(losses[:4])
+    assert sum(losses[4:]) < sum(losses[:4])
     model = load_model(result.model)
     assert type(model) is type(before)
     assert model.self_test["status"] == "passed"
@@ -246,9 +243,6 @@ def test_training_lowers_the_loss_and_the_folder_loads_scores_and_says_its_start
     assert 1 <= model.learned_scale <= 100
     assert model.learned_scale != pytest.approx(20.0, abs=1e-6)
     assert model.outputs.has_whole == (kind != "ours")
-    grid = region_grid(model)
-    maps = model.region_scores(model.encode_images(images), model.encode_sentences(SENTENCES))
-    assert maps.shape == (4, 2, grid.rows * grid.columns)
     provenance = model.provenance["provenance"]["start"]
     assert provenance["hash"] == before.content_hash
     assert provenance["licence"] == model.provenance["licence"] == NON_COMMERCIAL
@@ -277,7 +271,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(start, run_of):
     [
         ("chexzero", {"lora": {"rank": 2}}),
         ("biovil", {"last_blocks": 1}),
-        ("biomedclip", "frozen"),
+        ("chexzero", "frozen"),
     ],
     ids=str,
 )
@@ -295,7 +289,6 @@ def test_the_chosen_parts_of_a_peer_train_and_the_others_stay(kind, parts, start
     projections = {
         "chexzero": {"image.visual.proj", "text.text.text_projection"},
         "biovil": {"image.projector.0.weight", "text.head.dense_to_output.weight"},
-        "biomedclip": {"image.visual.proj", "text.head.0.weight"},
     }[kind]
     assert projections <= moved
     stems = (
@@ -314,7 +307,7 @@ def test_a_peer_may_train_by_its_regions_instead(start, run_of):
     sentences = []
     loss = {"kind": "debiased", "eta": {"kind": "constant", "value": 0.1}}
     more = {"similarity": {"aggregator": "lse_nl"}, "accumulate": 2}
-    settings = run_of(start("biomedclip"), loss=loss, **more)
+    settings = run_of(start("convnext"), loss=loss, **more)
     model = load_model(train(settings, say=sentences.append).model)
     images = images_of(settings)
     features, vectors = model.encode_images(images), model.encode_sentences(SENTENCES)
@@ -335,8 +328,8 @@ BY_LANGUAGE_MODEL = {"kind": "debiased", "eta": {"kind": "language_model"}}
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
-        ("biomedclip", {"loss": {"kind": "biovil"}}, "masked language modelling"),
-        ("biomedclip", {"loss": BY_LANGUAGE_MODEL}, r"eta\.language_model"),
+        ("convnext", {"loss": {"kind": "biovil"}}, "masked language modelling"),
+        ("convnext", {"loss": BY_LANGUAGE_MODEL}, r"eta\.language_model"),
         ("chexzero", {"checkpoint_text": True}, "checkpoint_text"),
         ("chexzero", KEPT, "'model.start_from' is another group's model"),
         ("chexzero", {"similarity": {"aggregator": "local_words"}}, "none of its words"),
@@ -354,7 +347,7 @@ def test_a_start_that_is_unlike_what_is_trained_is_refused(start, run_of, tmp_pa
     peer.save(tmp_path / "sharp")
     with pytest.raises(UserError, match=r"temperature of 1 / 148"):
         Trainer(run_of(tmp_path / "sharp"))
-    folder = shutil.copytree(start("biomedclip"), tmp_path / "start")
+    folder = shutil.copytree(start("convnext"), tmp_path / "start")
     content = yaml.safe_load((folder / "peer.yaml").read_text())
     content["preprocessing"]["prepare"] |= {"size": 320, "fit": "crop"}
     (folder / "peer.yaml").write_text(yaml.safe_dump(content))
@@ -364,7 +357,7 @@ def test_a_start_that_is_unlike_what_is_trained_is_refused(start, run_of, tmp_pa
 
 def test_the_vectors_of_a_start_stand_in_for_those_of_a_language_model(start, first, run_of):
     loss = {"kind": "clip", "negatives": [{"kind": "remove_by_text"}]}
-    settings = run_of(start("biomedclip"), loss=loss)
+    settings = run_of(start("convnext"), loss=loss)
     trainer = Trainer(settings)
     vectors = trainer.fields.values["text_similarity"]
     with torch.no_grad():
@@ -386,10 +379,9 @@ def test_stored_features_of_a_start_change_nothing(start, run_of, tmp_path):
 def test_a_pooling_that_ends_in_the_shared_space_trains_above_a_frozen_tower():
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     sizes |= {"image_size": SIDE, "patch_size": 16, "intermediate_size": 48}
-    image = {"kind": "hf_clip", "config": sizes}
-    settings = {"kind": "siglip", "dim": 32, "max_tokens": 3, "image": image}
-    tower = image_tower(PeerSettings.model_validate(settings | {"text": {"kind": "none"}}), {})
-    assert tower.heads == [tower.tower.head]
+    content = {"kind": "siglip", "dim": 32, "max_tokens": 3, "text": {"kind": "none"}}
+    content |= {"image": {"kind": "hf_clip", "config": sizes}}
+    tower = image_tower(PeerSettings.model_validate(content), {})
     part = frozen_part(tower, len(tower.layers) + 1, set(tower.heads))
     inside = {parameter for module in part for parameter in module.parameters()}
     assert not inside & set(tower.tower.head.parameters())
