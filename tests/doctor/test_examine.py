@@ -46,7 +46,7 @@ def checks(capsys, command, code):
 
 
 def test_a_run_that_can_begin(root, capsys, monkeypatch):
-    # tests/test_cli_ops.py has two new processes add up numbers.
+    # tests/test_cli.py has two new processes add up numbers.
     added = Finding("gloo all-reduce", OK, "2 processes agree")
     monkeypatch.setattr(machine, "all_reduce", lambda: added)
     found, out = checks(capsys, words(root), 0)

@@ -55,22 +55,16 @@ def test_every_heading_of_the_public_list_starts_the_section_that_it_says():
         assert "Some words here." in found.values() or name == "notification", heading
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
+def test_below_a_title_stand_findings():
+    for written in (
         *(phrase.upper() for phrase in PUBLIC_TITLES),
         *(f"{phrase.upper()} OF THE THORAX" for phrase in PUBLIC_TITLES),
-        *("FRONTAL AND LATERAL VIEWS OF THE CHEST", "PORTABLE AP CHEST", "PA VIEW"),
-        *("SINGLE FRONTAL VIEW", "BONE WINDOW", "CHEST, PA AND LATERAL", "AP UPRIGHT VIEW"),
+        *("FRONTAL AND LATERAL VIEWS OF THE CHEST", "CHEST, PA AND LATERAL", "AP UPRIGHT VIEW"),
         *("PORTABLE CHEST, 10:30 A.M., ___", "CHEST RADIOGRAPH OF ___", "CXR", "CHEST (PA & LAT)"),
-    ],
-)
-def test_below_a_title_stand_findings(written):
-    text = f" \n INDICATION: Cough.\n \n {written}: Lungs are clear.\n \n IMPRESSION: Normal.\n"
-    assert report_sentences(text).sentences == [
-        ("findings", "Lungs are clear."),
-        ("impression", "Normal."),
-    ]
+    ):
+        text = f" \n INDICATION: Cough.\n \n {written}: Clear.\n \n IMPRESSION: Normal.\n"
+        found = report_sentences(text).sentences
+        assert found == [("findings", "Clear."), ("impression", "Normal.")], written
 
 
 @pytest.mark.parametrize(
@@ -91,9 +85,9 @@ def test_what_a_heading_in_capitals_is(written, kind):
     assert HEADINGS.kind_of(written, capitals=True) == kind
 
 
-@pytest.mark.parametrize("written", ["Chest", "We saw", "Comment", "Date", "The lungs"])
-def test_ordinary_words_with_a_colon_are_no_heading(written):
-    assert HEADINGS.kind_of(written, capitals=False) is None
+def test_ordinary_words_with_a_colon_are_no_heading():
+    for written in ("Chest", "We saw", "Comment", "Date", "The lungs"):
+        assert HEADINGS.kind_of(written, capitals=False) is None
 
 
 def test_a_date_or_a_view_is_no_finding():

@@ -8,7 +8,7 @@ from itertools import cycle
 
 import pytest
 from defusedxml import ElementTree
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -54,28 +54,39 @@ def test_a_well_formed_report_has_its_sections_in_order():
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "expected"),
     [
-        "findings:\nLungs clear.\n\nimpression: Normal.",
-        "  FINDINGS :\n\n Lungs clear.\n\n  IMPRESSION :\n\n Normal.",
-        "CHEST 2 VIEWS: today\nFINDINGS: Lungs clear.\nIMPRESSION: Normal.",
-        "FINDINGS: Lungs clear. IMPRESSION: Normal.",
-        "Findings: Lungs clear. Impression: Normal.",
-        "INDICATION: cough FINDINGS: Lungs clear. CONCLUSION: Normal.",
-        "FINDINGS: Lungs clear.\nIMPRESSION:\nNormal.\nNOTIFICATION: by phone",
+        ("IMPRESSION: one\nIMPRESSION: two\nIMPRESSION:\n", {"impression": "two"}),
+        ("findings: clear.\nimpression: fine.", {"findings": "clear.", "impression": "fine."}),
+        ("FINDINGS: seen\n ___\n today", {"findings": "seen\n ___\n today"}),
+        (
+            "FINDINGS:\nETT: 3 cm up.\nHEART: Big.\nIMPRESSION:\nRIGHT SIDE: Good.",
+            {"findings": "ETT: 3 cm up.\nHEART: Big.", "impression": "RIGHT SIDE: Good."},
+        ),
+        (
+            "INDICATION: Cough.\nLUNGS: Clear.\nHEART: Big.\nIMPRESSION: Fine.",
+            {
+                **{"indication": "Cough.", "findings": "LUNGS: Clear.\nHEART: Big."},
+                "impression": "Fine.",
+            },
+        ),
+        (
+            "FINDINGS: Calm.\nCOMPARISON: None.\nLUNGS: Clear.",
+            {"findings": "Calm.\nLUNGS: Clear.", "comparison": "None."},
+        ),
+        (
+            "FINDINGS: Since the prior\n comparison: stable. Read at\n 10:30.",
+            {"findings": "Since the prior\n comparison: stable. Read at\n 10:30."},
+        ),
     ],
 )
-def test_malformed_headers_are_understood(text):
-    assert report_sentences(text).sentences == [
-        ("findings", "Lungs clear."),
-        ("impression", "Normal."),
-    ]
+def test_what_starts_a_section_and_what_does_not(text, expected):
+    assert sections(text).texts == expected
 
 
-def test_the_last_section_of_a_name_wins_unless_empty():
-    assert sections("IMPRESSION: one\nIMPRESSION: two\nIMPRESSION:\n").texts == {
-        "impression": "two"
-    }
+def test_a_heading_that_no_list_knows_is_a_section_where_the_settings_name_it():
+    named = report_sentences("FINDINGS:\nSUPPORT: Fine.", ReportSettings(sections=("support",)))
+    assert named.sentences == [("support", "Fine.")]
 
 
 def test_wet_read_and_addendum_stay_apart():
@@ -90,32 +101,6 @@ def test_wet_read_and_addendum_stay_apart():
     assert report_sentences(text).sentences == [("findings", "Clear."), ("impression", "Normal.")]
 
 
-def test_a_deidentified_word_is_no_separator():
-    assert sections("FINDINGS: seen\n ___\n today").texts["findings"] == "seen\n ___\n today"
-
-
-def test_subheadings_stay_inside_findings():
-    text = "FINDINGS:\nLUNGS: Clear.\nHEART: Normal.\nIMPRESSION: Fine."
-    assert sections(text).texts["findings"] == "LUNGS: Clear.\nHEART: Normal."
-
-
-def test_capitals_that_no_list_knows_stay_inside_findings_and_impression():
-    text = "FINDINGS:\nETT: 3 cm up.\nSUPPORT: Fine.\nIMPRESSION:\nRIGHT SIDE: Good."
-    assert sections(text).texts == {
-        "findings": "ETT: 3 cm up.\nSUPPORT: Fine.",
-        "impression": "RIGHT SIDE: Good.",
-    }
-    named = report_sentences(text, ReportSettings(sections=("support",))).sentences
-    assert named == [("support", "Fine.")]  # unless the settings name them
-
-
-def test_an_organ_outside_findings_starts_them():
-    text = "INDICATION: Cough.\nLUNGS: Clear.\nHEART: Big.\nIMPRESSION: Fine."
-    assert sections(text).texts["findings"] == "LUNGS: Clear.\nHEART: Big."
-    later = "FINDINGS: Calm.\nCOMPARISON: None.\nLUNGS: Clear."
-    assert sections(later).texts["findings"] == "Calm.\nLUNGS: Clear."
-
-
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -124,17 +109,8 @@ def test_an_organ_outside_findings_starts_them():
             {"findings": "Lungs clear.\nHeart is big.", "comparison": "None."},
         ),
         (
-            "FINDINGS: Clear. TECHNIQUE: PA and lateral. COMPARISON: ___. Heart is big.\n"
-            "IMPRESSION: Fine.",
-            {"findings": "Clear.\nHeart is big.", "technique": "PA and lateral."},
-        ),
-        (
             "FINDINGS: Clear. History: cough\n\nHeart is big.\nIMPRESSION: Fine.",
             {"findings": "Clear.\nHeart is big.", "history": "cough"},
-        ),
-        (
-            "FINDINGS: Clear. Comparison: none\nHEART: Big.\nIMPRESSION: Fine.",
-            {"findings": "Clear.\nHEART: Big.", "comparison": "none"},
         ),
         (
             "FINDINGS: Clear. Findings: Heart is big. \nIMPRESSION: Fine.",
@@ -144,10 +120,6 @@ def test_an_organ_outside_findings_starts_them():
         ("INDICATION: Cough. PA AND LATERAL CHEST: Big heart.\nIMPRESSION: Fine.", {}),
         (
             "INDICATION: Cough.\n\nPORTABLE CHEST\n\nBig heart.\n\nIMPRESSION: Fine.",
-            {"findings": "Big heart.", "indication": "Cough."},
-        ),
-        (
-            "Indication: Cough.\n\nPA and lateral chest: Big heart.\n\nImpression: Fine.",
             {"findings": "Big heart.", "indication": "Cough."},
         ),
         (
@@ -182,27 +154,16 @@ def test_words_that_are_left_aside_are_counted_by_section():
 
 
 HEADS = st.sampled_from(
-    [
-        "\n FINDINGS: ",
-        "\n\nIMPRESSION:\n",
-        " Comparison: ",
-        "\nPORTABLE CHEST: ",
-        "\nLUNGS: ",
-        ". Technique: ",
-        "\nXYZ: ",
-        "\n\nPA AND LATERAL CHEST\n\n",
-        "\nWET READ: ",
-        "\n\n",
-        ". ",
-        "\n ADDENDUM: ",
-        "\nHISTORY: ",
-        " FINDINGS: ",
-        "\n FINAL REPORT\n",
-    ]
+    (
+        *("\n FINDINGS: ", "\n\nIMPRESSION:\n", " Comparison: ", "\nPORTABLE CHEST: ", "\nLUNGS: "),
+        *(". Technique: ", "\nXYZ: ", "\n\nPA AND LATERAL CHEST\n\n", "\nWET READ: ", "\n\n", ". "),
+        *("\n ADDENDUM: ", "\nHISTORY: ", " FINDINGS: ", "\n FINAL REPORT\n"),
+    )
 )
 
 
 @given(st.lists(HEADS, max_size=12))
+@example([" Comparison: ", " Comparison: ", "\n\n", "\n FINAL REPORT\n"])
 def test_every_word_is_used_or_counted_as_left_aside(heads):
     """Words are numbered; each is in a section once, or is counted as left aside."""
     text = "w0 a" + "".join(f"{head}W{i} b." for i, head in enumerate(heads, 1))
@@ -217,11 +178,6 @@ def test_every_word_is_used_or_counted_as_left_aside(heads):
     assert total - headings <= below <= total
 
 
-def test_prose_is_no_header():
-    text = "FINDINGS: No change since the prior\n comparison: stable heart. Read at\n 10:30 today."
-    assert list(sections(text).texts) == ["findings"]
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -230,21 +186,13 @@ def test_prose_is_no_header():
             [("last_paragraph", "Lungs are clear."), ("last_paragraph", "Heart is big.")],
         ),
         ("INDICATION: cough\n COMPARISON: Unchanged.", [("comparison", "Unchanged.")]),
-        ("INDICATION: cough", []),
         ("Severe ARDS. CXR: white.", [("note", "Severe ARDS."), ("note", "CXR: white.")]),
-        ("PORTABLE CHEST AT 10:30 shows edema", [("note", "PORTABLE CHEST AT 10:30 shows edema")]),
         ("", []),
         ("___", []),
     ],
 )
 def test_fallback_without_findings_and_impression(text, expected):
     assert report_sentences(text).sentences == expected
-
-
-@given(st.text(max_size=300))
-def test_no_text_makes_the_parser_fail(text):
-    assert all(name and piece for name, piece in sections(text).texts.items())
-    report_sentences("FINDINGS: " + text)
 
 
 # --------------------------------------------------------- the public parser, as reference
@@ -331,15 +279,11 @@ def _blank_lines(name, lines):
     return f" {name}: \n \n" + "\n".join(f" {line}" for line in lines) + "\n \n"
 
 
-def _same_line(name, lines):
-    return f" {name}:  " + "\n ".join(lines) + "\n \n"
-
-
 def _tight(name, lines):
     return f" {name}: " + "\n ".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("layout", [_blank_lines, _same_line, _tight])
+@pytest.mark.parametrize("layout", [_blank_lines, _tight])
 def test_real_reports_in_the_mimic_layout_are_read_as_the_public_parser_reads_them(openi, layout):
     different = wrong = 0
     for report, parts in openi:
@@ -381,10 +325,10 @@ BODY = [("findings", "Lungs clear."), ("impression", "Normal.")]
     [
         ("mixed case", " \n Findings: Lungs clear.\n Impression: Normal.\n"),
         ("lower case", " \n findings: Lungs clear.\n \n impression: Normal.\n"),
+        ("space before the colon", " \n FINDINGS : Lungs clear.\n Impression : Normal.\n"),
         ("no leading space", "EXAM: CHEST\nFINDINGS: Lungs clear.\nIMPRESSION: Normal.\n"),
         ("header on line one", "FINDINGS: Lungs clear.\n IMPRESSION: Normal.\n"),
         ("missing white space", " \n FINDINGS:Lungs clear.\n IMPRESSION:Normal.\n"),
-        ("space before the colon", " \n FINDINGS : Lungs clear.\n Impression : Normal.\n"),
         ("tab before the header", "\n\tFINDINGS:\tLungs clear.\n\tIMPRESSION:\tNormal.\n"),
         ("two on one line", " \n FINDINGS: Lungs clear. IMPRESSION: Normal.\n"),
         ("no colon", " \n FINDINGS\n Lungs clear.\n IMPRESSION\n Normal.\n"),
@@ -413,21 +357,6 @@ def test_malformed_reports_are_read_where_the_public_parser_fails(fault, text):
     assert report_sentences(text).sentences == BODY
 
 
-def test_a_report_wholly_in_lower_case_has_its_headings_on_any_line():
-    text = "findings: lungs clear.\nimpression: normal.\n"
-    assert report_sentences(text).sentences == [
-        ("findings", "lungs clear."),
-        ("impression", "normal."),
-    ]
-    prose = "FINDINGS: Larger in\ncomparison: the left effusion.\n"
-    assert list(sections(prose).texts) == ["findings"]
-
-
-def test_an_addendum_with_its_own_impression_replaces_the_first():
-    text = " \n IMPRESSION: Normal.\n " + "_" * 78 + "\n ADDENDUM:\n \n IMPRESSION: Nodule.\n"
-    assert sections(text).texts["impression"] == reference_sections(text)["impression"] == "Nodule."
-
-
 FULL = """FINAL REPORT
  INDICATION: Cough.
  FINDINGS: Lungs clear. Lungs clear. Left basal opacity is small.
@@ -444,13 +373,11 @@ FULL = """FINAL REPORT
             [*2 * ["Lungs clear."], "Left basal opacity is small.", "Lungs clear.", "Stable."],
             {},
         ),
-        ({"sections": ["impression"]}, ["Lungs clear.", "Stable."], {}),
         (
             {"sections": ["Impressions", "WET READ"], "order": "settings"},
             ["Lungs clear.", "Stable.", "Edema."],
             {},
         ),
-        ({"sections": ["impression", "wet_read"]}, ["Edema.", "Lungs clear.", "Stable."], {}),
         ({"sections": ["technique"], "fallback": ["history", "indication"]}, ["Cough."], {}),
         ({"sections": ["technique"], "fallback": []}, [], {}),
         ({"sections": ["impression"], "min_words": 2}, ["Lungs clear."], {"too short": 1}),
@@ -474,12 +401,7 @@ def test_sections_their_order_and_filters_are_settings(settings, expected, dropp
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {"sections": ["findings", "Finding"]},
-        {"sections": [" "]},
-        {"min_words": 5, "max_words": 4},
-    ],
+    "settings", [{"sections": ["findings", "Finding"]}, {"min_words": 5, "max_words": 4}]
 )
 def test_settings_that_make_no_sense_are_refused(settings):
     with pytest.raises(ValidationError):
@@ -494,11 +416,3 @@ def test_a_huge_report_takes_no_more_time_than_its_length_asks_for():
     start = time.process_time()
     sections(lines * 8)
     assert time.process_time() - start < 8 * 4 * once + 0.5
-
-
-def test_text_behind_the_last_paragraph_is_not_lost():
-    text = "w0 a Comparison: W1 b. Comparison: W2 b.\n\nW3 b.\n FINAL REPORT\nW4 b."
-    found, aside = sections(text)
-    assert found["last_paragraph"] == "W3 b."
-    assert found["preamble"] == "W4 b."
-    assert aside["preamble (replaced)"] == 5
