@@ -93,29 +93,24 @@ class TestManifest:
         assert len(hashes) == 2 + len(manifest.columns)
 
 
-class TestScores:
-    def write(self, folder, texts, model_hash="abc"):
+def test_scores_come_back_by_sentence_and_those_that_do_not_fit_are_refused(folder):
+    prepared = PreparedSet.open(folder)
+
+    def write(texts):
         values = -np.arange(1.0, len(texts) + 1)
-        write_scores(folder, texts, values, np.full(len(texts), 5), model_hash)
+        write_scores(folder, texts, values, np.full(len(texts), 5), "abc")
 
-    def test_they_come_back_by_sentence(self, folder):
-        prepared = PreparedSet.open(folder)
-        before = prepared.content_hash
-        self.write(folder, prepared.texts)
-        scores = PreparedSet.open(folder).scores("abc")
-        assert scores[prepared.texts[2]] == -3
-        assert len(scores) == prepared.sentences["text"].nunique()
-        assert PreparedSet.open(folder).content_hash == before
-
-    def test_those_that_do_not_fit_are_refused(self, folder):
-        prepared = PreparedSet.open(folder)
-        with pytest.raises(UserError, match="have no scores yet; run 'score"):
-            prepared.scores()
-        self.write(folder, prepared.texts)
-        with pytest.raises(UserError, match="come from the language model abc, not from xyz"):
-            prepared.scores("xyz")
-        self.write(folder, prepared.texts[1:])
-        with pytest.raises(UserError, match="1 sentences of the set have no score"):
-            prepared.scores()
-        with pytest.raises(ValueError, match="finite"):
-            write_scores(folder, ["a"], [float("-inf")], [1], "abc")
+    with pytest.raises(UserError, match="have no scores yet; run 'score"):
+        prepared.scores()
+    write(prepared.texts)
+    scores = PreparedSet.open(folder).scores("abc")
+    assert scores[prepared.texts[2]] == -3
+    assert len(scores) == prepared.sentences["text"].nunique()
+    assert PreparedSet.open(folder).content_hash == prepared.content_hash
+    with pytest.raises(UserError, match="come from the language model abc, not from xyz"):
+        prepared.scores("xyz")
+    write(prepared.texts[1:])
+    with pytest.raises(UserError, match="1 sentences of the set have no score"):
+        prepared.scores()
+    with pytest.raises(ValueError, match="finite"):
+        write_scores(folder, ["a"], [float("-inf")], [1], "abc")

@@ -9,10 +9,8 @@ import pandas as pd
 import pytest
 
 from medclip_debias.cli import run
-from medclip_debias.config import PrepareSettings
 from medclip_debias.data import verify
 from medclip_debias.data.layout import MANIFEST, TABLES
-from medclip_debias.data.prepare import Reading, prepare
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.verify import HASHES, changes, check_sample
 from medclip_debias.errors import UserError
@@ -74,15 +72,6 @@ def test_a_table_that_was_exchanged_is_named(folder, name):
     sentence = rf"{name}: (was changed|does not list)"
     with pytest.raises(UserError, match=sentence):
         check_sample(PreparedSet.open(folder))
-
-
-def test_reports_without_images_are_verified_too(tmp_path):
-    rows = "patient_id,study_id,report,split\np,1,Clear lungs.,train\nq,2,Edema.,test\n"
-    (tmp_path / "manifest.csv").write_text(rows)
-    reading, settings = Reading(text_only=True), PrepareSettings(size=32)
-    prepared = prepare(tmp_path / "manifest.csv", tmp_path / "o", settings, reading=reading)
-    check_sample(prepared)
-    assert changes(prepared) == []
 
 
 def test_neither_scores_nor_a_language_model_are_made_of_a_changed_set(folder, capsys, tmp_path):

@@ -8,6 +8,7 @@ from medclip_debias.config import PrepareSettings
 from medclip_debias.data.loader import TrainingStudies, training_corpus
 from medclip_debias.data.prepare import Reading, prepare
 from medclip_debias.data.store import PreparedSet
+from medclip_debias.data.verify import changes, check_sample
 from medclip_debias.errors import UserError
 
 
@@ -25,6 +26,8 @@ def test_a_language_model_learns_from_every_sentence_and_an_image_model_does_not
     with pytest.raises(UserError, match="no study of the split 'none' has a sentence"):
         training_corpus(reports, "none")
     assert reports.pixels.shape == (0, 32, 32)
+    check_sample(reports)
+    assert changes(reports) == []
     with pytest.raises(UserError, match="was prepared without images"):
         TrainingStudies.of(reports)
 
