@@ -13,7 +13,7 @@ from PIL import Image
 import medclip_debias as md
 from medclip_debias.cli import run
 from medclip_debias.data.geometry import SquareGeometry
-from medclip_debias.data.images import prepare_image, read_radiograph
+from medclip_debias.data.images import prepare_image, read_radiograph, to_square
 from medclip_debias.grounding.heatmaps import upsample_to_original
 from tests.grounding.conftest import *  # noqa: F403  (its models)
 
@@ -108,6 +108,47 @@ def test_maps_of_another_shape_are_refused(file, small):
     with pytest.raises(RuntimeError) as caught:  # MONAI's, which names the transform
         Invertd("maps", pipeline, orig_keys="image")(item)
     assert "expected maps of" in str(caught.value.__cause__)
+
+
+def through_monai(array, size, input_size):
+    """Padded, resized and cut by MONAI's transforms, which keep track of the place."""
+    from monai.data import MetaTensor
+    from monai.transforms import CenterSpatialCrop, Compose, Resize, SpatialPad
+
+    side = max(array.shape)
+    chain = [
+        SpatialPad((side, side), method="symmetric", mode="constant"),
+        Resize((size, size), mode="area"),
+        CenterSpatialCrop((input_size, input_size)),
+    ]
+    return Compose(chain)(MetaTensor(torch.from_numpy(array[None].astype(np.float32))))
+
+
+@pytest.mark.parametrize(
+    ("height", "width"), [(300, 200), (200, 300), (257, 123), (640, 640), (61, 400)]
+)
+@pytest.mark.parametrize(("size", "input_size"), [(128, 96), (96, 96), (201, 101)])
+def test_points_and_boxes_agree_with_the_affine_of_monai(height, width, size, input_size):
+    seen = through_monai(np.zeros((height, width)), size, input_size)
+    geometry = SquareGeometry(height, width, size, input_size)
+    # MONAI's affine maps the index (row, column) of a pixel, ours its continuous place (x, y).
+    affine = np.linalg.inv(np.asarray(seen.affine, dtype=np.float64))[:2, [0, 1, 3]]
+    points = np.random.default_rng(0).uniform(0, [width, height], (50, 2))
+    index = np.column_stack([points[:, ::-1] - 0.5, np.ones(50)])
+    expected = (index @ affine.T)[:, ::-1] + 0.5
+    np.testing.assert_allclose(geometry.to_model(points), expected, atol=1e-9)
+    np.testing.assert_allclose(geometry.to_original(expected), points, atol=1e-9)
+    boxes = np.column_stack([points[:25], points[25:] - points[:25]])
+    expected = np.column_stack([expected[:25], expected[25:] - expected[:25]])
+    np.testing.assert_allclose(geometry.box_to_model(boxes), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize(("height", "width"), [(256, 192), (192, 256), (384, 384)])
+def test_pixels_agree_with_monais_where_the_ratio_is_whole(height, width):
+    array = np.random.default_rng(1).integers(0, 256, (height, width)).astype(np.uint8)
+    size = max(height, width) // 4
+    expected = through_monai(array, size, size)[0].numpy()
+    assert np.abs(to_square(array, size) - expected).max() <= 0.501  # ours are whole numbers
 
 
 def test_a_bundle_gives_the_table_of_zero_shot(file, small, tmp_path, capsys):
