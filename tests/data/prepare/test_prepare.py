@@ -9,6 +9,7 @@ import pytest
 
 from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
+from medclip_debias.data.funnel import Funnel
 from medclip_debias.data.images import prepare_image, read_image
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.prepare.chunks import PREPARE_VERSION
@@ -186,6 +187,24 @@ def test_an_option_that_makes_no_sense_is_one_sentence(
     assert run(["prepare", str(tiny_tree.root), str(tmp_path / "o"), *words]) == 2
     assert sentence in capsys.readouterr().err.splitlines()[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["mimic"]
+
+
+def test_a_source_that_is_a_loop_of_links_is_one_sentence(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(UserError, match="there is no such folder or file"):
+        prepare(tmp_path / "loop", tmp_path / "o", SMALL)
+
+
+def test_the_worst_step_is_the_one_with_the_largest_share():
+    funnel = Funnel()
+    funnel.step("listed", "images", 1000)
+    funnel.step("many", "images", 400, before=1000)
+    funnel.step("most", "images", 4, before=400)
+    assert funnel.worst()["step"] == "most"
+    funnel.stop_if_empty(4)
+    funnel.example = "x"
+    with pytest.raises(UserError, match="the step 'most' dropped 396 of 400 images; for example x"):
+        funnel.stop_if_empty(0)
 
 
 class TestOutput:
