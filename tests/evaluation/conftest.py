@@ -185,7 +185,7 @@ def evaluated(evaluate_all, small_model, tmp_path_factory):
     found = evaluate_all(
         small_model,
         out=out,
-        bootstrap=100,
+        bootstrap=40,
         batch_size=5,
         heatmaps=7,
         progress=lambda done, total: seen.append((done, total)),

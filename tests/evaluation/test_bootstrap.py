@@ -52,6 +52,14 @@ def test_items_of_a_patient_are_drawn_together():
         assert (weights[:, 0] + weights[:, 1] + weights[:, 3] == 3).all()
 
 
+def test_patients_or_groups_of_them_are_left_out_in_turn():
+    every = np.concatenate(list(jackknife_weights(["b", "a", "b", "c"], block=2)))
+    assert every.tolist() == [[1, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 0]]
+    grouped = np.concatenate(list(jackknife_weights([str(i) for i in range(7)], groups=3)))
+    assert (grouped == 0).sum(axis=0).tolist() == [1] * 7
+    assert (grouped == 0).sum(axis=1).tolist() == [3, 2, 2]
+
+
 def interval(values, patients, resamples, seed=0):
     runs = {"": lambda w: {"mean": weighted_mean(values, w)}}
     return replicates(runs, patients, resamples=resamples, seed=seed)[""]["mean"].interval

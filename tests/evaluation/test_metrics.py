@@ -58,18 +58,15 @@ def test_weights_are_repetitions():
     rng = np.random.default_rng(0)
     labels, scores = rng.random(30) > 0.6, rng.integers(0, 6, 30) / 5
     weights = rng.integers(0, 3, (4, 30)).astype(float)
-    probability = sigmoid(scores)
-    found = (
-        weighted_average_precision(labels, scores, weights),
-        weighted_f1(labels, scores >= 0.4, weights),
-        weighted_ece(labels, probability, weights),
-    )
-    for row, (ap, f1, ece) in zip(weights, zip(*found, strict=True), strict=True):
-        again = np.repeat(np.arange(30), row.astype(int))
-        assert ap == pytest.approx(average_precision_score(labels[again], scores[again]))
-        assert f1 == pytest.approx(f1_score(labels[again], scores[again] >= 0.4))
-        one = weighted_ece(labels[again], probability[again], np.ones((1, len(again))))
-        assert ece == pytest.approx(one[0])
+    precision = weighted_average_precision(labels, scores, weights)
+    f1 = weighted_f1(labels, scores >= 0.4, weights)
+    ece = weighted_ece(labels, sigmoid(scores), weights)
+    for row, w in enumerate(weights):
+        again, given = np.repeat(np.arange(30), w.astype(int)), {"sample_weight": w}
+        assert precision[row] == pytest.approx(average_precision_score(labels, scores, **given))
+        assert f1[row] == pytest.approx(f1_score(labels, scores >= 0.4, **given))
+        one = weighted_ece(labels[again], sigmoid(scores[again]), np.ones((1, len(again))))
+        assert ece[row] == pytest.approx(one[0])
     assert np.isnan(weighted_average_precision(np.zeros(3, bool), scores[:3], np.ones((1, 3)))[0])
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.pictures import one_scale, write_examples
-from medclip_debias.evaluation.preview import IMAGES, SIDE, _picture, choose, refuse
+from medclip_debias.evaluation.preview import IMAGES, choose, refuse
 
 
 def test_the_reference_is_the_percentile_of_the_scores_outside_the_boxes():
@@ -93,20 +93,3 @@ def test_the_six_are_of_the_validate_split_and_the_same_each_time(prepared_phant
         image = data.images["image_id"].iloc[each.row]
         phrases = data.phrases.loc[data.phrases["image_id"] == image, "text"]
         assert each.text in said | set(phrases)
-
-
-def test_colour_begins_above_the_reference_and_boxes_stand_where_they_are():
-    image = np.full((SIDE, SIDE), 100, dtype=np.uint8)
-    heatmap = np.full((SIDE, SIDE), 0.1)
-    heatmap[50:100, 20:60] = 0.4
-    found = _picture(image, heatmap, (0.2, 0.4), np.array([[120.0, 150.0, 40.0, 30.0]]))
-    assert found.shape == (SIDE, 2 * SIDE, 3)
-    clean, coloured = found[:, :SIDE], found[:, SIDE:].astype(int)
-    assert (clean == 100).all()
-    changed = (coloured != 100).any(axis=-1)
-    wanted = np.zeros_like(changed)
-    wanted[50:100, 20:60] = True
-    wanted[150:181, 120:161] = True
-    wanted[151:180, 121:160] = False
-    assert (changed == wanted).all()
-    assert (coloured[150, 120:161] == (53, 224, 255)).all()

@@ -108,6 +108,20 @@ def test_intervals_of_differences_hold_the_truth_95_times_in_100():
     assert 0.90 <= hits / 150 <= 0.99
 
 
+def test_both_runs_see_the_same_patients_and_one_patient_shows_nothing():
+    hard = 10 * np.random.default_rng(0).normal(size=40)  # patients differ more than runs do
+
+    def found(patients):
+        runs = (lambda w, m=more: {"d": weighted_mean(hard + m, w)} for more in (0.5, 0))
+        return paired(*runs, patients, resamples=300)["d"]
+
+    apart = found([str(i) for i in range(40)])
+    assert apart.difference == pytest.approx(0.5)
+    assert apart.interval == pytest.approx((0.5, 0.5))
+    assert apart.p == 2.0**-39  # as if the signs of 40 patients were tossed
+    assert found(["a"] * 40)[1:] == (None, None)
+
+
 @pytest.mark.parametrize("patients", [8, 400])
 def test_a_difference_of_means_is_the_paired_t_test(patients):
     """But for the noise of the resamples, where the fourth moment is a normal one or lower."""

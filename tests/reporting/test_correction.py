@@ -96,18 +96,6 @@ def test_a_set_that_the_run_did_not_learn_from_is_not_read(tmp_path, write_run, 
         write_report(run, prepared.folder)
 
 
-def test_claims_that_are_lacking_are_said_and_a_loss_without_correction_says_so(
-    tmp_path, write_run
-):
-    prepared = write_set(tmp_path / "set")
-    for kind, said in (
-        ("multi_positive", "Not all can be shown."),
-        ("infonce", "does not correct"),
-    ):
-        run = write_run(tmp_path / kind, prepared, {"kind": kind})
-        assert said in write_report(run).read_text()
-
-
 def test_pairs_are_counted_as_a_loop_counts_them(tmp_path, write_run):
     prepared = write_set(tmp_path / "set")
     labels = {"kind": "label", "labels": ["Edema"], "match": "equal"}

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
-from importlib import resources
-from xml.etree import ElementTree
-
-import pytest
 
 from medclip_debias.experiments.runner import html_page
-from medclip_debias.reporting import plots
 from medclip_debias.reporting.prepared_page import (
     write_prepared_page,
 )
 from tests.reporting.conftest import SAID, write_set
-
-CSS = (resources.files("medclip_debias.reporting") / "templates/page.css").read_text()
 
 
 class Outline(HTMLParser):
@@ -74,24 +67,6 @@ def test_a_prepared_sets_page_holds_its_counts_and_no_words_of_patients(tmp_path
     # "No pneumothorax." thrice, "Lungs are clear." twice, five others.
     assert cells["1"] == ["5", "5", "50.0%"]
     assert cells["2 to 4"] == ["2", "5", "50.0%"]
-
-
-@pytest.mark.usefixtures("drawn")
-def test_plots_follow_the_style_and_can_stand_side_by_side():
-    drawn = [
-        plots.curve([1, 2, 3], [1.0, None, 2.0], "A <curve>", second=[1.0, 1.0, 1.0], mark=2),
-        plots.levels(["a_$b$", "c"], [3, 0], "Levels", x="count"),
-    ]
-    names = [name for plot in drawn for name in re.findall(r'\bid="([^"]+)"', plot)]
-    assert len(names) == len(set(names))
-    for plot in map(str, drawn):
-        root = ElementTree.fromstring(plot.replace("<svg ", '<svg xmlns:xlink="x" ', 1))
-        assert root.tag == "svg"
-        assert not re.findall(r"#[0-9a-f]{6}\b", plot)
-        known = set(re.findall(r"(--[\w-]+):", CSS))
-        assert set(re.findall(r"var\((--[\w-]+)\)", plot)) <= known
-    assert 'aria-label="A &lt;curve&gt;"' in drawn[0]
-    assert "a_$b$" in drawn[-1]
 
 
 def test_the_markdown_of_an_experiment_becomes_an_escaped_page():

@@ -36,32 +36,25 @@ def sample(n=400, seed=0, gap=1.0, share=0.4):
     return rng.normal(size=n) * 0.1 + 0.1 * gap * positive + 0.3, positive
 
 
-@pytest.mark.parametrize("balanced", [False, True])
-def test_platt_is_the_weighted_logistic_regression_on_his_targets(balanced):
-    scores, positive = sample()
+@pytest.mark.parametrize(("constant", "balanced"), [(True, False), (True, True), (False, False)])
+def test_platt_and_a_temperature_are_weighted_logistic_regressions_on_his_targets(
+    constant, balanced
+):
+    scores, positive = sample(gap=1 if constant else 3)
+    scores -= 0 if constant else 0.45
     yes, no = int(positive.sum()), int((~positive).sum())
     share = np.where(positive, (yes + 1) / (yes + 2), 1 / (no + 2))
     each = np.where(positive, 0.5 / yes, 0.5 / no) if balanced else 1.0
-    model = LogisticRegression(C=1e14, tol=1e-12, max_iter=10_000)
+    model = LogisticRegression(C=1e14, tol=1e-12, max_iter=10_000, fit_intercept=constant)
     twice, labels = np.concatenate([scores, scores])[:, None], np.repeat([1, 0], len(scores))
     model.fit(twice, labels, sample_weight=np.concatenate([each * share, each * (1 - share)]))
-    found = platt(scores, positive, balanced=balanced)
-    assert found == pytest.approx((model.coef_[0, 0], model.intercept_[0]), rel=1e-3)
-    apart = np.array([0.0, 0.0, 1.0, 1.0])
-    assert 0 < platt(apart, apart == 1, balanced=balanced)[0] < 50  # though nothing overlaps
-
-
-def test_a_temperature_is_the_likeliest_slope_through_nought():
-    scores, positive = sample(seed=1, gap=3)
-    scores -= 0.45
-    found = fit("temperature", scores, positive)
-    yes, no = int(positive.sum()), int((~positive).sum())
-    share = np.where(positive, (yes + 1) / (yes + 2), 1 / (no + 2))
-    slopes = np.linspace(0.5, 2, 2001)[:, None] * found.slope
-    z = slopes * scores
-    loss = (np.logaddexp(0, z) - share * z).sum(axis=1)
-    assert slopes[loss.argmin(), 0] == pytest.approx(found.slope, rel=1e-3)
-    assert found.intercept == 0
+    expected = model.coef_[0, 0], np.sum(model.intercept_)
+    assert platt(scores, positive, constant=constant, balanced=balanced) == pytest.approx(
+        expected, rel=1e-3
+    )
+    if not balanced:
+        found = fit("platt" if constant else "temperature", scores, positive)
+        assert (found.slope, found.intercept) == pytest.approx(expected, rel=1e-3)
 
 
 @settings(max_examples=25)
@@ -94,6 +87,8 @@ def test_separable_scores_and_a_single_positive_have_finite_probabilities():
         assert np.isfinite(logits).all()
         assert (np.diff(logits) >= 0).all()
         assert logits[-1] > logits[0]
+    apart = np.array([0.0, 0.0, 1.0, 1.0])
+    assert 0 < platt(apart, apart == 1, balanced=True)[0] < 50
 
 
 @pytest.mark.parametrize("method", ["platt", "isotonic"])

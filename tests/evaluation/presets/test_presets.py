@@ -240,6 +240,12 @@ def test_what_has_no_figure_is_left_out_and_counted():
     assert (flat["skipped"], flat["without_cnr"]) == (5, 1)
 
 
+def test_images_of_one_box_are_those_whose_phrases_have_one_box_together():
+    rule, box = GroundingRule(images="one_box"), [0, 0, 9, 9]
+    boxes = [[box, box], [box], [box], [box]]
+    assert merge_phrases(rule, [0, 1, 1, 2], list("abcd"), boxes) == [(3, [box])]
+
+
 def test_pointing_takes_the_first_highest_pixel_and_a_boxs_far_edge():
     rule = load_preset("radzero").grounding
     heatmap, none = np.zeros((6, 8)), np.zeros((6, 8), dtype=int)

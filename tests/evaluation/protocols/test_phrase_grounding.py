@@ -136,13 +136,9 @@ def test_floors_equal_the_metrics_on_full_pixel_maps_with_other_boxes():
         ("cnr_signed", "other images' boxes", laid),
         ("cnr_signed", "place prior", prior),
         ("pointing_game", "place prior", hits),
+        ("cnr_above_others", None, np.subtract(own, laid)),
     ):
         assert results.value(metric, group=group) == pytest.approx(np.mean(expected), abs=1e-5)
-    gain = np.mean(np.subtract(own, laid))
-    above = results.row("cnr_above_others")
-    assert above.value == pytest.approx(gain, abs=1e-5)
-    assert above.low < gain < above.high
-    assert results.details["boxes"] == 4
 
 
 def test_a_phrase_alone_in_its_class_has_no_floor_and_is_counted():

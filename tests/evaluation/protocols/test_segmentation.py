@@ -11,9 +11,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.options import BoxRule
 from medclip_debias.evaluation.protocols.segmentation import (
-    LONGEST,
     SHARES,
-    _at_most,
     best_share,
     mask_statistics,
     score_mask,
@@ -54,13 +52,9 @@ def test_a_map_that_is_the_mask_is_perfect_and_a_flat_one_points_at_random():
     inside[2:5, 3:9] = True
     perfect = score_mask(inside.astype(float), inside, RULE)
     assert (perfect["curve"] == 1).all()
-    assert perfect["dice_fixed"] == perfect["pointing_game"] == 1
-    flat = score_mask(np.full(inside.shape, 0.3), inside, RULE)
-    assert flat["pointing_game"] == inside.mean()
-    unseen = score_mask(np.full(inside.shape, np.nan), inside, RULE)
-    assert not unseen["curve"].any()
-    half = np.where(np.arange(12) < 6, inside.astype(float), np.nan)  # sees half of the mask
-    assert score_mask(half, inside, RULE)["dice_fixed"] == pytest.approx(2 * 9 / (9 + 18))
+    assert perfect["pointing_game"] == 1
+    assert score_mask(np.full(inside.shape, 0.3), inside, RULE)["pointing_game"] == inside.mean()
+    assert not score_mask(np.full(inside.shape, np.nan), inside, RULE)["curve"].any()
 
 
 def test_means_are_over_classes_and_weights_repeat_masks():
@@ -76,15 +70,6 @@ def test_means_are_over_classes_and_weights_repeat_masks():
     assert found["dice_test_threshold"] == pytest.approx([0.45, 0.45, 0.5])
     assert best_share(curves, classes) == 9
     assert best_share(curves[:3], classes[:3]) == 4
-
-
-def test_large_masks_are_judged_at_a_longest_side_and_keep_their_share():
-    inside = np.zeros((2500, 3000), dtype=bool)
-    inside[600:1200, 900:2100] = True
-    small = _at_most(inside)
-    assert max(small.shape) <= LONGEST
-    assert small.mean() == pytest.approx(inside.mean(), abs=2e-3)
-    assert _at_most(inside[:1024, :1024]).shape == (1024, 1024)
 
 
 class TestOnASet:
