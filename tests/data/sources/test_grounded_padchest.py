@@ -134,6 +134,8 @@ def test_an_update_takes_new_boxes_of_the_second_reader(archive, tmp_path):
     made = prepare(archive, tmp_path / "o", settings, workers=1, update=True)
     boxes = made.annotations("grounded_sentences")["extra_boxes"].iloc[0]
     assert [box.tolist() for box in boxes] == [[0, 0, 1, 1]]
+    with pytest.raises(UserError, match="had no table 'readers'; it had grounded_sentences"):
+        made.annotations("readers")
 
 
 def test_reports_alone_keep_the_sentences_by_study(archive, tmp_path):
@@ -153,7 +155,6 @@ def test_reports_alone_keep_the_sentences_by_study(archive, tmp_path):
     ("changes", "row", "sentence"),
     [
         ({"findings": ["x"]}, TABLE[0], "entry 1, finding 1: is not an object"),
-        ({"findings": [{**EFFUSION, "extra_boxes": 3}]}, TABLE[0], "'extra_boxes': must be boxes"),
         ({"findings": [{**EFFUSION, "abnormal": "yes"}]}, TABLE[0], "'abnormal' is not true or"),
         ({}, ("s1", "", "x", "p1", "train"), "row 6: column 'ImageID' is blank"),
         ({}, ("s4", "d.png", "x", "p4", "later"), "row 6: its split is not one of"),

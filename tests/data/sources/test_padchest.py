@@ -5,10 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
-from medclip_debias.config import PrepareSettings
-from medclip_debias.data.prepare import prepare
 from medclip_debias.data.sources.detect import detect
-from medclip_debias.errors import UserError
 from tests.data.sources.counts import step
 from tests.data.sources.trees import write_image, write_table
 
@@ -116,19 +113,3 @@ def test_labels_and_places_are_kept_by_sentence(archive):
         ("s1", 1, "pleural effusion", ["loc right", "loc basal"]),
         ("s1", 2, "laminar atelectasis", []),
     ]
-
-
-def test_the_set_has_16_bit_images_sentences_labels_and_a_broken_image_aside(archive, tmp_path):
-    (archive / "0" / "a.png").write_bytes((archive / "0" / "a.png").read_bytes()[:90])
-    made = prepare(archive, tmp_path / "o", PrepareSettings(size=16), workers=1)
-    assert sorted(made.images["image_id"]) == ["c", "f", "g"]
-    assert (made.folder / "rejected.csv").read_text().splitlines()[1].startswith("a,")
-    assert "derram" not in str(made.sentences["text"].tolist())
-    assert set(made.annotations("localizations")["study_id"]) == {"s2"}
-    assert np.ptp(made.pixels[0]) > 200
-    steps = {row["step"]: row for row in made.funnel}
-    assert steps["study is in the set, of label rows in localizations"]["dropped"] == 3
-    with pytest.raises(
-        UserError, match="had no table 'readers'; it had localizations, label_methods"
-    ):
-        made.annotations("readers")

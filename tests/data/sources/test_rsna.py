@@ -3,12 +3,9 @@
 import json
 import shutil
 
-import pandas as pd
-
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import Reading, prepare
 from medclip_debias.data.sources.detect import detect
-from medclip_debias.data.sources.entries import entries
 from medclip_debias.data.splits import seeded_split
 from tests.data.sources.counts import steps
 from tests.data.sources.trees import write_table
@@ -40,23 +37,6 @@ def test_the_three_classes_are_labels(tmp_path):
     }
     (tmp_path / "stage_2_detailed_class_info.csv").unlink()
     assert {len(s.labels) for s in detect(tmp_path).studies()} == {1}
-
-
-def test_not_normal_is_no_word_on_opacities(shared_data):
-    """Radiologists of ChestX-Det boxed consolidations, masses and nodules on half of these images.
-
-    The challenge means opacities that suggest pneumonia; of lung opacity the class says nothing.
-    """
-    folder = shared_data / "nih_128"
-    classes = pd.read_csv(folder / "rsna_classes.csv").set_index("image")["rsna_class"]
-    boxes = pd.read_csv(folder / "boxes.csv").query("source == 'ChestX-Det'")
-    opaque = boxes[boxes["finding"].isin(["Consolidation", "Mass", "Nodule", "Diffuse Nodule"])]
-    annotated = pd.read_csv(folder / "chestx_det_images.csv")["image"]
-    not_normal = annotated[annotated.map(classes) == "No Lung Opacity / Not Normal"]
-    assert len(not_normal) > 100
-    assert not_normal.isin(opaque["image"]).mean() > 0.5
-    classes = entries()["rsna"]["classes"]["values"]
-    assert "Lung Opacity" not in classes["No Lung Opacity / Not Normal"]
 
 
 def test_images_of_one_person_of_chestxray14_share_a_split(tmp_path):

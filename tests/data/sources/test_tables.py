@@ -51,8 +51,6 @@ def test_rows_are_the_true_lines_of_the_file(tmp_path):
         ('a,b\n"x\ny",2\n\n1,2,3\n', "row 5: has 3 cells"),
         ('a,b\n1,2\n\n"x"y,2\n', "row 4: is not readable CSV"),
         ('a,b\n1,2\n"never closed,2\n3,4\n', "row 3: is not readable CSV"),
-        ("a,a\n1,2\n", "columns 1 and 2 have the same name"),
-        ("\n\n", "the table is empty"),
         ("b,c\n1,2\n", "column 'a' is missing; none of its 2 columns is known"),
     ],
 )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from medclip_debias.phantom.catalogue import CLASS_NAMES
 from medclip_debias.phantom.findings import Box
 from medclip_debias.phantom.settings import PhantomSettings
-from medclip_debias.phantom.study import STREAMS, Study, View, plan_study, render_view
+from medclip_debias.phantom.study import Study, View, plan_study, render_view
 from medclip_debias.phantom.tables import report_labels, true_labels
 
 FRONTAL = ("AP", "PA")
@@ -71,8 +71,6 @@ class ContentStudy:
         number: number of the study among its patient's, from 1, earliest first.
         place: number of the study in the phantom, from 1.
         previous: ``place`` of the patient's study before this one; ``None`` for the first.
-        female: sex of the patient.
-        age: of the patient in years at the study.
         views: its images.
     """
 
@@ -81,8 +79,6 @@ class ContentStudy:
     number: int
     place: int
     previous: int | None
-    female: bool
-    age: int
     views: tuple[ContentView, ...]
 
     @property
@@ -130,7 +126,6 @@ def plan_content(settings: PhantomSettings) -> list[ContentStudy]:
             study = plan_study(settings, split, index)
             earlier = patients.setdefault(study.subject_id, [])
             first = earlier[0] if earlier else None
-            person = np.random.default_rng([settings.seed, STREAMS[split], study.subject_id, 7])
             planned.append(
                 ContentStudy(
                     study=study,
@@ -138,8 +133,6 @@ def plan_content(settings: PhantomSettings) -> list[ContentStudy]:
                     number=len(earlier) + 1,
                     place=len(planned) + 1,
                     previous=earlier[-1].place if earlier else None,
-                    female=study.female,
-                    age=int(person.integers(18, 91)),
                     views=tuple(ContentView(v, n, {}) for n, v in enumerate(study.views, 1)),
                 )
             )

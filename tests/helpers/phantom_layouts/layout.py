@@ -221,7 +221,7 @@ def _write_dicom(path: Path, pixels: Pixels, of: Image, patient: str) -> None:
     """Write a DICOM file of 8 bits, MONOCHROME2 and without window."""
     study, view = of
     ds = dicom_header(study.study, view.view)
-    ds.PatientSex = "F" if study.female else "M"
+    ds.PatientSex = "F" if study.study.female else "M"
     ds.PhotometricInterpretation = "MONOCHROME2"
     ds.Rows, ds.Columns = pixels.shape
     ds.BitsAllocated, ds.BitsStored, ds.HighBit, ds.PixelRepresentation = 8, 8, 7, 0

@@ -132,7 +132,7 @@ class ChestXray14(FrontalLayout):
         image = self.image_id(study, view)
         cells = [
             *(f"{image}.png", "|".join(findings) or "No Finding", int(image[-3:])),
-            *(self.patient_id(study), f"{study.age:03d}Y", "F" if study.female else "M"),
+            *(self.patient_id(study), "060Y", "F" if study.study.female else "M"),
             *(view.stated, view.width, view.height, 0.143, 0.143, ""),
         ]
         yield NIH_TABLE, cells

@@ -66,7 +66,7 @@ def table_row(path: str, study: ContentStudy, view: ContentView) -> list[Any]:
     """A row of CheXpert's tables."""
     labels = label_row(study)
     return [
-        *(path, "Female" if study.female else "Male", study.age),
+        *(path, "Female" if study.study.female else "Male", 60),
         *("Frontal" if view.frontal else "Lateral", view.stated if view.frontal else ""),
         *(f"{labels[name]:.1f}" if name in labels else "" for name in CHEXPERT_ORDER),
     ]
