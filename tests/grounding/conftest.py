@@ -30,7 +30,7 @@ def make_model(tmp_path_factory):
         torch.manual_seed(seed)
         return DualEncoder.create(
             ModelSettings(
-                image=ImageEncoderSettings(arch="resnet_small"),
+                image=ImageEncoderSettings(arch="resnet_tiny"),
                 text=TextEncoderSettings(folder=folder / "lm", max_tokens=16),
                 dim=16,
             ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -34,27 +35,17 @@ def test_a_batch_gives_what_one_at_a_time_gives_and_encodes_each_once(
 ):
     images = [radiograph(60 + 20 * i, 100, (20, 20, 15)) for i in range(5)]
     texts = ["Left lung.", "Right lung."]
-    counts = {"encode_images": 0, "encode_ids": 0}
-
-    def counting(name, encode):
-        def counted(rows, *how):
-            counts[name] += len(rows)
-            return encode(rows, *how)
-
-        return counted
-
-    with monkeypatch.context() as patched:
-        for name in counts:
-            patched.setattr(model, name, counting(name, getattr(model, name)))
-        together = list(ground_images(model, images, texts, smoothing=0.7, batch_size=2))
-    assert counts == {"encode_images": 5, "encode_ids": 2}
-    for image, found in zip(images, together, strict=True):
-        for text, grounding in zip(texts, found, strict=True):
-            (alone,) = ground_image(model, image, [text], smoothing=0.7)
-            assert grounding.text == text
-            assert grounding.score == pytest.approx(alone.score, abs=1e-5)
-            np.testing.assert_allclose(grounding.heatmap, alone.heatmap, atol=1e-5)
-            assert grounding.heatmap.shape == image.shape
+    alone = [ground_image(model, image, [t], smoothing=0.7)[0] for image in images for t in texts]
+    spies = {name: Mock(wraps=getattr(model, name)) for name in ("encode_images", "encode_ids")}
+    for name, spy in spies.items():
+        monkeypatch.setattr(model, name, spy)
+    made = list(ground_images(model, images, texts, smoothing=0.7, batch_size=2))
+    rows = {name: [len(one.args[0]) for one in spy.call_args_list] for name, spy in spies.items()}
+    assert rows == {"encode_images": [2, 2, 1], "encode_ids": [2]}
+    for one, grounding in zip(alone, [g for found in made for g in found], strict=True):
+        assert grounding.text == one.text
+        assert grounding.score == pytest.approx(one.score, abs=1e-5)
+        np.testing.assert_allclose(grounding.heatmap, one.heatmap, atol=1e-5)
 
 
 def test_images_are_taken_only_a_batch_ahead(model, radiograph):
@@ -73,16 +64,14 @@ def test_images_are_taken_only_a_batch_ahead(model, radiograph):
 
 
 def test_what_cannot_be_grounded_is_refused_at_once(model, radiograph):
-    image = radiograph(40, 40)
-    with pytest.raises(UserError, match="Sentence 2 is empty"):
-        ground_images(model, [image], ["Left lung.", " "])
-    with pytest.raises(UserError, match="No sentence was given"):
-        ground_images(model, [image], [])
-    with pytest.raises(UserError, match="smoothing"):
-        ground_images(model, [image], ["Left lung."], smoothing=-1)
-    with pytest.raises(UserError, match="single grey value"):
-        ground_image(model, np.zeros((1, 1), np.uint8), ["Left lung."])
-    whole = RegionGrid(1, 1, 40.0, 20.0)
-    without_regions = SimpleNamespace(grid=whole, preprocessing=model.preprocessing)
-    with pytest.raises(UserError, match="no regions"):
-        ground_images(without_regions, [image], ["Left lung."])
+    image, text = radiograph(40, 40), ["Left lung."]
+    whole = SimpleNamespace(grid=RegionGrid(1, 1, 40.0, 20.0), preprocessing=model.preprocessing)
+    for words, ask in (
+        ("Sentence 2 is empty", lambda: ground_images(model, [image], [*text, " "])),
+        ("No sentence was given", lambda: ground_images(model, [image], [])),
+        ("smoothing", lambda: ground_images(model, [image], text, smoothing=-1)),
+        ("single grey value", lambda: ground_image(model, np.zeros((1, 1), np.uint8), text)),
+        ("no regions", lambda: ground_images(whole, [image], text)),
+    ):
+        with pytest.raises(UserError, match=words):
+            ask()

@@ -1,4 +1,4 @@
-"""Heatmaps against a plain loop, and against where a single hot cell must land."""
+"""Heatmaps against a plain loop and closed forms."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medclip_debias.data.geometry import SquareGeometry
-from medclip_debias.data.images import to_square
 from medclip_debias.grounding.heatmaps import smooth, upsample_to_original
 from medclip_debias.models.region_grid import RegionGrid
-
-SHAPES = [(37, 61), (61, 37), (1, 1), (150, 20)]
 
 
 def by_loop(scores, geometry, stride, first):
@@ -43,10 +40,9 @@ def by_loop(scores, geometry, stride, first):
     return result
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [(37, 61), (61, 37), (1, 1), (90, 12)])
 @pytest.mark.parametrize("cells", [(4, 4), (3, 5), (1, 1)])
-@pytest.mark.parametrize("sizes", [(32, 28), (64, 48)])
-@pytest.mark.parametrize("first", [0.5, 4.0])
+@pytest.mark.parametrize(("sizes", "first"), [((32, 28), 0.5), ((64, 48), 4.0)])
 def test_equals_a_loop_over_pixels(shape, cells, sizes, first):
     geometry = SquareGeometry(*shape, *sizes)
     scores = np.random.default_rng(0).uniform(-1, 1, cells)
@@ -69,44 +65,6 @@ def test_smoothing_keeps_a_flat_map_and_spreads_a_peak_like_a_gaussian():
         blurred,
         atol=1e-6,
     )
-
-
-@given(
-    shape=st.tuples(st.integers(20, 400), st.integers(20, 400)),
-    size=st.integers(40, 150),
-    cut=st.floats(0, 0.25),
-    place=st.tuples(st.floats(0.3, 0.7), st.floats(0.3, 0.7)),
-    fit=st.sampled_from(["pad", "squash"]),
-)
-def test_a_spot_goes_through_the_real_preprocessing_and_comes_back(shape, size, cut, place, fit):
-    """The forward way is OpenCV's own: pad, resize, crop. The way back must undo it."""
-    height, width = shape
-    side = max(16, size - 2 * int(cut * size / 2))
-    geometry = SquareGeometry(height, width, size, side, fit)
-    rows, columns = np.mgrid[:height, :width] + 0.5
-    y, x = place[0] * height, place[1] * width
-    sigma = max(2.5, 2.5 / min(geometry.scales))  # wide enough to survive the resizing
-    u, v = geometry.to_model([x, y])
-    reach = 4 * sigma
-    margin = reach * max(geometry.scales)
-    if not (
-        margin < u < geometry.input_size - margin and margin < v < geometry.input_size - margin
-    ):
-        return
-    if not (reach < x < width - reach and reach < y < height - reach):
-        return
-    spot = 255 * np.exp(-((rows - y) ** 2 + (columns - x) ** 2) / 2 / sigma**2)
-    square = to_square(np.rint(spot).astype(np.uint8), size, fit)
-    first = geometry.crop
-    seen = square[first : first + geometry.input_size, first : first + geometry.input_size]
-    # A network whose regions are the pixels of its input and whose score is their brightness.
-    grid = RegionGrid.patches(*seen.shape, geometry.input_size)
-    heat = np.nan_to_num(upsample_to_original(seen.astype(float), geometry, grid))
-    heat = heat.astype(np.float64)
-    # Half a pixel of the original, or of the model's input where that is coarser.
-    bounds = [max(0.5, 0.5 / scale) for scale in geometry.scales]
-    assert abs((heat * columns).sum() / heat.sum() - x) <= bounds[0]
-    assert abs((heat * rows).sum() / heat.sum() - y) <= bounds[1]
 
 
 @given(

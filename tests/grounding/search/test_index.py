@@ -90,14 +90,13 @@ def test_recall_that_the_index_tells_is_true_of_its_held_out_sentences(
     order = np.random.default_rng(index_settings.seed).permutation(len(data.texts))
     first = index.meta["landmarks"]
     texts = [data.texts[number] for number in order[first : first + index_settings.queries]]
-    recalls = []
     with torch.no_grad():
         vectors = model.encode_sentences(texts)
         exact = model.score(features, vectors).numpy()
-    for number, vector in enumerate(vectors):
+    recalls = []
+    for scores, vector in zip(exact.T, vectors, strict=True):
         found = [hit.row for hit in index.by_sentence(vector, model.score, 10, 50)]
-        limit = np.sort(exact[:, number])[-10]
-        recalls.append((exact[found, number] >= limit - 1e-3).mean())
+        recalls.append((scores[found] >= np.sort(scores)[-10] - 1e-3).mean())
     assert np.mean(recalls) == pytest.approx(reported["by_candidates"]["50"], abs=0.03)
     assert reported["by_candidates"][str(len(data))] == 1
 
@@ -105,12 +104,11 @@ def test_recall_that_the_index_tells_is_true_of_its_held_out_sentences(
 def test_an_image_of_the_set_finds_itself(index_folder, truth):
     _, data, features = truth
     index = SearchIndex.open(index_folder)
-    for row in (0, 17, len(data) - 1):
-        for ranking in ("regions", "global"):
-            hits = index.by_image(features[row], k=3, ranking=ranking)
-            assert hits[0].row == row
-            assert hits[0].score == pytest.approx(1, abs=2e-3)
-            assert hits[1].score < hits[0].score
+    for row, ranking in ((0, "regions"), (len(data) - 1, "global")):
+        hits = index.by_image(features[row], k=3, ranking=ranking)
+        assert hits[0].row == row
+        assert hits[0].score == pytest.approx(1, abs=2e-3)
+        assert hits[1].score < hits[0].score
 
 
 def test_a_killed_run_goes_on_and_gives_the_same_bytes(
@@ -120,9 +118,9 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(
         if done >= 0.3 * total:
             raise KeyboardInterrupt
 
-    out = tmp_path / "index"
+    out, what = tmp_path / "index", (model_folder, prepared_phantom)
     with pytest.raises(KeyboardInterrupt):
-        build_index(model_folder, prepared_phantom, out, index_settings, progress=kill)
+        build_index(*what, out, index_settings, progress=kill)
     assert not out.exists()
     with (tmp_path / ".index.building" / "regions.bin").open("ab") as stream:
         stream.write(b"half an image")  # what a killed process may leave
@@ -134,29 +132,30 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(
         return encode(self, images)
 
     monkeypatch.setattr(DualEncoder, "encode_images", counting)
-    build_index(model_folder, prepared_phantom, out, index_settings)
+    build_index(*what, out, index_settings)
     images = len(PreparedSet.open(prepared_phantom))
     # Loading the model encodes the images of its self-test.
     assert sum(encoded) - IMAGES <= 0.4 * images + 2 * index_settings.batch_size
     assert content(out) == content(index_folder)
     ours, theirs = (json.loads((f / "index.json").read_text()) for f in (out, index_folder))
     assert ours == theirs
-    assert [path.name for path in tmp_path.iterdir()] == ["index"]
     # A run that was killed while it exchanged the folders.
     out.rename(tmp_path / ".index.retired")
     with pytest.raises(UserError, match="is already there"):
-        build_index(model_folder, prepared_phantom, out, index_settings)
+        build_index(*what, out, index_settings)
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
-def test_cells_are_seeded_and_measured(model_folder, prepared_phantom, index_settings, tmp_path):
-    settings = index_settings.model_copy(update={"kind": "ivf"})
-    meta = build_index(model_folder, prepared_phantom, tmp_path / "a", settings)
-    build_index(model_folder, prepared_phantom, tmp_path / "b", settings)
-    assert meta["kind"] == "ivf"
-    assert content(tmp_path / "a") == content(tmp_path / "b")
+def test_cells_are_for_many_images_and_seeded(
+    model_folder, prepared_phantom, index_settings, tmp_path
+):
     assert IndexSettings().kind_for(FLAT_UP_TO) == "flat"
     assert IndexSettings().kind_for(FLAT_UP_TO + 1) == "ivf"
+    settings = index_settings.model_copy(update={"kind": "ivf"})
+    for name in "ab":
+        meta = build_index(model_folder, prepared_phantom, tmp_path / name, settings)
+        assert meta["kind"] == "ivf"
+    assert content(tmp_path / "a") == content(tmp_path / "b")
 
 
 def test_the_verbs_index_and_find(model_folder, prepared_phantom, tmp_path, capsys):
@@ -217,20 +216,22 @@ def test_an_index_of_a_set_that_changed_is_refused(copied, prepared_phantom, rep
     assert run(["search", str(copied), "--text", "a"]) == 0
 
 
-@pytest.mark.parametrize(
-    "name", ["regions.bin", "text.faiss", "items.arrow", "landmarks.safetensors", "index.json"]
-)
-def test_a_damaged_index_is_named(copied, reported, name):
-    path = copied / name
-    whole = path.read_bytes()
-    damaged = [whole[: len(whole) // 2], b"\x07" * len(whole), whole[:-1] + bytes([whole[-1] ^ 1])]
-    for changed in [b"[]", b'{"format": 9}'] if name == "index.json" else damaged:
-        path.write_bytes(changed)
-        sentence = reported("search", copied, "--text", "a")
-        assert name in sentence
-        assert "run 'index' again" in sentence or name == "index.json"
-    path.unlink()
-    assert "'index'" in reported("search", copied, "--text", "a")
+def test_a_damaged_index_is_named(copied, reported):
+    question = ("search", copied, "--text", "a")
+    for name in ("regions.bin", "text.faiss", "items.arrow", "landmarks.safetensors"):
+        path = copied / name
+        whole = path.read_bytes()
+        for changed in (whole[: len(whole) // 2], whole[:-1] + bytes([whole[-1] ^ 1])):
+            path.write_bytes(changed)
+            sentence = reported(*question)
+            assert name in sentence
+            assert "run 'index' again" in sentence
+        path.unlink()
+        assert "'index'" in reported(*question)
+        path.write_bytes(whole)
+    for changed in ("[]", '{"format": 9}'):
+        (copied / "index.json").write_text(changed)
+        assert "index.json" in reported(*question)
 
 
 def test_an_index_does_not_lead_out_of_its_folder(copied, tmp_path):
@@ -249,19 +250,15 @@ def test_what_cannot_be_indexed_is_refused(
     data = shutil.copytree(prepared_phantom, tmp_path / "set")
     table = pd.read_parquet(data / "sentences.parquet")
     table.assign(text="Clear.").to_parquet(data / "sentences.parquet", index=False)
+    mine, setting = (model_folder, prepared_phantom), ("--set", "landmark=3")
     for words, sentence in (
-        ([model_folder, prepared_phantom, "--out", index_folder], "--overwrite"),
-        ([other, prepared_phantom, "--out", out], "prepared otherwise"),
-        (
-            [model_folder, prepared_phantom, "--out", out, "--set", "landmark=3"],
-            "did you mean 'landmarks'",
-        ),
-        ([model_folder, data, "--out", out], "sentences.parquet: was changed"),
+        ((*mine, "--out", index_folder), "--overwrite"),
+        ((other, prepared_phantom, "--out", out), "prepared otherwise"),
+        ((*mine, "--out", out, *setting), "did you mean 'landmarks'"),
+        ((model_folder, data, "--out", out), "sentences.parquet: was changed"),
     ):
         assert sentence in reported("index", *words)
-    edit_json(
-        data / "meta.json", hashes=table_hashes(data)
-    )  # a set with one sentence to learn from
+    edit_json(data / "meta.json", hashes=table_hashes(data))  # a set with one sentence
     again = ["index", str(model_folder), str(data), "--out", str(out)]
     assert "--sentences" in reported(*again)
     assert not out.exists()

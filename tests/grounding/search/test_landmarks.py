@@ -65,14 +65,3 @@ def test_they_find_what_the_mean_direction_does_not():
 
     assert recall(learned) > 0.95
     assert recall(learned) > recall(plain) + 0.1
-
-
-def test_they_are_the_same_after_saving(tmp_path):
-    regions, y = made(images=40, sentences=10)
-    scores = sentence_scores(by_regions(SimilaritySettings(), 24), regions, y)
-    landmarks = Landmarks.fit(y.numpy(), scores, rank=50)
-    assert landmarks.directions.shape == (10, 10)  # no more directions than landmarks
-    landmarks.save(tmp_path / "a.safetensors")
-    again = Landmarks.load(tmp_path / "a.safetensors")
-    np.testing.assert_array_equal(again.queries(y.numpy()), landmarks.queries(y.numpy()))
-    np.testing.assert_array_equal(again.images(scores), landmarks.images(scores))

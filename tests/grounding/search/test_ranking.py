@@ -12,7 +12,6 @@ from hypothesis.extra.numpy import arrays
 
 from medclip_debias.config import SimilaritySettings
 from medclip_debias.grounding.search.landmarks import (
-    blocks,
     image_scores,
     recall_at,
     sentence_scores,
@@ -70,15 +69,3 @@ def test_recall_counts_the_best_with_ties_in_the_candidates_favour(exact, k, dat
     found = recall_at(exact, np.array(candidates, dtype=np.int64), k)
     assert found == min(len(good), k_here) / k_here
     assert recall_at(exact, np.arange(n), k) == 1
-
-
-@pytest.mark.parametrize("size", [1, 4, 7, 100])
-def test_blocks_hold_every_image_once_mapped_or_not(size, tmp_path):
-    regions = unit(11, 2, 3).half().numpy()
-    (tmp_path / "a.bin").write_bytes(b"12345678" + regions.tobytes())
-    mapped = np.memmap(tmp_path / "a.bin", np.float16, "r", 8, regions.shape)
-    for source in (regions, mapped):
-        together = np.zeros_like(regions)
-        for place, block in blocks(source, size):
-            together[place] += block
-        np.testing.assert_array_equal(together, regions)
