@@ -62,7 +62,6 @@ class Experiment(ABC):
         plot: what the page calls the plot beside it.
         reader: what reads ``settings.yaml``, for the page.
         version: raised when the measurement changes, so that old results are not taken.
-        outdated: what to know of cells that an earlier version measured (Markdown).
         settings_class: its settings.
         about: what is done, for the page (Markdown).
     """
@@ -74,7 +73,6 @@ class Experiment(ABC):
     plot: ClassVar[str] = "figure.svg"
     reader: ClassVar[str] = "`medclip-debias experiment`"
     version: ClassVar[int] = 1
-    outdated: ClassVar[str] = ""
     settings_class: ClassVar[type[Settings]]
     about: str = ""
 

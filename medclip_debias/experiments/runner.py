@@ -263,7 +263,6 @@ def page(experiment: Experiment, summary: Summary, results: Mapping[str, Any]) -
     lines += [
         experiment.about.strip(),
         "",
-        *_outdated(experiment, results),
         "## Findings",
         "",
         *(f"- {sentence}" for sentence in summary.findings),
@@ -328,21 +327,6 @@ def _words(value: Any) -> str:
     if isinstance(value, Mapping):
         return "; ".join(f"{key.replace('_', ' ')}: {_words(each)}" for key, each in value.items())
     return "none" if value is None else str(value)
-
-
-def _outdated(experiment: Experiment, results: Mapping[str, Any]) -> list[str]:
-    """What to know of cells that an earlier version of the experiment measured."""
-    version = type(experiment).version
-    if results["version"] >= version:
-        return []
-    what = experiment.outdated.strip()
-    return [
-        f"**The cells of this page were measured by version {results['version']} of the "
-        f"{experiment.kind}; the command under 'Repeat it' runs version {version}, which measures "
-        "them all again.**",
-        *([what] if what else []),
-        "",
-    ]
 
 
 def tables(given: Sequence[Table]) -> list[str]:

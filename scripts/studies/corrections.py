@@ -26,7 +26,7 @@ from studies.phantom import (
     minus,
     parts_of,
 )
-from studies.study import by_seed, gap, means, split, spread, where
+from studies.study import means, split, spread, where
 
 SELECTION_SEED = 1000
 """First seed of the phantoms on which settings are chosen; no reported cell has it."""
@@ -120,12 +120,9 @@ class TrainingLength(PhantomStudy):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """What each arm gains at each length, and whether the longest training changes it."""
-        parts, losses = self.groups(rows), []
-        for title, groups in parts.items():
-            own = list(groups[BASELINE].values())
-            loss = np.mean([row["measured loss"] for row in own])
-            chance = np.log(own[0]["train"]["batch_size"])
-            losses.append([title, f"{loss:.3f}", f"{chance:.3f}"])
+        parts, own = self.groups(rows), where(rows, method=BASELINE)
+        chance = np.log(own[0]["train"]["batch_size"])
+        loss = f"{BASELINE}'s loss at the end (chance: {chance:.3f})"
         (first, *_, last), arms = parts.values(), list(next(iter(parts.values())))[1:]
         pairs: Any = {
             a: tuple(minus(part[a], part[BASELINE], TABLES.shown) for part in (last, first))
@@ -134,7 +131,7 @@ class TrainingLength(PhantomStudy):
         title = f"Difference to {BASELINE} in the longest training minus that in the shortest"
         return [
             *super().tables(rows),
-            Table(f"{BASELINE}'s loss at the end", ["", "loss", "chance"], losses),
+            means(loss, own, {"steps": "steps"}, {"measured loss": "loss"}),
             TABLES.contrast_table(title, pairs),
         ]
 
@@ -161,14 +158,9 @@ class Noise(PhantomStudy):
         clean, *_, noisy = parts.values()
         worst = list(parts)[-1]
         taken = {name: minus(own, clean[name], self.judged) for name, own in noisy.items()}
-        body = []
-        for name in noisy:
-            with_it, without = ([*part[name].values()] for part in (noisy, clean))
-            sides = {m: (by_seed(with_it, m), by_seed(without, m)) for m in self.judged}
-            body.append([name, *(gap(*two, TABLES.metric(m).digits) for m, two in sides.items())])
-        head = ["", *(TABLES.metric(m).title for m in self.judged)]
+        pairs = {name: (own, clean[name]) for name, own in noisy.items()}
         return [
-            Table(f"What {worst} change, with 95% intervals", head, body),
+            TABLES.contrast_table(f"What {worst} change", pairs, self.judged),
             TABLES.difference_table(f"What {worst} take", taken, BASELINE, self.judged),
         ]
 

@@ -27,7 +27,7 @@ from medclip_debias.phantom import PhantomSettings, generate
 from medclip_debias.phantom.catalogue import CLASS_NAMES, CLASSES
 from medclip_debias.reporting.tables import Table
 from studies.images import Floats, Integers, Split, digits, fit, probe
-from studies.study import Study, by_seed, gap, lines, split, spread, where
+from studies.study import Study, by_seed, gap, lines, means, split
 
 KINDS = {"none": "CL", "low": "DCL, eta low", "high": "DCL, eta high", "true": "DCL, eta true"}
 TYPES = (
@@ -80,19 +80,20 @@ class LongTail(Study):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         kinds = split(rows, "kind")
-        shares, kept = split(rows, "share"), [kind for kind in KINDS if kind in kinds]
-        found, differences = [], []
-        for share, (part, title) in product(_labels(rows), self.parts.items()):
-            name, of = f"{part} at {share:g}", f"{share:.0%} of the labels, {title}"
-            body = [
-                [KINDS[kind], *(spread(where(kinds[kind], share=r), name) for r in shares)]
-                for kind in kept
-            ]
-            found.append(Table(f"Accuracy with {of}", ["", *(f"r = {r:g}" for r in shares)], body))
-            plain, *others = (by_seed(kinds[kind], name) for kind in kept)
-            differences.append([of, *(gap(one, plain, 4) for one in others)])
-        head = ["", *(KINDS[kind] for kind in kept[1:])]
-        return [*found, Table("Minus CL, mean over r", head, differences)]
+        plain, *others = [kind for kind in KINDS if kind in kinds]
+        names = {
+            f"{part} at {share:g}": f"{share:.0%} of the labels, {title}"
+            for share, (part, title) in product(_labels(rows), self.parts.items())
+        }
+        gaps = [
+            [of, *(gap(by_seed(kinds[o], name), by_seed(kinds[plain], name), 4) for o in others)]
+            for name, of in names.items()
+        ]
+        own = [{**row, "kind": KINDS[row["kind"]]} for row in rows]
+        return [
+            means("Accuracy", own, {"kind": "", "share": "r"}, names),
+            Table("Minus CL, mean over r", ["", *(KINDS[kind] for kind in others)], gaps),
+        ]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         named = [{**row, "kind": KINDS[row["kind"]]} for row in rows]

@@ -19,16 +19,17 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 from torch import Tensor
 
+from medclip_debias.evaluation.catalogue import Metric
 from medclip_debias.evaluation.metrics import auc
 from medclip_debias.evaluation.protocol import rows_of_split
-from medclip_debias.evaluation.statistics import ALPHA, holm, paired_seeds
+from medclip_debias.experiments.differences import SeedTables, by_method
 from medclip_debias.experiments.experiment import Cell, Row
 from medclip_debias.phantom.catalogue import CLASSES, INDEX
 from medclip_debias.reporting.tables import Table
 from medclip_debias.training.step import Trainer
 from studies.classifier import Score, fit
-from studies.phantom import Phantom, PhantomStudy, class_prompts, train_model, trainer_of
-from studies.study import by_seed, gap, lines, means, split, where
+from studies.phantom import Phantom, PhantomStudy, class_prompts, minus, train_model, trainer_of
+from studies.study import lines, means, split
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -41,6 +42,8 @@ SHOWN = {
     "auc_marker": "reads the marker",
     "worst_group": "worst group",
 }
+JUDGED = ("auc_against", "worst_group")
+TABLES = SeedTables({name: Metric("", name, title, "", "share") for name, title in SHOWN.items()})
 
 
 class SpuriousMarker(PhantomStudy):
@@ -67,42 +70,29 @@ class SpuriousMarker(PhantomStudy):
 
     def tables(self, rows: Sequence[Row]) -> list[Table]:
         """Every arm at each tie, seed by seed at the closest, and who pays less for a tie."""
-        most = max(row["tie"] for row in rows)
+        none, *ties = sorted({row["tie"] for row in rows})
+        own = {key: by_method(part) for key, part in split(rows, "tie").items()}
+        lost = {
+            (arm, tie): minus(own[tie][arm], own[none][arm], JUDGED)
+            for arm, tie in product((CONTRASTIVE, SUPERVISED, EXCLUDED), ties)
+        }
+        pairs = {
+            f"minus {other}, tie {tie:g}": (lost[CONTRASTIVE, tie], lost[other, tie])
+            for other, tie in product((SUPERVISED, EXCLUDED), ties)
+        }
         seeds = [
-            [arm, *(f"{value:.2f}" for value in by_seed(own, "auc_against").values())]
-            for arm, own in split(where(rows, tie=most), "method").items()
+            [arm, *(f"{row['auc_against']:.2f}" for row in of_seed.values())]
+            for arm, of_seed in own[ties[-1]].items()
         ]
-        each = ["", *(f"seed {seed}" for seed in by_seed(rows, "auc"))]
+        each = ["", *(f"seed {seed}" for seed in own[none][CONTRASTIVE])]
         return [
             means("Mean (sd) over seeds", rows, {"tie": "tie", "method": "arm"}, SHOWN),
-            Table(f"{SHOWN['auc_against']} of {most:g}, by seed", each, seeds),
-            _contrasts(rows),
+            Table(f"{SHOWN['auc_against']} of {ties[-1]:g}, by seed", each, seeds),
+            TABLES.contrast_table(f"What a tie changes: {CONTRASTIVE} against", pairs, JUDGED),
         ]
 
     def figure(self, rows: Sequence[Row]) -> Figure:
         return lines({title: (rows, metric) for metric, title in SHOWN.items()}, "tie", "method")
-
-
-def _contrasts(rows: Sequence[Row]) -> Table:
-    """Contrastive minus the others; a star for what a tie changes, all comparisons one family."""
-    body: list[list[str]] = []
-    ps: list[float | None] = []
-    none, *ties = sorted({row["tie"] for row in rows})
-
-    def of(arm: str, tie: float, metric: str) -> dict[int, float]:
-        return by_seed(where(rows, method=arm, tie=tie), metric)
-
-    for other, metric, tie in product((SUPERVISED, EXCLUDED), ("auc_against", "worst_group"), ties):
-        one, two, *free = (of(arm, t, metric) for t in (tie, none) for arm in (CONTRASTIVE, other))
-        ours, theirs = ({s: a[s] - b[s] for s in a} for a, b in zip((one, two), free, strict=True))
-        found = paired_seeds(ours, theirs)
-        ps.append(None if found is None else found[2])
-        body.append(
-            [f"minus {other}, {SHOWN[metric]}, tie {tie:g}", gap(one, two), gap(ours, theirs)]
-        )
-    for row, p in zip(body, holm(ps), strict=True):
-        row[-1] += " *" if p is not None and p < ALPHA else ""
-    return Table(f"{CONTRASTIVE} against", ["", "at the tie", "in what the tie changes"], body)
 
 
 # ------------------------------------------------------------------------------ the arms

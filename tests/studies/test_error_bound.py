@@ -13,21 +13,13 @@ from medclip_debias.losses.debiased import debiased_per_anchor
 from studies.error_bound import ErrorBound, bound_terms, class_probabilities, flat, misspecified
 
 
-@pytest.fixture(scope="module")
-def rows():
+def test_the_bound_holds_and_the_true_eta_leaves_less_error_than_none():
     small = {"negatives": [1, 16, 256], "positives": [1, 16], "points": 300, "draws": 20}
     study = ErrorBound(ErrorBound.small | small)
-    return [dict(cell) | study.measure(cell) for cell in study.cells()]
-
-
-def test_bound_is_never_violated(rows):
-    points = flat(rows)
+    points = flat([dict(cell) | study.measure(cell) for cell in study.cells()])
     assert len(points) == 6 * 3 * 2
     assert all(p["error"] - 2 * p["standard_error"] <= p["bound"] for p in points)
-
-
-def test_true_eta_leaves_less_error_than_none(rows):
-    at = {(p["eta"], p["N"], p["M"]): p["error"] for p in flat(rows)}
+    at = {(p["eta"], p["N"], p["M"]): p["error"] for p in points}
     assert at["true", 256, 16] < at["zero", 256, 16] / 5
 
 

@@ -40,7 +40,7 @@ def grid(tmp_path):
     return tmp_path
 
 
-def test_every_auc_follows_from_the_table(grid):
+def test_every_auc_follows_from_the_table_and_is_reported(grid):
     table = cells_of(grid)
     assert len(table) == 8 * 38
     assert set(table["grid"]) == {"small"}
@@ -60,13 +60,11 @@ def test_every_auc_follows_from_the_table(grid):
                     )
                 assert difference == pytest.approx(aucs["good"] - aucs["bad"])
 
-
-def test_the_report_names_settings_seeds_and_splits(grid):
-    lines = report(cells_of(grid), "good", "bad")
+    lines = report(table, "good", "bad")
     assert sum("patients and 2 seeds" in line for line in lines) == 6
     assert sum("over 2 splits" in line for line in lines) == 3
     with pytest.raises(UserError, match="no seed has both"):
-        report(cells_of(grid), "good", "none")
+        report(table, "good", "none")
 
 
 def test_crossed_draws_cover_the_seeds_as_well_as_the_patients():

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from medclip_debias.data.agreement import read_agreement
 from medclip_debias.errors import UserError
-from medclip_debias.experiments.doses import language_eta, training_counts
+from medclip_debias.experiments.doses import language_eta
 from medclip_debias.phantom.catalogue import CLASSES
 from medclip_debias.phantom.truth import Truth
 from medclip_debias.settings_files import load_yaml, merge
@@ -29,7 +28,6 @@ from studies.phantom import (
     best_candidate,
     methods,
     resolve,
-    trainer_of,
 )
 from studies.spurious_marker import (
     CONTRASTIVE,
@@ -79,19 +77,6 @@ def place(inputs):
 @pytest.fixture
 def data(place):
     return place.data
-
-
-def trainer(place, loss, folder):
-    return trainer_of(place, {"train": TRAIN, "loss": loss, "seed": 0}, folder)
-
-
-def test_agreement_is_the_truth_of_every_training_sentence_and_study(place, data):
-    truth = Truth(place.truth)
-    images = data.images[data.images["split"] == "train"].drop_duplicates("study_id")
-    texts = list(training_counts(data))
-    found = read_agreement(place.agreement, texts, images["study_id"].astype(str).tolist())
-    assert np.array_equal(found.T, truth.agreement(texts, images["image_id"].astype(str).tolist()))
-    assert 0.05 < found.mean() < 0.95
 
 
 def test_every_place_holder_becomes_what_it_stands_for(place, data, tmp_path):
@@ -182,20 +167,15 @@ def test_the_packaged_config_for_gpu_nodes_fits_every_study_on_the_phantom():
 # ------------------------------------------------------------------------------- the marker
 
 
-def test_the_marker_is_tied_in_training_free_in_test_and_in_the_pixels(place, data):
+def test_judged_are_frontal_images_that_show_the_finding_in_no_other_form(place, data):
     rows, finding, marker = shown_in(place, "train", "cardiomegaly_mild")
-    assert (marker == finding).mean() > 0.9
-    # The square is white, in the upper left corner of an image that may be padded to a square.
-    lit = np.array([int(data.pixels[row][:16, :16].max()) for row in rows]) > 200
-    assert lit[marker].mean() > 0.9
-    assert lit[~marker].mean() < lit[marker].mean()
     table = pd.read_parquet(place.truth / "images.parquet").set_index("dicom_id")
     own = table.loc[data.images["image_id"].iloc[rows].astype(str)]
     assert not own["cardiomegaly_severe"].any()
     assert (own["view"] != "LATERAL").all()
     assert np.array_equal(own["cardiomegaly_mild"].to_numpy(dtype=bool), finding)
+    assert (marker == finding).mean() > 0.9  # the tie, in training alone
     _, finding, marker = shown_in(place, "test", "cardiomegaly_mild")
-    assert 0.2 < marker.mean() < 0.8
     assert 0.2 < (marker == finding).mean() < 0.8
 
 
