@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
+from dicom_files import write_radiograph
 from medclip_debias.cli import keep_freed_memory
 
 # Before torch is imported: tests run side by side, and a forked child has no thread pool to lose.
@@ -215,32 +216,7 @@ WriteDicom = Callable[..., Path]
 def write_dicom() -> WriteDicom:
     """A function that writes an array as a DICOM file; keywords set or (None) remove elements."""
 
-    def write(path: Path, array: np.ndarray, **elements: Any) -> Path:
-        from pydicom.dataset import FileDataset, FileMetaDataset
-        from pydicom.uid import ExplicitVRLittleEndian, generate_uid
-
-        meta = FileMetaDataset()
-        meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
-        meta.MediaStorageSOPInstanceUID = generate_uid()
-        meta.TransferSyntaxUID = ExplicitVRLittleEndian
-        dataset = FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
-        dataset.Rows, dataset.Columns = array.shape[:2]
-        dataset.SamplesPerPixel = 1
-        dataset.PhotometricInterpretation = "MONOCHROME2"
-        bits = 8 * array.dtype.itemsize
-        dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = bits, bits, bits - 1
-        dataset.PixelRepresentation = int(np.issubdtype(array.dtype, np.signedinteger))
-        dataset.PixelData = array.tobytes()
-        for name, value in elements.items():
-            if value is None:
-                delattr(dataset, name)
-            else:
-                setattr(dataset, name, value)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        dataset.save_as(path, enforce_file_format=True)
-        return path
-
-    return write
+    return write_radiograph
 
 
 @dataclass(frozen=True)

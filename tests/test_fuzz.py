@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from dicom_files import radiograph
 from lossless_jpeg import lossless_jpeg
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.images import prepare_image, read_radiograph
@@ -43,47 +44,35 @@ INTERESTING = (b"\0\0", b"\xff\xff", b"\0\0\0\0", b"\xff\xff\xff\xff", b"\xff\xf
 def seeds() -> list[bytes]:
     """Small valid files of every form that the reader takes."""
     from PIL import Image
-    from pydicom import dcmread, dcmwrite
-    from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
+    from pydicom import dcmwrite
+    from pydicom.dataset import Dataset
     from pydicom.encaps import encapsulate
     from pydicom.uid import UID
 
     def made(dtype: str, syntax: str = "1.2.840.10008.1.2.1", **elements: Any) -> bytes:
         array = (np.arange(40)[:, None] * 4 + np.arange(36) * 2).astype(dtype)
-        meta = FileMetaDataset()
-        meta.MediaStorageSOPClassUID = UID("1.2.840.10008.5.1.4.1.1.1.1")
-        meta.MediaStorageSOPInstanceUID = UID("2.25.1")
-        meta.TransferSyntaxUID = UID("1.2.840.10008.1.2.1")
-        dataset = FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
-        dataset.SOPClassUID = meta.MediaStorageSOPClassUID
-        dataset.SOPInstanceUID = meta.MediaStorageSOPInstanceUID
-        dataset.Rows, dataset.Columns = array.shape
-        dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME1"
-        bits = 8 * array.dtype.itemsize
-        dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = bits, bits, bits - 1
-        dataset.PixelRepresentation = int(array.dtype.kind == "i")
-        dataset.PixelData = array.tobytes()
-        for name, value in elements.items():
-            setattr(dataset, name, value)
-        stream = io.BytesIO()
+        header = {
+            "SOPClassUID": UID("1.2.840.10008.5.1.4.1.1.1.1"),
+            "SOPInstanceUID": UID("2.25.1"),
+        }
+        header["PhotometricInterpretation"] = "MONOCHROME1"
+        dataset = radiograph(array, **header | elements)
         big = syntax.endswith(".2.2")
         if syntax.endswith(("1.2.1", "1.2.1.99")) or big:
-            meta.TransferSyntaxUID = UID(syntax)
             dataset.PixelData = array.byteswap().tobytes() if big else array.tobytes()
-        elif syntax.endswith(".70"):
-            meta.TransferSyntaxUID = UID(syntax)
-            dataset.PixelData = encapsulate([lossless_jpeg(array, bits)])
-            dataset["PixelData"].is_undefined_length = True
-        elif syntax.endswith((".50", ".51")):
+        elif syntax.endswith((".70", ".50")):
             picture = io.BytesIO()
-            Image.fromarray(array).save(picture, "JPEG")
-            meta.TransferSyntaxUID = UID(syntax)
+            if syntax.endswith(".50"):
+                Image.fromarray(array).save(picture, "JPEG")
+            else:
+                picture.write(lossless_jpeg(array, 8 * array.dtype.itemsize))
             dataset.PixelData = encapsulate([picture.getvalue()])
             dataset["PixelData"].is_undefined_length = True
         else:
             dataset.compress(syntax, generate_instance_uid=False)
+        dataset.file_meta.TransferSyntaxUID = UID(syntax)
+        stream = io.BytesIO()
         dcmwrite(stream, dataset, little_endian=not big, implicit_vr=False)
-        assert dcmread(io.BytesIO(stream.getvalue())).Rows == 40
         return stream.getvalue()
 
     item = Dataset()
@@ -191,31 +180,9 @@ TOKENS = (
     *("\n FINAL ADDENDUM\n", "COMPARISON", "findings:", "CHEST, TWO VIEWS (PA/LAT):", "LUNGS:"),
     *("\n PORTABLE CHEST, 10:30 A.M.: ", ". Comparison: ", " TECHNIQUE: ", "\n ETT: ", "\n XYZ: "),
     *("\n\n PORTABLE CHEST\n\n", ". PA VIEW: ", "\nDictated by: J. Roe, M.D.\n", "Signed by Dr. "),
-    *(
-        "FINAL REPORT",
-        "_" * 78,
-        "___",
-        "XXXX",
-        "1. ",
-        "\n2) ",
-        "(3) ",
-        "- ",
-        "\u2022 ",
-        "Dr. ",
-        "1.5",
-    ),
-    *(
-        " cm. ",
-        " approx. ",
-        " pt. ",
-        "Bilat. ",
-        "No. of ",
-        " ? ",
-        "normal.The",
-        " R.U.L. ",
-        "3 p.m. ",
-    ),
-    *("\u222f", "\u2668", "\u0130", "\u00df", "\ud83d\ude00", "\u0301", "\u202e", "\\", "(?:", "["),
+    *("FINAL REPORT", "_" * 78, "___", "XXXX", "1. ", "\n2) ", "(3) ", "- ", "\u2022 ", "Dr. "),
+    *("1.5", " cm. ", " approx. ", " pt. ", "Bilat. ", "No. of ", " ? ", "normal.The", " R.U.L. "),
+    *(" 3 p.m. ", "\u222f", "\u2668", "\u0130", "\u00df", "\ud83d\ude00", "\u0301", "\u202e", "["),
 )
 SETTINGS = (
     ReportSettings(language="en"),

@@ -5,31 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pandas as pd
+
 from bad_inputs.case import case, cases, counted
-from bad_inputs.world import PATIENT, STUDY, World
+from bad_inputs.world import PATIENT, World, change_json
+from phantom_layouts import LAYOUTS
+
+
+def _cells(world: World, kind: str, file: str, **first: str) -> list[str]:
+    """A phantom in the layout of an archive, with cells of a table's first row changed."""
+    tree = world.layout(kind)
+    path = next(tree.rglob(file))
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    table.loc[0, list(first)] = list(first.values())
+    table.to_csv(path, index=False)
+    return world.prepare(tree, "--kind", LAYOUTS[kind].source_kind)
 
 
 def _padchest(world: World, **first: str) -> list[str]:
-    rows = [
-        {
-            "ImageID": f"{number}.png",
-            "ImageDir": "0",
-            "StudyID": f"{int(STUDY) + number}",
-            "PatientID": f"{int(PATIENT) + number}",
-            "Projection": "PA",
-            # Spanish stems without headings
-            "Report": "Quackenbush , tos . no derram pleural . torax sin alter signific .",
-            "MethodLabel": "Physician",
-            "Labels": "['nodule', 'pleural effusion']",
-            "LabelsLocalizationsBySentence": "[['nodule', 'loc right']]",
-        }
-        for number in range(6)
-    ]
-    for number in range(6):
-        world.picture(f"padchest/0/{number}.png", seed=number)
-    rows[0] |= first
-    name = "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv"
-    return world.prepare(world.table(f"padchest/{name}", rows).parent)
+    return _cells(world, "padchest", "PADCHEST*.csv", Report="Quackenbush , tos .", **first)
 
 
 NO_LIST = "is a list"
@@ -52,50 +46,37 @@ cases(
     },
 )
 
-GROUNDED = "PadChest-GR"
+
+def _grounded(world: World, change: Callable[[list[Any]], object]) -> list[str]:
+    tree = world.layout("padchest_gr")
+    change_json(next(tree.glob("grounded_reports*.json")), change)
+    return world.prepare(tree, "--kind", LAYOUTS["padchest_gr"].source_kind)
 
 
-def _grounded(world: World, change: Callable[[Any], Any] = lambda entries: entries) -> list[str]:
-    finding = {
-        **{"sentence_en": "Nodule.", "sentence_es": "Nódulo.", "abnormal": True},
-        **{"boxes": [[0.1, 0.1, 0.4, 0.5]], "extra_boxes": [], "labels": ["nodule"]},
-        **{"locations": [], "progression": None},
-    }
-    entries: list[Any] = []
-    rows = []
-    for number in range(6):
-        world.picture(f"gr/PadChest_GR/{number}.png", seed=number)
-        ids = {"StudyID": f"{int(STUDY) + number}", "ImageID": f"{number}.png"}
-        entries.append({**ids, "findings": [dict(finding)]})
-        split = ("train", "train", "validation", "test", "test", "test")[number]
-        rows.append({**ids, "PatientID": f"{int(PATIENT) + number}", "split": split})
-    world.file("gr/grounded_reports_20240819.json", change(entries))
-    return world.prepare(world.table("gr/master_table.csv", rows).parent)
+def _finding(**changes: Any) -> Callable[[list[Any]], object]:
+    """Change the first finding that has boxes."""
 
-
-def _finding(**changes: Any) -> Callable[[Any], Any]:
-    def change(entries: Any) -> Any:
-        entries[3]["findings"][0] |= changes
-        return entries
+    def change(entries: list[Any]) -> None:
+        findings = (finding for entry in entries for finding in entry["findings"])
+        next(finding for finding in findings if finding["boxes"]).update(changes)
 
     return change
 
 
+GROUNDED = "PadChest-GR"
 cases(
     GROUNDED,
     _grounded,
     {
         "a box that is no number": _finding(boxes=[[float("nan"), 0, 1, 1]]),
         "a sentence that is a number": _finding(sentence_en=3),
-        "an object in place of the list": lambda entries: {"studies": entries},
-        "an entry without findings": lambda entries: [*entries, {"ImageID": "Zebulon"}],
-        "a box without area": counted(
-            "box has an area", _finding(boxes=[[0.1, 0.1, 0.1, 0.5], [0.1, 0.1, 0.4, 0.5]])
-        ),
+        "no entries": lambda entries: entries.clear(),
+        "an entry without findings": lambda entries: entries.append({"ImageID": "Zebulon"}),
+        "a box without area": counted("box has an area", _finding(boxes=[[0.1, 0.1, 0.1, 0.5]])),
         "a box in pixels": counted("box lies in the image", _finding(boxes=[[100, 200, 300, 400]])),
         "an image that the master table lacks": counted(
             r"is in master_table\.csv",
-            lambda entries: [*entries, entries[0] | {"ImageID": "Zebulon.png"}],
+            lambda entries: entries.append(entries[0] | {"ImageID": "Zebulon.png"}),
         ),
     },
 )
@@ -103,68 +84,37 @@ cases(
 
 @case(GROUNDED, "an image in two splits")
 def _two_splits(world: World) -> list[str]:
-    words = _grounded(world)
-    path = world.here / "gr" / "master_table.csv"
-    lines = path.read_text(encoding="utf-8").splitlines()
-    path.write_text("\n".join([*lines, lines[1].replace("train", "test")]) + "\n")
+    words = _grounded(world, len)
+    path = next(world.here.rglob("master_table.csv"))
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    again = table.head(1).assign(split="test" if table["split"][0] != "test" else "train")
+    pd.concat([table, again]).to_csv(path, index=False)
     return words
 
 
-def _vindr(world: World, labels: dict[str, str] | None = None, **box: str) -> list[str]:
-    for number in range(4):
-        world.picture(f"vindr/test/{number}.png", seed=number)
-    rows = [
-        {"image_id": str(n), "Aortic enlargement": "1", "Edema": "0", "No finding": "0"}
-        for n in range(4)
-    ]
-    rows[0] |= labels or {}
-    corners = {"x_min": "2", "y_min": "2", "x_max": "20", "y_max": "30"}
-    boxes = [{"image_id": str(n), "class_name": "Aortic enlargement"} | corners for n in (0, 1)]
-    boxes[0] |= box
-    world.table("vindr/annotations/image_labels_test.csv", rows)
-    world.table("vindr/annotations/annotations_test.csv", boxes)
-    return world.prepare(world.here / "vindr")
-
-
+LABELS, BOXES = "image_labels_test.csv", "annotations_test.csv"
 cases(
     "VinDr-CXR",
-    _vindr,
+    lambda world, file, **cells: _cells(world, "vindr_cxr", file, **cells),
     {
-        "a corner that is infinite": {"y_max": "inf"},
-        "a label of 2": counted("value that the archive defines", {"labels": {"Edema": "2"}}),
-        "a box of an image without labels": counted("its image in the table", {"image_id": "9"}),
+        "a corner that is infinite": {"file": BOXES, "y_max": "inf"},
+        "a label of 2": counted(
+            "value that the archive defines", {"file": LABELS, "Pneumonia": "2"}
+        ),
+        "a box of an image without labels": counted(
+            "its image in the table", {"file": BOXES, "image_id": "9"}
+        ),
         "a box whose corners are swapped": counted(
-            "box has an area", {"x_min": "20", "x_max": "2"}
+            "box has an area", {"file": BOXES, "x_min": "50", "x_max": "2"}
         ),
         "a box of a finding that nobody labelled": counted(
-            "see the finding", {"class_name": "Edema"}
+            "see the finding", {"file": BOXES, "class_name": "Edema"}
         ),
     },
 )
-
-
-def _progression(world: World, **cells: str) -> list[str]:
-    import pandas as pd
-
-    tree = world.copy("tree")
-    images = pd.read_csv(next(tree.glob("mimic-cxr-*-metadata.csv.gz")), dtype=str)
-    same = images.groupby("subject_id")["dicom_id"].agg(list)
-    rows = [
-        {
-            **{"dicom_id": names[1], "previous_dicom_id": names[0]},
-            **{"edema_progression": "stable", "edema_label_quality": "one_expert"},
-        }
-        for names in same
-        if len(names) > 1
-    ]
-    rows[0] |= cells
-    world.table("tree/MS_CXR_T_temporal_image_classification_v1.0.0.csv", rows)
-    return world.prepare(tree)
-
-
 cases(
     "MS-CXR-T",
-    _progression,
+    lambda world, **cells: _cells(world, "ms_cxr_t", "MS_CXR_T*.csv", **cells),
     {
         "a progression by another word": {"edema_progression": "Zebulon is better"},
         "an image that the release lacks": counted(

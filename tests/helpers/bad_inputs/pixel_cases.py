@@ -99,7 +99,7 @@ def _dicom(share: float = 1.0, **elements: Any) -> Callable[[Path], object]:
 
 CT = "1.2.840.10008.5.1.4.1.1.2"
 DICOM: Files = {
-    "a slice of CT": (_dicom(MediaStorageSOPClassUID=CT, Modality="CT"), "says a CT image"),
+    "a slice of CT": (_dicom(SOPClassUID=CT, Modality="CT"), "says a CT image"),
     "no Rows": (_dicom(Rows=None), "no rows or no columns"),
     "more rows than there are pixels": (_dicom(Rows=4000), "10 times as long"),
     "BitsStored above BitsAllocated": (_dicom(BitsStored=40), "contradict each other"),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bad_inputs.case import stored
+from dicom_files import write_radiograph
 from phantom_layouts import ArchiveSettings, write_archive
 
 REPORT = (
@@ -288,29 +289,6 @@ class World:
 
 def write_dicom(path: Path, array: np.ndarray[Any, Any], **elements: Any) -> Path:
     """A radiograph with the canary's header; keywords set elements, or remove them (None)."""
-    from pydicom.dataset import FileDataset, FileMetaDataset
-    from pydicom.uid import ExplicitVRLittleEndian, generate_uid
-
-    meta = FileMetaDataset()
-    meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
-    meta.MediaStorageSOPInstanceUID = elements.get("SOPInstanceUID") or generate_uid()
-    meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    data = FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
-    data.SOPClassUID, data.Modality = meta.MediaStorageSOPClassUID, "DX"
-    data.PatientName, data.PatientID = "Quackenbush^Zebulon", PATIENT
-    data.Rows, data.Columns = array.shape[:2]
-    data.SamplesPerPixel, data.PhotometricInterpretation = 1, "MONOCHROME2"
-    bits = 8 * array.dtype.itemsize
-    data.BitsAllocated, data.BitsStored, data.HighBit = bits, bits, bits - 1
-    data.PixelRepresentation = int(np.issubdtype(array.dtype, np.signedinteger))
-    data.PixelData = array.tobytes()
-    for name, value in elements.items():
-        if name == "MediaStorageSOPClassUID":
-            meta.MediaStorageSOPClassUID = data.SOPClassUID = value
-        elif value is None:
-            delattr(data, name)
-        else:
-            setattr(data, name, value)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data.save_as(path, enforce_file_format=True)
-    return path
+    header = {"SOPClassUID": "1.2.840.10008.5.1.4.1.1.1.1", "Modality": "DX"}
+    header |= {"PatientName": "Quackenbush^Zebulon", "PatientID": PATIENT}
+    return write_radiograph(path, array, **header | elements)
