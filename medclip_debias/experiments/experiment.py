@@ -118,10 +118,6 @@ class Experiment(ABC):
                 shared.make(shared.content, work)
         return folder
 
-    def follow_up(self, rows: Sequence[Row]) -> list[dict[str, Any]]:  # noqa: ARG002
-        """Cells that can only be named when those of `cells` are measured, as what was chosen."""
-        return []
-
     @abstractmethod
     def summary(self, rows: Sequence[Row]) -> Summary:
         """Say what the rows (cell and measurement joined) show."""

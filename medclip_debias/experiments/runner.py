@@ -39,18 +39,12 @@ class Plan:
     workers: int
 
 
-def plan(
-    experiment: Experiment,
-    out: Path,
-    workers: int | None = None,
-    cells: list[dict[str, Any]] | None = None,
-) -> Plan:
-    """Look at what ``out`` holds already of ``cells``, and predict how long the rest takes.
+def plan(experiment: Experiment, out: Path, workers: int | None = None) -> Plan:
+    """Look at what ``out`` holds already, and predict how long the rest takes.
 
-    The cells are by default the experiment's own, before any follow-up; processes as many as are
-    worth it.
+    Processes are by default as many as are worth it.
     """
-    cells = experiment.cells() if cells is None else cells
+    cells = experiment.cells()
     missing = [n for n, cell in enumerate(cells) if not _path(experiment, out, cell).is_file()]
     each = [experiment.seconds(cells[n]) for n in missing]
     total = sum(each)
@@ -105,19 +99,11 @@ def run_experiment(
     Returns:
         The content of ``results.json``.
     """
-    name = experiment.label()
     check_out(out)
     ahead = ahead or plan(experiment, out, workers)
     if say:
         say(prediction(experiment, ahead))
     joined = _measured(experiment, out, ahead, progress, cluster)
-    followers = experiment.follow_up([values for values, _ in joined])
-    if followers:
-        after = plan(experiment, out, workers, followers)
-        if say:
-            more = counted(len(followers), "cell")
-            say(f"{name}: {more} to follow, about {_duration(after.seconds)}")
-        joined += _measured(experiment, out, after, progress, cluster)
     measured = {
         "version": type(experiment).version,
         "medclip_debias": __version__,

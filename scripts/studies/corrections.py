@@ -17,7 +17,6 @@ from medclip_debias.reporting.tables import Table
 from studies import phantom
 from studies.phantom import (
     BASELINE,
-    LANGUAGE_MODEL,
     TABLES,
     Parts,
     Phantom,
@@ -26,44 +25,19 @@ from studies.phantom import (
     minus,
     parts_of,
 )
-from studies.study import means, split, spread, where
-
-SELECTION_SEED = 1000
-"""First seed of the phantoms on which settings are chosen; no reported cell has it."""
+from studies.study import means, spread, where
 
 
 class Table1(PhantomStudy):
-    """Every method in both regimes; settings are chosen in the first, and kept in the others."""
+    """Every method in both regimes, at the settings that were chosen on other phantoms."""
 
     name: ClassVar[str] = "table1"
 
-    def cells(self) -> list[dict[str, Any]]:
-        """The candidates of every method that has several, on the phantoms for choosing."""
-        s, known = self.settings, phantom.methods()
-        return [
-            self._cell(SELECTION_SEED + number, method, candidate, s.regimes[0], "choose")
-            for number, method in product(range(s.search_seeds), s.methods)
-            if method not in phantom.CONTROLS and len(known[method]) > 1
-            for candidate in known[method]
-        ]
-
-    def follow_up(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """The chosen candidate of every method, on every seed; controls take their method's."""
-        s = self.settings
-        best = {name: phantom.best_candidate(own) for name, own in split(rows, "method").items()}
-        if LANGUAGE_MODEL in best:
-            best |= dict.fromkeys(phantom.CONTROLS, best[LANGUAGE_MODEL])
-        return [
-            self._cell(seed, method, best.get(method), regime, "report")
-            for regime, seed, method in product(s.regimes, s.seeds, s.methods)
-        ]
-
-    def _cell(self, seed: int, method: str, how: str | None, regime: str, role: str) -> Row:
-        data = {"dials": {"regime": regime}}
-        return self.cell(seed, method, how, data=data, role=role, regime=regime)
+    def axes(self) -> list[dict[str, Any]]:
+        return [{"regime": r, "data": {"dials": {"regime": r}}} for r in self.settings.regimes]
 
     def groups(self, rows: Sequence[Row]) -> Parts:
-        reported = where(rows, role="report")
+        reported = [row for row in rows if row["seed"] in self.settings.seeds]
         regimes = dict.fromkeys(row["regime"] for row in reported)
         return {f"`{name}`": by_method(where(reported, regime=name)) for name in regimes}
 
@@ -73,8 +47,8 @@ class Table1(PhantomStudy):
         for regime, groups in self.groups(rows).items():
             found += compared(regime, groups, BASELINE)
             found += phantom.against_controls(regime, groups)
-        chosen = {row["method"]: row["candidate"] for row in where(rows, role="report")}
-        body = [list(pair) for pair in chosen.items()]
+        first = next(iter(self.groups(rows).values()))
+        body = [[name, next(iter(own.values()))["candidate"]] for name, own in first.items()]
         return [*found, Table("Chosen settings", ["method", "chosen"], body)]
 
 

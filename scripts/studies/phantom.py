@@ -67,8 +67,6 @@ METRICS = {
     "recall": replace(find("retrieval", "recall"), title="Recall"),
     "median_rank": replace(find("retrieval", "median_rank"), title="MedR", digits=0),
 }
-CHOOSING = ("auc", "accuracy", "cnr", "miou", "recall", "median_rank")
-"""What settings are chosen by: the paper's six metrics, all of them by rank."""
 TABLES = SeedTables(METRICS)
 
 
@@ -363,12 +361,6 @@ def against_controls(title: str, groups: Groups) -> list[Table]:
     known = [c for c in CONTROLS if c in groups and own and abs(dose(c) - own) <= 0.2 * own]
     pairs = {f"minus {control}": (groups[LANGUAGE_MODEL], groups[control]) for control in known}
     return [TABLES.contrast_table(f"{title}: language model", pairs)] if pairs else []
-
-
-def best_candidate(rows: Sequence[Row]) -> str:
-    """The candidate with the best mean rank over `CHOOSING`, of its mean over seeds."""
-    groups = by_method(rows, "candidate")
-    return str(list(groups)[int(np.argmin(TABLES.ranks(groups, CHOOSING)))])
 
 
 def parts_of(rows: Sequence[Row], name: str, title: str = "{}") -> Parts:

@@ -18,14 +18,12 @@ from studies.corrections import FalseNegatives, Table1, false_rate, tracking
 from studies.fine_grained import FineGrainedPhantom
 from studies.long_tail import TYPES, one_type
 from studies.phantom import (
-    CHOOSING,
     CONTROLS,
     LANGUAGE_MODEL,
     METRICS,
     Phantom,
     PhantomStudy,
     against_controls,
-    best_candidate,
     methods,
     resolve,
 )
@@ -104,31 +102,6 @@ def test_a_cell_repeats_exactly(inputs):
     assert study.measure(cell) == plain
     assert set(METRICS) <= set(plain)
     assert all(math.isfinite(value) for value in plain.values())
-
-
-def test_table1_keeps_in_every_regime_what_it_chose_in_the_first():
-    study = Table1()
-    asked = study.cells()
-    assert {cell["regime"] for cell in asked} == {"hospital"}
-    assert {cell["seed"] for cell in asked} == {1000, 1001}  # no reported one
-    good = {name: float(not metric.lower_is_better) for name, metric in METRICS.items()}
-    poor = {name: float(metric.lower_is_better) for name, metric in METRICS.items()}
-    last = {name: list(candidates)[-1] for name, candidates in methods().items()}
-    rows = [cell | (good if cell["candidate"] == last[cell["method"]] else poor) for cell in asked]
-    reported = study.follow_up(rows)
-    assert len(reported) == 2 * len(methods()) * 5
-    assert all(cell["candidate"] == last[cell["method"]] for cell in reported)
-    assert {cell["data"]["dials"]["regime"] for cell in reported} == {"hospital", "easy"}
-
-
-def test_a_setting_is_chosen_by_its_mean_rank_over_seeds_and_metrics():
-    def row(candidate, seed, good):
-        values = {m: -good if METRICS[m].lower_is_better else good for m in CHOOSING}
-        return {"candidate": candidate, "seed": seed, **values}
-
-    rows = [row("a", 0, 0.9), row("a", 1, 0.1), row("b", 0, 0.6), row("b", 1, 0.6)]
-    assert best_candidate(rows) == "b"
-    assert best_candidate([row("a", 0, 0.5), row("b", 0, 0.4) | {"auc": 0.99}]) == "a"
 
 
 def test_nothing_is_said_of_a_control_whose_dose_is_another():
