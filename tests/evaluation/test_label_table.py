@@ -73,6 +73,19 @@ def test_image_lists_name_the_class_or_have_one_column_each(small_prepared, tmp_
     assert found.source["images_in_training"] == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("image_id,Edema,Pleural Effusion\ni00,1,1\n", "row 2: must have one class that is 1"),
+        ("image_id,class\ni00,Fracture\n", "row 2: the prompt set has no prompts for its class"),
+        ("image_id,class\ni04,Edema\n", "lists no image of the set outside training"),
+    ],
+)
+def test_image_lists_that_do_not_fit_are_one_sentence(small_prepared, tmp_path, text, sentence):
+    with pytest.raises(UserError, match=sentence):
+        class_list(write(tmp_path / "a.csv", text), small_prepared, CLASSES)
+
+
 @pytest.mark.parametrize("cells", [("s00", "S06"), ("0.0", "6.0"), ("00", "06")])
 def test_studies_are_found_however_a_table_writes_them(small_prepared, tmp_path, cells):
     path = write(tmp_path / "a.csv", f"study_id,Edema\n{cells[0]},1\n{cells[1]},0\n")

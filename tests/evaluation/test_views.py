@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -74,7 +75,7 @@ def edema(mixed, studies):
     return (mixed.studies.set_index("study_id")["Edema"].loc[studies] == 1).to_numpy()
 
 
-def test_frontal_images_are_judged_and_the_others_counted(mixed, run, scores, tmp_path):
+def test_frontal_images_are_judged_and_the_others_counted(mixed, run, scores):
     found, images = run(), mixed.images
     lateral, test = images["view"] == "LL", images["split"] == "test"
     rows = np.flatnonzero(test & ~lateral)
@@ -127,38 +128,24 @@ def test_images_of_a_study_with_other_labels_have_no_study_label(mixed, tmp_path
     assert offset_rows(mixed, "train", (), "all") == train.tolist()
 
 
-class Fixed:
-    """A model whose scores are a table."""
-
-    def __init__(self, table):
-        self.table = torch.from_numpy(table)
-
-    def score(self, features, vectors):
-        return self.table[torch.as_tensor(features)]
-
-
-def retrieved(data, options, table):
-    protocol = StudyRetrieval(Request(data, "test", None, None, options))
-    model = Fixed(table[:, : len(protocol.texts)])
-    protocol.begin(model, torch.zeros(len(protocol.texts), 1))
-    rows = sorted(protocol.rows)
-    for part in (rows[3:], rows[:3]):
-        protocol.see(part, part)
-    return protocol, protocol.measure(Draw(0, 0))
-
-
 @pytest.mark.parametrize(("views", "several"), [("frontal", "each"), ("all", "mean")])
 def test_study_retrieval_ranks_studies_by_their_judged_images(mixed, views, several):
     table = np.random.default_rng(0).normal(size=(36, 8)).astype(np.float32)
     options = EvaluationOptions(views=views, several_views=several)
-    protocol, found = retrieved(mixed, options, table)
+    protocol = StudyRetrieval(Request(mixed, "test", None, None, options))
+    count = len(protocol.texts)
+    scored = SimpleNamespace(score=lambda rows, _: torch.from_numpy(table[rows, :count]))
+    protocol.begin(scored, torch.zeros(count, 1))
+    rows = sorted(protocol.rows)
+    for part in (rows[3:], rows[:3]):
+        protocol.see(part, part)
+    found = protocol.measure(Draw(0, 0))
     expected = []
     for study in protocol.studies:
         rows = np.flatnonzero((mixed.images["study_id"] == study).to_numpy())
         rows = rows if views == "all" else rows[mixed.frontal[rows]]
         expected.append(table[rows if several == "mean" else rows[:1]].mean(axis=0))
-    scores = np.stack(expected)[:, : len(protocol.texts)]
-    np.testing.assert_allclose(protocol._scores, scores, rtol=1e-6)
+    np.testing.assert_allclose(protocol._scores, np.stack(expected)[:, :count], rtol=1e-6)
     assert found.details["images"] == len(protocol.rows)
     assert found.details["studies_of_other_views"] == 0
     # Study s04, of training, has laterals alone.

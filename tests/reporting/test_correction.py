@@ -96,6 +96,19 @@ def test_a_set_that_the_run_did_not_learn_from_is_not_read(tmp_path, write_run, 
         write_report(run, prepared.folder)
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"train": {"steps": "many", "batch_size": "some", "lr": [1]}},
+        {"model": {"similarity": {"k": "x", "aggregator": "lse"}, "text": {"max_tokens": "x"}}},
+    ],
+)
+def test_settings_of_a_stranger_may_hold_anything(tmp_path, write_run, eta_table, changed):
+    run = write_run(tmp_path / "run", write_set(tmp_path / "set"), eta_table, **changed)
+    page = write_report(run).read_text()
+    assert "holds other values than" in page or "is not shown." in page
+
+
 def test_pairs_are_counted_as_a_loop_counts_them(tmp_path, write_run):
     prepared = write_set(tmp_path / "set")
     labels = {"kind": "label", "labels": ["Edema"], "match": "equal"}

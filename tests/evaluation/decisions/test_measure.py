@@ -21,13 +21,10 @@ HERE, THERE = images(3000, 0.4, 0), images(4000, 0.05, 1)
 PATIENTS = [str(number // 2) for number in range(4000)]
 
 
-def decided(resamples=0, rows=None, **options):
-    """Calibrated here, decided there, on some of the images."""
-    rows = slice(None) if rows is None else rows
-    patients = np.array(PATIENTS)[rows].tolist()
-    here = ({"X": HERE[0]}, {"X": HERE[1]})
-    given = ({"X": THERE[0][rows]}, {"X": THERE[1][rows]}, patients, here)
-    return decide(DecisionOptions(**options), None, *given, scale=5.0, draw=Draw(resamples))
+def decided(**options):
+    """Calibrated here, decided there."""
+    given = ({"X": THERE[0]}, {"X": THERE[1]}, PATIENTS, ({"X": HERE[0]}, {"X": HERE[1]}))
+    return decide(DecisionOptions(**options), None, *given, scale=5.0, draw=Draw(0))
 
 
 def test_after_a_shift_from_40_to_5_percent_probabilities_and_coverage_hold():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -130,16 +132,6 @@ def test_equal_scores_give_the_precision_of_chance_and_small_sets_give_none():
     assert (queries.tolist(), none) == ([], {})
 
 
-class Fixed:
-    """A model whose score is a table: image number in, a row of scores out."""
-
-    def __init__(self, table):
-        self.table = torch.from_numpy(table)
-
-    def score(self, features, vectors):
-        return self.table[features.regions[:, 0, 0].long()]
-
-
 def planned(data, split="test", **options):
     return StudyRetrieval(Request(data, split, None, None, EvaluationOptions(**options)))
 
@@ -151,7 +143,9 @@ def test_studies_with_the_same_report_are_rivals_or_friends(small_prepared):
     reports = dict(zip(protocol.studies, protocol._reports, strict=True))
     for number, own in enumerate(reports.values()):
         table[number, own] = 1
-    protocol.begin(Fixed(table), torch.zeros(len(protocol.texts), 1))
+    scores = torch.from_numpy(table)  # of a model: image number in, a row of scores out
+    model = SimpleNamespace(score=lambda features, _: scores[features.regions[:, 0, 0].long()])
+    protocol.begin(model, torch.zeros(len(protocol.texts), 1))
     order = torch.arange(len(rows)).float()[:, None, None]
     for part in (slice(5, None), slice(0, 5)):  # any order of batches
         protocol.see(rows[part], ImageFeatures(order[part]))
