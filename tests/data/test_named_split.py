@@ -44,12 +44,13 @@ def named(body, name="x"):
         (named("study_id,split\na,holdout\n"), "row 3: its split is not one of train"),
         (named("study_id,split\na\n"), "row 3: must hold a study's id and its split"),
         (named('study_id,split\n"a,train\n'), "is not readable CSV"),
+        ("\xff\xfe", r"cannot be read as a split file \(UnicodeDecodeError\)"),
         (None, "there is no such split file"),
     ],
 )
 def test_a_file_that_is_no_split_is_refused(tmp_path, content, sentence):
     if content is not None:
-        (tmp_path / "s.csv").write_text(content)
+        (tmp_path / "s.csv").write_text(content, encoding="latin-1")
     with pytest.raises(UserError, match=rf"s\.csv.*{sentence}"):
         read_split(tmp_path / "s.csv")
 

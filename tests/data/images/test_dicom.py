@@ -109,8 +109,9 @@ class TestStoredValues:
         ],
     )
     def test_elements_that_say_nothing_change_none(self, tmp_path, write_dicom, silent):
-        path = write_dicom(tmp_path / "a.dcm", RAMP, **silent)
-        np.testing.assert_array_equal(read_image(path), RAMP)
+        image = read_radiograph(write_dicom(tmp_path / "a.dcm", RAMP, **silent))
+        np.testing.assert_array_equal(image.display(), RAMP)
+        assert image.range == (RAMP.min(), RAMP.max())
 
     @pytest.mark.parametrize(
         ("number", "odd", "said"),
