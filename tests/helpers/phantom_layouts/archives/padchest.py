@@ -66,7 +66,7 @@ class PadChest(Layout):
         return id_in_split(lambda n: f"93{study.patient:06d}{n:04d}", study.split)
 
     def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
-        labels, places = labels_of(study), places_of(study)
+        labels = labels_of(study)
         yield (
             TABLE,
             [
@@ -75,32 +75,14 @@ class PadChest(Layout):
                 str(study.place % 3),
                 self.study_id(study),
                 self.patient_id(study),
-                _projection(study, view),
+                "L" if view.stated == "LATERAL" else view.stated,
                 "No",
                 " ".join(filter(None, map(study.section, ("findings", "impression")))),
                 "Physician" if study.split == "test" else "RNN_model",
                 repr(labels),
-                repr([[label, *places.get(label, [])] for label in labels]),
+                repr([[label] for label in labels]),
             ],
         )
-
-
-def places_of(study: ContentStudy) -> dict[str, list[str]]:
-    """Places of each label as ``loc left``."""
-    found: dict[str, list[str]] = {}
-    for name in study.findings:
-        seen = CLASSES[INDEX[name]]
-        for word in filter(None, (seen.side, seen.zone)):
-            own = found.setdefault(LABELS[seen.type], [])
-            if f"loc {word}" not in own:
-                own.append(f"loc {word}")
-    return found
-
-
-def _projection(study: ContentStudy, view: ContentView) -> str:
-    if view.stated == "AP" and study.place % 2:
-        return "AP_horizontal"
-    return {"LATERAL": "L"}.get(view.stated, view.stated)
 
 
 REPORTS, MASTER = "grounded_reports_20240819.json", "master_table.csv"
@@ -135,26 +117,22 @@ class PadChestGrounded(Layout):
     def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
         image = f"{self.image_id(study, view)}.png"
         sentences = [placed.sentence for placed in study.study.report.sentences]
-        findings = [self._finding(study, view, s.text, s.statement) for s in sentences]
+        findings = [self._finding(view, s.text, s.statement) for s in sentences]
         yield REPORTS, {"StudyID": self.study_id(study), "ImageID": image, "findings": findings}
         of_image = [label for finding in findings for label in finding.get("labels", ())]
         for label in of_image or ["Normal"]:
             patient, split = self.patient_id(study), GR_SPLITS[study.split]
             yield MASTER, [self.study_id(study), image, label, patient, split]
 
-    def _finding(
-        self, study: ContentStudy, view: ContentView, text: str, statement: Statement
-    ) -> dict[str, Any]:
+    def _finding(self, view: ContentView, text: str, statement: Statement) -> dict[str, Any]:
         present = [clause for clause in statement.clauses if clause.present]
         finding: dict[str, Any] = {"sentence_en": text, "sentence_es": text}
         finding["abnormal"] = bool(present)
         if not present:  # the other keys are absent then
             return finding
-        boxes = [_corners(box, view) for box in shown(statement, view)]
         return finding | {
-            "boxes": boxes,
-            # A second reader saw every other study.
-            "extra_boxes": [_narrower(box) for box in boxes] if study.place % 2 else [],
+            "boxes": [_corners(box, view) for box in shown(statement, view)],
+            "extra_boxes": [],
             "labels": list(dict.fromkeys(LABELS[clause.finding] for clause in present)),
             "locations": [c.side for c in present if c.side],
             "progression": None,
@@ -176,8 +154,3 @@ def _corners(box: Box, view: ContentView) -> list[float]:
     x, y, width, height = box
     left, top = x / view.width, y / view.height
     return [left, top, (x + width) / view.width, (y + height) / view.height]
-
-
-def _narrower(corners: list[float]) -> list[float]:
-    left, top, right, bottom = corners
-    return [left + 0.05 * (right - left), top, right, bottom]

@@ -1,8 +1,4 @@
-"""VinDr-CXR: frontal DICOM files, three readers' labels and boxes in train, a consensus in test.
-
-The second reader's boxes are narrower than the first one's; the third reader overlooks the findings
-of every fifth study.
-"""
+"""VinDr-CXR: frontal DICOM files, three readers' labels and boxes in train, a consensus in test."""
 
 from __future__ import annotations
 
@@ -38,6 +34,7 @@ OF_TYPE = {
 }
 """The archive's finding of each type; devices are none."""
 
+READERS = ("R1", "R2", "R3")
 _CORNERS = ("x_min", "y_min", "x_max", "y_max")
 LABELS, BOXES = "annotations/image_labels_{}.csv", "annotations/annotations_{}.csv"
 _TEST = [name.replace("Other diseases", "Other disease") for name in FINDINGS]
@@ -66,36 +63,31 @@ class VindrCxr(FrontalLayout):
         )
 
     def boxes_of(self, study: ContentStudy, view: ContentView) -> list[Box]:
-        readers = (findings.items() for _, findings in _readings(study, view))
-        return [box for findings in readers for _, boxes in findings for box in boxes]
+        boxes = [box for own in _found(view).values() for box in own]
+        return boxes if study.split == "test" else boxes * len(READERS)
 
     def rows(self, number: int, study: ContentStudy, view: ContentView) -> Iterable[Row]:
-        part, image = _part(study), self.image_id(study, view)
-        for reader, findings in _readings(study, view):
-            who = [image, reader] if part == "train" else [image]
+        part, image, findings = _part(study), self.image_id(study, view), _found(view)
+        for who in [[image, reader] for reader in READERS] if part == "train" else [[image]]:
             yield LABELS.format(part), [*who, *_cells(findings)]
-            for name, boxes in (findings or {"No finding": [None]}).items():
-                for box in boxes:
-                    yield BOXES.format(part), [*who, name, *_corners(box)]
+            marked: list[tuple[str, Box | None]] = [
+                (name, box) for name, own in findings.items() for box in own
+            ]
+            for name, box in marked or [("No finding", None)]:
+                yield BOXES.format(part), [*who, name, *_corners(box)]
 
 
 def _part(study: ContentStudy) -> str:
     return "test" if study.split == "test" else "train"
 
 
-def _readings(study: ContentStudy, view: ContentView) -> list[tuple[str, dict[str, list[Any]]]]:
-    true: dict[str, list[Box]] = {}
+def _found(view: ContentView) -> dict[str, list[Box]]:
+    found: dict[str, list[Box]] = {}
     for name, own in view.boxes.items():
         finding = OF_TYPE.get(CLASSES[INDEX[name]].type)
         if finding is not None:
-            true.setdefault(finding, []).extend(own)
-    if study.split == "test":
-        return [("consensus", dict(true))]
-    narrow = {n: [(x + 0.25, y, w - 0.5, h) for x, y, w, h in own] for n, own in true.items()}
-    third = {} if study.place % 5 == 0 else dict(true)
-    first = study.place % 14 + 1
-    readers = (f"R{first + n}" for n in range(3))
-    return list(zip(readers, (true, narrow, third), strict=True))
+            found.setdefault(finding, []).extend(own)
+    return found
 
 
 def _cells(found: dict[str, list[Any]]) -> list[str]:
