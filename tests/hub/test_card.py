@@ -13,19 +13,16 @@ from medclip_debias.cli import run
 from medclip_debias.hub.card import make_card
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.synthetic import WARNING
-from tests.helpers.results import row
+from tests.helpers.results import LEAST, row
 
+OPENI = {"kind": "openi", "synthetic": False, "data_hash": "d" * 64}
 REAL = {"data": {"kind": "openi", "synthetic": False}, "studies": 9}
 
 
 def results(folder, model, **change):
     """A results file as ``evaluate`` writes it, of few metrics."""
-    content = {
-        "format": 3,
-        "split": "test",
+    content = LEAST | {
         "model_hash": DualEncoder.load(model, check=False).content_hash,
-        "seed": 0,
-        "data_hash": "d" * 64,
         "metrics": [
             row("zero_shot", "mean_auc", 0.75, (0.7, 0.8)),
             row("zero_shot", "accuracy", 0.5, (0.4, 0.6)),
@@ -34,11 +31,7 @@ def results(folder, model, **change):
         "skipped": {"grounding": "The set has no phrases with boxes."},
         "notes": ["External test, of /home/someone/secret/set: new and/or other patients."],
         "counts": {"images": 4},
-        "archives": {
-            "model": {"kind": "openi", "synthetic": False, "data_hash": "d" * 64},
-            "data": {"kind": "openi", "synthetic": False, "data_hash": "d" * 64},
-            "relation": "same set",
-        },
+        "archives": {"model": OPENI, "data": OPENI, "relation": "same set"},
         "data": {
             "source": "openi",
             "synthetic": False,

@@ -223,7 +223,6 @@ def test_places_of_the_resnet_lie_where_its_gradient_says():
     ("vision", "words", "named"),
     [
         ({"layers": 2, "pool_type": "none"}, {}, "'pool_type' is 'none'"),
-        (VIT, {"use_pad_mask": True}, "'use_pad_mask'"),
         ({"timm_model_name": "resnet50"}, {}, "places are not known"),
         (VIT, TEXT | {"heads": 7}, "widths and heads"),
         (None, None, "no vision_cfg"),
@@ -378,7 +377,6 @@ EMBEDDING = "vision_model.embeddings.position_embedding.weight"
         ("preprocessor_config", {"do_normalize": False}, "'do_normalize' is off"),
         ("preprocessor_config", {"size": {"height": 64, "width": 70}}, "sizes do not end"),
         ("config", {"vision_config": HF_VISION | {"hidden_act": "relu"}}, "hidden_act"),
-        ("config", {"vision_config": {"vision_use_head": False}}, "vision_use_head"),
     ],
 )
 def test_every_tensor_and_setting_of_a_folder_is_accounted_for(

@@ -160,12 +160,15 @@ def test_biovil_t_reads_one_image_and_two(trunk, cxr_bert_folder, bring):
     close(peer.encode_pairs(images, before).regions, unit(rows_of(double)), 5e-5)
 
 
-def swin_transformer(pooling):
+def image_tower(tower, trunk, x):
+    """Published tensors of a ResNet-50 or a Swin, and its vectors of all places."""
+    if tower == "resnet":
+        return without(trunk.state_dict(), "fc."), rows_of(features(trunk, x)[1])
     from transformers import SwinConfig, SwinModel
 
     torch.manual_seed(4)
     sizes = {"embed_dim": 8, "depths": [1, 1, 2, 1], "num_heads": [1, 2, 2, 4], "window_size": 7}
-    model = lively(SwinModel(SwinConfig(**sizes), add_pooling_layer=pooling))
+    model = lively(SwinModel(SwinConfig(**sizes), add_pooling_layer=False))
     published = replaced(
         model.state_dict(),
         (".attention.q_proj.", ".attention.self.query."),
@@ -176,67 +179,56 @@ def swin_transformer(pooling):
         (".mlp.fc1.", ".intermediate.dense."),
         (".mlp.fc2.", ".output.dense."),
     )
-    return model, published
+    return published, model(x).last_hidden_state
 
 
 @pytest.mark.parametrize("tower", ["resnet", "swin"])
 @torch.no_grad()
-def test_medclip(tower, trunk, bert_folder, tmp_path, bring):
+def test_medclip(tower, trunk, tmp_path, bring):
     from transformers import BertConfig, BertModel
 
     folder = write_bert(tmp_path / "three", num_hidden_layers=3)[0]
-    config = json.loads((folder / "config.json").read_text())
-    bert = lively(BertModel(BertConfig(**config)))
+    bert = lively(BertModel(BertConfig(**json.loads((folder / "config.json").read_text()))))
     words = lively(nn.Linear(bert.config.hidden_size, DIM, bias=False))
     images = pictures(224)
     x = normalised(images, [0.5862785803043838], [0.27950088968644304])
-    if tower == "resnet":
-        trunk.fc = nn.Linear(LAST, DIM, bias=False)
-        state = prefixed("vision_model.model.", trunk.state_dict())
-        regions, whole = trunk.fc(rows_of(features(trunk, x)[1])), trunk(x)
-    else:
-        swin, published = swin_transformer(pooling=True)
-        image, out = lively(nn.Linear(64, DIM, bias=False), 1), swin(x)
-        state = prefixed("vision_model.model.", published)
-        state |= prefixed("vision_model.projection_head.", image.state_dict())
-        regions, whole = image(out.last_hidden_state), image(out.pooler_output)
+    own, places = image_tower(tower, trunk, x)
+    image = lively(nn.Linear(places.shape[-1], DIM, bias=False), 1)
+    head = {"resnet": "model.fc.", "swin": "projection_head."}[tower]
+    state = prefixed("vision_model.model.", own)
+    state |= prefixed(f"vision_model.{head}", image.state_dict())
     state |= prefixed("text_model.model.", bert.state_dict())
     state |= {"text_model.model.embeddings.position_ids": torch.arange(32)[None]}
     state |= prefixed("text_model.projection_head.", words.state_dict())
-    state["logit_scale"] = torch.tensor(2.66)
-    peer = bring("medclip", state, folder)
+    peer = bring("medclip", state | {"logit_scale": torch.tensor(2.66)}, folder)
     vectors = []
     for sentence in SENTENCES:
         states = bert(ids_of(folder, sentence, 32), output_hidden_states=True).hidden_states
         # modeling_medclip.py: states 1, 2 and the last, the mean over positions, then layers.
         three = torch.stack([states[1], states[2], states[-1]]).permute(1, 0, 2, 3)
         vectors.append(words(three.mean(2).mean(1))[0])
-    check(f"medclip {tower}", peer, images, plain(regions, whole, torch.stack(vectors)))
+    regions = image(places)
+    check(f"medclip {tower}", peer, images, plain(regions, regions.mean(1), torch.stack(vectors)))
     assert peer.learned_scale == pytest.approx(math.exp(2.66))
 
 
 @pytest.mark.parametrize("tower", ["resnet", "swin"])
 @torch.no_grad()
 def test_cxr_clip_is_linear_after_either_image_tower(tower, trunk, bert, bert_folder, bring):
-    image = lively(nn.Linear(LAST if tower == "resnet" else 64, DIM))
+    images, norm = pictures(224), IMAGENET if tower == "resnet" else HALF
+    own, places = image_tower(tower, trunk, normalised(images, *norm))
+    image = lively(nn.Linear(places.shape[-1], DIM))
     words = lively(nn.Linear(bert.config.hidden_size, DIM), 4)
-    images = pictures(224)
-    if tower == "resnet":
-        state = prefixed("image_encoder.resnet.", without(trunk.state_dict(), "fc."))
-        regions = image(rows_of(features(trunk, normalised(images, *IMAGENET))[1]))
-        whole = regions.mean(dim=1)
-    else:
-        swin, published = swin_transformer(pooling=False)
-        state = prefixed("image_encoder.image_encoder.", published)
-        regions = image(swin(normalised(images, *HALF)).last_hidden_state)
-        whole = regions[:, 0]  # the published code's "class token" of a Swin
+    regions = image(places)
+    # The published code's "class token" of a Swin is its first place.
+    whole = regions.mean(dim=1) if tower == "resnet" else regions[:, 0]
+    state = prefixed(f"image_encoder.{'resnet' if tower == 'resnet' else 'image_encoder'}.", own)
     state |= prefixed("image_projection.projection.", image.state_dict())
     state |= prefixed("text_encoder.text_encoder.", bert.state_dict())
     state |= prefixed("text_projection.projection.", words.state_dict())
-    peer = bring("cxr_clip", state | {"logit_scale": torch.tensor(2.66)})
+    peer = bring("cxr_clip", state)
     last = [bert(ids_of(bert_folder, s)).last_hidden_state[0, -1] for s in SENTENCES]
     check(f"cxr_clip {tower}", peer, images, plain(regions, whole, words(torch.stack(last))))
-    assert peer.learned_scale == pytest.approx(math.exp(2.66))
     assert "NC-SA" in peer.provenance["licence"]
 
 
