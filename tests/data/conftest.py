@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,3 +26,9 @@ def small_prepared(small_phantom: Path, once: Callable[..., Path]) -> Path:
 
     settings = PrepareSettings(size=32)
     return once("small_prepared", lambda out: prepare(small_phantom, out, settings, workers=1))
+
+
+@pytest.fixture
+def folder(small_prepared: Path, tmp_path: Path) -> Path:
+    """A copy of `small_prepared`, free to be damaged."""
+    return shutil.copytree(small_prepared, tmp_path / "set")

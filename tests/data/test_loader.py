@@ -93,13 +93,6 @@ class TestDraws:
             assert len(counts) == SIZE - SIDE + 1
             assert stats.chisquare(counts).pvalue > 1e-3
 
-    def test_switched_off_they_are_the_central_crop(self):
-        draws = draw(np.random.default_rng(1), UNCHANGED, 4, SIZE, SIDE)
-        expected = PIXELS[:4, 4 : 4 + SIDE, 4 : 4 + SIDE]
-        np.testing.assert_array_equal(augment(PIXELS, range(4), draws), expected)
-        on_device = augment_on_device(torch.from_numpy(PIXELS[:4]), draws)
-        np.testing.assert_array_equal(on_device.numpy(), expected)
-
 
 class TestPixels:
     def test_cpu_and_device_give_the_same_bytes(self):

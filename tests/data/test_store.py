@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 
 import numpy as np
 import pandas as pd
@@ -11,12 +10,6 @@ import pytest
 from medclip_debias.data.layout import manifest_hash
 from medclip_debias.data.store import PreparedSet, write_scores
 from medclip_debias.errors import UserError
-
-
-@pytest.fixture
-def folder(prepared_phantom, tmp_path):
-    """A copy of a prepared set, free to be damaged."""
-    return shutil.copytree(prepared_phantom, tmp_path / "set")
 
 
 def test_tables_fit_together_and_pixels_are_a_read_only_map(folder):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import numpy as np
 import pandas as pd
@@ -15,12 +14,6 @@ from medclip_debias.data.layout import MANIFEST, TABLES
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.verify import HASHES, changes, check_sample
 from medclip_debias.errors import UserError
-
-
-@pytest.fixture
-def folder(prepared_phantom, tmp_path):
-    """A copy of a prepared set, free to be damaged."""
-    return shutil.copytree(prepared_phantom, tmp_path / "set")
 
 
 def test_a_set_whose_hashes_were_taken_away_does_not(folder):

@@ -25,7 +25,7 @@ from pydicom.uid import (
 
 from lossless_jpeg import lossless_jpeg
 from medclip_debias.data.images import elements, read_image, read_radiograph
-from medclip_debias.data.images.dicom import NO_HIGH_BIT, TWO_POLARITIES, codestream_size
+from medclip_debias.data.images.dicom import NO_HIGH_BIT, TWO_POLARITIES
 from medclip_debias.data.images.headers import view_position
 from medclip_debias.errors import UserError
 
@@ -247,7 +247,6 @@ class TestRefused:
     def test_a_stream_larger_than_its_header_says(self, tmp_path, write_dicom, kind):
         stream = io.BytesIO()
         Image.new("L", (300, 200)).save(stream, kind)
-        assert codestream_size(stream.getvalue()) == (200, 300)
         syntax = JPEGBaseline8Bit if kind == "JPEG" else JPEG2000Lossless
         path = write_dicom(tmp_path / "a.dcm", ramp(np.uint8, 8))
         rewrite(path, syntax, stream.getvalue())
