@@ -6,7 +6,7 @@ hand out is left aside, counted and said why; `--plan` only prints what would be
 is given once: the second page finds it done. `--quick` takes a minute and no network: what is
 installed is the wheel, beside the packages of the running Python, the demo is `make demo
 DEMO=--quick`, the phantom's settings train a few steps, and what comes after the demo is done by
-forks of one process that has imported (preloaded.py), but for `--help` and the server.
+forks of one process that has imported (preloaded.py), but for `--help`.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Shell:
     def serve(self, command: str) -> int:
         """Start a server, open the address that it prints, and stop it; 0 if a page came."""
         said = self.scratch / "server.txt"
-        number = int(self._answer(f"{command} </dev/null >{said} 2>&1 & server=$!", "$server"))
+        number = self.start(command, said)
         until = time.monotonic() + 600
         try:
             while time.monotonic() < until:
@@ -122,14 +122,22 @@ class Shell:
                 if address and (page := _opened(address.group())) is not None:
                     print(f"  {address.group().split('?')[0]} gave {len(page)} bytes")
                     return 0 if b"<html" in page.lower() else 1
-                if not Path(f"/proc/{number}").exists():
+                if not _lives(number):
                     break
             print(said.read_text(encoding="utf-8"))
             return 1
         finally:
-            if Path(f"/proc/{number}").exists():
+            if _lives(number):
                 os.kill(number, signal.SIGTERM)
-            self._answer("wait $server")  # it may take a moment to end
+            self.wait(number)  # it may take a moment to end
+
+    def start(self, command: str, said: Path) -> int:
+        """Start a command that goes on, and writes into a file; the number of its process."""
+        return int(self._answer(f"{command} </dev/null >{said} 2>&1 & server=$!", "$server"))
+
+    def wait(self, _: int) -> None:
+        """Wait until what was started has ended."""
+        self._answer("wait $server")
 
     def close(self) -> None:
         _end(self.process)
@@ -159,6 +167,14 @@ class Preloaded(Shell):
     def run_file(self, file: Path) -> int:
         """Run a file of Python, and return its exit code."""
         return self._fork(["python", str(file)])
+
+    def start(self, command: str, said: Path) -> int:
+        """Start a command that goes on, and writes into a file; the number of its process."""
+        return self._fork(["start", str(said), *shlex.split(command, comments=True)])
+
+    def wait(self, number: int) -> None:
+        """Wait until what was started has ended."""
+        self._fork(["wait", str(number)])
 
     def close(self) -> None:
         """End the process with what still runs in it, and the shell."""
@@ -191,6 +207,13 @@ def _end(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
     process.wait()
+
+
+def _lives(number: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{number}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
 
 
 def answer(process: subprocess.Popen[str], line: str, command: str) -> str:

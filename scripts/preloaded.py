@@ -3,7 +3,9 @@
 `newcomer.py --quick` starts it with the Python of the environment under test. A line of standard
 input is a JSON list of words: ``["medclip-debias", "train", ...]`` or ``["python", FILE]``. What
 the command prints comes as it does; then a line of its own, the mark (first argument) and the exit
-code. Each import of torch would take longer than most of these commands.
+code. ``["start", FILE, ...]`` goes on, prints into FILE, and the number of its process comes behind
+the mark; ``["wait", NUMBER]`` waits for it. Each import of torch would take longer than most of
+these commands.
 """
 
 from __future__ import annotations
@@ -36,20 +38,25 @@ def act(words: list[str]) -> int:
 
 def main() -> None:
     for line in sys.stdin:
-        child = os.fork()
+        first, *words = json.loads(line)
+        child = int(words[0]) if first == "wait" else os.fork()
         if not child:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             code = 1
             try:
-                code = act(json.loads(line))
+                if first == "start":
+                    for number in (1, 2):
+                        os.dup2(os.open(words[0], os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+                    first, *words = words[1:]
+                code = act([first, *words])
             except BaseException:
                 traceback.print_exc()
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(code)
-        status = os.waitpid(child, 0)[1]
-        print(f"{sys.argv[1]}{os.waitstatus_to_exitcode(status)}", flush=True)
+        done = child if first == "start" else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(f"{sys.argv[1]}{done}", flush=True)
 
 
 if __name__ == "__main__":
