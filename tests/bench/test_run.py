@@ -153,53 +153,33 @@ def test_every_model_is_measured_on_every_card_as_evaluate_measures_it(
     assert (out / "cache" / ".gitignore").read_text() == "*\n"
 
 
-QUERIES = {"fusion.layers.0.linear1.weight": (8, 16)}
-BOOK = {name: name for name in ("pneumothorax", "cardiomegaly", "edema")}
-PEERS = {
-    "carzero": {
-        "image": {"kind": "vit"},
-        "text": {"kind": "words", "positions": 20},
-        "fusion": {"kind": "query_attention", "positions": 20, "heads": 2},
-    },
-    "kad": {
-        "image": {"kind": "resnet50"},
-        "text": {"kind": "bert", "pooling": "affine_mlp", "token": "pooler"},
-        "fusion": {"kind": "query_network", "book": BOOK, "heads": 2},
-    },
-}
-SHAPES = {
-    "carzero": QUERIES
-    | {
+CARZERO = {
+    "image": {"kind": "vit"},
+    "text": {"kind": "words", "positions": 20},
+    "fusion": {"kind": "query_attention", "positions": 20, "heads": 2},
+    "shapes": {
+        "fusion.layers.0.linear1.weight": (8, 16),
         "image.model.patch_embed.proj.weight": (16, 3, 16, 16),
         "image.model.pos_embed": (1, 17, 16),
         "image.model.blocks.0.mlp.fc1.weight": (24, 16),
     },
-    "kad": QUERIES | {"text.head.0.weight": (8, 16)},
 }
 
 
-def test_peers_that_attend_have_the_figures_of_evaluate(models, data, out, tmp_path, monkeypatch):
-    """Kept vectors of several rows a sentence, and the whole beside the regions."""
-    for kind, content in PEERS.items():
-        language = Path(models[0]).parent / "lm"
-        peer = bench_peer(language, SIZE, kind=kind, shapes=SHAPES[kind], **content)
-        # The numbers of a deep network would grow beyond all bounds.
-        for parameter in (peer.text if kind == "kad" else peer).parameters():
-            torch.nn.init.normal_(parameter, std=0.3)
-        peer.save(tmp_path / kind)
-    outcome = bench([str(tmp_path / kind) for kind in PEERS], CARDS, data, out, HOW)
+def test_a_peer_that_attends_has_the_figures_of_evaluate(models, data, out, tmp_path, monkeypatch):
+    """Kept vectors of several rows a sentence."""
+    peer = bench_peer(Path(models[0]).parent / "lm", SIZE, kind="carzero", **CARZERO)
+    for parameter in peer.parameters():  # the numbers of a deep network would grow
+        torch.nn.init.normal_(parameter, std=0.3)
+    peer.save(tmp_path / "carzero")
+    outcome = bench([str(tmp_path / "carzero")], CARDS, data, out, HOW)
     assert not outcome.not_run
-    for kind in PEERS:
-        results, figures = evaluated(
-            tmp_path / kind, set_of(out), tmp_path / f"{kind}-own", monkeypatch
-        )
-        if kind == "kad":  # its questions and regions are not to be compared
-            assert "not comparable with its regions" in json.dumps(results["skipped"])
-        else:
-            assert results.details("retrieval")["phrases"] > 0
-        ours = figures_of(outcome, kind)
-        assert ours[0] == pytest.approx(figures[0], abs=5e-3)  # of near ties two change places
-        assert ours[1:] == pytest.approx(figures[1:], abs=1e-5)
+    place = tmp_path / "carzero", set_of(out), tmp_path / "own"
+    results, figures = evaluated(*place, monkeypatch)
+    assert results.details("retrieval")["phrases"] > 0
+    ours = figures_of(outcome, "carzero")
+    assert ours[0] == pytest.approx(figures[0], abs=5e-3)  # of near ties two change places
+    assert ours[1:] == pytest.approx(figures[1:], abs=1e-5)
 
 
 # ------------------------------------------------------------------------ what is done once

@@ -102,7 +102,7 @@ def test_the_masked_language_model_term_is_added_and_trains_its_head(settings, o
     before = load_masked_lm(one_layer_model).cls.state_dict()
     # A head that knows next to nothing is off by about the logarithm of the vocabulary.
     size = SentenceTokenizer.load(one_layer_model).size
-    for step in range(3):
+    for step in range(2):
         figures = trainer.step(step)
         total = float(figures["contrastive_loss"]) + 0.5 * float(figures["masked_lm_loss"])
         assert float(figures["loss"]) == pytest.approx(total, rel=1e-4)
