@@ -10,15 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
-from medclip_debias.config import (
-    ImageEncoderSettings,
-    ModelSettings,
-    PrepareSettings,
-    Preprocessing,
-    TextEncoderSettings,
-)
 from medclip_debias.data.layout import MASK_COLUMN, PHRASE_COLUMNS
 from medclip_debias.data.masks import as_coco, encode
 from medclip_debias.data.prompts import default_prompts
@@ -27,8 +19,8 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.protocol import REGISTRY
 from medclip_debias.grounding.boxes import box_mask
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
-from medclip_debias.models.dual_encoder import DualEncoder
 from tests.helpers.set_by_hand import finish_set
+from tests.helpers.small_models import dual_encoder
 
 SIZE, INPUT = 48, 40
 CATEGORIES = ("Edema", "Pneumonia", "Pneumothorax")
@@ -133,15 +125,7 @@ def small_model(tmp_path_factory) -> Path:
         vocabulary=80, hidden=16, layers=1, heads=2, steps=1, batch_size=8, max_tokens=16
     )
     train_masked_lm(corpus, folder / "lm", lm)
-    torch.manual_seed(0)
-    model = DualEncoder.create(
-        ModelSettings(
-            image=ImageEncoderSettings(arch="resnet_small"),
-            text=TextEncoderSettings(folder=folder / "lm", max_tokens=16),
-            dim=16,
-        ),
-        Preprocessing(prepare=PrepareSettings(size=SIZE), input_size=INPUT),
-    )
+    model = dual_encoder(folder / "lm", size=SIZE, side=INPUT, dim=16)
     model.prompts = default_prompts()
     model.save(folder / "model")
     return folder / "model"

@@ -9,19 +9,13 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from medclip_debias.config import (
-    ImageEncoderSettings,
-    ModelSettings,
-    Preprocessing,
-    TextEncoderSettings,
-)
 from medclip_debias.data.loader import TrainingStudies, training_corpus
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.validation import validator_of
 from medclip_debias.language.masked_lm import LanguageModelSettings, train_masked_lm
-from medclip_debias.models.dual_encoder import DualEncoder
+from tests.helpers.small_models import dual_encoder
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +26,8 @@ def model(prepared_phantom, tmp_path_factory):
         vocabulary=400, hidden=16, layers=1, heads=2, steps=1, batch_size=8, max_tokens=32
     )
     train_masked_lm(training_corpus(data), folder, small)
-    torch.manual_seed(0)
-    settings = ModelSettings(
-        image=ImageEncoderSettings(arch="resnet_small"),
-        text=TextEncoderSettings(folder=folder, max_tokens=32),
-        dim=16,
-    )
-    preprocessing = Preprocessing(prepare=data.settings, input_size=32)
-    return DualEncoder.create(settings, preprocessing).eval()
+    text = {"folder": str(folder), "max_tokens": 32}
+    return dual_encoder(folder, size=data.settings.size, text=text, dim=16)
 
 
 @torch.no_grad()
