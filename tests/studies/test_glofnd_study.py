@@ -30,9 +30,9 @@ def test_batches_judge_only_pairs_that_met():
 
 
 def test_thresholds_come_to_the_quantile_and_a_small_run_is_sane(monkeypatch):
-    fewer = [part[:400] for part in digits()]
+    fewer = [part[:250] for part in digits()]
     monkeypatch.setattr("studies.glofnd.digits", lambda: fewer)
-    small = {"batch": 50, "steps": 40, "starts": [0.0], "seeds": 1}
+    small = {"batch": 50, "steps": 25, "starts": [0.0], "seeds": 1}
     study = GloFNDStudy(GloFNDStudy.small | small)
     rows = [dict(cell) | study.measure(cell) for cell in study.cells()]
     assert {row["policy"] for row in rows} == {"none", "fnc", "glofnd one", "glofnd quantile"}
