@@ -191,8 +191,8 @@ def few_merges(merges_file, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def radiographs(shared_data):
-    """Two real radiographs of different shapes."""
-    return sorted((shared_data / "real_cxr").rglob("*.jpg"))[:40:20]
+    """Two real radiographs, a wide and a tall one."""
+    return sorted((shared_data / "real_cxr").rglob("*.jpg"))[:28:14]
 
 
 PIECES = ["▁no", "▁effusion", "▁ef", "fusion", "▁", *"noefusilta"]
