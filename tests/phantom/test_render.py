@@ -36,6 +36,10 @@ def test_all_that_a_finding_changes_is_in_its_box(index: int) -> None:
     assert change.max() > 0.05, "the finding shows"
     # The detector's blur carries an edge two pixels further.
     assert change[~inside(boxes, 2)].max() < 0.01
+    for x, y, width, height in boxes:
+        assert min(x, y) >= 0 < min(width, height)
+        assert x + width <= SIZE[1]
+        assert y + height <= SIZE[0]
     for box in boxes:  # and no box is much larger than what changed
         rows, columns = np.nonzero((change > 0.01) & inside((box,), 0))
         assert np.ptp(columns) + 1 >= 0.8 * box[2] - 1

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from medclip_debias.cli import run
-from medclip_debias.data.records import Source
 from medclip_debias.data.sources.detect import detect
-from medclip_debias.data.sources.registry import FORMATS, Given, Sure, formats, source
+from medclip_debias.data.sources.registry import FORMATS, Given, Sure, formats
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from tests.data.sources.trees import write_image
@@ -29,14 +28,8 @@ def test_a_format_does_not_know_other_things_nor_options_that_it_cannot_use(kind
             known.open(tmp_path, Given(**{option: tmp_path}))
 
 
-@pytest.fixture
-def register(monkeypatch):
-    """`source`, whose formats are forgotten after the test."""
-    monkeypatch.setattr(FORMATS, "entries", FORMATS.all())
-    return source
-
-
-def test_the_example_of_the_docs_is_a_source(register, tmp_path, monkeypatch):
+def test_the_example_of_the_docs_is_a_source(tmp_path, monkeypatch):
+    monkeypatch.setattr(FORMATS, "entries", FORMATS.all())  # it is forgotten after the test
     docs = (DOCS / "data.md").read_text(encoding="utf-8")
     example = docs[docs.index("## A new source") :].split("```python\n")[1].split("```")[0]
     (tmp_path / "pairs_example.py").write_text(example)
@@ -60,27 +53,3 @@ def test_the_example_of_the_docs_is_a_source(register, tmp_path, monkeypatch):
     assert run(command) == 0
     with pytest.raises(UserError, match="'pairs' cannot use --text-only"):
         detect(folder, text_only=True)
-
-
-def test_the_surest_format_reads_and_equally_sure_ones_ask(register, tmp_path):
-    def registered(sure):
-        @register(title="Notes", looks="a notes.txt", give="folder", needs="`notes.txt`")
-        class Notes(Source):
-            kind = "notes"
-
-            @classmethod
-            def recognise(cls, path):
-                return sure
-
-            @classmethod
-            def open(cls, path, given):
-                return cls()
-
-    write_image(tmp_path / "0.png")
-    (tmp_path / "manifest.csv").write_text("image,report\n0.png,Clear lungs.\n")
-    registered(Sure.LAYOUT)
-    assert detect(tmp_path).kind == "manifest"
-    registered(Sure.DECLARED)
-    with pytest.raises(UserError, match="may be manifest or notes; say which with --kind"):
-        detect(tmp_path)
-    assert detect(tmp_path, "notes").kind == "notes"
