@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from importlib import import_module
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,6 +43,14 @@ def test_every_prompt_of_openi_is_said_by_three_training_reports(openi_text):
         words = r"\W+".join(map(re.escape, re.findall(r"\w+", prompt.lower())))
         pattern = re.compile(rf"\b{words.replace('| ', '')}\b", re.IGNORECASE)
         assert len([*islice(filter(pattern.search, said.values()), 3)]) == 3, prompt
+
+
+def test_the_packaged_set_is_what_the_script_chooses(openi_text):
+    script = import_module("choose_prompts")
+    candidates = load_prompts(Path(script.__file__).parent / "prompts" / "openi_candidates.yaml")
+    chosen, counts = script.choose(candidates, openi_text)
+    assert chosen == load_prompts("openi")
+    assert counts["negative"]["Abnormal chest"] == 0
 
 
 @given(st.lists(WORDS, max_size=4), st.lists(WORDS, max_size=4))
