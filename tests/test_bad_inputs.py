@@ -31,8 +31,9 @@ def test_bad_input_ends_in_a_sentence_or_is_counted(case, base, tmp_path):
 def test_every_damaged_file_of_a_folder_is_refused(every, base, tmp_path):
     cases = every(base)
     assert len(cases) > 3
-    outcomes = [play(case, World(base, tmp_path / str(n))) for n, case in enumerate(cases)]
-    assert not [f"{o.case.what}: {o.fault}: {o.said}" for o in outcomes if o.fault]
+    for number, case in enumerate(cases):
+        outcome = play(case, World(base, tmp_path / str(number)))
+        assert not outcome.fault, (case.what, outcome.said)
 
 
 @pytest.mark.parametrize(

@@ -177,13 +177,6 @@ def test_a_log_says_what_is_left_at_the_pace_of_this_start(capsys):
     assert capsys.readouterr().err == "Images 128 of 192, elapsed 0:02:40, left 0:01:20\n"
 
 
-def test_of_frequent_lines_a_log_gets_one_now_and_then(capsys):
-    line = common.log_lines(3600)
-    for text, frequent in (("1", True), ("2", True), ("rare", False), ("3", True)):
-        line(text, frequent)
-    assert capsys.readouterr().err.split() == ["1", "rare"]
-
-
 def test_the_shell_completes_verbs_and_options(capsys, monkeypatch):
     monkeypatch.setenv("_MEDCLIP_DEBIAS_COMPLETE", "complete_bash")
     for typed, number, wanted in (

@@ -213,14 +213,8 @@ def test_every_fault_of_a_json_file_is_one_sentence_with_the_remedy(tmp_path, co
     with pytest.raises(UserError) as caught:
         read_json(path, "make it again", keys=("a",), limit=1 << 20)
     assert str(caught.value) == f"{path}: {sentence}"
-
-
-@pytest.mark.parametrize("content", [None, b"\xff", b"[" * 100_000])
-def test_json_that_can_be_made_again_is_none_when_it_is_damaged(tmp_path, content):
-    if content is not None:
-        (tmp_path / "a.json").write_bytes(content)
-    assert read_json_or_none(tmp_path / "a.json") is None
-    assert json_or_none(content or "") is None
+    # What can be made again is none where it is damaged.
+    assert (read_json_or_none(path) is None) == ("as JSON" in sentence or content is None)
     assert json_or_none(b'{"a": [1]}\n') == {"a": [1]}
 
 
@@ -231,23 +225,6 @@ def folder_with(path, word):
     path.mkdir()
     (path / "word").write_text(word)
     return path
-
-
-def test_an_output_that_would_cost_other_files_is_refused_before_the_work(tmp_path):
-    taken, other = tmp_path / "file", tmp_path / "other"
-    taken.write_text("mine")
-    for out in (taken, taken / "inside" / "it"):
-        with pytest.raises(UserError, match="file: is a file; give a folder"):
-            check_out(out)
-    other.mkdir()
-    for free in (other, tmp_path / "new" / "folder"):
-        check_out(free, "index.json", "index")
-    (other / "notes.txt").write_text("mine")
-    check_out(other)
-    with pytest.raises(UserError, match="holds no index"):
-        check_out(other, "index.json", "index")
-    (other / "index.json").write_text("{}")
-    check_out(other, "index.json", "index")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -309,7 +286,7 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path, kind, read):
     assert read_json_or_none(path) is None
 
 
-def test_a_sparse_file_is_refused_before_it_is_read(tmp_path):
+def test_a_file_is_read_to_the_limit_whatever_it_says_of_its_size(tmp_path):
     path = tmp_path / "results.json"
     with path.open("wb") as stream:
         stream.truncate(8 << 30)
@@ -317,9 +294,6 @@ def test_a_sparse_file_is_refused_before_it_is_read(tmp_path):
         read_json(path, "make it again")
     with pytest.raises(UserError, match="is larger than 7 bytes"):
         open_guarded(path, "make it again", limit=7)
-
-
-def test_a_file_of_the_system_that_says_it_is_empty_is_read_to_the_limit():
     size = len(Path("/proc/self/status").read_bytes())
     assert read_bytes(Path("/proc/self/status"), "", limit=size + 4096)
     with pytest.raises(UserError, match="is larger than 10 bytes"):
@@ -345,14 +319,11 @@ def test_links_stay_inside_the_folder_that_came_from_outside(tmp_path):
         read_json(folder / "nowhere.json", "x", folder=folder)
     with pytest.raises(UserError, match=r"cannot be read \(OSError\)"):
         read_json(folder / "circle.json", "x", folder=folder)
-
-
-def test_a_snapshot_of_the_hub_s_cache_leads_to_its_own_blobs_alone(tmp_path):
+    snapshot = tmp_path / "models--a--b" / "snapshots" / "0f"  # of the hub's cache
+    snapshot.mkdir(parents=True)
     for name in ("models--a--b", "models--c--d"):
         (tmp_path / name / "blobs").mkdir(parents=True)
         (tmp_path / name / "blobs" / "1").write_text("{}")
-    snapshot = tmp_path / "models--a--b" / "snapshots" / "0f"
-    snapshot.mkdir(parents=True)
     (snapshot / "config.json").symlink_to("../../blobs/1")
     (snapshot / "other.json").symlink_to("../../../models--c--d/blobs/1")
     assert read_json(snapshot / "config.json", "x", folder=snapshot) == {}

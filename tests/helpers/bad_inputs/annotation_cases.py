@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from bad_inputs.case import case, cases, counted
+from bad_inputs.case import Counted, case, cases
 from bad_inputs.world import PATIENT, World, change_json
 from phantom_layouts import LAYOUTS
 
@@ -31,15 +31,15 @@ cases(
     "PadChest",
     _padchest,
     {
-        "a cell of labels that is code": counted(
+        "a cell of labels that is code": Counted(
             NO_LIST, {"Labels": "__import__('os').system('true')"}
         ),
-        "a cell of labels with inner lists without end": counted(NO_LIST, {"Labels": "[" * 40_000}),
-        "labels with stray blanks": counted(
+        "a cell of labels with inner lists without end": Counted(NO_LIST, {"Labels": "[" * 40_000}),
+        "labels with stray blanks": Counted(
             "blank before or behind", {"Labels": "[' nodule', 'pleural effusion ']"}
         ),
-        "a row that names no image": counted("names an image", {"ImageID": ""}),
-        "an image that leads out of the folder": counted(
+        "a row that names no image": Counted("names an image", {"ImageID": ""}),
+        "an image that leads out of the folder": Counted(
             "image file is there", {"ImageID": "../../../etc/Quackenbush.png"}
         ),
         "a patient id that lost its digits": {"PatientID": "1.9877E+35"},
@@ -72,9 +72,9 @@ cases(
         "a sentence that is a number": _finding(sentence_en=3),
         "no entries": lambda entries: entries.clear(),
         "an entry without findings": lambda entries: entries.append({"ImageID": "Zebulon"}),
-        "a box without area": counted("box has an area", _finding(boxes=[[0.1, 0.1, 0.1, 0.5]])),
-        "a box in pixels": counted("box lies in the image", _finding(boxes=[[100, 200, 300, 400]])),
-        "an image that the master table lacks": counted(
+        "a box without area": Counted("box has an area", _finding(boxes=[[0.1, 0.1, 0.1, 0.5]])),
+        "a box in pixels": Counted("box lies in the image", _finding(boxes=[[100, 200, 300, 400]])),
+        "an image that the master table lacks": Counted(
             r"is in master_table\.csv",
             lambda entries: entries.append(entries[0] | {"ImageID": "Zebulon.png"}),
         ),
@@ -98,16 +98,16 @@ cases(
     lambda world, file, **cells: _cells(world, "vindr_cxr", file, **cells),
     {
         "a corner that is infinite": {"file": BOXES, "y_max": "inf"},
-        "a label of 2": counted(
+        "a label of 2": Counted(
             "value that the archive defines", {"file": LABELS, "Pneumonia": "2"}
         ),
-        "a box of an image without labels": counted(
+        "a box of an image without labels": Counted(
             "its image in the table", {"file": BOXES, "image_id": "9"}
         ),
-        "a box whose corners are swapped": counted(
+        "a box whose corners are swapped": Counted(
             "box has an area", {"file": BOXES, "x_min": "50", "x_max": "2"}
         ),
-        "a box of a finding that nobody labelled": counted(
+        "a box of a finding that nobody labelled": Counted(
             "see the finding", {"file": BOXES, "class_name": "Edema"}
         ),
     },
@@ -117,7 +117,7 @@ cases(
     lambda world, **cells: _cells(world, "ms_cxr_t", "MS_CXR_T*.csv", **cells),
     {
         "a progression by another word": {"edema_progression": "Zebulon is better"},
-        "an image that the release lacks": counted(
+        "an image that the release lacks": Counted(
             "are listed", {"previous_dicom_id": "Quackenbush"}
         ),
     },

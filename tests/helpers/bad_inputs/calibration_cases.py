@@ -100,8 +100,7 @@ cases(
 @case(
     CALIBRATIONS,
     "options: validate images of one label",
-    "counted",
-    shows='"reason": "one label value only on the images to calibrate on"',
+    '"reason": "one label value only on the images to calibrate on"',
 )
 def _one_label(world: World) -> list[str]:
     columns = ["image_id", "split"]

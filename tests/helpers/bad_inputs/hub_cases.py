@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bad_inputs.case import case, cases, counted
+from bad_inputs.case import Counted, case, cases
 from bad_inputs.world import World
 
 SHARING = "model cards, uploads, exports"
@@ -45,7 +45,7 @@ cases(
     _push,
     {
         "push: another's folder of a peer": {"peer.yaml": "kind: chexzero\n"},
-        "push: a patient's file in the model's folder": counted(
+        "push: a patient's file in the model's folder": Counted(
             "stay here: a.dcm", {"a.dcm": "Quackenbush", "README.md": "# A model\n"}
         ),
     },

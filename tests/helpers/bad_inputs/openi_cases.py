@@ -9,7 +9,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from bad_inputs.case import cases, counted
+from bad_inputs.case import Counted, cases
 from bad_inputs.world import World
 
 _HEADER = "uid,MeSH,Problems,image,indication,comparison,findings,impression\n"
@@ -44,14 +44,14 @@ cases(
         "a header and no row": lambda _: _HEADER,
         "column 'findings' missing": lambda text: text.replace("findings", "notes", 1),
         "one uid with two reports": lambda text: text + _ROW.format(1).replace("clear", "dark"),
-        "a row that is there twice": counted("repeats", lambda text: text + _ROW.format(1)),
-        "findings 'nan'": counted(
+        "a row that is there twice": Counted("repeats", lambda text: text + _ROW.format(1)),
+        "findings 'nan'": Counted(
             "word for blank", lambda text: text.replace("Lungs are clear.", "nan", 1)
         ),
-        "findings as Python bytes (b'...')": counted(
+        "findings as Python bytes (b'...')": Counted(
             "bytes", lambda text: text.replace("Lungs are clear.", "b'Lungs are clear.'", 1)
         ),
-        "projections of other files": counted(
+        "projections of other files": Counted(
             "image files match no report",
             (lambda text: text.replace("_IM-", "_XX-"), "indiana_projections.csv"),
         ),
@@ -86,6 +86,7 @@ cases(
         "no line with name and hash, and no ids": _body(4).replace("study_id", "number"),
         "a row changed under its hash": _named(_body(4)).replace("test", "train"),
         "a study that the source has not": _named(_body(5)),
+        "a split by another name": _named(_body(4).replace("test", "Zebulon")),
         "a study in two rows": _named(_body(4) + "CXR1,test\n"),
         "a seed beside it": (_named(_body(4)), "--split-seed", "3"),
         "none there": None,

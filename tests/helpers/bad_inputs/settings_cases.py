@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from bad_inputs.case import case, cases, counted
+from bad_inputs.case import Counted, case, cases
 from bad_inputs.world import World
 
 AREA = "settings of a run"
@@ -134,7 +134,7 @@ cases(
         "prompts: a class without negative prompts": (
             "name: x\nclasses: {Edema: {positive: [Edema.]}}\n"
         ),
-        "prompts: a class without labels": counted(
+        "prompts: a class without labels": Counted(
             "no labels", "name: x\nclasses: {Gout: {positive: [Gout.], negative: [No gout.]}}\n"
         ),
     },
@@ -196,7 +196,7 @@ cases(
             [image.update(width=0, height=0) for image in content["images"]],
             [box.update(bbox=[9000, 9000, 9, 9]) for box in content["annotations"]],
         ),
-        "boxes without area, outside their image, and over its edge": counted(
+        "boxes without area, outside their image, and over its edge": Counted(
             '(?s)(?=.*"zero_area_boxes": 1)(?=.*"outside_boxes": 1).*"clipped_boxes": 1',
             lambda content: [
                 box.update(bbox=bbox)
@@ -207,8 +207,8 @@ cases(
                 )
             ],
         ),
-        "an image of another shape": counted('"other_shape": 1', _first(width=4000, height=900)),
-        "images that are not in the set": counted(
+        "an image of another shape": Counted('"other_shape": 1', _first(width=4000, height=900)),
+        "images that are not in the set": Counted(
             "not in the set",
             lambda content: [row.update(file_name="x.jpg") for row in content["images"]],
         ),
@@ -228,7 +228,7 @@ cases(
         "a column that the set does not have": "classes: {Edema: Oedema}\n",
         "no rule for any class": "classes: {Gout: Edema}\n",
         "images that are present and absent": f"classes: {{Edema: {BOTH}}}\n",
-        "contradictions that it leaves blank, and classes without a rule": counted(
+        "contradictions that it leaves blank, and classes without a rule": Counted(
             "(?s)(?=.*both present and absent, left blank).*the label map has no rule for it",
             f"contradictory: blank\nclasses: {{Pneumonia: {BOTH}}}\n",
         ),

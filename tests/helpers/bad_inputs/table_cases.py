@@ -6,7 +6,7 @@ import gzip
 from collections.abc import Callable
 from pathlib import Path
 
-from bad_inputs.case import case, cases, counted, leads
+from bad_inputs.case import Counted, case, cases
 from bad_inputs.folder_cases import flip
 from bad_inputs.world import PATIENT, REPORT, STUDY, World
 
@@ -33,8 +33,8 @@ cases(
         "column 'report' missing": lambda text: text.replace(b"report", b"note", 1),
         "zero bytes inside": lambda text: text.replace(b"clear", b"cl\x00ear"),
         "UTF-16, as Excel saves 'Unicode text'": lambda text: text.decode().encode("utf-16"),
-        "semicolons, a byte order mark and CRLF": leads(
-            lambda text: b"\xef\xbb\xbf" + text.replace(b",", b";").replace(b"\n", b"\r\n"), "read"
+        "semicolons, a byte order mark and CRLF": Counted(
+            "", lambda text: b"\xef\xbb\xbf" + text.replace(b",", b";").replace(b"\n", b"\r\n")
         ),
     },
 )
@@ -96,7 +96,7 @@ cases(
             rows[0], image="images/1.png", Edema="1"
         ),
         "reports without a word": lambda rows: [row.update(report="", Edema="") for row in rows],
-        "reports as programs print them": counted(
+        "reports as programs print them": Counted(
             r"(?s)(?=.*1 reports are a program's word for blank)(?=.*Python's bytes)"
             r"(?=.*the two characters '\\n').*\"report is not empty\", \"kept\": 4",
             _printed_reports,
@@ -192,7 +192,7 @@ cases(
         "metadata whose gzip has a flipped bit": (METADATA, lambda path: flip(path, 4)),
         "split table of other images": (SPLIT, _rows(lambda rows: ["x" + row for row in rows])),
         "no split table": (SPLIT, Path.unlink),
-        "images, reports and labels that lack some": counted(
+        "images, reports and labels that lack some": Counted(
             '(?s)(?=.*image file is there", "kept": 38)(?=.*"report can be read")'
             '(?=.*"study has a report").*Oedema',
             ("files", _incomplete),

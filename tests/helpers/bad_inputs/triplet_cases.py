@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from bad_inputs.case import cases, counted
+from bad_inputs.case import Counted, cases
 from bad_inputs.world import World
 
 TRIPLETS = "report triplets"
@@ -51,13 +51,13 @@ cases(
     _table,
     {
         "an image twice": lambda table: pd.concat([table, table.head(1)]),
-        "negated reports without a word, or that equal the original": counted(
+        "negated reports without a word, or that equal the original": Counted(
             "(?s)(?=.*without a sentence).*equals the orig",
             lambda table: table.assign(
                 negated=table["original"].where(table.index % 2 == 0, "___")
             ),
         ),
-        "half of the images": counted(
+        "half of the images": Counted(
             '"images_of_other_splits": [1-9]', lambda table: table.iloc[::2]
         ),
     },

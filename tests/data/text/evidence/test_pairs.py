@@ -159,12 +159,6 @@ def test_what_is_always_mentioned_is_counted_or_given():
             Evidence(claims, study, sentence, 4, LEXICON, always)
 
 
-def test_nothing_asked_and_nothing_said():
-    evidence = Evidence([[]], np.array([], dtype=int), np.array([], dtype=int), 2, LEXICON)
-    assert evidence.pairs(np.array([], dtype=int), np.array([0])).shape == (0, 1)
-    assert evidence.pairs(np.array([0, 1]), np.array([0, 0])).tolist() == [[0, 0], [0, 0]]
-
-
 def test_a_prepared_set_agrees_with_a_loop_and_with_the_truth(
     prepared_phantom, phantom_tree, tmp_path
 ):
