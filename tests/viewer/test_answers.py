@@ -201,17 +201,6 @@ def test_a_hit_brings_its_true_boxes_in_its_own_pixels(searching, prepared_phant
     np.testing.assert_allclose(found, expected, atol=scale)  # an odd margin is rounded down
 
 
-def test_results_come_without_pictures_where_the_set_is_gone(model_folder, index_folder, tmp_path):
-    moved = shutil.copytree(index_folder, tmp_path / "index")
-    meta = json.loads((moved / "index.json").read_text())
-    (moved / "index.json").write_text(json.dumps(meta | {"prepared": str(tmp_path / "gone")}))
-    found = Answers.open(model_folder, moved, device="cpu")
-    assert len(found.find_sentence("Left effusion.", 2)) == 2
-    assert not found.has_prepared
-    with pytest.raises(UserError, match="prepared set"):
-        found.hit(0)
-
-
 def test_images_of_a_folder_have_the_boxes_of_a_file(answers, image_folder, tmp_path):
     assert answers.names == ["good.png", "letter.jpg", "more/wide.png"]
     path = tmp_path / "boxes.json"

@@ -331,8 +331,15 @@ def test_the_method_of_the_maps_is_chosen_on_the_page(page, answers, folder):
     assert " cosine; coloured from" in page.locator(".bar").last.text_content()
 
 
-def test_a_search_result_opens_with_its_map(page):
-    searched = "Left effusion."
+def test_a_search_result_opens_with_its_map_and_axe_finds_nothing_serious(
+    page, chromium, address, serious
+):
+    """At the entrance and on the page; on a phone, nothing lies beside it."""
+    entrance = chromium.new_context().new_page()
+    entrance.goto(address.split("?")[0])
+    assert serious(entrance) == []
+    entrance.context.close()
+    searched = "Opacity in the left lower lobe with a long description of its size and place."
     page.fill("#query", searched)
     page.click("#query-form button")
     page.wait_for_selector("#hits li:nth-child(10)")
@@ -340,24 +347,9 @@ def test_a_search_result_opens_with_its_map(page):
     page.wait_for_selector("#list li")
     assert searched in page.locator("#list .words").text_content()
     assert page.locator("#list input").is_checked()
-    page.click("#similar")
-    until(page, "document.querySelector('#hits').textContent.includes('1: 1.000')")
-
-
-def test_axe_finds_nothing_serious_and_a_phone_nothing_beside_the_page(
-    page, chromium, address, serious
-):
-    """The entrance, and the page with an image, maps and search results."""
-    entrance = chromium.new_context().new_page()
-    entrance.goto(address.split("?")[0])
-    assert serious(entrance) == []
-    entrance.context.close()
-    opened(page, "two.png")
-    add(page, "Opacity in the left lower lobe with a long description of its size and place.", 1)
-    page.fill("#query", LEFT)
-    page.click("#query-form button")
-    page.wait_for_selector("#hits li:nth-child(10)")
     assert serious(page) == []
     page.set_viewport_size({"width": 375, "height": 700})
     wide = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert wide[0] <= wide[1] == 375
+    page.click("#similar")
+    until(page, "document.querySelector('#hits').textContent.includes('1: 1.000')")

@@ -144,15 +144,6 @@ def test_a_unix_socket_is_served_with_a_token_of_ones_own(
     assert not path.exists()
 
 
-def test_without_a_token_it_says_so_and_serves_no_other_name(start):
-    _, url, _, reported = start("--port", "0", "--no-token", "--host", "0.0.0.0")
-    assert url.startswith("http://127.0.0.1:")
-    assert "Warning: there is no token. Everyone who reaches this machine" in reported.read_text()
-    client = Client(url)
-    assert client.entered.status_code == 200
-    assert client.web.get("/", headers={"host": "10.0.0.5:7860"}).status_code == 421
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
