@@ -225,6 +225,8 @@ def test_a_list_is_named_by_its_ids_in_any_order_and_another_release_is_refused(
     assert known.among(["x/b/2", "3"]) == ["x/b/2", ""]
     with pytest.raises(UserError, match=r"another release: it has 2 images .* of 25596 images"):
         read_list(NIH, tmp_path)
+    with pytest.raises(UserError, match=r"another release: .* of the hash 0123456789abcdef"):
+        read_list(with_list(images=2, hash="0123456789abcdef"), tmp_path)
 
 
 @pytest.mark.parametrize(("missing", "status"), [(2, "complete"), (3, "incomplete")])

@@ -20,6 +20,7 @@ from medclip_debias.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from medclip_debias.training.run import advice
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
 from tests.disk import files_of_at_most
@@ -269,6 +270,20 @@ def test_a_batch_that_does_not_fit_memory_gets_advice(run, monkeypatch):
     monkeypatch.setattr(DualEncoder, "encode_images", too_large)
     with pytest.raises(UserError, match=r"train\.accumulate.*checkpoint_text.*batch_size"):
         Trainer(run()).step(0)
+
+
+def test_a_compiler_that_fails_is_one_sentence():
+    """A graph is captured in earnest; a backend in place of torch's own gives up."""
+
+    def fail(*_, **__):
+        raise RuntimeError("no working C++ compiler found")
+
+    layer = torch.nn.Linear(2, 2)
+    layer.compile(backend=fail)
+    expected = r"train\.compile is set, but.*cannot be compiled here"
+    with pytest.raises(UserError, match=expected), advice(compiled=True):
+        layer(torch.zeros(1, 2))
+    torch._dynamo.reset()
 
 
 # ----------------------------------------------------------------------------- the best model
