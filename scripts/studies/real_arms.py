@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import re
 import shutil
 import sys
 import tarfile
@@ -39,6 +38,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.compare import compare
 from medclip_debias.evaluation.item_tables import item_keys
+from medclip_debias.evaluation.protocols.laterality import mirrored
 from medclip_debias.evaluation.statistics import holm, seed_summary
 from medclip_debias.experiments.doses import write_eta
 from medclip_debias.files import atomic_file, atomic_folder, write_json
@@ -58,21 +58,6 @@ PROMPTS = {"openi": "openi"}
 """Prompt sets of archives; the others are ChestX-ray14's."""
 
 
-def swap_sides(text: str) -> str:
-    """Return a report as it would read for the mirrored film: left for right, right for left.
-
-    >>> swap_sides("Left effusion; the RIGHT lung is clear.")
-    'Right effusion; the LEFT lung is clear.'
-    """
-
-    def other(match: re.Match[str]) -> str:
-        side = match.group()
-        swapped = {"left": "right", "right": "left"}[side.lower()]
-        return next(f(swapped) for f in (str.lower, str.title, str.upper) if f(side) == side)
-
-    return re.sub(r"\b([Ll]eft|LEFT|[Rr]ight|RIGHT)\b", other, text)
-
-
 def mirror(archive: Path, out: Path) -> None:
     """Write a copy of an archive with mirrored films and swapped sides; without boxes."""
     for path in sorted(archive.rglob("*")):
@@ -86,11 +71,11 @@ def mirror(archive: Path, out: Path) -> None:
             with tarfile.open(path) as reports, tarfile.open(copy, "w:gz") as swapped:
                 for member in filter(tarfile.TarInfo.isfile, reports):
                     content = reports.extractfile(member).read().decode()  # type: ignore[union-attr]
-                    encoded = swap_sides(content).encode()
+                    encoded = mirrored(content).encode()
                     member.size = len(encoded)
                     swapped.addfile(member, io.BytesIO(encoded))
         elif path.name.startswith("indiana_"):
-            copy.write_text(swap_sides(path.read_text(encoding="utf-8")), encoding="utf-8")
+            copy.write_text(mirrored(path.read_text(encoding="utf-8")), encoding="utf-8")
         else:
             shutil.copy(path, copy)
 

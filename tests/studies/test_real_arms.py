@@ -33,12 +33,6 @@ def test_every_arm_is_a_run_of_known_settings_and_outcomes(path, tmp_path):
         load_run("phantom/base", words, preset)
 
 
-def test_sides_are_words_and_keep_their_capitals():
-    text = "LEFT base. Right lung, leftward shift."
-    assert real_arms.swap_sides(text) == "RIGHT base. Left lung, leftward shift."
-    assert real_arms.swap_sides(real_arms.swap_sides(text)) == text
-
-
 @given(
     st.lists(st.sampled_from(["train", "validate", "test"]), min_size=1, max_size=40),
     st.floats(0.1, 1),
