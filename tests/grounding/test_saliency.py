@@ -94,6 +94,15 @@ def test_scores_weights_and_gradients_stay(model, pixels, vectors):
     assert without_maps(explained) is model
 
 
+def test_a_part_of_the_features_has_the_maps_of_its_images(model, pixels, vectors):
+    explained = with_maps(model, "gradcam")
+    features = explained.encode_images(pixels)
+    whole = explained.region_scores(features, vectors)
+    for rows in (1, [1], slice(1, 2), torch.tensor([False, True])):
+        part = explained.region_scores(features[rows], vectors)
+        torch.testing.assert_close(part, whole[1:])
+
+
 def test_similarity_is_the_model_itself_and_other_methods_are_refused(model):
     assert with_maps(model, "similarity") is model
     with pytest.raises(UserError, match="did you mean 'gradcam'"):
